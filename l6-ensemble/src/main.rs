@@ -1,0 +1,2 @@
+//! strata
+fn main() {}

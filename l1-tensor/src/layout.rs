@@ -1,0 +1,266 @@
+//! Where the elements of a tensor lie: a shape, a stride per dimension and an offset, apart from
+//! the storage that holds them. Transposing, slicing and reshaping change a layout, never the data.
+
+use std::fmt;
+
+use crate::{Error, Result};
+
+/// The most dimensions a tensor can have. Enough for `[T, H, D]` and one to spare; a fixed bound
+/// keeps a layout `Copy`, so views in the hot loop allocate nothing.
+pub const MAX_RANK: usize = 4;
+
+/// Shape, strides and offset, all counted in elements.
+///
+/// Element `(i, j, ..)` lies at `offset + i * strides[0] + j * strides[1] + ..` of the storage.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    rank: usize,
+    dims: [usize; MAX_RANK],
+    strides: [usize; MAX_RANK],
+    offset: usize,
+}
+
+impl Layout {
+    /// The dense row-major layout of a shape.
+    ///
+    /// # Errors
+    /// [`Error::BadShape`] for more than [`MAX_RANK`] dimensions or a size beyond `usize`.
+    pub fn contiguous(shape: &[usize]) -> Result<Self> {
+        let bad = |why| Error::BadShape { shape: shape.to_vec(), why };
+        if shape.len() > MAX_RANK {
+            return Err(bad("more dimensions than a layout holds (4)"));
+        }
+        let mut dims = [1; MAX_RANK];
+        let mut strides = [1; MAX_RANK];
+        dims[..shape.len()].copy_from_slice(shape);
+        let mut stride = 1usize;
+        for d in (0..shape.len()).rev() {
+            strides[d] = stride;
+            stride = stride
+                .checked_mul(dims[d].max(1))
+                .filter(|s| *s <= isize::MAX as usize / 8)
+                .ok_or_else(|| bad("its size overflows"))?;
+        }
+        Ok(Self { rank: shape.len(), dims, strides, offset: 0 })
+    }
+
+    /// The size of every dimension.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank]
+    }
+
+    /// Elements between neighbours, per dimension.
+    pub fn strides(&self) -> &[usize] {
+        &self.strides[..self.rank]
+    }
+
+    /// The first element's place in the storage.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// How many dimensions.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many elements: the product of the dimensions (1 for a scalar, rank 0).
+    pub fn elem_count(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// Size of dimension `d`, counted from the front.
+    pub fn dim(&self, d: usize) -> Result<usize> {
+        self.dims().get(d).copied().ok_or(Error::OutOfRange {
+            op: "dim",
+            what: "dimension",
+            index: d as i64,
+            limit: self.rank,
+        })
+    }
+
+    /// Whether the elements lie row-major without gaps (a dimension of size 1 has no stride to
+    /// speak of).
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for d in (0..self.rank).rev() {
+            if self.dims[d] != 1 && self.strides[d] != expected {
+                return self.elem_count() == 0;
+            }
+            expected *= self.dims[d];
+        }
+        true
+    }
+
+    /// One past the last storage index this layout can touch (0 when it has no elements).
+    pub fn end(&self) -> usize {
+        if self.elem_count() == 0 {
+            return 0;
+        }
+        let last: usize = self.dims().iter().zip(self.strides()).map(|(n, s)| (n - 1) * s).sum();
+        self.offset + last + 1
+    }
+
+    /// Keep `len` entries of dimension `d`, from `start` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when `d` or the range does not exist.
+    pub fn narrow(&self, d: usize, start: usize, len: usize) -> Result<Self> {
+        let size = self.dim(d)?;
+        let end = start.checked_add(len).filter(|end| *end <= size);
+        if end.is_none() {
+            return Err(Error::OutOfRange {
+                op: "narrow",
+                what: "end of range",
+                index: start.saturating_add(len) as i64,
+                limit: size + 1,
+            });
+        }
+        let mut out = *self;
+        out.dims[d] = len;
+        if len > 0 {
+            out.offset += start * self.strides[d];
+        }
+        Ok(out)
+    }
+
+    /// Swap two dimensions.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when one of them does not exist.
+    pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
+        self.dim(a)?;
+        self.dim(b)?;
+        let mut out = *self;
+        out.dims.swap(a, b);
+        out.strides.swap(a, b);
+        Ok(out)
+    }
+
+    /// The same elements under another shape. Splitting a dimension always works
+    /// (`[T, H * D] -> [T, H, D]`); merging works where no gap lies between the merged ones.
+    ///
+    /// # Errors
+    /// [`Error::BadShape`] when the counts differ or data would have to move.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
+        let mut out = Self::contiguous(shape)?;
+        let bad = |why| Error::BadShape { shape: shape.to_vec(), why };
+        if out.elem_count() != self.elem_count() {
+            return Err(bad("reshape keeps the number of elements"));
+        }
+        out.offset = self.offset;
+        if self.elem_count() == 0 {
+            return Ok(out);
+        }
+        // Walk both shapes from the right. A run of old dimensions without gaps between them is
+        // one long axis; new dimensions are cut from it.
+        let mut old = self.rank;
+        let (mut run, mut run_stride) = (1usize, 1usize);
+        for d in (0..out.rank).rev() {
+            while run == 1 && old > 0 {
+                old -= 1;
+                run = self.dims[old];
+                run_stride = self.strides[old];
+                while run > 1
+                    && old > 0
+                    && (self.dims[old - 1] == 1 || self.strides[old - 1] == run_stride * run)
+                {
+                    old -= 1;
+                    run *= self.dims[old];
+                }
+            }
+            if run % out.dims[d] != 0 {
+                return Err(bad("reshape would have to move data: make a contiguous copy first"));
+            }
+            out.strides[d] = run_stride;
+            run_stride *= out.dims[d];
+            run /= out.dims[d];
+        }
+        Ok(out)
+    }
+
+    /// This layout as rows: every dimension but the last folded into one.
+    /// `(rows, row_len, row_stride)`, or `None` when the last dimension has gaps or the leading
+    /// ones do not fold into a single stride.
+    pub fn as_rows(&self) -> Option<(usize, usize, usize)> {
+        if self.rank == 0 {
+            return Some((1, 1, 1));
+        }
+        let last = self.rank - 1;
+        let len = self.dims[last];
+        if len > 1 && self.strides[last] != 1 {
+            return None;
+        }
+        let (mut rows, mut stride) = (1, len);
+        for d in (0..last).rev() {
+            if self.dims[d] == 1 {
+                continue;
+            }
+            if rows == 1 {
+                stride = self.strides[d];
+            } else if self.strides[d] != stride * rows {
+                return if self.elem_count() == 0 { Some((0, len, len)) } else { None };
+            }
+            rows *= self.dims[d];
+        }
+        Some((rows, len, stride))
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())?;
+        if !self.is_contiguous() {
+            write!(f, " strides {:?}", self.strides())?;
+        }
+        if self.offset != 0 {
+            write!(f, " offset {}", self.offset)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_slice_of_a_matrix_splits_into_heads_without_moving_data() {
+        // [T = 3, 24] -> columns 8..24 -> [3, 4 heads, 4]
+        let qkv = Layout::contiguous(&[3, 24]).unwrap();
+        let heads = qkv.narrow(1, 8, 16).unwrap().reshape(&[3, 4, 4]).unwrap();
+        assert_eq!(heads.strides(), [24, 4, 1]);
+        assert_eq!(heads.offset(), 8);
+        assert_eq!(heads.end(), 2 * 24 + 8 + 16);
+        assert!(heads.as_rows().is_none(), "rows of one token touch, tokens do not");
+        assert!(heads.reshape(&[12, 4]).is_err());
+    }
+
+    #[test]
+    fn transposing_twice_is_the_identity_and_once_is_not_contiguous() {
+        let l = Layout::contiguous(&[2, 3]).unwrap();
+        let t = l.transpose(0, 1).unwrap();
+        assert!(!t.is_contiguous());
+        assert_eq!(t.transpose(0, 1).unwrap(), l);
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_refused() {
+        assert!(Layout::contiguous(&[usize::MAX, 2]).is_err());
+        assert!(Layout::contiguous(&[1, 1, 1, 1, 1]).is_err());
+    }
+
+    #[test]
+    fn narrowing_past_the_end_is_an_error() {
+        let l = Layout::contiguous(&[4]).unwrap();
+        assert!(l.narrow(0, 3, 2).is_err());
+        assert!(l.narrow(0, usize::MAX, 2).is_err());
+        assert_eq!(l.narrow(0, 4, 0).unwrap().elem_count(), 0);
+    }
+}

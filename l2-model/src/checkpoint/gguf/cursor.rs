@@ -1,0 +1,126 @@
+//! Reading forward through bytes that may lie about their own lengths.
+
+use std::ops::Range;
+
+use super::GgufError;
+
+/// A stretch of the file, by position.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    start: usize,
+    len: usize,
+}
+
+impl Span {
+    /// The bytes meant, in the file this span was read from.
+    pub(super) fn of(self, file: &[u8]) -> &[u8] {
+        file.get(self.range()).unwrap_or_default()
+    }
+
+    pub(super) fn range(self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// `None` unless all of `start..start + len` is inside a file of `file_len` bytes.
+    pub(super) fn within(start: usize, len: usize, file_len: usize) -> Option<Span> {
+        let end = start.checked_add(len)?;
+        (end <= file_len).then_some(Span { start, len })
+    }
+}
+
+/// A position in a file; every read checks what is left first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor<'a> {
+    file: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(file: &'a [u8]) -> Self {
+        Cursor { file, at: 0 }
+    }
+
+    pub(super) fn file(&self) -> &'a [u8] {
+        self.file
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.file.len() - self.at
+    }
+
+    /// The next `n` bytes; `what` is for the error.
+    pub(super) fn take(&mut self, n: u64, what: &'static str) -> Result<&'a [u8], GgufError> {
+        let len = usize::try_from(n).ok().filter(|n| *n <= self.left());
+        let Some(len) = len else {
+            return Err(GgufError::Truncated { what, at: self.at, need: n, left: self.left() });
+        };
+        let bytes = &self.file[self.at..self.at + len];
+        self.at += len;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N as u64, what)?);
+        Ok(out)
+    }
+
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, GgufError> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A length and that many bytes.
+    pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], GgufError> {
+        let len = self.u64(what)?;
+        self.take(len, what)
+    }
+
+    /// As [`Cursor::string`], as a position, and refusing more than `most` bytes.
+    pub(super) fn short_string(
+        &mut self,
+        what: &'static str,
+        most: u64,
+    ) -> Result<Span, GgufError> {
+        let len = self.u64(what)?;
+        if len > most {
+            return Err(GgufError::LongName { what, len, most });
+        }
+        let start = self.at;
+        let len = self.take(len, what)?.len();
+        Ok(Span { start, len })
+    }
+
+    /// The position of what `read` consumes.
+    pub(super) fn span<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, GgufError>,
+    ) -> Result<Span, GgufError> {
+        let start = self.at;
+        read(self)?;
+        Ok(Span { start, len: self.at - start })
+    }
+
+    /// Refuses a count of things that take at least `least` bytes each when so many cannot be in
+    /// what is left, before anything is allocated for them.
+    pub(super) fn check_count(
+        &self,
+        what: &'static str,
+        count: u64,
+        least: usize,
+    ) -> Result<usize, GgufError> {
+        let most = self.left() / least;
+        usize::try_from(count).ok().filter(|c| *c <= most).ok_or(GgufError::Count {
+            what,
+            count,
+            most,
+        })
+    }
+}

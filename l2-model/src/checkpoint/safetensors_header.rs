@@ -1,0 +1,285 @@
+//! The safetensors file: a JSON header and the tensors' bytes.
+//!
+//! ```text
+//! n: u64 little-endian | n bytes of JSON | data
+//! {"__metadata__": {..}, "name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ..}
+//! ```
+//!
+//! Offsets count from the end of the header; the tensors must tile the data without holes or
+//! overlaps. Source: the README of the `safetensors` project.
+//!
+//! The `safetensors` crate supplies the dtypes. Its own reader checks the same rules, but it
+//! buffers the parsed JSON as a tree before it looks at it (`[0,0,0,...]` grows more than
+//! sixteenfold on the way), and its errors do not name the tensor. This one streams: an entry is
+//! checked as it is read. A test holds the two together: what is accepted here, the crate
+//! accepts.
+
+use std::fmt;
+use std::ops::Range;
+
+use safetensors::Dtype;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::names::is_ignorable;
+use super::quant::StoredType;
+
+/// Bytes of the header's length.
+const LENGTH: usize = 8;
+/// The longest header accepted, bytes; the same bound as the `safetensors` crate.
+const MAX_HEADER: u64 = 100_000_000;
+/// The most dimensions of a tensor. Model weights have two, images four.
+const MAX_DIMS: usize = 8;
+
+/// A safetensors file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SafetensorsError {
+    /// The file ends inside the header.
+    #[error(
+        "the file is cut short: it has {file} bytes, its header alone needs {need}; download it again"
+    )]
+    Truncated {
+        /// The file's length.
+        file: usize,
+        /// Bytes of the header, its length field included.
+        need: u64,
+    },
+    /// A header length that no real file has.
+    #[error("the header claims {len} bytes, {MAX_HEADER} is the most: this is no safetensors file")]
+    HeaderTooLong {
+        /// The length claimed.
+        len: u64,
+    },
+    /// The header is not the JSON it should be.
+    #[error("bad header: {message}; download the file again")]
+    Header {
+        /// What the JSON parser says, with line and column.
+        message: String,
+    },
+    /// One name twice.
+    #[error("tensor {name:?} occurs twice; export the model again")]
+    DuplicateTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// The bytes promised do not fit the shape.
+    #[error(
+        "tensor {name:?} of shape {shape:?} and type {dtype} cannot take bytes {begin}..{end}; the file is damaged, download it again"
+    )]
+    Size {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its type.
+        dtype: String,
+        /// Where its data begins, from the end of the header.
+        begin: usize,
+        /// Where its data ends.
+        end: usize,
+    },
+    /// A hole or an overlap before this tensor.
+    #[error(
+        "tensor {name:?} starts at {begin}, the data before it ends at {previous}; the file is damaged, download it again"
+    )]
+    Offsets {
+        /// The tensor.
+        name: String,
+        /// Where its data begins, from the end of the header.
+        begin: usize,
+        /// Where the previous tensor's data ends.
+        previous: usize,
+    },
+    /// The file is shorter or longer than its header says.
+    #[error("the file has {file} bytes, its header promises {expected}; download it again")]
+    FileSize {
+        /// The file's length.
+        file: usize,
+        /// The length implied by the header.
+        expected: usize,
+    },
+    /// A tensor type that is no weight format of ours.
+    #[error(
+        "tensor {name:?} is of type {dtype}; F32, F16 and BF16 are read: take an unquantised version of this model"
+    )]
+    UnsupportedType {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
+}
+
+/// One tensor of a safetensors file.
+#[derive(Debug)]
+pub(super) struct Info {
+    pub(super) name: Box<str>,
+    pub(super) shape: Box<[usize]>,
+    pub(super) ty: StoredType,
+    /// Position in the file.
+    pub(super) data: Range<usize>,
+}
+
+/// Reads and checks a whole file; the result is sorted by name.
+pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
+    let (json, data_start) = header(file)?;
+    let mut de = serde_json::Deserializer::from_slice(json);
+    let entries = Entries::deserialize(&mut de).and_then(|e| de.end().map(|()| e));
+    let mut entries =
+        entries.map_err(|error| SafetensorsError::Header { message: error.to_string() })?.0;
+
+    entries.sort_unstable_by_key(|e| e.tensor.offsets);
+    let mut previous = 0;
+    for Entry { name, tensor } in &entries {
+        let (begin, end) = tensor.offsets;
+        if begin != previous {
+            return Err(SafetensorsError::Offsets { name: name.to_string(), begin, previous });
+        }
+        if end.checked_sub(begin) != tensor.bytes() {
+            return Err(SafetensorsError::Size {
+                name: name.to_string(),
+                shape: tensor.shape.0.to_vec(),
+                dtype: tensor.dtype.to_string(),
+                begin,
+                end,
+            });
+        }
+        previous = end;
+    }
+    let expected = previous.saturating_add(data_start);
+    if expected != file.len() {
+        return Err(SafetensorsError::FileSize { file: file.len(), expected });
+    }
+
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    if let Some(twice) = entries.windows(2).find(|w| w[0].name == w[1].name) {
+        return Err(SafetensorsError::DuplicateTensor { name: twice[0].name.to_string() });
+    }
+    entries
+        .into_iter()
+        .filter(|e| stored_type(e.tensor.dtype).is_some() || !is_ignorable(&e.name))
+        .map(|Entry { name, tensor }| match stored_type(tensor.dtype) {
+            Some(ty) => Ok(Info {
+                name,
+                shape: tensor.shape.0,
+                ty,
+                data: data_start + tensor.offsets.0..data_start + tensor.offsets.1,
+            }),
+            None => Err(SafetensorsError::UnsupportedType {
+                name: name.into(),
+                dtype: tensor.dtype.to_string(),
+            }),
+        })
+        .collect()
+}
+
+/// The header's JSON and where the data starts.
+fn header(file: &[u8]) -> Result<(&[u8], usize), SafetensorsError> {
+    let truncated = |need| SafetensorsError::Truncated { file: file.len(), need };
+    let (length, rest) =
+        file.split_first_chunk::<LENGTH>().ok_or_else(|| truncated(LENGTH as u64))?;
+    let len = u64::from_le_bytes(*length);
+    if len > MAX_HEADER {
+        return Err(SafetensorsError::HeaderTooLong { len });
+    }
+    let json = rest.get(..len as usize).ok_or_else(|| truncated(len + LENGTH as u64))?;
+    Ok((json, LENGTH + json.len()))
+}
+
+fn stored_type(dtype: Dtype) -> Option<StoredType> {
+    match dtype {
+        Dtype::F32 => Some(StoredType::F32),
+        Dtype::F16 => Some(StoredType::F16),
+        Dtype::BF16 => Some(StoredType::BF16),
+        _ => None,
+    }
+}
+
+/// One tensor as the header writes it. Unknown fields are skipped, as the crate does.
+#[derive(serde::Deserialize)]
+struct Tensor {
+    dtype: Dtype,
+    shape: Shape,
+    #[serde(rename = "data_offsets")]
+    offsets: (usize, usize),
+}
+
+impl Tensor {
+    fn bytes(&self) -> Option<usize> {
+        // As for GGUF: an empty shape with a huge dimension beside the zero is refused too.
+        let product = |skip_zeros: bool| {
+            let dims = self.shape.0.iter().filter(|d| !skip_zeros || **d != 0);
+            dims.copied().try_fold(1usize, usize::checked_mul)
+        };
+        product(true)?.checked_mul(self.dtype.bitsize())?;
+        let bits = product(false)?.checked_mul(self.dtype.bitsize())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+}
+
+struct Entry {
+    name: Box<str>,
+    tensor: Tensor,
+}
+
+/// The header's object, without `__metadata__`.
+struct Entries(Vec<Entry>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(name) = map.next_key::<Box<str>>()? {
+            if &*name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            entries.push(Entry { name, tensor: map.next_value()? });
+        }
+        Ok(Entries(entries))
+    }
+}
+
+/// A shape that stops reading at [`MAX_DIMS`].
+struct Shape(Box<[usize]>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ShapeVisitor)
+    }
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a shape of at most {MAX_DIMS} dimensions")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+        let mut dims = [0; MAX_DIMS];
+        let mut n = 0;
+        while let Some(dim) = seq.next_element()? {
+            if n == MAX_DIMS {
+                return Err(A::Error::invalid_length(n + 1, &self));
+            }
+            dims[n] = dim;
+            n += 1;
+        }
+        Ok(Shape(dims[..n].into()))
+    }
+}

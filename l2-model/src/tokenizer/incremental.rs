@@ -1,0 +1,177 @@
+//! Text out of ids, one token at a time.
+//!
+//! A token is not a piece of text: `é` may be two tokens of one byte each, an emoji four. A server that decodes each
+//! token alone sends broken characters; one that decodes the whole answer again after every token does work that
+//! grows with the square of the answer. [`Detokenizer`] keeps just the bytes that are not yet text.
+//!
+//! The promise: the pushes and [`Detokenizer::finish`], joined, are exactly [`super::Tokenizer::decode`] of all ids,
+//! whatever the ids are; and every returned string is whole code points.
+//!
+//! How long may text be held back? With a byte-level vocabulary at most three bytes: the head of a UTF-8 sequence.
+//! With a SentencePiece vocabulary a run of byte tokens is held until it ends, since one bad byte turns the
+//! *whole* run into U+FFFD (that is the rule of Hugging Face's `ByteFallback` decoder, which we keep to the letter).
+
+use std::sync::Arc;
+
+use super::error::Result;
+use super::pieces::{Joining, Piece, Pieces};
+
+const REPLACEMENT: char = '\u{FFFD}';
+
+/// The streaming decoder of one sequence. Made by [`super::Tokenizer::detokenizer`]; owns what it needs, so it may
+/// be kept in a request's state and moved between threads.
+#[derive(Debug, Clone)]
+pub struct Detokenizer {
+    pieces: Arc<Pieces>,
+    skip_special: bool,
+    /// Bytes taken in and not yet given out.
+    held: Vec<u8>,
+    /// Text of the current push; its allocation is reused.
+    text: String,
+    /// How many leading characters may still be dropped.
+    to_strip: usize,
+    work: u64,
+}
+
+impl Detokenizer {
+    pub(super) fn new(pieces: Arc<Pieces>, skip_special: bool) -> Self {
+        let to_strip = match *pieces.joining() {
+            Joining::Pieces { strip: Some((_, count)), .. } => count,
+            _ => 0,
+        };
+        Self { pieces, skip_special, held: Vec::new(), text: String::new(), to_strip, work: 0 }
+    }
+
+    /// Takes the next token and returns the text that is now certain: often one word, empty while a character is
+    /// incomplete. The returned text lives until the next call.
+    ///
+    /// Cost: the token's own bytes and at most three more, amortised; nothing grows with what was pushed before.
+    ///
+    /// # Errors
+    /// [`super::TokenizerError::IdOutOfRange`]; the state is then as before the call.
+    pub fn push(&mut self, id: u32) -> Result<&str> {
+        self.text.clear();
+        self.take(id)?;
+        Ok(&self.text)
+    }
+
+    /// Ends the sequence: what was held back and will never be completed, as U+FFFD or as the text it is.
+    pub fn finish(mut self) -> String {
+        self.text.clear();
+        self.end();
+        self.text
+    }
+
+    /// Bytes examined so far: the measure of the work done, for the test that it is linear.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// Appends to `self.text` instead of replacing it; shared with the full decode.
+    pub(super) fn take(&mut self, id: u32) -> Result<()> {
+        // The table is shared and immutable; cloning the Arc would be an atomic per token, so borrow fields apart.
+        let Self { pieces, held, text, to_strip, work, .. } = self;
+        let piece = pieces.get(id)?;
+        if self.skip_special && pieces.is_special(id) {
+            return Ok(());
+        }
+        match (pieces.joining(), piece) {
+            (Joining::ByteLevel, Piece::Bytes(bytes)) => {
+                held.extend_from_slice(bytes);
+                *work += held.len() as u64;
+                lossy_prefix(held, text);
+            }
+            (_, Piece::Fallback(byte)) => {
+                held.push(byte);
+                *work += 1;
+            }
+            (Joining::Pieces { strip, .. }, Piece::Bytes(bytes)) => {
+                let start = text.len();
+                *work += (held.len() + bytes.len()) as u64;
+                end_of_run(held, text);
+                // Piece text comes from a String, so this never replaces anything.
+                text.push_str(&String::from_utf8_lossy(bytes));
+                drop_leading(*strip, to_strip, text, start);
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes into `self.text`.
+    pub(super) fn end(&mut self) {
+        let Self { pieces, held, text, to_strip, work, .. } = self;
+        *work += held.len() as u64;
+        match *pieces.joining() {
+            Joining::ByteLevel => {
+                // Only the head of a sequence is ever left, and a truncated sequence is one U+FFFD.
+                if !held.is_empty() {
+                    text.push(REPLACEMENT);
+                    held.clear();
+                }
+            }
+            Joining::Pieces { strip, .. } => {
+                let start = text.len();
+                end_of_run(held, text);
+                drop_leading(strip, to_strip, text, start);
+            }
+        }
+    }
+
+    /// The text collected by [`Self::take`] and [`Self::end`].
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// Moves all of `held` that can no longer change into `text`, invalid sequences as U+FFFD by the "maximal subpart"
+/// rule of the Unicode standard (section 3.9), which `String::from_utf8_lossy` follows too. What stays behind is at
+/// most three bytes: a sequence that the next token may complete.
+fn lossy_prefix(held: &mut Vec<u8>, text: &mut String) {
+    let mut at = 0;
+    loop {
+        match std::str::from_utf8(&held[at..]) {
+            Ok(valid) => {
+                text.push_str(valid);
+                held.clear();
+                return;
+            }
+            Err(error) => {
+                let good = at + error.valid_up_to();
+                // Valid by the error's own word; the lossy conversion only borrows.
+                text.push_str(&String::from_utf8_lossy(&held[at..good]));
+                match error.error_len() {
+                    Some(bad) => {
+                        text.push(REPLACEMENT);
+                        at = good + bad;
+                    }
+                    None => {
+                        held.drain(..good);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A finished run of byte tokens: its text if all of it is UTF-8, else one U+FFFD for each byte.
+fn end_of_run(held: &mut Vec<u8>, text: &mut String) {
+    match std::str::from_utf8(held) {
+        Ok(valid) => text.push_str(valid),
+        Err(_) => text.extend(std::iter::repeat_n(REPLACEMENT, held.len())),
+    }
+    held.clear();
+}
+
+/// Drops leading characters of the sequence: `text[start..]` is its next part, `left` how many may still go.
+fn drop_leading(strip: Option<(char, usize)>, left: &mut usize, text: &mut String, start: usize) {
+    let Some((what, _)) = strip else { return };
+    let fresh = &text[start..];
+    let dropped = fresh.chars().take(*left).take_while(|&c| c == what).count();
+    if dropped < fresh.chars().take(*left).count() {
+        *left = 0; // A character that stays ends the stripping for good.
+    } else {
+        *left -= dropped;
+    }
+    text.drain(start..start + dropped * what.len_utf8());
+}

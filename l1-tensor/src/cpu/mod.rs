@@ -1,7 +1,10 @@
 //! The fast CPU side: which instructions there are, the threads, and the kernels.
 
+pub(crate) mod attention;
 mod isa;
+pub(crate) mod lanes;
 mod pool;
+pub(crate) mod simd;
 
 pub use isa::Isa;
 pub use pool::ThreadPool;

@@ -1,1 +1,32 @@
 //! Ops: one file each.
+//!
+//! Every file reads the same way, top to bottom: what the op computes (formula, shapes, where it
+//! comes from), a scalar `*_reference` on plain slices that takes a minute to read, and the fast
+//! op, which takes views and writes into a buffer the caller owns. Tests hold the two together on
+//! every instruction set the processor has.
+//!
+//! The fast ops share some habits:
+//!
+//! * **Rows.** An op works on the last dimension; the leading ones only say how many rows there
+//!   are and where each begins. The last dimension must be dense, the leading ones may have any
+//!   strides: a slice of a packed `[T, q + k + v]` buffer is as good as a tensor of its own.
+//! * **Checks first.** Shapes and dtypes are checked before anything is written. An error names the
+//!   op and shows both layouts.
+//! * **f32 inside.** Sums, norms and exponentials are f32 whatever the output is stored as; a bf16
+//!   output is rounded once, at the end, to nearest even.
+//! * **No allocation**, so that a steady decode step never waits for the allocator.
+//! * **Batch invariance.** A row's value is one fixed order of operations over that row: threads
+//!   split rows, never the sums inside one.
+
+mod activation;
+pub mod attention;
+mod rms_norm;
+mod rope;
+mod rows;
+
+pub use activation::{Gelu, gelu_mul, gelu_mul_reference, silu_mul, silu_mul_reference};
+pub use attention::{
+    AttentionParams, AttentionScratch, AttentionShape, KvCache, Sequences, TILE, attention,
+};
+pub use rms_norm::{rms_norm, rms_norm_in_place, rms_norm_reference};
+pub use rope::{rope, rope_reference};

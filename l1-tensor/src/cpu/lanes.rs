@@ -1,0 +1,351 @@
+//! One source for every instruction set.
+//!
+//! The helpers below are plain scalar Rust, written so that a compiler can turn sixteen
+//! neighbouring elements into one vector: no early exits, no calls, sums kept in sixteen lanes.
+//! What the vectors look like is decided where the helpers are *inlined*: [`dispatch!`] compiles
+//! one body once for each instruction set, under `#[target_feature]`, and picks one at run time.
+//! So there is a single text to read and to test, and no intrinsics.
+//!
+//! Two things keep the bits in order:
+//!
+//! * **Sixteen lanes, always.** A sum puts element `i` into lane `i % 16` and adds the lanes up in a
+//!   fixed tree. How many hardware registers make up the sixteen lanes changes nothing.
+//! * **Fused or not, said by a constant.** `a * b + c` rounds once where the processor has a fused
+//!   multiply-add and twice where it has not. Bodies carry `const FMA: bool` and go through
+//!   [`mul_add`]; AVX2, AVX-512 and aarch64 fuse, portable x86-64 does not (there `f32::mul_add` is
+//!   a library call). Hence the fused instruction sets agree with each other to the last bit, and
+//!   portable x86-64 differs from them in the last bits of sums and exponentials.
+//!
+//! Rust never reorders floating point sums by itself, so "whatever LLVM does" is always the same
+//! arithmetic.
+
+use crate::{Element, bf16};
+
+/// Lanes of a sum: one AVX-512 register of f32.
+pub(crate) const LANES: usize = 16;
+
+/// Whether [`Isa::Portable`](crate::cpu::Isa::Portable) fuses multiply-adds.
+pub(crate) const PORTABLE_FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
+/// Compile one body for every instruction set and choose among them at run time.
+///
+/// ```text
+/// dispatch! {
+///     /// The sum of squares of `x`.
+///     pub(crate) fn energy<const FMA: bool>(x: &[f32]) -> f32 { .. }
+/// }
+/// let e = energy(rt.isa(), x);
+/// ```
+///
+/// The body must reach its helpers through `#[inline(always)]` functions: what is not inlined is
+/// compiled for the baseline processor. More generic parameters may follow `FMA`. The choice costs
+/// a few nanoseconds, so dispatch around a loop over rows rather than inside of it.
+macro_rules! dispatch {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<const $fma:ident: bool $(, $g:ident: $bound:path)*>(
+            $($arg:ident: $ty:ty),* $(,)?
+        ) $(-> $ret:ty)? $body:block
+    )*) => {$(
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<$($g: $bound),*>(isa: $crate::cpu::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments, clippy::extra_unused_type_parameters)]
+            fn body<const $fma: bool $(, $g: $bound)*>($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx2<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+                body::<true $(, $g)*>($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+            #[allow(clippy::too_many_arguments)]
+            fn avx512<$($g: $bound),*>($($arg: $ty),*) $(-> $ret)? {
+                body::<true $(, $g)*>($($arg),*)
+            }
+
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::Isa::Avx512 | $crate::cpu::Isa::Avx512Bf16 if isa.is_available() => {
+                    // SAFETY: the guard has asked the processor for these features.
+                    unsafe { avx512::<$($g),*>($($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::Isa::Avx2 if isa.is_available() => {
+                    // SAFETY: the guard has asked the processor for these features.
+                    unsafe { avx2::<$($g),*>($($arg),*) }
+                }
+                _ => body::<{ $crate::cpu::lanes::PORTABLE_FMA } $(, $g)*>($($arg),*),
+            }
+        }
+    )*};
+}
+pub(crate) use dispatch;
+
+/// `a * b + c`, rounded once when `FMA`, else twice.
+#[inline(always)]
+pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// The larger one; a NaN in `a` is passed over, one in `b` stays. One instruction.
+#[inline(always)]
+pub(crate) fn max(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// The sixteen lanes as one sum: halves are added until one is left.
+#[inline(always)]
+pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
+    fold_lanes(lanes, |a, b| a + b)
+}
+
+/// Fold sixteen lanes in a fixed tree: lane `i` with lane `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
+#[inline(always)]
+pub(crate) fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = f(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Run `f(lane, element)` over `x` with element `i` going to lane `i % 16`: the loop below every
+/// reduction here.
+#[inline(always)]
+pub(crate) fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -> A) -> [A; LANES] {
+    let mut lanes = [start; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane = f(*lane, *v);
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane = f(*lane, *v);
+    }
+    lanes
+}
+
+/// The sum of `x`.
+#[inline(always)]
+pub(crate) fn sum(x: &[f32]) -> f32 {
+    sum_lanes(accumulate(x, 0.0, |acc, v| acc + v))
+}
+
+/// The sum of the squares of `x`.
+#[inline(always)]
+pub(crate) fn sum_squares<const FMA: bool>(x: &[f32]) -> f32 {
+    sum_lanes(accumulate(x, 0.0, |acc, v| mul_add::<FMA>(v, v, acc)))
+}
+
+/// The sum of `(v - mean)^2`.
+#[inline(always)]
+pub(crate) fn sum_squared_deviations<const FMA: bool>(x: &[f32], mean: f32) -> f32 {
+    sum_lanes(accumulate(x, 0.0, |acc, v| mul_add::<FMA>(v - mean, v - mean, acc)))
+}
+
+/// The largest element, NaN passed over; -inf when there is none.
+#[inline(always)]
+pub(crate) fn max_of(x: &[f32]) -> f32 {
+    fold_lanes(accumulate(x, f32::NEG_INFINITY, |m, v| max(v, m)), |a, b| max(b, a))
+}
+
+/// `e^x` over the whole range of f32, within 1.5 ulp (2 where multiply-adds are not fused).
+///
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `e^r` is its Taylor polynomial, whose first omitted
+/// term, `r^8 / 8!`, is below a tenth of an ulp there; `2^n` goes straight into the exponent bits,
+/// in two factors, so that results too small for a normal number round correctly and those too
+/// large become infinite. Exact at both ends and in the middle: `exp(-inf) = 0`, `exp(0) = 1`,
+/// `exp(inf) = inf`; NaN stays NaN.
+///
+/// The scheme is the one of Cody and Waite, "Software Manual for the Elementary Functions" (1980).
+#[inline(always)]
+pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
+    // Beyond these e^x is 0 or infinite anyway. A NaN fails both comparisons and goes through.
+    let x = if x < -104.0 { -104.0 } else { x };
+    let x = if x > 89.0 { 89.0 } else { x };
+    // Adding 1.5 * 2^23 leaves no bits for a fraction: the sum is rounded to an integer, which
+    // then stands in its low mantissa bits.
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    // ln 2 in two pieces. The first has so few bits that n times it is exact.
+    const LN2_HI: f32 = 0.693_359_375;
+    const LN2_LO: f32 = -2.121_944_4e-4;
+    let r = mul_add::<FMA>(n, -LN2_LO, mul_add::<FMA>(n, -LN2_HI, x));
+    let mut p = 1.0 / 5040.0;
+    p = mul_add::<FMA>(p, r, 1.0 / 720.0);
+    p = mul_add::<FMA>(p, r, 1.0 / 120.0);
+    p = mul_add::<FMA>(p, r, 1.0 / 24.0);
+    p = mul_add::<FMA>(p, r, 1.0 / 6.0);
+    p = mul_add::<FMA>(p, r, 0.5);
+    // 1 + (r + r^2 p): the small terms first, or their last bits are lost.
+    let p = 1.0 + mul_add::<FMA>(r * r, p, r);
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `2^n` for `-126 <= n <= 127`; anything else gives some number, not undefined behaviour.
+#[inline(always)]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// Nearest bf16, ties to even; NaN stays NaN (quiet, with its sign).
+#[inline(always)]
+pub(crate) fn round_bf16(v: f32) -> bf16 {
+    let bits = v.to_bits();
+    // Half an ulp of bf16, less one when the kept part is even: carries upwards where it must.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    bf16::from_bits(if v.is_nan() { nan } else { rounded } as u16)
+}
+
+/// An element that an op computes as f32 and stores rounded.
+pub(crate) trait Narrow: Element {
+    /// The nearest value of this type.
+    fn narrow(v: f32) -> Self;
+}
+
+impl Narrow for f32 {
+    #[inline(always)]
+    fn narrow(v: f32) -> Self {
+        v
+    }
+}
+
+impl Narrow for bf16 {
+    #[inline(always)]
+    fn narrow(v: f32) -> Self {
+        round_bf16(v)
+    }
+}
+
+/// An element that an op reads as f32. Exact.
+pub(crate) trait Widen: Element {
+    /// The same value.
+    fn widen(self) -> f32;
+}
+
+impl Widen for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Widen for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Isa;
+
+    dispatch! {
+        fn exp_all<const FMA: bool>(x: &[f32], out: &mut [f32]) {
+            for (o, v) in out.iter_mut().zip(x) {
+                *o = exp::<FMA>(*v);
+            }
+        }
+        fn sum_all<const FMA: bool>(x: &[f32]) -> (f32, f32) {
+            (sum(x), sum_squares::<FMA>(x))
+        }
+        fn round_all<const FMA: bool>(x: &[f32], out: &mut [bf16]) {
+            for (o, v) in out.iter_mut().zip(x) {
+                *o = round_bf16(*v);
+            }
+        }
+    }
+
+    /// Distance from the true value in units of the result's last place.
+    fn ulps(got: f32, exact: f64) -> f64 {
+        let nearest = (exact as f32).abs();
+        let ulp = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
+        (f64::from(got) - exact).abs() / ulp
+    }
+
+    #[test]
+    fn exp_is_within_two_ulp_over_the_whole_range() {
+        let x: Vec<f32> = (0..400_000).map(|i| -104.5 + 193.2 * (i as f32 / 400_000.0)).collect();
+        let mut out = vec![0.0; x.len()];
+        for isa in Isa::available() {
+            exp_all(isa, &x, &mut out);
+            let bound = if isa == Isa::Portable && !PORTABLE_FMA { 2.0 } else { 1.5 };
+            for (v, got) in x.iter().zip(&out) {
+                let exact = f64::from(*v).exp();
+                if exact > f64::from(f32::MAX) {
+                    continue;
+                }
+                let error = ulps(*got, exact);
+                assert!(error <= bound, "{isa}: exp({v}) = {got}, off by {error} ulp");
+            }
+        }
+    }
+
+    #[test]
+    fn exp_keeps_its_exact_identities() {
+        let x = [0.0, -0.0, f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -f32::MAX, f32::MAX, 88.73];
+        for isa in Isa::available() {
+            let mut out = [7.0; 8];
+            exp_all(isa, &x, &mut out);
+            assert_eq!(out[..4], [1.0, 1.0, 0.0, f32::INFINITY], "{isa}");
+            assert!(out[4].is_nan(), "{isa}");
+            assert_eq!(out[5..], [0.0, f32::INFINITY, f32::INFINITY], "{isa}");
+        }
+    }
+
+    #[test]
+    fn sums_have_the_same_bits_on_every_fused_instruction_set() {
+        let x: Vec<f32> = (0..1003).map(|i| ((i * 7919) % 1009) as f32 * 0.37 - 150.0).collect();
+        for n in [0, 1, 15, 16, 17, 1003] {
+            let by_hand = |f: &dyn Fn(f32, f32) -> f32| {
+                let mut lanes = [0.0f32; 16];
+                for (i, v) in x[..n].iter().enumerate() {
+                    lanes[i % 16] = f(lanes[i % 16], *v);
+                }
+                for half in [8, 4, 2, 1] {
+                    for i in 0..half {
+                        lanes[i] += lanes[i + half];
+                    }
+                }
+                lanes[0].to_bits()
+            };
+            for isa in Isa::available() {
+                let (s, q) = sum_all(isa, &x[..n]);
+                assert_eq!(s.to_bits(), by_hand(&|a, v| a + v), "{isa}, {n} elements");
+                if isa != Isa::Portable || PORTABLE_FMA {
+                    assert_eq!(q.to_bits(), by_hand(&|a, v| v.mul_add(v, a)), "{isa}, {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_rounding_is_to_nearest_even_and_keeps_nan() {
+        let mut x: Vec<f32> =
+            (0..1u32 << 16).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b1))).collect();
+        x.extend((0..1u32 << 16).flat_map(|i| [i << 16, i << 16 | 0x8000].map(f32::from_bits)));
+        x.extend([f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(0xff80_0001), f32::MAX]);
+        for isa in Isa::available() {
+            let mut out = vec![bf16::ZERO; x.len()];
+            round_all(isa, &x, &mut out);
+            for (v, got) in x.iter().zip(&out) {
+                assert_eq!(got.to_bits(), bf16::from_f32(*v).to_bits(), "{isa}: {v}");
+            }
+        }
+    }
+}

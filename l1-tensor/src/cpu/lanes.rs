@@ -19,7 +19,7 @@
 //! Rust never reorders floating point sums by itself, so "whatever LLVM does" is always the same
 //! arithmetic.
 
-use crate::{Element, bf16};
+use crate::{Element, bf16, f16};
 
 /// Lanes of a sum: one AVX-512 register of f32.
 pub(crate) const LANES: usize = 16;
@@ -230,6 +230,13 @@ impl Narrow for bf16 {
     }
 }
 
+impl Narrow for f16 {
+    #[inline(always)]
+    fn narrow(v: f32) -> Self {
+        f16::from_f32(v)
+    }
+}
+
 /// An element that an op reads as f32. Exact.
 pub(crate) trait Widen: Element {
     /// The same value.
@@ -247,6 +254,13 @@ impl Widen for bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Widen for f16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
     }
 }
 

@@ -132,14 +132,14 @@ pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {
 /// GELU by tanh: `(1 + tanh(u)) / 2` is the logistic function of `2 u`, so one exponential does it
 /// and no digits cancel on the negative side.
 #[inline(always)]
-fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
+pub(crate) fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
     let cubed = x * x * x;
     let u = SQRT_2_OVER_PI * mul_add::<FMA>(cubed, CUBIC, x);
     x / (1.0 + exp::<FMA>(-2.0 * u))
 }
 
 #[inline(always)]
-fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
+pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
     x * normal_cdf::<FMA>(x)
 }
 

@@ -19,14 +19,35 @@
 //!   split rows, never the sums inside one.
 
 mod activation;
+mod add;
+mod argmax;
 pub mod attention;
+mod convert;
+mod embedding;
+mod layer_norm;
+pub mod linear;
 mod rms_norm;
 mod rope;
+mod rope_table;
 mod rows;
+mod scale;
+mod softmax;
+mod top_k;
 
+pub(crate) use activation::{gelu_erf, gelu_tanh, silu};
 pub use activation::{Gelu, gelu_mul, gelu_mul_reference, silu_mul, silu_mul_reference};
+pub use add::{add, add_in_place, add_reference};
+pub use argmax::{argmax, argmax_reference};
 pub use attention::{
     AttentionParams, AttentionScratch, AttentionShape, KvCache, Sequences, TILE, attention,
 };
+pub use convert::convert;
+pub use embedding::{embedding, gather_rows};
+pub use layer_norm::{layer_norm, layer_norm_reference};
+pub use linear::{Epilogue, linear, linear_low_rank};
 pub use rms_norm::{rms_norm, rms_norm_in_place, rms_norm_reference};
 pub use rope::{rope, rope_reference};
+pub use rope_table::{RopeScaling, RopeTable};
+pub use scale::{scale, scale_reference};
+pub use softmax::{log_softmax, log_softmax_reference, softmax, softmax_reference};
+pub use top_k::{TopKScratch, top_k, top_k_reference};

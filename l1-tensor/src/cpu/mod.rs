@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 mod isa;
 pub(crate) mod lanes;
+pub(crate) mod matmul;
 mod pool;
 pub(crate) mod simd;
 

@@ -1,0 +1,225 @@
+//! The matmul kernels: how the work is cut, and in which loops it runs.
+//!
+//! From the outside in:
+//!
+//! * [`matmul`] cuts the output into *chunks* of rows by panels and lets the threads take them.
+//! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
+//!   that a panel comes from memory once and is then reused from the cache.
+//! * [`tile`] is the inner loop: a few rows by one or two panels, all of K, sums in registers.
+//! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
+//!
+//! None of the cuts goes through K. Every output is summed by one thread, in one register lane,
+//! from the first input to the last, so how the work is cut cannot show in the result.
+
+mod activation;
+mod epilogue;
+mod portable;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use epilogue::{After, Out, OutData};
+
+use half::bf16;
+
+use crate::cpu::{Isa, ThreadPool};
+use crate::weight::{Line, PANEL, PackedBf16, RowOrder};
+
+use epilogue::finish;
+use portable::Portable;
+use tile::{Dot, LANES, MAX_ROWS, MAX_VECTORS, Sums, Tile, run_tile};
+#[cfg(target_arch = "x86_64")]
+use x86::{Avx2, Avx512, Avx512Dot};
+
+/// The activations of a matmul: rows of `k` elements, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<X> {
+    /// The first element.
+    pub(crate) data: *const X,
+    /// How many rows.
+    pub(crate) rows: usize,
+    /// Elements from one row to the next.
+    pub(crate) stride: usize,
+}
+
+/// One call, as every thread sees it.
+pub(crate) struct Job<'a, X> {
+    x: Input<X>,
+    k: usize,
+    lines: &'a [Line],
+    panels: usize,
+    panel_lines: usize,
+    n: usize,
+    order: RowOrder,
+    bias: Option<&'a [f32]>,
+    after: After,
+    out: Out,
+    /// Panels in a chunk.
+    chunk_panels: usize,
+    /// Rows in a chunk.
+    chunk_rows: usize,
+}
+
+// SAFETY: the pointers are to memory that outlives the call; `x` is only read, and chunks write
+// disjoint parts of `out`.
+unsafe impl<X> Sync for Job<'_, X> {}
+
+/// An activation type and its kernel on each instruction set.
+pub(crate) trait Kernels: Copy {
+    /// The kernel for `isa`, or for the best one below it that this machine has.
+    #[doc(hidden)]
+    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, Self>, usize);
+}
+
+impl Kernels for f32 {
+    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, f32>, usize) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 | Isa::Avx512 if isa.is_available() => Avx512::<f32>::chunk,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => Avx2::<f32>::chunk,
+            _ => Portable::<f32>::chunk,
+        }
+    }
+}
+
+impl Kernels for bf16 {
+    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, bf16>, usize) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 if isa.is_available() => Avx512Dot::chunk,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if isa.is_available() => Avx512::<bf16>::chunk,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => Avx2::<bf16>::chunk,
+            _ => Portable::<bf16>::chunk,
+        }
+    }
+}
+
+/// `out = after(x W^T + bias)`.
+///
+/// # Safety
+/// `x` must be readable: `x.rows` rows of `w.k()` elements. `out` must be writable, by nobody else
+/// during the call: `x.rows` rows of `w.n()` elements, or `w.n() / 2` where `after` folds, which
+/// needs [`RowOrder::GateUp`]. A bias must hold `w.n()` values. An output that is added to must be
+/// f32.
+pub(crate) unsafe fn matmul<X: Kernels>(
+    pool: &ThreadPool,
+    isa: Isa,
+    x: Input<X>,
+    w: &PackedBf16,
+    bias: Option<&[f32]>,
+    after: After,
+    out: Out,
+) {
+    let panels = w.panels();
+    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads());
+    let job = Job {
+        x,
+        k: w.k(),
+        lines: w.lines(),
+        panels,
+        panel_lines: w.panel_lines(),
+        n: w.n(),
+        order: w.order(),
+        bias,
+        after,
+        out,
+        chunk_panels,
+        chunk_rows,
+    };
+    let kernel = X::kernel(isa);
+    let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
+    // SAFETY: `Kernels::kernel` has asked for the instruction set; the rest is the caller's
+    // promise.
+    pool.run(chunks, &|chunk, _worker| unsafe { kernel(&job, chunk) });
+}
+
+/// Panels and rows of a chunk: small enough that threads finish together, large enough that
+/// handing them out costs nothing and that a panel is reused while it is in the cache.
+fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
+    let few = |most: usize| (panels / (8 * threads)).clamp(1, most);
+    match rows {
+        0..=1 => (few(4), 1),
+        2..=128 => (few(3), 128),
+        _ => (6, 128),
+    }
+}
+
+/// Work through one chunk.
+///
+/// # Safety
+/// As [`matmul`], on a processor that runs `D`'s instruction set.
+#[inline(always)]
+unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
+    let across = job.panels.div_ceil(job.chunk_panels);
+    let panel = chunk % across * job.chunk_panels;
+    let panels = panel..job.panels.min(panel + job.chunk_panels);
+    let row = chunk / across * job.chunk_rows;
+    let rows = row..job.x.rows.min(row + job.chunk_rows);
+    let mut sums = Sums([[0.0; MAX_VECTORS * LANES]; MAX_ROWS]);
+    // SAFETY: the caller's promise; rows and panels are within the matrices.
+    unsafe {
+        if rows.len() <= D::WIDE_ROWS {
+            let mut at = panels.start;
+            while at + 1 < panels.end {
+                step::<D, 4>(job, rows.start, rows.len(), at, &mut sums);
+                at += 2;
+            }
+            if at < panels.end {
+                step::<D, 2>(job, rows.start, rows.len(), at, &mut sums);
+            }
+            return;
+        }
+        // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
+        let tiles = rows.len().div_ceil(D::ROWS);
+        for panel in panels {
+            let mut at = rows.start;
+            for tile in 0..tiles {
+                let height = (rows.end - at).div_ceil(tiles - tile);
+                step::<D, 2>(job, at, height, panel, &mut sums);
+                at += height;
+            }
+        }
+    }
+}
+
+/// One tile and its epilogue.
+///
+/// # Safety
+/// As [`sweep`]; the rows and `V / 2` panels must exist.
+#[inline(always)]
+unsafe fn step<D: Dot, const V: usize>(
+    job: &Job<'_, D::X>,
+    row: usize,
+    rows: usize,
+    panel: usize,
+    sums: &mut Sums,
+) {
+    // A single pass over the weights waits for memory: ask for them 4 KB ahead. With many rows
+    // the panel is worked on for a while: time to fetch the whole next one.
+    let ahead = if job.x.rows <= MAX_ROWS { 64 } else { job.panel_lines };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let tile = Tile {
+            x: job.x.data.add(row * job.x.stride),
+            stride: job.x.stride,
+            k: job.k,
+            panels: &job.lines[panel * job.panel_lines..][..V / 2 * job.panel_lines],
+            panel_lines: job.panel_lines,
+            ahead,
+        };
+        run_tile::<D, V>(rows, &tile, sums);
+        for (m, sums) in sums.0[..rows].iter().enumerate() {
+            let (chunks, _) = sums.as_chunks::<PANEL>();
+            for (i, sums) in chunks[..V / 2].iter().enumerate() {
+                if D::FMA {
+                    finish::<true, _>(job, row + m, panel + i, sums);
+                } else {
+                    finish::<false, _>(job, row + m, panel + i, sums);
+                }
+            }
+        }
+    }
+}

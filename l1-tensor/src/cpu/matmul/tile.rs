@@ -1,0 +1,191 @@
+//! The inner loop: a tile of rows by vectors of outputs, summed over all of K in registers.
+
+use crate::Element;
+use crate::weight::Line;
+
+use super::Job;
+
+/// Lanes of a vector: outputs that one line of a packed weight holds.
+pub(super) const LANES: usize = 16;
+
+/// Most rows that any instruction set keeps in registers at once.
+pub(super) const MAX_ROWS: usize = 12;
+
+/// Most vectors of outputs in a tile: two panels.
+pub(super) const MAX_VECTORS: usize = 4;
+
+/// The sums of one tile, `[row][output]`, as they leave the registers. It lives on the stack of
+/// the thread that works on it and never leaves the L1 cache.
+#[repr(align(64))]
+pub(super) struct Sums(pub(super) [[f32; MAX_VECTORS * LANES]; MAX_ROWS]);
+
+/// How one instruction set multiplies: the only thing that differs between kernels.
+///
+/// Every implementor keeps the contract that makes a matmul batch invariant: [`Dot::pair`] adds
+/// two products to each lane, one fused multiply-add after the other, in an order that depends on
+/// the element type alone.
+pub(super) trait Dot: Sized {
+    /// An activation.
+    type X: Element;
+    /// Sixteen sums.
+    type Acc: Copy;
+    /// A line of weights, as the multiplication wants it.
+    type W: Copy;
+    /// Rows of a tile one panel (two vectors) wide that fit the registers.
+    const ROWS: usize;
+    /// Rows of a tile two panels (four vectors) wide that fit; 0 where that never pays.
+    const WIDE_ROWS: usize;
+    /// Whether the epilogue may fuse a multiplication and an addition (see [`crate::cpu::lanes`]).
+    const FMA: bool = true;
+
+    /// Sixteen zeros.
+    ///
+    /// # Safety
+    /// The processor must run this instruction set. So must it for all functions below.
+    unsafe fn zero() -> Self::Acc;
+
+    /// A line of weights, widened if need be.
+    ///
+    /// # Safety
+    /// `line` must be readable.
+    unsafe fn load(line: *const Line) -> Self::W;
+
+    /// Add `x[0] * even weight` and `x[1] * odd weight` to each lane, in the type's order.
+    ///
+    /// # Safety
+    /// Two elements must be readable at `x`.
+    unsafe fn pair(acc: Self::Acc, x: *const Self::X, w: Self::W) -> Self::Acc;
+
+    /// The half pair at the end of an odd K: only `x[0]` is there.
+    ///
+    /// # Safety
+    /// One element must be readable at `x`.
+    unsafe fn last(acc: Self::Acc, x: *const Self::X, w: Self::W) -> Self::Acc;
+
+    /// Write the sums.
+    ///
+    /// # Safety
+    /// `out` must have room for sixteen.
+    unsafe fn store(acc: Self::Acc, out: *mut f32);
+
+    /// [`tile_body`], compiled for this instruction set.
+    ///
+    /// # Safety
+    /// See [`tile_body`].
+    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, Self::X>, sums: &mut Sums);
+
+    /// [`super::sweep`], compiled for this instruction set.
+    ///
+    /// # Safety
+    /// See [`super::sweep`].
+    unsafe fn chunk(job: &Job<'_, Self::X>, chunk: usize);
+}
+
+/// What a tile reads.
+pub(super) struct Tile<'a, X> {
+    /// First activation of the first row.
+    pub(super) x: *const X,
+    /// Elements from one row to the next.
+    pub(super) stride: usize,
+    /// Elements in a row.
+    pub(super) k: usize,
+    /// The panels, one after the other.
+    pub(super) panels: &'a [Line],
+    /// Lines in a panel.
+    pub(super) panel_lines: usize,
+    /// How far ahead of the multiplication to ask memory for weights, in lines.
+    pub(super) ahead: usize,
+}
+
+/// `M` rows by `V` vectors of sixteen outputs: for each pair along K, load `V` lines of weights
+/// once and use each for all `M` rows. The `M * V` accumulators stay in registers throughout.
+///
+/// # Safety
+/// `M` rows of `k` elements must be readable at `x`, `stride` apart; `panels` must hold
+/// `V / 2` panels; the processor must run `D`'s instruction set.
+#[inline(always)]
+pub(super) unsafe fn tile_body<D: Dot, const M: usize, const V: usize>(
+    args: &Tile<'_, D::X>,
+    sums: &mut Sums,
+) {
+    let &Tile { x, stride, k, panels, panel_lines, ahead } = args;
+    debug_assert!(panels.len() >= V / 2 * panel_lines);
+    let panels = panels.as_ptr();
+    // SAFETY: the caller's promises. Lines `2 j + v % 2` with `j < ceil(k/2)` lie within each
+    // panel; `x` is read at `m * stride + i` with `m < M` and `i < k`; a prefetch may point
+    // anywhere, so its address is computed without the promise of staying inside.
+    unsafe {
+        let mut acc = [[D::zero(); V]; M];
+        for j in 0..k / 2 {
+            let line = panels.add(2 * j);
+            let mut w = [D::load(line); V];
+            for v in 0..V {
+                let at = v / 2 * panel_lines + v % 2;
+                prefetch(line.wrapping_add(at + ahead));
+                w[v] = D::load(line.add(at));
+            }
+            for m in 0..M {
+                let x = x.add(m * stride + 2 * j);
+                for v in 0..V {
+                    acc[m][v] = D::pair(acc[m][v], x, w[v]);
+                }
+            }
+        }
+        if k % 2 == 1 {
+            let line = panels.add(k - 1);
+            for v in 0..V {
+                let w = D::load(line.add(v / 2 * panel_lines + v % 2));
+                for m in 0..M {
+                    acc[m][v] = D::last(acc[m][v], x.add(m * stride + k - 1), w);
+                }
+            }
+        }
+        for m in 0..M {
+            for v in 0..V {
+                D::store(acc[m][v], sums.0[m][v * LANES..].as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Ask for a line that will be needed soon. A hint: any address is fine.
+#[inline(always)]
+fn prefetch(line: *const Line) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Run the tile for a number of rows known only now. `rows` must not exceed what `D` allows for
+/// `V`, which is checked.
+///
+/// # Safety
+/// As [`tile_body`], with `M = rows`.
+#[inline(always)]
+pub(super) unsafe fn run_tile<D: Dot, const V: usize>(
+    rows: usize,
+    args: &Tile<'_, D::X>,
+    sums: &mut Sums,
+) {
+    macro_rules! dispatch {
+        ($($m:literal)*) => {
+            match rows {
+                // The constant condition keeps tiles that no one runs from being compiled.
+                $($m => {
+                    if $m <= (if V > 2 { D::WIDE_ROWS } else { D::ROWS }) {
+                        // SAFETY: the caller's promise.
+                        return unsafe { D::tile::<$m, V>(args, sums) };
+                    }
+                })*
+                _ => {}
+            }
+        };
+    }
+    dispatch!(1 2 3 4 5 6 7 8 9 10 11 12);
+    unreachable!("{rows} rows do not fit a tile of {V} vectors");
+}

@@ -1,0 +1,128 @@
+//! Picking rows: token ids to embeddings, and the rows of a batch that someone asked for.
+
+use crate::{
+    DType, Element, Error, Layout, Result, Runtime, TensorMut, TensorRef, Weight, bf16, f16,
+};
+
+/// `out[t, :] = table[tokens[t], :]` for a table `[V, H]` and `out`: f32 `[T, H]`.
+///
+/// The table is a [`Weight`] because most small models tie it to the output head: one matrix, used
+/// from both ends, held once. The head streams all of it for every token, so it is packed for the
+/// head; picking a row out of that order costs about a microsecond.
+///
+/// # Errors
+/// [`Error::OutOfRange`] for a token the table does not have, before anything is written;
+/// [`Error::ShapeMismatch`], [`Error::UnexpectedDType`] or [`Error::UnsupportedLayout`].
+pub fn embedding(rt: &Runtime, table: &Weight, tokens: &[u32], out: TensorMut<'_>) -> Result<()> {
+    const OP: &str = "embedding";
+    let layout = *out.layout();
+    let mut rows = out.rows_mut::<f32>(OP)?;
+    if rows.len != table.k() {
+        let why = "the output's rows must be as long as the table's";
+        return Err(Error::ShapeMismatch { op: OP, why, lhs: layout, rhs: table.layout()? });
+    }
+    check_indices(OP, "token id", tokens, rows.n, table.n(), layout)?;
+    let (len, stride) = (rows.len, rows.stride);
+    let start = Start(rows.as_mut_ptr());
+    rt.pool().run(tokens.len(), &|t, _worker| {
+        // SAFETY: row `t` lies within the view, and only this chunk writes it.
+        let out = unsafe { std::slice::from_raw_parts_mut(start.at(t * stride), len) };
+        let read = table.row(tokens[t] as usize, out);
+        debug_assert!(read.is_ok(), "ids and row length were checked above");
+    });
+    Ok(())
+}
+
+/// `out[r, :] = x[rows[r], :]` for `x`: `[T, H]` and `out`: `[R, H]` of the same dtype (f32, bf16
+/// or f16). This is how a forward pass keeps only the rows whose logits are wanted.
+///
+/// # Errors
+/// As [`embedding`].
+pub fn gather_rows(rt: &Runtime, x: TensorRef<'_>, rows: &[u32], out: TensorMut<'_>) -> Result<()> {
+    const OP: &str = "gather_rows";
+    if x.dtype() != out.dtype() {
+        return Err(Error::UnexpectedDType {
+            op: OP,
+            expected: "an output of the input's dtype",
+            got: out.dtype(),
+            layout: *out.layout(),
+        });
+    }
+    match x.dtype() {
+        DType::F32 => gather::<f32>(rt, OP, x, rows, out),
+        DType::BF16 => gather::<bf16>(rt, OP, x, rows, out),
+        DType::F16 => gather::<f16>(rt, OP, x, rows, out),
+        got => Err(Error::UnexpectedDType {
+            op: OP,
+            expected: "F32, BF16 or F16",
+            got,
+            layout: *x.layout(),
+        }),
+    }
+}
+
+fn gather<T: Element>(
+    rt: &Runtime,
+    op: &'static str,
+    x: TensorRef<'_>,
+    rows: &[u32],
+    out: TensorMut<'_>,
+) -> Result<()> {
+    let (from, to) = (*x.layout(), *out.layout());
+    let x = x.rows::<T>(op)?;
+    let mut out = out.rows_mut::<T>(op)?;
+    if x.len != out.len {
+        let why = "the output's rows must be as long as the input's";
+        return Err(Error::ShapeMismatch { op, why, lhs: from, rhs: to });
+    }
+    check_indices(op, "row", rows, out.n, x.n, to)?;
+    let (len, stride) = (out.len, out.stride);
+    let start = Start(out.as_mut_ptr());
+    rt.pool().run(rows.len(), &|r, _worker| {
+        if len > 0 {
+            // SAFETY: row `r` lies within the view, and only this chunk writes it.
+            let out = unsafe { std::slice::from_raw_parts_mut(start.at(r * stride), len) };
+            out.copy_from_slice(x.row(rows[r] as usize));
+        }
+    });
+    Ok(())
+}
+
+/// One index for each row of the output, each below `limit`.
+fn check_indices(
+    op: &'static str,
+    what: &'static str,
+    indices: &[u32],
+    rows: usize,
+    limit: usize,
+    out: Layout,
+) -> Result<()> {
+    if indices.len() != rows {
+        let (why, lhs) = ("the output must have one row for each index", out);
+        return Err(Error::ShapeMismatch {
+            op,
+            why,
+            lhs,
+            rhs: Layout::contiguous(&[indices.len()])?,
+        });
+    }
+    match indices.iter().find(|i| **i as usize >= limit) {
+        Some(i) => Err(Error::OutOfRange { op, what, index: i64::from(*i), limit }),
+        None => Ok(()),
+    }
+}
+
+/// Start of an output whose rows are shared out among threads.
+struct Start<T>(*mut T);
+
+// SAFETY: only a pointer; each row is written by one chunk.
+unsafe impl<T> Sync for Start<T> {}
+
+impl<T> Start<T> {
+    /// # Safety
+    /// The place must lie within the allocation.
+    unsafe fn at(&self, i: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(i) }
+    }
+}

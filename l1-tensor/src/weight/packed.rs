@@ -1,0 +1,299 @@
+//! Dense bf16 weights, packed in the order in which the kernels read them.
+//!
+//! ```text
+//! logical  W [n, k], row-major                packed  [panels][ceil(k/2)][2][16][2]
+//!
+//!          k ->                               panel p, all of K in one straight run:
+//!      n   . . . . . .                          pair j=0: | outputs 0..16  | outputs 16..32 |
+//!      |   . . . . . .                          pair j=1: | outputs 0..16  | outputs 16..32 |
+//!      v   . . . . . .                            ...
+//!                                             where one | cell | is a 64-byte line:
+//!                                               16 outputs x (w[2j], w[2j+1])
+//! ```
+//!
+//! Why not keep the rows? Because of who shares what. Sixteen outputs of one input element share
+//! that element: broadcast it, multiply by a line of sixteen weights, and each lane of a vector
+//! register is the sum of *its own* output. No sum ever crosses lanes, so there is no horizontal
+//! reduction at the end and each output has one accumulator from the first input to the last.
+//! And the memory is read in one straight line, which is all that matters when a single token is
+//! decoded. The pairs along K are what the bf16 dot product of AVX-512 multiplies at once.
+//!
+//! A matrix whose `n` is no multiple of 32 or whose `k` is odd is padded with zeros.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cpu::ThreadPool;
+use crate::{Error, Layout, Result};
+
+/// Outputs in a vector: lanes of a 512-bit register.
+const LANES: usize = 16;
+
+/// Outputs in a panel: two vectors.
+pub(crate) const PANEL: usize = 2 * LANES;
+
+/// One line of a panel: sixteen outputs by one pair along K. The low half of each lane is the
+/// weight of the even input, the high half that of the odd one.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line(pub(crate) [u32; LANES]);
+
+/// How the logical rows of a packed matrix are dealt to panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// Row `32 p + i` is output `i` of panel `p`.
+    Plain,
+    /// Rows `0..n/2` are gates, `n/2..n` are ups; panel `p` holds gates `16 p..` in its first
+    /// vector and the ups of the same index in its second, so that `silu(gate) * up` needs no
+    /// other panel.
+    GateUp,
+}
+
+/// A dense `[n, k]` matrix in bf16, packed in panels of 32 outputs:
+/// `[panels][ceil(k/2)][2][16][2]`, 64-byte aligned. `panels` is `ceil(n/32)`, or
+/// `ceil((n/2)/16)` for [`RowOrder::GateUp`].
+#[derive(Debug)]
+pub struct PackedBf16 {
+    n: usize,
+    k: usize,
+    order: RowOrder,
+    lines: Vec<Line>,
+}
+
+impl PackedBf16 {
+    /// Pack `n` rows of `k` values, rounding each to the nearest bf16 (ties to even).
+    ///
+    /// `row(i, out)` writes logical row `i` as f32 into `out` (`[k]`). It is called once per row,
+    /// from all threads of the pool, neighbouring rows by the same thread. Besides the packed
+    /// bytes only 16 rows of f32 per thread are held, never the matrix.
+    ///
+    /// # Errors
+    /// The first error `row` returns; [`Error::BadParameter`] for an odd `n` in
+    /// [`RowOrder::GateUp`]; [`Error::OutOfMemory`].
+    pub fn pack<E>(
+        pool: &ThreadPool,
+        n: usize,
+        k: usize,
+        order: RowOrder,
+        row: &(dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
+        if order == RowOrder::GateUp && n % 2 != 0 {
+            let why = format!("gates and ups come in pairs, but there are {n} rows");
+            return Err(Error::BadParameter { op: "pack", why }.into());
+        }
+        let too_big = || Error::BadShape { shape: vec![n, k], why: "its size overflows" };
+        Layout::contiguous(&[n, k])?;
+        let panels = panel_count(n, order);
+        let panel_lines = k.div_ceil(2) * 2;
+        let count = panels.checked_mul(panel_lines).ok_or_else(too_big)?;
+        // Left unwritten on purpose: the threads that pack touch the pages first, in parallel.
+        let mut lines: Vec<Line> = reserve(count)?;
+        let start = Shared(lines.as_mut_ptr());
+
+        // A row in the scratch is padded to whole blocks of 16 pairs, with zeros.
+        let padded = k.next_multiple_of(2 * LANES);
+        let mut scratch = Vec::with_capacity(pool.threads());
+        for _ in 0..pool.threads() {
+            let mut rows: Vec<f32> = reserve(LANES * padded)?;
+            rows.resize(LANES * padded, 0.0);
+            scratch.push(Mutex::new(rows));
+        }
+        let failed = AtomicBool::new(false);
+        let failure: Mutex<Option<E>> = Mutex::new(None);
+
+        pool.run(panels, &|panel, worker| {
+            if failed.load(Ordering::Relaxed) {
+                return;
+            }
+            let mut rows = lock(&scratch[worker]);
+            for vector in 0..2 {
+                for lane in 0..LANES {
+                    let out = &mut rows[lane * padded..][..k];
+                    let filled = match logical_row(n, order, panel, vector, lane) {
+                        Some(i) => row(i, out),
+                        None => {
+                            out.fill(0.0);
+                            Ok(())
+                        }
+                    };
+                    if let Err(e) = filled {
+                        failed.store(true, Ordering::Relaxed);
+                        lock(&failure).get_or_insert(e);
+                        return;
+                    }
+                }
+                // SAFETY: panel `panel` is `panel_lines` lines within the reserved memory, and
+                // no other chunk writes this panel.
+                unsafe { interleave(&rows, padded, k, start.at(panel * panel_lines), vector) };
+            }
+        });
+
+        if let Some(e) = failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            return Err(e);
+        }
+        // SAFETY: the capacity is at least `count`, and without a failure the chunks above have
+        // written every line of every panel.
+        unsafe { lines.set_len(count) };
+        Ok(Self { n, k, order, lines })
+    }
+
+    /// Outputs: how many logical rows there are.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs: how long a logical row is.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// How the logical rows are dealt to panels.
+    pub fn order(&self) -> RowOrder {
+        self.order
+    }
+
+    /// Bytes of memory held, padding included.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.lines.as_slice())
+    }
+
+    /// Read logical row `i` back into `out` (`[k]`), as f32. This is how a tied matrix serves as
+    /// both the output head and the embedding table: a row costs about a microsecond, a second
+    /// copy would cost its size.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a row that is not there, [`Error::ShapeMismatch`] when `out` is
+    /// not `k` long.
+    pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
+        if i >= self.n {
+            let (index, limit) = (i as i64, self.n);
+            return Err(Error::OutOfRange { op: "weight row", what: "row", index, limit });
+        }
+        if out.len() != self.k {
+            return Err(Error::ShapeMismatch {
+                op: "weight row",
+                why: "the buffer must hold one row",
+                lhs: Layout::contiguous(&[out.len()])?,
+                rhs: Layout::contiguous(&[self.n, self.k])?,
+            });
+        }
+        let (panel, vector, lane) = match self.order {
+            RowOrder::Plain => (i / PANEL, i % PANEL / LANES, i % LANES),
+            RowOrder::GateUp => {
+                let half = self.n / 2;
+                let (vector, i) = if i < half { (0, i) } else { (1, i - half) };
+                (i / LANES, vector, i % LANES)
+            }
+        };
+        let lines = &self.lines[panel * self.panel_lines()..][..self.panel_lines()];
+        for (pair, out) in lines.chunks_exact(2).zip(out.chunks_mut(2)) {
+            let both = pair[vector].0[lane];
+            out[0] = f32::from_bits(both << 16);
+            if let Some(odd) = out.get_mut(1) {
+                *odd = f32::from_bits(both & 0xffff_0000);
+            }
+        }
+        Ok(())
+    }
+
+    /// All lines, panel after panel.
+    pub(crate) fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// How many panels there are.
+    pub(crate) fn panels(&self) -> usize {
+        panel_count(self.n, self.order)
+    }
+
+    /// Lines in a panel.
+    pub(crate) fn panel_lines(&self) -> usize {
+        self.k.div_ceil(2) * 2
+    }
+}
+
+fn panel_count(n: usize, order: RowOrder) -> usize {
+    match order {
+        RowOrder::Plain => n.div_ceil(PANEL),
+        RowOrder::GateUp => (n / 2).div_ceil(LANES),
+    }
+}
+
+/// Which logical row lies in this place, or `None` for padding.
+fn logical_row(
+    n: usize,
+    order: RowOrder,
+    panel: usize,
+    vector: usize,
+    lane: usize,
+) -> Option<usize> {
+    match order {
+        RowOrder::Plain => Some(panel * PANEL + vector * LANES + lane).filter(|i| *i < n),
+        RowOrder::GateUp => {
+            let i = panel * LANES + lane;
+            (i < n / 2).then_some(vector * (n / 2) + i)
+        }
+    }
+}
+
+/// Round sixteen rows to bf16 and write them as one vector of a panel: a transposition of
+/// `[16 rows][pairs]` to `[pairs][16 rows]`, in blocks of 16 by 16 pairs that stay in the L1 cache.
+///
+/// # Safety
+/// `panel` must have room for `2 * ceil(k/2)` lines that nobody else reads or writes; `rows` holds
+/// 16 rows of `padded` values and `padded` is `k` rounded up to a multiple of 32.
+unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, vector: usize) {
+    let pairs = k.div_ceil(2);
+    for start in (0..pairs).step_by(LANES) {
+        let mut block = [[0u32; LANES]; LANES];
+        for (lane, block) in block.iter_mut().enumerate() {
+            let values = &rows[lane * padded + 2 * start..][..2 * LANES];
+            for (pair, v) in block.iter_mut().zip(values.chunks_exact(2)) {
+                *pair = bf16_bits(v[0]) | bf16_bits(v[1]) << 16;
+            }
+        }
+        for j in start..pairs.min(start + LANES) {
+            let line = Line(std::array::from_fn(|lane| block[lane][j - start]));
+            // SAFETY: `j < pairs`, so line `2 j + vector` lies in the panel.
+            unsafe { panel.add(2 * j + vector).write(line) };
+        }
+    }
+}
+
+/// The bits of the bf16 nearest to `x`, ties to even; NaN stays NaN. Without branches, so that
+/// the compiler makes vectors of it.
+fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    if x.is_nan() { (bits >> 16) | 0x40 } else { rounded }
+}
+
+fn reserve<T>(count: usize) -> Result<Vec<T>> {
+    let mut v = Vec::new();
+    v.try_reserve_exact(count)
+        .map_err(|_| Error::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })?;
+    Ok(v)
+}
+
+/// A lock whose poison does not matter: what it guards is overwritten before it is read.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The start of the packed lines, for threads that each write panels of their own.
+struct Shared(*mut Line);
+
+// SAFETY: only a pointer; the places written through it are disjoint (see `pack`).
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// # Safety
+    /// `line` must lie within the allocation.
+    unsafe fn at(&self, line: usize) -> *mut Line {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(line) }
+    }
+}

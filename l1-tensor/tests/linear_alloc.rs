@@ -1,0 +1,71 @@
+//! A steady step allocates nothing: counted, by an allocator that counts.
+
+mod linear_common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use l1_tensor::cpu::Isa;
+use l1_tensor::ops::{Epilogue, embedding, gather_rows, linear, linear_low_rank};
+use l1_tensor::{DType, LowRank, RowOrder};
+use linear_common::{activations, numbers, runtime, weight, zeros};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn steady_calls_allocate_nothing() {
+    for isa in Isa::available() {
+        let rt = runtime(isa, 2);
+        let (k, n) = (50, 90);
+        let w = weight(&rt, &numbers(1, n * k), n, k, RowOrder::GateUp);
+        let side = LowRank {
+            a: weight(&rt, &numbers(2, 4 * k), 4, k, RowOrder::Plain),
+            b: weight(&rt, &numbers(3, n * 4), n, 4, RowOrder::Plain),
+            scale: 1.0,
+        };
+        for dtype in [DType::F32, DType::BF16] {
+            for t in [1, 8, 40, 140] {
+                let x = activations(&numbers(4, t * k), t, k, dtype);
+                let mut out = zeros(t, n, DType::F32);
+                let mut folded = zeros(t, n / 2, dtype);
+                let mut scratch = zeros(t, 4, dtype);
+                let mut embedded = zeros(t, k, DType::F32);
+                let mut picked = zeros(t, k, dtype);
+                let ids = vec![0u32; t];
+                let mut step = || {
+                    linear(&rt, x.view(), &w, None, Epilogue::Add, out.view_mut()).unwrap();
+                    linear(&rt, x.view(), &w, None, Epilogue::SiluMul, folded.view_mut()).unwrap();
+                    linear_low_rank(&rt, x.view(), &side, scratch.view_mut(), out.view_mut())
+                        .unwrap();
+                    embedding(&rt, &w, &ids, embedded.view_mut()).unwrap();
+                    gather_rows(&rt, x.view(), &ids, picked.view_mut()).unwrap();
+                };
+                step();
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                step();
+                step();
+                let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+                assert_eq!(made, 0, "{isa} {dtype}, {t} rows");
+            }
+        }
+    }
+}

@@ -78,6 +78,16 @@ impl Tensor {
         self.storage.len()
     }
 
+    /// All bytes of the storage, for kernels with a layout of their own.
+    pub(crate) fn raw(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+
+    /// All bytes of the storage, to write.
+    pub(crate) fn raw_mut(&mut self) -> &mut [u8] {
+        self.storage.bytes_mut()
+    }
+
     /// Borrow it whole.
     pub fn view(&self) -> TensorRef<'_> {
         TensorRef { storage: &self.storage, dtype: self.dtype, layout: self.layout }
@@ -229,6 +239,11 @@ macro_rules! shared_view_methods {
 
 impl<'a> TensorRef<'a> {
     shared_view_methods!();
+
+    /// All bytes of the storage, whatever the layout shows of them.
+    pub(crate) fn raw(&self) -> &'a [u8] {
+        self.storage.bytes()
+    }
 
     /// The elements of a contiguous view.
     ///

@@ -20,8 +20,10 @@ pub fn layer_norm_reference(
     eps: f32,
     out: &mut [f32],
 ) {
-    let mean = x.iter().sum::<f32>() / x.len() as f32;
-    let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / x.len() as f32;
+    // In f64: where the mean is large and the deviation small, every digit of the sum counts.
+    let n = x.len() as f64;
+    let mean = (x.iter().map(|v| f64::from(*v)).sum::<f64>() / n) as f32;
+    let variance = (x.iter().map(|v| f64::from(v - mean).powi(2)).sum::<f64>() / n) as f32;
     let scale = 1.0 / (variance + eps).sqrt();
     for i in 0..x.len() {
         out[i] = (x[i] - mean) * scale * weight[i] + bias.map_or(0.0, |b| b[i]);

@@ -111,14 +111,15 @@ pub(super) fn download(
     meter: &Meter,
 ) -> Result<(), HubError> {
     let before = meter.position();
-    let mut fruitless = 0;
+    // Only getting further than ever counts as progress: a server that starts over each time must not keep us for ever.
+    let (mut fruitless, mut furthest) = (0, 0);
     loop {
-        let had = partial.received();
         let reason = match attempt(agent, url, &mut partial, asked, options, meter, before)? {
             Outcome::Whole => return partial.commit(url),
             Outcome::BrokeOff(reason) => reason,
         };
-        fruitless = if partial.received() > had { 0 } else { fruitless + 1 };
+        fruitless = if partial.received() > furthest { 0 } else { fruitless + 1 };
+        furthest = furthest.max(partial.received());
         if fruitless >= FRUITLESS_TRIES {
             return Err(HubError::BrokenOff {
                 url: url.to_string(),
@@ -166,7 +167,9 @@ fn attempt(
     let continued = response.status() == StatusCode::PARTIAL_CONTENT
         && header("content-range")
             .is_some_and(|range| range.starts_with(&format!("bytes {start}-")));
-    let length = header("content-length").and_then(|n| n.parse::<u64>().ok());
+    // What was compressed against our wish is measured in other bytes than those that arrive here.
+    let plain = header("content-encoding").is_none_or(|encoding| encoding == "identity");
+    let length = header("content-length").filter(|_| plain).and_then(|n| n.parse::<u64>().ok());
     if start > 0 && !continued {
         partial.restart()?;
     }

@@ -248,6 +248,22 @@ fn a_download_that_keeps_breaking_off_leaves_no_half_file_and_the_next_one_works
 }
 
 #[test]
+fn a_server_that_starts_over_and_breaks_off_anywhere_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (site, calls) = (small_model(), AtomicUsize::new(0));
+    let hub = Server::start(move |request| {
+        if !request.path.ends_with(".safetensors") {
+            return site.answer(request);
+        }
+        let cut = [100_000, 200_000][calls.fetch_add(1, Ordering::SeqCst) % 2];
+        Reply::body(WEIGHTS).cut_after(cut)
+    });
+    let error = resolve("org/model", &options(dir.path(), &hub.url)).unwrap_err();
+    assert!(matches!(error, HubError::BrokenOff { .. }), "{error}");
+    assert!(hub.count(".safetensors") < 10);
+}
+
+#[test]
 fn bytes_that_do_not_have_the_listed_hash_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let site = small_model();

@@ -144,10 +144,9 @@ impl Site {
     /// the commit.
     pub fn answer(&self, request: &Request) -> Reply {
         let refused = |status, code: &str| Reply::status(status).with("x-error-code", code);
-        if let Some(token) = &self.token {
-            if request.header("authorization") != Some(&format!("Bearer {token}")) {
-                return refused(401, "GatedRepo");
-            }
+        let owed = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        if owed.is_some() && request.header("authorization") != owed.as_deref() {
+            return refused(401, "GatedRepo");
         }
         let path = request.path.split('?').next().unwrap_or("");
         let known = |revision: &str| revision == "main" || revision == self.commit;

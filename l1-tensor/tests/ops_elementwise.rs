@@ -1,0 +1,125 @@
+//! Sums, scaling and conversions against their references and themselves.
+
+mod support;
+
+use l1_tensor::ops::{add, add_in_place, add_reference, convert, scale, scale_reference};
+use l1_tensor::{DType, Device, Error, Tensor, bf16, f16};
+use proptest::prelude::*;
+use support::*;
+
+/// Any f32 at all: NaN, infinities, denormals.
+fn any_floats() -> impl Strategy<Value = Vec<f32>> {
+    prop::collection::vec(prop::num::f32::ANY, 0..80)
+}
+
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+}
+
+proptest! {
+    #[test]
+    fn add_and_scale_have_the_bits_of_their_references_for_any_floats(
+        a in any_floats(),
+        factor in prop::num::f32::ANY,
+    ) {
+        let n = a.len();
+        let b: Vec<f32> = a.iter().rev().copied().collect();
+        let (mut sum, mut scaled) = (vec![0.0; n], a.clone());
+        add_reference(&a, &b, &mut sum);
+        scale_reference(&mut scaled, factor);
+        let at = Tensor::from_slice(&a, &[1, n]).unwrap();
+        let bt = Tensor::from_slice(&b, &[1, n]).unwrap();
+        for rt in every_isa() {
+            let mut out = Tensor::zeros(&[1, n], DType::F32, Device::Cpu).unwrap();
+            add(&rt, at.view(), bt.view(), out.view_mut()).unwrap();
+            let mut inside = Tensor::from_slice(&a, &[1, n]).unwrap();
+            add_in_place(&rt, inside.view_mut(), bt.view()).unwrap();
+            let mut x = Tensor::from_slice(&a, &[1, n]).unwrap();
+            scale(&rt, x.view_mut(), factor).unwrap();
+            let got = [out, inside, x].map(|t| t.to_vec_f32().unwrap());
+            for (got, want) in got.iter().zip([&sum, &sum, &scaled]) {
+                let fine = got.iter().zip(want).all(|(g, w)| same(*g, *w));
+                prop_assert!(fine, "{}: {:?} instead of {:?}", rt, got, want);
+            }
+        }
+    }
+
+    #[test]
+    fn conversions_round_to_nearest_even_and_widen_exactly(x in any_floats()) {
+        let n = x.len();
+        let xt = Tensor::from_slice(&x, &[n]).unwrap();
+        for rt in every_isa() {
+            let mut b = Tensor::zeros(&[n], DType::BF16, Device::Cpu).unwrap();
+            let mut h = Tensor::zeros(&[n], DType::F16, Device::Cpu).unwrap();
+            convert(&rt, xt.view(), b.view_mut()).unwrap();
+            convert(&rt, xt.view(), h.view_mut()).unwrap();
+            for (i, v) in x.iter().enumerate() {
+                let got = b.view().as_slice::<bf16>("test").unwrap()[i];
+                prop_assert_eq!(got.to_bits(), bf16::from_f32(*v).to_bits());
+                let got = h.view().as_slice::<f16>("test").unwrap()[i];
+                prop_assert_eq!(got.to_bits(), f16::from_f32(*v).to_bits());
+            }
+            let mut back = Tensor::zeros(&[n], DType::F32, Device::Cpu).unwrap();
+            convert(&rt, b.view(), back.view_mut()).unwrap();
+            let (back, want) = (back.to_vec_f32().unwrap(), rounded(&x));
+            prop_assert!(back.iter().zip(&want).all(|(g, w)| same(*g, *w)));
+            let mut again = Tensor::zeros(&[n], DType::BF16, Device::Cpu).unwrap();
+            convert(&rt, b.view(), again.view_mut()).unwrap();
+            prop_assert_eq!(bits(&again), bits(&b), "bf16 to bf16 is a copy");
+        }
+    }
+}
+
+#[test]
+fn any_strides_of_the_leading_dimensions_are_walked() {
+    // [2, 3, 5] as heads within tokens within a wider buffer, heads and tokens swapped.
+    let x = noise(3 * 40, 1);
+    let packed = Tensor::from_slice(&x, &[3, 40]).unwrap();
+    let view = packed.view().narrow(1, 4, 10).unwrap().reshape(&[3, 2, 5]).unwrap();
+    let view = view.transpose(0, 1).unwrap();
+    for rt in every_isa() {
+        let mut out = Tensor::zeros(&[2, 3, 5], DType::F32, Device::Cpu).unwrap();
+        convert(&rt, view, out.view_mut()).unwrap();
+        assert_eq!(out.to_vec_f32().unwrap(), view.to_vec_f32().unwrap());
+
+        let mut target = Tensor::zeros(&[3, 40], DType::F32, Device::Cpu).unwrap();
+        let inner = target.view_mut().narrow(1, 4, 10).unwrap().reshape(&[3, 2, 5]).unwrap();
+        add_in_place(&rt, inner.transpose(0, 1).unwrap(), out.view()).unwrap();
+        for (i, (got, x)) in target.to_vec_f32().unwrap().iter().zip(&x).enumerate() {
+            let inside = (4..14).contains(&(i % 40));
+            assert_eq!(*got, if inside { *x } else { 0.0 }, "element {i}");
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bits() {
+    let shape = [65, 777];
+    let a = Tensor::from_slice(&noise(65 * 777, 1), &shape).unwrap();
+    let b = Tensor::from_slice(&noise(65 * 777, 2), &shape).unwrap();
+    let mut want = vec![0.0; 65 * 777];
+    add_reference(&a.to_vec_f32().unwrap(), &b.to_vec_f32().unwrap(), &mut want);
+    scale_reference(&mut want, 0.3);
+    for isa in l1_tensor::cpu::Isa::available() {
+        for threads in [1, 2, 3] {
+            let rt = runtime(isa, threads);
+            let mut out = Tensor::zeros(&shape, DType::F32, Device::Cpu).unwrap();
+            add(&rt, a.view(), b.view(), out.view_mut()).unwrap();
+            scale(&rt, out.view_mut(), 0.3).unwrap();
+            assert!(out.to_vec_f32().unwrap() == want, "{rt}");
+        }
+    }
+}
+
+#[test]
+fn integers_are_refused_by_name() {
+    let rt = &every_isa()[0];
+    let mut ints = Tensor::zeros(&[4], DType::I32, Device::Cpu).unwrap();
+    let floats = Tensor::zeros(&[4], DType::F32, Device::Cpu).unwrap();
+    let e = convert(rt, floats.view(), ints.view_mut()).unwrap_err();
+    assert!(matches!(e, Error::UnexpectedDType { op: "convert", got: DType::I32, .. }), "{e}");
+    let e = scale(rt, ints.view_mut(), 2.0).unwrap_err();
+    assert!(matches!(e, Error::UnexpectedDType { op: "scale", .. }), "{e}");
+    let e = add_in_place(rt, ints.view_mut(), floats.view()).unwrap_err();
+    assert!(matches!(e, Error::UnexpectedDType { op: "add_in_place", .. }), "{e}");
+}

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::mapped::MappedFile;
 use super::safetensors_header::{self as header, Info};
@@ -17,6 +17,8 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// The longest index read, bytes. That of a 405-billion-parameter model has 0.1 MB.
 const MAX_INDEX: u64 = 64 << 20;
+/// The most shards followed; the largest models have a few hundred.
+const MAX_SHARDS: usize = 4096;
 
 /// What is wrong with an index of shards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -140,8 +142,7 @@ impl SafetensorsDir {
 
     fn open_sharded(dir: &Path, index: &Path) -> Result<Self, CheckpointError> {
         let bad = |reason| CheckpointError::Index { path: index.to_owned(), reason };
-        let text = read_index(index)?;
-        let places = parse_index(&text).map_err(bad)?;
+        let places = parse_index(MappedFile::open(index)?.bytes()).map_err(bad)?;
         let mut shards = Vec::new();
         for (file, tensors) in &places {
             let path = dir.join(plain_file_name(file).map_err(bad)?);
@@ -214,19 +215,6 @@ fn no_duplicates(shards: &[Shard]) -> Result<(), IndexError> {
     Ok(())
 }
 
-fn read_index(path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    // Mapped for its checks (a regular file, readable), then copied: it is small and short-lived.
-    let file = MappedFile::open(path)?;
-    let bytes = file.bytes().len() as u64;
-    if bytes > MAX_INDEX {
-        return Err(CheckpointError::Index {
-            path: path.to_owned(),
-            reason: IndexError::TooLong { bytes },
-        });
-    }
-    Ok(file.bytes().to_vec())
-}
-
 /// The index names files; only a plain name in the same directory is followed, so that a
 /// downloaded index cannot make us open `../../something`.
 fn plain_file_name(file: &str) -> Result<PathBuf, IndexError> {
@@ -240,6 +228,10 @@ fn parse_index(text: &[u8]) -> Result<BTreeMap<Box<str>, Vec<Box<str>>>, IndexEr
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: Places,
+    }
+    let bytes = text.len() as u64;
+    if bytes > MAX_INDEX {
+        return Err(IndexError::TooLong { bytes });
     }
     let index: Index = serde_json::from_slice(text)
         .map_err(|error| IndexError::Json { message: error.to_string() })?;
@@ -259,13 +251,16 @@ impl<'de> Deserialize<'de> for Places {
             type Value = Places;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object from tensor names to file names")
+                write!(f, "an object from tensor names to the names of at most {MAX_SHARDS} files")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Places, A::Error> {
                 let mut places = BTreeMap::<Box<str>, Vec<Box<str>>>::new();
                 while let Some((tensor, file)) = map.next_entry::<Box<str>, Box<str>>()? {
                     places.entry(file).or_default().push(tensor);
+                    if places.len() > MAX_SHARDS {
+                        return Err(A::Error::invalid_length(places.len(), &self));
+                    }
                 }
                 Ok(Places(places))
             }

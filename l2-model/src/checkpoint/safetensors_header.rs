@@ -18,11 +18,13 @@ use std::fmt;
 use std::ops::Range;
 
 use safetensors::Dtype;
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::names::is_ignorable;
 use super::quant::StoredType;
 
+/// The one key of the header that is no tensor.
+const METADATA: &str = "__metadata__";
 /// Bytes of the header's length.
 const LENGTH: usize = 8;
 /// The longest header accepted, bytes; the same bound as the `safetensors` crate.
@@ -122,10 +124,9 @@ pub(super) struct Info {
 /// Reads and checks a whole file; the result is sorted by name.
 pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
     let (json, data_start) = header(file)?;
-    let mut de = serde_json::Deserializer::from_slice(json);
-    let entries = Entries::deserialize(&mut de).and_then(|e| de.end().map(|()| e));
-    let mut entries =
-        entries.map_err(|error| SafetensorsError::Header { message: error.to_string() })?.0;
+    let bad_json =
+        |error: serde_json::Error| SafetensorsError::Header { message: error.to_string() };
+    let Entries(mut entries) = serde_json::from_str(json).map_err(bad_json)?;
 
     entries.sort_unstable_by_key(|e| e.tensor.offsets);
     let mut previous = 0;
@@ -173,7 +174,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
 }
 
 /// The header's JSON and where the data starts.
-fn header(file: &[u8]) -> Result<(&[u8], usize), SafetensorsError> {
+fn header(file: &[u8]) -> Result<(&str, usize), SafetensorsError> {
     let truncated = |need| SafetensorsError::Truncated { file: file.len(), need };
     let (length, rest) =
         file.split_first_chunk::<LENGTH>().ok_or_else(|| truncated(LENGTH as u64))?;
@@ -182,6 +183,8 @@ fn header(file: &[u8]) -> Result<(&[u8], usize), SafetensorsError> {
         return Err(SafetensorsError::HeaderTooLong { len });
     }
     let json = rest.get(..len as usize).ok_or_else(|| truncated(len + LENGTH as u64))?;
+    let json = std::str::from_utf8(json)
+        .map_err(|error| SafetensorsError::Header { message: error.to_string() })?;
     Ok((json, LENGTH + json.len()))
 }
 
@@ -241,14 +244,42 @@ impl<'de> Visitor<'de> for EntriesVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
         let mut entries = Vec::new();
+        let mut metadata = false;
         while let Some(name) = map.next_key::<Box<str>>()? {
-            if &*name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
+            if &*name == METADATA {
+                if std::mem::replace(&mut metadata, true) {
+                    return Err(A::Error::duplicate_field(METADATA));
+                }
+                map.next_value::<Option<Texts>>()?;
                 continue;
             }
             entries.push(Entry { name, tensor: map.next_value()? });
         }
         Ok(Entries(entries))
+    }
+}
+
+/// The free-form metadata: texts by name, checked and forgotten. Nothing in it is needed.
+struct Texts;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of strings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+        while map.next_entry::<Box<str>, Box<str>>()?.is_some() {}
+        Ok(Texts)
     }
 }
 

@@ -1,0 +1,269 @@
+//! The safetensors directory: single file, shards, and everything that can be wrong with them.
+
+mod checkpoint_support;
+
+use std::path::Path;
+
+use checkpoint_support::{fixture, safetensors, sample_safetensors};
+use l2_model::checkpoint::{
+    Checkpoint, CheckpointError, IndexError, SafetensorsDir, SafetensorsError, StoredType,
+};
+use safetensors::SafeTensors;
+use tempfile::TempDir;
+
+/// A directory with these files.
+fn dir(files: &[(&str, &[u8])]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    dir
+}
+
+fn one_tensor(name: &str) -> Vec<u8> {
+    let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#);
+    safetensors(&header, &1f32.to_le_bytes())
+}
+
+#[test]
+fn a_single_file_is_read() {
+    let dir = dir(&[("model.safetensors", &sample_safetensors())]);
+    let model = SafetensorsDir::open(dir.path()).unwrap();
+    let embed = model.tensor("model.embed_tokens.weight").unwrap();
+    assert_eq!((embed.ty, embed.shape), (StoredType::BF16, &[3, 2][..]));
+    assert_eq!(embed.bytes, (8..20).collect::<Vec<u8>>());
+    assert_eq!(embed.row(1).unwrap(), [12, 13, 14, 15]);
+    let types: Vec<_> = model.tensors().map(|t| t.ty).collect();
+    assert_eq!(types, [StoredType::F16, StoredType::BF16, StoredType::F32]);
+    assert!(model.tensor("absent").is_none());
+}
+
+/// What the `safetensors` crate reads from a fixture, we read.
+fn assert_same_as_the_crate(dir: &Path) -> usize {
+    let model = SafetensorsDir::open(dir).unwrap();
+    let mut n = 0;
+    for file in model.files() {
+        let bytes = std::fs::read(file).unwrap();
+        for (name, want) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            let got = model.tensor(&name).unwrap();
+            assert_eq!((got.shape, got.bytes), (want.shape(), want.data()), "{name}");
+            n += 1;
+        }
+    }
+    assert_eq!(model.tensors().count(), n);
+    n
+}
+
+#[test]
+fn the_tiny_models_read_as_the_safetensors_crate_reads_them() {
+    let mut sharded = 0;
+    for entry in std::fs::read_dir(fixture("")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.join("model.safetensors").exists() {
+            assert!(assert_same_as_the_crate(&path) > 10);
+        } else if path.join("model.safetensors.index.json").exists() {
+            assert!(assert_same_as_the_crate(&path) > 10);
+            sharded += 1;
+        }
+    }
+    assert!(sharded >= 1);
+}
+
+#[test]
+fn reading_a_released_tensor_reads_the_same_bytes() {
+    let checkpoint = Checkpoint::open(&fixture("tiny-llama")).unwrap();
+    for (name, tensor) in checkpoint.tensors() {
+        let before = tensor.bytes.to_vec();
+        checkpoint.prefetch(&name);
+        checkpoint.release(&name);
+        assert_eq!(checkpoint.get(&name).unwrap().bytes, before);
+    }
+    checkpoint.release("absent");
+}
+
+fn file_error(bytes: &[u8]) -> SafetensorsError {
+    let dir = dir(&[("model.safetensors", bytes)]);
+    match SafetensorsDir::open(dir.path()).unwrap_err() {
+        CheckpointError::Safetensors { path, reason } => {
+            assert!(path.ends_with("model.safetensors"));
+            assert_eq!(reason.to_string().lines().count(), 1);
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let bytes = sample_safetensors();
+    for len in 0..bytes.len() {
+        match file_error(&bytes[..len]) {
+            SafetensorsError::Truncated { .. } | SafetensorsError::FileSize { .. } => {}
+            other => panic!("cut at {len}: {other:?}"),
+        }
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(matches!(file_error(&longer), SafetensorsError::FileSize { .. }));
+}
+
+#[test]
+fn bad_headers_are_refused() {
+    for len in [100_000_001, u64::MAX] {
+        let error = file_error(&[&u64::to_le_bytes(len)[..], b"{}"].concat());
+        assert_eq!(error, SafetensorsError::HeaderTooLong { len });
+    }
+    let deep = "[".repeat(100_000);
+    for header in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}{}",
+        r#"{"t":1}"#,
+        r#"{"t":{"dtype":"F32","shape":[1]}}"#,
+        r#"{"t":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}"#,
+        r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,99999999999999999999999]}}"#,
+        &deep,
+        &format!(r#"{{"t":{deep}"#),
+        &format!(r#"{{"__metadata__":{deep}"#),
+    ] {
+        let error = file_error(&safetensors(header, &[0; 4]));
+        assert!(matches!(error, SafetensorsError::Header { .. }), "{error:?}");
+    }
+    let not_text = [&3u64.to_le_bytes()[..], b"{\xff}"].concat();
+    assert!(matches!(file_error(&not_text), SafetensorsError::Header { .. }));
+}
+
+#[test]
+fn tensors_must_tile_the_data_and_fit_their_shapes() {
+    let two = |a: &str, b: &str, data: usize| {
+        let header = format!(
+            r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":{a}}},"b":{{"dtype":"F32","shape":[2],"data_offsets":{b}}}}}"#
+        );
+        file_error(&safetensors(&header, &vec![0; data]))
+    };
+    for (a, b, data) in
+        [("[0,8]", "[4,12]", 12), ("[0,8]", "[12,20]", 20), ("[4,12]", "[12,20]", 20)]
+    {
+        let error = two(a, b, data);
+        assert!(matches!(error, SafetensorsError::Offsets { .. }), "{error:?}");
+    }
+    for (a, b, data) in [("[0,4]", "[4,12]", 12), ("[8,0]", "[0,8]", 8)] {
+        let error = two(a, b, data);
+        assert!(
+            matches!(error, SafetensorsError::Size { .. } | SafetensorsError::Offsets { .. }),
+            "{error:?}"
+        );
+    }
+    for shape in ["[18446744073709551615]", "[4294967296,4294967296]", "[0,4294967296,4294967296]"]
+    {
+        let header = format!(r#"{{"t":{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}}}"#);
+        let error = file_error(&safetensors(&header, &[]));
+        assert!(matches!(error, SafetensorsError::Size { .. }), "{error:?}");
+    }
+    let twice = r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    let error = file_error(&safetensors(twice, &[0; 8]));
+    assert_eq!(error, SafetensorsError::DuplicateTensor { name: "t".into() });
+}
+
+#[test]
+fn other_dtypes_are_refused_but_in_buffers_that_nobody_reads() {
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}"#;
+    let error = file_error(&safetensors(header, &[0; 4]));
+    assert!(
+        matches!(&error, SafetensorsError::UnsupportedType { dtype, .. } if dtype == "F8_E4M3")
+    );
+    let header = r#"{"model.position_ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
+    let dir = dir(&[("model.safetensors", &safetensors(header, &[0; 8]))]);
+    assert_eq!(SafetensorsDir::open(dir.path()).unwrap().tensors().count(), 0);
+}
+
+#[test]
+fn a_directory_without_weights_says_what_it_looked_for() {
+    let dir = dir(&[("pytorch_model.bin", b"x")]);
+    let error = Checkpoint::open(dir.path()).unwrap_err();
+    assert!(matches!(error, CheckpointError::NoWeights { .. }));
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+}
+
+/// Shards `a` and `b` under an index with this weight_map.
+fn sharded(weight_map: &str) -> Result<SafetensorsDir, CheckpointError> {
+    let dir = dir(&[
+        ("s1.safetensors", &one_tensor("a")),
+        ("s2.safetensors", &one_tensor("b")),
+        ("also-a.safetensors", &one_tensor("a")),
+        (
+            "model.safetensors.index.json",
+            format!(r#"{{"metadata":{{"total_size":8}},"weight_map":{weight_map}}}"#).as_bytes(),
+        ),
+    ]);
+    SafetensorsDir::open(dir.path())
+}
+
+fn index_error(weight_map: &str) -> IndexError {
+    match sharded(weight_map).unwrap_err() {
+        CheckpointError::Index { path, reason } => {
+            assert!(path.ends_with("model.safetensors.index.json"));
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn shards_are_read_through_their_index() {
+    let model = sharded(r#"{"a":"s1.safetensors","b":"s2.safetensors"}"#).unwrap();
+    let names: Vec<_> = model.tensors().map(|t| t.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(model.files().count(), 2);
+}
+
+#[test]
+fn an_index_that_does_not_fit_its_shards_is_refused() {
+    let s = |text: &str| text.to_string();
+    assert_eq!(
+        index_error(r#"{"a":"s1.safetensors","b":"s3.safetensors"}"#),
+        IndexError::ShardMissing { file: s("s3.safetensors") }
+    );
+    assert_eq!(
+        index_error(r#"{"a":"s1.safetensors","c":"s2.safetensors"}"#),
+        IndexError::TensorAbsent { tensor: s("c"), file: s("s2.safetensors") }
+    );
+    assert!(matches!(
+        index_error(r#"{"a":"s1.safetensors","b":"s2.safetensors","a":"also-a.safetensors"}"#),
+        IndexError::DuplicateTensor { tensor, .. } if tensor == "a"
+    ));
+    assert_eq!(index_error("{}"), IndexError::Empty);
+    for bad in ["[]", "{\"a\":1}", "{\"a\":", "null", "{}}"] {
+        assert!(matches!(index_error(bad), IndexError::Json { .. }), "{bad}");
+    }
+}
+
+#[test]
+fn an_index_cannot_lead_out_of_its_directory() {
+    for file in [
+        "../x.safetensors",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "a/../s1.safetensors",
+        "..\\\\x",
+        "c:x",
+        "a\\u0000b",
+    ] {
+        let error = index_error(&format!(r#"{{"a":"{file}"}}"#));
+        assert!(matches!(error, IndexError::FileName { .. }), "{file}: {error:?}");
+    }
+}
+
+#[test]
+fn an_index_without_a_weight_map_is_refused() {
+    let dir = dir(&[("model.safetensors.index.json", b"{\"metadata\":{}}")]);
+    let error = SafetensorsDir::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("weight_map"), "{error}");
+}

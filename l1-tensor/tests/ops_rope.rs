@@ -196,6 +196,25 @@ fn scores_depend_on_the_distance_alone() {
 }
 
 #[test]
+fn llama3_scaling_as_a_table_of_factors_is_llama3_scaling() {
+    let scaling = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position: 8192,
+    };
+    let plain = RopeTable::new(128, 5e5, &RopeScaling::None).unwrap();
+    let scaled = RopeTable::new(128, 5e5, &scaling).unwrap();
+    let pairs = plain.inv_freq().iter().zip(scaled.inv_freq());
+    let factors: Vec<f32> = pairs.map(|(plain, scaled)| plain / scaled).collect();
+    assert_eq!((factors[0], factors[63]), (1.0, 8.0));
+    let table = RopeTable::new(128, 5e5, &RopeScaling::Factors(factors)).unwrap();
+    for (got, want) in table.inv_freq().iter().zip(scaled.inv_freq()) {
+        assert!(ulps(*got, *want) <= 1, "{got} instead of {want}");
+    }
+}
+
+#[test]
 fn frequencies_that_mean_nothing_are_refused() {
     let none = RopeScaling::None;
     for (dim, theta, scaling) in [
@@ -205,6 +224,8 @@ fn frequencies_that_mean_nothing_are_refused() {
         (8, f64::NAN, none.clone()),
         (8, -1.0, none),
         (8, 1e4, RopeScaling::Linear { factor: 0.0 }),
+        (8, 1e4, RopeScaling::Factors(vec![1.0; 3])),
+        (4, 1e4, RopeScaling::Factors(vec![1.0, f32::NAN])),
         (
             8,
             1e4,

@@ -64,6 +64,9 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are rounded outwards to whole pairs (true by default).
         truncate: bool,
     },
+    /// Any of the above as a finished table: what each pair's frequency is divided by. GGUF files
+    /// carry Llama 3's this way.
+    Factors(Vec<f32>),
 }
 
 /// The frequencies of one model.
@@ -92,6 +95,19 @@ impl RopeTable {
         let plain = base.iter().map(|b| 1.0 / b);
         let (inv_freq, attention_scaling) = match *scaling {
             RopeScaling::None => (plain.collect(), 1.0),
+            RopeScaling::Factors(ref factors) => {
+                if factors.len() != base.len() {
+                    return Err(bad(format!(
+                        "{} factors for {} pairs of elements",
+                        factors.len(),
+                        base.len()
+                    )));
+                }
+                for f in factors {
+                    positive("a frequency factor", f64::from(*f))?;
+                }
+                (plain.zip(factors).map(|(f, by)| f / by).collect(), 1.0)
+            }
             RopeScaling::Linear { factor } => {
                 positive("factor", factor)?;
                 (plain.map(|f| f / factor as f32).collect(), 1.0)

@@ -2,23 +2,24 @@
 //!
 //! A decode step of a small model is some two hundred matmuls of about 20 us each. What a pool
 //! costs *per op* is then no detail. A general work-stealing pool, asked once per op, needed 5.7 ms
-//! for a step that this one did in 3.2 ms (measured on a 2-core Zen 5 machine, a prototype of the
-//! step with 30 layers). And servers are shared: with one busy neighbour process on the same
-//! machine the median and 99th percentile were
+//! for a step that a prototype of this one did in 3.2 ms (measured on a 2-core Zen 5 machine, the
+//! matmuls and elementwise ops of 30 layers). And servers are shared: with one busy neighbour
+//! process on the same machine the median and the 99th percentile were
 //!
 //! | threads of an op                                        | median | p99    |
 //! |---------------------------------------------------------|--------|--------|
 //! | rayon, one call per op                                  | 7.7 ms |  23 ms |
 //! | fixed halves, both threads spin at a barrier            | 7.5 ms | 164 ms |
 //! | tickets, spin 20 us, then sleep                         | 7.4 ms |  11 ms |
-//! | the same, CPUs chosen and stragglers pulled (this file) | 4.7 ms | 7.4 ms |
+//! | the same, CPUs chosen and stragglers pulled (this pool) | 4.7 ms | 7.4 ms |
 //!
 //! The ideas, one file each:
 //!
 //! * `tickets`: a run is cut into chunks, and each thread owns a range of them. Who is done early
 //!   takes from the far end of another's range. So a thread that is late, or never comes, delays
 //!   nobody: the caller waits for *claimed* chunks only.
-//! * `crew`: waiting is watching for 20 us, then sleeping. A pool does not spin a busy core away.
+//! * `crew`: what caller and helpers share. They wait by watching for 20 us, then sleeping: a pool
+//!   does not spin a busy core away.
 //! * `placement`, over the system calls of `affinity`: helpers stay off the caller's CPU, and a
 //!   helper that lost its own to a neighbour is pulled onto the caller's, which would idle.
 //!

@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 mod isa;
 pub(crate) mod lanes;
+pub mod machine;
 pub(crate) mod matmul;
 mod pool;
 pub(crate) mod simd;

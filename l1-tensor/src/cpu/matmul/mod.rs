@@ -64,35 +64,56 @@ pub(crate) struct Job<'a, X> {
 // disjoint parts of `out`.
 unsafe impl<X> Sync for Job<'_, X> {}
 
-/// An activation type and its kernel on each instruction set.
+/// What one instruction set offers for one activation type.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel<X> {
+    /// Work through one chunk of a job.
+    chunk: unsafe fn(&Job<'_, X>, usize),
+    /// Multiply for a while in registers; returns the floating point operations.
+    peak: unsafe fn(usize) -> usize,
+}
+
+impl<X> Kernel<X> {
+    fn of<D: Dot<X = X>>() -> Self {
+        Self { chunk: D::chunk, peak: D::peak }
+    }
+
+    /// Do `rounds` rounds of multiplications that touch no memory and return how many floating
+    /// point operations they were: the measure of a processor's peak.
+    pub(crate) fn exercise(self, rounds: usize) -> usize {
+        // SAFETY: a kernel is only handed out where its instruction set is available.
+        unsafe { (self.peak)(rounds) }
+    }
+}
+
+/// An activation type that there are kernels for.
 pub(crate) trait Kernels: Copy {
-    /// The kernel for `isa`, or for the best one below it that this machine has.
-    #[doc(hidden)]
-    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, Self>, usize);
+    /// The kernel for `isa`, or the portable one where this machine lacks it.
+    fn kernel(isa: Isa) -> Kernel<Self>;
 }
 
 impl Kernels for f32 {
-    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, f32>, usize) {
+    fn kernel(isa: Isa) -> Kernel<f32> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 | Isa::Avx512 if isa.is_available() => Avx512::<f32>::chunk,
+            Isa::Avx512Bf16 | Isa::Avx512 if isa.is_available() => Kernel::of::<Avx512<f32>>(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => Avx2::<f32>::chunk,
-            _ => Portable::<f32>::chunk,
+            Isa::Avx2 if isa.is_available() => Kernel::of::<Avx2<f32>>(),
+            _ => Kernel::of::<Portable<f32>>(),
         }
     }
 }
 
 impl Kernels for bf16 {
-    fn kernel(isa: Isa) -> unsafe fn(&Job<'_, bf16>, usize) {
+    fn kernel(isa: Isa) -> Kernel<bf16> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 if isa.is_available() => Avx512Dot::chunk,
+            Isa::Avx512Bf16 if isa.is_available() => Kernel::of::<Avx512Dot>(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if isa.is_available() => Avx512::<bf16>::chunk,
+            Isa::Avx512 if isa.is_available() => Kernel::of::<Avx512<bf16>>(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => Avx2::<bf16>::chunk,
-            _ => Portable::<bf16>::chunk,
+            Isa::Avx2 if isa.is_available() => Kernel::of::<Avx2<bf16>>(),
+            _ => Kernel::of::<Portable<bf16>>(),
         }
     }
 }
@@ -133,7 +154,7 @@ pub(crate) unsafe fn matmul<X: Kernels>(
     let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
     // SAFETY: `Kernels::kernel` has asked for the instruction set; the rest is the caller's
     // promise.
-    pool.run(chunks, &|chunk, _worker| unsafe { kernel(&job, chunk) });
+    pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, chunk) });
 }
 
 /// Panels and rows of a chunk: small enough that threads finish together, large enough that
@@ -215,9 +236,9 @@ unsafe fn step<D: Dot, const V: usize>(
             let (chunks, _) = sums.as_chunks::<PANEL>();
             for (i, sums) in chunks[..V / 2].iter().enumerate() {
                 if D::FMA {
-                    finish::<true, _>(job, row + m, panel + i, sums);
+                    finish::<true, D>(job, row + m, panel + i, sums);
                 } else {
-                    finish::<false, _>(job, row + m, panel + i, sums);
+                    finish::<false, D>(job, row + m, panel + i, sums);
                 }
             }
         }

@@ -9,9 +9,9 @@ use std::marker::PhantomData;
 use crate::cpu::lanes::PORTABLE_FMA;
 use crate::weight::Line;
 
+use super::Job;
 use super::activation::Activation;
-use super::tile::{Dot, LANES, Sums, Tile, tile_body};
-use super::{Job, sweep};
+use super::tile::{Dot, LANES, Sums, Tile, entry_points};
 
 pub(super) struct Portable<X>(PhantomData<X>);
 
@@ -67,15 +67,7 @@ impl<X: Activation> Dot for Portable<X> {
         unsafe { out.cast::<[f32; LANES]>().write_unaligned(acc) }
     }
 
-    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, X>, sums: &mut Sums) {
-        // SAFETY: the caller's promise.
-        unsafe { tile_body::<Self, M, V>(args, sums) }
-    }
-
-    unsafe fn chunk(job: &Job<'_, X>, chunk: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { sweep::<Self>(job, chunk) }
-    }
+    entry_points!(X);
 }
 
 fn even(w: u32) -> f32 {

@@ -1,6 +1,9 @@
 //! The inner loop: a tile of rows by vectors of outputs, summed over all of K in registers.
 
+use half::bf16;
+
 use crate::Element;
+use crate::cpu::lanes::round_bf16;
 use crate::weight::Line;
 
 use super::Job;
@@ -68,18 +71,61 @@ pub(super) trait Dot: Sized {
     /// `out` must have room for sixteen.
     unsafe fn store(acc: Self::Acc, out: *mut f32);
 
-    /// [`tile_body`], compiled for this instruction set.
+    /// Sixteen values rounded to bf16, to nearest even; NaN stays NaN.
     ///
     /// # Safety
-    /// See [`tile_body`].
+    /// None beyond the instruction set.
+    #[inline(always)]
+    unsafe fn round(y: [f32; LANES]) -> [bf16; LANES] {
+        y.map(round_bf16)
+    }
+
+    // The generic code below and in `super`, compiled for this instruction set: see
+    // [`entry_points!`].
+
+    /// [`tile_body`].
+    ///
+    /// # Safety
+    /// See there.
     unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, Self::X>, sums: &mut Sums);
 
-    /// [`super::sweep`], compiled for this instruction set.
+    /// [`super::sweep`].
     ///
     /// # Safety
-    /// See [`super::sweep`].
+    /// See there.
     unsafe fn chunk(job: &Job<'_, Self::X>, chunk: usize);
+
+    /// [`peak_body`].
+    ///
+    /// # Safety
+    /// See there.
+    unsafe fn peak(rounds: usize) -> usize;
 }
+
+/// The functions of a [`Dot`] that are the same text for every instruction set, each compiled with
+/// its features. What they call is `#[inline(always)]`, so it is compiled with them too.
+macro_rules! entry_points {
+    ($x:ty $(, $features:literal)?) => {
+        $(#[target_feature(enable = $features)])?
+        unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, $x>, sums: &mut Sums) {
+            // SAFETY: the caller's promise.
+            unsafe { $crate::cpu::matmul::tile::tile_body::<Self, M, V>(args, sums) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn chunk(job: &Job<'_, $x>, chunk: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { $crate::cpu::matmul::sweep::<Self>(job, chunk) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn peak(rounds: usize) -> usize {
+            // SAFETY: the caller's promise.
+            unsafe { $crate::cpu::matmul::tile::peak_body::<Self>(rounds) }
+        }
+    };
+}
+pub(super) use entry_points;
 
 /// What a tile reads.
 pub(super) struct Tile<'a, X> {
@@ -188,4 +234,34 @@ pub(super) unsafe fn run_tile<D: Dot, const V: usize>(
     }
     dispatch!(1 2 3 4 5 6 7 8 9 10 11 12);
     unreachable!("{rows} rows do not fit a tile of {V} vectors");
+}
+
+/// Multiply without touching memory, `rounds` times with as many sums as a tile has: what the
+/// multipliers can do at most. Returns the floating point operations done.
+///
+/// # Safety
+/// The processor must run `D`'s instruction set.
+#[inline(always)]
+pub(super) unsafe fn peak_body<D: Dot>(rounds: usize) -> usize {
+    // Values the compiler cannot know: two activations (zero, whatever their type) and a line.
+    let x = std::hint::black_box([0u64; 1]);
+    let line = std::hint::black_box(Line([0x3f80_3f80; LANES]));
+    let sums = 2 * D::ROWS;
+    // SAFETY: eight bytes hold two activations of either type; `out` holds sixteen sums.
+    unsafe {
+        let w = D::load(&raw const line);
+        let mut acc = [D::zero(); 2 * MAX_ROWS];
+        for _ in 0..rounds {
+            for acc in &mut acc[..sums] {
+                *acc = D::pair(*acc, x.as_ptr().cast(), w);
+            }
+        }
+        let mut out = [0.0f32; LANES];
+        for acc in &acc[..sums] {
+            D::store(*acc, out.as_mut_ptr());
+            std::hint::black_box(&out);
+        }
+    }
+    // Two products and two additions for each lane.
+    rounds * sums * LANES * 4
 }

@@ -7,9 +7,9 @@ use half::bf16;
 
 use crate::weight::Line;
 
+use super::Job;
 use super::activation::Activation;
-use super::tile::{Dot, Sums, Tile, tile_body};
-use super::{Job, sweep};
+use super::tile::{Dot, LANES, Sums, Tile, entry_points};
 
 /// `vdpbf16ps`: two bf16 products into each of sixteen f32 sums, in one instruction.
 ///
@@ -62,16 +62,33 @@ impl Dot for Avx512Dot {
         unsafe { _mm512_storeu_ps(out, acc) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, bf16>, sums: &mut Sums) {
+    #[inline(always)]
+    unsafe fn round(y: [f32; LANES]) -> [bf16; LANES] {
         // SAFETY: the caller's promise.
-        unsafe { tile_body::<Self, M, V>(args, sums) }
+        unsafe { round_16(y) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-    unsafe fn chunk(job: &Job<'_, bf16>, chunk: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { sweep::<Self>(job, chunk) }
+    entry_points!(bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+}
+
+/// [`crate::cpu::lanes::round_bf16`] of sixteen: the compiler does not find the vectors in that by
+/// itself here. (`vcvtneps2bf16` would be one instruction, but takes subnormals for zero.)
+///
+/// # Safety
+/// The processor must have AVX-512.
+#[inline(always)]
+unsafe fn round_16(y: [f32; LANES]) -> [bf16; LANES] {
+    // SAFETY: the caller's promise; sixteen u16 are sixteen bf16.
+    unsafe {
+        let y = _mm512_loadu_ps(y.as_ptr());
+        let bits = _mm512_castps_si512(y);
+        let upper = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+        let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+        let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+        let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(y, y);
+        let rounded = _mm512_mask_or_epi32(rounded, is_nan, upper, _mm512_set1_epi32(0x40));
+        std::mem::transmute::<__m256i, [bf16; LANES]>(_mm512_cvtepi32_epi16(rounded))
     }
 }
 
@@ -140,17 +157,13 @@ impl<X: Activation> Dot for Avx512<X> {
         unsafe { _mm512_storeu_ps(out, acc) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, X>, sums: &mut Sums) {
+    #[inline(always)]
+    unsafe fn round(y: [f32; LANES]) -> [bf16; LANES] {
         // SAFETY: the caller's promise.
-        unsafe { tile_body::<Self, M, V>(args, sums) }
+        unsafe { round_16(y) }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-    unsafe fn chunk(job: &Job<'_, X>, chunk: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { sweep::<Self>(job, chunk) }
-    }
+    entry_points!(X, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 }
 
 /// The same with AVX2 and FMA: a vector of sixteen is two registers of eight.
@@ -220,17 +233,7 @@ impl<X: Activation> Dot for Avx2<X> {
         }
     }
 
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, X>, sums: &mut Sums) {
-        // SAFETY: the caller's promise.
-        unsafe { tile_body::<Self, M, V>(args, sums) }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn chunk(job: &Job<'_, X>, chunk: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { sweep::<Self>(job, chunk) }
-    }
+    entry_points!(X, "avx2,fma");
 }
 
 /// # Safety

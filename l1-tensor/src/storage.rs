@@ -7,10 +7,20 @@ use crate::{Error, Result};
 
 /// Owned host memory, zeroed, aligned to a cache line so that a full AVX-512 vector never
 /// straddles two.
+///
+/// A large buffer costs nothing until it is touched: the block comes from the allocator's zeroing
+/// path, which hands out untouched pages. (Asking that path for 64-byte alignment would make it
+/// clear, and so touch, every page by hand; hence the spare cache line and the inner offset.)
 pub struct AlignedBytes {
-    ptr: NonNull<u8>,
+    block: NonNull<u8>,
+    block_size: usize,
+    /// From the block's start to the first aligned byte.
+    skip: usize,
     len: usize,
 }
+
+/// What the allocator gives without extra work.
+const BLOCK_ALIGN: usize = 16;
 
 /// The alignment of every buffer: one cache line, one AVX-512 vector.
 pub const ALIGN: usize = 64;
@@ -21,24 +31,32 @@ impl AlignedBytes {
     /// # Errors
     /// [`Error::OutOfMemory`] when the allocator has no such block.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let layout = AllocLayout::from_size_align(len.max(ALIGN), ALIGN)
-            .map_err(|_| Error::OutOfMemory { bytes: len })?;
+        let oom = Error::OutOfMemory { bytes: len };
+        let Some(block_size) = len.checked_add(ALIGN) else { return Err(oom) };
+        let Ok(layout) = AllocLayout::from_size_align(block_size, BLOCK_ALIGN) else {
+            return Err(oom);
+        };
         // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let ptr = NonNull::new(ptr).ok_or(Error::OutOfMemory { bytes: len })?;
-        Ok(Self { ptr, len })
+        let Some(block) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { return Err(oom) };
+        let skip = block.as_ptr().align_offset(ALIGN);
+        Ok(Self { block, block_size, skip, len })
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: `skip < ALIGN`, and the block is `ALIGN` bytes longer than `len`.
+        unsafe { self.block.as_ptr().add(self.skip) }
     }
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `ptr` owns `len` initialised bytes for as long as `self` lives.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+        // SAFETY: the block holds `len` initialised bytes from `start` on for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
     /// The bytes, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 
@@ -46,8 +64,8 @@ impl Drop for AlignedBytes {
     fn drop(&mut self) {
         // SAFETY: the same size and alignment that `zeroed` allocated with.
         unsafe {
-            let layout = AllocLayout::from_size_align_unchecked(self.len.max(ALIGN), ALIGN);
-            dealloc(self.ptr.as_ptr(), layout);
+            let layout = AllocLayout::from_size_align_unchecked(self.block_size, BLOCK_ALIGN);
+            dealloc(self.block.as_ptr(), layout);
         }
     }
 }

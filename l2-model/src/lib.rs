@@ -1,5 +1,34 @@
-//! l2-model
+//! Floor 2 of Strata: a checkpoint becomes a model.
+//!
+//! * [`checkpoint`]: weights, from GGUF files and safetensors directories;
+//! * [`tokenizer`] and [`chat_template`]: text to token ids and back;
+//! * [`ModelConfig`]: what a model is, said as data;
+//! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
+//! * [`SequenceState`]: the seam behind which keys and values are kept;
+//! * [`Model`]: all of it opened from one path, and [`generate`] on top;
+//! * [`compare`]: which layer goes wrong first.
 
-pub mod checkpoint;
+#![warn(missing_docs)]
+
+mod batch;
 pub mod chat_template;
+pub mod checkpoint;
+pub mod compare;
+mod config;
+mod decoder;
+mod error;
+pub mod generate;
+mod model;
+mod state;
 pub mod tokenizer;
+
+pub use batch::{Batch, BatchError};
+pub use config::{
+    Activation, AttentionConfig, Branch, BranchMode, ConfigError, LayerConfig, MlpConfig,
+    ModelConfig, Norm, Op, RopeConfig, SUPPORTED,
+};
+pub use decoder::{Decoder, Tap, Workspace, WorkspaceSpec};
+pub use error::{Error, Result};
+pub use generate::{FinishReason, GenerateOptions, Generation, Session};
+pub use model::{Model, ModelFiles};
+pub use state::{ContiguousState, SequenceState, Snapshot};

@@ -34,8 +34,8 @@ mod scale;
 mod softmax;
 mod top_k;
 
-pub(crate) use activation::{gelu_erf, gelu_tanh, silu};
 pub use activation::{Gelu, gelu_mul, gelu_mul_reference, silu_mul, silu_mul_reference};
+pub(crate) use activation::{gelu_erf, gelu_tanh, silu};
 pub use add::{add, add_in_place, add_reference};
 pub use argmax::{argmax, argmax_reference};
 pub use attention::{

@@ -1,0 +1,233 @@
+//! Causal attention with grouped queries and an optional sliding window.
+//!
+//! For query `i` of a sequence, at position `p = kv_len - q_len + i`, and head `h`:
+//!
+//! ```text
+//! score[j] = scale * dot(q[i, h], k[j, h / group])      for j in lo ..= p
+//! out[i, h] = sum_j softmax(score)[j] * v[j, h / group]
+//! lo = 0, or p + 1 - window when a window is set
+//! ```
+//!
+//! `group = q_heads / kv_heads` query heads share one KV head (grouped-query attention, Ainslie et
+//! al. 2023); the window is Mistral's (Jiang et al. 2023, after Longformer).
+//!
+//! The fast path works on one KV head and a few queries at a time: all scores, then the softmax,
+//! then the weighted sum of values. It keeps the row of scores in a scratch buffer, so it needs no
+//! running rescale as FlashAttention does, and every sum has one order: a dot product runs along
+//! the head dimension, a softmax adds by key index modulo 16 and then folds the 16 lanes, the
+//! weighted sum runs along the keys. None of these knows how queries were grouped into a step or
+//! where the tiles lie. Hence a token's output has the same bits in a prefill, in a decode, in any
+//! batch, over contiguous or paged tiles.
+
+mod kv_cache;
+
+pub use kv_cache::{KvCache, TILE};
+
+use crate::cpu::attention as kernel;
+use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef};
+
+/// What attention needs to know beside tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionParams {
+    /// Multiplies the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// A query sees at most this many keys, itself included. `None`: all before it.
+    pub window: Option<usize>,
+}
+
+/// Which tokens of a packed batch form which sequence, and where their keys lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences<'a> {
+    /// `[S + 1]`: queries of sequence `s` are tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
+    pub cu_seqlens_q: &'a [i32],
+    /// `[S]`: keys of each sequence, those of this step included.
+    pub seq_lens_kv: &'a [i32],
+    /// Tile indices into the cache, rows of many sequences.
+    pub tile_table: &'a [u32],
+    /// `[S]`: where sequence `s`'s row starts in `tile_table`.
+    pub table_rows: &'a [usize],
+}
+
+/// Scratch memory of [`attention`]: one area per thread, and the list of work items.
+pub struct AttentionScratch {
+    pub(crate) areas: Vec<kernel::Area>,
+    pub(crate) items: Vec<kernel::Item>,
+    pub(crate) max_kv: usize,
+}
+
+impl AttentionScratch {
+    /// Scratch for steps of at most `max_tokens` queries over at most `max_kv` keys a sequence.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(
+        rt: &Runtime,
+        max_tokens: usize,
+        max_kv: usize,
+        q_heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+    ) -> Result<Self> {
+        let group = q_heads.checked_div(kv_heads).unwrap_or(1).max(1);
+        let area = || kernel::Area::new(group, max_kv, head_dim);
+        let areas = (0..rt.pool().threads()).map(|_| area()).collect::<Result<_>>()?;
+        let items = Vec::with_capacity(max_tokens * group.max(1) * kv_heads.max(1));
+        Ok(Self { areas, items, max_kv })
+    }
+}
+
+/// Attend: `q` `[T, q_heads, D]` f32 against the cache, into `out` `[T, q_heads * D]` (F32 or
+/// BF16). The step's own keys and values must already be in the cache ([`KvCache::write`]). A
+/// sequence without keys (`seq_lens_kv` 0, a padding row) gets zeros.
+///
+/// # Errors
+/// Shapes that do not fit, heads that do not divide, a table row that leaves the pool, or more keys
+/// than the scratch was made for.
+pub fn attention(
+    rt: &Runtime,
+    q: TensorRef,
+    cache: &KvCache,
+    sequences: Sequences,
+    params: AttentionParams,
+    scratch: &mut AttentionScratch,
+    out: TensorMut,
+) -> Result<()> {
+    const OP: &str = "attention";
+    let [tokens, q_heads, dim] = *q.layout().dims() else {
+        let why = "queries are [tokens, heads, head dim]";
+        return Err(Error::UnsupportedLayout { op: OP, why, layout: *q.layout() });
+    };
+    let shape = |why| Error::ShapeMismatch { op: OP, why, lhs: *q.layout(), rhs: *out.layout() };
+    if *out.layout().dims() != [tokens, q_heads * dim] {
+        return Err(shape("the output is [tokens, heads * head dim]"));
+    }
+    if dim != cache.head_dim() {
+        return Err(shape("the cache holds another head dim"));
+    }
+    if cache.heads() == 0 || !q_heads.is_multiple_of(cache.heads()) {
+        return Err(shape("query heads must be a multiple of the KV heads"));
+    }
+    if dim > 1 && q.layout().strides()[2] != 1 {
+        let why = "needs a dense head dimension";
+        return Err(Error::UnsupportedLayout { op: OP, why, layout: *q.layout() });
+    }
+    check_sequences(&sequences, tokens, cache, scratch.max_kv)?;
+    if params.window == Some(0) {
+        return Err(Error::BadParameter { op: OP, why: "a window of 0 sees nothing".into() });
+    }
+    if tokens == 0 || q_heads == 0 || dim == 0 {
+        return Ok(());
+    }
+    let out_layout = *out.layout();
+    let out = match out.dtype() {
+        DType::F32 => kernel::Out::F32(out.rows_mut::<f32>(OP)?.as_mut_ptr()),
+        DType::BF16 => kernel::Out::Bf16(out.rows_mut::<half::bf16>(OP)?.as_mut_ptr()),
+        got => {
+            let expected = "F32 or BF16";
+            return Err(Error::UnexpectedDType { op: OP, expected, got, layout: out_layout });
+        }
+    };
+    let (k, v) = cache.words();
+    let job = kernel::Job {
+        q: q.strided::<f32>(OP)?,
+        q_strides: [q.layout().strides()[0], q.layout().strides()[1]],
+        k,
+        v,
+        sequences,
+        params,
+        q_heads,
+        kv_heads: cache.heads(),
+        dim,
+        bf16: cache.dtype() == DType::BF16,
+        out,
+        out_stride: out_layout.strides()[0],
+    };
+    kernel::run(rt, &job, scratch);
+    Ok(())
+}
+
+fn check_sequences(s: &Sequences, tokens: usize, cache: &KvCache, max_kv: usize) -> Result<()> {
+    const OP: &str = "attention";
+    let bad = |why: String| Err(Error::BadParameter { op: OP, why });
+    let n = s.seq_lens_kv.len();
+    if s.cu_seqlens_q.len() != n + 1 || s.table_rows.len() != n {
+        return bad(format!("{n} sequences need {} offsets and {n} table rows", n + 1));
+    }
+    if s.cu_seqlens_q[0] != 0 || s.cu_seqlens_q[n] as usize != tokens {
+        return bad(format!("cu_seqlens_q must run from 0 to the {tokens} tokens of the batch"));
+    }
+    for i in 0..n {
+        let (start, end, kv) = (s.cu_seqlens_q[i], s.cu_seqlens_q[i + 1], s.seq_lens_kv[i]);
+        if end < start || kv < 0 || (kv != 0 && kv < end - start) {
+            return bad(format!("sequence {i}: queries {start}..{end} over {kv} keys"));
+        }
+        let kv = kv as usize;
+        if kv > max_kv {
+            let what = "key count";
+            return Err(Error::OutOfRange { op: OP, what, index: kv as i64, limit: max_kv + 1 });
+        }
+        let tiles = kv.div_ceil(TILE);
+        let row = s.table_rows[i].checked_add(tiles);
+        let Some(row) = row.and_then(|end| s.tile_table.get(s.table_rows[i]..end)) else {
+            return bad(format!("sequence {i}: its {tiles} tiles reach past the tile table"));
+        };
+        if let Some(tile) = row.iter().find(|t| **t as usize >= cache.tiles()) {
+            let (what, index) = ("tile", i64::from(*tile));
+            return Err(Error::OutOfRange { op: OP, what, index, limit: cache.tiles() });
+        }
+    }
+    Ok(())
+}
+
+/// Sizes of one sequence's attention, for [`reference`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Queries: the last `q_len` of the sequence's tokens.
+    pub q_len: usize,
+    /// Keys: all tokens of the sequence.
+    pub kv_len: usize,
+    /// Query heads.
+    pub q_heads: usize,
+    /// KV heads; divides `q_heads`.
+    pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+}
+
+/// Attention as the formula says it: `q` `[q_len, q_heads, D]`, `k` and `v` `[kv_len, kv_heads, D]`,
+/// `out` `[q_len, q_heads, D]`, all dense f32.
+pub fn reference(
+    shape: AttentionShape,
+    params: AttentionParams,
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    out: &mut [f32],
+) {
+    let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim: d } = shape;
+    let group = q_heads / kv_heads;
+    for i in 0..q_len {
+        let p = kv_len - q_len + i;
+        let lo = params.window.map_or(0, |w| (p + 1).saturating_sub(w));
+        for h in 0..q_heads {
+            let q_row = &q[(i * q_heads + h) * d..][..d];
+            let kv_at = |j: usize| (j * kv_heads + h / group) * d;
+            let scores: Vec<f32> = (lo..=p)
+                .map(|j| {
+                    let k_row = &k[kv_at(j)..][..d];
+                    params.scale * q_row.iter().zip(k_row).map(|(a, b)| a * b).sum::<f32>()
+                })
+                .collect();
+            let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
+            let total: f32 = weights.iter().sum();
+            let out_row = &mut out[(i * q_heads + h) * d..][..d];
+            out_row.fill(0.0);
+            for (j, w) in (lo..=p).zip(&weights) {
+                for (o, x) in out_row.iter_mut().zip(&v[kv_at(j)..][..d]) {
+                    *o += w / total * x;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Attention against the formula, against torch, and against itself: the same token must have the
+//! same bits however the work around it was arranged.
+
+use l1_tensor::cpu::Isa;
+use l1_tensor::ops::attention::reference;
+use l1_tensor::ops::{
+    AttentionParams, AttentionScratch, AttentionShape, KvCache, Sequences, TILE, attention,
+};
+use l1_tensor::{
+    DType, Device, DeviceRequest, PrecisionRequest, Result, Runtime, RuntimeOptions, Tensor, bf16,
+};
+use proptest::prelude::*;
+
+fn runtime(isa: Isa, threads: usize) -> Runtime {
+    Runtime::new(RuntimeOptions {
+        device: DeviceRequest::Exactly(Device::Cpu),
+        precision: PrecisionRequest::Auto,
+        threads: Some(threads),
+        isa: Some(isa),
+    })
+    .unwrap()
+}
+
+/// Numbers in -1..1 from a counter, different for every seed.
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..n)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+struct Case {
+    shape: AttentionShape,
+    params: AttentionParams,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Case {
+    fn random(shape: AttentionShape, window: Option<usize>, seed: u64) -> Self {
+        let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim } = shape;
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        Self {
+            shape,
+            params: AttentionParams { scale, window },
+            // Large queries make sharp distributions, where mistakes show.
+            q: noise(q_len * q_heads * head_dim, seed).iter().map(|x| x * 4.0).collect(),
+            k: noise(kv_len * kv_heads * head_dim, seed + 1),
+            v: noise(kv_len * kv_heads * head_dim, seed + 2),
+        }
+    }
+
+    fn reference(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.q.len()];
+        reference(self.shape, self.params, &self.q, &self.k, &self.v, &mut out);
+        out
+    }
+
+    fn kv(&self, x: &[f32], from: usize, to: usize) -> Tensor {
+        let row = self.shape.kv_heads * self.shape.head_dim;
+        let dims = [to - from, self.shape.kv_heads, self.shape.head_dim];
+        Tensor::from_slice(&x[from * row..to * row], &dims).unwrap()
+    }
+}
+
+/// How to arrange one case's work.
+struct Plan<'a> {
+    /// Query lengths of the steps; they add up to the case's `q_len`.
+    chunks: &'a [usize],
+    /// Which tile of the pool holds tile `t` of the sequence.
+    table: Vec<u32>,
+    pool_tiles: usize,
+    /// Another sequence that takes part in every step, before this one.
+    beside: Option<&'a Case>,
+}
+
+impl Plan<'_> {
+    fn contiguous<'a>(case: &Case, chunks: &'a [usize]) -> Plan<'a> {
+        let tiles = case.shape.kv_len.div_ceil(TILE);
+        Plan { chunks, table: (0..tiles as u32).collect(), pool_tiles: tiles, beside: None }
+    }
+}
+
+/// Run a case step by step: write the step's keys, attend with its queries.
+fn run(rt: &Runtime, case: &Case, dtype: DType, plan: &Plan) -> Result<Vec<f32>> {
+    let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim } = case.shape;
+    let beside_tiles = plan.beside.map_or(0, |b| b.shape.kv_len.div_ceil(TILE));
+    let mut cache = KvCache::new(plan.pool_tiles + beside_tiles, kv_heads, head_dim, dtype)?;
+    let slot = |p: usize| i64::from(plan.table[p / TILE]) * TILE as i64 + (p % TILE) as i64;
+    let max_kv = kv_len.max(plan.beside.map_or(0, |b| b.shape.kv_len));
+    let max_tokens = q_len + plan.beside.map_or(0, |b| b.shape.q_len);
+    let mut scratch = AttentionScratch::new(rt, max_tokens, max_kv, q_heads, kv_heads, head_dim)?;
+    // Tokens before the first query are cached already.
+    let mut done = kv_len - q_len;
+    let write = |cache: &mut KvCache, from: usize, to: usize| {
+        let slots: Vec<i64> = (from..to).map(slot).collect();
+        cache.write(
+            rt,
+            &slots,
+            case.kv(&case.k, from, to).view(),
+            case.kv(&case.v, from, to).view(),
+        )
+    };
+    write(&mut cache, 0, done)?;
+    let mut out = Vec::new();
+    let mut table = plan.table.clone();
+    let (mut b_q, mut b_kv) = (0, 0);
+    if let Some(b) = plan.beside {
+        (b_q, b_kv) = (b.shape.q_len, b.shape.kv_len);
+        let slots: Vec<i64> = (0..b_kv).map(|p| (plan.pool_tiles * TILE + p) as i64).collect();
+        cache.write(rt, &slots, b.kv(&b.k, 0, b_kv).view(), b.kv(&b.v, 0, b_kv).view())?;
+        table.extend((0..beside_tiles).map(|t| (plan.pool_tiles + t) as u32));
+    }
+    for &chunk in plan.chunks {
+        write(&mut cache, done, done + chunk)?;
+        let row = q_heads * head_dim;
+        let first = done - (kv_len - q_len);
+        let mut q = plan.beside.map_or(vec![], |b| b.q.clone());
+        q.extend_from_slice(&case.q[first * row..(first + chunk) * row]);
+        let tokens = b_q + chunk;
+        let q = Tensor::from_slice(&q, &[tokens, q_heads, head_dim])?;
+        done += chunk;
+        let both = plan.beside.is_some();
+        let cu = [0, b_q as i32, tokens as i32];
+        let kv = [b_kv as i32, done as i32];
+        let rows = [plan.table.len(), 0];
+        let from = usize::from(!both);
+        let cu: Vec<i32> = if both { cu.to_vec() } else { vec![0, tokens as i32] };
+        let sequences = Sequences {
+            cu_seqlens_q: &cu,
+            seq_lens_kv: &kv[from..],
+            tile_table: &table,
+            table_rows: &rows[from..],
+        };
+        let mut o = Tensor::zeros(&[tokens, row], DType::F32, Device::Cpu)?;
+        attention(rt, q.view(), &cache, sequences, case.params, &mut scratch, o.view_mut())?;
+        out.extend_from_slice(&o.to_vec_f32()?[b_q * row..]);
+    }
+    Ok(out)
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn shapes() -> impl Strategy<Value = (AttentionShape, Option<usize>)> {
+    let dims = (1usize..40, 0usize..70, 1usize..4, 1usize..4, 1usize..40);
+    (dims, proptest::option::of(1usize..40)).prop_map(
+        |((q_len, before, kv, group, half), window)| {
+            let (q_heads, kv_heads) = (kv * group, kv);
+            let shape = AttentionShape {
+                q_len,
+                kv_len: before + q_len,
+                q_heads,
+                kv_heads,
+                head_dim: half * 2,
+            };
+            (shape, window)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// f32: within 2e-6 of the formula, relative to the largest value.
+    #[test]
+    fn agrees_with_the_reference_on_every_instruction_set((shape, window) in shapes(), seed in 0u64..1000) {
+        let case = Case::random(shape, window, seed);
+        let expected = case.reference();
+        for isa in Isa::available() {
+            let plan = Plan::contiguous(&case, std::slice::from_ref(&shape.q_len));
+            let got = run(&runtime(isa, 2), &case, DType::F32, &plan).unwrap();
+            for (i, (g, e)) in got.iter().zip(&expected).enumerate() {
+                prop_assert!((g - e).abs() <= 2e-6, "{isa}: element {i}: {g} for {e}, {shape:?}");
+            }
+        }
+    }
+
+    /// bf16: queries, keys, values and weights are rounded to 8 bits, each by at most 2^-9 of
+    /// itself. With inputs rounded beforehand only the weights' rounding is left.
+    #[test]
+    fn bf16_agrees_with_the_reference_on_rounded_inputs((shape, window) in shapes(), seed in 0u64..1000) {
+        let mut case = Case::random(shape, window, seed);
+        for x in [&mut case.q, &mut case.k, &mut case.v] {
+            x.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+        }
+        let expected = case.reference();
+        for isa in Isa::available() {
+            let plan = Plan::contiguous(&case, std::slice::from_ref(&shape.q_len));
+            let got = run(&runtime(isa, 2), &case, DType::BF16, &plan).unwrap();
+            for (i, (g, e)) in got.iter().zip(&expected).enumerate() {
+                prop_assert!((g - e).abs() <= 4e-3, "{isa}: element {i}: {g} for {e}, {shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_has_the_same_bits_in_any_chunking_batch_tile_order_and_thread_count(
+        (shape, window) in shapes(), seed in 0u64..1000, cut in 0usize..100,
+        (beside, _) in shapes(),
+    ) {
+        let case = Case::random(shape, window, seed);
+        let beside = Case::random(
+            AttentionShape { q_len: beside.q_len, kv_len: beside.kv_len, ..shape }, window, seed + 7);
+        let one_by_one = vec![1; shape.q_len];
+        let cut = cut % shape.q_len;
+        let two = [cut, shape.q_len - cut];
+        for isa in Isa::available() {
+            for dtype in [DType::F32, DType::BF16] {
+                let whole = [shape.q_len];
+                let plan = Plan::contiguous(&case, &whole);
+                let expected = bits(&run(&runtime(isa, 1), &case, dtype, &plan).unwrap());
+                let decode = Plan::contiguous(&case, &one_by_one);
+                let chunked = Plan::contiguous(&case, &two);
+                let mut scattered = Plan::contiguous(&case, &whole);
+                scattered.pool_tiles = 2 * scattered.table.len() + 1;
+                scattered.table = scattered.table.iter().rev().map(|t| 2 * t + 1).collect();
+                let mut batched = Plan::contiguous(&case, &two);
+                batched.beside = Some(&beside);
+                for (name, plan, threads) in [
+                    ("decoded one by one", &decode, 2),
+                    ("in two chunks", &chunked, 3),
+                    ("over scattered tiles", &scattered, 2),
+                    ("beside another sequence", &batched, 2),
+                ] {
+                    let got = bits(&run(&runtime(isa, threads), &case, dtype, plan).unwrap());
+                    prop_assert!(got == expected, "{isa} {dtype}: {name} differs, {shape:?} {window:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn agrees_with_torch() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/ops.safetensors");
+    let bytes = std::fs::read(path).unwrap();
+    let golden = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let (_, meta) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let meta = meta.metadata().clone().unwrap();
+    let mut seen = 0;
+    for (key, params) in meta.iter().filter(|(k, _)| k.starts_with("attention.")) {
+        let tensor = |name: &str| {
+            let t = golden.tensor(&format!("{key}.{name}")).unwrap();
+            let words = t.data().as_chunks::<4>().0;
+            (t.shape().to_vec(), words.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>())
+        };
+        let (qs, q) = tensor("q");
+        let (ks, k) = tensor("k");
+        let (_, v) = tensor("v");
+        let (_, expected) = tensor("out");
+        let number = |name: &str| {
+            let (_, rest) = params.split_once(&format!("\"{name}\":")).unwrap();
+            rest.trim_start().split([',', '}']).next().unwrap().trim().parse::<f64>().ok()
+        };
+        let case = Case {
+            shape: AttentionShape {
+                q_len: qs[0],
+                kv_len: ks[0],
+                q_heads: qs[1],
+                kv_heads: ks[1],
+                head_dim: qs[2],
+            },
+            params: AttentionParams {
+                scale: number("scale").unwrap() as f32,
+                window: number("window").map(|w| w as usize),
+            },
+            q,
+            k,
+            v,
+        };
+        let plan = Plan::contiguous(&case, std::slice::from_ref(&case.shape.q_len));
+        for (what, got) in [
+            ("reference", case.reference()),
+            ("fast", run(&runtime(Isa::best(), 2), &case, DType::F32, &plan).unwrap()),
+        ] {
+            for (g, e) in got.iter().zip(&expected) {
+                assert!((g - e).abs() <= 1e-5, "{key}: {what}: {g} for {e}");
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 8, "the golden file has {seen} attention cases");
+}
+
+#[test]
+fn a_padding_row_without_keys_gets_zeros() {
+    let rt = runtime(Isa::best(), 2);
+    let cache = KvCache::new(1, 2, 8, DType::F32).unwrap();
+    let mut scratch = AttentionScratch::new(&rt, 1, 16, 4, 2, 8).unwrap();
+    let q = Tensor::from_slice(&noise(32, 3), &[1, 4, 8]).unwrap();
+    let mut out = Tensor::from_slice(&[7.0f32; 32], &[1, 32]).unwrap();
+    let sequences =
+        Sequences { cu_seqlens_q: &[0, 1], seq_lens_kv: &[0], tile_table: &[], table_rows: &[0] };
+    let params = AttentionParams { scale: 1.0, window: None };
+    attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut()).unwrap();
+    assert_eq!(out.to_vec_f32().unwrap(), [0.0; 32]);
+}
+
+#[test]
+fn what_an_earlier_owner_left_in_a_tile_cannot_leak() {
+    let rt = runtime(Isa::best(), 1);
+    for dtype in [DType::F32, DType::BF16] {
+        let mut cache = KvCache::new(1, 1, 2, dtype).unwrap();
+        let nan = Tensor::from_slice(&[f32::NAN; 32], &[16, 1, 2]).unwrap();
+        let all: Vec<i64> = (0..16).collect();
+        cache.write(&rt, &all, nan.view(), nan.view()).unwrap();
+        let one = Tensor::from_slice(&[1.0f32, 2.0], &[1, 1, 2]).unwrap();
+        cache.write(&rt, &[0], one.view(), one.view()).unwrap();
+        let mut scratch = AttentionScratch::new(&rt, 1, 16, 1, 1, 2).unwrap();
+        let mut out = Tensor::zeros(&[1, 2], DType::F32, Device::Cpu).unwrap();
+        let sequences = Sequences {
+            cu_seqlens_q: &[0, 1],
+            seq_lens_kv: &[1],
+            tile_table: &[0],
+            table_rows: &[0],
+        };
+        let params = AttentionParams { scale: 1.0, window: None };
+        attention(&rt, one.view(), &cache, sequences, params, &mut scratch, out.view_mut())
+            .unwrap();
+        assert_eq!(out.to_vec_f32().unwrap(), [1.0, 2.0], "{dtype}");
+    }
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_typed_errors() {
+    let rt = runtime(Isa::best(), 1);
+    let mut cache = KvCache::new(2, 2, 4, DType::F32).unwrap();
+    let kv = Tensor::zeros(&[1, 2, 4], DType::F32, Device::Cpu).unwrap();
+    assert!(cache.write(&rt, &[32], kv.view(), kv.view()).is_err(), "slot beyond the pool");
+    assert!(cache.write(&rt, &[-2], kv.view(), kv.view()).is_err(), "negative slot");
+    assert!(cache.write(&rt, &[0, 1], kv.view(), kv.view()).is_err(), "too few rows");
+    cache.write(&rt, &[-1], kv.view(), kv.view()).expect("-1 writes nothing");
+
+    let mut scratch = AttentionScratch::new(&rt, 4, 32, 4, 2, 4).unwrap();
+    let mut attend = |q_dims: &[usize], cu: &[i32], kv: &[i32], table: &[u32]| {
+        let q = Tensor::zeros(q_dims, DType::F32, Device::Cpu).unwrap();
+        let row = q_dims[1] * q_dims[2];
+        let mut out = Tensor::zeros(&[q_dims[0], row], DType::F32, Device::Cpu).unwrap();
+        let sequences =
+            Sequences { cu_seqlens_q: cu, seq_lens_kv: kv, tile_table: table, table_rows: &[0] };
+        let params = AttentionParams { scale: 1.0, window: None };
+        attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut())
+    };
+    attend(&[1, 4, 4], &[0, 1], &[17], &[1, 0]).expect("this one is fine");
+    assert!(attend(&[1, 3, 4], &[0, 1], &[1], &[0]).is_err(), "heads that do not divide");
+    assert!(attend(&[1, 4, 6], &[0, 1], &[1], &[0]).is_err(), "another head dim");
+    assert!(attend(&[1, 4, 4], &[0, 2], &[2], &[0]).is_err(), "offsets past the batch");
+    assert!(attend(&[2, 4, 4], &[0, 2], &[1], &[0]).is_err(), "fewer keys than queries");
+    assert!(attend(&[1, 4, 4], &[0, 1], &[17], &[0]).is_err(), "table too short");
+    assert!(attend(&[1, 4, 4], &[0, 1], &[1], &[2]).is_err(), "tile beyond the pool");
+    assert!(attend(&[1, 4, 4], &[0, 1], &[33], &[0, 1, 0]).is_err(), "more keys than scratch");
+}

@@ -1,0 +1,93 @@
+//! What one forward pass is about: tokens of some sequences, never requests.
+
+use crate::Tap;
+
+/// Tokens of one step, sequence after sequence. All slices are the caller's buffers.
+///
+/// A sequence takes part with one token or with many: decode and prefill are the same thing here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch<'a> {
+    /// `[T]`: token ids.
+    pub tokens: &'a [u32],
+    /// `[T]`: each token's place in its sequence, from 0.
+    pub positions: &'a [i32],
+    /// `[S + 1]`: sequence `s` owns tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
+    pub cu_seqlens_q: &'a [i32],
+    /// `[S]`: which slot of the [`SequenceState`](crate::SequenceState) each sequence lives in.
+    pub state_slots: &'a [u32],
+    /// `[S]`: which adapter (LoRA) each sequence uses; empty, or -1 for none.
+    pub adapters: &'a [i32],
+    /// `[R]`: the tokens whose logits are wanted, as indices into the batch.
+    pub logit_rows: &'a [u32],
+    /// Hidden rows to keep in the workspace: see [`Workspace::tapped`](crate::Workspace::tapped).
+    pub taps: &'a [Tap],
+}
+
+impl Batch<'_> {
+    /// How many sequences take part.
+    pub fn sequences(&self) -> usize {
+        self.state_slots.len()
+    }
+
+    /// Check that lengths fit each other and indices their targets.
+    ///
+    /// # Errors
+    /// [`BatchError`], saying which field.
+    pub fn check(&self, vocab: usize) -> Result<(), BatchError> {
+        let bad = |why: String| Err(BatchError::Malformed(why));
+        let (t, s) = (self.tokens.len(), self.sequences());
+        if self.positions.len() != t {
+            return bad(format!("{t} tokens but {} positions", self.positions.len()));
+        }
+        if self.cu_seqlens_q.len() != s + 1 {
+            return bad(format!("{s} sequences need {} offsets", s + 1));
+        }
+        let ends_right =
+            self.cu_seqlens_q[0] == 0 && usize::try_from(self.cu_seqlens_q[s]) == Ok(t);
+        if !ends_right || !self.cu_seqlens_q.is_sorted() {
+            return bad(format!("cu_seqlens_q must rise from 0 to the {t} tokens"));
+        }
+        if let Some(row) = self.logit_rows.iter().find(|r| **r as usize >= t) {
+            return bad(format!("logit row {row} of {t} tokens"));
+        }
+        if self.adapters.iter().any(|a| *a >= 0) {
+            return bad("adapters are not loaded in this version".into());
+        }
+        match self.tokens.iter().find(|id| **id as usize >= vocab) {
+            Some(&id) => Err(BatchError::TokenOutOfRange { id, vocab }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A batch that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// A token id the embedding does not know.
+    #[error("token id {id} is out of range: this model has {vocab} tokens (0 to {})", vocab - 1)]
+    TokenOutOfRange {
+        /// The id.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// More tokens than the workspace was made for.
+    #[error("{tokens} tokens in one step, but the workspace holds {max}: split the step")]
+    TooManyTokens {
+        /// Tokens in the batch.
+        tokens: usize,
+        /// The most there may be.
+        max: usize,
+    },
+    /// A sequence longer than its state or the model's context.
+    #[error("a sequence of {len} tokens does not fit {capacity}: shorten the prompt, ask for fewer tokens or make a larger state")]
+    TooLong {
+        /// Tokens after this step.
+        len: usize,
+        /// The most there may be.
+        capacity: usize,
+    },
+    /// Fields that contradict each other.
+    #[error("malformed batch: {0}")]
+    Malformed(String),
+}

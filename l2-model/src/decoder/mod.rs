@@ -1,0 +1,304 @@
+//! The decoder: one forward pass for every family, driven by the config.
+//!
+//! ```text
+//! residual = embedding[tokens]                                     [T, H]
+//! for each layer, for each branch:
+//!     residual += scale * op(norm(residual))
+//! logits = lm_head(final_norm(residual[logit_rows]))               [R, V]
+//! ```
+//!
+//! Only the rows whose logits are wanted pay for the output projection: it is the largest matrix
+//! of a small model, and a prompt needs one row of it.
+
+mod load;
+mod tap;
+mod workspace;
+
+use std::sync::Arc;
+
+use l1_tensor::ops::{
+    self, AttentionParams, Epilogue, RopeTable, add_in_place, embedding, gather_rows, layer_norm,
+    linear, rms_norm, rms_norm_in_place, rope, scale,
+};
+use l1_tensor::{Runtime, Tensor, TensorMut, TensorRef, Weight};
+
+pub use tap::Tap;
+pub use workspace::{Workspace, WorkspaceSpec};
+
+use crate::batch::BatchError;
+use crate::config::{AttentionConfig, BranchMode, Norm};
+use crate::{Batch, ModelConfig, Result, SequenceState};
+use workspace::{first, first_mut, record};
+
+/// A model's weights, ready to run. Immutable: one decoder serves any number of workspaces.
+pub struct Decoder {
+    config: ModelConfig,
+    embedding: Arc<Weight>,
+    layers: Vec<Layer>,
+    final_norm: NormWeights,
+    lm_head: Arc<Weight>,
+    rope: RopeTable,
+}
+
+struct Layer {
+    branches: Vec<Branch>,
+}
+
+struct Branch {
+    norm: NormWeights,
+    op: OpWeights,
+    mode: BranchMode,
+    scale: f32,
+}
+
+struct NormWeights {
+    kind: Norm,
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+// A model has a few dozen of these; the difference in size costs nothing.
+#[allow(clippy::large_enum_variant)]
+enum OpWeights {
+    Attention(Attention),
+    Mlp(Mlp),
+}
+
+/// q, k and v are one matrix of `(H_q + 2 H_kv) D` rows: the input is read once.
+struct Attention {
+    config: AttentionConfig,
+    qkv: Weight,
+    qkv_bias: Option<Tensor>,
+    q_norm: Option<Tensor>,
+    k_norm: Option<Tensor>,
+    o: Weight,
+    o_bias: Option<Tensor>,
+}
+
+/// Gate and up are one matrix whose panels hold both, so that the product of the two is taken
+/// before either leaves the registers.
+struct Mlp {
+    gate_up: Weight,
+    gate_up_bias: Option<Tensor>,
+    activation: Epilogue,
+    intermediate: usize,
+    down: Weight,
+    down_bias: Option<Tensor>,
+}
+
+impl Decoder {
+    /// What the model is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Bytes of all weights, as held.
+    pub fn weight_bytes(&self) -> usize {
+        let tied = Arc::ptr_eq(&self.embedding, &self.lm_head);
+        let ends = self.lm_head.bytes() + if tied { 0 } else { self.embedding.bytes() };
+        ends + self.layer_bytes()
+    }
+
+    /// Bytes of weights that one decode step reads, whatever the batch: all matrices but the
+    /// embedding, of which a step reads a row a token.
+    pub fn bytes_per_step(&self) -> usize {
+        self.lm_head.bytes() + self.layer_bytes()
+    }
+
+    fn layer_bytes(&self) -> usize {
+        let of = |b: &Branch| match &b.op {
+            OpWeights::Attention(a) => a.qkv.bytes() + a.o.bytes(),
+            OpWeights::Mlp(m) => m.gate_up.bytes() + m.down.bytes(),
+        };
+        self.layers.iter().flat_map(|l| &l.branches).map(of).sum()
+    }
+
+    /// Multiplications and additions of one token's matmuls, without the output projection; and of
+    /// one row of the output projection.
+    pub fn flops(&self) -> (usize, usize) {
+        let w = |w: &Weight| 2 * w.n() * w.k();
+        let of = |b: &Branch| match &b.op {
+            OpWeights::Attention(a) => w(&a.qkv) + w(&a.o),
+            OpWeights::Mlp(m) => w(&m.gate_up) + w(&m.down),
+        };
+        (self.layers.iter().flat_map(|l| &l.branches).map(of).sum(), w(&self.lm_head))
+    }
+
+    /// Run one step and return the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace.
+    ///
+    /// The batch's tokens become part of their sequences when the step succeeds, and only then.
+    ///
+    /// # Errors
+    /// [`BatchError`] for a batch that is malformed, too large for the workspace or too long for
+    /// the state or the model's context; whatever the ops report.
+    pub fn forward<'w>(
+        &self,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &'w mut Workspace,
+    ) -> Result<TensorRef<'w>> {
+        let (t, r) = (batch.tokens.len(), batch.logit_rows.len());
+        self.check(batch, ws)?;
+        state.begin(batch)?;
+        ws.prepare_taps(batch.taps, t, r)?;
+        let rt = ws.rt.clone();
+        embedding(&rt, &self.embedding, batch.tokens, first_mut(&mut ws.residual, t)?)?;
+        record(&mut ws.taps, &rt, Tap::Embed, first(&ws.residual, t)?)?;
+        self.rope.angles(
+            &rt,
+            batch.positions,
+            first_mut(&mut ws.cos, t)?,
+            first_mut(&mut ws.sin, t)?,
+        )?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            self.layer(&rt, i, layer, batch, state, ws)?;
+            record(&mut ws.taps, &rt, Tap::Residual(i), first(&ws.residual, t)?)?;
+        }
+        if ws.wants(Tap::FinalNorm) {
+            let out = first_mut(&mut ws.branch, t)?;
+            self.final_norm.apply(&rt, first(&ws.residual, t)?, out)?;
+            record(&mut ws.taps, &rt, Tap::FinalNorm, first(&ws.branch, t)?)?;
+        }
+        let rows = first_mut(&mut ws.rows, r)?;
+        gather_rows(&rt, first(&ws.residual, t)?, batch.logit_rows, rows)?;
+        self.final_norm.apply(&rt, first(&ws.rows, r)?, first_mut(&mut ws.normed_rows, r)?)?;
+        let logits = first_mut(&mut ws.logits, r)?;
+        linear(&rt, first(&ws.normed_rows, r)?, &self.lm_head, None, Epilogue::Store, logits)?;
+        record(&mut ws.taps, &rt, Tap::Logits, first(&ws.logits, r)?)?;
+        state.commit(batch);
+        first(&ws.logits, r)
+    }
+
+    fn check(&self, batch: &Batch, ws: &Workspace) -> Result<()> {
+        batch.check(self.config.vocab)?;
+        let (tokens, max) = (batch.tokens.len(), ws.spec.max_tokens);
+        if tokens > max {
+            return Err(BatchError::TooManyTokens { tokens, max }.into());
+        }
+        if batch.logit_rows.len() > ws.spec.max_rows {
+            let (rows, max) = (batch.logit_rows.len(), ws.spec.max_rows);
+            let why = format!("logits of {rows} rows are wanted, but the workspace holds {max}");
+            return Err(BatchError::Malformed(why).into());
+        }
+        let capacity = self.config.max_context.min(ws.spec.max_context);
+        match batch.positions.iter().find(|p| **p < 0 || **p as usize >= capacity) {
+            Some(p) if *p < 0 => Err(BatchError::Malformed(format!("position {p}")).into()),
+            Some(p) => Err(BatchError::TooLong { len: *p as usize + 1, capacity }.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn layer(
+        &self,
+        rt: &Runtime,
+        i: usize,
+        layer: &Layer,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &mut Workspace,
+    ) -> Result<()> {
+        let t = batch.tokens.len();
+        if layer.branches.iter().any(|b| b.mode == BranchMode::Parallel) {
+            ops::convert(rt, first(&ws.residual, t)?, first_mut(&mut ws.layer_input, t)?)?;
+        }
+        for branch in &layer.branches {
+            let input = match branch.mode {
+                BranchMode::Sequential => &ws.residual,
+                BranchMode::Parallel => &ws.layer_input,
+            };
+            branch.norm.apply(rt, first(input, t)?, first_mut(&mut ws.normed, t)?)?;
+            let tap = match &branch.op {
+                OpWeights::Attention(_) => Tap::Attn(i),
+                OpWeights::Mlp(_) => Tap::Mlp(i),
+            };
+            // Usually the last matmul adds into the stream by itself. A branch that is scaled or
+            // looked at needs a place of its own first; the bits are the same.
+            let apart = branch.scale != 1.0 || ws.wants(tap);
+            let epilogue = if apart { Epilogue::Store } else { Epilogue::Add };
+            match &branch.op {
+                OpWeights::Attention(a) => {
+                    self.attention(rt, i, a, batch, state, ws)?;
+                    let width = a.config.q_heads * a.config.head_dim;
+                    let x = first(&ws.attended, t)?.narrow(1, 0, width)?;
+                    let out = if apart { &mut ws.branch } else { &mut ws.residual };
+                    linear(rt, x, &a.o, view(&a.o_bias), epilogue, first_mut(out, t)?)?;
+                }
+                OpWeights::Mlp(m) => {
+                    let inner = first_mut(&mut ws.inner, t)?.narrow(1, 0, m.intermediate)?;
+                    let x = first(&ws.normed, t)?;
+                    linear(rt, x, &m.gate_up, view(&m.gate_up_bias), m.activation, inner)?;
+                    let x = first(&ws.inner, t)?.narrow(1, 0, m.intermediate)?;
+                    let out = if apart { &mut ws.branch } else { &mut ws.residual };
+                    linear(rt, x, &m.down, view(&m.down_bias), epilogue, first_mut(out, t)?)?;
+                }
+            }
+            if apart {
+                record(&mut ws.taps, rt, tap, first(&ws.branch, t)?)?;
+                if branch.scale != 1.0 {
+                    scale(rt, first_mut(&mut ws.branch, t)?, branch.scale)?;
+                }
+                add_in_place(rt, first_mut(&mut ws.residual, t)?, first(&ws.branch, t)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From `normed` to `attended`: project, norm the heads, turn them, attend.
+    fn attention(
+        &self,
+        rt: &Runtime,
+        layer: usize,
+        a: &Attention,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &mut Workspace,
+    ) -> Result<()> {
+        let t = batch.tokens.len();
+        let AttentionConfig { q_heads, kv_heads, head_dim: d, .. } = a.config;
+        let width = (q_heads + 2 * kv_heads) * d;
+        let qkv = first_mut(&mut ws.qkv, t)?.narrow(1, 0, width)?;
+        linear(rt, first(&ws.normed, t)?, &a.qkv, view(&a.qkv_bias), Epilogue::Store, qkv)?;
+        // One buffer, three views of it: q, then k, then v.
+        let heads = |from: usize, n: usize, buffer: TensorMut| -> Result<()> {
+            let x = buffer.narrow(1, from * d, n * d)?.reshape(&[t, n, d])?;
+            let mut x = x;
+            let norm = if from == 0 { &a.q_norm } else { &a.k_norm };
+            if let (Some(weight), Some(eps)) = (norm, a.config.qk_norm) {
+                rms_norm_in_place(rt, x.reborrow(), weight.view(), eps)?;
+            }
+            Ok(rope(rt, x, first(&ws.cos, t)?, first(&ws.sin, t)?)?)
+        };
+        heads(0, q_heads, ws.qkv.view_mut().narrow(0, 0, t)?)?;
+        heads(q_heads, kv_heads, ws.qkv.view_mut().narrow(0, 0, t)?)?;
+        let part = |from: usize, n: usize| -> Result<TensorRef> {
+            Ok(first(&ws.qkv, t)?.narrow(1, from * d, n * d)?.reshape(&[t, n, d])?)
+        };
+        state.attend(
+            rt,
+            layer,
+            batch,
+            part(0, q_heads)?,
+            part(q_heads, kv_heads)?,
+            part(q_heads + kv_heads, kv_heads)?,
+            AttentionParams { scale: 1.0 / (d as f32).sqrt(), window: a.config.window },
+            &mut ws.attention,
+            first_mut(&mut ws.attended, t)?.narrow(1, 0, q_heads * d)?,
+        )
+    }
+}
+
+impl NormWeights {
+    fn apply(&self, rt: &Runtime, x: TensorRef, out: TensorMut) -> Result<()> {
+        match self.kind {
+            Norm::Rms { eps } => rms_norm(rt, x, self.weight.view(), eps, out)?,
+            Norm::Layer { eps } => {
+                layer_norm(rt, x, self.weight.view(), view(&self.bias), eps, out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn view(t: &Option<Tensor>) -> Option<TensorRef<'_>> {
+    t.as_ref().map(Tensor::view)
+}

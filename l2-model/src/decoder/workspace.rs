@@ -1,0 +1,171 @@
+//! The buffers of a forward pass: made once, for the largest step there will be.
+
+use l1_tensor::ops::AttentionScratch;
+use l1_tensor::{DType, Device, Runtime, Tensor, TensorMut, TensorRef};
+
+use super::Tap;
+use crate::config::Op;
+use crate::{ModelConfig, Result};
+
+/// How large steps may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceSpec {
+    /// The most tokens in one step, all sequences together.
+    pub max_tokens: usize,
+    /// The most rows whose logits one step asks for.
+    pub max_rows: usize,
+    /// The most keys a sequence will have.
+    pub max_context: usize,
+}
+
+/// Buffers of [`Decoder::forward`](super::Decoder::forward). With one in hand, a steady step
+/// allocates nothing.
+pub struct Workspace {
+    pub(super) spec: WorkspaceSpec,
+    pub(super) rt: Runtime,
+    /// f32 `[T, H]`: the residual stream.
+    pub(super) residual: Tensor,
+    /// f32 `[T, H]`: the stream as a layer found it, for parallel branches.
+    pub(super) layer_input: Tensor,
+    /// f32 `[T, H]`: a branch's output, where it is not added at once.
+    pub(super) branch: Tensor,
+    /// `[T, H]` in the activations' dtype: a norm's output.
+    pub(super) normed: Tensor,
+    /// f32 `[T, (H_q + 2 H_kv) D]`.
+    pub(super) qkv: Tensor,
+    /// `[T, H_q D]` in the activations' dtype.
+    pub(super) attended: Tensor,
+    /// `[T, I]` in the activations' dtype.
+    pub(super) inner: Tensor,
+    /// f32 `[T, rotary_dim / 2]` each.
+    pub(super) cos: Tensor,
+    pub(super) sin: Tensor,
+    /// f32 `[R, H]`: the residual rows whose logits are wanted.
+    pub(super) rows: Tensor,
+    /// `[R, H]` in the activations' dtype.
+    pub(super) normed_rows: Tensor,
+    /// f32 `[R, V]`.
+    pub(super) logits: Tensor,
+    pub(super) attention: AttentionScratch,
+    pub(super) taps: Vec<(Tap, usize, Tensor)>,
+}
+
+impl Workspace {
+    /// Buffers for a model on a runtime.
+    ///
+    /// # Errors
+    /// [`l1_tensor::Error::OutOfMemory`].
+    pub fn new(rt: &Runtime, config: &ModelConfig, spec: WorkspaceSpec) -> Result<Self> {
+        let act = rt.activation_dtype();
+        let tensor = |rows: usize, width: usize, dtype| {
+            Tensor::zeros(&[rows, width], dtype, Device::Cpu)
+        };
+        let (t, r, h) = (spec.max_tokens, spec.max_rows, config.hidden);
+        let ops = || config.layers.iter().flat_map(|l| &l.branches).map(|b| &b.op);
+        let (mut qkv, mut attended, mut inner) = (0, 0, 0);
+        // The widest group of query heads decides the attention scratch.
+        let (mut q_heads, mut kv_heads, mut head_dim) = (1, 1, 1);
+        for op in ops() {
+            match op {
+                Op::Attention(a) => {
+                    qkv = qkv.max((a.q_heads + 2 * a.kv_heads) * a.head_dim);
+                    attended = attended.max(a.q_heads * a.head_dim);
+                    head_dim = head_dim.max(a.head_dim);
+                    if a.q_heads * kv_heads >= q_heads * a.kv_heads {
+                        (q_heads, kv_heads) = (a.q_heads, a.kv_heads);
+                    }
+                }
+                Op::Mlp(m) => inner = inner.max(m.intermediate),
+            }
+        }
+        Ok(Self {
+            spec,
+            rt: rt.clone(),
+            residual: tensor(t, h, DType::F32)?,
+            layer_input: tensor(t, h, DType::F32)?,
+            branch: tensor(t, h, DType::F32)?,
+            normed: tensor(t, h, act)?,
+            qkv: tensor(t, qkv, DType::F32)?,
+            attended: tensor(t, attended, act)?,
+            inner: tensor(t, inner, act)?,
+            cos: tensor(t, config.rope.rotary_dim / 2, DType::F32)?,
+            sin: tensor(t, config.rope.rotary_dim / 2, DType::F32)?,
+            rows: tensor(r, h, DType::F32)?,
+            normed_rows: tensor(r, h, act)?,
+            logits: tensor(r, config.vocab, DType::F32)?,
+            attention: AttentionScratch::new(
+                rt, t, spec.max_context, q_heads, kv_heads, head_dim,
+            )?,
+            taps: Vec::new(),
+        })
+    }
+
+    /// What it was made for.
+    pub fn spec(&self) -> WorkspaceSpec {
+        self.spec
+    }
+
+    /// The runtime it was made for.
+    pub fn runtime(&self) -> &Runtime {
+        &self.rt
+    }
+
+    /// The first `rows` rows of logits the last step left: f32 `[rows, V]`.
+    ///
+    /// # Errors
+    /// [`l1_tensor::Error::OutOfRange`] beyond `max_rows`.
+    pub fn logits(&self, rows: usize) -> Result<TensorRef<'_>> {
+        first(&self.logits, rows)
+    }
+
+    /// The rows the last step left at a tap it was asked for: f32 `[T, H]` (`[R, V]` for logits).
+    pub fn tapped(&self, tap: Tap) -> Option<TensorRef<'_>> {
+        let (_, n, t) = self.taps.iter().find(|(at, ..)| *at == tap)?;
+        t.view().narrow(0, 0, *n).ok()
+    }
+
+    /// Forget old taps and make buffers for those of this step. Buffers are kept from step to
+    /// step as long as the same taps are asked for.
+    pub(super) fn prepare_taps(&mut self, taps: &[Tap], tokens: usize, rows: usize) -> Result<()> {
+        if !self.taps.iter().map(|(tap, ..)| tap).eq(taps) {
+            self.taps.clear();
+            for tap in taps {
+                let like = if *tap == Tap::Logits { &self.logits } else { &self.residual };
+                let buffer = Tensor::zeros(like.dims(), DType::F32, Device::Cpu)?;
+                self.taps.push((*tap, 0, buffer));
+            }
+        }
+        for (tap, n, _) in &mut self.taps {
+            *n = if *tap == Tap::Logits { rows } else { tokens };
+        }
+        Ok(())
+    }
+
+    pub(super) fn wants(&self, tap: Tap) -> bool {
+        self.taps.iter().any(|(at, ..)| *at == tap)
+    }
+
+}
+
+/// The first `n` rows of a buffer.
+pub(super) fn first(t: &Tensor, n: usize) -> Result<TensorRef<'_>> {
+    Ok(t.view().narrow(0, 0, n)?)
+}
+
+/// The first `n` rows of a buffer, to write.
+pub(super) fn first_mut(t: &mut Tensor, n: usize) -> Result<TensorMut<'_>> {
+    Ok(t.view_mut().narrow(0, 0, n)?)
+}
+
+/// Copy rows into the buffer of a tap, if it is wanted. Dtypes must be f32.
+pub(super) fn record(
+    taps: &mut [(Tap, usize, Tensor)],
+    rt: &Runtime,
+    tap: Tap,
+    rows: TensorRef,
+) -> Result<()> {
+    if let Some((_, n, buffer)) = taps.iter_mut().find(|(at, ..)| *at == tap) {
+        l1_tensor::ops::convert(rt, rows, first_mut(buffer, *n)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! A model opened from one path: a Hugging Face directory or a GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use l1_tensor::Runtime;
+use serde_json::Value;
+
+use crate::chat_template::ChatTemplate;
+use crate::checkpoint::Checkpoint;
+use crate::config::{parse_python_json, token_ids};
+use crate::tokenizer::{GgufVocab, Tokenizer};
+use crate::{Decoder, Error, ModelConfig, Result};
+
+/// The files of a model, opened and understood, with no weight read yet.
+pub struct ModelFiles {
+    path: PathBuf,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    stop_tokens: Vec<u32>,
+}
+
+impl ModelFiles {
+    /// Open a directory with `config.json` and safetensors, or a GGUF file.
+    ///
+    /// # Errors
+    /// What config or checkpoint report; [`Error::GenerationConfig`].
+    pub fn open(path: &Path) -> Result<Self> {
+        // The config first: an architecture that cannot run should be the first thing said, not
+        // which of its tensors are unknown.
+        let of_dir = path.is_dir().then(|| ModelConfig::from_hf_file(&path.join("config.json")));
+        let of_dir = of_dir.transpose()?;
+        let checkpoint = Checkpoint::open(path)?;
+        let config = match (of_dir, checkpoint.gguf()) {
+            (Some(config), _) => config,
+            (None, Some(file)) => ModelConfig::from_gguf(file)?,
+            (None, None) => {
+                let beside = path.parent().unwrap_or(Path::new(".")).join("config.json");
+                ModelConfig::from_hf_file(&beside)?
+            }
+        };
+        let mut stop_tokens = config.eos.clone();
+        if path.is_dir() {
+            stop_tokens.extend(generation_eos(&path.join("generation_config.json"))?);
+        }
+        stop_tokens.sort_unstable();
+        stop_tokens.dedup();
+        Ok(Self { path: path.into(), checkpoint, config, stop_tokens })
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The files of the weights.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Tokens that end an answer: those of the config, of `generation_config.json` and of the
+    /// GGUF metadata (end of sequence, of turn, of message), together.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
+    /// Read the tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`], also when there is none.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match self.checkpoint.gguf() {
+            Some(file) => Ok(Tokenizer::from_gguf(GgufVocab::from_metadata(file)?)?),
+            None => open_tokenizer(&self.path),
+        }
+    }
+
+    /// Read and pack the weights.
+    ///
+    /// # Errors
+    /// See [`Decoder::load`].
+    pub fn decoder(&self, rt: &Runtime) -> Result<Decoder> {
+        Decoder::load(rt, &self.checkpoint, self.config.clone())
+    }
+}
+
+/// A model ready to run: decoder, tokenizer, and when to stop.
+pub struct Model {
+    /// The forward pass.
+    pub decoder: Decoder,
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// Tokens that end an answer.
+    pub stop_tokens: Vec<u32>,
+}
+
+impl Model {
+    /// Load everything. The tokenizer is built beside the weights: it needs one thread and about
+    /// as long.
+    ///
+    /// # Errors
+    /// What files, tokenizer and decoder report.
+    pub fn load(path: &Path, rt: &Runtime) -> Result<Self> {
+        let files = ModelFiles::open(path)?;
+        let (decoder, tokenizer) = std::thread::scope(|s| {
+            let tokenizer = s.spawn(|| files.tokenizer());
+            let decoder = files.decoder(rt);
+            let tokenizer = tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (decoder, tokenizer)
+        });
+        let stop_tokens = files.stop_tokens;
+        Ok(Self { decoder: decoder?, tokenizer: tokenizer?, stop_tokens })
+    }
+
+    /// The model's chat template; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] for one that does not parse.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        chat_template(&self.tokenizer)
+    }
+}
+
+/// Read only the tokenizer of a model directory, a `tokenizer.json` or a GGUF file.
+///
+/// # Errors
+/// [`Error::Tokenizer`] or [`Error::Checkpoint`].
+pub fn open_tokenizer(path: &Path) -> Result<Tokenizer> {
+    if path.is_dir() {
+        return Ok(Tokenizer::from_hf_dir(path)?);
+    }
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("json") => Ok(Tokenizer::from_file(path)?),
+        Some("safetensors") => open_tokenizer(path.parent().unwrap_or(Path::new("."))),
+        _ => {
+            let file = crate::checkpoint::GgufFile::open(path)?;
+            Ok(Tokenizer::from_gguf(GgufVocab::from_metadata(&file)?)?)
+        }
+    }
+}
+
+/// The chat template a tokenizer came with.
+///
+/// # Errors
+/// [`Error::ChatTemplate`] for one that does not parse.
+pub fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
+    let name = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id));
+    let (bos, eos) = (name(tokenizer.bos()), name(tokenizer.eos()));
+    let source = tokenizer.chat_template();
+    let template = source.map(|s| ChatTemplate::new(s, bos.as_deref(), eos.as_deref()));
+    Ok(template.transpose()?)
+}
+
+/// `eos_token_id` of a `generation_config.json`, if there is one.
+fn generation_eos(path: &Path) -> Result<Vec<u32>> {
+    let bad = |why: String| Error::GenerationConfig { path: path.into(), why };
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(bad(e.to_string())),
+    };
+    let value: Value = parse_python_json(&text).map_err(|e| bad(e.to_string()))?;
+    token_ids(value.get("eos_token_id"))
+        .ok_or_else(|| bad("eos_token_id must be a token id or a list of them".into()))
+}

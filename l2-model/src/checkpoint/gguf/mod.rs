@@ -20,12 +20,14 @@ mod cursor;
 mod error;
 mod metadata;
 mod tensors;
+mod value;
 
 use std::ops::Range;
 use std::path::Path;
 
 pub use error::GgufError;
-pub use metadata::{Array, Metadata, Value, ValueType};
+pub use metadata::Metadata;
+pub use value::{Array, Value, ValueType};
 
 use self::cursor::Cursor;
 use self::metadata::Entry;

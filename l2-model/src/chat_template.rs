@@ -251,8 +251,7 @@ impl ChatTemplate {
                 .map_err(|e| syntax(&e))?,
         );
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(python::method);
         environment.set_formatter(|out, _, value| python::print(out, value));
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("string", |value: &Jinja| python::text(value));

@@ -251,6 +251,8 @@ fn the_templates_of_the_tiny_models_render() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn tojson_of_any_text_parses_back_to_it(text in any::<String>(), ascii: bool) {
         let source = format!("{{{{ messages[0].content | tojson(ensure_ascii={ascii}) }}}}");

@@ -80,7 +80,7 @@ fn smollm_cuts_every_digit_and_drops_bytes_without_a_token() {
     let digits = tokenizer.encode("2024", false).unwrap();
     assert_eq!(digits.len(), 4);
     // U+0000 is one of the bytes that have no token there.
-    assert_eq!(tokenizer.encode("\0", false).unwrap(), []);
+    assert!(tokenizer.encode("\0", false).unwrap().is_empty());
     assert_eq!(tokenizer.encode("a\0b", false).unwrap().len(), 2);
 }
 
@@ -167,7 +167,7 @@ fn a_directory_gives_names_and_chat_template_with_the_tokenizer() {
     assert_eq!(mistral.prefix(), [mistral.bos().unwrap()]);
     // tiny-qwen3 keeps its template in chat_template.jinja.
     assert!(dir("tiny-qwen3").chat_template().unwrap().contains("<|im_start|>"));
-    assert_eq!(dir("tiny-qwen2").prefix(), [] as [u32; 0]);
+    assert!(dir("tiny-qwen2").prefix().is_empty());
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn bos_and_eos_follow_the_flags_of_the_file() {
         tokenizer.encode("", true).unwrap()
     };
     let (bos, eos) = (vocab().bos.unwrap(), vocab().eos.unwrap());
-    assert_eq!(with(None, None), [], "byte-level vocabularies add nothing unless told");
+    assert!(with(None, None).is_empty(), "byte-level vocabularies add nothing unless told");
     assert_eq!(with(Some(true), None), [bos]);
     assert_eq!(with(Some(true), Some(true)), [bos, eos]);
     assert_eq!(with(Some(false), Some(true)), [eos]);

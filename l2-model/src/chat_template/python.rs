@@ -3,8 +3,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Value as Jinja, ValueKind};
-use minijinja::{Error, ErrorKind, Output};
+use minijinja::value::{Kwargs, Value as Jinja, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, Output, State};
+use minijinja_contrib::pycompat;
 use serde_json::{Map, Value};
 
 /// A JSON value as a template value, objects in their order.
@@ -54,12 +55,17 @@ fn repr(value: &Jinja, out: &mut String) -> Result<(), Error> {
             out.push_str(&float(f64::try_from(value.clone())?))
         }
         ValueKind::Seq => {
-            out.push('[');
-            for (i, item) in value.try_iter()?.enumerate() {
-                out.push_str(if i > 0 { ", " } else { "" });
+            let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
+            out.push(open);
+            let mut count = 0;
+            for item in value.try_iter()? {
+                out.push_str(if count > 0 { ", " } else { "" });
                 repr(&item, out)?;
+                count += 1;
             }
-            out.push(']');
+            // Python's tuple of one: `(1,)`.
+            out.push_str(if value.is_tuple() && count == 1 { "," } else { "" });
+            out.push(close);
         }
         ValueKind::Map => {
             out.push('{');
@@ -110,6 +116,42 @@ fn float(x: f64) -> String {
             };
             format!("{digits}e{sign}{exponent:0>2}")
         }
+    }
+}
+
+/// Methods of Python's values that minijinja does not have: those of its own compatibility layer, and the few that
+/// chat templates use beyond it.
+pub(super) fn method(
+    state: &mut State,
+    value: &Jinja,
+    name: &str,
+    args: &[Jinja],
+) -> Result<Jinja, Error> {
+    let Some(text) = value.as_str() else {
+        return pycompat::unknown_method_callback(state, value, name, args);
+    };
+    match name {
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(Jinja::from(text.strip_prefix(prefix).unwrap_or(text)))
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(Jinja::from(text.strip_suffix(suffix).unwrap_or(text)))
+        }
+        "rsplit" => {
+            let (separator, most): (&str, Option<i64>) = from_args(args)?;
+            if separator.is_empty() {
+                return Err(Error::new(ErrorKind::InvalidOperation, "rsplit: empty separator"));
+            }
+            let pieces = most
+                .and_then(|most| usize::try_from(most).ok())
+                .map_or(usize::MAX, |n| n.saturating_add(1));
+            let mut parts: Vec<&str> = text.rsplitn(pieces, separator).collect();
+            parts.reverse();
+            Ok(parts.into_iter().collect())
+        }
+        _ => pycompat::unknown_method_callback(state, value, name, args),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::checkpoint::GgufError;
+
 /// A tokenizer could not be loaded, or was asked for something it cannot do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,6 +35,10 @@ pub enum TokenizerError {
         /// Line, column and complaint.
         source: serde_json::Error,
     },
+
+    /// A GGUF file's metadata does not hold a tokenizer.
+    #[error("no tokenizer in the GGUF file: {0}")]
+    Gguf(#[from] GgufError),
 
     /// The tokenizer uses a part this crate does not implement.
     #[error("tokenizer {part} of kind `{found}` is not supported; supported: {supported}")]

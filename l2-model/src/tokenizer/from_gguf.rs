@@ -12,6 +12,9 @@ use tokenizers::models::bpe::Vocab;
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
 use tokenizers::{AddedToken, Tokenizer as Pipeline};
 
+use crate::checkpoint::GgufFile;
+use crate::checkpoint::gguf::Metadata;
+
 use super::error::{Result, TokenizerError, invalid};
 use super::json::{BpeParts, split_merge};
 use super::pieces::DecodeRule;
@@ -63,6 +66,44 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 
 impl GgufVocab {
+    /// Copies the tokenizer keys out of a file's metadata.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Gguf`] naming the key that is missing or of the wrong type.
+    pub fn from_metadata(file: &GgufFile<'_>) -> Result<Self> {
+        let metadata = file.metadata();
+        let owned = |texts: Vec<&str>| texts.into_iter().map(str::to_owned).collect();
+        let text = |key: &str| metadata.optional(key, |m, key| m.str(key).map(str::to_owned));
+        let flag = |key: &str| metadata.optional(key, Metadata::bool);
+        let id = |key: &str| -> Result<Option<u32>> {
+            let id = metadata.optional(key, Metadata::u64)?;
+            let fits = |id| u32::try_from(id).map_err(|_| invalid(format!("{key} is {id}")));
+            id.map(fits).transpose()
+        };
+        Ok(Self {
+            model: metadata.str("tokenizer.ggml.model")?.to_owned(),
+            pre: text("tokenizer.ggml.pre")?.unwrap_or_default(),
+            tokens: owned(metadata.str_array("tokenizer.ggml.tokens")?),
+            token_types: metadata
+                .optional("tokenizer.ggml.token_type", Metadata::i32_array)?
+                .unwrap_or_default(),
+            scores: metadata.optional("tokenizer.ggml.scores", Metadata::f32_array)?,
+            merges: metadata
+                .optional("tokenizer.ggml.merges", Metadata::str_array)?
+                .map(owned)
+                .unwrap_or_default(),
+            bos: id("tokenizer.ggml.bos_token_id")?,
+            eos: id("tokenizer.ggml.eos_token_id")?,
+            eot: id("tokenizer.ggml.eot_token_id")?,
+            unk: id("tokenizer.ggml.unknown_token_id")?,
+            pad: id("tokenizer.ggml.padding_token_id")?,
+            add_bos: flag("tokenizer.ggml.add_bos_token")?,
+            add_eos: flag("tokenizer.ggml.add_eos_token")?,
+            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?,
+            chat_template: text("tokenizer.chat_template")?,
+        })
+    }
+
     fn token_type(&self, id: usize) -> i32 {
         self.token_types.get(id).copied().unwrap_or(1)
     }

@@ -177,8 +177,8 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    // ln 2 in two pieces. The first has so few bits that n times it is exact.
-    const LN2_HI: f32 = 0.693_359_375;
+    // ln 2 in two pieces. The first has so few bits (nine) that n times it is exact.
+    const LN2_HI: f32 = 355.0 / 512.0;
     const LN2_LO: f32 = -2.121_944_4e-4;
     let r = mul_add::<FMA>(n, -LN2_LO, mul_add::<FMA>(n, -LN2_HI, x));
     let mut p = 1.0 / 5040.0;

@@ -179,7 +179,7 @@ dispatch! {
         out: &Dst<'_, O>,
         rows: Range<usize>,
     ) {
-        gate_rows(gate, up, out, rows, |x| silu::<FMA>(x));
+        gate_rows(gate, up, out, rows, silu::<FMA>);
     }
 
     fn gelu_tanh_rows<const FMA: bool, O: Narrow>(
@@ -188,7 +188,7 @@ dispatch! {
         out: &Dst<'_, O>,
         rows: Range<usize>,
     ) {
-        gate_rows(gate, up, out, rows, |x| gelu_tanh::<FMA>(x));
+        gate_rows(gate, up, out, rows, gelu_tanh::<FMA>);
     }
 
     fn gelu_erf_rows<const FMA: bool, O: Narrow>(
@@ -197,7 +197,7 @@ dispatch! {
         out: &Dst<'_, O>,
         rows: Range<usize>,
     ) {
-        gate_rows(gate, up, out, rows, |x| gelu_erf::<FMA>(x));
+        gate_rows(gate, up, out, rows, gelu_erf::<FMA>);
     }
 }
 

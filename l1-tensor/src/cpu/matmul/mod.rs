@@ -5,7 +5,7 @@
 //! * [`matmul`] cuts the output into *chunks* of rows by panels and lets the threads take them.
 //! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
 //!   that a panel comes from memory once and is then reused from the cache.
-//! * [`tile`] is the inner loop: a few rows by one or two panels, all of K, sums in registers.
+//! * [`tile`] is the inner loop: a few rows by one panel, all of K, sums in registers.
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
 //!
 //! None of the cuts goes through K. Every output is summed by one thread, in one register lane,
@@ -27,7 +27,7 @@ use crate::weight::{Line, PANEL, PackedBf16, RowOrder};
 
 use epilogue::finish;
 use portable::Portable;
-use tile::{Dot, LANES, MAX_ROWS, MAX_VECTORS, Sums, Tile, run_tile};
+use tile::{Dot, MAX_ROWS, Sums, Tile, run_tile};
 #[cfg(target_arch = "x86_64")]
 use x86::{Avx2, Avx512, Avx512Dot};
 
@@ -179,29 +179,16 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
     let panels = panel..job.panels.min(panel + job.chunk_panels);
     let row = chunk / across * job.chunk_rows;
     let rows = row..job.x.rows.min(row + job.chunk_rows);
-    let mut sums = Sums([[0.0; MAX_VECTORS * LANES]; MAX_ROWS]);
-    // SAFETY: the caller's promise; rows and panels are within the matrices.
-    unsafe {
-        if rows.len() <= D::WIDE_ROWS {
-            let mut at = panels.start;
-            while at + 1 < panels.end {
-                step::<D, 4>(job, rows.start, rows.len(), at, &mut sums);
-                at += 2;
-            }
-            if at < panels.end {
-                step::<D, 2>(job, rows.start, rows.len(), at, &mut sums);
-            }
-            return;
-        }
-        // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
-        let tiles = rows.len().div_ceil(D::ROWS);
-        for panel in panels {
-            let mut at = rows.start;
-            for tile in 0..tiles {
-                let height = (rows.end - at).div_ceil(tiles - tile);
-                step::<D, 2>(job, at, height, panel, &mut sums);
-                at += height;
-            }
+    let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
+    // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
+    let tiles = rows.len().div_ceil(D::ROWS);
+    for panel in panels {
+        let mut at = rows.start;
+        for tile in 0..tiles {
+            let height = (rows.end - at).div_ceil(tiles - tile);
+            // SAFETY: the caller's promise; rows and panel are within the matrices.
+            unsafe { step::<D>(job, at, height, panel, &mut sums) };
+            at += height;
         }
     }
 }
@@ -209,37 +196,34 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
 /// One tile and its epilogue.
 ///
 /// # Safety
-/// As [`sweep`]; the rows and `V / 2` panels must exist.
+/// As [`sweep`]; the rows and the panel must exist.
 #[inline(always)]
-unsafe fn step<D: Dot, const V: usize>(
+unsafe fn step<D: Dot>(
     job: &Job<'_, D::X>,
     row: usize,
     rows: usize,
     panel: usize,
     sums: &mut Sums,
 ) {
-    // A single pass over the weights waits for memory: ask for them 4 KB ahead. With many rows
-    // the panel is worked on for a while: time to fetch the whole next one.
-    let ahead = if job.x.rows <= MAX_ROWS { 64 } else { job.panel_lines };
+    // A single pass over the weights waits for memory: ask for them 8 KB ahead (4 and 16 measured
+    // slower while other processes use the memory too). With many rows the panel is worked on for
+    // a while: time to fetch the whole next one.
+    let ahead = if job.x.rows <= MAX_ROWS { 128 } else { job.panel_lines };
     // SAFETY: the caller's promise.
     unsafe {
         let tile = Tile {
             x: job.x.data.add(row * job.x.stride),
             stride: job.x.stride,
             k: job.k,
-            panels: &job.lines[panel * job.panel_lines..][..V / 2 * job.panel_lines],
-            panel_lines: job.panel_lines,
+            panel: &job.lines[panel * job.panel_lines..][..job.panel_lines],
             ahead,
         };
-        run_tile::<D, V>(rows, &tile, sums);
+        run_tile::<D>(rows, &tile, sums);
         for (m, sums) in sums.0[..rows].iter().enumerate() {
-            let (chunks, _) = sums.as_chunks::<PANEL>();
-            for (i, sums) in chunks[..V / 2].iter().enumerate() {
-                if D::FMA {
-                    finish::<true, D>(job, row + m, panel + i, sums);
-                } else {
-                    finish::<false, D>(job, row + m, panel + i, sums);
-                }
+            if D::FMA {
+                finish::<true, D>(job, row + m, panel, sums);
+            } else {
+                finish::<false, D>(job, row + m, panel, sums);
             }
         }
     }

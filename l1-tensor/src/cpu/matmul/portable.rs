@@ -20,7 +20,6 @@ impl<X: Activation> Dot for Portable<X> {
     type Acc = [f32; LANES];
     type W = [u32; LANES];
     const ROWS: usize = 2;
-    const WIDE_ROWS: usize = 0;
     const FMA: bool = PORTABLE_FMA;
 
     #[inline(always)]

@@ -1,26 +1,26 @@
-//! The inner loop: a tile of rows by vectors of outputs, summed over all of K in registers.
+//! The inner loop: a tile of a few rows by one panel, summed over all of K in registers.
 
 use half::bf16;
 
 use crate::Element;
 use crate::cpu::lanes::round_bf16;
-use crate::weight::Line;
+use crate::weight::{Line, PANEL};
 
 use super::Job;
 
 /// Lanes of a vector: outputs that one line of a packed weight holds.
 pub(super) const LANES: usize = 16;
 
+/// Vectors in a panel.
+const VECTORS: usize = PANEL / LANES;
+
 /// Most rows that any instruction set keeps in registers at once.
 pub(super) const MAX_ROWS: usize = 12;
-
-/// Most vectors of outputs in a tile: two panels.
-pub(super) const MAX_VECTORS: usize = 4;
 
 /// The sums of one tile, `[row][output]`, as they leave the registers. It lives on the stack of
 /// the thread that works on it and never leaves the L1 cache.
 #[repr(align(64))]
-pub(super) struct Sums(pub(super) [[f32; MAX_VECTORS * LANES]; MAX_ROWS]);
+pub(super) struct Sums(pub(super) [[f32; PANEL]; MAX_ROWS]);
 
 /// How one instruction set multiplies: the only thing that differs between kernels.
 ///
@@ -34,10 +34,8 @@ pub(super) trait Dot: Sized {
     type Acc: Copy;
     /// A line of weights, as the multiplication wants it.
     type W: Copy;
-    /// Rows of a tile one panel (two vectors) wide that fit the registers.
+    /// Rows of a tile whose sums fit the registers, two vectors for each row.
     const ROWS: usize;
-    /// Rows of a tile two panels (four vectors) wide that fit; 0 where that never pays.
-    const WIDE_ROWS: usize;
     /// Whether the epilogue may fuse a multiplication and an addition (see [`crate::cpu::lanes`]).
     const FMA: bool = true;
 
@@ -87,7 +85,7 @@ pub(super) trait Dot: Sized {
     ///
     /// # Safety
     /// See there.
-    unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, Self::X>, sums: &mut Sums);
+    unsafe fn tile<const M: usize>(args: &Tile<'_, Self::X>, sums: &mut Sums);
 
     /// [`super::sweep`].
     ///
@@ -107,9 +105,9 @@ pub(super) trait Dot: Sized {
 macro_rules! entry_points {
     ($x:ty $(, $features:literal)?) => {
         $(#[target_feature(enable = $features)])?
-        unsafe fn tile<const M: usize, const V: usize>(args: &Tile<'_, $x>, sums: &mut Sums) {
+        unsafe fn tile<const M: usize>(args: &Tile<'_, $x>, sums: &mut Sums) {
             // SAFETY: the caller's promise.
-            unsafe { $crate::cpu::matmul::tile::tile_body::<Self, M, V>(args, sums) }
+            unsafe { $crate::cpu::matmul::tile::tile_body::<Self, M>(args, sums) }
         }
 
         $(#[target_feature(enable = $features)])?
@@ -135,60 +133,55 @@ pub(super) struct Tile<'a, X> {
     pub(super) stride: usize,
     /// Elements in a row.
     pub(super) k: usize,
-    /// The panels, one after the other.
-    pub(super) panels: &'a [Line],
-    /// Lines in a panel.
-    pub(super) panel_lines: usize,
+    /// The panel.
+    pub(super) panel: &'a [Line],
     /// How far ahead of the multiplication to ask memory for weights, in lines.
     pub(super) ahead: usize,
 }
 
-/// `M` rows by `V` vectors of sixteen outputs: for each pair along K, load `V` lines of weights
-/// once and use each for all `M` rows. The `M * V` accumulators stay in registers throughout.
+/// `M` rows by a panel: for each pair along K, load the panel's two lines of weights once and use
+/// them for all `M` rows. The `2 M` accumulators stay in registers throughout.
+///
+/// (Two panels at once would give a single row more sums to work on, but rows that few wait for
+/// memory anyway, and one straight run is what memory delivers best.)
 ///
 /// # Safety
-/// `M` rows of `k` elements must be readable at `x`, `stride` apart; `panels` must hold
-/// `V / 2` panels; the processor must run `D`'s instruction set.
+/// `M` rows of `k` elements must be readable at `x`, `stride` apart; `panel` must hold
+/// `2 * ceil(k/2)` lines; the processor must run `D`'s instruction set.
 #[inline(always)]
-pub(super) unsafe fn tile_body<D: Dot, const M: usize, const V: usize>(
-    args: &Tile<'_, D::X>,
-    sums: &mut Sums,
-) {
-    let &Tile { x, stride, k, panels, panel_lines, ahead } = args;
-    debug_assert!(panels.len() >= V / 2 * panel_lines);
-    let panels = panels.as_ptr();
-    // SAFETY: the caller's promises. Lines `2 j + v % 2` with `j < ceil(k/2)` lie within each
-    // panel; `x` is read at `m * stride + i` with `m < M` and `i < k`; a prefetch may point
-    // anywhere, so its address is computed without the promise of staying inside.
+pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, sums: &mut Sums) {
+    let &Tile { x, stride, k, panel, ahead } = args;
+    debug_assert!(panel.len() >= VECTORS * k.div_ceil(2));
+    let panel = panel.as_ptr();
+    // SAFETY: the caller's promises. Lines `2 j + v` with `j < ceil(k/2)` lie within the panel;
+    // `x` is read at `m * stride + i` with `m < M` and `i < k`; a prefetch may point anywhere, so
+    // its address is computed without the promise of staying inside.
     unsafe {
-        let mut acc = [[D::zero(); V]; M];
+        let mut acc = [[D::zero(); VECTORS]; M];
         for j in 0..k / 2 {
-            let line = panels.add(2 * j);
-            let mut w = [D::load(line); V];
-            for v in 0..V {
-                let at = v / 2 * panel_lines + v % 2;
-                prefetch(line.wrapping_add(at + ahead));
-                w[v] = D::load(line.add(at));
-            }
-            for m in 0..M {
+            let line = panel.add(VECTORS * j);
+            prefetch(line.wrapping_add(ahead));
+            prefetch(line.wrapping_add(ahead + 1));
+            let w = [D::load(line), D::load(line.add(1))];
+            for (m, sums) in acc.iter_mut().enumerate() {
                 let x = x.add(m * stride + 2 * j);
-                for v in 0..V {
-                    acc[m][v] = D::pair(acc[m][v], x, w[v]);
+                for (sum, w) in sums.iter_mut().zip(w) {
+                    *sum = D::pair(*sum, x, w);
                 }
             }
         }
         if k % 2 == 1 {
-            let line = panels.add(k - 1);
-            for v in 0..V {
-                let w = D::load(line.add(v / 2 * panel_lines + v % 2));
-                for m in 0..M {
-                    acc[m][v] = D::last(acc[m][v], x.add(m * stride + k - 1), w);
+            let line = panel.add(k - 1);
+            let w = [D::load(line), D::load(line.add(1))];
+            for (m, sums) in acc.iter_mut().enumerate() {
+                for (sum, w) in sums.iter_mut().zip(w) {
+                    *sum = D::last(*sum, x.add(m * stride + k - 1), w);
                 }
             }
         }
-        for m in 0..M {
-            for v in 0..V {
-                D::store(acc[m][v], sums.0[m][v * LANES..].as_mut_ptr());
+        for (acc, sums) in acc.iter().zip(&mut sums.0) {
+            for (acc, sums) in acc.iter().zip(sums.chunks_exact_mut(LANES)) {
+                D::store(*acc, sums.as_mut_ptr());
             }
         }
     }
@@ -207,33 +200,25 @@ fn prefetch(line: *const Line) {
     let _ = line;
 }
 
-/// Run the tile for a number of rows known only now. `rows` must not exceed what `D` allows for
-/// `V`, which is checked.
+/// Run the tile for a number of rows known only now, at most `D::ROWS`.
 ///
 /// # Safety
 /// As [`tile_body`], with `M = rows`.
 #[inline(always)]
-pub(super) unsafe fn run_tile<D: Dot, const V: usize>(
-    rows: usize,
-    args: &Tile<'_, D::X>,
-    sums: &mut Sums,
-) {
+pub(super) unsafe fn run_tile<D: Dot>(rows: usize, args: &Tile<'_, D::X>, sums: &mut Sums) {
     macro_rules! dispatch {
         ($($m:literal)*) => {
             match rows {
-                // The constant condition keeps tiles that no one runs from being compiled.
-                $($m => {
-                    if $m <= (if V > 2 { D::WIDE_ROWS } else { D::ROWS }) {
-                        // SAFETY: the caller's promise.
-                        return unsafe { D::tile::<$m, V>(args, sums) };
-                    }
+                // The constant condition keeps tiles that nobody runs from being compiled.
+                $($m if $m <= D::ROWS => {
+                    // SAFETY: the caller's promise.
+                    unsafe { D::tile::<$m>(args, sums) }
                 })*
-                _ => {}
+                _ => unreachable!("{rows} rows do not fit a tile"),
             }
         };
     }
     dispatch!(1 2 3 4 5 6 7 8 9 10 11 12);
-    unreachable!("{rows} rows do not fit a tile of {V} vectors");
 }
 
 /// Multiply without touching memory, `rounds` times with as many sums as a tile has: what the

@@ -24,7 +24,6 @@ impl Dot for Avx512Dot {
     type W = __m512i;
     // 24 accumulators, 2 lines of weights and a broadcast make 27 of 32 registers.
     const ROWS: usize = 12;
-    const WIDE_ROWS: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -108,7 +107,6 @@ impl<X: Activation> Dot for Avx512<X> {
     type W = (__m512, __m512);
     // 20 accumulators and 4 vectors of weights; 12 rows would spill.
     const ROWS: usize = 10;
-    const WIDE_ROWS: usize = 5;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -175,7 +173,6 @@ impl<X: Activation> Dot for Avx2<X> {
     type W = [__m256i; 2];
     // 8 accumulators, 4 registers of weights and their widened halves in 16 registers.
     const ROWS: usize = 2;
-    const WIDE_ROWS: usize = 0;
 
     #[inline(always)]
     unsafe fn zero() -> [__m256; 2] {

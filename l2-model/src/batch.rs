@@ -80,7 +80,9 @@ pub enum BatchError {
         max: usize,
     },
     /// A sequence longer than its state or the model's context.
-    #[error("a sequence of {len} tokens does not fit {capacity}: shorten the prompt, ask for fewer tokens or make a larger state")]
+    #[error(
+        "a sequence of {len} tokens does not fit {capacity}: shorten the prompt, ask for fewer tokens or make a larger state"
+    )]
     TooLong {
         /// Tokens after this step.
         len: usize,

@@ -30,5 +30,5 @@ pub use config::{
 pub use decoder::{Decoder, Tap, Workspace, WorkspaceSpec};
 pub use error::{Error, Result};
 pub use generate::{FinishReason, GenerateOptions, Generation, Session};
-pub use model::{Model, ModelFiles};
+pub use model::{Model, ModelFiles, chat_template, open_tokenizer};
 pub use state::{ContiguousState, SequenceState, Snapshot};

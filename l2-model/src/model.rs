@@ -104,7 +104,8 @@ impl Model {
         let (decoder, tokenizer) = std::thread::scope(|s| {
             let tokenizer = s.spawn(|| files.tokenizer());
             let decoder = files.decoder(rt);
-            let tokenizer = tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let tokenizer =
+                tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (decoder, tokenizer)
         });
         let stop_tokens = files.stop_tokens;

@@ -191,7 +191,8 @@ impl SequenceState for ContiguousState {
         out: TensorMut,
     ) -> Result<()> {
         let Some(cache) = self.layers.get_mut(layer).and_then(Option::as_mut) else {
-            let why = format!("layer {layer} has no attention state: it was made for another model");
+            let why =
+                format!("layer {layer} has no attention state: it was made for another model");
             return Err(BatchError::Malformed(why).into());
         };
         cache.write(rt, &self.slots, k, v)?;
@@ -220,8 +221,7 @@ impl SequenceState for ContiguousState {
         let from = self.tiles_of(slot, len);
         let to: Vec<u32> = (0..from.len() as u32).collect();
         let copy = |cache: &KvCache| -> Result<KvCache> {
-            let mut out =
-                KvCache::new(from.len(), cache.heads(), cache.head_dim(), cache.dtype())?;
+            let mut out = KvCache::new(from.len(), cache.heads(), cache.head_dim(), cache.dtype())?;
             out.copy_tiles(&to, cache, from)?;
             Ok(out)
         };

@@ -168,7 +168,8 @@ impl Keys<'_, '_> {
                 truncate: true,
             },
             Some(other) => {
-                let why = format!("rope scaling `{other}` is not supported; none, linear and yarn are");
+                let why =
+                    format!("rope scaling `{other}` is not supported; none, linear and yarn are");
                 return Err(ConfigError::Unsupported { key, why });
             }
         };

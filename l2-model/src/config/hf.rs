@@ -48,7 +48,8 @@ pub(crate) fn parse_python_json(text: &str) -> serde_json::Result<Value> {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             if !in_string {
-                let word = ["-Infinity", "Infinity", "NaN"].into_iter().find(|w| rest.starts_with(w));
+                let word =
+                    ["-Infinity", "Infinity", "NaN"].into_iter().find(|w| rest.starts_with(w));
                 if let Some(word) = word {
                     out.push_str("null");
                     rest = &rest[word.len()..];
@@ -104,8 +105,10 @@ impl<'a> Keys<'a> {
         }
         let hidden = self.size("hidden_size")?;
         let q_heads = self.size("num_attention_heads")?;
-        let kv_heads = self.size_or("num_key_value_heads", if family == "mistral" { 8 } else { q_heads })?;
-        let default_head = if family == "qwen3" { 128 } else { hidden.checked_div(q_heads).unwrap_or(0) };
+        let kv_heads =
+            self.size_or("num_key_value_heads", if family == "mistral" { 8 } else { q_heads })?;
+        let default_head =
+            if family == "qwen3" { 128 } else { hidden.checked_div(q_heads).unwrap_or(0) };
         let head_dim = self.size_or("head_dim", default_head)?;
         let intermediate = self.size("intermediate_size")?;
         let eps = self.number_or("rms_norm_eps", 1e-6)? as f32;
@@ -189,7 +192,9 @@ impl<'a> Keys<'a> {
         }
         let set = |name: &str| dict.get(name).filter(|v| !v.is_null());
         let number = |name: &str, default: Option<f64>| match set(name) {
-            Some(v) => v.as_f64().ok_or_else(|| bad(&format!("{key}.{name}"), v, "must be a number")),
+            Some(v) => {
+                v.as_f64().ok_or_else(|| bad(&format!("{key}.{name}"), v, "must be a number"))
+            }
             None => default.ok_or_else(|| ConfigError::Missing {
                 key: format!("{key}.{name}"),
                 why: "this kind of rope scaling needs it",
@@ -256,7 +261,8 @@ impl<'a> Keys<'a> {
             },
             ("mistral", _) => true,
             ("qwen2" | "qwen3", _) => {
-                self.flag_or("use_sliding_window", false)? && i >= self.size_or("max_window_layers", 28)?
+                self.flag_or("use_sliding_window", false)?
+                    && i >= self.size_or("max_window_layers", 28)?
             }
             _ => false,
         };
@@ -365,8 +371,9 @@ mod tests {
 
     #[test]
     fn python_numbers_outside_of_strings_become_null_and_inside_stay() {
-        let v = parse_python_json(r#"{"a": Infinity, "b": [-Infinity, NaN], "c": "NaN \" Infinity"}"#)
-            .unwrap();
+        let v =
+            parse_python_json(r#"{"a": Infinity, "b": [-Infinity, NaN], "c": "NaN \" Infinity"}"#)
+                .unwrap();
         assert!(v["a"].is_null() && v["b"][0].is_null() && v["b"][1].is_null());
         assert_eq!(v["c"], "NaN \" Infinity");
         assert!(parse_python_json("{\"a\": Infinit}").is_err());

@@ -257,7 +257,8 @@ impl ModelConfig {
                         let why = "must divide num_attention_heads";
                         return Err(bad("num_key_value_heads", a.kv_heads, why));
                     }
-                    if self.rope.rotary_dim > a.head_dim || !self.rope.rotary_dim.is_multiple_of(2) {
+                    if self.rope.rotary_dim > a.head_dim || !self.rope.rotary_dim.is_multiple_of(2)
+                    {
                         let why = "the part of a head that rotates must be even and fit the head";
                         return Err(bad("rotary_dim", self.rope.rotary_dim, why));
                     }
@@ -279,11 +280,7 @@ pub(crate) fn llama_like_layer(
     mlp: MlpConfig,
     eps: f32,
 ) -> LayerConfig {
-    let branch = |op| Branch {
-        norm: Norm::Rms { eps },
-        op,
-        mode: BranchMode::Sequential,
-        scale: 1.0,
-    };
+    let branch =
+        |op| Branch { norm: Norm::Rms { eps }, op, mode: BranchMode::Sequential, scale: 1.0 };
     LayerConfig { branches: vec![branch(Op::Attention(attention)), branch(Op::Mlp(mlp))] }
 }

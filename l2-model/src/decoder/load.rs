@@ -29,8 +29,7 @@ impl Decoder {
     pub fn load(rt: &Runtime, checkpoint: &Checkpoint, config: ModelConfig) -> Result<Self> {
         checkpoint.check(&expected_tensors(&config))?;
         let loader = Loader { rt, checkpoint };
-        let rope =
-            RopeTable::new(config.rope.rotary_dim, config.rope.theta, &config.rope.scaling)?;
+        let rope = RopeTable::new(config.rope.rotary_dim, config.rope.theta, &config.rope.scaling)?;
         let embedding = Arc::new(loader.matrix(&[(EMBEDDING, None)], RowOrder::Plain)?);
         let lm_head = if config.tied_embeddings {
             Arc::clone(&embedding)
@@ -214,7 +213,8 @@ impl Loader<'_> {
     }
 
     fn stored(&self, name: &str) -> Result<StoredTensor<'_>> {
-        let missing = || TensorSetError { missing: vec![(name.into(), vec![])], ..Default::default() };
+        let missing =
+            || TensorSetError { missing: vec![(name.into(), vec![])], ..Default::default() };
         Ok(self.checkpoint.get(name).ok_or_else(missing)?)
     }
 

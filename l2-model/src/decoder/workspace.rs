@@ -57,9 +57,8 @@ impl Workspace {
     /// [`l1_tensor::Error::OutOfMemory`].
     pub fn new(rt: &Runtime, config: &ModelConfig, spec: WorkspaceSpec) -> Result<Self> {
         let act = rt.activation_dtype();
-        let tensor = |rows: usize, width: usize, dtype| {
-            Tensor::zeros(&[rows, width], dtype, Device::Cpu)
-        };
+        let tensor =
+            |rows: usize, width: usize, dtype| Tensor::zeros(&[rows, width], dtype, Device::Cpu);
         let (t, r, h) = (spec.max_tokens, spec.max_rows, config.hidden);
         let ops = || config.layers.iter().flat_map(|l| &l.branches).map(|b| &b.op);
         let (mut qkv, mut attended, mut inner) = (0, 0, 0);
@@ -93,9 +92,7 @@ impl Workspace {
             rows: tensor(r, h, DType::F32)?,
             normed_rows: tensor(r, h, act)?,
             logits: tensor(r, config.vocab, DType::F32)?,
-            attention: AttentionScratch::new(
-                rt, t, spec.max_context, q_heads, kv_heads, head_dim,
-            )?,
+            attention: AttentionScratch::new(rt, t, spec.max_context, q_heads, kv_heads, head_dim)?,
             taps: Vec::new(),
         })
     }
@@ -144,7 +141,6 @@ impl Workspace {
     pub(super) fn wants(&self, tap: Tap) -> bool {
         self.taps.iter().any(|(at, ..)| *at == tap)
     }
-
 }
 
 /// The first `n` rows of a buffer.

@@ -1,0 +1,182 @@
+//! Published configs against transformers' own reading of them
+//! (`fixtures/reference/make_config_expectations.py`), and configs that must be refused.
+
+use std::path::{Path, PathBuf};
+
+use l1_tensor::ops::RopeScaling;
+use l2_model::{ConfigError, ModelConfig, Op};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/configs")
+}
+
+fn tiny_llama() -> Value {
+    let path = configs().join("../tiny-llama/config.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The rope of a config, said the way `expected.json` says it.
+fn rope_matches(config: &ModelConfig, expected: &Value) {
+    let number = |key: &str| expected.get(key).and_then(Value::as_f64);
+    assert_eq!(Some(config.rope.theta), number("rope_theta"));
+    match (&config.rope.scaling, expected["rope_type"].as_str().unwrap()) {
+        (RopeScaling::None, "default") => {}
+        (RopeScaling::Linear { factor }, "linear") => assert_eq!(Some(*factor), number("factor")),
+        (
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position,
+            },
+            "llama3",
+        ) => {
+            assert_eq!(Some(*factor), number("factor"));
+            assert_eq!(Some(*low_freq_factor), number("low_freq_factor"));
+            assert_eq!(Some(*high_freq_factor), number("high_freq_factor"));
+            let original = number("original_max_position_embeddings");
+            assert_eq!(Some(*original_max_position as f64), original);
+        }
+        (RopeScaling::Yarn { factor, .. }, "yarn") => assert_eq!(Some(*factor), number("factor")),
+        (got, expected) => panic!("{got:?} for {expected}"),
+    }
+}
+
+#[test]
+fn published_configs_mean_what_transformers_says_they_mean() {
+    let text = std::fs::read_to_string(configs().join("expected.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let all = all["configs"].as_object().unwrap();
+    let mut seen = 0;
+    for (name, e) in all.iter().filter(|(name, _)| !name.starts_with("unsupported")) {
+        let config = ModelConfig::from_hf_file(&configs().join(name))
+            .unwrap_or_else(|err| panic!("{name}: {err}"));
+        let size = |key: &str| e[key].as_u64().unwrap_or_else(|| panic!("{name}: {key}")) as usize;
+        assert_eq!(config.architecture, e["model_type"].as_str().unwrap(), "{name}");
+        assert_eq!(config.vocab, size("vocab_size"), "{name}");
+        assert_eq!(config.hidden, size("hidden_size"), "{name}");
+        assert_eq!(config.max_context, size("max_position_embeddings"), "{name}");
+        assert_eq!(config.layers.len(), size("num_hidden_layers"), "{name}");
+        assert_eq!(config.tied_embeddings, e["tie_word_embeddings"].as_bool().unwrap(), "{name}");
+        let ids = |key: &str| -> Vec<u32> {
+            match &e[key] {
+                Value::Array(ids) => ids.iter().map(|v| v.as_u64().unwrap() as u32).collect(),
+                Value::Null => vec![],
+                one => vec![one.as_u64().unwrap() as u32],
+            }
+        };
+        assert_eq!(config.bos.into_iter().collect::<Vec<_>>(), ids("bos_token_id"), "{name}");
+        assert_eq!(config.eos, ids("eos_token_ids"), "{name}");
+        rope_matches(&config, &e["rope_parameters"]);
+        for (i, (layer, window)) in
+            config.layers.iter().zip(e["windows"].as_array().unwrap()).enumerate()
+        {
+            let [attention, mlp] = &layer.branches[..] else { panic!("{name}: two branches") };
+            let (Op::Attention(a), Op::Mlp(m)) = (&attention.op, &mlp.op) else {
+                panic!("{name}: attention, then an MLP")
+            };
+            assert_eq!(a.q_heads, size("num_attention_heads"), "{name}");
+            assert_eq!(a.kv_heads, size("num_key_value_heads"), "{name}");
+            assert_eq!(a.head_dim, size("head_dim"), "{name}");
+            assert_eq!(a.qkv_bias, e["qkv_bias"].as_bool().unwrap(), "{name}");
+            assert_eq!(a.qk_norm.is_some(), e["qk_norm"].as_bool().unwrap(), "{name}");
+            assert_eq!(a.window.map(|w| w as u64), window.as_u64(), "{name}: layer {i}");
+            assert_eq!(m.intermediate, size("intermediate_size"), "{name}");
+        }
+        seen += 1;
+    }
+    assert!(seen >= 10, "only {seen} configs");
+}
+
+#[test]
+fn architectures_that_are_not_built_say_what_is_missing() {
+    for (file, word) in [
+        ("unsupported-mixtral-8x7b.json", "mixture-of-experts"),
+        ("unsupported-mamba2-2.7b.json", "state space"),
+        ("unsupported-gemma2-2b.json", "soft-capped"),
+        ("unsupported-longrope.json", "longrope"),
+    ] {
+        let error = ModelConfig::from_hf_file(&configs().join(file)).unwrap_err();
+        let typed = matches!(
+            error,
+            ConfigError::UnsupportedArchitecture { .. } | ConfigError::Unsupported { .. }
+        );
+        assert!(typed && error.to_string().contains(word), "{file}: {error}");
+        assert!(!error.to_string().contains('\n'), "one line: {error}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_name_their_key() {
+    for (key, value) in [
+        ("hidden_size", json!(0)),
+        ("hidden_size", json!("big")),
+        ("hidden_size", json!(-5)),
+        ("hidden_size", json!(9_000_000_000_000_000_000u64)),
+        ("vocab_size", json!(1e30)),
+        ("num_hidden_layers", json!(4_000_000_000u64)),
+        ("num_hidden_layers", json!(0)),
+        ("num_key_value_heads", json!(4)),
+        ("head_dim", json!(1u64 << 40)),
+        ("intermediate_size", json!(u64::MAX)),
+        ("rms_norm_eps", json!([1])),
+        ("tie_word_embeddings", json!("yes")),
+        ("rope_scaling", json!(7)),
+        ("max_position_embeddings", json!("x")),
+        ("hidden_act", json!("relu")),
+        ("eos_token_id", json!("</s>")),
+        ("quantization_config", json!({"quant_method": "awq"})),
+    ] {
+        let mut config = tiny_llama();
+        config[key] = value.clone();
+        let error = ModelConfig::from_hf_json(&config).unwrap_err().to_string();
+        assert!(error.contains(key), "{key} = {value}: {error}");
+    }
+    for key in ["hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"] {
+        let mut config = tiny_llama();
+        config.as_object_mut().unwrap().shift_remove(key);
+        let error = ModelConfig::from_hf_json(&config).unwrap_err();
+        assert!(matches!(&error, ConfigError::Missing { key: k, .. } if k == key), "{error}");
+    }
+}
+
+#[test]
+fn a_config_that_is_not_json_or_not_there_names_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let error = ModelConfig::from_hf_file(&path).unwrap_err();
+    assert!(matches!(error, ConfigError::Io { .. }), "{error}");
+    std::fs::write(&path, "{\"hidden_size\": ").unwrap();
+    let error = ModelConfig::from_hf_file(&path).unwrap_err();
+    assert!(matches!(error, ConfigError::Json { .. }), "{error}");
+    std::fs::write(&path, "[1, 2]").unwrap();
+    assert!(ModelConfig::from_hf_file(&path).is_err());
+}
+
+#[test]
+fn kv_bytes_per_token_count_keys_and_values_of_all_layers() {
+    let config = ModelConfig::from_hf_file(&configs().join("smollm2-135m.json")).unwrap();
+    assert_eq!(config.kv_bytes_per_token(2), 30 * 2 * 3 * 64 * 2);
+}
+
+proptest! {
+    /// Any JSON value at any key is either understood or refused; nothing panics or hangs.
+    #[test]
+    fn no_value_of_any_key_panics(key in 0usize..40, value in prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(|f| json!(f)),
+        "\\PC{0,8}".prop_map(Value::from),
+        proptest::collection::vec(any::<u64>(), 0..4).prop_map(Value::from),
+        Just(json!({"rope_type": "yarn", "factor": -1})),
+        Just(json!({"rope_type": "llama3"})),
+    ]) {
+        let mut config = tiny_llama();
+        let keys: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
+        config[&keys[key % keys.len()]] = value;
+        let _ = ModelConfig::from_hf_json(&config);
+    }
+}

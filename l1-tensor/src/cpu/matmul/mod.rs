@@ -205,13 +205,12 @@ unsafe fn step<D: Dot>(
     panel: usize,
     sums: &mut Sums,
 ) {
-    // How far ahead to ask memory for weights. Up to 5 rows the processor's own prefetcher sees a
-    // plain stream and is better left alone (8% on Zen 5); then the multiplications thin out its
-    // view of the stream and 8 KB ahead is right; with many rows the panel is worked on for a
-    // while, time to fetch the whole next one.
+    // How far ahead to ask memory for weights: not at all where the processor's own prefetcher does
+    // better alone, else 8 KB; with many rows the panel is worked on for a while, time to fetch
+    // the whole next one.
     let ahead = match job.x.rows {
-        0..=5 => 0,
-        6..=MAX_ROWS => 128,
+        rows if rows <= D::UNAIDED_ROWS => 0,
+        0..=MAX_ROWS => 128,
         _ => job.panel_lines,
     };
     // SAFETY: the caller's promise.

@@ -36,6 +36,9 @@ pub(super) trait Dot: Sized {
     type W: Copy;
     /// Rows of a tile whose sums fit the registers, two vectors for each row.
     const ROWS: usize;
+    /// Up to so many rows the kernel takes in weights so fast and evenly that the processor's own
+    /// prefetcher keeps ahead by itself, and asking for lines only disturbs it.
+    const UNAIDED_ROWS: usize = 0;
     /// Whether the epilogue may fuse a multiplication and an addition (see [`crate::cpu::lanes`]).
     const FMA: bool = true;
 

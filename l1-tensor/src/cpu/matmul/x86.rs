@@ -24,6 +24,8 @@ impl Dot for Avx512Dot {
     type W = __m512i;
     // 24 accumulators, 2 lines of weights and a broadcast make 27 of 32 registers.
     const ROWS: usize = 12;
+    // Measured on Zen 5: 15% faster unaided for 1 and 2 rows, even at 6, a fifth slower at 8.
+    const UNAIDED_ROWS: usize = 5;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {

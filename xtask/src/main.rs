@@ -1,2 +1,55 @@
-//! xtask
-fn main() {}
+//! The tools of the project and of the course: `cargo x <command>`.
+//!
+//! * `cargo x test` runs every test; `--full` adds the long ones.
+//! * `cargo x book` builds the book and tests the code in it.
+//! * `cargo x bench-peers` measures Strata beside llama.cpp.
+//!
+//! This crate uses no floor of the house, so it builds in seconds on a fresh machine and works while
+//! a floor does not compile.
+
+mod book;
+mod neighbour;
+mod peers;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The tools of the project and of the course.
+#[derive(Parser)]
+#[command(name = "cargo x", bin_name = "cargo x", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the tests of every crate, with doc tests and examples
+    Test(test::TestArgs),
+    /// Build the book, or test its code
+    Book(book::BookArgs),
+    /// Measure Strata beside llama.cpp on the same weights
+    BenchPeers(peers::PeersArgs),
+    /// Keep one core busy until killed (bench-peers starts it)
+    #[command(hide = true)]
+    Neighbour,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Book(args) => book::run(&args),
+        Command::BenchPeers(args) => peers::run(&args),
+        Command::Neighbour => neighbour::be_busy(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

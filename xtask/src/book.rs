@@ -1,0 +1,43 @@
+//! `cargo x book`: the book as HTML, and its code as tests.
+//!
+//! `mdbook test` cannot see the workspace's crates. So the book's directory is a small crate as
+//! well, `strata-book`, which includes every chapter as documentation: a Rust block in a chapter is
+//! a doc test, and one that no longer compiles fails like any other test.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::shell::{self, cargo, exists, program, root};
+
+const INSTALL: &str = "cargo install mdbook --locked --no-default-features --version 0.5.4";
+
+/// Build the book, or test its code
+#[derive(Args)]
+pub struct BookArgs {
+    /// What to do; without it, both
+    action: Option<Action>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Action {
+    /// Make HTML in book/book
+    Build,
+    /// Compile and run the Rust code of the chapters, and check what they refer to
+    Test,
+}
+
+/// Run the command.
+pub fn run(args: &BookArgs) -> Result<()> {
+    if args.action != Some(Action::Test) {
+        if !exists("mdbook") {
+            bail!("mdbook is not installed; install it with\n    {INSTALL}");
+        }
+        shell::run(program("mdbook").args(["build", "book"]))?;
+        eprintln!("the book is at {}", root().join("book/book/index.html").display());
+    }
+    if args.action != Some(Action::Build) {
+        shell::run(cargo("test").args(["--locked", "--package", "strata-book"]))
+            .context("the code in the book")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Getting llama.cpp, and the default model as bf16 weights that both sides read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{exists, program, run, target_dir};
+
+/// The Python package whose source distribution carries llama.cpp, with its version.
+const SDIST: &str = "llama-cpp-python==0.3.36";
+/// Where its source is inside.
+const VENDORED: &str = "llama_cpp_python-0.3.36/vendor/llama.cpp";
+
+/// What is needed of it.
+const TOOLS: [&str; 3] = ["llama-bench", "llama-batched-bench", "llama-quantize"];
+
+/// A native CPU build without anything that these tools do not need.
+const CMAKE_OPTIONS: [&str; 15] = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DGGML_NATIVE=ON",
+    "-DGGML_CCACHE=OFF",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DLLAMA_BUILD_COMMON=ON",
+    "-DLLAMA_BUILD_TOOLS=ON",
+    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DLLAMA_CURL=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-Wno-dev",
+];
+
+/// A llama.cpp build.
+pub struct Peer {
+    bin: PathBuf,
+}
+
+impl Peer {
+    /// A build that is there: the directory of the programs, or of the build, or of the source.
+    pub fn in_directory(dir: &Path) -> Result<Self> {
+        let dir = dir.canonicalize().with_context(|| dir.display().to_string())?;
+        let places = [dir.clone(), dir.join("bin"), dir.join("build/bin")];
+        match places.into_iter().find(|bin| TOOLS.iter().all(|tool| bin.join(tool).is_file())) {
+            Some(bin) => Ok(Self { bin }),
+            None => {
+                bail!("{} has no {} (nor in bin or build/bin)", dir.display(), TOOLS.join(", "))
+            }
+        }
+    }
+
+    /// The build in the target directory, made if it is not there.
+    pub fn built() -> Result<Self> {
+        let peers = peers_dir()?;
+        let source = peers.join(VENDORED);
+        if let Ok(peer) = Self::in_directory(&source) {
+            return Ok(peer);
+        }
+        let python = ["python3", "python"].into_iter().find(|python| exists(python));
+        let python = python.context(
+            "building llama.cpp needs Python (its source comes from a Python package); \
+             or give a build of your own with --llama-cpp",
+        )?;
+        let venv = peers.join("venv");
+        run(program(python).args(["-m", "venv"]).arg(&venv))?;
+        let tool = |name: &str| venv.join("bin").join(name);
+        run(program(tool("pip")).args(["install", "--quiet", "cmake", "ninja"]))?;
+        let mut download = program(tool("pip"));
+        download.args(["download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]);
+        run(download.arg(SDIST).arg("--dest").arg(&peers))?;
+        let archive = find_archive(&peers)?;
+        run(program("tar").arg("xzf").arg(&archive).arg("-C").arg(&peers))?;
+        let build = source.join("build");
+        let mut configure = program(tool("cmake"));
+        configure.arg("-S").arg(&source).arg("-B").arg(&build).args(["-G", "Ninja"]);
+        configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", tool("ninja").display()));
+        run(configure.args(CMAKE_OPTIONS))?;
+        let mut make = program(tool("cmake"));
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        make.arg("--build").arg(&build).args(["--parallel", &cores.to_string()]);
+        run(make.arg("--target").args(TOOLS))?;
+        Self::in_directory(&source)
+    }
+
+    /// The path of one of its programs.
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+}
+
+/// The default model with its weights expanded to bf16, made once by llama.cpp's own tool.
+pub fn bf16_gguf(peer: &Peer, default_model: &Path) -> Result<PathBuf> {
+    let path = peers_dir()?.join("smollm2-bf16.gguf");
+    if !path.is_file() {
+        // Under another name first: an interrupted run must not leave half a file.
+        let part = path.with_extension("part");
+        let mut quantize = program(peer.tool("llama-quantize"));
+        quantize.arg("--allow-requantize").arg(default_model).arg(&part).args(["bf16", "2"]);
+        run(&mut quantize)?;
+        fs::rename(&part, &path)?;
+    }
+    Ok(path)
+}
+
+fn peers_dir() -> Result<PathBuf> {
+    let dir = target_dir()?.join("peers");
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
+fn find_archive(dir: &Path) -> Result<PathBuf> {
+    let names = fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut archives = names.filter(|path| path.to_string_lossy().ends_with(".tar.gz"));
+    archives.next().context("pip did not leave a source archive")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_the_tools_is_refused_by_name() {
+        let error = Peer::in_directory(Path::new(env!("CARGO_MANIFEST_DIR"))).err().unwrap();
+        assert!(error.to_string().contains("llama-quantize"), "{error}");
+    }
+}

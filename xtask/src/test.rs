@@ -1,0 +1,203 @@
+//! `cargo x test`: everything that should hold, in one command.
+//!
+//! Without options it is `cargo test` over the whole workspace, with a summary at the end. `--full`
+//! adds what takes longer or needs a download: the gates on SmolLM2, more cases for every property
+//! test, and the first floor on every instruction set this processor has.
+
+mod gates;
+mod tally;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+
+use crate::shell::{build_release, cargo, output, program, stream};
+use tally::Tally;
+
+/// The variable that tells tests where the real model is.
+const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
+
+/// Cases for each property test of the first floor, where one case is a matmul. Normally 24 to 64.
+const CASES_OF_OPS: u32 = 200;
+
+/// Cases for each property test of the other floors: damaged files, mostly, and cheap.
+const CASES_OF_FILES: u32 = 2000;
+
+/// Run the tests of every crate, with doc tests and examples
+#[derive(Args)]
+pub struct TestArgs {
+    /// Add the SmolLM2 gates (fetching the model), more property test cases, every instruction set
+    #[arg(long)]
+    full: bool,
+    /// With --full: only what it adds
+    #[arg(long, requires = "full")]
+    only_extra: bool,
+    /// For `cargo test`: a filter, or `-- --nocapture` and the like
+    #[arg(last = true)]
+    cargo_args: Vec<String>,
+}
+
+/// Run the command.
+pub fn run(args: &TestArgs) -> Result<()> {
+    let started = Instant::now();
+    let mut stages = Stages::default();
+    if !args.only_extra {
+        let mut all = cargo("test");
+        all.args(["--workspace", "--locked", "--no-fail-fast"]).args(&args.cargo_args);
+        stages.run("the workspace", &mut all)?;
+    }
+    if args.full {
+        // First, so that a machine without network hears of it before it has worked for minutes.
+        let model = smollm2()?;
+        real_model(&mut stages, &model)?;
+        more_cases(&mut stages)?;
+        every_instruction_set(&mut stages)?;
+    }
+    stages.conclude(started, args.full)
+}
+
+/// The gates that need the real model. They skip themselves without it, so their output is searched
+/// for the word of a test that did.
+fn real_model(stages: &mut Stages, model: &Path) -> Result<()> {
+    let gates = gates::find(MODEL_VARIABLE)?;
+    ensure!(!gates.is_empty(), "no test reads {MODEL_VARIABLE}: where are the SmolLM2 gates?");
+    for (package, tests) in gates {
+        let mut gate = cargo("test");
+        gate.args(["--locked", "--no-fail-fast", "--package", &package]);
+        gate.args(tests.iter().flat_map(|test| ["--test", test]));
+        gate.args(["--", "--nocapture"]).env(MODEL_VARIABLE, model);
+        let skip = format!("{MODEL_VARIABLE}=");
+        let skipped = stages.run_watching(&format!("SmolLM2 in {package}"), &mut gate, &skip)?;
+        ensure!(!skipped, "a SmolLM2 gate of {package} skipped itself although it has the model");
+    }
+    Ok(())
+}
+
+fn more_cases(stages: &mut Stages) -> Result<()> {
+    for (packages, cases) in
+        [(&["l1-tensor"][..], CASES_OF_OPS), (&["l2-model", "l6-ensemble"][..], CASES_OF_FILES)]
+    {
+        let mut test = cargo("test");
+        test.args(["--locked", "--no-fail-fast", "--lib", "--tests"]);
+        test.args(packages.iter().flat_map(|package| ["--package", package]));
+        test.env("PROPTEST_CASES", cases.to_string());
+        stages.run(&format!("{cases} cases, {}", packages.join(" and ")), &mut test)?;
+    }
+    Ok(())
+}
+
+fn every_instruction_set(stages: &mut Stages) -> Result<()> {
+    for isa in instruction_sets() {
+        let mut ops = cargo("test");
+        ops.args(["--locked", "--no-fail-fast", "--package", "l1-tensor", "--lib", "--tests"]);
+        stages.run(&format!("l1-tensor on {isa}"), ops.env("STRATA_CPU", isa))?;
+        let mut models = cargo("test");
+        models.args(["--locked", "--no-fail-fast", "--package", "l2-model", "--test", "tiny_*"]);
+        stages.run(&format!("tiny models on {isa}"), models.env("STRATA_CPU", isa))?;
+    }
+    Ok(())
+}
+
+/// Where SmolLM2 is: named by the environment, or fetched by the program under test.
+fn smollm2() -> Result<PathBuf> {
+    let path = match std::env::var_os(MODEL_VARIABLE).filter(|v| !v.is_empty()) {
+        Some(given) => PathBuf::from(given),
+        None => fetch(&build_release("l6-ensemble", "strata")?)?,
+    };
+    ensure!(path.is_file(), "SmolLM2 should be at {}, but there is no file", path.display());
+    // Tests run in their own crate's directory.
+    let path = path.canonicalize()?;
+    eprintln!("SmolLM2 is {}", path.display());
+    Ok(path)
+}
+
+/// Let `strata` find the default model, fetching it if it must, and say where it is.
+pub fn fetch(strata: &Path) -> Result<PathBuf> {
+    let said = output(program(strata).args(["fetch", "smollm2"]))?;
+    match said.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        Some(path) => Ok(path.into()),
+        None => bail!("`strata fetch smollm2` did not say where the model is"),
+    }
+}
+
+/// What `STRATA_CPU` may be on this processor; the same list as `l1_tensor::cpu::Isa::available`.
+/// Were they to disagree, the floor itself would refuse the name.
+fn instruction_sets() -> Vec<&'static str> {
+    let mut sets = vec!["portable"];
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        sets.push("avx2");
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            sets.push("avx512");
+            if is_x86_feature_detected!("avx512bf16") {
+                sets.push("avx512bf16");
+            }
+        }
+    }
+    sets
+}
+
+/// What has been run so far.
+#[derive(Default)]
+struct Stages {
+    done: Vec<Stage>,
+}
+
+struct Stage {
+    name: String,
+    tally: Tally,
+    succeeded: bool,
+    seconds: f64,
+}
+
+impl Stages {
+    fn run(&mut self, name: &str, command: &mut Command) -> Result<()> {
+        // A zero byte is in no line of text.
+        self.run_watching(name, command, "\0").map(drop)
+    }
+
+    /// Run a command and count its tests. Returns whether a line of its output holds `word`.
+    fn run_watching(&mut self, name: &str, command: &mut Command, word: &str) -> Result<bool> {
+        eprintln!("\n== {name}");
+        let started = Instant::now();
+        let mut tally = Tally::default();
+        let mut seen = false;
+        let succeeded = stream(command, |line| {
+            println!("{line}");
+            seen |= line.contains(word);
+            tally.read(line);
+        })?;
+        let seconds = started.elapsed().as_secs_f64();
+        self.done.push(Stage { name: name.into(), tally, succeeded, seconds });
+        Ok(seen)
+    }
+
+    /// Print what came out, and make it an error if anything failed.
+    fn conclude(&self, started: Instant, full: bool) -> Result<()> {
+        println!();
+        for stage in &self.done {
+            let word = if stage.succeeded { "ok" } else { "FAILED" };
+            println!("{word:>6}  {:<32} {}, {:.0} s", stage.name, stage.tally, stage.seconds);
+            for test in &stage.tally.failed_tests {
+                println!("        failed: {test}");
+            }
+            if !stage.succeeded && stage.tally.failed_tests.is_empty() {
+                println!("        it did not build, or a test program ended early: see above");
+            }
+        }
+        if !full {
+            println!("        not run: what takes long (`cargo x test --full`)");
+        }
+        let failed = self.done.iter().filter(|stage| !stage.succeeded).count();
+        ensure!(failed == 0, "{failed} of {} stages failed", self.done.len());
+        println!("all is well, in {:.0} s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
+}

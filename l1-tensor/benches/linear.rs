@@ -14,8 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use l1_tensor::cpu::machine::{flop_peak, read_bandwidth};
 use l1_tensor::ops::{Epilogue, linear};
 use l1_tensor::{
-    DType, Device, Error, PackedBf16, Precision, Result, RowOrder, Runtime, RuntimeOptions, Tensor,
-    Weight,
+    DType, Device, PackedBf16, Precision, Result, RowOrder, Runtime, RuntimeOptions, Tensor, Weight,
 };
 
 /// Name, outputs, inputs, epilogue, how many there are in the model.
@@ -38,7 +37,7 @@ struct Layer {
 impl Layer {
     fn new(rt: &Runtime, shape: usize, rows: usize, dtype: DType) -> Result<Self> {
         let (_, n, k, epilogue, _) = SHAPES[shape];
-        let fill = |i: usize, out: &mut [f32]| -> Result<(), Error> {
+        let fill = |i: usize, out: &mut [f32]| -> Result<()> {
             for (j, v) in out.iter_mut().enumerate() {
                 *v = ((i * 31 + j * 17) % 97) as f32 * 0.01 - 0.48;
             }
@@ -46,7 +45,8 @@ impl Layer {
         };
         let folds = epilogue == Epilogue::SiluMul;
         let order = if folds { RowOrder::GateUp } else { RowOrder::Plain };
-        let weight = Weight::Bf16(PackedBf16::pack(rt.pool(), n, k, order, &fill)?);
+        let weight =
+            Weight::Bf16(PackedBf16::pack::<l1_tensor::Error>(rt.pool(), n, k, order, &fill)?);
         // A down projection reads what the gate and up projection wrote, so that comes out in
         // the activations' type; the others add to or start the f32 residual.
         let (width, out_dtype) = if folds { (n / 2, dtype) } else { (n, DType::F32) };
@@ -130,8 +130,8 @@ fn main() -> Result<()> {
     let mut criterion = Criterion::default().configure_from_args();
     shapes(&mut criterion, &rt)?;
     criterion.final_summary();
-    // `cargo test` runs this program too, with `--test`, to see that it works.
-    if std::env::args().any(|arg| arg == "--test") {
+    // `cargo test --benches` runs this program too, without this argument, to see that it works.
+    if !std::env::args().any(|arg| arg == "--bench") {
         return Ok(());
     }
     table(&rt)

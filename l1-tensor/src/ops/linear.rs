@@ -22,7 +22,7 @@
 //! front to back, whatever T is. Threads split rows and columns, never K. It costs nothing: the
 //! registers are filled with many outputs instead of many parts of one.
 //!
-//! The order, which [`reference`] spells out: for f32 activations
+//! The order, which [`mod@reference`] spells out: for f32 activations
 //! `acc = fma(x[k], w[k], acc)` for k = 0, 1, 2, ..; for bf16 activations the pairs in turn, in
 //! each the odd element first, because that is what the bf16 dot product of AVX-512 does (an odd K
 //! gets a zero at its end). Then the bias, then the [`Epilogue`]. All instruction sets keep this

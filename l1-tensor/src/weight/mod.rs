@@ -2,7 +2,7 @@
 //!
 //! A weight is not a tensor. A tensor's elements lie where its layout says; a weight's lie where
 //! the kernel that streams them wants them, and a quantised one will not even have elements, only
-//! codes and scales. So [`crate::ops::linear`] takes a [`Weight`], and each storage scheme is one
+//! codes and scales. So [`crate::ops::linear()`] takes a [`Weight`], and each storage scheme is one
 //! variant with its own file here.
 
 mod packed;

@@ -70,6 +70,7 @@ impl PackedBf16 {
     /// # Errors
     /// The first error `row` returns; [`Error::BadParameter`] for an odd `n` in
     /// [`RowOrder::GateUp`]; [`Error::OutOfMemory`].
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
     pub fn pack<E>(
         pool: &ThreadPool,
         n: usize,
@@ -80,7 +81,7 @@ impl PackedBf16 {
     where
         E: Send + From<Error>,
     {
-        if order == RowOrder::GateUp && n % 2 != 0 {
+        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
             let why = format!("gates and ups come in pairs, but there are {n} rows");
             return Err(Error::BadParameter { op: "pack", why }.into());
         }

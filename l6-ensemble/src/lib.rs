@@ -4,5 +4,7 @@
 //! admission move in later, above the floors they need.
 //!
 //! * [`hub`] turns the word after `--model` into files on this disk, fetching them when they are not here yet.
+//! * [`cli`] is the `strata` command: one file for each of its subcommands.
 
+pub mod cli;
 pub mod hub;

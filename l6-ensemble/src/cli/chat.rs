@@ -1,0 +1,249 @@
+//! `strata chat`: a conversation at the terminal.
+//!
+//! Every turn renders the whole conversation with the model's own template and hands it to the same [`Session`],
+//! which computes only what differs from the tokens it already holds: a long conversation costs its last turn.
+
+use std::fs;
+use std::io::{IsTerminal, stdin};
+use std::path::PathBuf;
+
+use l2_model::chat_template::{ChatTemplate, Message};
+use l2_model::generate::generate;
+use l2_model::tokenizer::Tokenizer;
+use l2_model::{GenerateOptions, Session};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Config, Editor};
+
+use super::args::{ModelArgs, RuntimeArgs};
+use super::context::{Context, warn};
+use super::error::print_error;
+use super::interrupt::Answering;
+use super::load::Loaded;
+use super::prompt::{self, TextStream};
+use super::{generate::summary, out};
+
+const HELP: &str = "\
+/system TEXT  give the assistant another system message and begin anew (without TEXT: show it)
+/reset        forget the conversation, keep the system message
+/help         this list
+/quit         leave; Ctrl-D does too
+Ctrl-C        stop the answer";
+
+/// Talk with a model
+///
+/// Lines are messages; a line that begins with / is a command, /help lists them. Ctrl-C stops an answer.
+#[derive(Debug, clap::Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The system message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The most tokens of one answer
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1024)]
+    max_tokens: usize,
+    /// The most tokens of the conversation; memory is set aside for them (at most the model's own limit)
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    context: usize,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What loading reports, a model without a chat template, a stdout that takes no more.
+pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
+    let model = Loaded::open(&args.model, &args.runtime, context)?;
+    let tokenizer = model.tokenizer?;
+    let template = prompt::template(&tokenizer, &args.model.model)?;
+    let mut chat = Chat {
+        tokenizer,
+        template,
+        session: Session::new(&model.decoder, &model.rt, args.context)?,
+        stop_tokens: &model.stop_tokens,
+        max_tokens: args.max_tokens,
+        system: args.system.clone(),
+        turns: vec![],
+    };
+    let mut lines = Lines::open(context)?;
+    context.say("type a message, or /help");
+    while let Some(line) = lines.read()? {
+        match Input::of(&line) {
+            Input::Nothing => {}
+            Input::Quit => break,
+            Input::Help => warn(HELP),
+            Input::Reset => chat.turns.clear(),
+            Input::ShowSystem => match &chat.system {
+                Some(text) => warn(text),
+                None => warn("no system message: the template may have one of its own"),
+            },
+            Input::System(text) => {
+                chat.system = Some(text.to_owned());
+                chat.turns.clear();
+            }
+            Input::Unknown(word) => warn(format_args!("{word} is no command; /help lists them")),
+            Input::Message(text) => match chat.answer(text, context) {
+                Ok(()) => {}
+                // A message that the template or the context refuses is the end of that turn only.
+                Err(e) if e.is::<l2_model::Error>() => print_error(&e),
+                Err(e) => return Err(e),
+            },
+        }
+    }
+    lines.close();
+    Ok(())
+}
+
+/// What a line asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Input<'a> {
+    Nothing,
+    Quit,
+    Help,
+    Reset,
+    ShowSystem,
+    System(&'a str),
+    Unknown(&'a str),
+    Message(&'a str),
+}
+
+impl<'a> Input<'a> {
+    fn of(line: &'a str) -> Self {
+        let line = line.trim();
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        match (word, rest.trim()) {
+            ("", _) => Input::Nothing,
+            ("/quit" | "/exit", _) => Input::Quit,
+            ("/help", _) => Input::Help,
+            ("/reset", _) => Input::Reset,
+            ("/system", "") => Input::ShowSystem,
+            ("/system", text) => Input::System(text),
+            (word, _) if word.starts_with('/') => Input::Unknown(word),
+            _ => Input::Message(line),
+        }
+    }
+}
+
+struct Chat<'m> {
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    session: Session<'m>,
+    stop_tokens: &'m [u32],
+    max_tokens: usize,
+    system: Option<String>,
+    turns: Vec<Message>,
+}
+
+impl Chat<'_> {
+    /// Answers `text` on stdout and keeps both for the next turn. After an error the conversation is as before.
+    fn answer(&mut self, text: &str, context: &Context) -> anyhow::Result<()> {
+        let said = self.turns.len();
+        self.turns.push(Message::new("user", text));
+        match self.generate(context) {
+            Ok(answer) => {
+                self.turns.push(Message::new("assistant", &answer));
+                Ok(())
+            }
+            Err(e) => {
+                self.turns.truncate(said);
+                Err(e)
+            }
+        }
+    }
+
+    fn generate(&mut self, context: &Context) -> anyhow::Result<String> {
+        let system = self.system.as_deref().map(|text| Message::new("system", text));
+        let messages: Vec<_> = system.into_iter().chain(self.turns.iter().cloned()).collect();
+        let prompt = prompt::chat(&self.tokenizer, &self.template, &messages)?;
+        let options = GenerateOptions {
+            max_tokens: self.max_tokens,
+            stop_tokens: self.stop_tokens,
+            ignore_eos: false,
+        };
+        let held = self.session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+        let mut stream = TextStream::answering(Some(&self.tokenizer));
+        let mut answer = String::new();
+        let mut written = Ok(());
+        let mut emit = |text: &str| {
+            if !text.is_empty() {
+                answer.push_str(text);
+                written = out::text(text);
+            }
+            written.is_ok()
+        };
+        let answering = Answering::begin();
+        let generation = generate(&mut self.session, &prompt, &options, |token| {
+            emit(stream.push(token)) && !answering.stopped()
+        })?;
+        let stopped = answering.stopped();
+        drop(answering);
+        emit(&stream.finish());
+        written?;
+        out::text("\n")?;
+        if stopped {
+            context.say("stopped");
+        } else {
+            let fresh = prompt.len().saturating_sub(held);
+            context.say(summary(fresh, &generation));
+        }
+        Ok(answer)
+    }
+}
+
+/// Lines from a person, with editing and a history, or from a pipe.
+struct Lines {
+    editor: Editor<(), DefaultHistory>,
+    /// Where the history is kept; pipes have none.
+    history: Option<PathBuf>,
+}
+
+impl Lines {
+    fn open(context: &Context) -> anyhow::Result<Self> {
+        let config = Config::builder().auto_add_history(true).build();
+        let mut editor = Editor::with_config(config)?;
+        let history = stdin().is_terminal().then(|| context.hub().cache_dir.join("chat-history"));
+        if let Some(path) = &history {
+            // The first chat on a machine has no history to load.
+            let _ = editor.load_history(path);
+        }
+        Ok(Self { editor, history })
+    }
+
+    /// The next line; `None` at the end of the input.
+    fn read(&mut self) -> anyhow::Result<Option<String>> {
+        loop {
+            match self.editor.readline("> ") {
+                Ok(line) => return Ok(Some(line)),
+                Err(ReadlineError::Eof) => return Ok(None),
+                // Ctrl-C at the prompt clears the line, as a shell does.
+                Err(ReadlineError::Interrupted) => warn("Ctrl-D or /quit leaves"),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Keeps the history for the next time. It is a convenience: a disk that does not take it is no error.
+    fn close(mut self) {
+        if let Some(path) = &self.history {
+            let _ = path.parent().map(fs::create_dir_all);
+            let _ = self.editor.save_history(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_command_or_a_message() {
+        assert_eq!(Input::of("  "), Input::Nothing);
+        assert_eq!(Input::of(" hello there "), Input::Message("hello there"));
+        assert_eq!(Input::of("/reset"), Input::Reset);
+        assert_eq!(Input::of("/system"), Input::ShowSystem);
+        assert_eq!(Input::of("/system  Be brief. "), Input::System("Be brief."));
+        assert_eq!(Input::of("/sytem x"), Input::Unknown("/sytem"));
+    }
+}

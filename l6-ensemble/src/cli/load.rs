@@ -1,0 +1,74 @@
+//! From the options of a command line to a model ready to run.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use l1_tensor::Runtime;
+use l2_model::tokenizer::Tokenizer;
+use l2_model::{Decoder, ModelFiles, open_tokenizer};
+
+use super::args::{ModelArgs, RuntimeArgs};
+use super::context::Context;
+use crate::hub;
+
+/// A model in memory.
+pub struct Loaded {
+    /// What it runs on.
+    pub rt: Runtime,
+    /// Its weights.
+    pub decoder: Decoder,
+    /// Its tokenizer, or why there is none: some commands need only ids.
+    pub tokenizer: Result<Tokenizer, l2_model::Error>,
+    /// Tokens that end an answer.
+    pub stop_tokens: Vec<u32>,
+    /// From the files on this disk to here.
+    pub took: Duration,
+}
+
+impl Loaded {
+    /// Finds the model, fetching it if it must, and reads it. Tokenizer and weights are read side by side: the
+    /// first takes one thread and about as long as the second.
+    ///
+    /// # Errors
+    /// What device, hub, checkpoint and config report.
+    pub fn open(model: &ModelArgs, run: &RuntimeArgs, context: &Context) -> anyhow::Result<Self> {
+        // The device first: a command that cannot run should not fetch gigabytes before it says so.
+        let rt = run.runtime()?;
+        let source = hub::resolve(&model.model, &context.hub())?;
+        let started = Instant::now();
+        let files = ModelFiles::open(source.path())?;
+        let (decoder, tokenizer) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| files.tokenizer());
+            let decoder = files.decoder(&rt);
+            let joined = tokenizer.join();
+            (decoder, joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let decoder = decoder?;
+        let took = started.elapsed();
+        let stop_tokens = files.stop_tokens().to_vec();
+        context.say(format_args!("{rt}; {}", rt.device_reason()));
+        context.say(format_args!(
+            "{}: {}, {:.0} MB of weights, loaded in {:.2} s",
+            model.model,
+            decoder.config().architecture,
+            decoder.weight_bytes() as f64 / 1e6,
+            took.as_secs_f64()
+        ));
+        Ok(Self { rt, decoder, tokenizer, stop_tokens, took })
+    }
+}
+
+/// Reads only the tokenizer of a model. Besides what names a model this takes a `tokenizer.json`, or a directory that
+/// holds one and nothing else.
+///
+/// # Errors
+/// What hub and tokenizer report.
+pub fn tokenizer(model: &ModelArgs, context: &Context) -> anyhow::Result<Tokenizer> {
+    let path = Path::new(&model.model);
+    let is_json = path.extension().is_some_and(|e| e == "json") && path.is_file();
+    if is_json || path.join("tokenizer.json").is_file() {
+        return Ok(open_tokenizer(path)?);
+    }
+    let source = hub::resolve(&model.model, &context.hub())?;
+    Ok(open_tokenizer(source.path())?)
+}

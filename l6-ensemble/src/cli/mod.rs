@@ -1,0 +1,114 @@
+//! The `strata` command line.
+//!
+//! Three rules hold for every subcommand. **stdout carries the answer and nothing else**, so that it can be piped:
+//! what is said about the answer (device, times, progress) goes to stderr, and only where somebody watches. **An
+//! error is one line on stderr**, beginning with `error:`. **The exit code says whose fault it was**: 2 for a command
+//! that cannot be meant, 1 for one that failed, 130 after Ctrl-C.
+//!
+//! [`args`] holds the options that several subcommands share, [`load`] goes from those to a model ready to run, and
+//! then there is one file for each subcommand.
+
+mod args;
+mod bench;
+mod chat;
+mod chat_template;
+mod compare;
+mod context;
+mod error;
+mod fetch;
+mod generate;
+mod interrupt;
+mod load;
+mod logits;
+mod models;
+mod out;
+mod prompt;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use context::Context;
+
+const EXAMPLES: &str = "\
+Examples:
+  strata generate \"The capital of France is\"
+  strata generate --chat \"Why is the sky blue?\" --max-tokens 200
+  strata chat --system \"You are brief.\"
+  strata generate --model Qwen/Qwen3-0.6B \"Once upon a time\"
+  strata generate --model ./model.Q4_K.gguf --json \"1, 1, 2, 3, 5,\"
+  strata tokenize --json \"Hello, world\"
+  strata compare --model fixtures/tiny-llama --golden fixtures/tiny-llama/golden.safetensors
+
+MODEL is one of:
+  smollm2                      SmolLM2-135M-Instruct, the default; fetched once
+  org/name                     a model on the hub (also org/name@revision, org/name:Q4_1)
+  a directory                  with config.json, tokenizer.json and safetensors
+  a .gguf file                 which holds all of these itself
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.";
+
+/// Run language models, and see why they answer what they answer.
+#[derive(Debug, Parser)]
+#[command(name = "strata", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    context: Context,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Generate(generate::GenerateArgs),
+    Chat(chat::ChatArgs),
+    Logits(logits::LogitsArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    ChatTemplate(chat_template::ChatTemplateArgs),
+    Compare(compare::CompareArgs),
+    Bench(bench::BenchArgs),
+    Models(models::ModelsArgs),
+    Fetch(fetch::FetchArgs),
+}
+
+/// Parses the arguments of this process, runs the subcommand, and reports what went wrong.
+///
+/// A reader of stdout who goes away (`strata ... | head`) has seen enough: that is a quiet, successful end.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refusal) => return error::refuse(&refusal),
+    };
+    interrupt::install();
+    cli.run().unwrap_or_else(|e| error::report(&e))
+}
+
+impl Cli {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let context = &self.context;
+        match &self.command {
+            Command::Generate(args) => generate::run(args, context)?,
+            Command::Chat(args) => chat::run(args, context)?,
+            Command::Logits(args) => logits::run(args, context)?,
+            Command::Tokenize(args) => tokenize::run(args, context)?,
+            Command::ChatTemplate(args) => chat_template::run(args, context)?,
+            Command::Compare(args) => return compare::run(args, context),
+            Command::Bench(args) => bench::run(args)?,
+            Command::Models(args) => models::run(args)?,
+            Command::Fetch(args) => fetch::run(args, context)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

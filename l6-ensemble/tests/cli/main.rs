@@ -1,0 +1,10 @@
+//! The `strata` command as its users meet it: the built binary, on the tiny models, without a network.
+
+mod answers;
+mod bad_input;
+mod chat;
+mod compare;
+mod golden;
+mod logits;
+mod strata;
+mod text;

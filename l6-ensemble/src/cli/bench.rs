@@ -15,51 +15,46 @@
 mod measure;
 mod report;
 
-use std::time::Instant;
-
-use anyhow::{Context, ensure};
-use clap::Args;
+use anyhow::{Context as _, ensure};
+use l1_tensor::Precision;
 use l1_tensor::cpu::machine::{flop_peak, read_bandwidth};
-use l1_tensor::{DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions};
-use l2_model::ModelFiles;
 
-use crate::hub;
+use super::args::{ModelArgs, RuntimeArgs};
+use super::context::Context;
+use super::load::Loaded;
+use super::out;
 use measure::{Workload, measure};
 use report::{Limits, Report};
 
-/// Measure prefill and decode, beside the limits of this machine.
-#[derive(Args, Clone, Debug)]
+/// Measure prefill and decode, beside the limits of this machine
+///
+/// Sequences are made-up tokens, decoded greedily; a dense model takes as long for any others. Fractions are of the
+/// memory bandwidth and of the peak of the multipliers, both measured in the same run.
+#[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// smollm2, a hub id (org/name), a Hugging Face directory, or a .gguf file
-    #[arg(long, value_name = "MODEL", default_value = "smollm2")]
-    pub model: String,
-    /// auto, cpu or cuda[:N]
-    #[arg(long, default_value = "auto")]
-    pub device: DeviceRequest,
-    /// auto, f32 (exact activations) or bf16 (rounded activations)
-    #[arg(long, default_value = "auto")]
-    pub precision: PrecisionRequest,
-    /// Threads of one forward pass [default: one for each core]
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Tokens of each prompt in the prefill measurement
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
-    pub prompt_tokens: usize,
+    prompt_tokens: usize,
     /// Tokens each sequence generates in the decode measurement
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
-    pub gen_tokens: usize,
+    gen_tokens: usize,
     /// Tokens each sequence holds when its decode measurement begins
     #[arg(long, value_name = "N", default_value_t = 128)]
-    pub context: usize,
-    /// Sequences at once: a list of batch sizes, measured one after the other
-    #[arg(long, value_name = "N,..", default_value = "1,8,32", value_delimiter = ',', value_parser = at_least_one)]
-    pub batch: Vec<usize>,
-    /// Repetitions of each measurement, of which the median counts
+    context: usize,
+    /// Sequences at once: batch sizes, measured one after the other
+    #[arg(long, value_name = "N,..", default_value = "1,8,32", value_delimiter = ',')]
+    #[arg(value_parser = at_least_one)]
+    batch: Vec<usize>,
+    /// Repetitions of each measurement; the median counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
-    pub repeat: usize,
+    repeat: usize,
     /// Print one JSON object instead of a table
     #[arg(long)]
-    pub json: bool,
+    json: bool,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
 }
 
 fn at_least_one(s: &str) -> Result<usize, String> {
@@ -70,23 +65,13 @@ fn at_least_one(s: &str) -> Result<usize, String> {
     }
 }
 
-/// Run the command.
+/// Runs the command.
 ///
 /// # Errors
-/// A model that cannot be found or loaded, a workload longer than its context, no memory for the
+/// A model that cannot be found or loaded, sequences longer than its context, no memory for the
 /// state of the largest batch.
-pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let rt = Runtime::new(RuntimeOptions {
-        device: args.device,
-        precision: args.precision,
-        threads: args.threads,
-        isa: None,
-    })?;
-    let source = hub::resolve(&args.model, &hub::Options::from_env())?;
-    let started = Instant::now();
-    let decoder = ModelFiles::open(source.path())?.decoder(&rt)?;
-    let load = started.elapsed();
-
+pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
+    let Loaded { rt, decoder, took, .. } = Loaded::open(&args.model, &args.runtime, context)?;
     let workload = |batch| Workload {
         batch,
         prompt: args.prompt_tokens,
@@ -94,30 +79,29 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         generate: args.gen_tokens,
         repeat: args.repeat,
     };
-    let longest = workload(1).longest();
-    let max = decoder.config().max_context;
+    let (longest, room) = (workload(1).longest(), decoder.config().max_context);
     ensure!(
-        longest <= max,
-        "sequences would have {longest} tokens, but the context of {} holds {max}: \
+        longest <= room,
+        "sequences would have {longest} tokens, but the context of {} holds {room}: \
          lower --prompt-tokens, --context or --gen-tokens",
-        args.model
+        args.model.model
     );
 
+    context.say("measuring this machine");
     let limits = Limits {
         read_bytes_per_s: read_bandwidth(rt.pool()),
         bf16_flops: flop_peak(&rt, Precision::Bf16),
         f32_flops: flop_peak(&rt, Precision::F32),
     };
-    let mut report = Report::new(args, &rt, &decoder, load, limits);
+    let mut report = Report::new(args, &rt, &decoder, took, limits);
     for &batch in &args.batch {
-        let timings =
-            measure(&rt, &decoder, &workload(batch)).with_context(|| format!("batch {batch}"))?;
-        report.add(batch, &timings);
+        context.say(format_args!("measuring batch {batch}"));
+        let timings = measure(&rt, &decoder, &workload(batch));
+        report.add(batch, &timings.with_context(|| format!("batch {batch}"))?);
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&report.json())?);
-    } else {
-        print!("{report}");
+    match args.json {
+        true => out::json_line(&report.json())?,
+        false => out::text(&report.to_string())?,
     }
     Ok(())
 }

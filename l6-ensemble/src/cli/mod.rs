@@ -5,7 +5,7 @@
 //! error is one line on stderr**, beginning with `error:`. **The exit code says whose fault it was**: 2 for a command
 //! that cannot be meant, 1 for one that failed, 130 after Ctrl-C.
 //!
-//! [`args`] holds the options that several subcommands share, [`load`] goes from those to a model ready to run, and
+//! `args.rs` holds the options that several subcommands share, `load.rs` goes from those to a model ready to run, and
 //! then there is one file for each subcommand.
 
 mod args;
@@ -94,7 +94,7 @@ impl Cli {
             Command::Tokenize(args) => tokenize::run(args, context)?,
             Command::ChatTemplate(args) => chat_template::run(args, context)?,
             Command::Compare(args) => return compare::run(args, context),
-            Command::Bench(args) => bench::run(args)?,
+            Command::Bench(args) => bench::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
         }

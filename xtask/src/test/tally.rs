@@ -14,6 +14,11 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Whether there was a test that passed.
+    pub fn any_passed(&self) -> bool {
+        self.passed > 0
+    }
+
     /// Take one line of output into account.
     pub fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {

@@ -14,7 +14,7 @@ const WARM_UP: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Workload {
+pub(super) struct Workload {
     /// Sequences at once.
     pub batch: usize,
     /// Tokens of each prompt in the prefill measurement.
@@ -36,7 +36,7 @@ impl Workload {
 
 /// What came out, one entry a repetition.
 #[derive(Clone, Debug, Default)]
-pub struct Timings {
+pub(super) struct Timings {
     /// All prompts, from the first token to the logits after the last.
     pub prefill: Vec<Duration>,
     /// All decode steps, with the choice of each next token.
@@ -51,7 +51,7 @@ pub struct Timings {
 ///
 /// # Errors
 /// No memory, or what [`Decoder::forward`] reports.
-pub fn measure(rt: &Runtime, decoder: &Decoder, work: &Workload) -> Result<Timings> {
+pub(super) fn measure(rt: &Runtime, decoder: &Decoder, work: &Workload) -> Result<Timings> {
     let mut run = Run::new(rt, decoder, work)?;
     let mut out = Timings::default();
     // The first pass touches fresh memory; it is not what a server sees later.

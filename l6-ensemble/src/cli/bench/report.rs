@@ -12,7 +12,7 @@ use super::measure::Timings;
 
 /// What the machine can do at most, measured at the start.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Bytes per second from memory, all threads.
     pub read_bytes_per_s: f64,
     /// FLOP/s of bf16 activations, all threads.
@@ -22,7 +22,7 @@ pub struct Limits {
 }
 
 /// All a run has to say.
-pub struct Report {
+pub(super) struct Report {
     model: String,
     architecture: String,
     runtime: String,
@@ -69,7 +69,7 @@ impl Report {
     ) -> Self {
         let element = rt.activation_dtype().size();
         Self {
-            model: args.model.clone(),
+            model: args.model.model.clone(),
             architecture: decoder.config().architecture.clone(),
             runtime: rt.to_string(),
             device: rt.device().to_string(),

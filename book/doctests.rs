@@ -1,0 +1,48 @@
+//! The chapters of the book as documentation, so that their Rust is compiled and run:
+//!
+//! ```text
+//! cargo test -p strata-book --doc
+//! ```
+//!
+//! (`mdbook test` cannot do this: it knows nothing of the crates of a workspace.) What the text
+//! says about files, commands and tests is checked by `tests/references.rs`, which also sees to it
+//! that no chapter is missing from the list below.
+
+macro_rules! chapters {
+    ($($name:ident: $file:literal,)*) => {$(
+        #[doc = include_str!($file)]
+        pub mod $name {}
+    )*};
+}
+
+chapters! {
+    preface: "src/preface.md",
+    setup: "src/setup.md",
+    how_it_works: "src/how-it-works.md",
+    l1_overview: "src/l1-tensors/index.md",
+    l1_layouts: "src/l1-tensors/layouts.md",
+    l1_ops: "src/l1-tensors/ops.md",
+    l1_weights: "src/l1-tensors/weights.md",
+    l1_invariance: "src/l1-tensors/invariance.md",
+    l1_lanes: "src/l1-tensors/lanes.md",
+    l1_pool: "src/l1-tensors/pool.md",
+    l1_attention: "src/l1-tensors/attention.md",
+    l1_limits: "src/l1-tensors/limits.md",
+    l1_tests: "src/l1-tensors/tests.md",
+    l1_exercises: "src/l1-tensors/exercises.md",
+    l1_sources: "src/l1-tensors/sources.md",
+    l2_overview: "src/l2-model/index.md",
+    l2_config: "src/l2-model/config.md",
+    l2_checkpoints: "src/l2-model/checkpoints.md",
+    l2_quant: "src/l2-model/quant.md",
+    l2_tokenizers: "src/l2-model/tokenizers.md",
+    l2_chat: "src/l2-model/chat.md",
+    l2_decoder: "src/l2-model/decoder.md",
+    l2_state: "src/l2-model/state.md",
+    l2_parity: "src/l2-model/parity.md",
+    l2_order: "src/l2-model/order.md",
+    l2_tests: "src/l2-model/tests.md",
+    l2_exercises: "src/l2-model/exercises.md",
+    l2_sources: "src/l2-model/sources.md",
+    glossary: "src/glossary.md",
+}

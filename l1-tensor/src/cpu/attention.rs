@@ -179,12 +179,18 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
     let tiles = (p0 + queries - 1) / TILE + 1 - tile0;
     let table = &s.tile_table[s.table_rows[seq] + tile0..][..tiles];
 
-    let per_word = if job.bf16 { 2 } else { 1 };
+    let per_word = if S::PAIRS { 2 } else { 1 };
     let steps = job.dim.div_ceil(per_word);
     let padded = job.dim.next_multiple_of(16);
     let tile_words = TILE * padded / per_word;
     let kv_head = item.head as usize / (job.q_heads / job.kv_heads);
-    let tile_at = |t: usize| (table[t] as usize * job.kv_heads + kv_head) * tile_words;
+    let tiles_of = |pool: &[u32]| Tiles {
+        pool: pool.as_ptr(),
+        table,
+        heads: job.kv_heads,
+        head: kv_head,
+        words: tile_words,
+    };
 
     let q_words: *mut u32 = area.queries.as_mut_slice().as_mut_ptr().cast();
     let scores: *mut f32 = area.scores.as_mut_slice().as_mut_ptr().cast();
@@ -195,251 +201,249 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
         let q = &job.q[at..at + job.dim];
         // SAFETY: `r` is below the area's rows, `steps` at most `dim`.
         let words = unsafe { std::slice::from_raw_parts_mut(q_words.add(r * steps), steps) };
-        to_words(q, words, job.bf16);
+        to_words::<S>(q, words);
     }
     // SAFETY: tiles were checked to lie in the pool; the areas hold `rows` rows of `row_len`.
     unsafe {
-        scores_of_tiles::<S>(&Gemm { q_words, steps, rows, tiles, scores, row_len }, |t| {
-            job.k.as_ptr().add(tile_at(t))
-        });
+        let gemm = Gemm { q_words, steps, rows, scores, row_len, k: tiles_of(job.k) };
+        gemm.run::<S>();
     }
     for r in 0..rows {
         let p = p0 + r / heads;
         let keys = (lowest(p) - tile0 * TILE)..(p + 1 - tile0 * TILE);
         // SAFETY: row `r` of the scores.
         let row = unsafe { std::slice::from_raw_parts_mut(scores.add(r * row_len), row_len) };
-        area.inverse[r] = 1.0 / softmax_in_place::<FMA>(row, keys, job.params.scale, job.bf16);
+        area.inverse[r] = 1.0 / softmax_in_place::<S, FMA>(row, keys, job.params.scale);
     }
     // SAFETY: as above; output rows are this item's own.
     unsafe {
-        let weights: *const u32 = scores.cast();
         let sum = WeightedSum {
-            weights,
+            weights: scores.cast(),
             row_words: row_len,
             rows,
-            tiles,
             steps: TILE / per_word,
             padded,
+            v: tiles_of(job.v),
+            inverse: &area.inverse,
+            job,
+            head: item.head as usize,
+            heads,
+            token0,
         };
-        sum.run::<S>(
-            |t| job.v.as_ptr().add(tile_at(t)),
-            |r, chunk, values| {
-                let head = item.head as usize + r % heads;
-                let at = (token0 + r / heads) * job.out_stride + head * job.dim + chunk * 16;
-                let n = (job.dim - chunk * 16).min(16);
-                write_out(job.out, at, &values[..n], area.inverse[r]);
-            },
-        );
+        sum.run::<S>();
+    }
+}
+
+/// The tiles of one sequence and KV head, in order.
+struct Tiles<'a> {
+    pool: *const u32,
+    table: &'a [u32],
+    heads: usize,
+    head: usize,
+    words: usize,
+}
+
+impl Tiles<'_> {
+    /// Where tile `t` begins.
+    ///
+    /// # Safety
+    /// The table's tiles lie in the pool.
+    #[inline(always)]
+    unsafe fn at(&self, t: usize) -> *const u32 {
+        let tile = self.table[t] as usize;
+        // SAFETY: passed on from the caller.
+        unsafe { self.pool.add((tile * self.heads + self.head) * self.words) }
     }
 }
 
 #[inline(always)]
-fn to_words(q: &[f32], words: &mut [u32], bf16: bool) {
-    if !bf16 {
+fn to_words<S: Dot>(q: &[f32], words: &mut [u32]) {
+    if !S::PAIRS {
         for (w, x) in words.iter_mut().zip(q) {
             *w = x.to_bits();
         }
         return;
     }
-    let bits = |x: f32| u32::from(lanes::round_bf16(x).to_bits());
-    for (w, pair) in words.iter_mut().zip(q.chunks(2)) {
-        *w = bits(pair[0]) | pair.get(1).map_or(0, |x| bits(*x) << 16);
+    for (words, q) in words.chunks_mut(TILE / 2).zip(q.chunks(TILE)) {
+        let mut padded = [0.0; 16];
+        padded[..q.len()].copy_from_slice(q);
+        // SAFETY: the instruction set of `S` is available, as in all of this module.
+        let rounded = unsafe { S::round(padded) };
+        words.copy_from_slice(&rounded[..words.len()]);
     }
 }
 
-struct Gemm {
+/// `scores[r][16 t + i] = dot(q[r], key i of tile t)`, one accumulator per score.
+struct Gemm<'a> {
     q_words: *const u32,
     steps: usize,
     rows: usize,
-    tiles: usize,
+    k: Tiles<'a>,
     scores: *mut f32,
     row_len: usize,
 }
 
-/// `scores[r][16 t + i] = dot(q[r], key i of tile t)`, one accumulator per score.
-///
-/// # Safety
-/// The pointers of `g` and `tile` cover the sizes in `g`.
-#[inline(always)]
-unsafe fn scores_of_tiles<S: Dot>(g: &Gemm, tile: impl Fn(usize) -> *const u32) {
-    // SAFETY: passed on from the caller; blocks partition rows and tiles.
-    unsafe {
+impl Gemm<'_> {
+    /// # Safety
+    /// The pointers cover the sizes; `S` can run.
+    #[inline(always)]
+    unsafe fn run<S: Dot>(&self) {
+        let tiles = self.k.table.len();
         let mut t = 0;
-        if S::REGISTERS >= 24 {
-            if g.rows <= 4 {
-                while t + 4 <= g.tiles {
-                    score_rows::<S, 4>(g, t, [tile(t), tile(t + 1), tile(t + 2), tile(t + 3)]);
+        // SAFETY: passed on from the caller; blocks partition rows and tiles.
+        unsafe {
+            if S::REGISTERS >= 24 {
+                while self.rows <= 4 && t + 4 <= tiles {
+                    self.rows::<S, 4>(t);
                     t += 4;
                 }
+                while t + 2 <= tiles {
+                    self.rows::<S, 2>(t);
+                    t += 2;
+                }
             }
-            while t + 2 <= g.tiles {
-                score_rows::<S, 2>(g, t, [tile(t), tile(t + 1)]);
-                t += 2;
+            while t < tiles {
+                self.rows::<S, 1>(t);
+                t += 1;
             }
-        }
-        while t < g.tiles {
-            score_rows::<S, 1>(g, t, [tile(t)]);
-            t += 1;
         }
     }
-}
 
-/// All rows against `C` tiles, in the largest row blocks the registers hold.
-///
-/// # Safety
-/// As [`scores_of_tiles`].
-#[inline(always)]
-unsafe fn score_rows<S: Dot, const C: usize>(g: &Gemm, t: usize, k: [*const u32; C]) {
-    let mut r = 0;
-    // SAFETY: passed on from the caller; `r` stays below `rows`.
-    unsafe {
-        while r < g.rows {
-            let left = g.rows - r;
-            r += if C <= 2 && S::REGISTERS >= 24 && left >= 12 {
-                score_block::<S, 12, C>(g, r, t, k)
-            } else if C <= 2 && S::REGISTERS >= 24 && left >= 6 {
-                score_block::<S, 6, C>(g, r, t, k)
-            } else if left >= 3 {
-                score_block::<S, 3, C>(g, r, t, k)
-            } else {
-                score_block::<S, 1, C>(g, r, t, k)
-            };
+    /// All rows against `C` tiles, in the largest row blocks the registers hold.
+    ///
+    /// # Safety
+    /// As [`Gemm::run`].
+    #[inline(always)]
+    unsafe fn rows<S: Dot, const C: usize>(&self, t: usize) {
+        let wide = C <= 2 && S::REGISTERS >= 24;
+        let mut r = 0;
+        // SAFETY: passed on from the caller; `r` stays below `rows`.
+        unsafe {
+            while r < self.rows {
+                let left = self.rows - r;
+                r += if wide && left >= 12 {
+                    self.block::<S, 12, C>(r, t)
+                } else if wide && left >= 6 {
+                    self.block::<S, 6, C>(r, t)
+                } else if left >= 3 {
+                    self.block::<S, 3, C>(r, t)
+                } else {
+                    self.block::<S, 1, C>(r, t)
+                };
+            }
         }
     }
-}
 
-/// # Safety
-/// As [`scores_of_tiles`].
-#[inline(always)]
-unsafe fn score_block<S: Dot, const R: usize, const C: usize>(
-    g: &Gemm,
-    r0: usize,
-    t: usize,
-    k: [*const u32; C],
-) -> usize {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let mut acc = [[S::zero(); C]; R];
-        let q = g.q_words.add(r0 * g.steps);
-        for w in 0..g.steps {
-            for r in 0..R {
-                for c in 0..C {
-                    acc[r][c] = S::step(acc[r][c], k[c].add(w * TILE), q.add(r * g.steps + w));
+    /// # Safety
+    /// As [`Gemm::run`].
+    #[inline(always)]
+    unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, t: usize) -> usize {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let mut k = [self.k.at(t); C];
+            for (c, k) in k.iter_mut().enumerate() {
+                *k = self.k.at(t + c);
+            }
+            let mut acc = [[S::zero(); C]; R];
+            let q = self.q_words.add(r0 * self.steps);
+            for w in 0..self.steps {
+                for r in 0..R {
+                    for c in 0..C {
+                        let q = q.add(r * self.steps + w);
+                        acc[r][c] = S::step(acc[r][c], k[c].add(w * TILE), q);
+                    }
+                }
+            }
+            for (r, row) in acc.into_iter().enumerate() {
+                for (c, sums) in row.into_iter().enumerate() {
+                    let at = (r0 + r) * self.row_len + (t + c) * TILE;
+                    S::store(sums, self.scores.add(at));
                 }
             }
         }
-        for (r, row) in acc.into_iter().enumerate() {
-            for (c, sums) in row.into_iter().enumerate() {
-                S::store(sums, g.scores.add((r0 + r) * g.row_len + (t + c) * TILE));
-            }
-        }
+        R
     }
-    R
 }
 
 /// Turn a row of scores into unnormalised weights and return their sum. Only `keys` count, the
 /// rest become 0. Lane `j % 16` sums key `j`, then the lanes are folded: an order that the key
-/// indices fix (tiles start at multiples of 16 in every call). With `bf16` the weights are written
-/// as bf16 over the front of the row.
+/// indices fix (rows start at a tile in every call). For bf16 the weights are rounded in place,
+/// to words at the front of the row.
 #[inline(always)]
-fn softmax_in_place<const FMA: bool>(
+fn softmax_in_place<S: Dot, const FMA: bool>(
     row: &mut [f32],
     keys: Range<usize>,
     scale: f32,
-    bf16: bool,
 ) -> f32 {
-    let masked = |base: usize, tile: &[f32; 16]| {
-        std::array::from_fn::<f32, 16, _>(|i| {
-            let inside = (base + i >= keys.start) & (base + i < keys.end);
-            if inside { tile[i] * scale } else { f32::NEG_INFINITY }
-        })
-    };
-    let (first, last) = (keys.start / TILE, (keys.end - 1) / TILE);
-    let (tiles, _) = row.as_chunks_mut::<16>();
-    let mut max = [f32::NEG_INFINITY; 16];
-    for (t, tile) in tiles.iter_mut().enumerate().take(last + 1).skip(first) {
-        *tile =
-            if t == first || t == last { masked(t * TILE, tile) } else { tile.map(|x| x * scale) };
-        for i in 0..16 {
-            max[i] = lanes::max(tile[i], max[i]);
-        }
+    let (first, end) = (keys.start / TILE * TILE, keys.end.next_multiple_of(TILE));
+    row[..first].fill(0.0);
+    row[end..].fill(0.0);
+    // One simple loop for each step: that is what the compiler turns into whole vectors.
+    let used = &mut row[first..end];
+    for x in used.iter_mut() {
+        *x *= scale;
     }
-    let max = lanes::fold_lanes(max, |a, b| lanes::max(b, a));
-    let mut sum = [0.0; 16];
-    for t in 0..tiles.len() {
-        let weights = if (first..=last).contains(&t) {
-            tiles[t].map(|x| lanes::exp::<FMA>(x - max))
-        } else {
-            [0.0; 16]
-        };
-        for i in 0..16 {
-            sum[i] += weights[i];
-        }
-        if bf16 {
-            let words = bf16_pairs(weights);
-            let at = &mut tiles.as_flattened_mut()[t * 8..t * 8 + 8];
-            for (w, word) in at.iter_mut().zip(words) {
-                *w = f32::from_bits(word);
+    used[..keys.start - first].fill(f32::NEG_INFINITY);
+    used[keys.end - first..].fill(f32::NEG_INFINITY);
+    let max = lanes::max_of(used);
+    for x in used.iter_mut() {
+        *x = lanes::exp::<FMA>(*x - max);
+    }
+    let sum = lanes::sum(used);
+    if S::PAIRS {
+        for t in 0..row.len() / TILE {
+            let tile = row.as_chunks().0[t];
+            // SAFETY: the instruction set of `S` is available, as in all of this module.
+            let words = unsafe { S::round(tile) };
+            for (x, word) in row[t * TILE / 2..][..TILE / 2].iter_mut().zip(words) {
+                *x = f32::from_bits(word);
             }
-        } else {
-            tiles[t] = weights;
         }
     }
-    lanes::sum_lanes(sum)
+    sum
 }
 
-/// Sixteen weights as eight words of two bf16, the even one in the low half.
-#[inline(always)]
-fn bf16_pairs(x: [f32; 16]) -> [u32; 8] {
-    let bits = x.map(|x| u32::from(lanes::round_bf16(x).to_bits()));
-    std::array::from_fn(|i| bits[2 * i] | bits[2 * i + 1] << 16)
-}
-
-struct WeightedSum {
+/// `out[r] = inverse[r] * sum over keys of weight[r][key] * v[key]`.
+struct WeightedSum<'a> {
     weights: *const u32,
     row_words: usize,
     rows: usize,
-    tiles: usize,
     /// Words of weights per tile, rows of words per value tile.
     steps: usize,
     padded: usize,
+    v: Tiles<'a>,
+    inverse: &'a [f32; MAX_ROWS],
+    job: &'a Job<'a>,
+    head: usize,
+    heads: usize,
+    token0: usize,
 }
 
-impl WeightedSum {
-    /// `out(r, c, sums)` receives row `r`'s sums of value elements `16 c..16 c + 16`.
-    ///
+impl WeightedSum<'_> {
     /// # Safety
-    /// The pointers of `self` and `tile` cover the sizes in `self`.
+    /// The pointers cover the sizes; the output rows belong to this item; `S` can run.
     #[inline(always)]
-    unsafe fn run<S: Dot>(
-        &self,
-        tile: impl Fn(usize) -> *const u32,
-        mut out: impl FnMut(usize, usize, [f32; 16]),
-    ) {
+    unsafe fn run<S: Dot>(&self) {
         let chunks = self.padded / 16;
+        let wide = S::REGISTERS >= 24;
         let mut r = 0;
         // SAFETY: passed on from the caller; blocks partition rows and chunks.
         unsafe {
             while r < self.rows {
-                let left = self.rows - r;
-                let wide = S::REGISTERS >= 24;
-                let mut c = 0;
-                let taken = if wide && left >= 6 {
-                    6
-                } else if left >= 3 {
-                    3
-                } else {
-                    1
+                let taken = match self.rows - r {
+                    6.. if wide => 6,
+                    3.. => 3,
+                    _ => 1,
                 };
+                let mut c = 0;
                 while c < chunks {
-                    let four = wide && c + 4 <= chunks;
-                    c += match (taken, four) {
-                        (6, true) => self.block::<S, 6, 4>(r, c, &tile, &mut out),
-                        (6, false) => self.block::<S, 6, 1>(r, c, &tile, &mut out),
-                        (3, true) => self.block::<S, 3, 4>(r, c, &tile, &mut out),
-                        (3, false) => self.block::<S, 3, 1>(r, c, &tile, &mut out),
-                        (_, true) => self.block::<S, 1, 4>(r, c, &tile, &mut out),
-                        (_, false) => self.block::<S, 1, 1>(r, c, &tile, &mut out),
+                    c += match (taken, wide && c + 4 <= chunks) {
+                        (6, true) => self.block::<S, 6, 4>(r, c),
+                        (6, false) => self.block::<S, 6, 1>(r, c),
+                        (3, true) => self.block::<S, 3, 4>(r, c),
+                        (3, false) => self.block::<S, 3, 1>(r, c),
+                        (_, true) => self.block::<S, 1, 4>(r, c),
+                        (_, false) => self.block::<S, 1, 1>(r, c),
                     };
                 }
                 r += taken;
@@ -450,19 +454,13 @@ impl WeightedSum {
     /// # Safety
     /// As [`WeightedSum::run`].
     #[inline(always)]
-    unsafe fn block<S: Dot, const R: usize, const C: usize>(
-        &self,
-        r0: usize,
-        c0: usize,
-        tile: &impl Fn(usize) -> *const u32,
-        out: &mut impl FnMut(usize, usize, [f32; 16]),
-    ) -> usize {
+    unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, c0: usize) -> usize {
         // SAFETY: passed on from the caller.
         unsafe {
             let mut acc = [[S::zero(); C]; R];
             let weights = self.weights.add(r0 * self.row_words);
-            for t in 0..self.tiles {
-                let v = tile(t).add(c0 * 16);
+            for t in 0..self.v.table.len() {
+                let v = self.v.at(t).add(c0 * 16);
                 for w in 0..self.steps {
                     for r in 0..R {
                         for c in 0..C {
@@ -479,25 +477,31 @@ impl WeightedSum {
                 for (c, sums) in row.into_iter().enumerate() {
                     let mut values = [0.0; 16];
                     S::store(sums, values.as_mut_ptr());
-                    out(r0 + r, c0 + c, values);
+                    self.write::<S>(r0 + r, c0 + c, values);
                 }
             }
         }
         C
     }
-}
 
-/// # Safety
-/// `at..at + values.len()` lies in the output and belongs to this item.
-#[inline(always)]
-unsafe fn write_out(out: Out, at: usize, values: &[f32], factor: f32) {
-    for (i, x) in values.iter().enumerate() {
-        // SAFETY: passed on from the caller.
+    /// Put 16 elements of a head (fewer at its end) where they belong.
+    ///
+    /// # Safety
+    /// As [`WeightedSum::run`].
+    #[inline(always)]
+    unsafe fn write<S: Dot>(&self, r: usize, chunk: usize, values: [f32; 16]) {
+        let Job { dim, out, out_stride, .. } = *self.job;
+        let token = self.token0 + r / self.heads;
+        let at = token * out_stride + (self.head + r % self.heads) * dim + chunk * 16;
+        let n = (dim - chunk * 16).min(16);
+        let values = values.map(|x| x * self.inverse[r]);
+        // SAFETY: passed on from the caller: `at..at + n` lies in this item's rows.
         unsafe {
             match out {
-                Out::F32(p) => p.add(at + i).write(x * factor),
+                Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
                 Out::Bf16(p) => {
-                    p.add(at + i).write(lanes::round_bf16(x * factor));
+                    let words = S::round(values);
+                    p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);
                 }
             }
         }
@@ -511,7 +515,12 @@ unsafe fn write_zeros(job: &Job, item: &Item, token0: usize) {
         let at = token * job.out_stride + item.head as usize * job.dim;
         for i in 0..item.heads as usize * job.dim {
             // SAFETY: passed on from the caller.
-            unsafe { write_out(job.out, at + i, &[0.0], 1.0) };
+            unsafe {
+                match job.out {
+                    Out::F32(p) => p.add(at + i).write(0.0),
+                    Out::Bf16(p) => p.add(at + i).write(half::bf16::ZERO),
+                }
+            }
         }
     }
 }

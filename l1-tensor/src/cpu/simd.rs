@@ -6,6 +6,8 @@
 //! so the bf16 steps of all instruction sets agree but for subnormal numbers, which the hardware
 //! instruction flushes to zero.
 
+use super::lanes::round_bf16;
+
 /// Sixteen f32 sums that take dot-product steps.
 ///
 /// # Safety
@@ -16,12 +18,21 @@ pub(crate) trait Dot: Copy {
     type Acc: Copy;
     /// How many accumulators fit the register file beside operands.
     const REGISTERS: usize;
+    /// Whether a word is a pair of bf16.
+    const PAIRS: bool;
     /// All zero.
     unsafe fn zero() -> Self::Acc;
     /// `acc[i] += v[i] * s`, for words of this type's kind.
     unsafe fn step(acc: Self::Acc, v: *const u32, s: *const u32) -> Self::Acc;
     /// Write the 16 sums.
     unsafe fn store(acc: Self::Acc, out: *mut f32);
+    /// Sixteen values as eight pairs of bf16, the even one in the low half: to nearest even, NaN
+    /// kept.
+    #[inline(always)]
+    unsafe fn round(values: [f32; 16]) -> [u32; 8] {
+        let bits = values.map(|x| u32::from(round_bf16(x).to_bits()));
+        std::array::from_fn(|i| bits[2 * i] | bits[2 * i + 1] << 16)
+    }
 }
 
 #[inline(always)]
@@ -43,10 +54,11 @@ pub(crate) struct PortableF32;
 pub(crate) struct PortableBf16;
 
 macro_rules! portable {
-    ($name:ty, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
+    ($name:ty, $pairs:literal, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
         impl Dot for $name {
             type Acc = [f32; 16];
             const REGISTERS: usize = 4;
+            const PAIRS: bool = $pairs;
             #[inline(always)]
             unsafe fn zero() -> [f32; 16] {
                 [0.0; 16]
@@ -69,8 +81,8 @@ macro_rules! portable {
         }
     };
 }
-portable!(PortableF32, |acc, v, s| f32::from_bits(v).mul_add(f32::from_bits(s), acc));
-portable!(PortableBf16, |acc, v, s| low(v).mul_add(low(s), high(v).mul_add(high(s), acc)));
+portable!(PortableF32, false, |acc, v, s| f32::from_bits(v).mul_add(f32::from_bits(s), acc));
+portable!(PortableBf16, true, |acc, v, s| low(v).mul_add(low(s), high(v).mul_add(high(s), acc)));
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::*;
@@ -80,6 +92,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::Dot;
+    use crate::cpu::matmul::round_16;
 
     /// AVX-512 on f32 words.
     #[derive(Clone, Copy)]
@@ -92,10 +105,11 @@ mod x86 {
     pub(crate) struct Avx512Bf16;
 
     macro_rules! avx512 {
-        ($name:ty, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
+        ($name:ty, $pairs:literal, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
             impl Dot for $name {
                 type Acc = __m512;
                 const REGISTERS: usize = 24;
+                const PAIRS: bool = $pairs;
                 #[inline(always)]
                 unsafe fn zero() -> __m512 {
                     // SAFETY: the trait's contract: AVX-512 is available.
@@ -115,21 +129,26 @@ mod x86 {
                     // SAFETY: the trait's contract: room for 16 floats.
                     unsafe { _mm512_storeu_ps(out, acc) }
                 }
+                #[inline(always)]
+                unsafe fn round(values: [f32; 16]) -> [u32; 8] {
+                    // SAFETY: the trait's contract; sixteen bf16 are eight words.
+                    unsafe { std::mem::transmute(round_16(values)) }
+                }
             }
         };
     }
-    avx512!(Avx512F32, |acc, v, s| _mm512_fmadd_ps(
+    avx512!(Avx512F32, false, |acc, v, s| _mm512_fmadd_ps(
         _mm512_castsi512_ps(v),
         _mm512_castsi512_ps(s),
         acc
     ));
-    avx512!(Avx512Wide, |acc, v, s| {
+    avx512!(Avx512Wide, true, |acc, v, s| {
         let mask = _mm512_set1_epi32(0xffff_0000u32 as i32);
         let high = |x| _mm512_castsi512_ps(_mm512_and_si512(x, mask));
         let low = |x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
         _mm512_fmadd_ps(low(v), low(s), _mm512_fmadd_ps(high(v), high(s), acc))
     });
-    avx512!(Avx512Bf16, |acc, v, s| _mm512_dpbf16_ps(
+    avx512!(Avx512Bf16, true, |acc, v, s| _mm512_dpbf16_ps(
         acc,
         std::mem::transmute::<__m512i, __m512bh>(v),
         std::mem::transmute::<__m512i, __m512bh>(s)
@@ -143,10 +162,11 @@ mod x86 {
     pub(crate) struct Avx2Wide;
 
     macro_rules! avx2 {
-        ($name:ty, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
+        ($name:ty, $pairs:literal, |$acc:ident, $v:ident, $s:ident| $step:expr) => {
             impl Dot for $name {
                 type Acc = [__m256; 2];
                 const REGISTERS: usize = 4;
+                const PAIRS: bool = $pairs;
                 #[inline(always)]
                 unsafe fn zero() -> [__m256; 2] {
                     // SAFETY: the trait's contract: AVX2 and FMA are available.
@@ -175,12 +195,12 @@ mod x86 {
             }
         };
     }
-    avx2!(Avx2F32, |acc, v, s| _mm256_fmadd_ps(
+    avx2!(Avx2F32, false, |acc, v, s| _mm256_fmadd_ps(
         _mm256_castsi256_ps(v),
         _mm256_castsi256_ps(s),
         acc
     ));
-    avx2!(Avx2Wide, |acc, v, s| {
+    avx2!(Avx2Wide, true, |acc, v, s| {
         let mask = _mm256_set1_epi32(0xffff_0000u32 as i32);
         let high = |x| _mm256_castsi256_ps(_mm256_and_si256(x, mask));
         let low = |x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));

@@ -19,6 +19,8 @@ mod tile;
 mod x86;
 
 pub(crate) use epilogue::{After, Out, OutData};
+#[cfg(target_arch = "x86_64")]
+pub(in crate::cpu) use x86::round_16;
 
 use half::bf16;
 

@@ -78,7 +78,7 @@ impl Dot for Avx512Dot {
 /// # Safety
 /// The processor must have AVX-512.
 #[inline(always)]
-unsafe fn round_16(y: [f32; LANES]) -> [bf16; LANES] {
+pub(in crate::cpu) unsafe fn round_16(y: [f32; LANES]) -> [bf16; LANES] {
     // SAFETY: the caller's promise; sixteen u16 are sixteen bf16.
     unsafe {
         let y = _mm512_loadu_ps(y.as_ptr());

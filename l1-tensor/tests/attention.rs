@@ -330,6 +330,48 @@ fn what_an_earlier_owner_left_in_a_tile_cannot_leak() {
 }
 
 #[test]
+fn clearing_the_end_of_a_tile_keeps_its_beginning() {
+    let rt = runtime(Isa::best(), 1);
+    for dtype in [DType::F32, DType::BF16] {
+        for keep in 0..=16 {
+            let mut case = Case::random(
+                AttentionShape { q_len: 1, kv_len: 16, q_heads: 1, kv_heads: 1, head_dim: 6 },
+                None,
+                keep as u64,
+            );
+            // Everything from `keep` on is poison, then cleared.
+            case.k[keep * 6..].fill(f32::NAN);
+            case.v[keep * 6..].fill(f32::NAN);
+            let attend = |case: &Case, clear: bool| {
+                let mut cache = KvCache::new(1, 1, 6, dtype).unwrap();
+                let written = if clear { 16 } else { keep };
+                let slots: Vec<i64> = (0..written as i64).collect();
+                let (k, v) = (case.kv(&case.k, 0, written), case.kv(&case.v, 0, written));
+                cache.write(&rt, &slots, k.view(), v.view()).unwrap();
+                if clear {
+                    cache.clear(0, keep).unwrap();
+                }
+                let mut scratch = AttentionScratch::new(&rt, 1, 16, 1, 1, 6).unwrap();
+                let q = Tensor::from_slice(&case.q, &[1, 1, 6]).unwrap();
+                let mut out = Tensor::zeros(&[1, 6], DType::F32, Device::Cpu).unwrap();
+                let sequences = Sequences {
+                    cu_seqlens_q: &[0, 1],
+                    seq_lens_kv: &[keep.max(1) as i32],
+                    tile_table: &[0],
+                    table_rows: &[0],
+                };
+                let (q, out_view) = (q.view(), out.view_mut());
+                let params = AttentionParams { scale: 1.0, window: None };
+                attention(&rt, q, &cache, sequences, params, &mut scratch, out_view).unwrap();
+                bits(&out.to_vec_f32().unwrap())
+            };
+            assert_eq!(attend(&case, true), attend(&case, false), "{dtype}, {keep} kept");
+        }
+    }
+    assert!(KvCache::new(1, 1, 6, DType::F32).unwrap().clear(1, 0).is_err(), "no such tile");
+}
+
+#[test]
 fn inputs_that_do_not_fit_are_typed_errors() {
     let rt = runtime(Isa::best(), 1);
     let mut cache = KvCache::new(2, 2, 4, DType::F32).unwrap();

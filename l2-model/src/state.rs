@@ -265,6 +265,12 @@ impl SequenceState for ContiguousState {
             return Err(BatchError::Malformed(why).into());
         }
         self.lens[slot] = len;
+        if !len.is_multiple_of(TILE) {
+            let tile = self.tiles[slot * self.tiles_per_slot + len / TILE];
+            for cache in self.layers.iter_mut().flatten() {
+                cache.clear(tile, len % TILE)?;
+            }
+        }
         Ok(())
     }
 

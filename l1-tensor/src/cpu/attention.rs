@@ -347,10 +347,9 @@ impl Gemm<'_> {
             let mut acc = [[S::zero(); C]; R];
             let q = self.q_words.add(r0 * self.steps);
             for w in 0..self.steps {
-                for r in 0..R {
-                    for c in 0..C {
-                        let q = q.add(r * self.steps + w);
-                        acc[r][c] = S::step(acc[r][c], k[c].add(w * TILE), q);
+                for (r, row) in acc.iter_mut().enumerate() {
+                    for (sums, k) in row.iter_mut().zip(k) {
+                        *sums = S::step(*sums, k.add(w * TILE), q.add(r * self.steps + w));
                     }
                 }
             }
@@ -462,13 +461,10 @@ impl WeightedSum<'_> {
             for t in 0..self.v.table.len() {
                 let v = self.v.at(t).add(c0 * 16);
                 for w in 0..self.steps {
-                    for r in 0..R {
-                        for c in 0..C {
-                            acc[r][c] = S::step(
-                                acc[r][c],
-                                v.add(w * self.padded + c * 16),
-                                weights.add(r * self.row_words + t * self.steps + w),
-                            );
+                    for (r, row) in acc.iter_mut().enumerate() {
+                        let weight = weights.add(r * self.row_words + t * self.steps + w);
+                        for (c, sums) in row.iter_mut().enumerate() {
+                            *sums = S::step(*sums, v.add(w * self.padded + c * 16), weight);
                         }
                     }
                 }

@@ -144,8 +144,40 @@ impl KvCache {
         Ok(())
     }
 
-    /// Copy the first `tokens` tokens' keys and values of the tiles `from` (in sequence order) of
-    /// `source` into this cache's tiles `to`. Whole tiles travel.
+    /// Forget places `from..16` of a tile. A sequence that was rolled back into the middle of a tile
+    /// leaves values there that no mask should have to meet: `0 * NaN` is NaN.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a tile beyond the pool.
+    pub fn clear(&mut self, tile: u32, from: usize) -> Result<()> {
+        const OP: &str = "kv_clear";
+        if tile as usize >= self.tiles {
+            let (what, index) = ("tile", i64::from(tile));
+            return Err(Error::OutOfRange { op: OP, what, index, limit: self.tiles });
+        }
+        let words = tile_elems(self.head_dim) * self.dtype.size() / 4;
+        let at = tile as usize * self.heads * words;
+        let per_word = 4 / self.dtype.size();
+        let padded = self.head_dim.next_multiple_of(16);
+        for h in 0..self.heads {
+            let start = at + h * words;
+            for keys in as_words_mut(&mut self.k)[start..start + words].chunks_exact_mut(TILE) {
+                keys[from.min(TILE)..].fill(0);
+            }
+            let v = &mut as_words_mut(&mut self.v)[start..start + words];
+            let whole = from.div_ceil(per_word);
+            if whole * per_word > from {
+                // The row of words shared by the last token that stays and the first that goes.
+                for word in &mut v[(whole - 1) * padded..whole * padded] {
+                    *word &= 0xffff;
+                }
+            }
+            v[whole * padded..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Copy the tiles `from` of `source` into this cache's tiles `to`, one by one.
     ///
     /// # Errors
     /// Caches of different geometry, or tiles beyond a pool.

@@ -3,6 +3,13 @@
 //!
 //! CUDA is loaded at run time: a build of Strata needs no toolkit, and the same binary runs on a
 //! machine with a GPU and on one without.
+//!
+//! ```
+//! match kernels::probe() {
+//!     Ok(cuda) => println!("{cuda}"),
+//!     Err(why) => println!("no CUDA: {why}"),
+//! }
+//! ```
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -76,6 +83,20 @@ fn probe_now() -> Result<Cuda, ProbeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_found_is_told_in_words() {
+        let found = |device_count| Cuda { device_count, driver_version: (13, 0) }.to_string();
+        assert_eq!(found(1), "1 CUDA device (driver CUDA 13.0)");
+        assert_eq!(found(8), "8 CUDA devices (driver CUDA 13.0)");
+    }
+
+    #[test]
+    fn every_reason_says_what_is_missing_or_what_to_check() {
+        assert!(ProbeError::NoDriver.to_string().contains("libcuda"));
+        assert!(ProbeError::DriverFails(999).to_string().contains("999"));
+        assert!(ProbeError::NoDevice.to_string().contains("CUDA_VISIBLE_DEVICES"));
+    }
 
     #[test]
     fn probing_never_panics_and_says_the_same_twice() {

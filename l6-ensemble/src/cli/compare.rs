@@ -14,7 +14,8 @@ use super::out;
 /// Compare every layer with a golden dump, and name the first that differs
 ///
 /// The dump is a safetensors file with the prompt (`tokens`) and hidden rows by name: embed, layers.0.attn,
-/// layers.0.mlp, layers.0.residual, .., final_norm, logits. Exit code 1 when one is beyond the tolerance.
+/// layers.0.mlp, layers.0.residual, .., final_norm, logits. Exit code 1 when one is beyond the tolerance. Here
+/// `--precision auto` means f32: rounding would only blur what is looked for.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
     #[command(flatten)]
@@ -25,7 +26,6 @@ pub struct CompareArgs {
     /// Largest error allowed, relative to the tap's largest value [default: 2e-3 in f32, 5e-2 in bf16]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     tolerance: Option<f32>,
-    /// Here --precision auto means f32: rounding would only blur what is looked for
     #[command(flatten)]
     runtime: RuntimeArgs,
 }

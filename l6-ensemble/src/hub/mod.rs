@@ -118,6 +118,10 @@ fn local(path: PathBuf) -> Result<ModelSource, HubError> {
             }),
         };
     }
+    // Opening a named pipe would wait for its writer, and a model is mapped into memory, which no pipe can be.
+    if fs::metadata(&path).is_ok_and(|m| !m.is_file()) {
+        return Err(HubError::NotAModelFile { path });
+    }
     // A file in a cache may have lost its extension, and a wrong file may have kept one: the bytes decide.
     let mut magic = Vec::new();
     File::open(&path)

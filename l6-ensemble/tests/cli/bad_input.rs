@@ -229,6 +229,17 @@ fn a_file_that_cannot_be_read() {
 }
 
 #[test]
+#[cfg(unix)]
+fn pipes_and_devices_are_no_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = arg(dir.path().join("model.gguf"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe.as_str(), "/dev/null", "/dev/zero"] {
+        fails(&["generate", "-m", path, "x"], "is not a GGUF file");
+    }
+}
+
+#[test]
 fn messages_that_are_no_conversation() {
     let model = fixture("tiny-mistral");
     let render = |json: &str| {

@@ -31,6 +31,14 @@ pub fn cargo(subcommand: &str) -> Command {
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.current_dir(root());
+    // What `cargo run` tells us about this package is nobody else's business. Some build scripts
+    // (ring's) watch these variables, and would build again after every change of caller.
+    for (name, _) in std::env::vars_os() {
+        let of_this_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+        if of_this_package.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -15,6 +15,7 @@
 //! Slot `16 t + i` is place `i` of tile `t`. Which tiles belong to a sequence, in which order, is
 //! its owner's business: a contiguous cache hands out runs of tiles, a paged one any tiles at all.
 
+use crate::cpu::lanes::{dispatch, round_bf16};
 use crate::{DType, Device, Error, Result, Runtime, Tensor, TensorRef};
 
 /// Tokens in a tile.
@@ -112,7 +113,7 @@ impl KvCache {
         let (ks, vs) = (k.strided::<f32>(OP)?, v.strided::<f32>(OP)?);
         let (kst, vst) = (*k.layout(), *v.layout());
         let (heads, dim, elems) = (self.heads, self.head_dim, tile_elems(self.head_dim));
-        let dst = Dst { dtype: self.dtype, dim, elems };
+        let (isa, bf16) = (rt.isa(), self.dtype == DType::BF16);
         let k_out = SendPtr(as_words_mut(&mut self.k).as_mut_ptr());
         let v_out = SendPtr(as_words_mut(&mut self.v).as_mut_ptr());
         let words = elems * self.dtype.size() / 4;
@@ -132,7 +133,7 @@ impl KvCache {
                     let v_row = std::slice::from_raw_parts(row(vs, &vst), dim);
                     let k_tile = std::slice::from_raw_parts_mut(k_out.0.add(at), words);
                     let v_tile = std::slice::from_raw_parts_mut(v_out.0.add(at), words);
-                    dst.store(k_tile, v_tile, slot % TILE, k_row, v_row);
+                    store_token(isa, bf16, k_tile, v_tile, slot % TILE, k_row, v_row);
                 }
             }
         };
@@ -232,38 +233,43 @@ fn as_words_mut(t: &mut Tensor) -> &mut [u32] {
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / 4) }
 }
 
-struct Dst {
-    dtype: DType,
-    dim: usize,
-    elems: usize,
-}
-
-impl Dst {
-    /// Put one token's key and value into place `i` of its tile.
-    fn store(&self, k_tile: &mut [u32], v_tile: &mut [u32], i: usize, k: &[f32], v: &[f32]) {
+dispatch! {
+    /// Put one token's key and value of one head into place `i` of its tile.
+    fn store_token<const FMA: bool>(
+        bf16: bool,
+        k_tile: &mut [u32],
+        v_tile: &mut [u32],
+        i: usize,
+        k: &[f32],
+        v: &[f32],
+    ) {
         if i == 0 {
             k_tile.fill(0);
             v_tile.fill(0);
         }
-        let padded = self.elems / TILE;
-        match self.dtype {
-            DType::F32 => {
-                for d in 0..self.dim {
-                    k_tile[d * TILE + i] = k[d].to_bits();
-                    v_tile[i * padded + d] = v[d].to_bits();
-                }
+        let padded = k.len().next_multiple_of(16);
+        if !bf16 {
+            for (w, x) in k.iter().enumerate() {
+                k_tile[w * TILE + i] = x.to_bits();
             }
-            _ => {
-                let bits = |x: f32| u32::from(half::bf16::from_f32(x).to_bits());
-                for (w, pair) in k.chunks(2).enumerate() {
-                    let high = pair.get(1).map_or(0, |x| bits(*x));
-                    k_tile[w * TILE + i] = bits(pair[0]) | high << 16;
-                }
-                let shift = 16 * (i % 2);
-                for (word, x) in v_tile[(i / 2) * padded..].iter_mut().zip(v) {
-                    *word = *word & !(0xffff << shift) | bits(*x) << shift;
-                }
+            for (word, x) in v_tile[i * padded..].iter_mut().zip(v) {
+                *word = x.to_bits();
             }
+            return;
+        }
+        // Round sixteen at a time, then scatter: the rounding is a vector, the scatter cannot be.
+        for (part, k) in k.chunks(16).enumerate() {
+            let mut bits = [0u32; 16];
+            for (b, x) in bits.iter_mut().zip(k) {
+                *b = u32::from(round_bf16(*x).to_bits());
+            }
+            for (w, pair) in bits.as_chunks::<2>().0.iter().enumerate().take(k.len().div_ceil(2)) {
+                k_tile[(part * 8 + w) * TILE + i] = pair[0] | pair[1] << 16;
+            }
+        }
+        let shift = 16 * (i % 2) as u32;
+        for (word, x) in v_tile[(i / 2) * padded..].iter_mut().zip(v) {
+            *word = *word & !(0xffff << shift) | u32::from(round_bf16(*x).to_bits()) << shift;
         }
     }
 }

@@ -202,6 +202,10 @@ fn shape(path: &str, expected: &str, found: Option<&Value>) -> ChatTemplateError
     }
 }
 
+/// Steps a rendering may take: thousands of messages need a fraction of this, and a template that
+/// came with somebody's model cannot loop for ever.
+const FUEL: u64 = 10_000_000;
+
 /// A compiled chat template. Immutable and `Sync`.
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -251,6 +255,7 @@ impl ChatTemplate {
                 .map_err(|e| syntax(&e))?,
         );
         environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(python::method);
         environment.set_formatter(|out, _, value| python::print(out, value));
         environment.add_filter("tojson", python::tojson);

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
     /// A prompt that leaves no room for an answer.
-    #[error("the prompt has {tokens} tokens, but this model's context holds {context}: shorten it")]
+    #[error("the prompt has {tokens} tokens, but the context holds {context}: shorten it")]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,

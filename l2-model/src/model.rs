@@ -81,6 +81,17 @@ impl ModelFiles {
     pub fn decoder(&self, rt: &Runtime) -> Result<Decoder> {
         Decoder::load(rt, &self.checkpoint, self.config.clone())
     }
+
+    /// Read weights and tokenizer side by side: the tokenizer needs one thread and about as long.
+    /// Each has a result of its own, because a model without a tokenizer still runs on ids.
+    pub fn decoder_and_tokenizer(&self, rt: &Runtime) -> (Result<Decoder>, Result<Tokenizer>) {
+        std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| self.tokenizer());
+            let decoder = self.decoder(rt);
+            let tokenizer = tokenizer.join();
+            (decoder, tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    }
 }
 
 /// A model ready to run: decoder, tokenizer, and when to stop.
@@ -94,22 +105,14 @@ pub struct Model {
 }
 
 impl Model {
-    /// Load everything. The tokenizer is built beside the weights: it needs one thread and about
-    /// as long.
+    /// Load everything.
     ///
     /// # Errors
     /// What files, tokenizer and decoder report.
     pub fn load(path: &Path, rt: &Runtime) -> Result<Self> {
         let files = ModelFiles::open(path)?;
-        let (decoder, tokenizer) = std::thread::scope(|s| {
-            let tokenizer = s.spawn(|| files.tokenizer());
-            let decoder = files.decoder(rt);
-            let tokenizer =
-                tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (decoder, tokenizer)
-        });
-        let stop_tokens = files.stop_tokens;
-        Ok(Self { decoder: decoder?, tokenizer: tokenizer?, stop_tokens })
+        let (decoder, tokenizer) = files.decoder_and_tokenizer(rt);
+        Ok(Self { decoder: decoder?, tokenizer: tokenizer?, stop_tokens: files.stop_tokens })
     }
 
     /// The model's chat template; `None` if it has none.

@@ -268,3 +268,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_template_that_would_run_for_hours_is_stopped() {
+    let source = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::new(source, None, None).unwrap();
+    let error = template.render(&[Message::new("user", "x")], true, &Map::new()).unwrap_err();
+    assert!(matches!(error, ChatTemplateError::Render { .. }), "{error}");
+}

@@ -26,8 +26,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Finds the model, fetching it if it must, and reads it. Tokenizer and weights are read side by side: the
-    /// first takes one thread and about as long as the second.
+    /// Finds the model, fetching it if it must, and reads it.
     ///
     /// # Errors
     /// What device, hub, checkpoint and config report.
@@ -37,12 +36,7 @@ impl Loaded {
         let source = hub::resolve(&model.model, &context.hub())?;
         let started = Instant::now();
         let files = ModelFiles::open(source.path())?;
-        let (decoder, tokenizer) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| files.tokenizer());
-            let decoder = files.decoder(&rt);
-            let joined = tokenizer.join();
-            (decoder, joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
+        let (decoder, tokenizer) = files.decoder_and_tokenizer(&rt);
         let decoder = decoder?;
         let took = started.elapsed();
         let stop_tokens = files.stop_tokens().to_vec();

@@ -101,7 +101,7 @@ fn prompts_that_cannot_be_run() {
     let beyond = format!("{full},1");
     for command in [&["generate", "-n", "0"][..], &["logits"], &["logits", "--all", "--json"]] {
         let args = [command, &["-m", model, "--tokens", &beyond]].concat();
-        fails(&args, "513 tokens, but this model's context holds 512");
+        fails(&args, "513 tokens, but the context holds 512");
     }
     assert_eq!(strata(["logits", "-m", model, "--tokens", &full, "--json"]).code, 0);
     let words = "word ".repeat(600);

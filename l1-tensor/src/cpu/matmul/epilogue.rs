@@ -6,7 +6,7 @@ use crate::ops::{gelu_erf, gelu_tanh, silu};
 use crate::weight::{PANEL, RowOrder};
 
 use super::Job;
-use super::tile::{Dot, LANES};
+use super::tile::{Dot, LANES, prefetch};
 
 /// What to do with `y = sum + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +95,24 @@ pub(super) unsafe fn finish<const FMA: bool, D: Dot>(
     }
 }
 
+/// Ask for the lines of the output that a tile is about to write. A tile multiplies for a
+/// microsecond and then stores all at once: without this it would wait for every line it stores to
+/// (a seventh of the whole time, measured on Zen 5).
+#[inline(always)]
+pub(super) fn fetch_output<X>(job: &Job<'_, X>, row: usize, rows: usize, panel: usize) {
+    let width = if job.after.folds() { LANES } else { PANEL };
+    for row in row..row + rows {
+        let at = row * job.out.stride + panel * width;
+        match job.out.data {
+            OutData::F32(p) => {
+                prefetch(p.wrapping_add(at).cast());
+                prefetch(p.wrapping_add(at + width - LANES).cast());
+            }
+            OutData::Bf16(p) => prefetch(p.wrapping_add(at).cast()),
+        }
+    }
+}
+
 /// `f` of each gate and up. A plain loop over sixteen: this is the form the compiler turns into
 /// one vector.
 #[inline(always)]
@@ -108,7 +126,7 @@ fn fold(gate: [f32; LANES], up: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f
 
 #[inline(always)]
 fn lanes(v: &[f32]) -> [f32; LANES] {
-    std::array::from_fn(|i| v[i])
+    v.as_chunks().0[0]
 }
 
 #[inline(always)]
@@ -141,8 +159,12 @@ unsafe fn write<D: Dot>(job: &Job<'_, D::X>, row: usize, col: usize, len: usize,
             // SAFETY: the caller's promise.
             let out = unsafe { std::slice::from_raw_parts_mut(p.add(at), len) };
             match out.as_chunks_mut::<LANES>() {
-                ([whole], []) => combine(job.after, whole, &y),
-                _ => combine(job.after, out, &y),
+                ([whole], []) => *whole = combine(job.after, *whole, y),
+                _ => {
+                    let mut padded = [0.0; LANES];
+                    padded[..len].copy_from_slice(out);
+                    out.copy_from_slice(&combine(job.after, padded, y)[..len]);
+                }
             }
         }
         OutData::Bf16(p) => {
@@ -156,12 +178,23 @@ unsafe fn write<D: Dot>(job: &Job<'_, D::X>, row: usize, col: usize, len: usize,
     }
 }
 
+/// What comes to stand where `old` stood. Arrays by value and a plain loop, as in [`fold`]: with
+/// slices the compiler falls back to single elements, and storing costs more than a gate does.
 #[inline(always)]
-fn combine(after: After, out: &mut [f32], y: &[f32; LANES]) {
-    let pairs = out.iter_mut().zip(y);
+fn combine(after: After, old: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
+    let mut out = y;
     match after {
-        After::Add => pairs.for_each(|(out, y)| *out += y),
-        After::AddScaled(factor) => pairs.for_each(|(out, y)| *out += factor * y),
-        _ => pairs.for_each(|(out, y)| *out = *y),
+        After::Add => {
+            for i in 0..LANES {
+                out[i] = old[i] + y[i];
+            }
+        }
+        After::AddScaled(factor) => {
+            for i in 0..LANES {
+                out[i] = old[i] + factor * y[i];
+            }
+        }
+        _ => {}
     }
+    out
 }

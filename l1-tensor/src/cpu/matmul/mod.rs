@@ -27,7 +27,7 @@ use half::bf16;
 use crate::cpu::{Isa, ThreadPool};
 use crate::weight::{Line, PANEL, PackedBf16, RowOrder};
 
-use epilogue::finish;
+use epilogue::{fetch_output, finish};
 use portable::Portable;
 use tile::{Dot, MAX_ROWS, Sums, Tile, run_tile};
 #[cfg(target_arch = "x86_64")]
@@ -165,8 +165,8 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
     let few = |most: usize| (panels / (8 * threads)).clamp(1, most);
     match rows {
         0..=1 => (few(4), 1),
-        2..=128 => (few(3), 128),
-        _ => (6, 128),
+        2..=128 => (few(1), 128),
+        _ => (few(6).max(2), 128),
     }
 }
 
@@ -184,14 +184,15 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
     let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
     // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
     let tiles = rows.len().div_ceil(D::ROWS);
-    for panel in panels {
-        let mut at = rows.start;
-        for tile in 0..tiles {
-            let height = (rows.end - at).div_ceil(tiles - tile);
+    let mut at = rows.start;
+    for tile in 0..tiles {
+        let height = (rows.end - at).div_ceil(tiles - tile);
+        // The tile's rows stay in the first level of the cache, the panels pass by.
+        for panel in panels.clone() {
             // SAFETY: the caller's promise; rows and panel are within the matrices.
             unsafe { step::<D>(job, at, height, panel, &mut sums) };
-            at += height;
         }
+        at += height;
     }
 }
 
@@ -224,6 +225,7 @@ unsafe fn step<D: Dot>(
             panel: &job.lines[panel * job.panel_lines..][..job.panel_lines],
             ahead,
         };
+        fetch_output(job, row, rows, panel);
         run_tile::<D>(rows, &tile, sums);
         for (m, sums) in sums.0[..rows].iter().enumerate() {
             if D::FMA {

@@ -1,38 +1,15 @@
 //! A steady step allocates nothing: one decoder layer and the end of a model, counted by an
 //! allocator that counts.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use counting::fewest_allocations;
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::*;
 use l1_tensor::{DType, Device, Error, PackedBf16, Result, RowOrder, Runtime, Tensor, Weight};
 use support::{noise, runtime};
-
-/// The system's allocator, counting.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator. `alloc_zeroed` and
-// `realloc` keep their default form, which goes through `alloc`.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const HIDDEN: usize = 96;
 const HEADS: usize = 4;
@@ -184,15 +161,11 @@ fn a_steady_step_allocates_nothing_on_any_number_of_threads() {
                 let mut model = Model::new(&rt, t).unwrap();
                 model.step(&rt).unwrap();
                 let first = model.best;
-                // The best of a few: the counter also sees threads that are just starting, and
-                // the test harness. A step that allocates does so every time.
-                let made = (0..5).map(|_| {
-                    let before = ALLOCATIONS.load(Ordering::SeqCst);
+                let made = fewest_allocations(5, || {
                     model.step(&rt).unwrap();
                     model.step(&rt).unwrap();
-                    ALLOCATIONS.load(Ordering::SeqCst) - before
                 });
-                assert_eq!(made.min(), Some(0), "{t} tokens on {rt}");
+                assert_eq!(made, 0, "{t} tokens on {rt}");
                 assert_eq!(model.best, first, "the same step has the same result");
             }
         }

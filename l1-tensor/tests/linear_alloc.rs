@@ -1,35 +1,14 @@
 //! A steady step allocates nothing: counted, by an allocator that counts.
 
+#[path = "support/counting.rs"]
+mod counting;
 mod linear_common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use counting::fewest_allocations;
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::{Epilogue, embedding, gather_rows, linear, linear_low_rank};
 use l1_tensor::{DType, LowRank, RowOrder};
 use linear_common::{activations, numbers, runtime, weight, zeros};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn steady_calls_allocate_nothing() {
@@ -60,14 +39,8 @@ fn steady_calls_allocate_nothing() {
                     gather_rows(&rt, x.view(), &ids, picked.view_mut()).unwrap();
                 };
                 step();
-                // The best of a few: the counter also sees threads that are just starting, and
-                // the test harness. A step that allocates does so every time.
-                let counted = (0..5).map(|_| {
-                    let before = ALLOCATIONS.load(Ordering::Relaxed);
-                    step();
-                    ALLOCATIONS.load(Ordering::Relaxed) - before
-                });
-                assert_eq!(counted.min(), Some(0), "{isa} {dtype}, {t} rows");
+                let made = fewest_allocations(5, step);
+                assert_eq!(made, 0, "{isa} {dtype}, {t} rows");
             }
         }
     }

@@ -1,33 +1,14 @@
 //! What a pool costs in a steady state: no allocation in a run, no CPU time while there is none.
 //! One test in this file, since both are counted for the whole process.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "support/counting.rs"]
+mod counting;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use counting::fewest_allocations;
 use l1_tensor::cpu::ThreadPool;
-
-/// The system's allocator, counting.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one asked for.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 fn toil(nanoseconds: u64) {
     let start = Instant::now();
@@ -52,10 +33,7 @@ fn a_run_allocates_nothing_and_an_idle_pool_sleeps() {
     run(&crowded);
     std::thread::sleep(Duration::from_millis(50)); // Threads allocate while they start.
 
-    // The best of a few: on a busy machine a thread may start late, and the test harness has one
-    // of its own. A run that allocates does so every time.
-    let made = (0..3).map(|_| {
-        let before = ALLOCATIONS.load(Ordering::SeqCst);
+    let made = fewest_allocations(3, || {
         for round in 0..200 {
             run(&pool);
             if round % 10 == 0 {
@@ -64,9 +42,8 @@ fn a_run_allocates_nothing_and_an_idle_pool_sleeps() {
                 std::thread::sleep(Duration::from_micros(300));
             }
         }
-        ALLOCATIONS.load(Ordering::SeqCst) - before
     });
-    assert_eq!(made.min(), Some(0));
+    assert_eq!(made, 0);
     assert_eq!(counted.load(Ordering::Relaxed), 16 * (2 + 3 * (200 + 20)));
 
     #[cfg(target_os = "linux")]

@@ -79,8 +79,8 @@ fn a_scaled_branch_is_multiplied_before_it_joins_the_stream() {
     let taps = [Tap::Embed, Tap::Attn(0), Tap::Mlp(0), Tap::Residual(0)];
     let halved = changed("tiny-llama", |c| c.layers[0].branches[0].scale = 0.5);
     let t = tapped(&halved, &taps);
-    for i in 0..t[0].len() {
-        assert_eq!(t[3][i], t[0][i] + 0.5 * t[1][i] + t[2][i]);
+    for (i, sum) in t[3].iter().enumerate() {
+        assert_eq!(*sum, t[0][i] + 0.5 * t[1][i] + t[2][i]);
     }
 }
 

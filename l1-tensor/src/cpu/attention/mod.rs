@@ -1,6 +1,12 @@
 //! The attention kernel: scores, softmax, weighted sum, for one KV head and a few queries.
 
+mod scores;
+mod weighted_sum;
+
 use std::ops::Range;
+
+use scores::Gemm;
+use weighted_sum::WeightedSum;
 
 use super::simd::{self, Dot};
 use super::{Isa, lanes};
@@ -273,97 +279,6 @@ fn to_words<S: Dot>(q: &[f32], words: &mut [u32]) {
     }
 }
 
-/// `scores[r][16 t + i] = dot(q[r], key i of tile t)`, one accumulator per score.
-struct Gemm<'a> {
-    q_words: *const u32,
-    steps: usize,
-    rows: usize,
-    k: Tiles<'a>,
-    scores: *mut f32,
-    row_len: usize,
-}
-
-impl Gemm<'_> {
-    /// # Safety
-    /// The pointers cover the sizes; `S` can run.
-    #[inline(always)]
-    unsafe fn run<S: Dot>(&self) {
-        let tiles = self.k.table.len();
-        let mut t = 0;
-        // SAFETY: passed on from the caller; blocks partition rows and tiles.
-        unsafe {
-            if S::REGISTERS >= 24 {
-                while self.rows <= 4 && t + 4 <= tiles {
-                    self.rows::<S, 4>(t);
-                    t += 4;
-                }
-                while t + 2 <= tiles {
-                    self.rows::<S, 2>(t);
-                    t += 2;
-                }
-            }
-            while t < tiles {
-                self.rows::<S, 1>(t);
-                t += 1;
-            }
-        }
-    }
-
-    /// All rows against `C` tiles, in the largest row blocks the registers hold.
-    ///
-    /// # Safety
-    /// As [`Gemm::run`].
-    #[inline(always)]
-    unsafe fn rows<S: Dot, const C: usize>(&self, t: usize) {
-        let wide = C <= 2 && S::REGISTERS >= 24;
-        let mut r = 0;
-        // SAFETY: passed on from the caller; `r` stays below `rows`.
-        unsafe {
-            while r < self.rows {
-                let left = self.rows - r;
-                r += if wide && left >= 12 {
-                    self.block::<S, 12, C>(r, t)
-                } else if wide && left >= 6 {
-                    self.block::<S, 6, C>(r, t)
-                } else if left >= 3 {
-                    self.block::<S, 3, C>(r, t)
-                } else {
-                    self.block::<S, 1, C>(r, t)
-                };
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Gemm::run`].
-    #[inline(always)]
-    unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, t: usize) -> usize {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            let mut k = [self.k.at(t); C];
-            for (c, k) in k.iter_mut().enumerate() {
-                *k = self.k.at(t + c);
-            }
-            let mut acc = [[S::zero(); C]; R];
-            let q = self.q_words.add(r0 * self.steps);
-            for w in 0..self.steps {
-                for (r, row) in acc.iter_mut().enumerate() {
-                    for (sums, k) in row.iter_mut().zip(k) {
-                        *sums = S::step(*sums, k.add(w * TILE), q.add(r * self.steps + w));
-                    }
-                }
-            }
-            for (r, row) in acc.into_iter().enumerate() {
-                for (c, sums) in row.into_iter().enumerate() {
-                    let at = (r0 + r) * self.row_len + (t + c) * TILE;
-                    S::store(sums, self.scores.add(at));
-                }
-            }
-        }
-        R
-    }
-}
-
 /// Turn a row of scores into unnormalised weights and return their sum. Only `keys` count, the
 /// rest become 0. Lane `j % 16` sums key `j`, then the lanes are folded: an order that the key
 /// indices fix (rows start at a tile in every call). For bf16 the weights are rounded in place,
@@ -400,108 +315,6 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
         }
     }
     sum
-}
-
-/// `out[r] = inverse[r] * sum over keys of weight[r][key] * v[key]`.
-struct WeightedSum<'a> {
-    weights: *const u32,
-    row_words: usize,
-    rows: usize,
-    /// Words of weights per tile, rows of words per value tile.
-    steps: usize,
-    padded: usize,
-    v: Tiles<'a>,
-    inverse: &'a [f32; MAX_ROWS],
-    job: &'a Job<'a>,
-    head: usize,
-    heads: usize,
-    token0: usize,
-}
-
-impl WeightedSum<'_> {
-    /// # Safety
-    /// The pointers cover the sizes; the output rows belong to this item; `S` can run.
-    #[inline(always)]
-    unsafe fn run<S: Dot>(&self) {
-        let chunks = self.padded / 16;
-        let wide = S::REGISTERS >= 24;
-        let mut r = 0;
-        // SAFETY: passed on from the caller; blocks partition rows and chunks.
-        unsafe {
-            while r < self.rows {
-                let taken = match self.rows - r {
-                    6.. if wide => 6,
-                    3.. => 3,
-                    _ => 1,
-                };
-                let mut c = 0;
-                while c < chunks {
-                    c += match (taken, wide && c + 4 <= chunks) {
-                        (6, true) => self.block::<S, 6, 4>(r, c),
-                        (6, false) => self.block::<S, 6, 1>(r, c),
-                        (3, true) => self.block::<S, 3, 4>(r, c),
-                        (3, false) => self.block::<S, 3, 1>(r, c),
-                        (_, true) => self.block::<S, 1, 4>(r, c),
-                        (_, false) => self.block::<S, 1, 1>(r, c),
-                    };
-                }
-                r += taken;
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`WeightedSum::run`].
-    #[inline(always)]
-    unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, c0: usize) -> usize {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            let mut acc = [[S::zero(); C]; R];
-            let weights = self.weights.add(r0 * self.row_words);
-            for t in 0..self.v.table.len() {
-                let v = self.v.at(t).add(c0 * 16);
-                for w in 0..self.steps {
-                    for (r, row) in acc.iter_mut().enumerate() {
-                        let weight = weights.add(r * self.row_words + t * self.steps + w);
-                        for (c, sums) in row.iter_mut().enumerate() {
-                            *sums = S::step(*sums, v.add(w * self.padded + c * 16), weight);
-                        }
-                    }
-                }
-            }
-            for (r, row) in acc.into_iter().enumerate() {
-                for (c, sums) in row.into_iter().enumerate() {
-                    let mut values = [0.0; 16];
-                    S::store(sums, values.as_mut_ptr());
-                    self.write::<S>(r0 + r, c0 + c, values);
-                }
-            }
-        }
-        C
-    }
-
-    /// Put 16 elements of a head (fewer at its end) where they belong.
-    ///
-    /// # Safety
-    /// As [`WeightedSum::run`].
-    #[inline(always)]
-    unsafe fn write<S: Dot>(&self, r: usize, chunk: usize, values: [f32; 16]) {
-        let Job { dim, out, out_stride, .. } = *self.job;
-        let token = self.token0 + r / self.heads;
-        let at = token * out_stride + (self.head + r % self.heads) * dim + chunk * 16;
-        let n = (dim - chunk * 16).min(16);
-        let values = values.map(|x| x * self.inverse[r]);
-        // SAFETY: passed on from the caller: `at..at + n` lies in this item's rows.
-        unsafe {
-            match out {
-                Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
-                Out::Bf16(p) => {
-                    let words = S::round(values);
-                    p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);
-                }
-            }
-        }
-    }
 }
 
 /// # Safety

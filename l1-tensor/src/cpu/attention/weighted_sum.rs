@@ -1,0 +1,106 @@
+//! Weights times values.
+
+use super::{Job, MAX_ROWS, Out, Tiles};
+use crate::cpu::simd::Dot;
+
+/// `out[r] = inverse[r] * sum over keys of weight[r][key] * v[key]`.
+pub(super) struct WeightedSum<'a> {
+    pub(super) weights: *const u32,
+    pub(super) row_words: usize,
+    pub(super) rows: usize,
+    /// Words of weights per tile, rows of words per value tile.
+    pub(super) steps: usize,
+    pub(super) padded: usize,
+    pub(super) v: Tiles<'a>,
+    pub(super) inverse: &'a [f32; MAX_ROWS],
+    pub(super) job: &'a Job<'a>,
+    pub(super) head: usize,
+    pub(super) heads: usize,
+    pub(super) token0: usize,
+}
+
+impl WeightedSum<'_> {
+    /// # Safety
+    /// The pointers cover the sizes; the output rows belong to this item; `S` can run.
+    #[inline(always)]
+    pub(super) unsafe fn run<S: Dot>(&self) {
+        let chunks = self.padded / 16;
+        let wide = S::REGISTERS >= 24;
+        let mut r = 0;
+        // SAFETY: passed on from the caller; blocks partition rows and chunks.
+        unsafe {
+            while r < self.rows {
+                let taken = match self.rows - r {
+                    6.. if wide => 6,
+                    3.. => 3,
+                    _ => 1,
+                };
+                let mut c = 0;
+                while c < chunks {
+                    c += match (taken, wide && c + 4 <= chunks) {
+                        (6, true) => self.block::<S, 6, 4>(r, c),
+                        (6, false) => self.block::<S, 6, 1>(r, c),
+                        (3, true) => self.block::<S, 3, 4>(r, c),
+                        (3, false) => self.block::<S, 3, 1>(r, c),
+                        (_, true) => self.block::<S, 1, 4>(r, c),
+                        (_, false) => self.block::<S, 1, 1>(r, c),
+                    };
+                }
+                r += taken;
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`WeightedSum::run`].
+    #[inline(always)]
+    unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, c0: usize) -> usize {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let mut acc = [[S::zero(); C]; R];
+            let weights = self.weights.add(r0 * self.row_words);
+            for t in 0..self.v.table.len() {
+                let v = self.v.at(t).add(c0 * 16);
+                for w in 0..self.steps {
+                    for (r, row) in acc.iter_mut().enumerate() {
+                        let weight = weights.add(r * self.row_words + t * self.steps + w);
+                        for (c, sums) in row.iter_mut().enumerate() {
+                            *sums = S::step(*sums, v.add(w * self.padded + c * 16), weight);
+                        }
+                    }
+                }
+            }
+            for (r, row) in acc.into_iter().enumerate() {
+                for (c, sums) in row.into_iter().enumerate() {
+                    let mut values = [0.0; 16];
+                    S::store(sums, values.as_mut_ptr());
+                    self.write::<S>(r0 + r, c0 + c, values);
+                }
+            }
+        }
+        C
+    }
+
+    /// Put 16 elements of a head (fewer at its end) where they belong.
+    ///
+    /// # Safety
+    /// As [`WeightedSum::run`].
+    #[inline(always)]
+    unsafe fn write<S: Dot>(&self, r: usize, chunk: usize, values: [f32; 16]) {
+        let Job { dim, out, out_stride, .. } = *self.job;
+        let token = self.token0 + r / self.heads;
+        let at = token * out_stride + (self.head + r % self.heads) * dim + chunk * 16;
+        let n = (dim - chunk * 16).min(16);
+        let values = values.map(|x| x * self.inverse[r]);
+        // SAFETY: passed on from the caller: `at..at + n` lies in this item's rows.
+        unsafe {
+            match out {
+                Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
+                Out::Bf16(p) => {
+                    let words = S::round(values);
+                    p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);
+                }
+            }
+        }
+    }
+}

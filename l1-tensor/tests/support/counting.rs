@@ -1,0 +1,38 @@
+//! The system's allocator, counting. A test file that includes this runs on it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on unchanged to the system's allocator. `alloc_zeroed` and
+// `realloc` keep their default form, which goes through `alloc`.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The fewest allocations of `rounds` rounds of `work`. The counter sees the whole process: on a
+/// busy machine a thread may start late, and the test harness has one of its own. Work that
+/// allocates does so every time.
+pub fn fewest_allocations(rounds: usize, mut work: impl FnMut()) -> usize {
+    let one = |_| {
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        work();
+        ALLOCATIONS.load(Ordering::SeqCst) - before
+    };
+    (0..rounds).map(one).min().unwrap_or(0)
+}

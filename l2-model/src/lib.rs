@@ -1,7 +1,7 @@
 //! Floor 2 of Strata: a checkpoint becomes a model.
 //!
 //! * [`checkpoint`]: weights, from GGUF files and safetensors directories;
-//! * [`tokenizer`] and [`chat_template`]: text to token ids and back;
+//! * [`tokenizer`] and [`mod@chat_template`]: text to token ids and back;
 //! * [`ModelConfig`]: what a model is, said as data;
 //! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
 //! * [`SequenceState`]: the seam behind which keys and values are kept;

@@ -189,7 +189,7 @@ impl Tokenizer {
         &self.affixes.before
     }
 
-    /// The source of the chat template, if the checkpoint has one; see [`crate::chat_template`].
+    /// The source of the chat template, if the checkpoint has one; see [`mod@crate::chat_template`].
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template_named("default")
     }

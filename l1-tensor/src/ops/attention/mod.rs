@@ -179,7 +179,7 @@ fn check_sequences(s: &Sequences, tokens: usize, cache: &KvCache, max_kv: usize)
     Ok(())
 }
 
-/// Sizes of one sequence's attention, for [`reference`].
+/// Sizes of one sequence's attention, for [`reference()`].
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
     /// Queries: the last `q_len` of the sequence's tokens.

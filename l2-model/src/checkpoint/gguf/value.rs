@@ -79,7 +79,7 @@ pub enum Value<'a> {
     I32(i32),
     F32(f32),
     Bool(bool),
-    /// Promised to be UTF-8 by the format; checked by [`Metadata::str`] and its kin.
+    /// Promised to be UTF-8 by the format; checked by [`Metadata::str`](super::Metadata::str) and its kin.
     String(&'a [u8]),
     Array(Array<'a>),
     U64(u64),

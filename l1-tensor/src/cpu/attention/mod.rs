@@ -8,6 +8,7 @@ use std::ops::Range;
 use scores::Gemm;
 use weighted_sum::WeightedSum;
 
+use super::matmul::prefetch;
 use super::simd::{self, Dot};
 use super::{Isa, lanes};
 use crate::ops::{AttentionParams, AttentionScratch, Sequences, TILE};
@@ -211,7 +212,8 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
     }
     // SAFETY: tiles were checked to lie in the pool; the areas hold `rows` rows of `row_len`.
     unsafe {
-        let gemm = Gemm { q_words, steps, rows, scores, row_len, k: tiles_of(job.k) };
+        let gemm =
+            Gemm { q_words, steps, rows, scores, row_len, k: tiles_of(job.k), v: tiles_of(job.v) };
         gemm.run::<S>();
     }
     for r in 0..rows {
@@ -250,6 +252,16 @@ struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
+    /// Ask memory for tile `t`, if there is one.
+    #[inline(always)]
+    fn prefetch(&self, t: usize) {
+        let Some(tile) = self.table.get(t) else { return };
+        let start = (*tile as usize * self.heads + self.head) * self.words;
+        for word in (0..self.words).step_by(16) {
+            prefetch(self.pool.wrapping_add(start + word).cast());
+        }
+    }
+
     /// Where tile `t` begins.
     ///
     /// # Safety

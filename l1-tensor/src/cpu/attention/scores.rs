@@ -10,6 +10,8 @@ pub(super) struct Gemm<'a> {
     pub(super) steps: usize,
     pub(super) rows: usize,
     pub(super) k: Tiles<'a>,
+    /// The values that will be asked for next.
+    pub(super) v: Tiles<'a>,
     pub(super) scores: *mut f32,
     pub(super) row_len: usize,
 }
@@ -25,6 +27,13 @@ impl Gemm<'_> {
         unsafe {
             if S::REGISTERS >= 24 {
                 while self.rows <= 4 && t + 4 <= tiles {
+                    // Few rows wait for memory, not for arithmetic. Tiles of one head lie apart,
+                    // too short for the processor to see a stream: ask for the keys that come
+                    // next, and for the values while the keys are multiplied.
+                    for ahead in t..t + 4 {
+                        self.k.prefetch(ahead + 4);
+                        self.v.prefetch(ahead);
+                    }
                     self.rows::<S, 4>(t);
                     t += 4;
                 }

@@ -19,6 +19,7 @@ mod tile;
 mod x86;
 
 pub(crate) use epilogue::{After, Out, OutData};
+pub(in crate::cpu) use tile::prefetch;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::cpu) use x86::round_16;
 

@@ -192,7 +192,7 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
 
 /// Ask for a line that will be needed soon. A hint: any address is fine.
 #[inline(always)]
-pub(super) fn prefetch(line: *const Line) {
+pub(in crate::cpu) fn prefetch(line: *const Line) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults.
     unsafe {

@@ -92,6 +92,9 @@ pub struct ContiguousState {
     tiles_per_slot: usize,
     max_len: usize,
     lens: Vec<usize>,
+    /// The step each slot took part in last, and the number of the step in progress.
+    last_step: Vec<u64>,
+    step: u64,
     // Of the step in progress.
     slots: Vec<i64>,
     kv_lens: Vec<i32>,
@@ -117,6 +120,8 @@ impl ContiguousState {
             tiles_per_slot,
             max_len,
             lens: vec![0; slots],
+            last_step: vec![0; slots],
+            step: 0,
             slots: Vec::new(),
             kv_lens: Vec::with_capacity(slots),
             table_rows: Vec::with_capacity(slots),
@@ -146,12 +151,13 @@ struct Tiles(Vec<Option<KvCache>>);
 
 impl SequenceState for ContiguousState {
     fn begin(&mut self, batch: &Batch) -> Result<()> {
+        self.step += 1;
         self.slots.clear();
         self.kv_lens.clear();
         self.table_rows.clear();
         for (s, slot) in batch.state_slots.iter().enumerate() {
             let slot = self.slot(*slot)?;
-            if batch.state_slots[..s].contains(&(slot as u32)) {
+            if std::mem::replace(&mut self.last_step[slot], self.step) == self.step {
                 let why = format!("state slot {slot} takes part twice in one step");
                 return Err(BatchError::Malformed(why).into());
             }

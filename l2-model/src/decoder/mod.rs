@@ -260,8 +260,7 @@ impl Decoder {
         linear(rt, first(&ws.normed, t)?, &a.qkv, view(&a.qkv_bias), Epilogue::Store, qkv)?;
         // One buffer, three views of it: q, then k, then v.
         let heads = |from: usize, n: usize, buffer: TensorMut| -> Result<()> {
-            let x = buffer.narrow(1, from * d, n * d)?.reshape(&[t, n, d])?;
-            let mut x = x;
+            let mut x = buffer.narrow(1, from * d, n * d)?.reshape(&[t, n, d])?;
             let norm = if from == 0 { &a.q_norm } else { &a.k_norm };
             if let (Some(weight), Some(eps)) = (norm, a.config.qk_norm) {
                 rms_norm_in_place(rt, x.reborrow(), weight.view(), eps)?;

@@ -107,6 +107,7 @@ pub fn compare(
         ..Batch::default()
     };
     decoder.forward(&batch, &mut state, &mut ws)?;
+    // exercise l2.compare
     let mut taps = Vec::new();
     for tap in present {
         let expected = file.tensor(&tap.to_string())?.to_vec_f32()?;
@@ -127,6 +128,7 @@ pub fn compare(
     let wrong = taps.iter().find(|e| e.first_token.is_some());
     let causes = wrong.map_or(vec![], |e| likely_causes(e, config));
     Ok(Comparison { tolerance, tokens: t, taps, causes })
+    // end of exercise
 }
 
 fn read_tokens(file: &SafetensorsFile) -> std::result::Result<Vec<u32>, String> {
@@ -148,6 +150,7 @@ fn read_tokens(file: &SafetensorsFile) -> std::result::Result<Vec<u32>, String> 
 }
 
 fn tap_error(tap: Tap, expected: &[f32], got: &[f32], tokens: usize, tolerance: f32) -> TapError {
+    // exercise l2.compare
     let width = expected.len() / tokens;
     let size = expected.iter().fold(1.0f32, |m, x| m.max(x.abs()));
     let mut worst = TapError {
@@ -173,6 +176,7 @@ fn tap_error(tap: Tap, expected: &[f32], got: &[f32], tokens: usize, tolerance: 
         }
     }
     worst
+    // end of exercise
 }
 
 /// Read the pattern of the error. At position 0 rope turns nothing and attention sees one key, so

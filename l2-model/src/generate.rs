@@ -74,6 +74,7 @@ impl<'m> Session<'m> {
             let tokens = start + tokens.len();
             return Err(Error::PromptTooLong { tokens, context: self.max_len() });
         }
+        // exercise l2.generate
         let chunk = self.ws.spec().max_tokens;
         for part in tokens.chunks(chunk) {
             if let Err(e) = self.step(part) {
@@ -82,9 +83,11 @@ impl<'m> Session<'m> {
             }
         }
         self.ws.logits(1)
+        // end of exercise
     }
 
     fn step(&mut self, part: &[u32]) -> Result<()> {
+        // exercise l2.generate
         let from = self.tokens.len() as i32;
         let n = part.len() as i32;
         self.positions.clear();
@@ -100,6 +103,7 @@ impl<'m> Session<'m> {
         self.decoder.forward(&batch, &mut self.state, &mut self.ws)?;
         self.tokens.extend_from_slice(part);
         Ok(())
+        // end of exercise
     }
 
     /// Forget all tokens from `len` on: a conversation that takes another turn keeps its prefix.
@@ -177,6 +181,7 @@ pub fn generate(
     if prompt.len() >= context && options.max_tokens > 0 || prompt.len() > context {
         return Err(Error::PromptTooLong { tokens: prompt.len(), context });
     }
+    // exercise l2.generate
     // At least one token must be fed: its logits are what the answer starts from.
     let shared = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
     let shared = shared.min(prompt.len() - 1);
@@ -201,4 +206,5 @@ pub fn generate(
         }
     }
     Ok(Generation { tokens, finish_reason, prefill, decode: started.elapsed() - prefill })
+    // end of exercise
 }

@@ -38,12 +38,7 @@ impl ModelFiles {
                 ModelConfig::from_hf_file(&beside)?
             }
         };
-        let mut stop_tokens = config.eos.clone();
-        if path.is_dir() {
-            stop_tokens.extend(generation_eos(&path.join("generation_config.json"))?);
-        }
-        stop_tokens.sort_unstable();
-        stop_tokens.dedup();
+        let stop_tokens = stop_tokens(path, &config)?;
         Ok(Self { path: path.into(), checkpoint, config, stop_tokens })
     }
 
@@ -152,6 +147,20 @@ pub fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
     let source = tokenizer.chat_template();
     let template = source.map(|s| ChatTemplate::new(s, bos.as_deref(), eos.as_deref()));
     Ok(template.transpose()?)
+}
+
+/// Every token that ends an answer, in order, each once: the config's own, and for a directory those
+/// of its `generation_config.json`.
+fn stop_tokens(path: &Path, config: &ModelConfig) -> Result<Vec<u32>> {
+    // exercise l2.config
+    let mut all = config.eos.clone();
+    if path.is_dir() {
+        all.extend(generation_eos(&path.join("generation_config.json"))?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+    // end of exercise
 }
 
 /// `eos_token_id` of a `generation_config.json`, if there is one.

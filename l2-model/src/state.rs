@@ -161,6 +161,7 @@ impl SequenceState for ContiguousState {
                 let why = format!("state slot {slot} takes part twice in one step");
                 return Err(BatchError::Malformed(why).into());
             }
+            // exercise l2.state
             let span = batch.cu_seqlens_q[s] as usize..batch.cu_seqlens_q[s + 1] as usize;
             let len = self.lens[slot];
             let end = len + span.len();
@@ -180,6 +181,7 @@ impl SequenceState for ContiguousState {
             self.slots.extend((len..end).map(|p| (first * TILE + p) as i64));
             self.kv_lens.push(end as i32);
             self.table_rows.push(first);
+            // end of exercise
         }
         Ok(())
     }
@@ -201,6 +203,7 @@ impl SequenceState for ContiguousState {
                 format!("layer {layer} has no attention state: it was made for another model");
             return Err(BatchError::Malformed(why).into());
         };
+        // exercise l2.state
         cache.write(rt, &self.slots, k, v)?;
         let sequences = Sequences {
             cu_seqlens_q: batch.cu_seqlens_q,
@@ -209,12 +212,15 @@ impl SequenceState for ContiguousState {
             table_rows: &self.table_rows,
         };
         Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
+        // end of exercise
     }
 
     fn commit(&mut self, batch: &Batch) {
+        // exercise l2.state
         for (slot, len) in batch.state_slots.iter().zip(&self.kv_lens) {
             self.lens[*slot as usize] = *len as usize;
         }
+        // end of exercise
     }
 
     fn len(&self, slot: u32) -> usize {
@@ -224,6 +230,7 @@ impl SequenceState for ContiguousState {
     fn snapshot(&self, slot: u32) -> Result<Snapshot> {
         let slot = self.slot(slot)?;
         let len = self.lens[slot];
+        // exercise l2.state
         let from = self.tiles_of(slot, len);
         let to: Vec<u32> = (0..from.len() as u32).collect();
         let copy = |cache: &KvCache| -> Result<KvCache> {
@@ -234,6 +241,7 @@ impl SequenceState for ContiguousState {
         let layers =
             self.layers.iter().map(|l| l.as_ref().map(copy).transpose()).collect::<Result<_>>()?;
         Ok(Snapshot { len, data: Box::new(Tiles(layers)) })
+        // end of exercise
     }
 
     fn restore(&mut self, slot: u32, snapshot: &Snapshot) -> Result<()> {
@@ -270,6 +278,7 @@ impl SequenceState for ContiguousState {
             let why = format!("cannot roll a sequence of {have} tokens back to {len}");
             return Err(BatchError::Malformed(why).into());
         }
+        // exercise l2.state
         self.lens[slot] = len;
         if !len.is_multiple_of(TILE) {
             let tile = self.tiles[slot * self.tiles_per_slot + len / TILE];
@@ -278,6 +287,7 @@ impl SequenceState for ContiguousState {
             }
         }
         Ok(())
+        // end of exercise
     }
 
     fn drop_sequence(&mut self, slot: u32) {

@@ -29,6 +29,7 @@ const INSIDE: [(&str, &str); 11] = [
 
 /// The GGUF name of a Hugging Face tensor; `None` for a name that no table row covers.
 pub fn to_gguf(hf: &str) -> Option<String> {
+    // exercise l2.names
     let (module, kind) = split_kind(hf)?;
     if let Some((_, gguf)) = OUTSIDE.iter().find(|(h, _)| *h == module) {
         return Some(format!("{gguf}.{kind}"));
@@ -36,11 +37,13 @@ pub fn to_gguf(hf: &str) -> Option<String> {
     let (layer, part) = split_layer(module.strip_prefix("model.layers.")?)?;
     let (_, gguf) = INSIDE.iter().find(|(h, _)| *h == part)?;
     Some(format!("blk.{layer}.{gguf}.{kind}"))
+    // end of exercise
 }
 
 /// The Hugging Face name of a GGUF tensor; `None` for a name that no table row covers, such as
 /// `rope_freqs.weight`, which has no counterpart.
 pub fn to_hf(gguf: &str) -> Option<String> {
+    // exercise l2.names
     let (module, kind) = split_kind(gguf)?;
     if let Some((hf, _)) = OUTSIDE.iter().find(|(_, g)| *g == module) {
         return Some(format!("{hf}.{kind}"));
@@ -48,6 +51,7 @@ pub fn to_hf(gguf: &str) -> Option<String> {
     let (layer, part) = split_layer(module.strip_prefix("blk.")?)?;
     let (hf, _) = INSIDE.iter().find(|(_, g)| *g == part)?;
     Some(format!("model.layers.{layer}.{hf}.{kind}"))
+    // end of exercise
 }
 
 /// `a.b.weight` into (`a.b`, `weight`); only weights and biases are tensors of a model.
@@ -57,11 +61,13 @@ fn split_kind(name: &str) -> Option<(&str, &str)> {
 
 /// `12.attn_q` into (`12`, `attn_q`); the number in its one canonical spelling.
 fn split_layer(rest: &str) -> Option<(&str, &str)> {
+    // exercise l2.names
     let (layer, part) = rest.split_once('.')?;
     let canonical = layer.bytes().all(|b| b.is_ascii_digit())
         && !layer.is_empty()
         && (layer == "0" || !layer.starts_with('0'));
     canonical.then_some((layer, part))
+    // end of exercise
 }
 
 /// Does a GGUF of this architecture keep the rows of this (Hugging Face) tensor permuted?
@@ -90,6 +96,7 @@ pub fn unpermute_rows(head_dim: usize, n_heads: usize) -> Vec<usize> {
     if !head_dim.is_multiple_of(2) || head_dim.checked_mul(n_heads).is_none() {
         return Vec::new();
     }
+    // exercise l2.names
     let half = head_dim / 2;
     (0..head_dim * n_heads)
         .map(|row| {
@@ -97,6 +104,7 @@ pub fn unpermute_rows(head_dim: usize, n_heads: usize) -> Vec<usize> {
             head * head_dim + 2 * (within % half) + within / half
         })
         .collect()
+    // end of exercise
 }
 
 /// Tensors that some checkpoints carry and no model needs: buffers that are computed from the
@@ -176,6 +184,7 @@ pub fn check_tensors<'a>(
     expected: &[(String, Vec<usize>)],
     found: impl IntoIterator<Item = (&'a str, &'a [usize])>,
 ) -> Result<(), TensorSetError> {
+    // exercise l2.names
     let mut wanted: HashMap<&str, &[usize]> =
         expected.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
     let mut error = TensorSetError::default();
@@ -194,4 +203,5 @@ pub fn check_tensors<'a>(
     error.missing =
         expected.iter().filter(|(name, _)| wanted.contains_key(name.as_str())).cloned().collect();
     if error == TensorSetError::default() { Ok(()) } else { Err(error) }
+    // end of exercise
 }

@@ -128,6 +128,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
         |error: serde_json::Error| SafetensorsError::Header { message: error.to_string() };
     let Entries(mut entries) = serde_json::from_str(json).map_err(bad_json)?;
 
+    // exercise l2.safetensors
     entries.sort_unstable_by_key(|e| e.tensor.offsets);
     let mut previous = 0;
     for Entry { name, tensor } in &entries {
@@ -171,11 +172,13 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
             }),
         })
         .collect()
+    // end of exercise
 }
 
 /// The header's JSON and where the data starts.
 fn header(file: &[u8]) -> Result<(&str, usize), SafetensorsError> {
     let truncated = |need| SafetensorsError::Truncated { file: file.len(), need };
+    // exercise l2.safetensors
     let (length, rest) =
         file.split_first_chunk::<LENGTH>().ok_or_else(|| truncated(LENGTH as u64))?;
     let len = u64::from_le_bytes(*length);
@@ -186,6 +189,7 @@ fn header(file: &[u8]) -> Result<(&str, usize), SafetensorsError> {
     let json = std::str::from_utf8(json)
         .map_err(|error| SafetensorsError::Header { message: error.to_string() })?;
     Ok((json, LENGTH + json.len()))
+    // end of exercise
 }
 
 fn stored_type(dtype: Dtype) -> Option<StoredType> {
@@ -208,6 +212,7 @@ struct Tensor {
 
 impl Tensor {
     fn bytes(&self) -> Option<usize> {
+        // exercise l2.safetensors
         // As for GGUF: an empty shape with a huge dimension beside the zero is refused too.
         let product = |skip_zeros: bool| {
             let dims = self.shape.0.iter().filter(|d| !skip_zeros || **d != 0);
@@ -216,6 +221,7 @@ impl Tensor {
         product(true)?.checked_mul(self.dtype.bitsize())?;
         let bits = product(false)?.checked_mul(self.dtype.bitsize())?;
         bits.is_multiple_of(8).then_some(bits / 8)
+        // end of exercise
     }
 }
 

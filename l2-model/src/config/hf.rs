@@ -103,6 +103,7 @@ impl<'a> Keys<'a> {
                 ),
             ));
         }
+        // exercise l2.config
         let hidden = self.size("hidden_size")?;
         let q_heads = self.size("num_attention_heads")?;
         let kv_heads =
@@ -153,6 +154,7 @@ impl<'a> Keys<'a> {
             architecture,
         }
         .check()
+        // end of exercise
     }
 
     fn architecture(&self) -> Result<String> {
@@ -250,6 +252,7 @@ impl<'a> Keys<'a> {
             None => return Ok(None),
             Some(v) => v.as_u64().ok_or_else(|| bad(key, v, "must be a whole number or null"))?,
         };
+        // exercise l2.config
         let slides = match (family, self.get("layer_types").and_then(|t| t.get(i))) {
             (_, Some(Value::String(kind))) => match kind.as_str() {
                 "sliding_attention" => true,
@@ -267,6 +270,7 @@ impl<'a> Keys<'a> {
             _ => false,
         };
         Ok(slides.then_some(window as usize))
+        // end of exercise
     }
 
     fn activation(&self) -> Result<Activation> {

@@ -227,7 +227,9 @@ impl ModelConfig {
     /// sum over attention layers of 2 * H_kv * D * element
     /// ```
     pub fn kv_bytes_per_token(&self, element: usize) -> usize {
+        // exercise l2.config
         self.attention_layers().map(|(_, a)| 2 * a.kv_heads * a.head_dim * element).sum()
+        // end of exercise
     }
 
     /// Refuse sizes that cannot be right before anything is allocated for them.

@@ -28,6 +28,7 @@ impl Decoder {
     /// what reading and packing report.
     pub fn load(rt: &Runtime, checkpoint: &Checkpoint, config: ModelConfig) -> Result<Self> {
         checkpoint.check(&expected_tensors(&config))?;
+        // exercise l2.load
         let loader = Loader { rt, checkpoint };
         let rope = RopeTable::new(config.rope.rotary_dim, config.rope.theta, &config.rope.scaling)?;
         let embedding = Arc::new(loader.matrix(&[(EMBEDDING, None)], RowOrder::Plain)?);
@@ -44,6 +45,7 @@ impl Decoder {
             .collect::<Result<_>>()?;
         let final_norm = loader.norm(FINAL_NORM, config.final_norm)?;
         Ok(Self { config, embedding, layers, final_norm, lm_head, rope })
+        // end of exercise
     }
 }
 
@@ -165,6 +167,7 @@ impl Loader<'_> {
     }
 
     fn attention(&self, p: &str, a: &AttentionConfig) -> Result<Attention> {
+        // exercise l2.load
         let name = |part: &str| format!("{p}.{part}.weight");
         let (q, k, v, o) = (name("q_proj"), name("k_proj"), name("v_proj"), name("o_proj"));
         let heads = |n| Some((a.head_dim, n));
@@ -189,6 +192,7 @@ impl Loader<'_> {
             o: self.matrix(&[(&o, None)], RowOrder::Plain)?,
             o_bias: self.bias(p, &["o_proj"], a.o_bias)?,
         })
+        // end of exercise
     }
 
     fn norm(&self, name: &str, kind: Norm) -> Result<NormWeights> {
@@ -232,16 +236,19 @@ impl Loader<'_> {
 
     /// A vector with its elements in Hugging Face order: `heads` is (head dim, heads) of a q or k.
     fn vector_in_order(&self, name: &str, heads: Option<(usize, usize)>) -> Result<Vec<f32>> {
+        // exercise l2.load
         let stored = self.vector(name)?;
         Ok(match heads.filter(|_| self.checkpoint.rows_are_permuted(name)) {
             Some((dim, n)) => unpermute_rows(dim, n).into_iter().map(|i| stored[i]).collect(),
             None => stored,
         })
+        // end of exercise
     }
 
     /// Pack matrices of one width, one above the other, as a single weight. For a q or k,
     /// `(head dim, heads)` goes with the name.
     fn matrix(&self, names: &[(&str, Option<(usize, usize)>)], order: RowOrder) -> Result<Weight> {
+        // exercise l2.load
         let mut parts = Vec::with_capacity(names.len());
         for (name, heads) in names {
             let permuted = heads.filter(|_| self.checkpoint.rows_are_permuted(name));
@@ -269,6 +276,7 @@ impl Loader<'_> {
             self.checkpoint.release(name);
         }
         Ok(Weight::Bf16(packed))
+        // end of exercise
     }
 }
 

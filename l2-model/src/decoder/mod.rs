@@ -141,6 +141,7 @@ impl Decoder {
         self.check(batch, ws)?;
         state.begin(batch)?;
         ws.prepare_taps(batch.taps, t, r)?;
+        // exercise l2.forward
         let rt = ws.rt.clone();
         embedding(&rt, &self.embedding, batch.tokens, first_mut(&mut ws.residual, t)?)?;
         record(&mut ws.taps, &rt, Tap::Embed, first(&ws.residual, t)?)?;
@@ -167,6 +168,7 @@ impl Decoder {
         record(&mut ws.taps, &rt, Tap::Logits, first(&ws.logits, r)?)?;
         state.commit(batch);
         first(&ws.logits, r)
+        // end of exercise
     }
 
     fn check(&self, batch: &Batch, ws: &Workspace) -> Result<()> {
@@ -198,6 +200,7 @@ impl Decoder {
         ws: &mut Workspace,
     ) -> Result<()> {
         let t = batch.tokens.len();
+        // exercise l2.forward
         if layer.branches.iter().any(|b| b.mode == BranchMode::Parallel) {
             ops::convert(rt, first(&ws.residual, t)?, first_mut(&mut ws.layer_input, t)?)?;
         }
@@ -241,6 +244,7 @@ impl Decoder {
             }
         }
         Ok(())
+        // end of exercise
     }
 
     /// From `normed` to `attended`: project, norm the heads, turn them, attend.
@@ -255,6 +259,7 @@ impl Decoder {
     ) -> Result<()> {
         let t = batch.tokens.len();
         let AttentionConfig { q_heads, kv_heads, head_dim: d, .. } = a.config;
+        // exercise l2.attention
         let width = (q_heads + 2 * kv_heads) * d;
         let qkv = first_mut(&mut ws.qkv, t)?.narrow(1, 0, width)?;
         linear(rt, first(&ws.normed, t)?, &a.qkv, view(&a.qkv_bias), Epilogue::Store, qkv)?;
@@ -283,6 +288,7 @@ impl Decoder {
             &mut ws.attention,
             first_mut(&mut ws.attended, t)?.narrow(1, 0, q_heads * d)?,
         )
+        // end of exercise
     }
 }
 

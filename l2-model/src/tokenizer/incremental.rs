@@ -75,6 +75,7 @@ impl Detokenizer {
         if self.skip_special && pieces.is_special(id) {
             return Ok(());
         }
+        // exercise l2.detokenizer
         match (pieces.joining(), piece) {
             (Joining::ByteLevel, Piece::Bytes(bytes)) => {
                 held.extend_from_slice(bytes);
@@ -95,11 +96,13 @@ impl Detokenizer {
             }
         }
         Ok(())
+        // end of exercise
     }
 
     /// Flushes into `self.text`.
     pub(super) fn end(&mut self) {
         let Self { pieces, held, text, to_strip, work, .. } = self;
+        // exercise l2.detokenizer
         *work += held.len() as u64;
         match *pieces.joining() {
             Joining::ByteLevel => {
@@ -115,6 +118,7 @@ impl Detokenizer {
                 drop_leading(strip, to_strip, text, start);
             }
         }
+        // end of exercise
     }
 
     /// The text collected by [`Self::take`] and [`Self::end`].
@@ -127,6 +131,7 @@ impl Detokenizer {
 /// rule of the Unicode standard (section 3.9), which `String::from_utf8_lossy` follows too. What stays behind is at
 /// most three bytes: a sequence that the next token may complete.
 fn lossy_prefix(held: &mut Vec<u8>, text: &mut String) {
+    // exercise l2.detokenizer
     let mut at = 0;
     loop {
         match std::str::from_utf8(&held[at..]) {
@@ -152,20 +157,24 @@ fn lossy_prefix(held: &mut Vec<u8>, text: &mut String) {
             }
         }
     }
+    // end of exercise
 }
 
 /// A finished run of byte tokens: its text if all of it is UTF-8, else one U+FFFD for each byte.
 fn end_of_run(held: &mut Vec<u8>, text: &mut String) {
+    // exercise l2.detokenizer
     match std::str::from_utf8(held) {
         Ok(valid) => text.push_str(valid),
         Err(_) => text.extend(std::iter::repeat_n(REPLACEMENT, held.len())),
     }
     held.clear();
+    // end of exercise
 }
 
 /// Drops leading characters of the sequence: `text[start..]` is its next part, `left` how many may still go.
 fn drop_leading(strip: Option<(char, usize)>, left: &mut usize, text: &mut String, start: usize) {
     let Some((what, _)) = strip else { return };
+    // exercise l2.detokenizer
     let fresh = &text[start..];
     let dropped = fresh.chars().take(*left).take_while(|&c| c == what).count();
     if dropped < fresh.chars().take(*left).count() {
@@ -174,4 +183,5 @@ fn drop_leading(strip: Option<(char, usize)>, left: &mut usize, text: &mut Strin
         *left -= dropped;
     }
     text.drain(start..start + dropped * what.len_utf8());
+    // end of exercise
 }

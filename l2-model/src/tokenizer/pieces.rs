@@ -155,6 +155,7 @@ impl Pieces {
         let alphabet = ByteAlphabet::new();
         table.starts.push(0);
         for id in 0..count as u32 {
+            // exercise l2.pieces
             let mut flags = 0;
             if let Some((mut text, special)) = spelling(id) {
                 if special {
@@ -180,6 +181,7 @@ impl Pieces {
             }
             table.flags.push(flags);
             table.starts.push(table.bytes.len());
+            // end of exercise
         }
         table
     }
@@ -219,8 +221,10 @@ impl Pieces {
 
 /// `<0xE2>` is the byte 0xE2.
 fn fallback_byte(text: &str) -> Option<u8> {
+    // exercise l2.pieces
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
+    // end of exercise
 }
 
 /// GPT-2's printable stand-ins for the 256 bytes (`bytes_to_unicode` in its `encoder.py`): bytes that print are
@@ -232,6 +236,7 @@ pub(super) struct ByteAlphabet {
 
 impl ByteAlphabet {
     pub fn new() -> Self {
+        // exercise l2.pieces
         let mut bytes = [None; 0x144];
         let mut spare = 0x100;
         for byte in 0..=255u8 {
@@ -241,6 +246,7 @@ impl ByteAlphabet {
             bytes[stand_in] = Some(byte);
         }
         Self { bytes }
+        // end of exercise
     }
 
     fn byte(&self, c: char) -> Option<u8> {
@@ -250,6 +256,7 @@ impl ByteAlphabet {
     /// Appends the bytes `text` stands for. Text with any character outside the alphabet (an added token such as
     /// `<｜user｜>`) stands for itself.
     pub fn append(&self, text: &str, out: &mut Vec<u8>) {
+        // exercise l2.pieces
         let before = out.len();
         for c in text.chars() {
             match self.byte(c) {
@@ -261,5 +268,6 @@ impl ByteAlphabet {
                 }
             }
         }
+        // end of exercise
     }
 }

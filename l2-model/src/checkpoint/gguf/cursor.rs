@@ -54,6 +54,7 @@ impl<'a> Cursor<'a> {
 
     /// The next `n` bytes; `what` is for the error.
     pub(super) fn take(&mut self, n: u64, what: &'static str) -> Result<&'a [u8], GgufError> {
+        // exercise l2.gguf
         let len = usize::try_from(n).ok().filter(|n| *n <= self.left());
         let Some(len) = len else {
             return Err(GgufError::Truncated { what, at: self.at, need: n, left: self.left() });
@@ -61,6 +62,7 @@ impl<'a> Cursor<'a> {
         let bytes = &self.file[self.at..self.at + len];
         self.at += len;
         Ok(bytes)
+        // end of exercise
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
@@ -89,6 +91,7 @@ impl<'a> Cursor<'a> {
         what: &'static str,
         most: u64,
     ) -> Result<Span, GgufError> {
+        // exercise l2.gguf
         let len = self.u64(what)?;
         if len > most {
             return Err(GgufError::LongName { what, len, most });
@@ -96,6 +99,7 @@ impl<'a> Cursor<'a> {
         let start = self.at;
         let len = self.take(len, what)?.len();
         Ok(Span { start, len })
+        // end of exercise
     }
 
     /// The position of what `read` consumes.
@@ -116,11 +120,13 @@ impl<'a> Cursor<'a> {
         count: u64,
         least: usize,
     ) -> Result<usize, GgufError> {
+        // exercise l2.gguf
         let most = self.left() / least;
         usize::try_from(count).ok().filter(|c| *c <= most).ok_or(GgufError::Count {
             what,
             count,
             most,
         })
+        // end of exercise
     }
 }

@@ -21,8 +21,9 @@ pub(super) struct Entry {
 pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, GgufError> {
     let count = cursor.check_count("metadata count", count, MIN_PAIR)?;
     let file = cursor.file();
-    let mut entries = Vec::with_capacity(count);
+    let mut entries: Vec<Entry> = Vec::with_capacity(count);
     for _ in 0..count {
+        // exercise l2.gguf
         let at = cursor.at();
         let key = cursor.short_string("metadata key", MAX_KEY)?;
         let what = "metadata key";
@@ -32,6 +33,7 @@ pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Gg
         let value =
             cursor.span(|c| Value::read(c, ty, 0).map_err(|bad| bad.at_key(key.of(file))))?;
         entries.push(Entry { key, ty, value });
+        // end of exercise
     }
     entries.sort_unstable_by_key(|e| e.key.of(file));
     match entries.windows(2).find(|pair| pair[0].key.of(file) == pair[1].key.of(file)) {

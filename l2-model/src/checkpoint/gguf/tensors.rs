@@ -58,6 +58,7 @@ pub(super) fn read(
         return Err(GgufError::Count { what: "tensor count", count, most: most_indices });
     }
     let file = cursor.file();
+    // exercise l2.gguf
     // The infos come first and say how long they are only by being read. So: once over them to
     // find where the data starts, and once more to keep them.
     let mut ahead = *cursor;
@@ -75,6 +76,7 @@ pub(super) fn read(
     let by_name = sorted_names(&infos, file)?;
     check_overlaps(&infos, file)?;
     Ok((infos, by_name))
+    // end of exercise
 }
 
 fn read_one(cursor: &mut Cursor<'_>) -> Result<Raw, GgufError> {
@@ -102,6 +104,7 @@ fn read_one(cursor: &mut Cursor<'_>) -> Result<Raw, GgufError> {
     })?;
     let offset = cursor.u64("tensor offset")?;
 
+    // exercise l2.gguf
     let impossible = || GgufError::Shape { name: text(name, file), dims: dims[..n_dims].to_vec() };
     // The innermost dimension comes first in the file, last in a row-major shape.
     let mut shape = [0usize; MAX_DIMS];
@@ -124,6 +127,7 @@ fn read_one(cursor: &mut Cursor<'_>) -> Result<Raw, GgufError> {
     let n = product(false).ok_or_else(impossible)?;
     let len = ty.bytes_for(n).ok_or_else(impossible)?;
     Ok(Raw { name, shape, n_dims, ty, offset, len })
+    // end of exercise
 }
 
 /// Turns an offset in the data section into a place in the file.
@@ -135,6 +139,7 @@ fn place(raw: Raw, file: &[u8], data_start: usize, alignment: usize) -> Result<I
             alignment,
         });
     }
+    // exercise l2.gguf
     let start = usize::try_from(raw.offset).ok().and_then(|offset| offset.checked_add(data_start));
     let data = start
         // A tensor without bytes is nowhere in particular.
@@ -147,6 +152,7 @@ fn place(raw: Raw, file: &[u8], data_start: usize, alignment: usize) -> Result<I
             file: file.len(),
         })?;
     Ok(Info { name: raw.name, shape: raw.shape, n_dims: raw.n_dims, ty: raw.ty, data })
+    // end of exercise
 }
 
 fn sorted_names(infos: &[Info], file: &[u8]) -> Result<Vec<u32>, GgufError> {

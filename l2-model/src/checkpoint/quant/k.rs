@@ -31,6 +31,7 @@ fn half_at(block: &[u8], at: usize) -> f32 {
 /// bytes 8..12   low 4 bits of min 4..8      | low 4 bits of scale 4..8
 /// ```
 fn scales_and_mins(packed: &[u8]) -> [(u8, u8); 8] {
+    // exercise l2.k_blocks
     let mut pairs = [(0, 0); 8];
     for j in 0..4 {
         let (s, m, low) = (packed[j], packed[j + 4], packed[j + 8]);
@@ -38,6 +39,7 @@ fn scales_and_mins(packed: &[u8]) -> [(u8, u8); 8] {
         pairs[j + 4] = ((low & 15) | (s >> 6) << 4, (low >> 4) | (m >> 6) << 4);
     }
     pairs
+    // end of exercise
 }
 
 /// `weight = (d * scale_s) * q - (dmin * min_s)`, where s is the sub-block of 32.
@@ -45,6 +47,7 @@ fn scales_and_mins(packed: &[u8]) -> [(u8, u8); 8] {
 /// The 128 bytes of codes are four runs of 32; run c holds sub-block 2c in its low nibbles and
 /// sub-block 2c + 1 in its high ones.
 pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.k_blocks
     let blocks = bytes.as_chunks::<Q4_K_BYTES>().0;
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<LEN>().0) {
         let (d, dmin) = (half_at(block, 0), half_at(block, 2));
@@ -58,10 +61,12 @@ pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
             }
         }
     }
+    // end of exercise
 }
 
 /// As Q4_K; bit s of `h[l]` is the fifth bit of weight l of sub-block s.
 pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.k_blocks
     let blocks = bytes.as_chunks::<Q5_K_BYTES>().0;
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<LEN>().0) {
         let (d, dmin) = (half_at(block, 0), half_at(block, 2));
@@ -77,6 +82,7 @@ pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
             }
         }
     }
+    // end of exercise
 }
 
 /// `weight = (d * scale_g) * (q - 32)`, where g is the sub-block of 16.
@@ -85,6 +91,7 @@ pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
 /// half (32 weights) has its low four bits in bytes `32 * (k % 2)..` of the half's `q`, in the low
 /// nibbles for k < 2 and the high ones after; its upper two bits are bits 2k and 2k + 1 of `h`.
 pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.k_blocks
     let blocks = bytes.as_chunks::<Q6_K_BYTES>().0;
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<LEN>().0) {
         let d = half_at(block, 208);
@@ -104,4 +111,5 @@ pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
             }
         }
     }
+    // end of exercise
 }

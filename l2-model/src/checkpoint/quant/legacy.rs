@@ -44,15 +44,18 @@ fn half_at(block: &[u8], at: usize) -> f32 {
 }
 
 pub(super) fn q8_0(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.blocks
     for_each_block::<Q8_0_BYTES>(bytes, out, |block, out| {
         let d = half_at(block, 0);
         for (o, q) in out.iter_mut().zip(&block[2..]) {
             *o = d * f32::from(*q as i8);
         }
     });
+    // end of exercise
 }
 
 pub(super) fn q4_0(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.blocks
     for_each_block::<Q4_0_BYTES>(bytes, out, |block, out| {
         let d = half_at(block, 0);
         let (low, high) = out.split_at_mut(16);
@@ -61,9 +64,11 @@ pub(super) fn q4_0(bytes: &[u8], out: &mut [f32]) {
             *h = d * f32::from((q >> 4) as i8 - 8);
         }
     });
+    // end of exercise
 }
 
 pub(super) fn q4_1(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.blocks
     for_each_block::<Q4_1_BYTES>(bytes, out, |block, out| {
         let (d, m) = (half_at(block, 0), half_at(block, 2));
         let (low, high) = out.split_at_mut(16);
@@ -72,11 +77,13 @@ pub(super) fn q4_1(bytes: &[u8], out: &mut [f32]) {
             *h = d * f32::from(q >> 4) + m;
         }
     });
+    // end of exercise
 }
 
 /// The 32 five-bit codes of `h: u32, q: 16 bytes`.
 #[inline(always)]
 fn five_bit_codes(block: &[u8], at: usize) -> [u8; LEN] {
+    // exercise l2.blocks
     let h = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let mut codes = [0; LEN];
     for (j, q) in block[at + 4..at + 20].iter().enumerate() {
@@ -84,22 +91,27 @@ fn five_bit_codes(block: &[u8], at: usize) -> [u8; LEN] {
         codes[j + 16] = (q >> 4) | ((h >> (j + 16)) as u8 & 1) << 4;
     }
     codes
+    // end of exercise
 }
 
 pub(super) fn q5_0(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.blocks
     for_each_block::<Q5_0_BYTES>(bytes, out, |block, out| {
         let d = half_at(block, 0);
         for (o, q) in out.iter_mut().zip(five_bit_codes(block, 2)) {
             *o = d * f32::from(q as i8 - 16);
         }
     });
+    // end of exercise
 }
 
 pub(super) fn q5_1(bytes: &[u8], out: &mut [f32]) {
+    // exercise l2.blocks
     for_each_block::<Q5_1_BYTES>(bytes, out, |block, out| {
         let (d, m) = (half_at(block, 0), half_at(block, 2));
         for (o, q) in out.iter_mut().zip(five_bit_codes(block, 4)) {
             *o = d * f32::from(q) + m;
         }
     });
+    // end of exercise
 }

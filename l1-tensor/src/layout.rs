@@ -33,6 +33,7 @@ impl Layout {
         let mut dims = [1; MAX_RANK];
         let mut strides = [1; MAX_RANK];
         dims[..shape.len()].copy_from_slice(shape);
+        // exercise l1.layout
         let mut stride = 1usize;
         for d in (0..shape.len()).rev() {
             strides[d] = stride;
@@ -42,6 +43,7 @@ impl Layout {
                 .ok_or_else(|| bad("its size overflows"))?;
         }
         Ok(Self { rank: shape.len(), dims, strides, offset: 0 })
+        // end of exercise
     }
 
     /// The size of every dimension.
@@ -82,6 +84,7 @@ impl Layout {
     /// Whether the elements lie row-major without gaps (a dimension of size 1 has no stride to
     /// speak of).
     pub fn is_contiguous(&self) -> bool {
+        // exercise l1.layout
         let mut expected = 1;
         for d in (0..self.rank).rev() {
             if self.dims[d] != 1 && self.strides[d] != expected {
@@ -90,6 +93,7 @@ impl Layout {
             expected *= self.dims[d];
         }
         true
+        // end of exercise
     }
 
     /// One past the last storage index this layout can touch (0 when it has no elements).
@@ -116,12 +120,14 @@ impl Layout {
                 limit: size + 1,
             });
         }
+        // exercise l1.layout
         let mut out = *self;
         out.dims[d] = len;
         if len > 0 {
             out.offset += start * self.strides[d];
         }
         Ok(out)
+        // end of exercise
     }
 
     /// Swap two dimensions.
@@ -131,10 +137,12 @@ impl Layout {
     pub fn transpose(&self, a: usize, b: usize) -> Result<Self> {
         self.dim(a)?;
         self.dim(b)?;
+        // exercise l1.layout
         let mut out = *self;
         out.dims.swap(a, b);
         out.strides.swap(a, b);
         Ok(out)
+        // end of exercise
     }
 
     /// The same elements under another shape. Splitting a dimension always works
@@ -152,6 +160,7 @@ impl Layout {
         if self.elem_count() == 0 {
             return Ok(out);
         }
+        // exercise l1.layout
         // Walk both shapes from the right. A run of old dimensions without gaps between them is
         // one long axis; new dimensions are cut from it.
         let mut old = self.rank;
@@ -177,6 +186,7 @@ impl Layout {
             run /= out.dims[d];
         }
         Ok(out)
+        // end of exercise
     }
 
     /// This layout as rows: every dimension but the last folded into one.
@@ -186,6 +196,7 @@ impl Layout {
         if self.rank == 0 {
             return Some((1, 1, 1));
         }
+        // exercise l1.layout
         let last = self.rank - 1;
         let len = self.dims[last];
         if len > 1 && self.strides[last] != 1 {
@@ -204,6 +215,7 @@ impl Layout {
             rows *= self.dims[d];
         }
         Some((rows, len, stride))
+        // end of exercise
     }
 }
 

@@ -107,6 +107,7 @@ pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
 /// Fold sixteen lanes in a fixed tree: lane `i` with lane `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
 #[inline(always)]
 pub(crate) fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    // exercise l1.lanes
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
@@ -115,12 +116,14 @@ pub(crate) fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) 
         half /= 2;
     }
     lanes[0]
+    // end of exercise
 }
 
 /// Run `f(lane, element)` over `x` with element `i` going to lane `i % 16`: the loop below every
 /// reduction here.
 #[inline(always)]
 pub(crate) fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -> A) -> [A; LANES] {
+    // exercise l1.lanes
     let mut lanes = [start; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -132,6 +135,7 @@ pub(crate) fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -
         *lane = f(*lane, *v);
     }
     lanes
+    // end of exercise
 }
 
 /// The sum of `x`.
@@ -143,7 +147,9 @@ pub(crate) fn sum(x: &[f32]) -> f32 {
 /// The sum of the squares of `x`.
 #[inline(always)]
 pub(crate) fn sum_squares<const FMA: bool>(x: &[f32]) -> f32 {
+    // exercise l1.lanes
     sum_lanes(accumulate(x, 0.0, |acc, v| mul_add::<FMA>(v, v, acc)))
+    // end of exercise
 }
 
 /// The sum of `(v - mean)^2`.
@@ -155,7 +161,9 @@ pub(crate) fn sum_squared_deviations<const FMA: bool>(x: &[f32], mean: f32) -> f
 /// The largest element, NaN passed over; -inf when there is none.
 #[inline(always)]
 pub(crate) fn max_of(x: &[f32]) -> f32 {
+    // exercise l1.lanes
     fold_lanes(accumulate(x, f32::NEG_INFINITY, |m, v| max(v, m)), |a, b| max(b, a))
+    // end of exercise
 }
 
 /// `e^x` over the whole range of f32, within 1.5 ulp (2 where multiply-adds are not fused).
@@ -169,6 +177,7 @@ pub(crate) fn max_of(x: &[f32]) -> f32 {
 /// The scheme is the one of Cody and Waite, "Software Manual for the Elementary Functions" (1980).
 #[inline(always)]
 pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
+    // exercise l1.exp
     // Beyond these e^x is 0 or infinite anyway. A NaN fails both comparisons and goes through.
     let x = if x < -104.0 { -104.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
@@ -192,22 +201,27 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    // end of exercise
 }
 
 /// `2^n` for `-126 <= n <= 127`; anything else gives some number, not undefined behaviour.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
+    // exercise l1.exp
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
+    // end of exercise
 }
 
 /// Nearest bf16, ties to even; NaN stays NaN (quiet, with its sign).
 #[inline(always)]
 pub(crate) fn round_bf16(v: f32) -> bf16 {
+    // exercise l1.lanes
     let bits = v.to_bits();
     // Half an ulp of bf16, less one when the kept part is even: carries upwards where it must.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let nan = (bits >> 16) | 0x40;
     bf16::from_bits(if v.is_nan() { nan } else { rounded } as u16)
+    // end of exercise
 }
 
 /// An element that an op computes as f32 and stores rounded.
@@ -253,7 +267,9 @@ impl Widen for f32 {
 impl Widen for bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
+        // exercise l1.lanes
         f32::from_bits(u32::from(self.to_bits()) << 16)
+        // end of exercise
     }
 }
 

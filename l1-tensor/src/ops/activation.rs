@@ -30,14 +30,17 @@ const CUBIC: f32 = 0.044715;
 
 /// What [`silu_mul`] computes, element by element.
 pub fn silu_mul_reference(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    // exercise l1.gated
     for i in 0..out.len() {
         out[i] = gate[i] / (1.0 + (-gate[i]).exp()) * up[i];
     }
+    // end of exercise
 }
 
 /// What [`gelu_mul`] computes, element by element (in f64: Rust has no error function, so `Phi` is
 /// integrated by Simpson's rule from 0 to `x`).
 pub fn gelu_mul_reference(kind: Gelu, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    // exercise l1.gated
     let phi = |x: f64| {
         let density = |t: f64| (-0.5 * t * t).exp() / (2.0 * std::f64::consts::PI).sqrt();
         let (steps, x) = (2000, x.clamp(-12.0, 12.0));
@@ -57,6 +60,7 @@ pub fn gelu_mul_reference(kind: Gelu, gate: &[f32], up: &[f32], out: &mut [f32])
         };
         out[i] = (x * factor) as f32 * up[i];
     }
+    // end of exercise
 }
 
 /// `out = silu(gate) * up` for `gate`, `up`: f32 `[.., I]` and `out` of the same shape, f32 or
@@ -126,21 +130,27 @@ fn gated(
 /// `x / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {
+    // exercise l1.gated
     x / (1.0 + exp::<FMA>(-x))
+    // end of exercise
 }
 
 /// GELU by tanh: `(1 + tanh(u)) / 2` is the logistic function of `2 u`, so one exponential does it
 /// and no digits cancel on the negative side.
 #[inline(always)]
 pub(crate) fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
+    // exercise l1.gated
     let cubed = x * x * x;
     let u = SQRT_2_OVER_PI * mul_add::<FMA>(cubed, CUBIC, x);
     x / (1.0 + exp::<FMA>(-2.0 * u))
+    // end of exercise
 }
 
 #[inline(always)]
 pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
+    // exercise l1.gated
     x * normal_cdf::<FMA>(x)
+    // end of exercise
 }
 
 /// The normal distribution function `Phi(x)`, within 5e-6 of its value for `|x| < 9` (1e-6 for
@@ -209,6 +219,7 @@ fn gate_rows<O: Narrow>(
     rows: Range<usize>,
     activation: impl Fn(f32) -> f32,
 ) {
+    // exercise l1.gated
     for i in rows {
         // SAFETY: `for_rows` gives every row to one call.
         let out = unsafe { out.row(i) };
@@ -216,4 +227,5 @@ fn gate_rows<O: Narrow>(
             *o = O::narrow(activation(*g) * u);
         }
     }
+    // end of exercise
 }

@@ -8,9 +8,11 @@ use crate::{Result, Runtime, TensorMut, TensorRef};
 
 /// What [`add`] computes.
 pub fn add_reference(a: &[f32], b: &[f32], out: &mut [f32]) {
+    // exercise l1.rows
     for i in 0..out.len() {
         out[i] = a[i] + b[i];
     }
+    // end of exercise
 }
 
 /// `out = a + b`: f32 tensors of one shape.
@@ -49,9 +51,11 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let out = unsafe { out.row(i) };
+            // exercise l1.rows
             for ((o, a), b) in out.iter_mut().zip(a.row(i)).zip(b.row(i)) {
                 *o = a + b;
             }
+            // end of exercise
         }
     }
 
@@ -59,9 +63,11 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let a = unsafe { a.row(i) };
+            // exercise l1.rows
             for (a, b) in a.iter_mut().zip(b.row(i)) {
                 *a += b;
             }
+            // end of exercise
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::{Error, Result, Runtime, TensorRef};
 
 /// What [`argmax`] computes, for one row.
 pub fn argmax_reference(x: &[f32]) -> u32 {
+    // exercise l1.select
     let mut best: Option<usize> = None;
     for i in 0..x.len() {
         if !x[i].is_nan() && best.is_none_or(|b| x[i] > x[b]) {
@@ -15,6 +16,7 @@ pub fn argmax_reference(x: &[f32]) -> u32 {
         }
     }
     best.unwrap_or(0) as u32
+    // end of exercise
 }
 
 /// Write the index of the largest element of each row of `x: [.., N]` (f32, N >= 1) to `out`, one
@@ -57,6 +59,7 @@ dispatch! {
 /// are faster than one that carries indices along.
 #[inline(always)]
 fn first_of(x: &[f32]) -> u32 {
+    // exercise l1.select
     let max = max_of(x);
     let mut at = 0;
     for chunk in x.chunks(LANES) {
@@ -68,4 +71,5 @@ fn first_of(x: &[f32]) -> u32 {
     }
     // Past the end when all are NaN: nothing equals the maximum then.
     x[at..].iter().position(|v| *v == max).map_or(0, |i| at + i) as u32
+    // end of exercise
 }

@@ -56,9 +56,11 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let out = unsafe { out.row(i) };
+            // exercise l1.rows
             for (o, v) in out.iter_mut().zip(x.row(i)) {
                 *o = O::narrow(v.widen());
             }
+            // end of exercise
         }
     }
 }

@@ -79,11 +79,13 @@ fn gather<T: Element>(
     let (len, stride) = (out.len, out.stride);
     let start = Start(out.as_mut_ptr());
     rt.pool().run(rows.len(), &|r, _worker| {
+        // exercise l1.rows
         if len > 0 {
             // SAFETY: row `r` lies within the view, and only this chunk writes it.
             let out = unsafe { std::slice::from_raw_parts_mut(start.at(r * stride), len) };
             out.copy_from_slice(x.row(rows[r] as usize));
         }
+        // end of exercise
     });
     Ok(())
 }
@@ -97,6 +99,7 @@ fn check_indices(
     limit: usize,
     out: Layout,
 ) -> Result<()> {
+    // exercise l1.rows
     if indices.len() != rows {
         let (why, lhs) = ("the output must have one row for each index", out);
         return Err(Error::ShapeMismatch {
@@ -110,6 +113,7 @@ fn check_indices(
         Some(i) => Err(Error::OutOfRange { op, what, index: i64::from(*i), limit }),
         None => Ok(()),
     }
+    // end of exercise
 }
 
 /// Start of an output whose rows are shared out among threads.

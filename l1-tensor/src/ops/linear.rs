@@ -263,6 +263,7 @@ pub mod reference {
         n: usize,
         out: &mut [f32],
     ) {
+        // exercise l1.linear
         for row in 0..t {
             for col in 0..n {
                 let mut acc = 0.0f32;
@@ -272,6 +273,7 @@ pub mod reference {
                 out[row * n + col] = bias.map_or(acc, |bias| acc + bias[col]);
             }
         }
+        // end of exercise
     }
 
     /// The same with bf16 activations, in the order of `vdpbf16ps`: pair by pair, in each the odd
@@ -285,6 +287,7 @@ pub mod reference {
         n: usize,
         out: &mut [f32],
     ) {
+        // exercise l1.linear
         for row in 0..t {
             for col in 0..n {
                 let product = |acc: f32, i: usize| match i < k {
@@ -299,5 +302,6 @@ pub mod reference {
                 out[row * n + col] = bias.map_or(acc, |bias| acc + bias[col]);
             }
         }
+        // end of exercise
     }
 }

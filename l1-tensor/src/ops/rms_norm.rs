@@ -17,11 +17,13 @@ const WEIGHT: &str = "the weight must have one element for each element of a row
 
 /// What [`rms_norm`] computes, for one row: `x`, `weight` and `out` are `[H]`.
 pub fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    // exercise l1.rms_norm
     let sum_of_squares: f32 = x.iter().map(|v| v * v).sum();
     let scale = 1.0 / (sum_of_squares / x.len() as f32 + eps).sqrt();
     for i in 0..x.len() {
         out[i] = x[i] * scale * weight[i];
     }
+    // end of exercise
 }
 
 /// Normalise every row of `x: [.., H]` (f32) with `weight: [H]` (f32) into `out: [.., H]`, f32 or
@@ -78,7 +80,9 @@ pub fn rms_norm_in_place(
 
 #[inline(always)]
 fn scale_of<const FMA: bool>(x: &[f32], eps: f32) -> f32 {
+    // exercise l1.rms_norm
     1.0 / (sum_squares::<FMA>(x) / x.len() as f32 + eps).sqrt()
+    // end of exercise
 }
 
 dispatch! {
@@ -93,10 +97,12 @@ dispatch! {
             let x = x.row(i);
             // SAFETY: `for_rows` gives every row to one call.
             let out = unsafe { out.row(i) };
+            // exercise l1.rms_norm
             let scale = scale_of::<FMA>(x, eps);
             for ((o, x), w) in out.iter_mut().zip(x).zip(w) {
                 *o = O::narrow(x * scale * w);
             }
+            // end of exercise
         }
     }
 
@@ -109,10 +115,12 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let x = unsafe { x.row(i) };
+            // exercise l1.rms_norm
             let scale = scale_of::<FMA>(x, eps);
             for (x, w) in x.iter_mut().zip(w) {
                 *x = *x * scale * w;
             }
+            // end of exercise
         }
     }
 }

@@ -19,12 +19,14 @@ use crate::{Error, Result, Runtime, TensorMut, TensorRef};
 
 /// What [`rope`] does to one head `x: [D]` of one token, with `cos`, `sin`: `[rotary_dim / 2]`.
 pub fn rope_reference(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    // exercise l1.rope
     let half = cos.len();
     for i in 0..half {
         let (a, b) = (x[i], x[i + half]);
         x[i] = a * cos[i] - b * sin[i];
         x[i + half] = b * cos[i] + a * sin[i];
     }
+    // end of exercise
 }
 
 /// Turn every head of `x: [T, heads, D]` (f32, in place, any strides before the last) by its
@@ -66,10 +68,12 @@ dispatch! {
             for head in t * heads..(t + 1) * heads {
                 // SAFETY: `for_rows` gives every token to one call, and a head to one token.
                 let x = unsafe { x.row(head) };
+                // exercise l1.rope
                 let (lo, rest) = x.split_at_mut(cos.len());
                 for (((a, b), c), s) in lo.iter_mut().zip(rest).zip(cos).zip(sin) {
                     (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
                 }
+                // end of exercise
             }
         }
     }

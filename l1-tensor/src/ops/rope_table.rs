@@ -89,9 +89,7 @@ impl RopeTable {
         if !(theta.is_finite() && theta > 1.0) {
             return Err(bad(format!("rope theta must be a number above 1, but is {theta}")));
         }
-        let base: Vec<f32> = (0..rotary_dim / 2)
-            .map(|i| (theta as f32).powf((2 * i) as f32 / rotary_dim as f32))
-            .collect();
+        let base = wavelengths(rotary_dim, theta);
         let plain = base.iter().map(|b| 1.0 / b);
         let (inv_freq, attention_scaling) = match *scaling {
             RopeScaling::None => (plain.collect(), 1.0),
@@ -149,10 +147,7 @@ impl RopeTable {
                 let context = original_max_position as f64;
                 let ramp =
                     YarnRamp::new(rotary_dim, theta, beta_fast, beta_slow, context, truncate);
-                let blend = |(i, b): (usize, &f32)| {
-                    let keep = 1.0 - ramp.at(i);
-                    1.0 / (factor as f32 * b) * (1.0 - keep) + 1.0 / b * keep
-                };
+                let blend = |(i, b): (usize, &f32)| ramp.blend(i, *b, factor);
                 let sharper = match (attention_factor, mscale, mscale_all_dim) {
                     (Some(given), ..) => given,
                     (None, Some(up), Some(down)) if up != 0.0 && down != 0.0 => {
@@ -215,12 +210,14 @@ impl RopeTable {
             for t in rows {
                 // SAFETY: `for_rows` gives every row to one call.
                 let (cos, sin) = unsafe { (cos.row(t), sin.row(t)) };
+                // exercise l1.rope_table
                 let position = positions[t] as f32;
                 for ((c, s), f) in cos.iter_mut().zip(sin).zip(&self.inv_freq) {
                     let (sine, cosine) = (position * f).sin_cos();
                     *c = cosine * self.attention_scaling;
                     *s = sine * self.attention_scaling;
                 }
+                // end of exercise
             }
         });
         Ok(())
@@ -238,7 +235,17 @@ fn positive(name: &str, v: f64) -> Result<()> {
     Err(bad(format!("{name} must be a positive number, but is {v}")))
 }
 
+/// Positions per radian of each pair, `theta^(2 i / rotary_dim)`: what the frequencies are the
+/// inverse of.
+fn wavelengths(rotary_dim: usize, theta: f64) -> Vec<f32> {
+    // exercise l1.rope_table
+    let exponent = |i| (2 * i) as f32 / rotary_dim as f32;
+    (0..rotary_dim / 2).map(|i| (theta as f32).powf(exponent(i))).collect()
+    // end of exercise
+}
+
 fn llama3_frequency(f: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
+    // exercise l1.rope_table
     let wavelength = std::f64::consts::TAU as f32 / f;
     if wavelength < (context / high) as f32 {
         return f;
@@ -248,6 +255,7 @@ fn llama3_frequency(f: f32, factor: f64, low: f64, high: f64, context: f64) -> f
     }
     let smooth = (context as f32 / wavelength - low as f32) / (high - low) as f32;
     (1.0 - smooth) * f / factor as f32 + smooth * f
+    // end of exercise
 }
 
 /// 0 for pairs that stay as they are, 1 for those that are stretched in full.
@@ -258,6 +266,7 @@ struct YarnRamp {
 
 impl YarnRamp {
     fn new(dim: usize, theta: f64, fast: f64, slow: f64, context: f64, truncate: bool) -> Self {
+        // exercise l1.rope_table
         // The pair, as a real number, that makes this many turns within the original context.
         let pair_of = |turns: f64| {
             dim as f64 * (context / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln())
@@ -269,15 +278,28 @@ impl YarnRamp {
         let from = from.max(0.0);
         let to = to.min((dim - 1) as f64);
         Self { from, to: if from == to { to + 0.001 } else { to } }
+        // end of exercise
+    }
+
+    /// The frequency of a pair whose wavelength was `base`.
+    fn blend(&self, pair: usize, base: f32, factor: f64) -> f32 {
+        // exercise l1.rope_table
+        let keep = 1.0 - self.at(pair);
+        1.0 / (factor as f32 * base) * (1.0 - keep) + 1.0 / base * keep
+        // end of exercise
     }
 
     fn at(&self, pair: usize) -> f32 {
+        // exercise l1.rope_table
         let along = (pair as f32 - self.from as f32) / (self.to - self.from) as f32;
         along.clamp(0.0, 1.0)
+        // end of exercise
     }
 }
 
 /// `0.1 m ln(factor) + 1`: how much sharper attention has to be over a context so much longer.
 fn yarn_mscale(factor: f64, m: f64) -> f64 {
+    // exercise l1.rope_table
     if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }
+    // end of exercise
 }

@@ -57,12 +57,14 @@ impl RowMap {
 
     #[inline(always)]
     fn start(&self, mut row: usize) -> usize {
+        // exercise l1.rows
         let mut at = 0;
         for d in (1..self.levels).rev() {
             at += row % self.dims[d] * self.strides[d];
             row /= self.dims[d];
         }
         at + row * self.strides[0]
+        // end of exercise
     }
 }
 
@@ -182,10 +184,12 @@ pub(crate) fn not_f32_or_bf16<T>(op: &'static str, out: &TensorMut<'_>) -> Resul
 /// small, else as many as keep all threads busy. Rows are never cut, so nothing depends on how
 /// they are dealt.
 pub(crate) fn for_rows(rt: &Runtime, n: usize, len: usize, body: impl Fn(Range<usize>) + Sync) {
+    // exercise l1.rows
     let (threads, elements) = (rt.pool().threads(), n.saturating_mul(len));
     if threads == 1 || n < 2 || elements < PARALLEL_ELEMENTS {
         return body(0..n);
     }
     let chunks = (elements / CHUNK_ELEMENTS).clamp(1, threads * 4).min(n);
     rt.pool().run(chunks, &|chunk, _| body(chunk * n / chunks..(chunk + 1) * n / chunks));
+    // end of exercise
 }

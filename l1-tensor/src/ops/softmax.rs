@@ -21,6 +21,7 @@ use crate::{Result, Runtime, TensorMut, TensorRef};
 
 /// What [`softmax`] computes, for one row.
 pub fn softmax_reference(x: &[f32], out: &mut [f32]) {
+    // exercise l1.softmax
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if x.iter().all(|v| *v == f32::NEG_INFINITY) {
         return out.fill(0.0);
@@ -29,10 +30,12 @@ pub fn softmax_reference(x: &[f32], out: &mut [f32]) {
     for i in 0..x.len() {
         out[i] = (x[i] - max).exp() / total;
     }
+    // end of exercise
 }
 
 /// What [`log_softmax`] computes, for one row.
 pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
+    // exercise l1.softmax
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if x.iter().all(|v| *v == f32::NEG_INFINITY) {
         return out.fill(f32::NEG_INFINITY);
@@ -41,6 +44,7 @@ pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
     for i in 0..x.len() {
         out[i] = (f64::from(x[i]) - f64::from(max) - total.ln()) as f32;
     }
+    // end of exercise
 }
 
 /// Softmax of every row of `x: [.., N]` into `out: [.., N]`, both f32.
@@ -73,12 +77,14 @@ pub fn log_softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result
 /// exponential is 0, or NaN where the row holds one).
 #[inline(always)]
 fn exponentials<const FMA: bool>(x: &[f32], out: &mut [f32]) -> f32 {
+    // exercise l1.softmax
     let max = max_of(x);
     let max = if max == f32::NEG_INFINITY { 0.0 } else { max };
     for (o, v) in out.iter_mut().zip(x) {
         *o = exp::<FMA>(v - max);
     }
     max
+    // end of exercise
 }
 
 dispatch! {
@@ -86,6 +92,7 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let (x, out) = (x.row(i), unsafe { out.row(i) });
+            // exercise l1.softmax
             exponentials::<FMA>(x, out);
             let total = sum(out);
             if total == 0.0 {
@@ -94,6 +101,7 @@ dispatch! {
             for o in out {
                 *o /= total;
             }
+            // end of exercise
         }
     }
 
@@ -101,6 +109,7 @@ dispatch! {
         for i in rows {
             // SAFETY: `for_rows` gives every row to one call.
             let (x, out) = (x.row(i), unsafe { out.row(i) });
+            // exercise l1.softmax
             let max = exponentials::<FMA>(x, out);
             let lanes = accumulate(&*out, 0.0f64, |acc, v| acc + f64::from(v));
             let total = fold_lanes(lanes, |a, b| a + b);
@@ -112,6 +121,7 @@ dispatch! {
             for (o, v) in out.iter_mut().zip(x) {
                 *o = (f64::from(*v) - shift) as f32;
             }
+            // end of exercise
         }
     }
 }

@@ -24,6 +24,7 @@ impl TopKScratch {
 
 /// What [`top_k`] computes: sort everything, keep the front.
 pub fn top_k_reference(x: &[f32], k: usize) -> Vec<(u32, f32)> {
+    // exercise l1.select
     let mut all: Vec<(u32, f32)> = (0u32..).zip(x.iter().copied()).collect();
     // The sort is stable, so equal values stay in the order of their indices.
     all.sort_by(|(_, a), (_, b)| match (a.is_nan(), b.is_nan()) {
@@ -32,6 +33,7 @@ pub fn top_k_reference(x: &[f32], k: usize) -> Vec<(u32, f32)> {
     });
     all.truncate(k);
     all
+    // end of exercise
 }
 
 /// Write the `k = values.len()` largest elements of `x: [N]` (f32) to `values`, largest first, and
@@ -67,6 +69,7 @@ pub fn top_k(
     let kept = &mut scratch.candidates;
     kept.clear();
     kept.reserve(2 * k);
+    // exercise l1.select
     // Only what ranks above this can still be among the first k: later equals lose by their index.
     let mut bar = None;
     let mut index = 0u32;
@@ -95,27 +98,34 @@ pub fn top_k(
         *v = x[*i as usize];
     }
     Ok(k)
+    // end of exercise
 }
 
 /// Drop all but the first `k`; returns the [`order`] of the last of these.
 fn keep_best(kept: &mut Vec<u64>, k: usize) -> u32 {
+    // exercise l1.select
     let (_, last, _) = kept.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
     let bar = (*last >> 32) as u32;
     kept.truncate(k);
     bar
+    // end of exercise
 }
 
 /// An integer that sorts as the number does: NaN is 0, below -inf; -0 is 0.
 fn order(v: f32) -> u32 {
+    // exercise l1.select
     if v.is_nan() {
         return 0;
     }
     let bits = (v + 0.0).to_bits(); // -0 + 0 is +0.
     // Positive numbers sort by their bits, above the negative ones, whose bits sort backwards.
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+    // end of exercise
 }
 
 /// Value first, then the lower index.
 fn rank(v: f32, index: u32) -> u64 {
+    // exercise l1.select
     u64::from(order(v)) << 32 | u64::from(!index)
+    // end of exercise
 }

@@ -24,6 +24,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cpu::ThreadPool;
+use crate::cpu::lanes::round_bf16;
 use crate::{Error, Layout, Result};
 
 /// Outputs in a vector: lanes of a 512-bit register.
@@ -181,6 +182,7 @@ impl PackedBf16 {
                 rhs: Layout::contiguous(&[self.n, self.k])?,
             });
         }
+        // exercise l1.pack
         let (panel, vector, lane) = match self.order {
             RowOrder::Plain => (i / PANEL, i % PANEL / LANES, i % LANES),
             RowOrder::GateUp => {
@@ -198,6 +200,7 @@ impl PackedBf16 {
             }
         }
         Ok(())
+        // end of exercise
     }
 
     /// All lines, panel after panel.
@@ -231,6 +234,7 @@ fn logical_row(
     vector: usize,
     lane: usize,
 ) -> Option<usize> {
+    // exercise l1.pack
     match order {
         RowOrder::Plain => Some(panel * PANEL + vector * LANES + lane).filter(|i| *i < n),
         RowOrder::GateUp => {
@@ -238,6 +242,7 @@ fn logical_row(
             (i < n / 2).then_some(vector * (n / 2) + i)
         }
     }
+    // end of exercise
 }
 
 /// Round sixteen rows to bf16 and write them as one vector of a panel: a transposition of
@@ -247,6 +252,7 @@ fn logical_row(
 /// `panel` must have room for `2 * ceil(k/2)` lines that nobody else reads or writes; `rows` holds
 /// 16 rows of `padded` values and `padded` is `k` rounded up to a multiple of 32.
 unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, vector: usize) {
+    // exercise l1.pack
     let pairs = k.div_ceil(2);
     for start in (0..pairs).step_by(LANES) {
         let mut block = [[0u32; LANES]; LANES];
@@ -262,14 +268,13 @@ unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, ve
             unsafe { panel.add(2 * j + vector).write(line) };
         }
     }
+    // end of exercise
 }
 
-/// The bits of the bf16 nearest to `x`, ties to even; NaN stays NaN. Without branches, so that
-/// the compiler makes vectors of it.
+/// The bits of the bf16 nearest to `x`.
+#[inline(always)]
 fn bf16_bits(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    if x.is_nan() { (bits >> 16) | 0x40 } else { rounded }
+    u32::from(round_bf16(x).to_bits())
 }
 
 fn reserve<T>(count: usize) -> Result<Vec<T>> {

@@ -179,10 +179,9 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
         unsafe { write_zeros(job, item, token0) };
         return;
     }
-    // Position of the item's first query; the last key it may see, and the first.
+    // Position of the item's first query, and the tiles its queries see some key of.
     let p0 = kv_len - q_len + item.first as usize;
-    let lowest = |p: usize| job.params.window.map_or(0, |w| (p + 1).saturating_sub(w));
-    let tile0 = lowest(p0) / TILE;
+    let tile0 = visible(p0, job.params.window).start / TILE;
     let tiles = (p0 + queries - 1) / TILE + 1 - tile0;
     let table = &s.tile_table[s.table_rows[seq] + tile0..][..tiles];
 
@@ -190,7 +189,7 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
     let steps = job.dim.div_ceil(per_word);
     let padded = job.dim.next_multiple_of(16);
     let tile_words = TILE * padded / per_word;
-    let kv_head = item.head as usize / (job.q_heads / job.kv_heads);
+    let kv_head = kv_head_of(item.head as usize, job.q_heads, job.kv_heads);
     let tiles_of = |pool: &[u32]| Tiles {
         pool: pool.as_ptr(),
         table,
@@ -218,7 +217,8 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
     }
     for r in 0..rows {
         let p = p0 + r / heads;
-        let keys = (lowest(p) - tile0 * TILE)..(p + 1 - tile0 * TILE);
+        let seen = visible(p, job.params.window);
+        let keys = seen.start - tile0 * TILE..seen.end - tile0 * TILE;
         // SAFETY: row `r` of the scores.
         let row = unsafe { std::slice::from_raw_parts_mut(scores.add(r * row_len), row_len) };
         area.inverse[r] = 1.0 / softmax_in_place::<S, FMA>(row, keys, job.params.scale);
@@ -240,6 +240,24 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
         };
         sum.run::<S>();
     }
+}
+
+/// The keys that the query at position `p` sees: none after itself, and at most a window of them.
+#[inline(always)]
+fn visible(p: usize, window: Option<usize>) -> Range<usize> {
+    // exercise l1.attention
+    let first = window.map_or(0, |w| (p + 1).saturating_sub(w));
+    first..p + 1
+    // end of exercise
+}
+
+/// The KV head that a query head reads: neighbours share one.
+#[inline(always)]
+fn kv_head_of(q_head: usize, q_heads: usize, kv_heads: usize) -> usize {
+    // exercise l1.attention
+    let group = q_heads / kv_heads;
+    q_head / group
+    // end of exercise
 }
 
 /// The tiles of one sequence and KV head, in order.
@@ -301,6 +319,7 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
     keys: Range<usize>,
     scale: f32,
 ) -> f32 {
+    // exercise l1.attention
     let (first, end) = (keys.start / TILE * TILE, keys.end.next_multiple_of(TILE));
     row[..first].fill(0.0);
     row[end..].fill(0.0);
@@ -327,6 +346,7 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
         }
     }
     sum
+    // end of exercise
 }
 
 /// # Safety

@@ -80,6 +80,7 @@ impl Gemm<'_> {
     unsafe fn block<S: Dot, const R: usize, const C: usize>(&self, r0: usize, t: usize) -> usize {
         // SAFETY: passed on from the caller.
         unsafe {
+            // exercise l1.attention
             let mut k = [self.k.at(t); C];
             for (c, k) in k.iter_mut().enumerate() {
                 *k = self.k.at(t + c);
@@ -99,6 +100,7 @@ impl Gemm<'_> {
                     S::store(sums, self.scores.add(at));
                 }
             }
+            // end of exercise
         }
         R
     }

@@ -182,6 +182,7 @@ unsafe fn write<D: Dot>(job: &Job<'_, D::X>, row: usize, col: usize, len: usize,
 /// slices the compiler falls back to single elements, and storing costs more than a gate does.
 #[inline(always)]
 fn combine(after: After, old: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
+    // exercise l1.linear
     let mut out = y;
     match after {
         After::Add => {
@@ -197,4 +198,5 @@ fn combine(after: After, old: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
         _ => {}
     }
     out
+    // end of exercise
 }

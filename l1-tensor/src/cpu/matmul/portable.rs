@@ -35,6 +35,7 @@ impl<X: Activation> Dot for Portable<X> {
 
     #[inline(always)]
     unsafe fn pair(mut acc: [f32; LANES], x: *const X, w: [u32; LANES]) -> [f32; LANES] {
+        // exercise l1.linear
         // SAFETY: the caller's promise.
         let (x0, x1) = unsafe { (X::widen(x), X::widen(x.add(1))) };
         for (acc, w) in acc.iter_mut().zip(w) {
@@ -45,10 +46,12 @@ impl<X: Activation> Dot for Portable<X> {
             };
         }
         acc
+        // end of exercise
     }
 
     #[inline(always)]
     unsafe fn last(mut acc: [f32; LANES], x: *const X, w: [u32; LANES]) -> [f32; LANES] {
+        // exercise l1.linear
         // SAFETY: the caller's promise.
         let x0 = unsafe { X::widen(x) };
         for (acc, w) in acc.iter_mut().zip(w) {
@@ -58,6 +61,7 @@ impl<X: Activation> Dot for Portable<X> {
             *acc = x0.mul_add(even(w), *acc);
         }
         acc
+        // end of exercise
     }
 
     #[inline(always)]

@@ -160,6 +160,7 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
     // `x` is read at `m * stride + i` with `m < M` and `i < k`; a prefetch may point anywhere, so
     // its address is computed without the promise of staying inside.
     unsafe {
+        // exercise l1.linear
         let mut acc = [[D::zero(); VECTORS]; M];
         for j in 0..k / 2 {
             let line = panel.add(VECTORS * j);
@@ -187,6 +188,7 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
                 D::store(*acc, sums.as_mut_ptr());
             }
         }
+        // end of exercise
     }
 }
 

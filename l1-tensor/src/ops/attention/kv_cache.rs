@@ -161,6 +161,7 @@ impl KvCache {
         let per_word = 4 / self.dtype.size();
         let padded = self.head_dim.next_multiple_of(16);
         for h in 0..self.heads {
+            // exercise l1.kv_cache
             let start = at + h * words;
             for keys in as_words_mut(&mut self.k)[start..start + words].chunks_exact_mut(TILE) {
                 keys[from.min(TILE)..].fill(0);
@@ -174,6 +175,7 @@ impl KvCache {
                 }
             }
             v[whole * padded..].fill(0);
+            // end of exercise
         }
         Ok(())
     }
@@ -243,6 +245,7 @@ dispatch! {
         k: &[f32],
         v: &[f32],
     ) {
+        // exercise l1.kv_cache
         if i == 0 {
             k_tile.fill(0);
             v_tile.fill(0);
@@ -271,5 +274,6 @@ dispatch! {
         for (word, x) in v_tile[(i / 2) * padded..].iter_mut().zip(v) {
             *word = *word & !(0xffff << shift) | u32::from(round_bf16(*x).to_bits()) << shift;
         }
+        // end of exercise
     }
 }

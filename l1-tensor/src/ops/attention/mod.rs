@@ -204,6 +204,7 @@ pub fn reference(
     v: &[f32],
     out: &mut [f32],
 ) {
+    // exercise l1.attention
     let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim: d } = shape;
     let group = q_heads / kv_heads;
     for i in 0..q_len {
@@ -230,4 +231,5 @@ pub fn reference(
             }
         }
     }
+    // end of exercise
 }

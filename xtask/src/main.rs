@@ -8,6 +8,7 @@
 //! a floor does not compile.
 
 mod book;
+mod learn;
 mod neighbour;
 mod peers;
 mod shell;
@@ -27,6 +28,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Learn(learn::LearnCommand),
     /// Run the tests of every crate, with doc tests and examples
     Test(test::TestArgs),
     /// Build the book, or test its code
@@ -40,6 +43,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Learn(command) => learn::run(&command),
         Command::Test(args) => test::run(&args),
         Command::Book(args) => book::run(&args),
         Command::BenchPeers(args) => peers::run(&args),

@@ -1,0 +1,177 @@
+//! A workspace as the course sees it: its layers, and whether it is the reference or a learner's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use course::{CATALOGUE, Exercise, LEARNER_DIR, Layer, Sources};
+use serde::{Deserialize, Serialize};
+
+use crate::shell;
+
+/// A workspace and its layers, the lowest first.
+pub struct House {
+    /// The directory of the workspace.
+    pub root: PathBuf,
+    /// Those that have exercises.
+    pub floors: Vec<Floor>,
+    /// What `cargo x start` wrote down; `None` in the reference workspace.
+    pub learner: Option<Manifest>,
+}
+
+/// A layer and where its sources are.
+pub struct Floor {
+    /// Its catalogue, as the reference has it.
+    pub layer: Layer,
+    /// The crate that is built and tested: the learner's, if there is one.
+    pub dir: PathBuf,
+    /// The crate with the bodies in it; the same as `dir` where nothing was taken out.
+    pub reference: PathBuf,
+}
+
+/// `.strata/course.json`: what `cargo x start` made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Of this format.
+    pub version: u32,
+    /// The layers whose exercises were taken out.
+    pub layers: Vec<String>,
+    /// SHA-256 of every file that gates consist of, by its path in the workspace.
+    pub gates: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// The version that is written and understood.
+    pub const VERSION: u32 = 1;
+
+    /// Where it lies in a workspace.
+    pub fn path(root: &Path) -> PathBuf {
+        root.join(LEARNER_DIR).join("course.json")
+    }
+
+    fn read(root: &Path) -> Result<Option<Self>> {
+        if !root.join(LEARNER_DIR).is_dir() {
+            return Ok(None);
+        }
+        let path = Self::path(root);
+        let repair = || {
+            format!(
+                "{} cannot be used. Git has the original: `git checkout -- {LEARNER_DIR}/course.json`",
+                path.display()
+            )
+        };
+        let text = fs::read_to_string(&path).with_context(repair)?;
+        let manifest: Self = serde_json::from_str(&text).with_context(repair)?;
+        if manifest.version != Self::VERSION {
+            bail!(
+                "{} is of version {}, and this tool understands {}",
+                path.display(),
+                manifest.version,
+                Self::VERSION
+            );
+        }
+        Ok(Some(manifest))
+    }
+}
+
+impl House {
+    /// The workspace that this program belongs to.
+    pub fn open() -> Result<Self> {
+        Self::at(shell::root())
+    }
+
+    /// The workspace in a directory.
+    pub fn at(root: &Path) -> Result<Self> {
+        let learner = Manifest::read(root)?;
+        let mut floors = Vec::new();
+        for entry in fs::read_dir(root).with_context(|| root.display().to_string())? {
+            let dir = entry?.path();
+            let copy = reference_dir(root, &dir.file_name().unwrap_or_default().to_string_lossy());
+            let reference = if copy.is_dir() { copy } else { dir.clone() };
+            if reference.join(CATALOGUE).is_file() {
+                floors.push(Floor { layer: Layer::load(&reference)?, dir, reference });
+            }
+        }
+        floors.sort_by_key(|f| f.layer.number());
+        if floors.is_empty() {
+            bail!("no layer with an {CATALOGUE} below {}", root.display());
+        }
+        Ok(Self { root: root.into(), floors, learner })
+    }
+
+    /// The layer called `l1`, or by the name of its crate.
+    pub fn floor(&self, name: &str) -> Result<&Floor> {
+        let found = self.floors.iter().find(|f| f.layer.id == name || f.layer.package == name);
+        found.with_context(|| {
+            let known: Vec<&str> = self.floors.iter().map(|f| f.layer.id.as_str()).collect();
+            format!("there is no layer `{name}`; there is {}", known.join(", "))
+        })
+    }
+
+    /// The layers a learner works on here; in the reference workspace, all.
+    pub fn taught(&self) -> impl Iterator<Item = &Floor> {
+        self.floors.iter().filter(|f| match &self.learner {
+            Some(manifest) => manifest.layers.contains(&f.layer.id),
+            None => true,
+        })
+    }
+
+    /// An exercise by its id, with its layer.
+    pub fn exercise(&self, id: &str) -> Result<(&Floor, &Exercise)> {
+        let all = || self.floors.iter().flat_map(|f| f.layer.exercises.iter().map(move |e| (f, e)));
+        if let Some(found) = all().find(|(_, e)| e.id == id) {
+            return Ok(found);
+        }
+        let name = id.rsplit('.').next().unwrap_or(id);
+        let near = all().map(|(_, e)| e.id.as_str()).min_by_key(|known| {
+            let known_name = known.rsplit('.').next().unwrap_or(known);
+            edit_distance(known_name, name)
+        });
+        bail!(
+            "there is no exercise `{id}`{}; `cargo x progress` lists them all",
+            near.map(|n| format!("; did you mean {n}?")).unwrap_or_default()
+        )
+    }
+}
+
+impl Floor {
+    /// The reference's source with its marks.
+    pub fn sources(&self) -> Result<Sources> {
+        Ok(Sources::load(&self.reference)?)
+    }
+}
+
+/// Where the reference of a crate lies in a learner's workspace.
+pub fn reference_dir(root: &Path, package: &str) -> PathBuf {
+    root.join(LEARNER_DIR).join("reference").join(package)
+}
+
+/// How many letters must change to make one word of the other (Levenshtein, 1966).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_nearest_to_a_typo_are_few_letters_away() {
+        assert_eq!(edit_distance("rope", "rope"), 0);
+        assert_eq!(edit_distance("rope", "roep"), 2);
+        assert_eq!(edit_distance("softmax", "sofmax"), 1);
+        assert_eq!(edit_distance("", "abc"), 3);
+    }
+}

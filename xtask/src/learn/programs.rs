@@ -1,0 +1,254 @@
+//! Building test programs and running tests in them, one by one or a few at a time.
+//!
+//! `cargo test` would do, but it prints a wall where a learner needs a line, and a run of it costs
+//! half a second even if nothing is to be built. So cargo only builds, in its own words for
+//! machines, and the programs are run from here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use course::Gate;
+use serde_json::Value;
+
+use crate::shell;
+
+/// Test programs of a package, by target (`lib`, or the name of an integration test).
+pub struct Programs {
+    /// The directory of the package: tests run there, as cargo does it.
+    dir: PathBuf,
+    by_target: BTreeMap<String, PathBuf>,
+    /// What the compiler warned about.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Why there are no programs to run.
+#[derive(Debug)]
+pub enum NotBuilt {
+    /// The compiler refused; its errors in order, at least one.
+    Compile(Vec<Diagnostic>),
+    /// Cargo did not get as far as that; the end of what it said.
+    Cargo(String),
+}
+
+/// A message of the compiler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// `E0308: mismatched types`.
+    pub message: String,
+    /// File (relative to the workspace), line and column, counted from 1.
+    pub place: Option<(String, usize, usize)>,
+    /// The compiler's own rendering, source lines included.
+    pub rendered: String,
+    is_error: bool,
+}
+
+/// What happened to some tests.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// How many passed.
+    pub passed: usize,
+    /// Those that failed, in the order of the program's report.
+    pub failed: Vec<Failure>,
+}
+
+/// A test that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its name in the program.
+    pub test: String,
+    /// What it printed, the panic's message included.
+    pub output: String,
+}
+
+impl Programs {
+    /// Build test programs of a package of the workspace in `root`.
+    pub fn build(
+        root: &Path,
+        package: &str,
+        dir: &Path,
+        targets: &[&str],
+    ) -> Result<Result<Self, NotBuilt>> {
+        let mut command = shell::cargo("test");
+        command.current_dir(root).args(["--no-run", "--message-format=json", "--package", package]);
+        for target in targets {
+            match *target {
+                "lib" => command.arg("--lib"),
+                name => command.args(["--test", name]),
+            };
+        }
+        let out = command.stdin(Stdio::null()).output().context("cannot start cargo")?;
+        let said = String::from_utf8_lossy(&out.stdout);
+        let messages: Vec<Value> =
+            said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let diagnostics: Vec<Diagnostic> = messages.iter().filter_map(diagnostic).collect();
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            diagnostics.into_iter().partition(|d| d.is_error);
+        if !out.status.success() {
+            if errors.is_empty() {
+                let said = String::from_utf8_lossy(&out.stderr);
+                return Ok(Err(NotBuilt::Cargo(said.trim().to_string())));
+            }
+            return Ok(Err(NotBuilt::Compile(errors)));
+        }
+        let by_target = messages.iter().filter_map(executable).collect();
+        Ok(Ok(Self { dir: dir.into(), by_target, warnings }))
+    }
+
+    /// Run these gates, all of which must be in programs that were built. `environment` is added.
+    pub fn run(&self, gates: &[&Gate], environment: &[(&str, &str)]) -> Result<Outcome> {
+        let mut by_target: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for gate in gates {
+            by_target.entry(&gate.target).or_default().push(&gate.test);
+        }
+        let mut all = Outcome::default();
+        for (target, tests) in by_target {
+            let program = self.by_target.get(target);
+            let program = program.with_context(|| format!("there is no test program {target}"))?;
+            let mut command = shell::program(program);
+            command.current_dir(&self.dir).arg("--exact").args(&tests);
+            command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env_remove("RUST_BACKTRACE");
+            command.envs(environment.iter().copied()).stdin(Stdio::null());
+            let out = command.output().with_context(|| program.display().to_string())?;
+            let said = String::from_utf8_lossy(&out.stdout);
+            let one = read_report(&said);
+            if one.passed + one.failed.len() == tests.len() {
+                all.passed += one.passed;
+                all.failed.extend(one.failed);
+            } else if let Some(test) = tests.iter().find(|t| !said.contains(**t)) {
+                bail!("{target} has no test called {test}");
+            } else {
+                // It died: an abort, a stack overflow, a signal.
+                let last = String::from_utf8_lossy(&out.stderr);
+                let output = format!("the test program ended early ({})\n{last}", out.status);
+                all.failed.push(Failure { test: tests.join(", "), output });
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Read what Rust's test runner prints.
+fn read_report(text: &str) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut failed = Vec::new();
+    for line in text.lines() {
+        let Some(line) = line.strip_prefix("test ") else { continue };
+        if line.ends_with(" ... ok") {
+            outcome.passed += 1;
+        } else if let Some(name) = line.strip_suffix(" ... FAILED") {
+            // `#[should_panic]` is mentioned behind the name.
+            failed.push(name.trim_end_matches(" - should panic").to_string());
+        }
+    }
+    for test in failed {
+        let head = format!("---- {test} stdout ----\n");
+        let after = text.split_once(&head).map(|(_, after)| after).unwrap_or_default();
+        let end = after.find("\n---- ").or_else(|| after.find("\n\nfailures:\n"));
+        let output = after[..end.unwrap_or(after.len())].trim().to_string();
+        outcome.failed.push(Failure { test, output });
+    }
+    outcome
+}
+
+fn diagnostic(message: &Value) -> Option<Diagnostic> {
+    if message["reason"] != "compiler-message" {
+        return None;
+    }
+    let message = &message["message"];
+    let is_error = match message["level"].as_str()? {
+        "error" | "error: internal compiler error" => true,
+        "warning" => false,
+        _ => return None,
+    };
+    let text = message["message"].as_str()?;
+    // "aborting due to 2 previous errors", "3 warnings emitted": sums, not messages.
+    if text.starts_with("aborting due to") || text.ends_with("emitted") {
+        return None;
+    }
+    let spans = message["spans"].as_array();
+    let primary = spans.and_then(|all| all.iter().find(|s| s["is_primary"] == true));
+    let place = primary.and_then(|s| {
+        let number = |name: &str| s[name].as_u64().map(|n| n as usize);
+        Some((s["file_name"].as_str()?.into(), number("line_start")?, number("column_start")?))
+    });
+    let code = message["code"]["code"].as_str().filter(|c| c.starts_with('E'));
+    Some(Diagnostic {
+        message: code.map(|c| format!("{c}: {text}")).unwrap_or_else(|| text.into()),
+        place,
+        rendered: message["rendered"].as_str().unwrap_or_default().trim_end().into(),
+        is_error,
+    })
+}
+
+fn executable(message: &Value) -> Option<(String, PathBuf)> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let program = message["executable"].as_str()?;
+    let target = &message["target"];
+    let is_lib = target["kind"].as_array()?.iter().any(|k| k == "lib");
+    let name = if is_lib { "lib" } else { target["name"].as_str()? };
+    Some((name.into(), program.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = "
+running 3 tests
+test a ... ok
+test m::b ... FAILED
+test c - should panic ... FAILED
+
+failures:
+
+---- m::b stdout ----
+
+thread 'm::b' (7) panicked at l1-tensor/tests/x.rs:1:1:
+rms_norm on avx2, x [3, 64]
+  expected  1
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+---- c stdout ----
+note: test did not panic as expected at tests/x.rs:9:4
+
+failures:
+    c
+    m::b
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn a_report_is_taken_apart_test_by_test() {
+        let outcome = read_report(REPORT);
+        assert_eq!(outcome.passed, 1);
+        let names: Vec<&str> = outcome.failed.iter().map(|f| f.test.as_str()).collect();
+        assert_eq!(names, ["m::b", "c"]);
+        assert!(outcome.failed[0].output.contains("expected  1"));
+        assert!(!outcome.failed[0].output.contains("as expected at"));
+        assert!(outcome.failed[1].output.contains("did not panic as expected"));
+    }
+
+    #[test]
+    fn a_message_of_the_compiler_keeps_its_place() {
+        let message = serde_json::json!({
+            "reason": "compiler-message",
+            "message": {
+                "level": "error", "message": "mismatched types", "code": { "code": "E0308" },
+                "spans": [{ "is_primary": true, "file_name": "l1-tensor/src/a.rs",
+                            "line_start": 12, "column_start": 5 }],
+                "rendered": "error[E0308]: mismatched types\n"
+            }
+        });
+        let found = diagnostic(&message).unwrap();
+        assert_eq!(found.message, "E0308: mismatched types");
+        assert_eq!(found.place, Some(("l1-tensor/src/a.rs".into(), 12, 5)));
+        let sum = serde_json::json!({ "reason": "compiler-message", "message": {
+            "level": "error", "message": "aborting due to 1 previous error", "spans": [] } });
+        assert_eq!(diagnostic(&sum), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! `cargo x start`: a workspace to learn in.
+//!
+//! The same crates, tests, fixtures and tools as the reference; the bodies of the chosen layers'
+//! exercises replaced by a `todo!`; and, out of sight in `.strata/`, the reference of those layers,
+//! which the layers above use until the learner says otherwise. So nothing ever waits for a layer
+//! below it, and every version of everything compiles from the first minute.
+
+mod copy;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use course::{LEARNER_DIR, edit};
+
+use super::house::{Floor, House, Manifest, reference_dir};
+use super::link::{self, Version};
+use crate::shell;
+
+/// Make a workspace to learn in: the same crates, the exercises' bodies taken out
+#[derive(Args)]
+pub struct StartArgs {
+    /// Where to make it: a directory that does not exist yet or is empty
+    dir: PathBuf,
+    /// The layers to write yourself, with commas between them; without it, all
+    #[arg(long, value_delimiter = ',', conflicts_with = "all")]
+    layers: Vec<String>,
+    /// Write all layers yourself
+    #[arg(long)]
+    all: bool,
+}
+
+/// Run the command.
+pub fn run(args: &StartArgs) -> Result<()> {
+    let house = House::open()?;
+    if house.learner.is_some() {
+        bail!(
+            "this workspace was itself made by `cargo x start`; run it where you cloned Strata, or \
+             see `cargo x next` for how to go on here"
+        );
+    }
+    let floors: Vec<&Floor> = if args.layers.is_empty() {
+        house.floors.iter().collect()
+    } else {
+        args.layers.iter().map(|name| house.floor(name)).collect::<Result<_>>()?
+    };
+    make(&house, &floors, &args.dir)?;
+
+    let exercises: usize = floors.iter().map(|f| f.layer.exercises.len()).sum();
+    let names: Vec<&str> = floors.iter().map(|f| f.layer.id.as_str()).collect();
+    println!(
+        "{} is ready: {exercises} exercises in {}.\n\nNow\n\n    cd {}\n    cargo x check\n\n\
+         which builds what it needs (a minute or two, once) and names the first exercise.",
+        args.dir.display(),
+        names.join(" and "),
+        args.dir.display()
+    );
+    Ok(())
+}
+
+/// Make the workspace in `dir`, or nothing at all.
+pub fn make(house: &House, floors: &[&Floor], dir: &Path) -> Result<()> {
+    let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
+    refuse_occupied(&dir)?;
+    if dir.starts_with(&house.root) && !dir.starts_with(shell::target_dir()?) {
+        bail!(
+            "{} lies inside of this workspace; choose a place outside, such as ../my-strata",
+            dir.display()
+        );
+    }
+    // Everything is made next to the place and moved there in one step, so that a full disk or
+    // a mistake in the middle leaves nothing half done.
+    let parent = dir.parent().context("the root of a file system is no place for this")?;
+    fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let draft = parent.join(format!(".{name}.unfinished-{}", std::process::id()));
+    let made = fill(house, floors, &draft).and_then(|()| {
+        if dir.is_dir() {
+            fs::remove_dir(&dir)?;
+        }
+        fs::rename(&draft, &dir).with_context(|| dir.display().to_string())
+    });
+    if made.is_err() {
+        // What matters is the first error; a draft that cannot be removed is named in it.
+        let _ = fs::remove_dir_all(&draft);
+    }
+    made?;
+    finish(&dir)
+}
+
+fn refuse_occupied(dir: &Path) -> Result<()> {
+    if !dir.exists() && fs::symlink_metadata(dir).is_err() {
+        return Ok(());
+    }
+    let entries = fs::read_dir(dir)
+        .with_context(|| format!("{} is there and is no directory", dir.display()))?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if let Some(first) = names.first() {
+        bail!(
+            "{} is not empty (it holds {first}{}); nothing was touched. Choose another directory",
+            dir.display(),
+            if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() }
+        );
+    }
+    Ok(())
+}
+
+/// Write all files.
+fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
+    copy::workspace(&house.root, draft)?;
+    let mut manifest =
+        Manifest { version: Manifest::VERSION, layers: Vec::new(), gates: Default::default() };
+    let cargo_toml = draft.join("Cargo.toml");
+    let mut workspace = fs::read_to_string(&cargo_toml)?;
+    for floor in floors {
+        let package = &floor.layer.package;
+        let copy = reference_dir(draft, package);
+        copy::reference(&draft.join(package), &copy)?;
+        link::rename_copy(&copy, package, &link::reference_name(package))?;
+        workspace = link::set(&workspace, package, Version::Reference)?;
+        take_out(floor, &draft.join(package))?;
+        manifest.layers.push(floor.layer.id.clone());
+        copy::hash_gates(draft, &draft.join(package), &mut manifest.gates)?;
+    }
+    fs::write(&cargo_toml, quiet_about_unused(&workspace)?)?;
+    fs::write(Manifest::path(draft), serde_json::to_string_pretty(&manifest)? + "\n")?;
+    fs::write(draft.join("README.md"), readme(floors))?;
+    let mut ignored = fs::read_to_string(draft.join(".gitignore")).unwrap_or_default();
+    ignored.push_str(&format!("/{LEARNER_DIR}/progress.json\n*.proptest-regressions\n"));
+    fs::write(draft.join(".gitignore"), ignored)?;
+    Ok(())
+}
+
+/// Take the bodies of a layer's exercises out of the crate in `dir`.
+fn take_out(floor: &Floor, dir: &Path) -> Result<()> {
+    let sources = floor.sources()?;
+    let all: Vec<&course::Exercise> = floor.layer.exercises.iter().collect();
+    for file in &sources.files {
+        let blanked = edit::blank(&file.text, &all)
+            .map_err(|(line, problem)| anyhow::anyhow!("{}:{}: {problem}", file.path, line + 1))?;
+        fs::write(dir.join(&file.path), blanked)?;
+    }
+    Ok(())
+}
+
+/// While half of the code is missing, most of what it would use is unused; the compiler should not
+/// say so a hundred times.
+fn quiet_about_unused(cargo_toml: &str) -> Result<String> {
+    let section = "[workspace.lints.rust]\n";
+    if !cargo_toml.contains(section) {
+        bail!("Cargo.toml has no {}", section.trim());
+    }
+    let quiet = "# While bodies are missing, what they would use is unused. Remove this when all is green.\n\
+                 unused = { level = \"allow\", priority = -1 }\n";
+    let kept: Vec<&str> =
+        cargo_toml.lines().filter(|l| !l.starts_with("unused_qualifications")).collect();
+    Ok((kept.join("\n") + "\n").replace(section, &format!("{section}{quiet}")))
+}
+
+/// What only makes sense in the final place: the lock file's new names, the first commit.
+fn finish(dir: &Path) -> Result<()> {
+    // Not being able to do this now is no harm: the first build does it.
+    let mut metadata = shell::cargo("metadata");
+    metadata.current_dir(dir).args(["--format-version", "1", "--offline", "--quiet"]);
+    let _ = metadata.stdout(Stdio::null()).stderr(Stdio::null()).status();
+
+    if !shell::exists("git") {
+        println!("git is not installed, so there is no history; all else works without it.");
+        return Ok(());
+    }
+    git(dir, &["init", "--quiet"])?;
+    git(dir, &["add", "--all"])?;
+    let mut commit = Command::new("git");
+    if !knows_who_commits(dir) {
+        commit.args(["-c", "user.name=Strata learner", "-c", "user.email=learner@localhost"]);
+    }
+    commit.args(["commit", "--quiet", "--no-gpg-sign", "--no-verify"]);
+    commit.args(["-m", "Start of the course"]).current_dir(dir);
+    shell::quiet_output(&mut commit).map(drop)
+}
+
+fn knows_who_commits(dir: &Path) -> bool {
+    let ask = |key| shell::quiet_output(Command::new("git").args(["config", key]).current_dir(dir));
+    ["user.name", "user.email"].iter().all(|key| ask(key).is_ok_and(|v| !v.trim().is_empty()))
+}
+
+fn git(dir: &Path, args: &[&str]) -> Result<()> {
+    shell::quiet_output(Command::new("git").args(args).current_dir(dir)).map(drop)
+}
+
+fn readme(floors: &[&Floor]) -> String {
+    let mut text = String::from(
+        "# Your Strata\n\n\
+         A working LLM engine with holes in it, for you to fill.\n\n\
+         ```sh\n\
+         cargo x check      # the first thing that is wrong, by name\n\
+         cargo x hint       # a nudge; again for a stronger one\n\
+         cargo x progress   # where you stand\n\
+         cargo x next       # what to read and where to write\n\
+         ```\n\n\
+         The text is in `book/src/` (start with `how-it-works.md`); `cargo x book build` renders it.\n\
+         The layers above yours use the reference until you say `cargo x use l1 mine`.\n\n\
+         | layer | exercises | about |\n|---|---|---|\n",
+    );
+    for floor in floors {
+        let layer = &floor.layer;
+        let minutes: u32 = layer.exercises.iter().map(|e| e.minutes).sum();
+        let hours = f64::from(minutes) / 60.0;
+        text.push_str(&format!(
+            "| `{}` {} | {} | {hours:.0} hours |\n",
+            layer.package,
+            layer.title,
+            layer.exercises.len()
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_taken_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(refuse_occupied(dir.path()).is_ok(), "an empty directory is welcome");
+        assert!(refuse_occupied(&dir.path().join("new")).is_ok());
+        let file = dir.path().join("notes.txt");
+        fs::write(&file, "mine").unwrap();
+        let error = refuse_occupied(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("notes.txt") && error.contains("not empty"), "{error}");
+        let error = format!("{:#}", refuse_occupied(&file).unwrap_err());
+        assert!(error.contains("is no directory"), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    }
+
+    #[test]
+    fn the_workspace_stops_talking_about_what_is_unused() {
+        let quiet = quiet_about_unused(
+            "[workspace.lints.rust]\nmissing_docs = \"warn\"\nunused_qualifications = \"warn\"\n",
+        );
+        let quiet = quiet.unwrap();
+        assert!(quiet.contains("[workspace.lints.rust]\n#"), "{quiet}");
+        assert!(quiet.contains("unused = { level = \"allow\""));
+        assert!(quiet.contains("missing_docs") && !quiet.contains("unused_qualifications"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Which files a learner's workspace consists of.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use course::sources::rust_files;
+use sha2::{Digest, Sha256};
+
+use crate::shell;
+
+/// Top-level entries that are about developing Strata, not about learning from it.
+const LEFT_OUT: [&str; 3] = [".ci", "CHANGELOG.md", "README.md"];
+/// Top-level entries that are never part of the source, for a tree without git.
+const NEVER: [&str; 3] = [".git", "target", ".strata"];
+
+/// Copy the source tree from `from` to `to`, which must not exist.
+pub fn workspace(from: &Path, to: &Path) -> Result<()> {
+    for file in tree(from)? {
+        let top = file.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());
+        if !LEFT_OUT.contains(&top.unwrap_or_default().as_str()) {
+            copy_file(&from.join(&file), &to.join(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copy what other crates need of a crate: its library, not its tests.
+pub fn reference(from: &Path, to: &Path) -> Result<()> {
+    for file in walk(from)? {
+        let top = file.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());
+        if !["tests", "examples"].contains(&top.unwrap_or_default().as_str()) {
+            copy_file(&from.join(&file), &to.join(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Record the hashes of everything that the gates of the crate in `dir` consist of.
+pub fn hash_gates(root: &Path, dir: &Path, hashes: &mut BTreeMap<String, String>) -> Result<()> {
+    for path in gate_files(dir)? {
+        let name = path.strip_prefix(root).unwrap_or(&path);
+        let name: Vec<_> = name.components().map(|c| c.as_os_str().to_string_lossy()).collect();
+        hashes.insert(name.join("/"), hash(&path)?);
+    }
+    Ok(())
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+pub fn hash(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    Ok(Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// The integration tests of a crate, what they share, and unit tests that have a file of their own.
+fn gate_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = rust_files(&dir.join("tests"))?;
+    let in_src = rust_files(&dir.join("src"))?;
+    files.extend(in_src.into_iter().filter(|f| f.file_name().is_some_and(|n| n == "tests.rs")));
+    Ok(files)
+}
+
+/// The files of the source tree, relative to it: what git tracks or would track, or (in a tree
+/// without git) everything but build products.
+fn tree(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
+    if let (true, Ok(listed)) = (root.join(".git").exists(), shell::quiet_output(&mut git)) {
+        // A file that was deleted but is still in the index is listed, too.
+        let there = |f: &PathBuf| root.join(f).is_file();
+        return Ok(listed.split_terminator('\0').map(PathBuf::from).filter(there).collect());
+    }
+    Ok(walk(root)?.into_iter().filter(|f| !NEVER.iter().any(|n| f.starts_with(n))).collect())
+}
+
+fn walk(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+            let path = entry?.path();
+            let relative = path.strip_prefix(root).unwrap_or(&path);
+            if path.is_file() {
+                found.push(relative.to_path_buf());
+            } else if path.is_dir() && !NEVER.iter().any(|n| relative == Path::new(n)) {
+                dirs.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    if let Some(dir) = to.parent() {
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    fs::copy(from, to).with_context(|| format!("{} -> {}", from.display(), to.display()))?;
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! `cargo x predict l1`: a small state, and a number to work out before any code is run.
+//!
+//! Who has predicted a number and was wrong remembers why. So a question is drawn from a seed,
+//! small enough for pen and paper; an answer is graded, a wrong one is told what kind of mistake it
+//! looks like, and in the end the computation is shown with the numbers of the instance.
+//!
+//! A kind of question is a file in `l1/` or `l2/` with a function that draws an instance; its `mod`
+//! and its place in the list `KINDS` are in `l1/mod.rs`. A new floor is a directory like those and
+//! a line in [`LAYERS`]. Answers are computed by little formulas of their own, since this crate
+//! uses no floor; `tests/predictions` asks the floors the same questions.
+
+mod answer;
+mod arithmetic;
+mod dialogue;
+mod draw;
+mod kind;
+mod l1;
+mod l2;
+mod show;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+
+use dialogue::{Asked, Outcome};
+use kind::{Kind, Layer};
+
+/// The floors that have questions.
+const LAYERS: [Layer; 2] = [
+    Layer { name: "l1", kinds: &l1::KINDS },
+    Layer { name: "l2", kinds: &l2::KINDS },
+];
+
+/// Random seeds stay below this: short to say and to type, and more than anybody answers.
+const SEEDS: u64 = 100_000;
+
+/// What `cargo x predict` takes.
+#[derive(Args)]
+pub struct PredictArgs {
+    /// The floor: l1 or l2
+    layer: Option<String>,
+    /// Ask question N again (without it: a random one, which says its number)
+    #[arg(long, value_name = "N", value_parser = parse_seed)]
+    seed: Option<u64>,
+    /// Ask a question of this kind (see --list)
+    #[arg(long, value_name = "NAME")]
+    kind: Option<String>,
+    /// Grade this answer, without asking: exit status 0 is right, 1 wrong, 2 not understood
+    #[arg(long, value_name = "X", requires = "seed", allow_hyphen_values = true)]
+    answer: Option<String>,
+    /// List the kinds of questions and their chapters
+    #[arg(long, conflicts_with_all = ["seed", "kind", "answer", "json"])]
+    list: bool,
+    /// Print N questions from the seed on as lines of JSON, answers and all (for tests, and for
+    /// work sheets)
+    #[arg(long, value_name = "N", requires = "seed", conflicts_with = "answer")]
+    json: Option<u64>,
+}
+
+/// Run the command; the exit status is part of its answer.
+pub fn run(args: &PredictArgs) -> ExitCode {
+    match predict(args, &mut io::stdout().lock()) {
+        Ok(status) => ExitCode::from(status),
+        // Whoever reads our output has read enough.
+        Err(e) if e.downcast_ref::<io::Error>().is_some_and(is_closed) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_closed(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::BrokenPipe
+}
+
+fn predict(args: &PredictArgs, out: &mut impl Write) -> Result<u8> {
+    let layer = args.layer.as_deref().map(layer).transpose()?;
+    if args.list {
+        list(layer, out)?;
+        return Ok(0);
+    }
+    let layer = layer.with_context(|| format!("which floor? {}", floors()))?;
+    let named = args.kind.as_deref().map(|name| kind(layer, name)).transpose()?;
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % SEEDS);
+    let ask = |seed: u64| -> Result<Asked<'static>> {
+        let kind = named.or_else(|| layer.kind_for(seed)).context("this floor has no questions")?;
+        let question = kind.question(seed);
+        Ok(Asked { layer, kind, seed, by_name: named.is_some(), question })
+    };
+
+    if let Some(n) = args.json {
+        for i in 0..n {
+            let seed = seed.checked_add(i).context("there are no seeds that large")?;
+            let Asked { kind, question, .. } = ask(seed)?;
+            writeln!(out, "{}", question.to_json(layer, kind, seed))?;
+        }
+        return Ok(0);
+    }
+    let asked = ask(seed)?;
+    if let Some(text) = &args.answer {
+        let given = asked.question.answer.read(text).map_err(|why| {
+            let form = asked.question.answer.form();
+            anyhow!("cannot read the answer: {why} (answer with {form})")
+        })?;
+        asked.show(out)?;
+        writeln!(out, "\n> {}", text.trim())?;
+        let right = asked.verdict(&given, out)?;
+        asked.explain(out)?;
+        return Ok(u8::from(!right));
+    }
+    if !io::stdin().is_terminal() {
+        asked.show(out)?;
+        writeln!(out, "\nThis is no terminal, so nobody is asked. Answer with:")?;
+        asked.say_how(out)?;
+        return Ok(0);
+    }
+    match asked.converse(&mut io::stdin().lock(), out)? {
+        Outcome::Right | Outcome::Unanswered => Ok(0),
+        Outcome::Wrong => Ok(1),
+    }
+}
+
+fn layer(name: &str) -> Result<&'static Layer> {
+    static ALL: [Layer; LAYERS.len()] = LAYERS;
+    let found = ALL.iter().find(|layer| layer.name.eq_ignore_ascii_case(name));
+    found.with_context(|| format!("`{name}` is no floor with questions: {}", floors()))
+}
+
+fn floors() -> String {
+    let all: Vec<String> =
+        LAYERS.iter().map(|l| format!("cargo x predict {}", l.name)).collect();
+    all.join(" or ")
+}
+
+fn kind(layer: &'static Layer, name: &str) -> Result<&'static Kind> {
+    if let Some(found) = layer.kinds.iter().find(|kind| kind.name == name) {
+        return Ok(found);
+    }
+    if let Some(other) = LAYERS.iter().find(|l| l.kinds.iter().any(|k| k.name == name)) {
+        bail!("`{name}` belongs to {0}: cargo x predict {0} --kind {name}", other.name);
+    }
+    let known: Vec<&str> = layer.kinds.iter().map(|kind| kind.name).collect();
+    bail!("{} has no questions of kind `{name}`; it has {}", layer.name, known.join(", "))
+}
+
+fn list(only: Option<&Layer>, out: &mut impl Write) -> io::Result<()> {
+    for layer in LAYERS.iter().filter(|l| only.is_none_or(|o| o.name == l.name)) {
+        for kind in layer.kinds {
+            writeln!(
+                out,
+                "{} {:<18} {:<42} {}",
+                layer.name, kind.name, kind.about, kind.chapter
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let seed = text.replace('_', "").parse();
+    seed.map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each(mut check: impl FnMut(&Layer, &Kind, u64, &kind::Question)) {
+        for layer in &LAYERS {
+            for kind in layer.kinds {
+                for seed in 0..300 {
+                    check(layer, kind, seed, &kind.question(seed));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_chapter_named_exists() {
+        let book = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
+        for kind in LAYERS.iter().flat_map(|l| l.kinds) {
+            assert!(book.join(kind.chapter).is_file(), "{}: {}", kind.name, kind.chapter);
+        }
+    }
+
+    #[test]
+    fn each_floor_has_eight_kinds_or_more_and_no_name_twice() {
+        let mut names: Vec<&str> = LAYERS.iter().flat_map(|l| l.kinds).map(|k| k.name).collect();
+        assert!(LAYERS.iter().all(|l| l.kinds.len() >= 8));
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn the_right_answer_as_it_is_shown_is_read_and_graded_right() {
+        each(|_, kind, seed, question| {
+            let shown = question.answer.to_string();
+            let given = question.answer.read(&shown);
+            let given = given.unwrap_or_else(|e| panic!("{} {seed}: {shown}: {e}", kind.name));
+            assert!(question.answer.is(&given), "{} {seed}: {shown}", kind.name);
+        });
+    }
+
+    #[test]
+    fn no_known_mistake_is_graded_right_and_most_questions_know_some() {
+        let (mut all, mut without) = (0, 0);
+        each(|_, kind, seed, question| {
+            all += 1;
+            without += usize::from(question.mistakes.is_empty());
+            for mistake in &question.mistakes {
+                let given = mistake.answer.given();
+                assert!(!question.answer.is(&given), "{} {seed}: {}", kind.name, mistake.why);
+                assert_eq!(question.diagnose(&given), Some(mistake.why.as_str()));
+            }
+        });
+        assert!(without * 50 < all, "{without} of {all} questions know no mistake");
+    }
+
+    #[test]
+    fn a_kind_asks_many_different_questions_and_a_seed_always_the_same() {
+        for kind in LAYERS.iter().flat_map(|l| l.kinds) {
+            let texts = |seeds: std::ops::Range<u64>| -> Vec<String> {
+                seeds.map(|seed| kind.question(seed).text).collect()
+            };
+            assert_eq!(texts(0..20), texts(0..20));
+            let mut distinct = texts(0..100);
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert!(distinct.len() >= 30, "{} has {} questions", kind.name, distinct.len());
+        }
+    }
+
+    #[test]
+    fn every_kind_has_several_answers_so_that_none_can_be_guessed() {
+        for kind in LAYERS.iter().flat_map(|l| l.kinds) {
+            let mut answers: Vec<String> =
+                (0..100).map(|seed| kind.question(seed).answer.to_string()).collect();
+            answers.sort_unstable();
+            let largest = answers.chunk_by(|a, b| a == b).map(<[String]>::len).max().unwrap_or(0);
+            assert!(largest <= 66, "{}: one answer of {largest} in 100", kind.name);
+        }
+    }
+
+    #[test]
+    fn every_kind_is_asked_by_some_seed() {
+        for layer in &LAYERS {
+            for kind in layer.kinds {
+                let asked = (0..500).any(|s| layer.kind_for(s).is_some_and(|k| k.name == kind.name));
+                assert!(asked, "{} is never asked", kind.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_line_fits_a_narrow_terminal() {
+        each(|_, kind, seed, question| {
+            for line in question.text.lines().chain(question.explanation.lines()) {
+                assert!(line.chars().count() <= 78, "{} {seed}: {line}", kind.name);
+                assert!(line.trim_end() == line, "{} {seed}: a space at the end", kind.name);
+            }
+            for mistake in &question.mistakes {
+                assert!(!mistake.why.contains('\n') && !mistake.why.ends_with('.'));
+                assert!(mistake.why.chars().count() <= 100, "{}: {}", kind.name, mistake.why);
+            }
+        });
+    }
+
+    #[test]
+    fn every_answer_is_small_enough_to_be_read_exactly() {
+        each(|_, kind, seed, question| {
+            if let answer::Answer::Whole(n) | answer::Answer::Bytes(n) = question.answer {
+                assert!(n.unsigned_abs() < 1 << 50, "{} {seed}: {n}", kind.name);
+            }
+        });
+    }
+}

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use course::Gate;
@@ -19,8 +19,6 @@ pub struct Programs {
     /// The directory of the package: tests run there, as cargo does it.
     dir: PathBuf,
     by_target: BTreeMap<String, PathBuf>,
-    /// What the compiler warned about.
-    pub warnings: Vec<Diagnostic>,
 }
 
 /// Why there are no programs to run.
@@ -78,22 +76,10 @@ impl Programs {
                 name => command.args(["--test", name]),
             };
         }
-        let out = command.stdin(Stdio::null()).output().context("cannot start cargo")?;
-        let said = String::from_utf8_lossy(&out.stdout);
-        let messages: Vec<Value> =
-            said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let diagnostics: Vec<Diagnostic> = messages.iter().filter_map(diagnostic).collect();
-        let (errors, warnings): (Vec<_>, Vec<_>) =
-            diagnostics.into_iter().partition(|d| d.is_error);
-        if !out.status.success() {
-            if errors.is_empty() {
-                let said = String::from_utf8_lossy(&out.stderr);
-                return Ok(Err(NotBuilt::Cargo(said.trim().to_string())));
-            }
-            return Ok(Err(NotBuilt::Compile(errors)));
-        }
-        let by_target = messages.iter().filter_map(executable).collect();
-        Ok(Ok(Self { dir: dir.into(), by_target, warnings }))
+        Ok(compile(command)?.map(|(messages, _)| Self {
+            dir: dir.into(),
+            by_target: messages.iter().filter_map(executable).collect(),
+        }))
     }
 
     /// Run these gates, all of which must be in programs that were built. `environment` is added.
@@ -127,6 +113,34 @@ impl Programs {
         }
         Ok(all)
     }
+}
+
+/// Let the compiler look at everything in the workspace in `root`; what it warns about.
+pub fn check_everything(root: &Path) -> Result<Result<Vec<Diagnostic>, NotBuilt>> {
+    let mut command = shell::cargo("check");
+    command.current_dir(root).args(["--workspace", "--all-targets", "--message-format=json"]);
+    Ok(compile(command)?.map(|(_, warnings)| warnings))
+}
+
+/// What cargo says when all goes well: every message, and the warnings among them.
+type Compiled = (Vec<Value>, Vec<Diagnostic>);
+
+/// Run a cargo that speaks JSON.
+fn compile(mut command: Command) -> Result<Result<Compiled, NotBuilt>> {
+    let out = command.stdin(Stdio::null()).output().context("cannot start cargo")?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    let messages: Vec<Value> =
+        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let diagnostics: Vec<Diagnostic> = messages.iter().filter_map(diagnostic).collect();
+    let (errors, warnings): (Vec<_>, Vec<_>) = diagnostics.into_iter().partition(|d| d.is_error);
+    if out.status.success() {
+        return Ok(Ok((messages, warnings)));
+    }
+    if errors.is_empty() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        return Ok(Err(NotBuilt::Cargo(said.trim().to_string())));
+    }
+    Ok(Err(NotBuilt::Compile(errors)))
 }
 
 /// Read what Rust's test runner prints.

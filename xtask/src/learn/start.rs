@@ -5,7 +5,7 @@
 //! which the layers above use until the learner says otherwise. So nothing ever waits for a layer
 //! below it, and every version of everything compiles from the first minute.
 
-mod copy;
+pub mod copy;
 
 use std::fs;
 use std::path::{Path, PathBuf};

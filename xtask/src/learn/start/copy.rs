@@ -18,20 +18,43 @@ const NEVER: [&str; 3] = [".git", "target", ".strata"];
 
 /// Copy the source tree from `from` to `to`, which must not exist.
 pub fn workspace(from: &Path, to: &Path) -> Result<()> {
-    for file in tree(from)? {
-        let top = file.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());
-        if !LEFT_OUT.contains(&top.unwrap_or_default().as_str()) {
-            copy_file(&from.join(&file), &to.join(&file))?;
-        }
+    for file in source_files(from)? {
+        copy_file(&from.join(&file), &to.join(&file))?;
     }
     Ok(())
+}
+
+fn source_files(root: &Path) -> Result<Vec<PathBuf>> {
+    let kept = |file: &PathBuf| !LEFT_OUT.iter().any(|out| file.starts_with(out));
+    Ok(tree(root)?.into_iter().filter(kept).collect())
+}
+
+/// Make `to` what [`workspace`] would make it, touching only what differs, so that a build there has
+/// little to do. Files that are only in `to` stay.
+pub fn refresh(from: &Path, to: &Path) -> Result<()> {
+    for file in source_files(from)? {
+        let path = from.join(&file);
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        write_if_new(&to.join(&file), &bytes)?;
+    }
+    Ok(())
+}
+
+/// Write a file unless it has this content already.
+pub fn write_if_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
 /// Copy what other crates need of a crate: its library, not its tests.
 pub fn reference(from: &Path, to: &Path) -> Result<()> {
     for file in walk(from)? {
-        let top = file.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());
-        if !["tests", "examples"].contains(&top.unwrap_or_default().as_str()) {
+        if !file.starts_with("tests") && !file.starts_with("examples") {
             copy_file(&from.join(&file), &to.join(&file))?;
         }
     }

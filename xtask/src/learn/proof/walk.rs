@@ -1,0 +1,143 @@
+//! A learner who writes exactly the reference, one exercise after the other.
+//!
+//! This is the slow and literal proof: a real workspace made by `cargo x start`, its own `cargo x
+//! check`, files changed as text, everything compiled again after each change.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use course::{Exercise, edit, marks};
+
+use super::{seconds, starter};
+use crate::learn::house::{Floor, House};
+use crate::shell;
+
+/// How many exercises of a layer are blanked once more, alone, when everything is written.
+const BLANKED_ALONE: usize = 2;
+
+/// Walk.
+pub fn prove(house: &House) -> Result<()> {
+    let learner = Learner { dir: starter::make(house, "walk")? };
+    for floor in &house.floors {
+        for exercise in &floor.layer.exercises {
+            let start = Instant::now();
+            learner.expect_first(&["check"], Some(&exercise.id))?;
+            learner.write(floor, exercise)?;
+            println!("{:>7}  {}", seconds(start.elapsed()), exercise.id);
+        }
+        // What the learner wrote is good enough for the layers above.
+        learner.cargo_x(&["use", &floor.layer.id, "mine"])?;
+    }
+    learner.expect_first(&["check"], None)?;
+    println!("         check is green on everything");
+
+    for floor in &house.floors {
+        let exercises = &floor.layer.exercises;
+        let step = exercises.len().div_ceil(BLANKED_ALONE).max(1);
+        for exercise in exercises.iter().step_by(step) {
+            let start = Instant::now();
+            learner.unwrite(floor, exercise)?;
+            learner.expect_first(&["check"], Some(&exercise.id))?;
+            learner.write(floor, exercise)?;
+            learner.expect_first(&["check", &exercise.id], None)?;
+            println!("{:>7}  {} alone, blank and back", seconds(start.elapsed()), exercise.id);
+        }
+    }
+    Ok(())
+}
+
+struct Learner {
+    dir: PathBuf,
+}
+
+impl Learner {
+    /// Put the reference's bodies of an exercise into the learner's files.
+    fn write(&self, floor: &Floor, exercise: &Exercise) -> Result<()> {
+        self.edit(floor, exercise, |text, reference| {
+            let bodies = edit::bodies(reference, &exercise.id).map_err(marks_of)?;
+            edit::splice(text, &exercise.id, &bodies)
+                .map_err(marks_of)?
+                .context("the marks are not those of the reference")
+        })
+    }
+
+    /// Make an exercise blank again.
+    fn unwrite(&self, floor: &Floor, exercise: &Exercise) -> Result<()> {
+        self.edit(floor, exercise, |text, _| edit::blank(text, &[exercise]).map_err(marks_of))
+    }
+
+    fn edit(
+        &self,
+        floor: &Floor,
+        exercise: &Exercise,
+        change: impl Fn(&str, &str) -> Result<String>,
+    ) -> Result<()> {
+        for file in floor.sources()?.files {
+            if file.regions.iter().any(|r| r.id == exercise.id) {
+                let path = self.dir.join(&floor.layer.package).join(&file.path);
+                let text = fs::read_to_string(&path)?;
+                let text = change(&text, &file.text).with_context(|| file.path.clone())?;
+                fs::write(&path, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Run `cargo x ..` in the learner's workspace.
+    fn cargo_x(&self, args: &[&str]) -> Result<Output> {
+        let mut command = shell::cargo("x");
+        command.args(args).current_dir(&self.dir).stdin(Stdio::null());
+        // The dependencies are those of the reference and need not be built again.
+        command.env("CARGO_TARGET_DIR", shell::target_dir()?);
+        command.output().context("cannot start cargo")
+    }
+
+    /// Run `cargo x ..` and see to it that the first exercise it names is this one; or, with none,
+    /// that it is content.
+    fn expect_first(&self, args: &[&str], id: Option<&str>) -> Result<()> {
+        let out = self.cargo_x(args)?;
+        let said = String::from_utf8_lossy(&out.stdout);
+        let first = first_id(&said);
+        let as_expected = match id {
+            Some(id) => !out.status.success() && first.as_deref() == Some(id),
+            None => out.status.success(),
+        };
+        if as_expected {
+            return Ok(());
+        }
+        bail!(
+            "`cargo x {}` in {} should {}, but ({}) says\n{said}{}",
+            args.join(" "),
+            Path::new(&self.dir).display(),
+            id.map_or("be content".into(), |id| format!("name {id}")),
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        )
+    }
+}
+
+fn marks_of((line, problem): (usize, course::MarkProblem)) -> anyhow::Error {
+    anyhow::anyhow!("line {}: {problem}", line + 1)
+}
+
+/// The first word of a text that is the id of an exercise.
+fn first_id(text: &str) -> Option<String> {
+    let part_of_id = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    let words = text.split(|c| !part_of_id(c)).map(|w| w.trim_matches('.'));
+    words.into_iter().find(|w| marks::is_id(w)).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exercise_that_is_named_first_is_found() {
+        let text = "l1 ####.... 4 of 14\n\nl1.rms_norm, exercise 5; see also l1.rope.\n";
+        assert_eq!(first_id(text).as_deref(), Some("l1.rms_norm"));
+        assert_eq!(first_id("all is green (see l1-tensor/src/lib.rs)"), None);
+    }
+}

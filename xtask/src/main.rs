@@ -2,6 +2,7 @@
 //!
 //! * `cargo x test` runs every test; `--full` adds the long ones.
 //! * `cargo x book` builds the book and tests the code in it.
+//! * `cargo x predict` asks for numbers to work out by hand.
 //! * `cargo x bench-peers` measures Strata beside llama.cpp.
 //!
 //! This crate uses no floor of the house, so it builds in seconds on a fresh machine and works while
@@ -11,6 +12,7 @@ mod book;
 mod learn;
 mod neighbour;
 mod peers;
+mod predict;
 mod shell;
 mod test;
 
@@ -34,6 +36,8 @@ enum Command {
     Test(test::TestArgs),
     /// Build the book, or test its code
     Book(book::BookArgs),
+    /// Ask for a number to work out by hand, and grade the answer
+    Predict(predict::PredictArgs),
     /// Measure Strata beside llama.cpp on the same weights
     BenchPeers(peers::PeersArgs),
     /// Keep one core busy until killed (bench-peers starts it)
@@ -46,6 +50,8 @@ fn main() -> ExitCode {
         Command::Learn(command) => learn::run(&command),
         Command::Test(args) => test::run(&args),
         Command::Book(args) => book::run(&args),
+        // Its exit status is part of the answer: 1 says wrong.
+        Command::Predict(args) => return predict::run(&args),
         Command::BenchPeers(args) => peers::run(&args),
         Command::Neighbour => neighbour::be_busy(),
     };

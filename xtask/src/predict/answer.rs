@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn whole_numbers_may_have_separators_or_be_arithmetic() {
         let answer = Answer::Whole(131_072);
-        for text in ["131072", "131_072", "131,072", " 2^17 ", "128*1024", "131072.0", "1.31072e5"] {
+        for text in ["131072", "131_072", "131,072", " 2^17 ", "128*1024", "131072.0", "1.31072e5"]
+        {
             assert_eq!(right(&answer, text), Ok(true), "{text}");
         }
         assert_eq!(right(&answer, "131,073"), Ok(false));

@@ -90,7 +90,8 @@ impl Reader<'_> {
     }
 
     fn atom(&mut self) -> Result<f64, String> {
-        for (name, of) in [("sqrt", f64::sqrt as fn(f64) -> f64), ("ln", f64::ln), ("exp", f64::exp)]
+        for (name, of) in
+            [("sqrt", f64::sqrt as fn(f64) -> f64), ("ln", f64::ln), ("exp", f64::exp)]
         {
             self.peek();
             if let Some(rest) = self.rest.strip_prefix(name) {

@@ -176,7 +176,8 @@ mod tests {
     fn a_wrong_answer_gets_its_diagnosis_and_one_more_try() {
         let (outcome, said) = talk("12\n7\n");
         assert_eq!(outcome, Outcome::Right);
-        let (before, after) = said.split_once("Not quite. That is the product.\nOne more try.\n").unwrap();
+        let (before, after) =
+            said.split_once("Not quite. That is the product.\nOne more try.\n").unwrap();
         assert!(!before.contains("3 + 4 = 7"), "explained too early");
         assert!(after.contains("Right."));
     }

@@ -90,7 +90,9 @@ impl Question {
             (Answer::Bytes(right), Given::Number(n)) if *n == 8.0 * *right as f64 => {
                 Some("eight times too much: those are bits")
             }
-            (Answer::Real(right), Given::Number(n)) if Answer::Real(-right).is(&Given::Number(*n)) => {
+            (Answer::Real(right), Given::Number(n))
+                if Answer::Real(-right).is(&Given::Number(*n)) =>
+            {
                 Some("the size is right, the sign is not")
             }
             (Answer::Real(right), Given::Number(n)) if (n - right).abs() < 0.01 * right.abs() => {

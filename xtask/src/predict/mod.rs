@@ -30,10 +30,8 @@ use dialogue::{Asked, Outcome};
 use kind::{Kind, Layer};
 
 /// The floors that have questions.
-const LAYERS: [Layer; 2] = [
-    Layer { name: "l1", kinds: &l1::KINDS },
-    Layer { name: "l2", kinds: &l2::KINDS },
-];
+static LAYERS: [Layer; 2] =
+    [Layer { name: "l1", kinds: l1::KINDS }, Layer { name: "l2", kinds: l2::KINDS }];
 
 /// Random seeds stay below this: short to say and to type, and more than anybody answers.
 const SEEDS: u64 = 100_000;
@@ -126,14 +124,12 @@ fn predict(args: &PredictArgs, out: &mut impl Write) -> Result<u8> {
 }
 
 fn layer(name: &str) -> Result<&'static Layer> {
-    static ALL: [Layer; LAYERS.len()] = LAYERS;
-    let found = ALL.iter().find(|layer| layer.name.eq_ignore_ascii_case(name));
+    let found = LAYERS.iter().find(|layer| layer.name.eq_ignore_ascii_case(name));
     found.with_context(|| format!("`{name}` is no floor with questions: {}", floors()))
 }
 
 fn floors() -> String {
-    let all: Vec<String> =
-        LAYERS.iter().map(|l| format!("cargo x predict {}", l.name)).collect();
+    let all: Vec<String> = LAYERS.iter().map(|l| format!("cargo x predict {}", l.name)).collect();
     all.join(" or ")
 }
 
@@ -151,11 +147,7 @@ fn kind(layer: &'static Layer, name: &str) -> Result<&'static Kind> {
 fn list(only: Option<&Layer>, out: &mut impl Write) -> io::Result<()> {
     for layer in LAYERS.iter().filter(|l| only.is_none_or(|o| o.name == l.name)) {
         for kind in layer.kinds {
-            writeln!(
-                out,
-                "{} {:<18} {:<42} {}",
-                layer.name, kind.name, kind.about, kind.chapter
-            )?;
+            writeln!(out, "{} {:<18} {:<42} {}", layer.name, kind.name, kind.about, kind.chapter)?;
         }
     }
     Ok(())
@@ -250,7 +242,8 @@ mod tests {
     fn every_kind_is_asked_by_some_seed() {
         for layer in &LAYERS {
             for kind in layer.kinds {
-                let asked = (0..500).any(|s| layer.kind_for(s).is_some_and(|k| k.name == kind.name));
+                let asked =
+                    (0..500).any(|s| layer.kind_for(s).is_some_and(|k| k.name == kind.name));
                 assert!(asked, "{} is never asked", kind.name);
             }
         }

@@ -271,3 +271,6 @@ impl fmt::Display for Comparison {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -175,3 +175,6 @@ fn generation_eos(path: &Path) -> Result<Vec<u32>> {
     token_ids(value.get("eos_token_id"))
         .ok_or_else(|| bad("eos_token_id must be a token id or a list of them".into()))
 }
+
+#[cfg(test)]
+mod tests;

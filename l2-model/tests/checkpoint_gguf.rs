@@ -1,6 +1,7 @@
 //! The GGUF reader: what it reads, and the errors for what it does not.
 
 mod checkpoint_support;
+mod judge;
 
 use checkpoint_support::value_type::*;
 use checkpoint_support::{GgufBuilder, array, fixture, sample_gguf, string};
@@ -32,7 +33,7 @@ fn metadata_of_every_type_is_read() {
         ("general.architecture", Value::String(b"llama")),
     ];
     for (key, value) in want {
-        assert_eq!(meta.get(key), Some(value), "{key}");
+        assert_eq!(meta.get(key), Some(value), "the value of metadata key {key}");
     }
     assert_eq!(meta.get("absent"), None);
     assert_eq!(meta.len(), 18);
@@ -102,7 +103,11 @@ fn tensors_have_row_major_shapes_and_their_own_bytes() {
     let names: Vec<_> = file.tensors().map(|t| t.name).collect();
     assert_eq!(names, ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_norm.weight"]);
     let embed = file.tensor("token_embd.weight").unwrap();
-    assert_eq!((embed.ty, embed.shape), (StoredType::F32, &[3, 2][..]));
+    assert_eq!(
+        (embed.ty, embed.shape),
+        (StoredType::F32, &[3, 2][..]),
+        "type and shape of a tensor stored as dimensions 2, 3"
+    );
     assert_eq!((embed.n_rows(), embed.row_len(), embed.len()), (3, 2, 6));
     let mut row = [0.0; 2];
     embed.dequantize_row(2, &mut row).unwrap();
@@ -127,7 +132,29 @@ fn version_2_and_another_alignment_are_read() {
     let bytes = builder.build();
     let file = GgufFile::parse(&bytes).unwrap();
     let q = file.tensor("blk.0.attn_q.weight").unwrap();
-    assert_eq!(q.bytes, (0..136).collect::<Vec<u8>>());
+    assert_eq!(q.bytes, (0..136).collect::<Vec<u8>>(), "bytes of a tensor, data aligned to 64");
+}
+
+/// Wherever the infos end, the data starts at the next multiple of the alignment.
+#[test]
+fn the_data_starts_at_the_next_multiple_of_the_alignment() {
+    for alignment in [1usize, 8, 32, 64, 256] {
+        for name_len in 1..70 {
+            let key = "general.alignment";
+            let mut builder =
+                GgufBuilder::default().pair(key, U32, (alignment as u32).to_le_bytes());
+            builder.alignment = alignment;
+            let data = [1.5f32, -2.0].map(f32::to_le_bytes).concat();
+            let name = "t".repeat(name_len);
+            let bytes = builder.tensor(&name, &[2], 0, data.clone()).build();
+            let file = GgufFile::parse(&bytes).unwrap();
+            assert_eq!(
+                file.tensor(&name).unwrap().bytes,
+                data,
+                "the bytes of a tensor with a name of {name_len} letters, alignment {alignment}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -335,8 +362,11 @@ fn embeddings_of_the_tiny_ggufs_are_those_of_the_reference() {
         for (token, want) in tokens.data().as_chunks::<8>().0.iter().zip(want_rows) {
             let token = i64::from_le_bytes(*token) as usize;
             weight.dequantize_row_bf16(token, &mut row).unwrap();
-            let got: Vec<u8> = row.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect();
-            assert_eq!(got, want, "{} token {token}", path.display());
+            let got: Vec<f32> = row.iter().map(|x| x.to_f32()).collect();
+            let want: Vec<f32> =
+                want.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+            let what = format!("the embedding of token {token} in {}", path.display());
+            judge::same_bits(&what, &[want.len()], &got, &want);
             // Reading again what was given back reads the same.
             checkpoint.release("model.embed_tokens.weight");
             checkpoint.prefetch("model.embed_tokens.weight");

@@ -26,8 +26,8 @@ fn names_translate_both_ways() {
         ("model.layers.31.mlp.up_proj.weight", "blk.31.ffn_up.weight"),
         ("model.layers.31.mlp.down_proj.bias", "blk.31.ffn_down.bias"),
     ] {
-        assert_eq!(to_gguf(hf).as_deref(), Some(gguf));
-        assert_eq!(to_hf(gguf).as_deref(), Some(hf));
+        assert_eq!(to_gguf(hf).as_deref(), Some(gguf), "the GGUF name of {hf}");
+        assert_eq!(to_hf(gguf).as_deref(), Some(hf), "the Hugging Face name of {gguf}");
     }
 }
 
@@ -86,13 +86,14 @@ fn permute(rows: &[usize], head_dim: usize, n_heads: usize) -> Vec<usize> {
 
 #[test]
 fn unpermuting_undoes_what_the_converter_did() {
-    assert_eq!(unpermute_rows(4, 2), [0, 2, 1, 3, 4, 6, 5, 7]);
+    assert_eq!(unpermute_rows(4, 2), [0, 2, 1, 3, 4, 6, 5, 7], "two heads of 4");
+    assert_eq!(unpermute_rows(8, 1), [0, 2, 4, 6, 1, 3, 5, 7], "one head of 8");
     for (head_dim, n_heads) in [(2, 1), (4, 3), (16, 4), (64, 9), (128, 8), (6, 5)] {
         let original: Vec<usize> = (0..head_dim * n_heads).collect();
         let stored = permute(&original, head_dim, n_heads);
         let map = unpermute_rows(head_dim, n_heads);
         let restored: Vec<usize> = map.iter().map(|r| stored[*r]).collect();
-        assert_eq!(restored, original);
+        assert_eq!(restored, original, "rows of {n_heads} heads of {head_dim}, there and back");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The block formats, against gguf-py (`fixtures/reference/make_gguf_blocks.py`) and by hand.
 
 mod checkpoint_support;
+mod judge;
 
 use checkpoint_support::fixture;
 use half::{bf16, f16};
@@ -24,13 +25,49 @@ fn golden_blocks() -> Vec<(StoredType, Vec<u8>, Vec<f32>)> {
         .collect()
 }
 
+/// Expands golden blocks and compares the bits.
+fn judge_blocks(ty: StoredType, bytes: &[u8], want: &[f32]) {
+    let mut got = vec![f32::NAN; want.len()];
+    dequantize(ty, bytes, &mut got).unwrap();
+    let dims = [want.len() / ty.block_len(), ty.block_len()];
+    judge::same_bits(&format!("weights of {ty} blocks"), &dims, &got, want);
+}
+
+#[test]
+fn blocks_of_32_expand_to_the_bits_of_gguf_py() {
+    let mut seen = 0;
+    for (ty, bytes, want) in golden_blocks() {
+        if ty.block_len() <= 32 {
+            judge_blocks(ty, &bytes, &want);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 7, "formats seen: F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1");
+}
+
 #[test]
 fn every_format_expands_to_the_bits_of_gguf_py() {
     for (ty, bytes, want) in golden_blocks() {
-        let mut got = vec![f32::NAN; want.len()];
-        dequantize(ty, &bytes, &mut got).unwrap();
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert_eq!(got.to_bits(), want.to_bits(), "{ty} weight {i}: {got} for {want}");
+        judge_blocks(ty, &bytes, &want);
+    }
+}
+
+/// Expanding one block after another gives what expanding all at once gives.
+fn judge_block_by_block(ty: StoredType, bytes: &[u8], want: &[f32]) {
+    let mut got = vec![0.0; want.len()];
+    let blocks = bytes.chunks(ty.block_bytes()).zip(got.chunks_mut(ty.block_len()));
+    for (block, out) in blocks {
+        dequantize(ty, block, out).unwrap();
+    }
+    let dims = [want.len() / ty.block_len(), ty.block_len()];
+    judge::close(&format!("weights of {ty} blocks, one at a time"), &dims, &got, want, 0.0);
+}
+
+#[test]
+fn every_block_of_32_is_expanded_and_none_touches_another() {
+    for (ty, bytes, want) in golden_blocks() {
+        if ty.block_len() == 32 {
+            judge_block_by_block(ty, &bytes, &want);
         }
     }
 }
@@ -38,12 +75,7 @@ fn every_format_expands_to_the_bits_of_gguf_py() {
 #[test]
 fn expanding_block_by_block_equals_expanding_at_once() {
     for (ty, bytes, want) in golden_blocks() {
-        let mut got = vec![0.0; want.len()];
-        let blocks = bytes.chunks(ty.block_bytes()).zip(got.chunks_mut(ty.block_len()));
-        for (block, out) in blocks {
-            dequantize(ty, block, out).unwrap();
-        }
-        assert_eq!(got, want, "{ty}");
+        judge_block_by_block(ty, &bytes, &want);
     }
 }
 
@@ -52,9 +84,10 @@ fn bf16_is_the_f32_result_rounded_to_nearest_even() {
     for (ty, bytes, want) in golden_blocks() {
         let mut got = vec![bf16::ZERO; want.len()];
         dequantize_bf16(ty, &bytes, &mut got).unwrap();
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert_eq!(got.to_bits(), bf16::from_f32(*want).to_bits(), "{ty} weight {i}");
-        }
+        let dims = [want.len() / ty.block_len(), ty.block_len()];
+        let got: Vec<f32> = got.iter().map(|x| x.to_f32()).collect();
+        let want: Vec<f32> = want.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
+        judge::same_bits(&format!("weights of {ty} blocks, rounded to bf16"), &dims, &got, &want);
     }
 }
 
@@ -110,10 +143,9 @@ fn a_q4_1_block_reads_as_documented() {
     block.extend((0..16u8).map(|j| j | (15 - j) << 4));
     let mut out = [0.0; 32];
     dequantize(StoredType::Q4_1, &block, &mut out).unwrap();
-    for j in 0..16 {
-        assert_eq!(out[j], 0.5 * j as f32 - 1.0);
-        assert_eq!(out[j + 16], 0.5 * (15 - j) as f32 - 1.0);
-    }
+    let codes = (0..16).chain((0..16).rev());
+    let want: Vec<f32> = codes.map(|code| 0.5 * code as f32 - 1.0).collect();
+    judge::same_bits("weights of one Q4_1 block with d = 0.5, m = -1", &[32], &out, &want);
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn a_single_file_is_read() {
     let model = SafetensorsDir::open(dir.path()).unwrap();
     let embed = model.tensor("model.embed_tokens.weight").unwrap();
     assert_eq!((embed.ty, embed.shape), (StoredType::BF16, &[3, 2][..]));
-    assert_eq!(embed.bytes, (8..20).collect::<Vec<u8>>());
+    let expected: Vec<u8> = (8..20).collect();
+    assert_eq!(embed.bytes, expected, "bytes 8..20 of the data, which counts from 0");
     assert_eq!(embed.row(1).unwrap(), [12, 13, 14, 15]);
     let types: Vec<_> = model.tensors().map(|t| t.ty).collect();
     assert_eq!(types, [StoredType::F16, StoredType::BF16, StoredType::F32]);
@@ -46,7 +47,17 @@ fn assert_same_as_the_crate(dir: &Path) -> usize {
         let bytes = std::fs::read(file).unwrap();
         for (name, want) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
             let got = model.tensor(&name).unwrap();
-            assert_eq!((got.shape, got.bytes), (want.shape(), want.data()), "{name}");
+            assert_eq!(got.shape, want.shape(), "the shape of {name} in {}", file.display());
+            // Not assert_eq: thousands of bytes would be printed.
+            let first = got.bytes.iter().zip(want.data()).position(|(g, w)| g != w);
+            assert!(
+                got.bytes == want.data(),
+                "the bytes of {name} in {}: {} bytes, the first that differs is number {first:?}\n  expected  {:02x?} ..\n  got       {:02x?} ..",
+                file.display(),
+                got.bytes.len(),
+                &want.data()[..want.data().len().min(8)],
+                &got.bytes[..got.bytes.len().min(8)],
+            );
             n += 1;
         }
     }

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use l1_tensor::ops::RopeScaling;
-use l2_model::{ConfigError, ModelConfig, Op};
+use l2_model::{
+    AttentionConfig, Branch, ConfigError, LayerConfig, MlpConfig, ModelConfig, Norm, Op,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -15,6 +17,14 @@ fn configs() -> PathBuf {
 fn tiny_llama() -> Value {
     let path = configs().join("../tiny-llama/config.json");
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The two branches of a layer.
+fn attention_and_mlp(layer: &LayerConfig) -> (&AttentionConfig, &MlpConfig) {
+    match &layer.branches[..] {
+        [Branch { op: Op::Attention(a), .. }, Branch { op: Op::Mlp(m), .. }] => (a, m),
+        other => panic!("a layer is attention, then an MLP; this one is {other:?}"),
+    }
 }
 
 /// The rope of a config, said the way `expected.json` says it.
@@ -53,13 +63,12 @@ fn published_configs_mean_what_transformers_says_they_mean() {
     for (name, e) in all.iter().filter(|(name, _)| !name.starts_with("unsupported")) {
         let config = ModelConfig::from_hf_file(&configs().join(name))
             .unwrap_or_else(|err| panic!("{name}: {err}"));
-        let size = |key: &str| e[key].as_u64().unwrap_or_else(|| panic!("{name}: {key}")) as usize;
-        assert_eq!(config.architecture, e["model_type"].as_str().unwrap(), "{name}");
-        assert_eq!(config.vocab, size("vocab_size"), "{name}");
-        assert_eq!(config.hidden, size("hidden_size"), "{name}");
-        assert_eq!(config.max_context, size("max_position_embeddings"), "{name}");
-        assert_eq!(config.layers.len(), size("num_hidden_layers"), "{name}");
-        assert_eq!(config.tied_embeddings, e["tie_word_embeddings"].as_bool().unwrap(), "{name}");
+        let of = |key: &str| format!("{key} of {name}");
+        let size = |key: &str| e[key].as_u64().unwrap_or_else(|| panic!("{}", of(key))) as usize;
+        let flag = |key: &str| e[key].as_bool().unwrap();
+        assert_eq!(config.architecture, e["model_type"].as_str().unwrap(), "{}", of("model_type"));
+        let tied = flag("tie_word_embeddings");
+        assert_eq!(config.tied_embeddings, tied, "{}", of("tie_word_embeddings"));
         let ids = |key: &str| -> Vec<u32> {
             match &e[key] {
                 Value::Array(ids) => ids.iter().map(|v| v.as_u64().unwrap() as u32).collect(),
@@ -67,27 +76,109 @@ fn published_configs_mean_what_transformers_says_they_mean() {
                 one => vec![one.as_u64().unwrap() as u32],
             }
         };
-        assert_eq!(config.bos.into_iter().collect::<Vec<_>>(), ids("bos_token_id"), "{name}");
-        assert_eq!(config.eos, ids("eos_token_ids"), "{name}");
+        let bos: Vec<u32> = config.bos.into_iter().collect();
+        assert_eq!(bos, ids("bos_token_id"), "{}", of("bos_token_id"));
+        assert_eq!(config.eos, ids("eos_token_ids"), "{}", of("eos_token_ids"));
+        for (key, got) in [
+            ("vocab_size", config.vocab),
+            ("hidden_size", config.hidden),
+            ("max_position_embeddings", config.max_context),
+            ("num_hidden_layers", config.layers.len()),
+        ] {
+            assert_eq!(got, size(key), "{}", of(key));
+        }
         rope_matches(&config, &e["rope_parameters"]);
-        for (i, (layer, window)) in
-            config.layers.iter().zip(e["windows"].as_array().unwrap()).enumerate()
-        {
-            let [attention, mlp] = &layer.branches[..] else { panic!("{name}: two branches") };
-            let (Op::Attention(a), Op::Mlp(m)) = (&attention.op, &mlp.op) else {
-                panic!("{name}: attention, then an MLP")
-            };
-            assert_eq!(a.q_heads, size("num_attention_heads"), "{name}");
-            assert_eq!(a.kv_heads, size("num_key_value_heads"), "{name}");
-            assert_eq!(a.head_dim, size("head_dim"), "{name}");
-            assert_eq!(a.qkv_bias, e["qkv_bias"].as_bool().unwrap(), "{name}");
-            assert_eq!(a.qk_norm.is_some(), e["qk_norm"].as_bool().unwrap(), "{name}");
-            assert_eq!(a.window.map(|w| w as u64), window.as_u64(), "{name}: layer {i}");
-            assert_eq!(m.intermediate, size("intermediate_size"), "{name}");
+        let windows = e["windows"].as_array().unwrap();
+        for (i, (layer, window)) in config.layers.iter().zip(windows).enumerate() {
+            let (a, m) = attention_and_mlp(layer);
+            for (key, got) in [
+                ("num_attention_heads", a.q_heads),
+                ("num_key_value_heads", a.kv_heads),
+                ("head_dim", a.head_dim),
+                ("intermediate_size", m.intermediate),
+            ] {
+                assert_eq!(got, size(key), "{}, layer {i}", of(key));
+            }
+            assert_eq!(a.qkv_bias, flag("qkv_bias"), "bias on q, k and v of {name}, layer {i}");
+            assert_eq!(a.qk_norm.is_some(), flag("qk_norm"), "q/k norm of {name}, layer {i}");
+            let got = a.window.map(|w| w as u64);
+            assert_eq!(got, window.as_u64(), "the window of {name}, layer {i}");
         }
         seen += 1;
     }
     assert!(seen >= 10, "only {seen} configs");
+}
+
+/// `tiny-llama`'s config as one of another family, with these keys set (null: left out).
+fn variant(family: &str, keys: Value) -> ModelConfig {
+    let mut config = tiny_llama();
+    config["model_type"] = family.into();
+    for (key, value) in keys.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    ModelConfig::from_hf_json(&config).unwrap()
+}
+
+#[test]
+fn what_a_config_leaves_out_is_its_familys_default() {
+    // hidden_size is 96; `head_dim` and `num_key_value_heads` of the configuration classes.
+    let left_out = |family: &str, q_heads: usize| {
+        let keys = json!({
+            "num_attention_heads": q_heads, "num_key_value_heads": null, "head_dim": null,
+        });
+        let config = variant(family, keys);
+        let (a, _) = attention_and_mlp(&config.layers[0]);
+        (a.kv_heads, a.head_dim)
+    };
+    for (family, q_heads, expected) in [
+        ("llama", 6, (6, 16)),
+        ("llama", 2, (2, 48)),
+        ("mistral", 24, (8, 4)),
+        ("qwen2", 6, (6, 16)),
+        ("qwen3", 6, (6, 128)),
+    ] {
+        let got = left_out(family, q_heads);
+        let what = "KV heads and head_dim that the config does not say";
+        assert_eq!(got, expected, "{what}: a {family} of {q_heads} heads, hidden_size 96");
+    }
+    let untold = variant("llama", json!({"tie_word_embeddings": null, "eos_token_id": null}));
+    assert!(!untold.tied_embeddings, "a llama that does not say so is not tied");
+    assert_eq!(untold.eos, [] as [u32; 0], "stop tokens of a config without eos_token_id");
+}
+
+#[test]
+fn what_a_config_says_wins_over_every_default() {
+    for family in ["llama", "mistral", "qwen2", "qwen3"] {
+        let keys = json!({"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 24});
+        let config = variant(family, keys);
+        let (a, _) = attention_and_mlp(&config.layers[1]);
+        let got = (a.q_heads, a.kv_heads, a.head_dim);
+        assert_eq!(
+            got,
+            (6, 3, 24),
+            "heads, KV heads and head_dim of a {family} that says all three"
+        );
+    }
+}
+
+#[test]
+fn the_eps_of_the_config_is_that_of_every_norm() {
+    for (given, expected) in [(json!(0.25), 0.25), (Value::Null, 1e-6)] {
+        for family in ["llama", "qwen3"] {
+            let config = variant(family, json!({"rms_norm_eps": given}));
+            let what = format!("of a {family} whose rms_norm_eps is {given}");
+            let eps = Norm::Rms { eps: expected };
+            assert_eq!(config.final_norm, eps, "the final norm {what}");
+            for (i, layer) in config.layers.iter().enumerate() {
+                for branch in &layer.branches {
+                    assert_eq!(branch.norm, eps, "a norm in layer {i} {what}");
+                }
+                let (a, _) = attention_and_mlp(layer);
+                let qk = (family == "qwen3").then_some(expected);
+                assert_eq!(a.qk_norm, qk, "the eps of the q/k norm in layer {i} {what}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The decoder's own behaviour: branches, batches that cannot be, state, and the tool that names
 //! the first wrong layer.
 
+mod judge;
+
 use std::path::{Path, PathBuf};
 
 use l1_tensor::{
@@ -66,12 +68,16 @@ fn a_parallel_branch_reads_the_stream_as_the_layer_found_it() {
     };
     // Attention second but parallel: it sees the embedding, as it does when it comes first.
     let parallel = tapped(&swapped(BranchMode::Parallel), &taps);
-    assert_eq!(parallel[1], usual[1]);
+    let dims = [TOKENS.len(), usual[1].len() / TOKENS.len()];
+    let what = "layers.0.attn of tiny-llama, parallel and second, against its place as the first";
+    judge::same_bits(what, &dims, &parallel[1], &usual[1]);
     let sequential = tapped(&swapped(BranchMode::Sequential), &taps);
-    assert_ne!(sequential[1], usual[1]);
-    for (i, sum) in parallel[3].iter().enumerate() {
-        assert_eq!(*sum, parallel[0][i] + parallel[2][i] + parallel[1][i]);
-    }
+    assert_ne!(sequential[1], usual[1], "attention after the MLP reads another stream");
+    let sum: Vec<f32> = (0..dims.iter().product())
+        .map(|i| parallel[0][i] + parallel[2][i] + parallel[1][i])
+        .collect();
+    let what = "layers.0.residual of tiny-llama, against embed + mlp + attn";
+    judge::same_bits(what, &dims, &parallel[3], &sum);
 }
 
 #[test]
@@ -79,9 +85,10 @@ fn a_scaled_branch_is_multiplied_before_it_joins_the_stream() {
     let taps = [Tap::Embed, Tap::Attn(0), Tap::Mlp(0), Tap::Residual(0)];
     let halved = changed("tiny-llama", |c| c.layers[0].branches[0].scale = 0.5);
     let t = tapped(&halved, &taps);
-    for (i, sum) in t[3].iter().enumerate() {
-        assert_eq!(*sum, t[0][i] + 0.5 * t[1][i] + t[2][i]);
-    }
+    let sum: Vec<f32> = (0..t[0].len()).map(|i| t[0][i] + 0.5 * t[1][i] + t[2][i]).collect();
+    let dims = [TOKENS.len(), sum.len() / TOKENS.len()];
+    let what = "layers.0.residual of tiny-llama, against embed + attn / 2 + mlp";
+    judge::same_bits(what, &dims, &t[3], &sum);
 }
 
 #[test]
@@ -89,7 +96,8 @@ fn looking_at_a_tap_changes_no_bit() {
     let decoder = changed("tiny-qwen3", |_| {});
     let alone = tapped(&decoder, &[Tap::Logits]);
     let all = tapped(&decoder, &Tap::all(decoder.config().layers.len()));
-    assert_eq!(all.last().unwrap(), &alone[0]);
+    let what = "logits of tiny-qwen3 with every tap, against those with none";
+    judge::same_bits(what, &[1, alone[0].len()], all.last().unwrap(), &alone[0]);
 }
 
 #[test]

@@ -21,18 +21,10 @@ fn streaming_gives_the_goldens_for_every_kind() {
         let tokenizer = from_gguf(kind);
         let golden = golden(kind);
         for case in golden.cases.iter().chain(&golden.decode_only) {
-            assert_eq!(
-                stream(&tokenizer, &case.ids, false).0,
-                case.decoded,
-                "{kind} {:?}",
-                case.ids
-            );
-            assert_eq!(
-                stream(&tokenizer, &case.ids, true).0,
-                case.decoded_no_special,
-                "{kind} {:?}",
-                case.ids
-            );
+            let what = format!("the text of the {kind} tokens {:?}, streamed", case.ids);
+            assert_eq!(stream(&tokenizer, &case.ids, false).0, case.decoded, "{what}");
+            let got = stream(&tokenizer, &case.ids, true).0;
+            assert_eq!(got, case.decoded_no_special, "{what}, without special tokens");
         }
     }
 }
@@ -42,8 +34,24 @@ fn a_character_appears_with_its_last_byte_and_not_before() {
     let tokenizer = from_gguf("gpt-2");
     let ids: Vec<u32> = "🦀!".bytes().map(|b| byte_token(&tokenizer, b)).collect();
     let (text, parts) = stream(&tokenizer, &ids, false);
-    assert_eq!(parts, ["", "", "", "🦀", "!"]);
-    assert_eq!(text, "🦀!");
+    assert_eq!(parts, ["", "", "", "🦀", "!"], "what each of the five byte tokens gave");
+    assert_eq!(text, "🦀!", "the whole text");
+}
+
+#[test]
+fn a_stream_that_ends_inside_of_a_character_says_so_once() {
+    for (kind, bytes, expected) in [
+        ("gpt-2", &b"a\xE2\x82"[..], "a\u{FFFD}"),
+        ("gpt-2", b"a\xF0\x9F\xA6", "a\u{FFFD}"),
+        ("gpt-2", b"\xE2(", "\u{FFFD}("),
+        ("llama", b"\xE2\x82", "\u{FFFD}\u{FFFD}"),
+        ("llama", b"\xE2\x82\xAC", "€"),
+    ] {
+        let tokenizer = from_gguf(kind);
+        let ids: Vec<u32> = bytes.iter().map(|b| byte_token(&tokenizer, *b)).collect();
+        let got = stream(&tokenizer, &ids, false).0;
+        assert_eq!(got, expected, "the text of {kind} tokens of the bytes {bytes:02x?}");
+    }
 }
 
 #[test]

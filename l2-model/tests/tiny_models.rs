@@ -2,6 +2,8 @@
 //! are exact in bf16. Goldens are made by `fixtures/reference/make_tiny_goldens.py` and
 //! `make_tiny_gguf.py`.
 
+mod judge;
+
 use std::path::{Path, PathBuf};
 
 use l1_tensor::safetensors::SafetensorsFile;
@@ -81,18 +83,22 @@ fn load(path: &Path, rt: &Runtime) -> Decoder {
 }
 
 fn all_logits(rt: &Runtime, decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
+    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+    logits_of(rt, decoder, tokens, &rows)
+}
+
+fn logits_of(rt: &Runtime, decoder: &Decoder, tokens: &[u32], rows: &[u32]) -> Vec<f32> {
     let t = tokens.len();
     let spec = WorkspaceSpec { max_tokens: t, max_rows: t, max_context: t };
     let mut ws = Workspace::new(rt, decoder.config(), spec).unwrap();
     let mut state = ContiguousState::new(decoder.config(), 1, t, rt.activation_dtype()).unwrap();
-    let rows: Vec<u32> = (0..t as u32).collect();
     let positions: Vec<i32> = (0..t as i32).collect();
     let batch = Batch {
         tokens,
         positions: &positions,
         cu_seqlens_q: &[0, t as i32],
         state_slots: &[0],
-        logit_rows: &rows,
+        logit_rows: rows,
         ..Batch::default()
     };
     decoder.forward(&batch, &mut state, &mut ws).unwrap().to_vec_f32().unwrap()
@@ -104,9 +110,28 @@ fn f32_logits_are_within_2e_3_of_transformers_at_every_position() {
     for (name, model, golden) in models() {
         let golden = Golden::open(&golden);
         let got = all_logits(&rt, &load(&model, &rt), &golden.tokens);
-        assert_eq!(got.len(), golden.logits.len(), "{name}");
-        let worst = got.iter().zip(&golden.logits).map(|(g, e)| (g - e).abs()).fold(0.0, f32::max);
-        assert!(worst <= 2e-3, "{name}: worst logit error {worst}");
+        let dims = [golden.tokens.len(), golden.logits.len() / golden.tokens.len()];
+        judge::close(&format!("logits of {name} in f32"), &dims, &got, &golden.logits, 2e-3);
+    }
+}
+
+/// Some rows in any order, the same row twice, none: each is the row of all rows.
+#[test]
+fn the_rows_that_are_asked_for_are_the_rows_that_come() {
+    let rt = runtime(Precision::F32, 1);
+    for (name, model, golden) in models() {
+        let tokens = Golden::open(&golden).tokens;
+        let decoder = load(&model, &rt);
+        let vocab = decoder.config().vocab;
+        let all = all_logits(&rt, &decoder, &tokens);
+        let last = tokens.len() as u32 - 1;
+        for rows in [&[last][..], &[0], &[7, 2, last, 2], &[]] {
+            let got = logits_of(&rt, &decoder, &tokens, rows);
+            let expected: Vec<f32> =
+                rows.iter().flat_map(|r| &all[*r as usize * vocab..][..vocab]).copied().collect();
+            let what = format!("logits of {name} in f32, of rows {rows:?}");
+            judge::same_bits(&what, &[rows.len(), vocab], &got, &expected);
+        }
     }
 }
 
@@ -120,7 +145,7 @@ fn every_greedy_token_is_that_of_transformers() {
         let mut session = Session::new(&decoder, &rt, len).unwrap();
         let options = GenerateOptions { max_tokens: golden.greedy.len(), ..Default::default() };
         let got = generate::generate(&mut session, &golden.tokens, &options, |_| true).unwrap();
-        assert_eq!(got.tokens, golden.greedy, "{name}");
+        assert_eq!(got.tokens, golden.greedy, "the greedy continuation of {name} in f32");
         assert!(golden.margins.iter().all(|m| *m > 0.02), "{name}: margins must mean something");
     }
 }
@@ -160,25 +185,24 @@ fn logits_have_the_same_bits_however_the_tokens_were_fed() {
             let tokens = Golden::open(&golden).tokens;
             let decoder = load(&model, &one);
             let vocab = decoder.config().vocab;
-            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let expected = bits(&all_logits(&one, &decoder, &tokens));
-            let last = expected[expected.len() - vocab..].to_vec();
-            let threaded = bits(&all_logits(&three, &decoder, &tokens));
-            assert!(threaded == expected, "{name} {precision}: three threads differ");
+            let same = |how: &str, got: &[f32], expected: &[f32]| {
+                let what = format!("logits of {name} in {precision}, {how}");
+                judge::same_bits(&what, &[expected.len() / vocab, vocab], got, expected);
+            };
+            let expected = all_logits(&one, &decoder, &tokens);
+            let last = &expected[expected.len() - vocab..];
+            same("on three threads", &all_logits(&three, &decoder, &tokens), &expected);
 
             let mut session = Session::new(&decoder, &three, tokens.len()).unwrap();
             for (i, token) in tokens.iter().enumerate() {
-                let got = bits(&session.feed(&[*token]).unwrap().to_vec_f32().unwrap());
-                let want = &expected[i * vocab..][..vocab];
-                assert!(got == want, "{name} {precision}: token {i} fed alone differs");
+                let got = session.feed(&[*token]).unwrap().to_vec_f32().unwrap();
+                same(&format!("token {i} fed alone"), &got, &expected[i * vocab..][..vocab]);
             }
             session.rollback(5).unwrap();
             session.feed(&tokens[5..11]).unwrap();
-            let got = bits(&session.feed(&tokens[11..]).unwrap().to_vec_f32().unwrap());
-            assert!(got == last, "{name} {precision}: chunks after a rollback differ");
-
-            let got = bits(&beside_others(&three, &decoder, &tokens));
-            assert!(got == last, "{name} {precision}: in a batch it differs");
+            let got = session.feed(&tokens[11..]).unwrap().to_vec_f32().unwrap();
+            same("in chunks after a rollback", &got, last);
+            same("in a batch with others", &beside_others(&three, &decoder, &tokens), last);
         }
     }
 }

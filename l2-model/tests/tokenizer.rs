@@ -91,15 +91,49 @@ fn token_bytes_are_the_raw_bytes_of_one_token() {
         tokenizer.token_bytes(id).unwrap().to_vec()
     };
     let byte_level = from_gguf("qwen2");
-    assert_eq!(bytes_of(&byte_level, "Ġ"), b" ");
-    assert_eq!(bytes_of(&byte_level, "Ċ"), b"\n");
-    assert_eq!(bytes_of(&byte_level, "Ã"), [0xC3]);
-    assert_eq!(bytes_of(&byte_level, "<|im_end|>"), b"<|im_end|>");
-
+    for (token, bytes) in
+        [("Ġ", &b" "[..]), ("Ċ", b"\n"), ("Ã", &[0xC3]), ("<|im_end|>", b"<|im_end|>")]
+    {
+        assert_eq!(bytes_of(&byte_level, token), bytes, "bytes of the byte-level token {token}");
+    }
     let sentencepiece = from_gguf("llama");
-    assert_eq!(bytes_of(&sentencepiece, "<0xE2>"), [0xE2]);
-    assert_eq!(bytes_of(&sentencepiece, "▁"), b" ");
-    assert_eq!(bytes_of(&sentencepiece, "▁the"), b" the");
+    for (token, bytes) in [("<0xE2>", &[0xE2][..]), ("▁", b" "), ("▁the", b" the")] {
+        assert_eq!(bytes_of(&sentencepiece, token), bytes, "bytes of the piece {token}");
+    }
+}
+
+/// Every character of two bytes: all 128 bytes that are not ASCII occur, those of GPT-2's alphabet
+/// that do not print (0xAD among them) too.
+#[test]
+fn every_byte_of_a_character_comes_back_from_its_tokens() {
+    for kind in ["gpt-2", "llama-bpe"] {
+        let (tokenizer, without) = (from_gguf(kind), golden(kind).bytes_without_token);
+        for c in '\u{80}'..='\u{7ff}' {
+            let text = c.to_string();
+            if text.bytes().any(|b| without.contains(&b)) {
+                continue;
+            }
+            let ids = tokenizer.encode(&text, false).unwrap();
+            let bytes: Vec<&[u8]> =
+                ids.iter().map(|id| tokenizer.token_bytes(*id).unwrap()).collect();
+            let expected = text.as_bytes();
+            assert_eq!(bytes.concat(), expected, "bytes of the {kind} tokens of {c:?}");
+        }
+    }
+}
+
+#[test]
+fn a_spelling_outside_of_the_alphabet_stands_for_itself() {
+    // A character that spells a byte, then some that spell none; and the other way round.
+    for spelling in ["Ġ<｜user｜>", "日本", "日Ġ"] {
+        let mut vocab = vocab();
+        vocab.tokens.push(spelling.into());
+        vocab.token_types.push(1);
+        let id = vocab.tokens.len() as u32 - 1;
+        let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
+        let got = tokenizer.token_bytes(id).unwrap();
+        assert_eq!(got, spelling.as_bytes(), "bytes of the byte-level token {spelling}");
+    }
 }
 
 #[test]

@@ -293,3 +293,6 @@ fn unreachable_row(beyond: usize) -> Result<()> {
 fn vector_tensor(values: &[f32]) -> Result<Tensor> {
     Ok(Tensor::from_slice(values, &[values.len()])?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -307,3 +307,6 @@ impl NormWeights {
 fn view(t: &Option<Tensor>) -> Option<TensorRef<'_>> {
     t.as_ref().map(Tensor::view)
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,8 +19,10 @@ pub enum Answer {
     Real(f64),
     /// Yes or no.
     Yes(bool),
-    /// Whole numbers in order.
+    /// Whole numbers in order, as many as the question says.
     List(Vec<i64>),
+    /// Whole numbers in order; how many is part of what is asked.
+    Rows(Vec<i64>),
     /// A name; case and a common beginning (first field) may be left out.
     Name(&'static str, String),
 }
@@ -32,7 +34,7 @@ pub enum Given {
     Number(f64),
     /// For [`Answer::Yes`].
     Yes(bool),
-    /// For [`Answer::List`].
+    /// For [`Answer::List`] and [`Answer::Rows`].
     List(Vec<i64>),
     /// For [`Answer::Name`].
     Name(String),
@@ -46,10 +48,8 @@ impl Answer {
             Self::Bytes(_) => "the exact number of bytes; 128 KiB is a way to write one".into(),
             Self::Real(_) => "a number; three significant digits, or a fraction".into(),
             Self::Yes(_) => "yes or no".into(),
-            Self::List(list) if list.len() == 1 => "one whole number".into(),
-            Self::List(list) => {
-                format!("{} whole numbers with spaces between them", list.len())
-            }
+            Self::List(list) => format!("{} whole numbers with spaces between them", list.len()),
+            Self::Rows(_) => "whole numbers with spaces between them".into(),
             Self::Name(..) => "a name".into(),
         }
     }
@@ -69,17 +69,14 @@ impl Answer {
                 "no" | "n" | "false" => Ok(Given::Yes(false)),
                 _ => Err(format!("yes or no is asked for, not `{text}`")),
             },
-            Self::List(wanted) => {
-                let parts = text.trim_matches(['[', ']', '(', ')']);
-                let parts = parts.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
-                let parts: Vec<&str> = parts.filter(|p| !p.is_empty()).collect();
-                if parts.len() != wanted.len() {
-                    let (n, came) = (wanted.len(), parts.len());
-                    return Err(format!("{n} whole numbers are asked for, and this is {came}"));
+            Self::List(wanted) => match list(text)? {
+                list if list.len() == wanted.len() => Ok(Given::List(list)),
+                list => {
+                    let (n, came) = (wanted.len(), list.len());
+                    Err(format!("{n} whole numbers are asked for, and this is {came}"))
                 }
-                let numbers = parts.iter().map(|p| whole(p).map(|v| v as i64));
-                numbers.collect::<Result<_, _>>().map(Given::List)
-            }
+            },
+            Self::Rows(_) => list(text).map(Given::List),
             Self::Name(..) if text.is_empty() => Err("a name is asked for".into()),
             Self::Name(..) => Ok(Given::Name(text.trim_matches(['`', '"', '\'']).into())),
         }
@@ -91,7 +88,7 @@ impl Answer {
             (Self::Whole(a) | Self::Bytes(a), Given::Number(b)) => *a as f64 == *b,
             (Self::Real(a), Given::Number(b)) => (a - b).abs() <= third_digit(*a),
             (Self::Yes(a), Given::Yes(b)) => a == b,
-            (Self::List(a), Given::List(b)) => a == b,
+            (Self::List(a) | Self::Rows(a), Given::List(b)) => a == b,
             (Self::Name(prefix, a), Given::Name(b)) => {
                 let (a, b) = (a.to_lowercase(), b.to_lowercase());
                 let short = |name: &str| name.strip_prefix(prefix).unwrap_or(name).to_string();
@@ -107,7 +104,7 @@ impl Answer {
             Self::Whole(n) | Self::Bytes(n) => Given::Number(*n as f64),
             Self::Real(v) => Given::Number(*v),
             Self::Yes(yes) => Given::Yes(*yes),
-            Self::List(list) => Given::List(list.clone()),
+            Self::List(list) | Self::Rows(list) => Given::List(list.clone()),
             Self::Name(_, name) => Given::Name(name.clone()),
         }
     }
@@ -118,7 +115,7 @@ impl Answer {
             Self::Whole(n) | Self::Bytes(n) => json!(n),
             Self::Real(v) => json!(v),
             Self::Yes(yes) => json!(yes),
-            Self::List(list) => json!(list),
+            Self::List(list) | Self::Rows(list) => json!(list),
             Self::Name(_, name) => json!(name),
         }
     }
@@ -131,7 +128,7 @@ impl std::fmt::Display for Answer {
             Self::Bytes(n) => write!(f, "{} bytes", grouped(*n)),
             Self::Real(v) => f.write_str(&significant(*v)),
             Self::Yes(yes) => f.write_str(if *yes { "yes" } else { "no" }),
-            Self::List(list) => f.write_str(&joined(list)),
+            Self::List(list) | Self::Rows(list) => f.write_str(&joined(list)),
             Self::Name(_, name) => f.write_str(name),
         }
     }
@@ -157,6 +154,12 @@ fn whole(text: &str) -> Result<f64, String> {
         return Err(format!("a whole number is asked for, and this is {}", significant(value)));
     }
     Ok(nearest)
+}
+
+fn list(text: &str) -> Result<Vec<i64>, String> {
+    let parts = text.trim_matches(['[', ']', '(', ')']);
+    let parts = parts.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
+    parts.filter(|p| !p.is_empty()).map(|p| whole(p).map(|v| v as i64)).collect()
 }
 
 /// `131,072` without its commas; `None` for anything else, such as `0,5` or `1,23`.
@@ -251,6 +254,9 @@ mod tests {
         assert_eq!(right(&answer, "5 3"), Ok(false));
         assert!(right(&answer, "3").unwrap_err().contains("2 whole numbers are asked for"));
         assert!(right(&answer, "3 x").is_err());
+        // Where the number of numbers is part of the question, a wrong one is a wrong answer.
+        assert_eq!(right(&Answer::Rows(vec![3, 5]), "3 4 5"), Ok(false));
+        assert_eq!(right(&Answer::Rows(vec![3, 5]), "[3, 5]"), Ok(true));
     }
 
     #[test]

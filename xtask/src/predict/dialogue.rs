@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Write};
 
 use super::answer::Given;
 use super::kind::{Kind, Layer, Question};
+use super::show::wrapped;
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Asked<'_> {
                 return Ok(Outcome::Wrong);
             };
             if self.verdict(&given, out)? {
-                self.explain(out)?;
+                self.work_out(out)?;
                 return Ok(Outcome::Right);
             }
             if tries_left > 0 {
@@ -106,16 +107,24 @@ impl Asked<'_> {
             writeln!(out, "Right.")?;
             return Ok(true);
         }
-        match self.question.diagnose(given) {
-            Some(why) => writeln!(out, "Not quite. {}.", capital(why))?,
-            None => writeln!(out, "Not quite.")?,
-        }
+        let verdict = match self.question.diagnose(given) {
+            Some(why) if why.ends_with('?') => format!("Not quite. {}", capital(why)),
+            Some(why) => format!("Not quite. {}.", capital(why)),
+            None => "Not quite.".into(),
+        };
+        writeln!(out, "{}", wrapped(&verdict))?;
         Ok(false)
     }
 
-    /// The computation, and where the book has more.
+    /// The answer and how to come to it.
     pub fn explain(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "\nThe answer is {}.\n", self.question.answer)?;
+        writeln!(out, "\nThe answer is {}.", self.question.answer)?;
+        self.work_out(out)
+    }
+
+    /// The computation, and where the book has more.
+    pub fn work_out(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out)?;
         indented(out, &self.question.explanation)?;
         writeln!(out, "\nMore in book/src/{}.", self.kind.chapter)
     }
@@ -167,7 +176,7 @@ mod tests {
     fn a_right_answer_is_explained_at_once() {
         let (outcome, said) = talk("7\n");
         assert_eq!(outcome, Outcome::Right);
-        assert!(said.contains("Right.\n\nThe answer is 7.\n\n  3 + 4 = 7\n"), "{said}");
+        assert!(said.contains("Right.\n\n  3 + 4 = 7\n"), "{said}");
         assert!(said.ends_with("More in book/src/sums.md.\n"));
         assert!(!said.contains("One more try"));
     }
@@ -187,7 +196,7 @@ mod tests {
         let (outcome, said) = talk("12\n8\n7\n");
         assert_eq!(outcome, Outcome::Wrong);
         assert_eq!(said.matches("Not quite.").count(), 2);
-        assert!(said.contains("Off by one") && said.contains("3 + 4 = 7"));
+        assert!(said.contains("included?\n") && said.contains("3 + 4 = 7"));
         assert!(!said.contains("Right."));
     }
 

@@ -108,7 +108,11 @@ fn predict(args: &PredictArgs, out: &mut impl Write) -> Result<u8> {
         asked.show(out)?;
         writeln!(out, "\n> {}", text.trim())?;
         let right = asked.verdict(&given, out)?;
-        asked.explain(out)?;
+        if right {
+            asked.work_out(out)?
+        } else {
+            asked.explain(out)?
+        }
         return Ok(u8::from(!right));
     }
     if !io::stdin().is_terminal() {
@@ -147,7 +151,7 @@ fn kind(layer: &'static Layer, name: &str) -> Result<&'static Kind> {
 fn list(only: Option<&Layer>, out: &mut impl Write) -> io::Result<()> {
     for layer in LAYERS.iter().filter(|l| only.is_none_or(|o| o.name == l.name)) {
         for kind in layer.kinds {
-            writeln!(out, "{} {:<18} {:<42} {}", layer.name, kind.name, kind.about, kind.chapter)?;
+            writeln!(out, "{} {:<18} {:<43} {}", layer.name, kind.name, kind.about, kind.chapter)?;
         }
     }
     Ok(())
@@ -251,16 +255,21 @@ mod tests {
 
     #[test]
     fn every_line_fits_a_narrow_terminal() {
+        // One of each kind is enough to mend them.
+        let mut long = std::collections::BTreeMap::new();
         each(|_, kind, seed, question| {
             for line in question.text.lines().chain(question.explanation.lines()) {
-                assert!(line.chars().count() <= 78, "{} {seed}: {line}", kind.name);
-                assert!(line.trim_end() == line, "{} {seed}: a space at the end", kind.name);
+                if line.chars().count() > 78 || line.trim_end() != line {
+                    long.insert(kind.name, format!("seed {seed}: {line}"));
+                }
             }
-            for mistake in &question.mistakes {
-                assert!(!mistake.why.contains('\n') && !mistake.why.ends_with('.'));
-                assert!(mistake.why.chars().count() <= 100, "{}: {}", kind.name, mistake.why);
+            for why in question.mistakes.iter().map(|m| &m.why) {
+                if why.chars().count() > 100 || why.contains('\n') || why.ends_with('.') {
+                    long.insert(kind.name, format!("seed {seed}: {why}"));
+                }
             }
         });
+        assert!(long.is_empty(), "{long:#?}");
     }
 
     #[test]

@@ -57,6 +57,25 @@ pub fn hex(bytes: &[u8]) -> String {
     lines.join("\n")
 }
 
+/// A sentence cut into lines that fit a narrow terminal.
+pub fn wrapped(sentence: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in sentence.split(' ') {
+        let len = word.chars().count();
+        if column > 0 && column + 1 + len > 78 {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += len;
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +91,14 @@ mod tests {
             ["0.3", "0.6667", "1", "123.5", "1.000e-7", "0", "12346"]
         );
         assert_eq!(hex(&[0, 255]), "00 ff");
+    }
+
+    #[test]
+    fn sentences_break_between_words() {
+        assert_eq!(wrapped("a short one"), "a short one");
+        let text = "word ".repeat(40);
+        let lines = wrapped(text.trim_end());
+        assert!(lines.lines().all(|l| l.len() <= 78 && l.ends_with("word")));
+        assert_eq!(lines.split_whitespace().count(), 40);
     }
 }

@@ -30,7 +30,7 @@ fn draw(draw: &mut Draw) -> Question {
          {element:?} of the view lie?"
     );
     let (strides, turned) = if swapped {
-        ([d, row, 1], ", and transposing swaps the first two")
+        ([d, row, 1], ";\ntransposing has swapped the first two")
     } else {
         ([row, d, 1], "")
     };

@@ -15,7 +15,7 @@ pub const KIND: Kind = Kind {
 };
 
 fn draw(draw: &mut Draw) -> Question {
-    let d = draw.pick(&[16, 32, 64]);
+    let d = draw.pick(&[32, 64]);
     let kv_heads = draw.between(1, 3);
     let group = draw.between(2, 4);
     let q_heads = kv_heads * group;
@@ -27,7 +27,7 @@ fn draw(draw: &mut Draw) -> Question {
     let parts = [(q + 2 * kv) * h, h * q, 2 * i * h, h * i];
     let weights: usize = parts.iter().sum();
     let text = format!(
-        "A layer with H = {h}, H_q = {q_heads}, H_kv = {kv_heads}, D = {d}, I = {i}; its weights are bf16.\n\
+        "A layer with H = {h}, H_q = {q_heads}, H_kv = {kv_heads}, D = {d}, I = {i}; weights are bf16.\n\
          How many bytes of matrix weights does a step of {rows} token{} read in this layer?",
         if rows == 1 { "" } else { "s" }
     );

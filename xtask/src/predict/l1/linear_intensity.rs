@@ -20,9 +20,9 @@ fn draw(draw: &mut Draw) -> Question {
     let rows = draw.between(1, 40);
     // Bits per weight: bf16, f32, Q8_0 and Q4_0 blocks with their scales.
     let (format, bits) = draw.pick(&[
-        ("bf16", 16.0),
-        ("bf16", 16.0),
-        ("f32", 32.0),
+        ("bf16 (2 bytes each)", 16.0),
+        ("bf16 (2 bytes each)", 16.0),
+        ("f32 (4 bytes each)", 32.0),
         ("Q8_0 (34 bytes for 32 weights)", 8.5),
         ("Q4_0 (18 bytes for 32 weights)", 4.5),
     ]);
@@ -32,7 +32,7 @@ fn draw(draw: &mut Draw) -> Question {
     let operations = 2 * weights * rows;
     let intensity = operations as f64 / bytes;
     let text = format!(
-        "linear: x [{rows}, {k}] by a weight [{n}, {k}] that is read as\n{format}.\n\
+        "linear: x [{rows}, {k}] by a weight [{n}, {k}] stored as\n{format}.\n\
          How many operations does it do for each byte of weights that it reads?\n\
          (A multiplication and an addition are two operations; x and y do not count.)"
     );

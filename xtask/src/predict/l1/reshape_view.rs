@@ -134,7 +134,7 @@ fn merges(view: &View) -> String {
 
 fn verdict(wanted: &[usize], fits: bool) -> String {
     if fits {
-        format!("{wanted:?} only splits dimensions, or merges some that have no gap between them.")
+        format!("{wanted:?} splits dimensions, or merges some without a gap between them.")
     } else {
         format!("{wanted:?} would need a dimension with two different strides.")
     }

@@ -26,8 +26,8 @@ fn draw(draw: &mut Draw) -> Question {
         format!("of which the first {rotary} turn (rotary_dim = {rotary})")
     };
     let text = format!(
-        "A head of D = {d} elements, {part}; weights as transformers\n\
-         stores them. Together with which element does rope turn element {element}?"
+        "A head of D = {d} elements, {part};\n\
+         weights as transformers stores them.\nTogether with which element does rope turn element {element}?"
     );
     let explanation = format!(
         "The pairs are halves: i with i + h, h = rotary_dim / 2 = {rotary} / 2 = {half}.\n\

@@ -62,7 +62,9 @@ fn draw(draw: &mut Draw) -> Question {
                         encode a rendered template with false";
     }
     let whole = |n: usize| Answer::Whole(n as i64);
-    let facts = json!({ "written": written, "asked": asked, "adds": adds });
+    let facts = json!({
+        "words": words, "written": written, "asked": asked, "adds": adds, "held": cached,
+    });
     let mut question = Question::new(text, whole(answer), explanation, facts);
     if added + spelled == 2 {
         question = question

@@ -9,7 +9,7 @@ use crate::predict::show::commas;
 
 pub const KIND: Kind = Kind {
     name: "logit-rows",
-    about: "the rows of a batch whose logits are wanted",
+    about: "the rows whose logits a step is asked for",
     chapter: "l2-model/decoder.md",
     draw,
 };
@@ -52,9 +52,11 @@ fn draw(draw: &mut Draw) -> Question {
         };
     }
     explanation += &format!("[{}]", commas(&rows));
-    let of = |row: &dyn Fn(usize) -> i64| Answer::List(wanted.iter().map(|s| row(*s)).collect());
+    let of = |row: &dyn Fn(usize) -> i64| Answer::Rows(wanted.iter().map(|s| row(*s)).collect());
     let facts = json!({ "cu_seqlens_q": cu, "rows": rows });
-    Question::new(text, Answer::List(rows), explanation, facts)
+    let all = (0..sequences).map(|s| cu[s + 1] - 1).collect();
+    Question::new(text, Answer::Rows(rows), explanation, facts)
+        .mistake(Answer::Rows(all), "a prompt that goes on wants no logits yet")
         .mistake(
             of(&|s| cu[s + 1]),
             "off by one: cu_seqlens_q[s + 1] is where the next sequence begins",

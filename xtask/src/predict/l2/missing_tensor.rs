@@ -48,8 +48,8 @@ fn draw(draw: &mut Draw) -> Question {
          Of these, {missing} is not in the list.",
         if tied { "; tied, so no lm_head" } else { " and, not tied, lm_head" },
         match family {
-            "qwen2" => "; and, being a qwen2, biases of q, k, v",
-            "qwen3" => "; and, being a qwen3, norms of q and k",
+            "qwen2" => ";\nin a qwen2 biases of q, k, v",
+            "qwen3" => ";\nin a qwen3 norms of q and k",
             _ => "",
         }
     );

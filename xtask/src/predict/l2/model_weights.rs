@@ -27,8 +27,8 @@ fn draw(draw: &mut Draw) -> Question {
     let (embedding, head) = (v * h, if tied { 0 } else { v * h });
     let total = embedding + layers * layer + h + head;
     let text = format!(
-        "A llama without biases, H = {h}, vocabulary V = {v}, {layers} layers of {} weights\n\
-         each (norms included), embeddings {}.\nHow many weights has the model?",
+        "A llama without biases, H = {h}, vocabulary V = {v}, {layers} layers of\n\
+         {} weights each (norms included), embeddings {}.\nHow many weights has the model?",
         grouped(layer as i64),
         if tied { "tied" } else { "not tied" }
     );

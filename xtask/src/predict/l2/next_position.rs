@@ -53,10 +53,9 @@ fn draw(draw: &mut Draw) -> Question {
         let after = length(&events[..=i], true, false);
         let (did, so) = match event {
             Event::Feed(n) => (format!("a step with {n} tokens"), format!("{n} more")),
-            Event::Fail(n) => (
-                format!("a step with {n} tokens that fails with an error"),
-                "lengths move at commit only: nothing".into(),
-            ),
+            Event::Fail(n) => {
+                (format!("a step with {n} tokens that fails"), "lengths move at commit".into())
+            }
             Event::Rollback(n) => (format!("rollback({n})"), format!("keeps the first {n}")),
         };
         lines += &format!("{did}\n");

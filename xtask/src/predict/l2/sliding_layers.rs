@@ -54,7 +54,7 @@ fn draw(draw: &mut Draw) -> Question {
         // Twelve long words would fill the screen.
         let short: String = list.iter().map(|s| if *s { 's' } else { 'f' }).collect();
         lines.push(format!(
-            "\"layer_types\": {short}   (s for \"sliding_attention\", f for \"full_attention\")"
+            "\"layer_types\": {short}\n(s for \"sliding_attention\", f for \"full_attention\")"
         ));
     }
     let text = format!(

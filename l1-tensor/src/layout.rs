@@ -239,40 +239,4 @@ impl fmt::Display for Layout {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_column_slice_of_a_matrix_splits_into_heads_without_moving_data() {
-        // [T = 3, 24] -> columns 8..24 -> [3, 4 heads, 4]
-        let qkv = Layout::contiguous(&[3, 24]).unwrap();
-        let heads = qkv.narrow(1, 8, 16).unwrap().reshape(&[3, 4, 4]).unwrap();
-        assert_eq!(heads.strides(), [24, 4, 1]);
-        assert_eq!(heads.offset(), 8);
-        assert_eq!(heads.end(), 2 * 24 + 8 + 16);
-        assert!(heads.as_rows().is_none(), "rows of one token touch, tokens do not");
-        assert!(heads.reshape(&[12, 4]).is_err());
-    }
-
-    #[test]
-    fn transposing_twice_is_the_identity_and_once_is_not_contiguous() {
-        let l = Layout::contiguous(&[2, 3]).unwrap();
-        let t = l.transpose(0, 1).unwrap();
-        assert!(!t.is_contiguous());
-        assert_eq!(t.transpose(0, 1).unwrap(), l);
-    }
-
-    #[test]
-    fn sizes_that_overflow_are_refused() {
-        assert!(Layout::contiguous(&[usize::MAX, 2]).is_err());
-        assert!(Layout::contiguous(&[1, 1, 1, 1, 1]).is_err());
-    }
-
-    #[test]
-    fn narrowing_past_the_end_is_an_error() {
-        let l = Layout::contiguous(&[4]).unwrap();
-        assert!(l.narrow(0, 3, 2).is_err());
-        assert!(l.narrow(0, usize::MAX, 2).is_err());
-        assert_eq!(l.narrow(0, 4, 0).unwrap().elem_count(), 0);
-    }
-}
+mod tests;

@@ -1,38 +1,16 @@
 //! Attention against the formula, against torch, and against itself: the same token must have the
 //! same bits however the work around it was arranged.
 
+mod support;
+
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::attention::reference;
 use l1_tensor::ops::{
     AttentionParams, AttentionScratch, AttentionShape, KvCache, Sequences, TILE, attention,
 };
-use l1_tensor::{
-    DType, Device, DeviceRequest, PrecisionRequest, Result, Runtime, RuntimeOptions, Tensor, bf16,
-};
+use l1_tensor::{DType, Device, Result, Runtime, Tensor, bf16};
 use proptest::prelude::*;
-
-fn runtime(isa: Isa, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        device: DeviceRequest::Exactly(Device::Cpu),
-        precision: PrecisionRequest::Auto,
-        threads: Some(threads),
-        isa: Some(isa),
-    })
-    .unwrap()
-}
-
-/// Numbers in -1..1 from a counter, different for every seed.
-fn noise(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..n)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
-}
+use support::*;
 
 struct Case {
     shape: AttentionShape,
@@ -145,8 +123,33 @@ fn run(rt: &Runtime, case: &Case, dtype: DType, plan: &Plan) -> Result<Vec<f32>>
     Ok(out)
 }
 
-fn bits(x: &[f32]) -> Vec<u32> {
+fn to_bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// What was looked at, for messages.
+fn described(ran: &str, case: &Case) -> String {
+    let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim } = case.shape;
+    let window = case.params.window.map_or(String::new(), |w| format!(", window {w}"));
+    format!(
+        "attention, {ran}, q [{q_len}, {q_heads}, {head_dim}], k [{kv_len}, {kv_heads}, {head_dim}]{window}"
+    )
+}
+
+/// The dimensions of a case's output.
+fn out_dims(case: &Case) -> [usize; 3] {
+    [case.shape.q_len, case.shape.q_heads, case.shape.head_dim]
+}
+
+/// A case's result by the reference and, with keys in f32, on every instruction set.
+fn every_way(case: &Case) -> Vec<(String, Vec<f32>)> {
+    let mut all = vec![("the reference".to_string(), case.reference())];
+    let plan = Plan::contiguous(case, std::slice::from_ref(&case.shape.q_len));
+    for isa in Isa::available() {
+        let got = run(&runtime(isa, 2), case, DType::F32, &plan).unwrap();
+        all.push((format!("on {isa}"), got));
+    }
+    all
 }
 
 fn shapes() -> impl Strategy<Value = (AttentionShape, Option<usize>)> {
@@ -167,7 +170,7 @@ fn shapes() -> impl Strategy<Value = (AttentionShape, Option<usize>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(random_cases(48))]
 
     /// f32: within 2e-6 of the formula, relative to the largest value.
     #[test]
@@ -177,9 +180,9 @@ proptest! {
         for isa in Isa::available() {
             let plan = Plan::contiguous(&case, std::slice::from_ref(&shape.q_len));
             let got = run(&runtime(isa, 2), &case, DType::F32, &plan).unwrap();
-            for (i, (g, e)) in got.iter().zip(&expected).enumerate() {
-                prop_assert!((g - e).abs() <= 2e-6, "{isa}: element {i}: {g} for {e}, {shape:?}");
-            }
+            let what = described(&format!("f32 on {isa}"), &case);
+            let off = differences(what, &out_dims(&case), &got, &expected, within(0.0, 2e-6));
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 
@@ -195,9 +198,9 @@ proptest! {
         for isa in Isa::available() {
             let plan = Plan::contiguous(&case, std::slice::from_ref(&shape.q_len));
             let got = run(&runtime(isa, 2), &case, DType::BF16, &plan).unwrap();
-            for (i, (g, e)) in got.iter().zip(&expected).enumerate() {
-                prop_assert!((g - e).abs() <= 4e-3, "{isa}: element {i}: {g} for {e}, {shape:?}");
-            }
+            let what = described(&format!("bf16 on {isa}"), &case);
+            let off = differences(what, &out_dims(&case), &got, &expected, within(0.0, 4e-3));
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 
@@ -216,7 +219,7 @@ proptest! {
             for dtype in [DType::F32, DType::BF16] {
                 let whole = [shape.q_len];
                 let plan = Plan::contiguous(&case, &whole);
-                let expected = bits(&run(&runtime(isa, 1), &case, dtype, &plan).unwrap());
+                let expected = to_bits(&run(&runtime(isa, 1), &case, dtype, &plan).unwrap());
                 let decode = Plan::contiguous(&case, &one_by_one);
                 let chunked = Plan::contiguous(&case, &two);
                 let mut scattered = Plan::contiguous(&case, &whole);
@@ -230,7 +233,7 @@ proptest! {
                     ("over scattered tiles", &scattered, 2),
                     ("beside another sequence", &batched, 2),
                 ] {
-                    let got = bits(&run(&runtime(isa, threads), &case, dtype, plan).unwrap());
+                    let got = to_bits(&run(&runtime(isa, threads), &case, dtype, plan).unwrap());
                     prop_assert!(got == expected, "{isa} {dtype}: {name} differs, {shape:?} {window:?}");
                 }
             }
@@ -276,24 +279,128 @@ fn agrees_with_torch() {
             k,
             v,
         };
-        let plan = Plan::contiguous(&case, std::slice::from_ref(&case.shape.q_len));
-        for (what, got) in [
-            ("reference", case.reference()),
-            ("fast", run(&runtime(Isa::best(), 2), &case, DType::F32, &plan).unwrap()),
-        ] {
-            for (g, e) in got.iter().zip(&expected) {
-                assert!((g - e).abs() <= 1e-5, "{key}: {what}: {g} for {e}");
-            }
+        for (ran, got) in every_way(&case) {
+            let what = described(&format!("{ran}, {key} of torch"), &case);
+            assert_close(what, &out_dims(&case), &got, &expected, within(0.0, 1e-5));
         }
         seen += 1;
     }
     assert!(seen >= 8, "the golden file has {seen} attention cases");
 }
 
+/// A case whose queries are zero: all keys that a query sees have the same weight.
+fn even_handed(shape: AttentionShape, window: Option<usize>, v: Vec<f32>) -> Case {
+    let AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim } = shape;
+    let q = vec![0.0; q_len * q_heads * head_dim];
+    let k = noise(kv_len * kv_heads * head_dim, 4);
+    Case { shape, params: AttentionParams { scale: 1.0, window }, q, k, v }
+}
+
+#[test]
+fn each_query_head_reads_the_kv_head_of_its_group() {
+    // Values say which KV head they belong to; 6 heads over 3 go 0, 0, 1, 1, 2, 2.
+    let shape = AttentionShape { q_len: 2, kv_len: 20, q_heads: 6, kv_heads: 3, head_dim: 4 };
+    let v = (0..20 * 3 * 4).map(|i| (i / 4 % 3) as f32).collect();
+    let case = even_handed(shape, None, v);
+    let want: Vec<f32> = (0..2 * 6 * 4).map(|i| (i / 4 % 6 / 2) as f32).collect();
+    for (ran, got) in every_way(&case) {
+        let what = described(&format!("{ran}, values that name their KV head"), &case);
+        assert_close(what, &out_dims(&case), &got, &want, within(1e-6, 1e-6));
+    }
+}
+
+#[test]
+fn a_query_sees_itself_and_a_window_of_what_came_before() {
+    // The value of key j is 1 in element j and 0 elsewhere, so an output row is the row of weights.
+    for (q_len, kv_len, window) in [
+        (5, 5, None),
+        (3, 5, None),
+        (3, 5, Some(2)),
+        (1, 40, Some(1)),
+        (1, 40, Some(16)),
+        (20, 40, Some(17)),
+        (35, 35, None),
+    ] {
+        let d = 40;
+        let shape = AttentionShape { q_len, kv_len, q_heads: 2, kv_heads: 1, head_dim: d };
+        let v = (0..kv_len * d).map(|i| f32::from(i / d == i % d)).collect();
+        let case = even_handed(shape, window, v);
+        let mut want = vec![];
+        for p in kv_len - q_len..kv_len {
+            let seen = |j: usize| j <= p && window.is_none_or(|w| j + w > p);
+            let n = (0..d).filter(|j| seen(*j)).count() as f32;
+            for _head in 0..2 {
+                want.extend((0..d).map(|j| if seen(j) { 1.0 / n } else { 0.0 }));
+            }
+        }
+        for (ran, got) in every_way(&case) {
+            let what = described(&format!("{ran}, outputs that are rows of weights"), &case);
+            assert_close(what, &out_dims(&case), &got, &want, within(1e-6, 1e-9));
+        }
+    }
+}
+
+#[test]
+fn sizes_at_the_edges_of_tiles_agree_with_the_reference() {
+    for (q_len, kv_len, q_heads, kv_heads, head_dim, window) in [
+        (1, 1, 1, 1, 2, None),
+        (1, 16, 3, 1, 6, None),
+        (1, 17, 9, 3, 16, None),
+        (16, 16, 4, 2, 17, Some(3)),
+        (17, 33, 2, 2, 64, Some(16)),
+        (30, 65, 6, 2, 32, None),
+        (5, 70, 4, 1, 34, Some(40)),
+    ] {
+        let shape = AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim };
+        let mut case = Case::random(shape, window, 5);
+        for (ran, got) in every_way(&case) {
+            let what = described(&ran, &case);
+            assert_close(what, &out_dims(&case), &got, &case.reference(), within(0.0, 2e-6));
+        }
+        for x in [&mut case.q, &mut case.k, &mut case.v] {
+            *x = rounded(x);
+        }
+        let expected = case.reference();
+        let plan = Plan::contiguous(&case, std::slice::from_ref(&case.shape.q_len));
+        for isa in Isa::available() {
+            let got = run(&runtime(isa, 2), &case, DType::BF16, &plan).unwrap();
+            let what = described(&format!("keys and values in bf16 on {isa}"), &case);
+            assert_close(what, &out_dims(&case), &got, &expected, within(0.0, 4e-3));
+        }
+    }
+}
+
+#[test]
+fn one_token_has_the_same_bits_decoded_chunked_or_beside_another() {
+    let shape = AttentionShape { q_len: 21, kv_len: 37, q_heads: 6, kv_heads: 2, head_dim: 24 };
+    for window in [None, Some(9)] {
+        let case = Case::random(shape, window, 6);
+        let beside = AttentionShape { q_len: 4, kv_len: 19, ..shape };
+        let beside = Case::random(beside, window, 7);
+        for isa in Isa::available() {
+            for dtype in [DType::F32, DType::BF16] {
+                let plan = Plan::contiguous(&case, &[21]);
+                let expected = run(&runtime(isa, 1), &case, dtype, &plan).unwrap();
+                let one_by_one = [1; 21];
+                let mut batched = Plan::contiguous(&case, &[13, 8]);
+                batched.beside = Some(&beside);
+                for (how, plan) in [
+                    ("decoded one by one", Plan::contiguous(&case, &one_by_one)),
+                    ("in two chunks beside another sequence", batched),
+                ] {
+                    let got = run(&runtime(isa, 3), &case, dtype, &plan).unwrap();
+                    let what = described(&format!("{dtype} on {isa}, {how}"), &case);
+                    assert_close(what, &out_dims(&case), &got, &expected, SAME_BITS);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_padding_row_without_keys_gets_zeros() {
     let rt = runtime(Isa::best(), 2);
-    let cache = KvCache::new(1, 2, 8, DType::F32).unwrap();
+    let cache = KvCache::new(1, 2, 8, DType::F32).unwrap(); // Nothing was ever written to it.
     let mut scratch = AttentionScratch::new(&rt, 1, 16, 4, 2, 8).unwrap();
     let q = Tensor::from_slice(&noise(32, 3), &[1, 4, 8]).unwrap();
     let mut out = Tensor::from_slice(&[7.0f32; 32], &[1, 32]).unwrap();
@@ -301,7 +408,7 @@ fn a_padding_row_without_keys_gets_zeros() {
         Sequences { cu_seqlens_q: &[0, 1], seq_lens_kv: &[0], tile_table: &[], table_rows: &[0] };
     let params = AttentionParams { scale: 1.0, window: None };
     attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut()).unwrap();
-    assert_eq!(out.to_vec_f32().unwrap(), [0.0; 32]);
+    assert_eq!(out.to_vec_f32().unwrap(), [0.0; 32], "attention of a query without keys");
 }
 
 #[test]
@@ -325,7 +432,8 @@ fn what_an_earlier_owner_left_in_a_tile_cannot_leak() {
         let params = AttentionParams { scale: 1.0, window: None };
         attention(&rt, one.view(), &cache, sequences, params, &mut scratch, out.view_mut())
             .unwrap();
-        assert_eq!(out.to_vec_f32().unwrap(), [1.0, 2.0], "{dtype}");
+        let got = out.to_vec_f32().unwrap();
+        assert_eq!(got, [1.0, 2.0], "attention over one {dtype} token in a tile that held NaN");
     }
 }
 
@@ -363,7 +471,7 @@ fn clearing_the_end_of_a_tile_keeps_its_beginning() {
                 let (q, out_view) = (q.view(), out.view_mut());
                 let params = AttentionParams { scale: 1.0, window: None };
                 attention(&rt, q, &cache, sequences, params, &mut scratch, out_view).unwrap();
-                bits(&out.to_vec_f32().unwrap())
+                to_bits(&out.to_vec_f32().unwrap())
             };
             assert_eq!(attend(&case, true), attend(&case, false), "{dtype}, {keep} kept");
         }

@@ -7,7 +7,10 @@ use l1_tensor::ops::{
     Epilogue, Gelu, gelu_mul, linear, linear::reference, linear_low_rank, silu_mul,
 };
 use l1_tensor::{DType, Error, LowRank, RowOrder, Tensor, bf16};
-use linear_common::{activations, bits, numbers, rounded, runtime, weight, zeros};
+use linear_common::{
+    Goldens, SAME_BITS, activations, assert_close, bits, numbers, random_cases, rounded, runtime,
+    weight, within, zeros,
+};
 use proptest::prelude::*;
 
 const DTYPES: [DType; 2] = [DType::F32, DType::BF16];
@@ -32,12 +35,8 @@ fn expected(
     out
 }
 
-fn assert_same_bits(got: &[f32], want: &[f32], what: &str) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let same = g.to_bits() == w.to_bits() || (g.is_nan() && w.is_nan());
-        assert!(same, "{what}: element {i} is {g:e}, the reference says {w:e}");
-    }
+fn assert_same_bits(got: &[f32], want: &[f32], dims: &[usize], what: &str) {
+    assert_close(format!("linear, {what}"), dims, got, want, SAME_BITS);
 }
 
 /// Run `linear` on every instruction set and both dtypes and compare with the reference.
@@ -50,7 +49,7 @@ fn check(t: usize, k: usize, n: usize, with_bias: bool, seed: u64) {
         let packed = weight(&rt, &w, n, k, RowOrder::Plain);
         let bias_tensor = bias.as_ref().map(|b| Tensor::from_slice(b, &[n]).unwrap());
         for dtype in DTYPES {
-            let what = format!("{isa}, {dtype}, T {t} K {k} N {n}");
+            let what = format!("{dtype} on {isa}, x [{t}, {k}], w [{n}, {k}]");
             let mut out = zeros(t, n, DType::F32);
             linear(
                 &rt,
@@ -62,13 +61,67 @@ fn check(t: usize, k: usize, n: usize, with_bias: bool, seed: u64) {
             )
             .unwrap();
             let want = expected(&x, &w, bias.as_deref(), (t, k, n), dtype);
-            assert_same_bits(&out.to_vec_f32().unwrap(), &want, &what);
+            assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
+        }
+    }
+}
+
+#[test]
+fn linear_agrees_with_torch() {
+    let goldens = Goldens::open();
+    for case in goldens.cases("linear") {
+        let (x, w) = (goldens.tensor(&case, "x"), goldens.tensor(&case, "weight"));
+        let bias = goldens.maybe(&case, "bias");
+        let (t, k, n) = (x.dims()[0], x.dims()[1], w.dims()[0]);
+        let (xs, ws) = (x.to_vec_f32().unwrap(), w.to_vec_f32().unwrap());
+        let bs = bias.as_ref().map(|b| b.to_vec_f32().unwrap());
+        let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
+        // K roundings of a sum of up to K products of size 1, at most; far fewer in practice.
+        let f32s = within(2e-6, 2e-5);
+        // And in bf16 each activation is rounded to 8 bits: 2^-9 of each product at worst.
+        let bf16s = within(4e-3, 4e-3 * (k as f32).sqrt() * 2.0);
+        for (dtype, allowed) in [(DType::F32, f32s), (DType::BF16, bf16s)] {
+            let what = |on: &str| format!("linear {dtype}, {on}, {case} of torch, x [{t}, {k}]");
+            let got = expected(&xs, &ws, bs.as_deref(), (t, k, n), dtype);
+            assert_close(what("the reference"), &[t, n], &got, &want, allowed);
+            for isa in Isa::available() {
+                let rt = runtime(isa, 1);
+                let packed = weight(&rt, &ws, n, k, RowOrder::Plain);
+                let mut out = zeros(t, n, DType::F32);
+                let input = activations(&xs, t, k, dtype);
+                let bias = bias.as_ref().map(Tensor::view);
+                linear(&rt, input.view(), &packed, bias, Epilogue::Store, out.view_mut()).unwrap();
+                let what = what(&format!("on {isa}"));
+                assert_close(what, &[t, n], &out.to_vec_f32().unwrap(), &want, allowed);
+            }
+        }
+    }
+}
+
+/// Products 2^24, 0, -2^24, 1 in the order of K. Next to 2^24 a 1 is lost, so the sum says when it
+/// was added: f32 takes K in order and keeps it, bf16 takes the odd element of a pair first.
+#[test]
+fn the_odd_element_of_a_bf16_pair_is_added_first() {
+    let x = [4096.0f32, 0.0, -4096.0, 1.0];
+    let w = [4096.0f32, 1.0, 4096.0, 1.0];
+    for (dtype, want) in [(DType::F32, 1.0), (DType::BF16, 0.0)] {
+        let got = expected(&x, &w, None, (1, 4, 1), dtype);
+        let what = |on: &str| format!("{dtype}, {on}, products 2^24, 0, -2^24, 1");
+        assert_same_bits(&got, &[want], &[1, 1], &what("the reference"));
+        for isa in Isa::available() {
+            let rt = runtime(isa, 1);
+            let packed = weight(&rt, &w, 1, 4, RowOrder::Plain);
+            let mut out = zeros(1, 1, DType::F32);
+            let input = activations(&x, 1, 4, dtype);
+            linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
+            let what = what(&format!("on {isa}"));
+            assert_same_bits(&out.to_vec_f32().unwrap(), &[want], &[1, 1], &what);
         }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(random_cases(64))]
 
     #[test]
     fn every_instruction_set_gives_the_references_bits(
@@ -126,7 +179,8 @@ fn nan_and_infinity_reach_their_outputs_and_no_others() {
                 linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
                 let out = out.to_vec_f32().unwrap();
                 let want = expected(&x, &w, None, (t, k, n), dtype);
-                assert_same_bits(&out, &want, &format!("{isa} {dtype} {poison}"));
+                let what = format!("{dtype} on {isa}, {poison} in row 1 of x [{t}, {k}]");
+                assert_same_bits(&out, &want, &[t, n], &what);
                 let hit = |v: &f32| !v.is_finite();
                 assert!(out[n..2 * n].iter().all(hit), "{isa} {dtype}: row 1 must carry {poison}");
                 assert!(!out[..n].iter().any(hit) && !out[2 * n..].iter().any(hit));
@@ -153,7 +207,8 @@ fn rows_may_lie_apart_on_both_sides_and_nothing_between_them_is_touched() {
             let want = expected(&dense, &w, None, (t, k, n), dtype);
             for i in 0..t {
                 let row = &out[i * (n + 5)..][..n + 5];
-                assert_same_bits(&row[2..n + 2], &want[i * n..][..n], "strided");
+                let what = format!("{dtype} on {isa}, row {i} of a strided x");
+                assert_same_bits(&row[2..n + 2], &want[i * n..][..n], &[n], &what);
                 assert!([row[0], row[1], row[n + 2], row[n + 3], row[n + 4]] == [9.0; 5]);
             }
         }
@@ -210,7 +265,8 @@ fn store_writes_gate_up_rows_in_their_logical_order() {
         let input = activations(&x, t, k, DType::F32);
         linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
         let want = expected(&x, &w, None, (t, k, n), DType::F32);
-        assert_same_bits(&out.to_vec_f32().unwrap(), &want, "gate-up");
+        let what = format!("gate-up rows on {isa}, x [{t}, {k}]");
+        assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
     }
 }
 
@@ -227,11 +283,13 @@ fn add_is_one_addition_to_what_was_there_and_a_bf16_output_is_rounded_once() {
             let mut out = Tensor::from_slice(&old, &[t, n]).unwrap();
             linear(&rt, input.view(), &packed, None, Epilogue::Add, out.view_mut()).unwrap();
             let want: Vec<f32> = old.iter().zip(&y).map(|(a, b)| a + b).collect();
-            assert_same_bits(&out.to_vec_f32().unwrap(), &want, "add");
+            let what = format!("{dtype} on {isa}, added to what was there, x [{t}, {k}]");
+            assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
 
             let mut out = zeros(t, n, DType::BF16);
             linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
-            assert_same_bits(&out.to_vec_f32().unwrap(), &rounded(&y), "bf16 output");
+            let what = format!("{dtype} on {isa}, into bf16, x [{t}, {k}]");
+            assert_same_bits(&out.to_vec_f32().unwrap(), &rounded(&y), &[t, n], &what);
         }
     }
 }
@@ -259,7 +317,8 @@ fn the_low_rank_side_term_is_two_matmuls_and_a_scaled_addition() {
             let mut out = Tensor::from_slice(&old, &[t, n]).unwrap();
             let input = activations(&x, t, k, dtype);
             linear_low_rank(&rt, input.view(), &side, scratch.view_mut(), out.view_mut()).unwrap();
-            assert_same_bits(&out.to_vec_f32().unwrap(), &want, &format!("{isa} {dtype}"));
+            let what = format!("low rank, {dtype} on {isa}, x [{t}, {k}], rank {r}");
+            assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
         }
     }
 }

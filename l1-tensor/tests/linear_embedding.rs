@@ -5,7 +5,9 @@ mod linear_common;
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::{embedding, gather_rows};
 use l1_tensor::{DType, Error, RowOrder, Tensor, f16};
-use linear_common::{activations, numbers, rounded, runtime, weight, zeros};
+use linear_common::{
+    SAME_BITS, activations, assert_close, numbers, rounded, runtime, weight, zeros,
+};
 
 #[test]
 fn an_embedding_is_the_tables_row_for_each_token() {
@@ -21,7 +23,8 @@ fn an_embedding_is_the_tables_row_for_each_token() {
         let values = rounded(&values);
         let want: Vec<f32> =
             tokens.iter().flat_map(|t| values[*t as usize * h..][..h].to_vec()).collect();
-        assert_eq!(out.to_vec_f32().unwrap(), want);
+        let what = format!("embedding, 77 tokens, a table [{v}, {h}], {order:?}");
+        assert_close(what, &[77, h], &out.to_vec_f32().unwrap(), &want, SAME_BITS);
     }
 }
 
@@ -45,6 +48,23 @@ fn an_unknown_token_is_an_error_before_anything_is_written() {
 }
 
 #[test]
+fn a_row_that_is_not_there_is_an_error_before_anything_is_written() {
+    let rt = runtime(Isa::best(), 1);
+    let x = activations(&numbers(3, 12), 3, 4, DType::F32);
+    for rows in [[0u32, 3], [3, 0], [1, u32::MAX]] {
+        let mut out = zeros(2, 4, DType::F32);
+        let e = gather_rows(&rt, x.view(), &rows, out.view_mut());
+        let e = e.expect_err("rows 0 to 2 are there");
+        assert!(matches!(e, Error::OutOfRange { op: "gather_rows", limit: 3, .. }), "{e}");
+        let got = out.to_vec_f32().unwrap();
+        assert_eq!(got, [0.0; 8], "the output after rows {rows:?} of 3 were refused");
+    }
+    let mut out = zeros(3, 4, DType::F32);
+    let e = gather_rows(&rt, x.view(), &[0, 1], out.view_mut()).expect_err("two rows for three");
+    assert!(matches!(e, Error::ShapeMismatch { op: "gather_rows", .. }), "{e}");
+}
+
+#[test]
 fn gathering_copies_the_rows_asked_for_in_the_order_asked() {
     let rt = runtime(Isa::best(), 2);
     let (t, h) = (9, 7);
@@ -64,7 +84,8 @@ fn gathering_copies_the_rows_asked_for_in_the_order_asked() {
         let all = view.to_vec_f32().unwrap();
         let want: Vec<f32> =
             rows.iter().flat_map(|r| all[*r as usize * h..][..h].to_vec()).collect();
-        assert_eq!(out.to_vec_f32().unwrap(), want, "{dtype}");
+        let what = format!("gather_rows of {dtype}, rows {rows:?} of {t}");
+        assert_close(what, &[rows.len(), h], &out.to_vec_f32().unwrap(), &want, SAME_BITS);
     }
     let x = activations(&values, t, h + 2, DType::F32);
     let mut out = zeros(1, h + 2, DType::F32);

@@ -6,7 +6,7 @@ mod linear_common;
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::{Epilogue, linear};
 use l1_tensor::{DType, RowOrder, Runtime, Tensor, Weight};
-use linear_common::{activations, bits, numbers, runtime, weight, zeros};
+use linear_common::{activations, bits, numbers, random_cases, runtime, weight, zeros};
 use proptest::prelude::*;
 
 const EPILOGUES: [Epilogue; 5] =
@@ -100,7 +100,7 @@ fn a_strided_batch_gives_the_same_bits_as_a_dense_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(random_cases(24))]
 
     #[test]
     fn any_shape_any_cut_any_thread_count(

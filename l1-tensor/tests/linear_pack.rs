@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use l1_tensor::cpu::{Isa, ThreadPool};
 use l1_tensor::{Error, PackedBf16, RowOrder, Weight, bf16};
-use linear_common::{numbers, rounded, runtime, weight};
+use linear_common::{SAME_BITS, differences, numbers, random_cases, rounded, runtime, weight};
 use proptest::prelude::*;
 
 proptest! {
+    #![proptest_config(random_cases(256))]
+
     #[test]
     fn rows_read_back_as_they_were_packed_rounded_to_bf16(
         n in 0usize..150, k in 0usize..150, gate_up: bool, threads in 1usize..4,
@@ -24,7 +26,9 @@ proptest! {
         let mut row = vec![0.0; k];
         for i in 0..n {
             w.row(i, &mut row).unwrap();
-            prop_assert_eq!(&row, &rounded(&values[i * k..][..k]), "row {}", i);
+            let what = format!("row {i} of a packed [{n}, {k}], {order:?}");
+            let off = differences(what, &[k], &row, &rounded(&values[i * k..][..k]), SAME_BITS);
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 }

@@ -17,6 +17,8 @@ fn same(a: f32, b: f32) -> bool {
 }
 
 proptest! {
+    #![proptest_config(random_cases(256))]
+
     #[test]
     fn add_and_scale_have_the_bits_of_their_references_for_any_floats(
         a in any_floats(),
@@ -37,9 +39,11 @@ proptest! {
             let mut x = Tensor::from_slice(&a, &[1, n]).unwrap();
             scale(&rt, x.view_mut(), factor).unwrap();
             let got = [out, inside, x].map(|t| t.to_vec_f32().unwrap());
-            for (got, want) in got.iter().zip([&sum, &sum, &scaled]) {
-                let fine = got.iter().zip(want).all(|(g, w)| same(*g, *w));
-                prop_assert!(fine, "{}: {:?} instead of {:?}", rt, got, want);
+            let ops = [("add", &sum), ("add_in_place", &sum), ("scale", &scaled)];
+            for (got, (op, want)) in got.iter().zip(ops) {
+                let what = format!("{op} on {}, a [1, {n}]", rt.isa());
+                let off = differences(what, &[1, n], got, want, SAME_BITS);
+                prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
             }
         }
     }
@@ -71,6 +75,29 @@ proptest! {
 }
 
 #[test]
+fn sums_are_those_of_paper_and_pencil() {
+    let (a, b, want) = (
+        [1.0f32, -2.0, 0.5, 1e8, 0.0],
+        [2.0f32, -2.0, 0.25, 1.0, -3.0],
+        [3.0f32, -4.0, 0.75, 1e8, -3.0],
+    );
+    let mut got = [9.0; 5];
+    add_reference(&a, &b, &mut got);
+    assert_eq!(got, want, "add, the reference, of {a:?} and {b:?}");
+    let (at, bt) = (Tensor::from_slice(&a, &[5]).unwrap(), Tensor::from_slice(&b, &[5]).unwrap());
+    for rt in every_isa() {
+        let mut out = Tensor::zeros(&[5], DType::F32, Device::Cpu).unwrap();
+        add(&rt, at.view(), bt.view(), out.view_mut()).unwrap();
+        let mut inside = Tensor::from_slice(&a, &[5]).unwrap();
+        add_in_place(&rt, inside.view_mut(), bt.view()).unwrap();
+        for (op, t) in [("add", out), ("add_in_place", inside)] {
+            let got = t.to_vec_f32().unwrap();
+            assert_eq!(got, want, "{op} on {} of {a:?} and {b:?}", rt.isa());
+        }
+    }
+}
+
+#[test]
 fn any_strides_of_the_leading_dimensions_are_walked() {
     // [2, 3, 5] as heads within tokens within a wider buffer, heads and tokens swapped.
     let x = noise(3 * 40, 1);
@@ -80,7 +107,9 @@ fn any_strides_of_the_leading_dimensions_are_walked() {
     for rt in every_isa() {
         let mut out = Tensor::zeros(&[2, 3, 5], DType::F32, Device::Cpu).unwrap();
         convert(&rt, view, out.view_mut()).unwrap();
-        assert_eq!(out.to_vec_f32().unwrap(), view.to_vec_f32().unwrap());
+        let (got, want) = (out.to_vec_f32().unwrap(), view.to_vec_f32().unwrap());
+        let what = format!("convert on {}, x [2, 3, 5], heads and tokens swapped", rt.isa());
+        assert_close(what, &[2, 3, 5], &got, &want, SAME_BITS);
 
         let mut target = Tensor::zeros(&[3, 40], DType::F32, Device::Cpu).unwrap();
         let inner = target.view_mut().narrow(1, 4, 10).unwrap().reshape(&[3, 2, 5]).unwrap();
@@ -106,7 +135,8 @@ fn threads_change_no_bits() {
             let mut out = Tensor::zeros(&shape, DType::F32, Device::Cpu).unwrap();
             add(&rt, a.view(), b.view(), out.view_mut()).unwrap();
             scale(&rt, out.view_mut(), 0.3).unwrap();
-            assert!(out.to_vec_f32().unwrap() == want, "{rt}");
+            let what = format!("add and scale on {}, {threads} threads, a {shape:?}", rt.isa());
+            assert_close(what, &shape, &out.to_vec_f32().unwrap(), &want, SAME_BITS);
         }
     }
 }

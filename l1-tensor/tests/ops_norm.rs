@@ -34,7 +34,7 @@ fn reference_rows(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(random_cases(48))]
 
     #[test]
     fn rms_norm_agrees_with_its_reference_on_every_instruction_set(
@@ -51,7 +51,9 @@ proptest! {
             let mut out = Tensor::zeros(&[3, width], DType::F32, Device::Cpu).unwrap();
             rms_norm(&rt, xt.view(), wt.view(), eps, out.view_mut()).unwrap();
             let got = out.to_vec_f32().unwrap();
-            prop_assert_eq!(first_difference(&got, &want, relative(width), 1e-30), None, "{}", rt);
+            let what = format!("rms_norm on {}, x [3, {width}]", rt.isa());
+            let off = differences(&what, &[3, width], &got, &want, within(relative(width), 1e-30));
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
 
             let mut narrow = Tensor::zeros(&[3, width], DType::BF16, Device::Cpu).unwrap();
             rms_norm(&rt, xt.view(), wt.view(), eps, narrow.view_mut()).unwrap();
@@ -92,7 +94,9 @@ proptest! {
             let mean_in_deviations = offset.abs() / deviation(&x[..width]).max(1e-5f32.sqrt());
             let roundings = (width / 16 + 8) as f32 * f32::EPSILON;
             let absolute = roundings * (2.0 + mean_in_deviations);
-            prop_assert_eq!(first_difference(&got, &want, 1e-5, absolute), None, "{}", rt);
+            let what = format!("layer_norm on {}, x [2, {width}]", rt.isa());
+            let off = differences(&what, &[2, width], &got, &want, within(1e-5, absolute));
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 }
@@ -104,30 +108,92 @@ fn deviation(x: &[f32]) -> f32 {
     (x.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / n).sqrt()
 }
 
-#[test]
-fn norms_agree_with_torch() {
-    let goldens = Goldens::open();
-    for rt in every_isa() {
+mod norms_agree_with_torch {
+    use super::*;
+
+    #[test]
+    fn rms_norm_does() {
+        let goldens = Goldens::open();
         for case in goldens.cases("rms_norm") {
             let (x, w) = (goldens.tensor(&case, "x"), goldens.tensor(&case, "weight"));
             let eps = goldens.parameters(&case)["eps"].as_f64().unwrap() as f32;
-            let mut out = Tensor::zeros(x.dims(), DType::F32, Device::Cpu).unwrap();
-            rms_norm(&rt, x.view(), w.view(), eps, out.view_mut()).unwrap();
             let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
-            let off = first_difference(&out.to_vec_f32().unwrap(), &want, 1e-6, 1e-9);
-            assert_eq!(off, None, "{case} on {rt}");
+            let what = |on: &str| format!("rms_norm, {on}, {case} of torch, x {:?}", x.dims());
+            let (xs, ws) = (x.to_vec_f32().unwrap(), w.to_vec_f32().unwrap());
+            let got = reference_rows(&xs, &ws, eps);
+            assert_close(what("the reference"), x.dims(), &got, &want, within(1e-6, 1e-9));
+            for rt in every_isa() {
+                let on = format!("on {}", rt.isa());
+                let mut out = Tensor::zeros(x.dims(), DType::F32, Device::Cpu).unwrap();
+                rms_norm(&rt, x.view(), w.view(), eps, out.view_mut()).unwrap();
+                let got = out.to_vec_f32().unwrap();
+                assert_close(what(&on), x.dims(), &got, &want, within(1e-6, 1e-9));
+
+                let mut same = Tensor::from_slice(&xs, x.dims()).unwrap();
+                rms_norm_in_place(&rt, same.view_mut(), w.view(), eps).unwrap();
+                let got = same.to_vec_f32().unwrap();
+                assert_close(
+                    what(&format!("in place {on}")),
+                    x.dims(),
+                    &got,
+                    &want,
+                    within(1e-6, 1e-9),
+                );
+            }
         }
+    }
+
+    #[test]
+    fn layer_norm_does() {
+        let goldens = Goldens::open();
         for case in goldens.cases("layer_norm") {
             let (x, w) = (goldens.tensor(&case, "x"), goldens.tensor(&case, "weight"));
             let b = goldens.maybe(&case, "bias");
             let eps = goldens.parameters(&case)["eps"].as_f64().unwrap() as f32;
-            let mut out = Tensor::zeros(x.dims(), DType::F32, Device::Cpu).unwrap();
-            let bias = b.as_ref().map(Tensor::view);
-            layer_norm(&rt, x.view(), w.view(), bias, eps, out.view_mut()).unwrap();
             let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
-            let off = first_difference(&out.to_vec_f32().unwrap(), &want, 2e-6, 1e-6);
-            assert_eq!(off, None, "{case} on {rt}");
+            for rt in every_isa() {
+                let mut out = Tensor::zeros(x.dims(), DType::F32, Device::Cpu).unwrap();
+                let bias = b.as_ref().map(Tensor::view);
+                layer_norm(&rt, x.view(), w.view(), bias, eps, out.view_mut()).unwrap();
+                let what = format!("layer_norm on {}, {case} of torch, x {:?}", rt.isa(), x.dims());
+                let got = out.to_vec_f32().unwrap();
+                assert_close(what, x.dims(), &got, &want, within(2e-6, 1e-6));
+            }
         }
+    }
+}
+
+#[test]
+fn tiny_rows_show_where_eps_stands() {
+    // The mean square is eps exactly, so the root holds twice that: every element becomes
+    // 1 / sqrt(2), where eps outside of the root would leave nearly 1.
+    let (x, w, want) = ([1e-3f32; 48], [1.0f32; 48], [0.5f32.sqrt(); 48]);
+    let mut got = vec![0.0; 48];
+    rms_norm_reference(&x, &w, 1e-6, &mut got);
+    let what = "rms_norm, the reference, 48 times 0.001, eps 1e-6";
+    assert_close(what, &[48], &got, &want, within(1e-6, 0.0));
+    let (xt, wt) = (Tensor::from_slice(&x, &[48]).unwrap(), Tensor::from_slice(&w, &[48]).unwrap());
+    for rt in every_isa() {
+        let mut out = Tensor::zeros(&[48], DType::F32, Device::Cpu).unwrap();
+        rms_norm(&rt, xt.view(), wt.view(), 1e-6, out.view_mut()).unwrap();
+        let what = format!("rms_norm on {}, 48 times 0.001, eps 1e-6", rt.isa());
+        assert_close(what, &[48], &out.to_vec_f32().unwrap(), &want, within(1e-6, 0.0));
+    }
+}
+
+#[test]
+fn a_bf16_output_is_rounded_once_after_the_weight() {
+    let (rows, width) = (4, 200);
+    let x = Tensor::from_slice(&noise(rows * width, 21), &[rows, width]).unwrap();
+    let w = Tensor::from_slice(&noise(width, 22), &[width]).unwrap();
+    for rt in every_isa() {
+        let mut wide = Tensor::zeros(&[rows, width], DType::F32, Device::Cpu).unwrap();
+        rms_norm(&rt, x.view(), w.view(), 1e-5, wide.view_mut()).unwrap();
+        let mut narrow = Tensor::zeros(&[rows, width], DType::BF16, Device::Cpu).unwrap();
+        rms_norm(&rt, x.view(), w.view(), 1e-5, narrow.view_mut()).unwrap();
+        let want = rounded(&wide.to_vec_f32().unwrap());
+        let what = format!("rms_norm into bf16 on {}, x [{rows}, {width}]", rt.isa());
+        assert_close(what, &[rows, width], &narrow.to_vec_f32().unwrap(), &want, SAME_BITS);
     }
 }
 
@@ -171,8 +237,9 @@ fn heads_inside_a_packed_buffer_are_normalised_and_their_neighbours_left_alone()
             assert_eq!(got[..q], x[..q]);
             assert_eq!(got[q + heads * d..], x[q + heads * d..]);
             let want = reference_rows(&x[q..][..heads * d], &w, 1e-6);
-            let off = first_difference(&got[q..][..heads * d], &want, relative(d), 0.0);
-            assert_eq!(off, None, "token {t} on {rt}");
+            let what = format!("rms_norm_in_place on {}, {heads} heads of token {t}", rt.isa());
+            let off = within(relative(d), 0.0);
+            assert_close(what, &[heads, d], &got[q..][..heads * d], &want, off);
         }
     }
 }

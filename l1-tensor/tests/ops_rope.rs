@@ -60,11 +60,12 @@ fn frequencies_and_angles_are_those_of_transformers_for_every_scaling() {
         let table = RopeTable::new(rotary_dim, theta, &scaling_of(p)).unwrap();
         let want = floats(&case["inv_freq"]);
         assert_eq!(table.inv_freq().len(), want.len(), "{name}");
-        for (i, (got, want)) in table.inv_freq().iter().zip(&want).enumerate() {
-            assert!(ulps(*got, *want) <= 2, "{name}: frequency {i} is {got} instead of {want}");
-        }
+        let what = format!("rope frequencies of {name}, rotary_dim {rotary_dim}, theta {theta}");
+        // Two units in the last place.
+        assert_close(what, &[want.len()], table.inv_freq(), &want, within(2.4e-7, 0.0));
         let scaling = case["attention_scaling"].as_f64().unwrap() as f32;
-        assert!(ulps(table.attention_scaling(), scaling) <= 1, "{name}");
+        let got = table.attention_scaling();
+        assert!(ulps(got, scaling) <= 1, "{name}: attention scaling {got} instead of {scaling}");
 
         let positions: Vec<i32> = floats(&case["positions"]).iter().map(|p| *p as i32).collect();
         let shape = [positions.len(), want.len()];
@@ -81,7 +82,8 @@ fn frequencies_and_angles_are_those_of_transformers_for_every_scaling() {
                     let off = ulps(table.inv_freq()[i], f) as f32 * ulp * positions[t] as f32;
                     let g = got[t * want.len() + i];
                     let bound = (2.0 * off + 2e-7) * scaling.max(1.0);
-                    assert!((g - w).abs() <= bound, "{name}: {which}[{t}, {i}] is {g}, not {w}");
+                    let what = format!("{which} of {name}, position {}, pair {i}", positions[t]);
+                    assert_close(what, &[1], &[g], &[*w], within(0.0, bound));
                 }
             }
         }
@@ -91,30 +93,66 @@ fn frequencies_and_angles_are_those_of_transformers_for_every_scaling() {
 #[test]
 fn turning_agrees_with_torch() {
     let goldens = Goldens::open();
-    for rt in every_isa() {
-        for case in goldens.cases("rope") {
+    for case in goldens.cases("rope") {
+        let x = goldens.tensor(&case, "x");
+        let positions = goldens.tensor(&case, "positions");
+        let positions = positions.view().as_slice::<i32>("test").unwrap();
+        let p = goldens.parameters(&case);
+        let rotary_dim = p["rotary_dim"].as_u64().unwrap() as usize;
+        let theta = p["theta"].as_f64().unwrap();
+        let table = RopeTable::new(rotary_dim, theta, &RopeScaling::None).unwrap();
+        let half = rotary_dim / 2;
+        let mut cos = Tensor::zeros(&[positions.len(), half], DType::F32, Device::Cpu).unwrap();
+        let mut sin = Tensor::zeros(&[positions.len(), half], DType::F32, Device::Cpu).unwrap();
+        table.angles(&every_isa()[0], positions, cos.view_mut(), sin.view_mut()).unwrap();
+        let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
+        let what = |on: &str| format!("rope, {on}, {case} of torch, x {:?}", x.dims());
+        // 400 times one ulp of a frequency near 1.
+        let allowed = within(1e-6, 5e-5);
+
+        let mut got = x.to_vec_f32().unwrap();
+        let (c, s) = (cos.to_vec_f32().unwrap(), sin.to_vec_f32().unwrap());
+        let (heads, d) = (x.dims()[1], x.dims()[2]);
+        for (i, head) in got.chunks_mut(d).enumerate() {
+            let t = i / heads * half;
+            rope_reference(head, &c[t..][..half], &s[t..][..half]);
+        }
+        assert_close(what("the reference"), x.dims(), &got, &want, allowed);
+        for rt in every_isa() {
             let mut x = goldens.tensor(&case, "x");
-            let positions = goldens.tensor(&case, "positions");
-            let positions = positions.view().as_slice::<i32>("test").unwrap();
-            let p = goldens.parameters(&case);
-            let rotary_dim = p["rotary_dim"].as_u64().unwrap() as usize;
-            let theta = p["theta"].as_f64().unwrap();
-            let table = RopeTable::new(rotary_dim, theta, &RopeScaling::None).unwrap();
-            let shape = [positions.len(), rotary_dim / 2];
-            let mut cos = Tensor::zeros(&shape, DType::F32, Device::Cpu).unwrap();
-            let mut sin = Tensor::zeros(&shape, DType::F32, Device::Cpu).unwrap();
-            table.angles(&rt, positions, cos.view_mut(), sin.view_mut()).unwrap();
             rope(&rt, x.view_mut(), cos.view(), sin.view()).unwrap();
-            let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
-            // 400 times one ulp of a frequency near 1.
-            let off = first_difference(&x.to_vec_f32().unwrap(), &want, 1e-6, 5e-5);
-            assert_eq!(off, None, "{case} on {rt}");
+            let on = format!("on {}", rt.isa());
+            assert_close(what(&on), x.dims(), &x.to_vec_f32().unwrap(), &want, allowed);
+        }
+    }
+}
+
+#[test]
+fn a_quarter_turn_moves_each_element_to_its_partner() {
+    // cos 0, sin 1: what was at i comes to i + half, what was at i + half to i, with a minus.
+    for (half, want) in
+        [(3, [-4.0, -5.0, -6.0, 1.0, 2.0, 3.0]), (1, [-2.0, 1.0, 3.0, 4.0, 5.0, 6.0])]
+    {
+        let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let (cos, sin) = (vec![0.0f32; half], vec![1.0f32; half]);
+        let mut got = x;
+        rope_reference(&mut got, &cos, &sin);
+        let what =
+            |on: &str| format!("rope, {on}, 1 to 6, the first {} turned a quarter", 2 * half);
+        assert_close(what("the reference"), &[6], &got, &want, within(0.0, 1e-9));
+        for rt in every_isa() {
+            let mut t = Tensor::from_slice(&x, &[1, 1, 6]).unwrap();
+            let (c, s) =
+                (Tensor::from_slice(&cos, &[1, half]), Tensor::from_slice(&sin, &[1, half]));
+            rope(&rt, t.view_mut(), c.unwrap().view(), s.unwrap().view()).unwrap();
+            let what = what(&format!("on {}", rt.isa()));
+            assert_close(what, &[6], &t.to_vec_f32().unwrap(), &want, within(0.0, 1e-9));
         }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(random_cases(64))]
 
     #[test]
     fn turning_has_the_bits_of_its_reference_on_every_instruction_set(
@@ -143,7 +181,10 @@ proptest! {
             let view = packed.view_mut().narrow(1, gap, heads * d).unwrap();
             let view = view.reshape(&[tokens, heads, d]).unwrap();
             rope(&rt, view, ct.view(), st.view()).unwrap();
-            prop_assert_eq!(&packed.to_vec_f32().unwrap(), &want, "{}", rt);
+            let what = format!("rope on {}, x [{tokens}, {heads}, {d}] in rows of {width}", rt.isa());
+            let got = packed.to_vec_f32().unwrap();
+            let off = differences(what, &[tokens, width], &got, &want, SAME_BITS);
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 }

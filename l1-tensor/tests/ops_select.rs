@@ -25,13 +25,16 @@ fn same(a: f32, b: f32) -> bool {
 }
 
 proptest! {
+    #![proptest_config(random_cases(256))]
+
     #[test]
     fn argmax_agrees_with_its_reference(x in rows_with_ties()) {
         let t = Tensor::from_slice(&x, &[1, x.len()]).unwrap();
         for rt in every_isa() {
             let mut out = [u32::MAX];
             argmax(&rt, t.view(), &mut out).unwrap();
-            prop_assert_eq!(out[0], argmax_reference(&x), "{}", rt);
+            let what = format!("argmax on {}, x [{}]", rt.isa(), x.len());
+            prop_assert_eq!(out[0], argmax_reference(&x), "{}", what);
         }
     }
 
@@ -88,12 +91,33 @@ fn the_lowest_index_wins_a_tie_and_nan_never_wins() {
         (&[low, low], 0),
     ];
     for (x, want) in cases {
-        assert_eq!(argmax_reference(x), want, "{x:?}");
+        assert_eq!(argmax_reference(x), want, "argmax, the reference, of {x:?}");
         let t = Tensor::from_slice(x, &[1, x.len()]).unwrap();
         for rt in every_isa() {
             let mut out = [9];
             argmax(&rt, t.view(), &mut out).unwrap();
-            assert_eq!(out[0], want, "{x:?} on {rt}");
+            assert_eq!(out[0], want, "argmax on {} of {x:?}", rt.isa());
+        }
+    }
+}
+
+#[test]
+fn top_k_of_a_small_row_is_what_the_rules_say() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    let x = [0.5, -1.0, 2.0, nan, 2.0, -inf, -0.0, 0.0, inf, -1.5];
+    let want = [8, 2, 4, 0, 6, 7, 1, 9, 5, 3];
+    let t = Tensor::from_slice(&x, &[10]).unwrap();
+    for k in 0..=12 {
+        let n = k.min(10);
+        let ids: Vec<u32> = top_k_reference(&x, k).iter().map(|(i, _)| *i).collect();
+        assert_eq!(ids, want[..n], "top {k}, the reference, of {x:?}");
+        let (mut values, mut ids) = (vec![7.0; k], vec![77; k]);
+        let mut scratch = TopKScratch::new(k);
+        let found = top_k(t.view(), &mut values, &mut ids, &mut scratch).unwrap();
+        assert_eq!(found, n, "how many are found of top {k} of {x:?}");
+        assert_eq!(ids[..n], want[..n], "top {k} of {x:?}");
+        for (v, i) in values.iter().zip(&ids[..n]) {
+            assert!(same(*v, x[*i as usize]), "value {v} of index {i} in top {k} of {x:?}");
         }
     }
 }

@@ -27,7 +27,7 @@ fn scores(n: usize, seed: u64, spread: f32, masked: f32) -> Vec<f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(random_cases(48))]
 
     #[test]
     fn softmax_agrees_with_its_reference_on_every_instruction_set(
@@ -45,9 +45,13 @@ proptest! {
             let got = run(&rt, false, &xt).to_vec_f32().unwrap();
             // The reference adds up to 49,152 exponentials one after the other.
             let relative = 1e-6 + n as f32 * 1e-8;
-            prop_assert_eq!(first_difference(&got, &want, relative, 1e-38), None, "{}", rt);
+            let what = |op: &str| format!("{op} on {}, x [1, {n}]", rt.isa());
+            let off = differences(what("softmax"), &[1, n], &got, &want, within(relative, 1e-38));
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
             let got = run(&rt, true, &xt).to_vec_f32().unwrap();
-            prop_assert_eq!(first_difference(&got, &want_log, 2e-7, 1e-6), None, "log on {}", rt);
+            let (what, allowed) = (what("log_softmax"), within(2e-7, 1e-6));
+            let off = differences(what, &[1, n], &got, &want_log, allowed);
+            prop_assert!(off.is_none(), "{}", off.unwrap_or_default());
         }
     }
 
@@ -64,21 +68,84 @@ proptest! {
             let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
             prop_assert!(total == 0.0 || (total - 1.0).abs() < 1e-6, "{} on {}", total, rt);
             for (w, l) in weights.iter().zip(&logs) {
-                prop_assert!(close(l.exp(), *w, 1e-5, 1e-37), "{} and {} on {}", w, l, rt);
+                prop_assert!(within(1e-5, 1e-37).accepts(l.exp(), *w), "{} and {} on {}", w, l, rt);
             }
         }
     }
+}
+
+/// What an op makes of rows, by its reference and on every instruction set, with what ran in words.
+fn every_way(log: bool, x: &Tensor) -> Vec<(String, Vec<f32>)> {
+    let op = if log { "log_softmax" } else { "softmax" };
+    let (data, n) = (x.to_vec_f32().unwrap(), *x.dims().last().unwrap());
+    let mut out = vec![0.0; data.len()];
+    for (x, out) in data.chunks(n).zip(out.chunks_mut(n)) {
+        if log { log_softmax_reference(x, out) } else { softmax_reference(x, out) }
+    }
+    let mut all = vec![(format!("{op}, the reference"), out)];
+    for rt in every_isa() {
+        let got = run(&rt, log, x).to_vec_f32().unwrap();
+        all.push((format!("{op} on {}", rt.isa()), got));
+    }
+    all
 }
 
 #[test]
 fn softmax_agrees_with_torch() {
     let goldens = Goldens::open();
     for case in goldens.cases("softmax") {
-        let want = goldens.tensor(&case, "out").to_vec_f32().unwrap();
-        for rt in every_isa() {
-            let got = run(&rt, false, &goldens.tensor(&case, "x")).to_vec_f32().unwrap();
-            assert_eq!(first_difference(&got, &want, 1e-6, 1e-38), None, "{case} on {rt}");
+        let (x, want) = (goldens.tensor(&case, "x"), goldens.tensor(&case, "out"));
+        let want = want.to_vec_f32().unwrap();
+        for (ran, got) in every_way(false, &x) {
+            let what = format!("{ran}, {case} of torch, x {:?}", x.dims());
+            assert_close(what, x.dims(), &got, &want, within(1e-6, 1e-38));
         }
+    }
+}
+
+#[test]
+fn log_softmax_is_the_logarithm_of_torchs_softmax() {
+    let goldens = Goldens::open();
+    for case in goldens.cases("softmax") {
+        let (x, weights) = (goldens.tensor(&case, "x"), goldens.tensor(&case, "out"));
+        let weights = weights.to_vec_f32().unwrap();
+        for (ran, got) in every_way(true, &x) {
+            // Where a weight has digits left, its logarithm has them too.
+            let seen = |i: &usize| weights[*i] > 1e-30 || weights[*i] == 0.0;
+            let seen: Vec<usize> = (0..got.len()).filter(seen).collect();
+            let got: Vec<f32> = seen.iter().map(|i| got[*i]).collect();
+            let want: Vec<f32> = seen.iter().map(|i| f64::from(weights[*i]).ln() as f32).collect();
+            let what = format!("{ran}, {case} of torch, x {:?}", x.dims());
+            assert_close(what, &[got.len()], &got, &want, within(1e-6, 1e-6));
+        }
+    }
+}
+
+#[test]
+fn logarithms_go_where_no_weight_can_be_written_down() {
+    // e^-200 is 0 in f32, and the logarithm of that would be -inf.
+    let half = -(2f32.ln());
+    for (x, want) in [
+        (&[0.0, -200.0][..], &[0.0, -200.0][..]),
+        (&[1000.0, 1000.0, -9000.0], &[half, half, -10_000.0 + half]),
+        (&[-5.0; 64], &[-(64f32.ln()); 64]),
+    ] {
+        let t = Tensor::from_slice(x, &[x.len()]).unwrap();
+        for (ran, got) in every_way(true, &t) {
+            let what = format!("{ran}, {:?}, ..", &x[..2]);
+            assert_close(what, &[x.len()], &got, want, within(2e-7, 1e-7));
+        }
+    }
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let t = Tensor::from_slice(&[1000.0f32, 1000.0, -1000.0, 999.0], &[4]).unwrap();
+    let e = 1f32.exp();
+    let want = [e / (2.0 * e + 1.0), e / (2.0 * e + 1.0), 0.0, 1.0 / (2.0 * e + 1.0)];
+    for (ran, got) in every_way(false, &t) {
+        let what = format!("{ran}, [1000, 1000, -1000, 999]");
+        assert_close(what, &[4], &got, &want, within(1e-6, 0.0));
     }
 }
 
@@ -93,13 +160,14 @@ fn a_row_with_nothing_to_see_is_zero_and_nan_takes_its_row_only() {
         [inf, 0.0, 0.0],
     ];
     let x = Tensor::from_slice(&x.concat(), &[5, 3]).unwrap();
-    for rt in every_isa() {
-        let w = run(&rt, false, &x).to_vec_f32().unwrap();
-        assert_eq!(w[..6], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0], "{rt}");
-        assert!(w[6..].iter().all(|v| v.is_nan()), "{rt}: {w:?}");
-        let l = run(&rt, true, &x).to_vec_f32().unwrap();
-        assert_eq!(l[..6], [-inf, -inf, -inf, -inf, 0.0, -inf], "{rt}");
-        assert!(l[6..].iter().all(|v| v.is_nan()), "{rt}: {l:?}");
+    for (ran, w) in every_way(false, &x) {
+        assert_eq!(w[..6], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0], "{ran}, rows of -inf, and 2 among -inf");
+        assert!(w[6..].iter().all(|v| v.is_nan()), "{ran}, rows with NaN or inf: {:?}", &w[6..]);
+    }
+    for (ran, l) in every_way(true, &x) {
+        let want = [-inf, -inf, -inf, -inf, 0.0, -inf];
+        assert_eq!(l[..6], want, "{ran}, rows of -inf, and 2 among -inf");
+        assert!(l[6..].iter().all(|v| v.is_nan()), "{ran}, rows with NaN or inf: {:?}", &l[6..]);
     }
 }
 

@@ -303,3 +303,6 @@ impl Shared {
         unsafe { self.0.add(line) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,13 @@
 //! What the tests of `linear` share: runtimes, reproducible numbers, packed matrices.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
+#[path = "../support/compare.rs"]
+mod compare;
+#[path = "../support/goldens.rs"]
+mod goldens;
+
+pub use compare::*;
+pub use goldens::*;
 use l1_tensor::cpu::Isa;
 use l1_tensor::{
     DType, Device, Error, PackedBf16, Result, RowOrder, Runtime, RuntimeOptions, Tensor, Weight,

@@ -160,11 +160,12 @@ impl KvCache {
         let at = tile as usize * self.heads * words;
         let per_word = 4 / self.dtype.size();
         let padded = self.head_dim.next_multiple_of(16);
+        let from = from.min(TILE);
         for h in 0..self.heads {
             // exercise l1.kv_cache
             let start = at + h * words;
             for keys in as_words_mut(&mut self.k)[start..start + words].chunks_exact_mut(TILE) {
-                keys[from.min(TILE)..].fill(0);
+                keys[from..].fill(0);
             }
             let v = &mut as_words_mut(&mut self.v)[start..start + words];
             let whole = from.div_ceil(per_word);
@@ -277,3 +278,6 @@ dispatch! {
         // end of exercise
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+use crate::RuntimeOptions;
+use crate::cpu::Isa;
+
+const HEADS: usize = 2;
+/// Odd, and beyond sixteen: a half pair at the end, and a second block.
+const DIM: usize = 19;
+const PADDED: usize = 32;
+
+fn runtime(isa: Isa) -> Runtime {
+    Runtime::new(RuntimeOptions { isa: Some(isa), threads: Some(2), ..Default::default() }).unwrap()
+}
+
+/// Element `d` of head `h` of token `t`: a small integer, exact in bf16, never 0.
+fn key(t: usize, h: usize, d: usize) -> f32 {
+    (1 + (t * 41 + h * 23 + d) % 200) as f32
+}
+
+fn value(t: usize, h: usize, d: usize) -> f32 {
+    -key(t, h, d)
+}
+
+fn tokens(from: usize, n: usize, f: impl Fn(usize, usize, usize) -> f32) -> Tensor {
+    let mut all = Vec::new();
+    for t in from..from + n {
+        for h in 0..HEADS {
+            all.extend((0..DIM).map(|d| f(t, h, d)));
+        }
+    }
+    Tensor::from_slice(&all, &[n, HEADS, DIM]).unwrap()
+}
+
+/// Write tokens `from..from + n` to the slots of the same number.
+fn write(cache: &mut KvCache, rt: &Runtime, from: usize, n: usize) {
+    let slots: Vec<i64> = (from..from + n).map(|s| s as i64).collect();
+    let (k, v) = (tokens(from, n, key), tokens(from, n, value));
+    cache.write(rt, &slots, k.view(), v.view()).unwrap();
+}
+
+/// Number `i` of the words, as the dtype has them.
+fn number(words: &[u32], dtype: DType, i: usize) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_bits(words[i]),
+        _ if i % 2 == 0 => f32::from_bits(words[i / 2] << 16),
+        _ => f32::from_bits(words[i / 2] & 0xffff_0000),
+    }
+}
+
+/// Element `d` of the key and the value in a slot, found by the drawing at the top of kv_cache.rs:
+/// keys `[D / P][16][P]`, values `[16 / P][D'][P]`.
+fn read(cache: &KvCache, slot: usize, h: usize, d: usize) -> (f32, f32) {
+    let p = if cache.dtype() == DType::F32 { 1 } else { 2 };
+    let (k, v) = cache.words();
+    let (tile, i) = (slot / TILE, slot % TILE);
+    let start = (tile * HEADS + h) * TILE * PADDED;
+    let k_at = start + (d / p * TILE + i) * p + d % p;
+    let v_at = start + (i / p * PADDED + d) * p + i % p;
+    (number(k, cache.dtype(), k_at), number(v, cache.dtype(), v_at))
+}
+
+/// Every place of the cache holds the token of its slot where `there` says so, else zeros.
+fn assert_holds(cache: &KvCache, what: &str, there: impl Fn(usize) -> bool) {
+    for slot in 0..cache.tiles() * TILE {
+        for h in 0..HEADS {
+            for d in 0..DIM {
+                let want =
+                    if there(slot) { (key(slot, h, d), value(slot, h, d)) } else { (0.0, 0.0) };
+                let got = read(cache, slot, h, d);
+                let dtype = cache.dtype();
+                assert_eq!(
+                    got, want,
+                    "{what}, {dtype}: key and value of slot {slot}, head {h}, element {d}"
+                );
+            }
+        }
+    }
+}
+
+fn each(mut test: impl FnMut(&Runtime, KvCache)) {
+    for isa in Isa::available() {
+        for dtype in [DType::F32, DType::BF16] {
+            test(&runtime(isa), KvCache::new(3, HEADS, DIM, dtype).unwrap());
+        }
+    }
+}
+
+#[test]
+fn keys_are_columns_and_values_are_rows_of_a_tile() {
+    each(|rt, mut cache| {
+        write(&mut cache, rt, 0, 37);
+        assert_holds(&cache, "37 tokens at once", |slot| slot < 37);
+    });
+}
+
+#[test]
+fn bf16_is_rounded_to_the_nearest() {
+    let rt = runtime(Isa::Portable);
+    let mut cache = KvCache::new(3, HEADS, DIM, DType::BF16).unwrap();
+    // Three quarters of the way from 1 to the next bf16: nearest is up, cutting off is down.
+    let x = Tensor::from_slice(&[1.005_859_4f32; HEADS * DIM], &[1, HEADS, DIM]).unwrap();
+    cache.write(&rt, &[5], x.view(), x.view()).unwrap();
+    assert_eq!(read(&cache, 5, 0, 0), (1.0078125, 1.0078125), "1.0058594 as bf16");
+}
+
+#[test]
+fn the_first_token_of_a_tile_clears_what_was_there() {
+    each(|rt, mut cache| {
+        write(&mut cache, rt, 0, 48);
+        write(&mut cache, rt, 16, 1);
+        assert_holds(&cache, "three tiles, the second begun anew", |s| s <= 16 || s >= 32);
+    });
+}
+
+#[test]
+fn a_value_keeps_the_token_that_shares_its_words() {
+    each(|rt, mut cache| {
+        for slot in [0, 1, 2, 5, 4, 16, 17] {
+            write(&mut cache, rt, slot, 1);
+        }
+        let there = [0, 1, 2, 4, 5, 16, 17];
+        assert_holds(&cache, "tokens one by one", |s| there.contains(&s));
+        // A slot may be written again: the last one counts, its neighbour stays.
+        let (k, v) = (tokens(9, 1, key), tokens(9, 1, value));
+        cache.write(rt, &[4], k.view(), v.view()).unwrap();
+        write(&mut cache, rt, 4, 1);
+        assert_holds(&cache, "a token written again", |s| there.contains(&s));
+        cache.write(rt, &[-1], k.view(), v.view()).unwrap();
+        assert_holds(&cache, "a token for no slot", |s| there.contains(&s));
+    });
+}
+
+#[test]
+fn clearing_the_end_of_a_tile_keeps_its_beginning_and_other_tiles() {
+    for keep in 0..=17 {
+        each(|rt, mut cache| {
+            write(&mut cache, rt, 0, 48);
+            cache.clear(1, keep).unwrap();
+            let what = format!("tile 1 of three cleared from place {keep}");
+            assert_holds(&cache, &what, |s| s < 16 + keep || s >= 32);
+        });
+    }
+}

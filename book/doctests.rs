@@ -5,7 +5,7 @@
 //! ```
 //!
 //! (`mdbook test` cannot do this: it knows nothing of the crates of a workspace.) What the text
-//! says about files, commands and tests is checked by `tests/references.rs`, which also sees to it
+//! says about files, commands and tests is checked by `tests/references/`, which also sees to it
 //! that no chapter is missing from the list below.
 
 macro_rules! chapters {

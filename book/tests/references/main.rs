@@ -1,0 +1,18 @@
+//! What the text of the book says exists, exists; and every page has what a page must have.
+
+#[allow(dead_code, reason = "each test uses its own part")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod commands;
+mod exercises;
+mod glossary;
+mod links;
+mod names;
+mod structure;
+
+use support::{fences, normal, pages, run};
+
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}

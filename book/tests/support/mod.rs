@@ -1,0 +1,7 @@
+//! What the tests of the book share.
+
+pub mod fences;
+pub mod normal;
+pub mod pages;
+pub mod run;
+pub mod snapshots;

@@ -119,12 +119,12 @@ fn merges(view: &View) -> String {
     for (d, (n, s)) in view.dims.iter().zip(&view.strides).enumerate().skip(1) {
         let outer = view.strides[d - 1];
         let gap = if outer == n * s {
-            "equal, no gap: they merge"
+            "no gap, they merge"
         } else {
-            "not equal: they do not merge"
+            "they do not merge"
         };
         lines.push(format!(
-            "dimensions {} and {d}: outer stride {outer}, inner stride * size = {s} * {n} = {}; {gap}.",
+            "dimensions {} and {d}: outer {outer}, inner stride * size {s} * {n} = {}: {gap}.",
             d - 1,
             n * s
         ));

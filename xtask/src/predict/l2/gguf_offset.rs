@@ -46,7 +46,7 @@ fn draw(draw: &mut Draw) -> Question {
     for (k, n) in sizes.iter().enumerate().take(asked) {
         let end = offsets[k] + 4 * n;
         explanation += &format!(
-            "{} is at offset {}, 4 * {n} = {} bytes; from {end} up to a multiple of 32: {}.\n",
+            "{}: offset {}, 4 * {n} = {} bytes; {end} up to a multiple of 32: {}\n",
             names[k].rsplit('.').nth(1).unwrap_or(names[k]),
             offsets[k],
             4 * n,

@@ -38,8 +38,8 @@ fn draw(draw: &mut Draw) -> Question {
 
     let ties = if tied { "tied" } else { "not tied" };
     let text = format!(
-        "A checkpoint of a {family} with one layer, embeddings {ties}, `attention_bias` and\n\
-         `mlp_bias` not set. Its tensors:\n\n{}\n\nOne is missing. Which?",
+        "A checkpoint of a {family} with one layer, embeddings {ties};\n\
+         `attention_bias` and `mlp_bias` are not set. Its tensors:\n\n{}\n\nOne is missing. Which?",
         listed.join("\n")
     );
     let explanation = format!(

@@ -18,6 +18,9 @@ mod config;
 mod decoder;
 mod error;
 pub mod generate;
+#[cfg(test)]
+#[path = "../tests/judge/mod.rs"]
+mod judge;
 mod model;
 mod state;
 pub mod tokenizer;

@@ -10,12 +10,18 @@ use l2_model::checkpoint::gguf::{Metadata, Value, ValueType};
 use l2_model::checkpoint::{Checkpoint, CheckpointError, GgufError, GgufFile, StoredType};
 use safetensors::SafeTensors;
 
+/// A file that must be read.
+#[track_caller]
+fn read(bytes: &[u8]) -> GgufFile<'_> {
+    judge::works("reading a well-formed GGUF file", GgufFile::parse(bytes))
+}
+
 #[test]
 fn metadata_of_every_type_is_read() {
     let bytes = sample_gguf().build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let meta = file.metadata();
-    assert_eq!(file.version(), 3);
+    assert_eq!(file.version(), 3, "the version of the file");
     assert_eq!(file.architecture(), Ok("llama"));
     let want = [
         ("u8", Value::U8(200)),
@@ -36,17 +42,18 @@ fn metadata_of_every_type_is_read() {
         assert_eq!(meta.get(key), Some(value), "the value of metadata key {key}");
     }
     assert_eq!(meta.get("absent"), None);
-    assert_eq!(meta.len(), 18);
+    assert_eq!(meta.len(), 18, "number of metadata keys");
     assert_eq!(meta.iter().count(), 18);
 }
 
 #[test]
 fn arrays_are_read_nested_ones_included() {
     let bytes = sample_gguf().build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let meta = file.metadata();
-    assert_eq!(meta.str_array("tokens").unwrap(), ["<s>", "", "é", "日本"]);
-    assert_eq!(meta.i32_array("types").unwrap(), [1, -2, 3]);
+    let strings = meta.str_array("tokens").unwrap();
+    assert_eq!(strings, ["<s>", "", "é", "日本"], "an array of strings");
+    assert_eq!(meta.i32_array("types").unwrap(), [1, -2, 3], "an array of i32");
     assert_eq!(meta.f32_array("scores").unwrap(), [0.5, -1.0]);
     let flags: Vec<_> = meta.array("flags").unwrap().iter().collect();
     assert_eq!(flags, [Value::Bool(true), Value::Bool(false)]);
@@ -69,7 +76,7 @@ fn getters_name_the_key_and_what_is_wrong_with_it() {
         .pair("bad text", STRING, string([0xff]))
         .pair("bad texts", ARRAY, array(STRING, &[string("ok"), string([0xc3])]))
         .build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let meta = file.metadata();
     assert_eq!(meta.u64("u16"), Ok(60_000));
     assert_eq!(meta.f32("f64"), Ok(-2.25));
@@ -99,7 +106,7 @@ fn getters_name_the_key_and_what_is_wrong_with_it() {
 #[test]
 fn tensors_have_row_major_shapes_and_their_own_bytes() {
     let bytes = sample_gguf().build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let names: Vec<_> = file.tensors().map(|t| t.name).collect();
     assert_eq!(names, ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_norm.weight"]);
     let embed = file.tensor("token_embd.weight").unwrap();
@@ -108,19 +115,20 @@ fn tensors_have_row_major_shapes_and_their_own_bytes() {
         (StoredType::F32, &[3, 2][..]),
         "type and shape of a tensor stored as dimensions 2, 3"
     );
-    assert_eq!((embed.n_rows(), embed.row_len(), embed.len()), (3, 2, 6));
+    let sizes = (embed.n_rows(), embed.row_len(), embed.len());
+    assert_eq!(sizes, (3, 2, 6), "rows, length of a row and weights of that tensor");
     let mut row = [0.0; 2];
     embed.dequantize_row(2, &mut row).unwrap();
-    assert_eq!(row, [4.0, 5.0]);
+    assert_eq!(row, [4.0, 5.0], "row 2 of token_embd.weight");
     assert!(embed.dequantize_row(3, &mut row).is_err());
     assert!(embed.dequantize_row(0, &mut [0.0; 3]).is_err());
     let q = file.tensor("blk.0.attn_q.weight").unwrap();
-    assert_eq!((q.ty, q.shape), (StoredType::Q8_0, &[4, 32][..]));
-    assert_eq!(q.row(1).unwrap(), (34..68).collect::<Vec<u8>>());
+    assert_eq!((q.ty, q.shape), (StoredType::Q8_0, &[4, 32][..]), "type and shape of attn_q");
+    assert_eq!(q.row(1).unwrap(), (34..68).collect::<Vec<u8>>(), "the bytes of row 1 of attn_q");
     let norm = file.tensor("blk.0.attn_norm.weight").unwrap();
     let mut row = [bf16::ZERO; 3];
     norm.dequantize_row_bf16(0, &mut row).unwrap();
-    assert_eq!(row.map(f32::from), [1.0, 2.0, -2.0]);
+    assert_eq!(row.map(f32::from), [1.0, 2.0, -2.0], "the BF16 row of attn_norm");
     assert!(file.tensor("blk.0").is_none());
 }
 
@@ -130,7 +138,7 @@ fn version_2_and_another_alignment_are_read() {
     builder.alignment = 64;
     builder.version = 2;
     let bytes = builder.build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let q = file.tensor("blk.0.attn_q.weight").unwrap();
     assert_eq!(q.bytes, (0..136).collect::<Vec<u8>>(), "bytes of a tensor, data aligned to 64");
 }
@@ -147,7 +155,7 @@ fn the_data_starts_at_the_next_multiple_of_the_alignment() {
             let data = [1.5f32, -2.0].map(f32::to_le_bytes).concat();
             let name = "t".repeat(name_len);
             let bytes = builder.tensor(&name, &[2], 0, data.clone()).build();
-            let file = GgufFile::parse(&bytes).unwrap();
+            let file = read(&bytes);
             assert_eq!(
                 file.tensor(&name).unwrap().bytes,
                 data,
@@ -163,13 +171,13 @@ fn scalars_empty_tensors_and_files_without_tensors_are_read() {
         .tensor("scalar", &[], 0, 7f32.to_le_bytes())
         .tensor("empty", &[32, 0], 2, [])
         .build();
-    let file = GgufFile::parse(&bytes).unwrap();
+    let file = read(&bytes);
     let mut out = [0.0];
     file.tensor("scalar").unwrap().dequantize_row(0, &mut out).unwrap();
-    assert_eq!(out, [7.0]);
+    assert_eq!(out, [7.0], "a tensor without dimensions");
     let empty = file.tensor("empty").unwrap();
     assert!(empty.is_empty() && empty.bytes.is_empty());
-    assert_eq!(GgufFile::parse(&GgufBuilder::default().build()).unwrap().tensors().len(), 0);
+    assert_eq!(read(&GgufBuilder::default().build()).tensors().len(), 0);
 }
 
 fn error(builder: GgufBuilder) -> GgufError {
@@ -349,7 +357,7 @@ fn embeddings_of_the_tiny_ggufs_are_those_of_the_reference() {
         if path.extension().is_none_or(|e| e != "gguf") {
             continue;
         }
-        let checkpoint = Checkpoint::open(&path).unwrap();
+        let checkpoint = judge::works(path.display(), Checkpoint::open(&path));
         let weight = checkpoint.get("model.embed_tokens.weight").unwrap();
         types.insert(weight.ty);
         let golden = std::fs::read(path.with_extension("golden.safetensors")).unwrap();

@@ -1,6 +1,7 @@
 //! Tensor names, llama.cpp's row permutation, and the check of a checkpoint's tensor set.
 
 mod checkpoint_support;
+mod judge;
 
 use checkpoint_support::fixture;
 use l2_model::checkpoint::names::{
@@ -58,7 +59,7 @@ fn every_tensor_of_the_tiny_ggufs_has_a_hugging_face_name() {
     for entry in std::fs::read_dir(fixture("tiny-gguf")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "gguf") {
-            for tensor in GgufFile::open(&path).unwrap().tensors() {
+            for tensor in judge::works(path.display(), GgufFile::open(&path)).tensors() {
                 if tensor.name != "rope_freqs.weight" {
                     let hf = to_hf(tensor.name).expect(tensor.name);
                     assert_eq!(to_gguf(&hf).as_deref(), Some(tensor.name));
@@ -139,14 +140,15 @@ fn one_error_lists_all_that_is_missing_unexpected_or_mis_shaped() {
     let found: [(&str, &[usize]); 5] =
         [("a", &[2, 3]), ("d", &[7, 6]), ("x", &[1]), ("c", &[5, 1]), ("y", &[])];
     let error = check_tensors(&expected, found).unwrap_err();
-    assert_eq!(error.missing, named(&[("b", &[4])]));
-    assert_eq!(error.extra, named(&[("x", &[1]), ("y", &[])]));
+    assert_eq!(error.missing, named(&[("b", &[4])]), "what is missing");
+    assert_eq!(error.extra, named(&[("x", &[1]), ("y", &[])]), "what was not expected");
     let mis = |name: &str, expected: &[usize], found: &[usize]| MisShaped {
         name: name.into(),
         expected: expected.into(),
         found: found.into(),
     };
-    assert_eq!(error.mis_shaped, [mis("d", &[6, 7], &[7, 6]), mis("c", &[5], &[5, 1])]);
+    let expected = [mis("d", &[6, 7], &[7, 6]), mis("c", &[5], &[5, 1])];
+    assert_eq!(error.mis_shaped, expected, "what has another shape");
     let text = error.to_string();
     for part in ["1 missing: b [4]", "2 unexpected: x [1], y []", "d is [7, 6], expected [6, 7]"] {
         assert!(text.contains(part), "{text}");
@@ -163,7 +165,8 @@ fn computed_buffers_and_a_second_copy_of_a_tied_head_are_tolerated() {
         ("model.layers.0.self_attn.rotary_emb.inv_freq", &[8]),
         ("rope_freqs.weight", &[8]),
     ];
-    check_tensors(&expected, found).unwrap();
+    let what = "a tied head written twice, a rotary buffer and a table of rope factors";
+    judge::works(what, check_tensors(&expected, found));
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn a_checkpoint_of_either_container_answers_to_hugging_face_names() {
     let gguf = Checkpoint::open(&fixture("tiny-gguf/llama-q4_1.gguf")).unwrap();
     let embed = gguf.get("model.embed_tokens.weight").unwrap();
     assert_eq!((embed.name, embed.ty), ("token_embd.weight", StoredType::Q8_0));
-    assert_eq!(embed.shape, [331, 64]);
+    assert_eq!(embed.shape, [331, 64], "rows and columns of the embedding of llama-q4_1.gguf");
     assert_eq!(gguf.get("token_embd.weight"), Some(embed));
     assert!(gguf.get("model.layers.2.mlp.up_proj.weight").is_none());
     assert!(gguf.tensor_names().contains(&"model.layers.1.mlp.down_proj.weight".into()));

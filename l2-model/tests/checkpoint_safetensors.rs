@@ -1,6 +1,7 @@
 //! The safetensors directory: single file, shards, and everything that can be wrong with them.
 
 mod checkpoint_support;
+mod judge;
 
 use std::path::Path;
 
@@ -28,20 +29,22 @@ fn one_tensor(name: &str) -> Vec<u8> {
 #[test]
 fn a_single_file_is_read() {
     let dir = dir(&[("model.safetensors", &sample_safetensors())]);
-    let model = SafetensorsDir::open(dir.path()).unwrap();
+    let what = "reading a well-formed safetensors file";
+    let model = judge::works(what, SafetensorsDir::open(dir.path()));
     let embed = model.tensor("model.embed_tokens.weight").unwrap();
-    assert_eq!((embed.ty, embed.shape), (StoredType::BF16, &[3, 2][..]));
+    let expected = (StoredType::BF16, &[3, 2][..]);
+    assert_eq!((embed.ty, embed.shape), expected, "type and shape of the embedding");
     let expected: Vec<u8> = (8..20).collect();
     assert_eq!(embed.bytes, expected, "bytes 8..20 of the data, which counts from 0");
     assert_eq!(embed.row(1).unwrap(), [12, 13, 14, 15]);
     let types: Vec<_> = model.tensors().map(|t| t.ty).collect();
-    assert_eq!(types, [StoredType::F16, StoredType::BF16, StoredType::F32]);
+    assert_eq!(types, [StoredType::F16, StoredType::BF16, StoredType::F32], "types, by name");
     assert!(model.tensor("absent").is_none());
 }
 
 /// What the `safetensors` crate reads from a fixture, we read.
 fn assert_same_as_the_crate(dir: &Path) -> usize {
-    let model = SafetensorsDir::open(dir).unwrap();
+    let model = judge::works(dir.display(), SafetensorsDir::open(dir));
     let mut n = 0;
     for file in model.files() {
         let bytes = std::fs::read(file).unwrap();
@@ -227,9 +230,10 @@ fn index_error(weight_map: &str) -> IndexError {
 
 #[test]
 fn shards_are_read_through_their_index() {
-    let model = sharded(r#"{"a":"s1.safetensors","b":"s2.safetensors"}"#).unwrap();
+    let model = sharded(r#"{"a":"s1.safetensors","b":"s2.safetensors"}"#);
+    let model = judge::works("reading two shards", model);
     let names: Vec<_> = model.tensors().map(|t| t.name).collect();
-    assert_eq!(names, ["a", "b"]);
+    assert_eq!(names, ["a", "b"], "the tensors of both shards");
     assert_eq!(model.files().count(), 2);
 }
 

@@ -159,13 +159,16 @@ fn a_session_is_as_before_after_a_feed_that_fails() {
     let decoder = changed("tiny-llama", |_| {});
     let mut session = Session::new(&decoder, &rt, 10).unwrap();
     assert!(matches!(session.feed(&[]), Err(Error::EmptyPrompt)));
-    let before = session.feed(&TOKENS).unwrap().to_vec_f32().unwrap();
+    let before = judge::works("feeding seven tokens", session.feed(&TOKENS));
+    let before = before.to_vec_f32().unwrap();
     assert!(matches!(session.feed(&[1; 4]), Err(Error::PromptTooLong { tokens: 11, .. })));
     let bad = session.feed(&[1, 9999]).err().unwrap();
     assert!(matches!(bad, Error::Batch(BatchError::TokenOutOfRange { id: 9999, .. })), "{bad}");
-    assert_eq!(session.tokens(), TOKENS);
+    assert_eq!(session.tokens(), TOKENS, "the tokens of the session after a feed that failed");
     session.rollback(6).unwrap();
-    assert_eq!(session.feed(&TOKENS[6..]).unwrap().to_vec_f32().unwrap(), before);
+    let after = session.feed(&TOKENS[6..]).unwrap().to_vec_f32().unwrap();
+    let what = "logits of tiny-llama in f32, the last token fed again after a feed that failed";
+    judge::same_bits(what, &[1, before.len()], &after, &before);
     assert!(session.rollback(8).is_err(), "there are only seven tokens");
 }
 
@@ -207,12 +210,17 @@ fn the_first_wrong_layer_is_named_with_a_likely_cause() {
 
     let eps = report("tiny-llama", &|c| c.layers[1].branches[0].norm = Norm::Rms { eps: 0.5 });
     let wrong = eps.first_wrong().unwrap();
-    assert_eq!((wrong.tap, wrong.first_token), (Tap::Attn(1), Some(0)));
+    let (tap, first) = (wrong.tap, wrong.first_token);
+    assert_eq!(
+        (tap, first),
+        (Tap::Attn(1), Some(0)),
+        "tap and token where an eps of layer 1 shows"
+    );
     assert!(eps.to_string().contains("norm before attention"), "{eps}");
 
     let rope = report("tiny-llama", &|c| c.rope.theta = 500.0);
     let wrong = rope.first_wrong().unwrap();
-    assert_eq!(wrong.tap, Tap::Attn(0));
+    assert_eq!(wrong.tap, Tap::Attn(0), "the tap where a wrong rope theta shows");
     assert!(wrong.first_token.unwrap() > 0, "position 0 turns nothing");
     assert!(rope.to_string().contains("rope"), "{rope}");
 
@@ -223,11 +231,13 @@ fn the_first_wrong_layer_is_named_with_a_likely_cause() {
             }
         }
     });
-    assert_eq!(window.first_wrong().unwrap().first_token, Some(8));
+    let first = window.first_wrong().unwrap().first_token;
+    assert_eq!(first, Some(8), "the first token that a window of 9 in place of 8 changes");
     assert!(window.to_string().contains("sliding window"), "{window}");
 
     let tied = report("tiny-llama-untied", &|c| c.tied_embeddings = true);
-    assert_eq!(tied.first_wrong().unwrap().tap, Tap::Logits);
+    let tap = tied.first_wrong().unwrap().tap;
+    assert_eq!(tap, Tap::Logits, "the tap where a head tied by mistake shows");
     assert!(tied.to_string().contains("tied"), "{tied}");
 }
 

@@ -58,7 +58,8 @@ fn a_stream_that_ends_inside_of_a_character_says_so_once() {
 fn text_of_whole_characters_is_never_held_back() {
     let tokenizer = from_gguf("qwen2");
     let ids = tokenizer.encode("plain words, one after the other", false).unwrap();
-    assert!(stream(&tokenizer, &ids, false).1.iter().all(|part| !part.is_empty()));
+    let parts = stream(&tokenizer, &ids, false).1;
+    assert!(parts.iter().all(|p| !p.is_empty()), "each token gives text at once, got {parts:?}");
 }
 
 #[test]
@@ -68,13 +69,14 @@ fn one_bad_byte_spoils_a_whole_run_of_fallback_bytes() {
     let word = tokenizer.token_id("▁the").unwrap();
     let good: Vec<u32> = "é€".bytes().map(byte).chain([word]).collect();
     let (text, parts) = stream(&tokenizer, &good, false);
-    assert_eq!(text, "é€ the");
+    assert_eq!(text, "é€ the", "the text of the bytes of é and €, then ▁the");
     assert!(
         parts[..good.len() - 1].iter().all(String::is_empty),
         "what comes next may still spoil the run"
     );
     let bad: Vec<u32> = "é".bytes().map(byte).chain([byte(0xFF), word]).collect();
-    assert_eq!(stream(&tokenizer, &bad, false).0, "\u{FFFD}\u{FFFD}\u{FFFD} the");
+    let text = stream(&tokenizer, &bad, false).0;
+    assert_eq!(text, "\u{FFFD}\u{FFFD}\u{FFFD} the", "the bytes of é and an FF, then ▁the");
 }
 
 #[test]
@@ -82,12 +84,13 @@ fn sentencepiece_drops_one_leading_space_of_the_text_only() {
     let tokenizer = from_gguf("llama");
     let space = tokenizer.token_id("▁").unwrap();
     let word = tokenizer.token_id("▁the").unwrap();
-    assert_eq!(stream(&tokenizer, &[word, word], false).1, ["the", " the"]);
-    assert_eq!(stream(&tokenizer, &[space, word], false).1, ["", " the"]);
+    let parts = |ids: &[u32]| stream(&tokenizer, ids, false).1;
+    assert_eq!(parts(&[word, word]), ["the", " the"], "what the tokens ▁the ▁the gave");
+    assert_eq!(parts(&[space, word]), ["", " the"], "what the tokens ▁ ▁the gave");
     // A special token that is skipped does not count as the beginning, one that is shown does.
     let bos = tokenizer.bos().unwrap();
-    assert_eq!(stream(&tokenizer, &[bos, word], true).0, "the");
-    assert_eq!(stream(&tokenizer, &[bos, word], false).0, "<s> the");
+    assert_eq!(stream(&tokenizer, &[bos, word], true).0, "the", "<s> ▁the, <s> left out");
+    assert_eq!(stream(&tokenizer, &[bos, word], false).0, "<s> the", "<s> ▁the, <s> shown");
 }
 
 #[test]
@@ -95,9 +98,8 @@ fn work_is_linear_in_the_bytes_whatever_their_order() {
     for (kind, longest) in [("gpt-2", 200_000usize), ("llama", 200_000)] {
         let tokenizer = from_gguf(kind);
         // The worst there is: bytes that never make a character, and bytes that make one only at the very end.
-        let names: [u8; 2] = [0xE2, 0x82];
-        let ids: Vec<u32> =
-            names.iter().cycle().take(longest).map(|&b| byte_token(&tokenizer, b)).collect();
+        let two = [0xE2, 0x82].map(|byte| byte_token(&tokenizer, byte));
+        let ids: Vec<u32> = two.into_iter().cycle().take(longest).collect();
         let mut detokenizer = tokenizer.detokenizer(false);
         for &id in &ids {
             detokenizer.push(id).unwrap();
@@ -112,9 +114,9 @@ fn an_error_leaves_the_stream_as_it_was() {
     let tokenizer = from_gguf("gpt-2");
     let ids: Vec<u32> = "é".bytes().map(|b| byte_token(&tokenizer, b)).collect();
     let mut detokenizer = tokenizer.detokenizer(false);
-    assert_eq!(detokenizer.push(ids[0]).unwrap(), "");
-    assert!(detokenizer.push(u32::MAX).is_err());
-    assert_eq!(detokenizer.push(ids[1]).unwrap(), "é");
+    assert_eq!(detokenizer.push(ids[0]).unwrap(), "", "after the first byte of é");
+    assert!(detokenizer.push(u32::MAX).is_err(), "there is no such token");
+    assert_eq!(detokenizer.push(ids[1]).unwrap(), "é", "after the second byte of é");
 }
 
 /// Cases are remade from their printed input; no file of failures is kept.

@@ -1,9 +1,13 @@
 //! When an answer ends, and what a session keeps from one to the next.
 
+mod judge;
+
 use std::path::Path;
 
 use l1_tensor::{Precision, PrecisionRequest, Runtime, RuntimeOptions};
-use l2_model::{Decoder, Error, FinishReason, GenerateOptions, ModelFiles, Session, generate};
+use l2_model::{
+    Decoder, Error, FinishReason, GenerateOptions, Generation, ModelFiles, Session, generate,
+};
 
 const PROMPT: [u32; 6] = [5, 17, 100, 3, 64, 200];
 const ROOM: usize = 40;
@@ -33,7 +37,8 @@ impl Bench {
     /// The answer when nothing stops it before `n` tokens, the largest logit after each feed.
     fn free(&self, n: usize) -> Vec<u32> {
         let mut session = self.session();
-        let mut logits = session.feed(&PROMPT).unwrap().to_vec_f32().unwrap();
+        let first = judge::works("feeding a prompt to tiny-llama", session.feed(&PROMPT));
+        let mut logits = first.to_vec_f32().unwrap();
         let mut out = Vec::new();
         loop {
             let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
@@ -44,6 +49,18 @@ impl Bench {
             logits = session.feed(&[best as u32]).unwrap().to_vec_f32().unwrap();
         }
     }
+}
+
+/// An answer that must come.
+#[track_caller]
+fn answer(
+    session: &mut Session,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    on_token: impl FnMut(u32) -> bool,
+) -> Generation {
+    let got = generate::generate(session, prompt, options, on_token);
+    judge::works(format!("an answer of tiny-llama to {prompt:?}"), got)
 }
 
 /// Up to and with the first token that is one of `stops`.
@@ -62,7 +79,7 @@ fn an_answer_ends_with_any_of_the_stop_tokens() {
             let options =
                 GenerateOptions { max_tokens: 12, stop_tokens: stops, ..Default::default() };
             let mut session = bench.session();
-            let got = generate::generate(&mut session, &PROMPT, &options, |_| true).unwrap();
+            let got = answer(&mut session, &PROMPT, &options, |_| true);
             let what =
                 format!("the answer of tiny-llama, {free:?} if it is free, with stop tokens");
             assert_eq!(got.tokens, until(&free, stops), "{what} {stops:?}");
@@ -77,7 +94,7 @@ fn stop_tokens_are_passed_over_when_asked_to() {
     let free = bench.free(9);
     let options =
         GenerateOptions { max_tokens: 9, stop_tokens: &[free[2], free[4]], ignore_eos: true };
-    let got = generate::generate(&mut bench.session(), &PROMPT, &options, |_| true).unwrap();
+    let got = answer(&mut bench.session(), &PROMPT, &options, |_| true);
     assert_eq!(got.tokens, free, "the answer that ignores its stop tokens");
     assert_eq!(got.finish_reason, FinishReason::Length);
 }
@@ -95,7 +112,7 @@ fn an_answer_has_no_more_tokens_than_asked_for_or_than_there_is_room_for() {
             seen.push(token);
             true
         };
-        let got = generate::generate(&mut session, &PROMPT, &options, receive).unwrap();
+        let got = answer(&mut session, &PROMPT, &options, receive);
         assert_eq!(got.tokens, free[..expected], "at most {max_tokens} tokens, room for {room}");
         assert_eq!(got.finish_reason, FinishReason::Length, "at most {max_tokens} tokens");
         assert_eq!(seen, got.tokens, "what the receiver saw");
@@ -119,7 +136,7 @@ fn a_receiver_that_has_enough_ends_the_answer() {
         left -= 1;
         left > 0
     };
-    let got = generate::generate(&mut bench.session(), &PROMPT, &options, enough).unwrap();
+    let got = answer(&mut bench.session(), &PROMPT, &options, enough);
     assert_eq!(got.tokens, free[..3], "the answer of a receiver that wants three tokens");
     assert_eq!(got.finish_reason, FinishReason::Stop);
 }
@@ -128,15 +145,13 @@ fn a_receiver_that_has_enough_ends_the_answer() {
 fn a_prompt_that_shares_its_beginning_gives_the_same_answer() {
     let bench = Bench::new();
     let options = GenerateOptions { max_tokens: 6, ..Default::default() };
-    let fresh = |prompt: &[u32]| {
-        generate::generate(&mut bench.session(), prompt, &options, |_| true).unwrap().tokens
-    };
+    let fresh = |prompt: &[u32]| answer(&mut bench.session(), prompt, &options, |_| true).tokens;
     let mut session = bench.session();
     let longer = [&PROMPT[..], &[9, 8]].concat();
     let other = [&PROMPT[..4], &[300, 2, 1]].concat();
     // Longer, the same again, shorter, and another end.
     for prompt in [&PROMPT[..], &longer, &longer, &PROMPT[..3], &other, &PROMPT] {
-        let got = generate::generate(&mut session, prompt, &options, |_| true).unwrap().tokens;
+        let got = answer(&mut session, prompt, &options, |_| true).tokens;
         assert_eq!(got, fresh(prompt), "the answer to {prompt:?} in a session that was used");
         assert!(session.tokens().starts_with(prompt), "the session holds the prompt");
     }

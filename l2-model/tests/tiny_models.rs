@@ -144,8 +144,10 @@ fn every_greedy_token_is_that_of_transformers() {
         let len = golden.tokens.len() + golden.greedy.len();
         let mut session = Session::new(&decoder, &rt, len).unwrap();
         let options = GenerateOptions { max_tokens: golden.greedy.len(), ..Default::default() };
-        let got = generate::generate(&mut session, &golden.tokens, &options, |_| true).unwrap();
-        assert_eq!(got.tokens, golden.greedy, "the greedy continuation of {name} in f32");
+        let got = generate::generate(&mut session, &golden.tokens, &options, |_| true);
+        let got = judge::works(format!("generating with {name} in f32"), got);
+        let what = format!("the greedy continuation of {name} in f32");
+        judge::same_tokens(&what, &got.tokens, &golden.greedy);
         assert!(golden.margins.iter().all(|m| *m > 0.02), "{name}: margins must mean something");
     }
 }
@@ -170,7 +172,11 @@ fn bf16_stays_near_f32() {
         let size = golden.logits.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         let mean = got.iter().zip(&golden.logits).map(|(g, e)| (g - e).abs()).sum::<f32>()
             / got.len() as f32;
-        assert!(mean <= 0.01 * size, "{name}: mean logit error {mean} of {size}");
+        assert!(
+            mean <= 0.01 * size,
+            "logits of {name} in bf16, mean error against f32\n  expected  at most {} (a hundredth of the largest)\n  got       {mean}",
+            0.01 * size
+        );
     }
 }
 
@@ -195,7 +201,8 @@ fn logits_have_the_same_bits_however_the_tokens_were_fed() {
 
             let mut session = Session::new(&decoder, &three, tokens.len()).unwrap();
             for (i, token) in tokens.iter().enumerate() {
-                let got = session.feed(&[*token]).unwrap().to_vec_f32().unwrap();
+                let got = judge::works("feeding one token", session.feed(&[*token]));
+                let got = got.to_vec_f32().unwrap();
                 same(&format!("token {i} fed alone"), &got, &expected[i * vocab..][..vocab]);
             }
             session.rollback(5).unwrap();

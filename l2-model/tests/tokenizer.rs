@@ -22,9 +22,12 @@ fn ids_equal_the_reference_for_every_kind_from_either_file() {
             for case in &golden.cases {
                 let text = &case.text;
                 let ids = tokenizer.encode(text, false).unwrap();
-                assert_eq!(ids, case.ids, "{kind} from {source}: {text:?}");
+                assert_eq!(ids, case.ids, "ids of {text:?}, {kind} from {source}");
                 let ids = tokenizer.encode(text, true).unwrap();
-                assert_eq!(ids, case.ids_special, "{kind} from {source}, with specials: {text:?}");
+                assert_eq!(
+                    ids, case.ids_special,
+                    "ids of {text:?} with specials, {kind} from {source}"
+                );
             }
         }
     }
@@ -38,11 +41,11 @@ fn decoded_text_equals_the_reference_for_every_kind_from_either_file() {
             for case in golden.cases.iter().chain(&golden.decode_only) {
                 let ids = &case.ids;
                 let text = tokenizer.decode(ids, false).unwrap();
-                assert_eq!(text, case.decoded, "{kind} from {source}: {ids:?}");
+                assert_eq!(text, case.decoded, "text of {ids:?}, {kind} from {source}");
                 let text = tokenizer.decode(ids, true).unwrap();
                 assert_eq!(
                     text, case.decoded_no_special,
-                    "{kind} from {source}, skipping: {ids:?}"
+                    "text of {ids:?} without special tokens, {kind} from {source}"
                 );
             }
         }
@@ -54,14 +57,18 @@ fn vocabulary_facts_equal_the_reference() {
     for kind in KINDS {
         let golden = golden(kind);
         for (source, tokenizer) in both(kind) {
-            assert_eq!(tokenizer.vocab_size(), golden.vocab_size, "{kind} from {source}");
+            assert_eq!(
+                tokenizer.vocab_size(),
+                golden.vocab_size,
+                "number of tokens of {kind} from {source}"
+            );
             for special in &golden.specials {
                 let id = tokenizer.token_id(&special.text);
                 assert_eq!(id, Some(special.id), "{kind} from {source}");
                 assert_eq!(
                     tokenizer.is_special(special.id),
                     special.special,
-                    "{kind} {source} {}",
+                    "whether {kind} from {source} takes {} for special",
                     special.text
                 );
                 assert_eq!(tokenizer.id_to_token(special.id).as_ref(), Some(&special.text));
@@ -150,7 +157,7 @@ fn the_bytes_of_all_tokens_of_a_text_are_the_text() {
             let text = String::from_utf8_lossy(&bytes);
             let text =
                 if kind == "llama" { text.strip_prefix(' ').unwrap_or(&text) } else { &text };
-            assert_eq!(text, case.decoded, "{kind}: {:?}", case.text);
+            assert_eq!(text, case.decoded, "the bytes of the {kind} tokens of {:?}", case.text);
         }
     }
 }

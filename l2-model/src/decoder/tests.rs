@@ -9,10 +9,7 @@ use l1_tensor::safetensors::SafetensorsFile;
 use l1_tensor::{DType, Precision, PrecisionRequest, RuntimeOptions};
 
 use super::*;
-use crate::{ContiguousState, ModelFiles};
-
-#[path = "../../tests/judge/mod.rs"]
-mod judge;
+use crate::{ContiguousState, ModelFiles, judge};
 
 /// Rounding alone stays a tenth of this below the largest element of a tap.
 const ALLOWED: f32 = 1e-4;

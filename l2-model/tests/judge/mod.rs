@@ -10,11 +10,14 @@
 
 #![allow(dead_code)] // Every test binary uses its own part of this.
 
+use std::fmt::Display;
+
 /// Asserts that `got`, of shape `dims`, is within `allowed` of `expected`, element by element.
 /// `what` says what was computed: the tap or op, the model, the precision.
 #[track_caller]
 pub fn close(what: &str, dims: &[usize], got: &[f32], expected: &[f32], allowed: f32) {
-    judge(what, dims, got, expected, &format!("{allowed:e}"), |error| error <= allowed);
+    let words = if allowed == 0.0 { "nothing".into() } else { format!("{allowed:e}") };
+    judge(what, dims, got, expected, &words, |error| error <= allowed);
 }
 
 /// Asserts that `got` has the bits of `expected`.
@@ -24,6 +27,24 @@ pub fn same_bits(what: &str, dims: &[usize], got: &[f32], expected: &[f32]) {
         judge(what, dims, got, expected, "nothing, the bits must be equal", |error| error == 0.0);
         panic!("{what}, {dims:?}: the sign of a zero or the bits of a NaN differ");
     }
+}
+
+/// The value of something that must not fail; `what` says what was tried.
+#[track_caller]
+pub fn works<T, E: Display>(what: impl Display, result: Result<T, E>) -> T {
+    result.unwrap_or_else(|e| panic!("{what}\n  expected  no error\n  got       {e}"))
+}
+
+/// Asserts that two lists of token ids are equal, and says where they part.
+#[track_caller]
+pub fn same_tokens(what: &str, got: &[u32], expected: &[u32]) {
+    let part = got.iter().zip(expected).take_while(|(g, e)| g == e).count();
+    assert!(
+        got == expected,
+        "{what}: token {part} is the first that differs\n  expected  {:?}\n  got       {:?}",
+        &expected[part..expected.len().min(part + 8)],
+        &got[part..got.len().min(part + 8)],
+    );
 }
 
 #[track_caller]

@@ -1,10 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::ModelFiles;
-
-#[path = "../../../tests/judge/mod.rs"]
-mod judge;
+use crate::{ModelFiles, judge};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)

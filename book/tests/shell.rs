@@ -8,7 +8,6 @@
 #[allow(dead_code, reason = "each test uses its own part")]
 mod support;
 
-use std::fs;
 use support::{fences, normal, pages, run, snapshots};
 
 #[test]
@@ -23,8 +22,8 @@ fn every_command_of_the_book_does_what_the_page_shows() {
 #[test]
 fn every_snapshot_belongs_to_a_page() {
     let pages = pages::all();
-    for entry in fs::read_dir(snapshots::folder()).unwrap() {
-        let file = entry.unwrap().file_name().into_string().unwrap();
+    for path in pages::files_below(&snapshots::folder(), "snap") {
+        let file = path.file_name().unwrap().to_str().unwrap();
         let page = file.trim_end_matches(".snap").trim_end_matches("--full");
         let fences = pages
             .iter()

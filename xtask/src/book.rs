@@ -1,8 +1,10 @@
-//! `cargo x book`: the book as HTML, and its code as tests.
+//! `cargo x book`: the book as HTML, and what it says as tests.
 //!
 //! `mdbook test` cannot see the workspace's crates. So the book's directory is a small crate as
 //! well, `strata-book`, which includes every chapter as documentation: a Rust block in a chapter is
-//! a doc test, and one that no longer compiles fails like any other test.
+//! a doc test, and one that no longer compiles fails like any other test. The tests of that crate
+//! run the shell commands of the chapters, compare what they print with what is shown, and look up
+//! everything that is named.
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -22,7 +24,7 @@ pub struct BookArgs {
 enum Action {
     /// Make HTML in book/book
     Build,
-    /// Compile and run the Rust code of the chapters, and check what they refer to
+    /// Run the Rust code and the commands of the chapters, and check what they refer to
     Test,
 }
 
@@ -37,7 +39,7 @@ pub fn run(args: &BookArgs) -> Result<()> {
     }
     if args.action != Some(Action::Build) {
         shell::run(cargo("test").args(["--locked", "--package", "strata-book"]))
-            .context("the code in the book")?;
+            .context("what the book says")?;
     }
     Ok(())
 }

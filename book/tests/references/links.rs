@@ -39,6 +39,20 @@ fn the_summary_lists_every_page_and_every_page_is_compiled() {
 }
 
 #[test]
+fn the_summary_calls_every_page_by_its_own_title() {
+    let summary = fs::read_to_string(root().join("book/src/SUMMARY.md")).unwrap();
+    let mut problems = Vec::new();
+    for page in all().iter().filter(|page| page.name != "SUMMARY.md") {
+        let title = headings(&page.text).first().map(|h| h.text.replace('`', ""));
+        let entry = format!("[{}]({})", title.unwrap_or_default(), page.name);
+        if !summary.contains(&entry) {
+            problems.push(format!("SUMMARY.md should have {entry}"));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
 fn every_link_leads_to_a_page_and_a_heading() {
     let mut problems = Vec::new();
     for page in all() {

@@ -29,7 +29,7 @@ pub fn output(text: &str, paths: &[(String, &str)]) -> Vec<String> {
     for (from, to) in paths {
         text = text.replace(from.as_str(), to);
     }
-    let mut lines: Vec<String> = text.lines().filter(|l| !is_cargos(l)).map(line).collect();
+    let mut lines: Vec<String> = text.lines().filter(|l| !is_about_building(l)).map(line).collect();
     while lines.last().is_some_and(String::is_empty) {
         lines.pop();
     }
@@ -37,7 +37,11 @@ pub fn output(text: &str, paths: &[(String, &str)]) -> Vec<String> {
     lines.split_off(blank)
 }
 
-fn is_cargos(line: &str) -> bool {
+/// What is said of building, by cargo and by our own tool: there may be nothing to build.
+fn is_about_building(line: &str) -> bool {
+    if line == "building what changed .." {
+        return true;
+    }
     let (Some(head), Some(rest)) = (line.get(..12), line.get(12..)) else { return false };
     rest.starts_with(' ') && CARGO.contains(&head.trim_start())
 }

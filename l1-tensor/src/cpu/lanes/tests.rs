@@ -117,9 +117,10 @@ fn bf16_rounding_is_to_nearest_even_and_keeps_nan() {
 
 #[test]
 fn halves_go_to_the_even_neighbour() {
-    for (v, want) in
-        [(1.00390625, 1.0), (1.01171875, 1.015625), (-1.00390625, -1.0), (257.0, 256.0)]
-    {
+    let half = 1.0 / 256.0; // Of the step between neighbours of 1.
+    let cases =
+        [(1.0 + half, 1.0), (1.0 + 3.0 * half, 1.015625), (-1.0 - half, -1.0), (257.0, 256.0)];
+    for (v, want) in cases {
         assert_eq!(round_bf16(v).to_f32(), want, "{v}, half-way between two bf16");
     }
 }

@@ -41,7 +41,7 @@ fn write(cache: &mut KvCache, rt: &Runtime, from: usize, n: usize) {
 fn number(words: &[u32], dtype: DType, i: usize) -> f32 {
     match dtype {
         DType::F32 => f32::from_bits(words[i]),
-        _ if i % 2 == 0 => f32::from_bits(words[i / 2] << 16),
+        _ if i.is_multiple_of(2) => f32::from_bits(words[i / 2] << 16),
         _ => f32::from_bits(words[i / 2] & 0xffff_0000),
     }
 }

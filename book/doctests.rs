@@ -24,8 +24,6 @@ chapters! {
     l1_ops: "src/l1-tensors/ops.md",
     l1_rope: "src/l1-tensors/rope.md",
     l1_softmax: "src/l1-tensors/softmax.md",
-    l1_rope: "src/l1-tensors/rope.md",
-    l1_softmax: "src/l1-tensors/softmax.md",
     l1_weights: "src/l1-tensors/weights.md",
     l1_invariance: "src/l1-tensors/invariance.md",
     l1_lanes: "src/l1-tensors/lanes.md",

@@ -30,6 +30,17 @@ pub struct Floor {
     pub reference: PathBuf,
 }
 
+/// An exercise in its place in the curriculum.
+#[derive(Clone, Copy)]
+pub struct Task<'a> {
+    /// The layer it belongs to.
+    pub floor: &'a Floor,
+    /// What the catalogue says about it.
+    pub exercise: &'a Exercise,
+    /// Which one of its layer it is, from 1.
+    pub number: usize,
+}
+
 /// `.strata/course.json`: what `cargo x start` made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -117,6 +128,13 @@ impl House {
         })
     }
 
+    /// An exercise by its id, in its place.
+    pub fn task(&self, id: &str) -> Result<Task<'_>> {
+        let (floor, exercise) = self.exercise(id)?;
+        let number = floor.layer.exercises.iter().position(|e| e.id == exercise.id);
+        Ok(Task { floor, exercise, number: number.map_or(0, |n| n + 1) })
+    }
+
     /// An exercise by its id, with its layer.
     pub fn exercise(&self, id: &str) -> Result<(&Floor, &Exercise)> {
         let all = || self.floors.iter().flat_map(|f| f.layer.exercises.iter().map(move |e| (f, e)));
@@ -136,6 +154,12 @@ impl House {
 }
 
 impl Floor {
+    /// Its exercises in order.
+    pub fn tasks(&self) -> impl Iterator<Item = Task<'_>> {
+        let numbered = self.layer.exercises.iter().enumerate();
+        numbered.map(|(n, exercise)| Task { floor: self, exercise, number: n + 1 })
+    }
+
     /// The reference's source with its marks.
     pub fn sources(&self) -> Result<Sources> {
         Ok(Sources::load(&self.reference)?)

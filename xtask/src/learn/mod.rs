@@ -3,13 +3,26 @@
 //! * [`house`] knows the layers of a workspace, and whether it is a learner's.
 //! * [`start`] makes a learner's workspace, [`link`] says which version of a layer others use.
 //! * [`proof`] shows that all of this holds.
-//! * [`programs`] builds and runs test programs.
+//! * [`check`] runs gates and explains the first that fails, again and again under [`watch`];
+//!   [`progress`] and [`next`] say where one stands, [`hint`] and [`reveal`] help,
+//!   [`state`] remembers.
+//! * [`programs`] builds and runs test programs, [`patience`] waits for them; [`screen`] is how things
+//!   are shown.
 
+mod check;
+mod hint;
 mod house;
 mod link;
+mod next;
+mod patience;
 mod programs;
+mod progress;
 mod proof;
+mod reveal;
+mod screen;
 mod start;
+mod state;
+mod watch;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -21,6 +34,16 @@ pub enum LearnCommand {
     Start(start::StartArgs),
     /// Choose whether the layers above use your version of a layer or the reference
     Use(link::UseArgs),
+    /// Run the tests of the exercises in order and explain the first that fails
+    Check(check::CheckArgs),
+    /// Show the next hint of an exercise
+    Hint(hint::HintArgs),
+    /// Show how the reference does an exercise
+    Reveal(reveal::RevealArgs),
+    /// Run all tests of all exercises and draw where you stand
+    Progress,
+    /// Say what to read and where to write, without building anything
+    Next,
     /// Prove that the course holds what it promises
     Proof(proof::ProofArgs),
 }
@@ -30,6 +53,11 @@ pub fn run(command: &LearnCommand) -> Result<()> {
     match command {
         LearnCommand::Start(args) => start::run(args),
         LearnCommand::Use(args) => link::run(args),
+        LearnCommand::Check(args) => check::run(args),
+        LearnCommand::Hint(args) => hint::run(args),
+        LearnCommand::Reveal(args) => reveal::run(args),
+        LearnCommand::Progress => progress::run(),
+        LearnCommand::Next => next::run(),
         LearnCommand::Proof(args) => proof::run(args),
     }
 }

@@ -5,13 +5,16 @@
 //! machines, and the programs are run from here.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use course::Gate;
 use serde_json::Value;
 
+use super::patience::{self, Ended};
 use crate::shell;
 
 /// Test programs of a package, by target (`lib`, or the name of an integration test).
@@ -42,6 +45,19 @@ pub struct Diagnostic {
     is_error: bool,
 }
 
+#[cfg(test)]
+impl Diagnostic {
+    /// An error, for tests of what is shown of errors.
+    pub fn error_at(file: &str, line: usize, message: &str, rendered: &str) -> Self {
+        Self {
+            message: message.into(),
+            place: Some((file.into(), line, 5)),
+            rendered: rendered.into(),
+            is_error: true,
+        }
+    }
+}
+
 /// What happened to some tests.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -60,6 +76,26 @@ pub struct Failure {
     pub output: String,
 }
 
+/// How one test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should.
+    Passed,
+    /// It failed, having printed this.
+    Failed(String),
+    /// The whole program ended in the middle of it.
+    Died {
+        /// `signal: 11 (SIGSEGV)`, as the system has it.
+        how: String,
+        /// What was printed until then.
+        output: String,
+    },
+    /// It did not end in the time it was given.
+    Hung,
+    /// There is no such test.
+    Missing,
+}
+
 impl Programs {
     /// Build test programs of a package of the workspace in `root`.
     pub fn build(
@@ -67,6 +103,17 @@ impl Programs {
         package: &str,
         dir: &Path,
         targets: &[&str],
+    ) -> Result<Result<Self, NotBuilt>> {
+        Self::build_telling(root, package, dir, targets, &mut |_| {})
+    }
+
+    /// As [`Programs::build`]; `tell` hears the name of every crate that had to be compiled.
+    pub fn build_telling(
+        root: &Path,
+        package: &str,
+        dir: &Path,
+        targets: &[&str],
+        tell: &mut dyn FnMut(&str),
     ) -> Result<Result<Self, NotBuilt>> {
         let mut command = shell::cargo("test");
         command.current_dir(root).args(["--no-run", "--message-format=json", "--package", package]);
@@ -76,10 +123,25 @@ impl Programs {
                 name => command.args(["--test", name]),
             };
         }
-        Ok(compile(command)?.map(|(messages, _)| Self {
+        Ok(compile(command, tell)?.map(|(messages, _)| Self {
             dir: dir.into(),
             by_target: messages.iter().filter_map(executable).collect(),
         }))
+    }
+
+    /// Run every test of a program.
+    pub fn run_all(&self, target: &str, environment: &[(&str, &str)]) -> Result<Outcome> {
+        let program = self.by_target.get(target);
+        let program = program.with_context(|| format!("there is no test program {target}"))?;
+        let mut command = self.command(program);
+        command.envs(environment.iter().copied()).stdin(Stdio::null());
+        let out = command.output().with_context(|| program.display().to_string())?;
+        let said = String::from_utf8_lossy(&out.stdout);
+        if !said.contains("\ntest result: ") {
+            let last = String::from_utf8_lossy(&out.stderr);
+            bail!("the test program ended early ({})\n{last}", out.status);
+        }
+        Ok(read_report(&said))
     }
 
     /// Run these gates, all of which must be in programs that were built. `environment` is added.
@@ -92,9 +154,8 @@ impl Programs {
         for (target, tests) in by_target {
             let program = self.by_target.get(target);
             let program = program.with_context(|| format!("there is no test program {target}"))?;
-            let mut command = shell::program(program);
-            command.current_dir(&self.dir).arg("--exact").args(&tests);
-            command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env_remove("RUST_BACKTRACE");
+            let mut command = self.command(program);
+            command.arg("--exact").args(&tests);
             command.envs(environment.iter().copied()).stdin(Stdio::null());
             let out = command.output().with_context(|| program.display().to_string())?;
             let said = String::from_utf8_lossy(&out.stdout);
@@ -113,32 +174,140 @@ impl Programs {
         }
         Ok(all)
     }
+
+    /// Run these gates, one program after the other, and say how each ended, in their order. No
+    /// program is waited for longer than `limit`.
+    pub fn judge(&self, gates: &[&Gate], limit: Duration) -> Result<Vec<Verdict>> {
+        let mut by_target: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for gate in gates {
+            by_target.entry(&gate.target).or_default().push(&gate.test);
+        }
+        let mut verdicts: BTreeMap<&Gate, Verdict> = BTreeMap::new();
+        for (target, tests) in by_target {
+            let Some(program) = self.by_target.get(target) else { continue };
+            // As many threads as tests, so that all are begun: when time is up, those without
+            // a result are those that hang. With one thread, tests would run on the main one.
+            let threads = tests.len().max(2).to_string();
+            let mut command = self.command(program);
+            command.args(["--test-threads", &threads, "--exact"]).args(&tests);
+            let ended = patience::run(&mut command, limit)?;
+            for gate in gates.iter().filter(|g| g.target == target) {
+                let is_named = names(&ended.stdout, &gate.test);
+                let verdict = match (result_of(&ended.stdout, &gate.test), ended.status) {
+                    (Some(known), _) => known,
+                    (None, None) if !is_named => Verdict::Hung,
+                    // All results were printed, and there is none.
+                    (None, Some(status)) if is_regular(status) => Verdict::Missing,
+                    _ => self.judge_alone(program, &gate.test, limit)?,
+                };
+                verdicts.insert(gate, verdict);
+            }
+        }
+        let verdict = |g: &&Gate| verdicts.get(*g).cloned().unwrap_or(Verdict::Missing);
+        Ok(gates.iter().map(verdict).collect())
+    }
+
+    /// Run a test by itself, since the program with all of them ended before it had said what
+    /// happened to each.
+    fn judge_alone(&self, program: &Path, test: &str, limit: Duration) -> Result<Verdict> {
+        let mut command = self.command(program);
+        command.args(["--nocapture", "--test-threads", "2", "--exact", test]);
+        let Ended { status, stdout, stderr } = patience::run(&mut command, limit)?;
+        let output = || format!("{stdout}\n{stderr}");
+        Ok(match status {
+            None => Verdict::Hung,
+            Some(status) if status.success() => Verdict::Passed,
+            Some(status) if is_regular(status) => Verdict::Failed(output()),
+            Some(status) => Verdict::Died { how: status.to_string(), output: output() },
+        })
+    }
+
+    /// Also hold what was built later for the same package.
+    pub fn absorb(&mut self, later: Self) {
+        self.by_target.extend(later.by_target);
+    }
+
+    /// Whether there is a program for this target.
+    pub fn has(&self, target: &str) -> bool {
+        self.by_target.contains_key(target)
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = shell::program(program);
+        command.current_dir(&self.dir);
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env_remove("RUST_BACKTRACE");
+        command
+    }
+}
+
+/// Whether a test program ended in one of the two ways it does when nothing unusual happened: all
+/// passed, or some failed.
+fn is_regular(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(0 | 101))
+}
+
+/// Whether a report has a line for a test, whatever the result.
+fn names(report: &str, test: &str) -> bool {
+    let head = format!("test {test} ");
+    report.lines().any(|line| line.starts_with(&head))
+}
+
+/// What a report says of a test: of a failed one only if its output was printed.
+fn result_of(report: &str, test: &str) -> Option<Verdict> {
+    let head = format!("test {test}");
+    let mut results = report.lines().filter_map(|l| l.strip_prefix(&head));
+    let passed = results.find_map(|rest| match rest.trim_start_matches(" - should panic") {
+        " ... ok" => Some(true),
+        " ... FAILED" => Some(false),
+        _ => None,
+    })?;
+    match passed {
+        true => Some(Verdict::Passed),
+        false => output_of(report, test).map(Verdict::Failed),
+    }
+}
+
+/// What a failed test printed, if the report has come as far as that.
+fn output_of(report: &str, test: &str) -> Option<String> {
+    let (_, after) = report.split_once(&format!("---- {test} stdout ----\n"))?;
+    let end = after.find("\n---- ").or_else(|| after.find("\n\nfailures:\n"));
+    Some(after[..end.unwrap_or(after.len())].trim().to_string())
 }
 
 /// Let the compiler look at everything in the workspace in `root`; what it warns about.
 pub fn check_everything(root: &Path) -> Result<Result<Vec<Diagnostic>, NotBuilt>> {
     let mut command = shell::cargo("check");
     command.current_dir(root).args(["--workspace", "--all-targets", "--message-format=json"]);
-    Ok(compile(command)?.map(|(_, warnings)| warnings))
+    Ok(compile(command, &mut |_| {})?.map(|(_, warnings)| warnings))
 }
 
 /// What cargo says when all goes well: every message, and the warnings among them.
 type Compiled = (Vec<Value>, Vec<Diagnostic>);
 
-/// Run a cargo that speaks JSON.
-fn compile(mut command: Command) -> Result<Result<Compiled, NotBuilt>> {
-    let out = command.stdin(Stdio::null()).output().context("cannot start cargo")?;
-    let said = String::from_utf8_lossy(&out.stdout);
-    let messages: Vec<Value> =
-        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+/// Run a cargo that speaks JSON. `tell` hears the name of every crate that had to be compiled.
+fn compile(mut command: Command, tell: &mut dyn FnMut(&str)) -> Result<Result<Compiled, NotBuilt>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut cargo = command.spawn().context("cannot start cargo")?;
+    let complaints = cargo.stderr.take().map(patience::collect);
+    let mut messages: Vec<Value> = Vec::new();
+    if let Some(stdout) = cargo.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let Ok(message) = serde_json::from_slice::<Value>(&line?) else { continue };
+            if message["reason"] == "compiler-artifact" && message["fresh"] == false {
+                tell(message["target"]["name"].as_str().unwrap_or_default());
+            }
+            messages.push(message);
+        }
+    }
+    let status = cargo.wait()?;
+    let complaints = patience::text(complaints);
     let diagnostics: Vec<Diagnostic> = messages.iter().filter_map(diagnostic).collect();
     let (errors, warnings): (Vec<_>, Vec<_>) = diagnostics.into_iter().partition(|d| d.is_error);
-    if out.status.success() {
+    if status.success() {
         return Ok(Ok((messages, warnings)));
     }
     if errors.is_empty() {
-        let said = String::from_utf8_lossy(&out.stderr);
-        return Ok(Err(NotBuilt::Cargo(said.trim().to_string())));
+        return Ok(Err(NotBuilt::Cargo(complaints.trim().to_string())));
     }
     Ok(Err(NotBuilt::Compile(errors)))
 }
@@ -157,10 +326,7 @@ fn read_report(text: &str) -> Outcome {
         }
     }
     for test in failed {
-        let head = format!("---- {test} stdout ----\n");
-        let after = text.split_once(&head).map(|(_, after)| after).unwrap_or_default();
-        let end = after.find("\n---- ").or_else(|| after.find("\n\nfailures:\n"));
-        let output = after[..end.unwrap_or(after.len())].trim().to_string();
+        let output = output_of(text, &test).unwrap_or_default();
         outcome.failed.push(Failure { test, output });
     }
     outcome
@@ -245,6 +411,18 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert!(outcome.failed[0].output.contains("expected  1"));
         assert!(!outcome.failed[0].output.contains("as expected at"));
         assert!(outcome.failed[1].output.contains("did not panic as expected"));
+    }
+
+    #[test]
+    fn each_test_is_told_apart_from_the_others() {
+        assert_eq!(result_of(REPORT, "a"), Some(Verdict::Passed));
+        let Some(Verdict::Failed(output)) = result_of(REPORT, "c") else { panic!() };
+        assert!(output.starts_with("note: test did not panic"), "{output}");
+        assert_eq!(result_of(REPORT, "m"), None, "the beginning of a name is no name");
+        // Stopped before the failures were listed: the test is named, its output is not there.
+        let (cut, _) = REPORT.split_once("failures:").unwrap();
+        assert_eq!(result_of(cut, "m::b"), None);
+        assert!(names(cut, "m::b") && !names(cut, "d"));
     }
 
     #[test]

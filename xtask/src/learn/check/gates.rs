@@ -1,0 +1,110 @@
+//! Whether the tests are still those that came with the course.
+
+use std::fs;
+use std::process::Command;
+
+use course::Gate;
+use sha2::{Digest, Sha256};
+
+use super::places;
+use crate::learn::house::{Floor, House};
+use crate::shell;
+
+/// Files of the gates of a layer that are not as `cargo x start` wrote them, by their path in the
+/// workspace. In the reference workspace every file is as it should be.
+pub fn changed(house: &House, floor: &Floor) -> Vec<String> {
+    let Some(manifest) = &house.learner else { return Vec::new() };
+    let folder = format!("{}/", floor.layer.package);
+    let differs = |file: &String, hash: &String| match fs::read(house.root.join(file)) {
+        Ok(bytes) => {
+            let now: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+            now != *hash
+        }
+        // Gone, or not to be read: not as it was.
+        Err(_) => true,
+    };
+    let of_floor = manifest.gates.iter().filter(|(file, _)| file.starts_with(&folder));
+    of_floor.filter(|(file, hash)| differs(file, hash)).map(|(file, _)| file.clone()).collect()
+}
+
+/// Those among the changed files that may decide about these gates: the files that they are in, and
+/// what tests share.
+pub fn that_matter(changed: &[String], floor: &Floor, gates: &[Gate]) -> Vec<String> {
+    let package = &floor.layer.package;
+    let own: Vec<String> = gates.iter().flat_map(places::candidates).collect();
+    let matters = |file: &&String| {
+        let inside = file.strip_prefix(package.as_str()).and_then(|f| f.strip_prefix('/'));
+        inside.is_some_and(|f| {
+            let shared = f.strip_prefix("tests/").is_some_and(|f| f.contains('/'));
+            shared || own.iter().any(|o| o == f)
+        })
+    };
+    changed.iter().filter(matters).cloned().collect()
+}
+
+/// The command that brings files back as they were at the start.
+pub fn remedy(house: &House, files: &[String]) -> String {
+    let mut first = Command::new("git");
+    first.args(["rev-list", "--max-parents=0", "--abbrev-commit", "HEAD"]);
+    first.current_dir(&house.root);
+    match shell::quiet_output(&mut first) {
+        // Of the first commit, since the change may have been committed.
+        Ok(said) => {
+            let commit = said.lines().last().unwrap_or("HEAD").trim();
+            format!("git restore --source {commit} {}", files.join(" "))
+        }
+        Err(_) => "copy it from where you cloned Strata".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use course::Layer;
+
+    use super::*;
+    use crate::learn::house::Manifest;
+
+    fn house(root: &std::path::Path) -> House {
+        let text = "layer = 'l1'\npackage = 'p'\ntitle = 'T'\n[[exercise]]\nid = 'l1.a'\n\
+            title = 'A'\nchapter = 'c.md'\nminutes = 5\nhints = ['h']\ngates = ['f::t']\n";
+        let layer = Layer::parse(text, std::path::Path::new("exercises.toml")).unwrap();
+        let dir = root.join("p");
+        fs::create_dir_all(dir.join("tests/support")).unwrap();
+        let mut gates = BTreeMap::new();
+        for file in ["p/tests/f.rs", "p/tests/g.rs", "p/tests/support/mod.rs"] {
+            fs::write(root.join(file), file).unwrap();
+            let hash = Sha256::digest(file).iter().map(|b| format!("{b:02x}")).collect();
+            gates.insert(file.to_string(), hash);
+        }
+        let learner = Some(Manifest { version: 1, layers: vec!["l1".into()], gates });
+        let floors = vec![Floor { layer, reference: dir.clone(), dir }];
+        House { root: root.into(), floors, learner }
+    }
+
+    #[test]
+    fn edited_and_missing_files_are_found_and_matter_where_they_are_used() {
+        let root = tempfile::tempdir().unwrap();
+        let house = house(root.path());
+        let floor = &house.floors[0];
+        assert_eq!(changed(&house, floor), Vec::<String>::new());
+        fs::write(root.path().join("p/tests/f.rs"), "edited").unwrap();
+        fs::write(root.path().join("p/tests/support/mod.rs"), "edited").unwrap();
+        fs::remove_file(root.path().join("p/tests/g.rs")).unwrap();
+        let all = changed(&house, floor);
+        assert_eq!(all, ["p/tests/f.rs", "p/tests/g.rs", "p/tests/support/mod.rs"]);
+        let gates = &floor.layer.exercises[0].gates;
+        let these = that_matter(&all, floor, gates);
+        assert_eq!(these, ["p/tests/f.rs", "p/tests/support/mod.rs"], "g is another's gate");
+    }
+
+    #[test]
+    fn in_the_reference_workspace_tests_may_be_edited() {
+        let root = tempfile::tempdir().unwrap();
+        let mut house = house(root.path());
+        fs::write(root.path().join("p/tests/f.rs"), "edited").unwrap();
+        house.learner = None;
+        assert_eq!(changed(&house, &house.floors[0]), Vec::<String>::new());
+    }
+}

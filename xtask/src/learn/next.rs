@@ -1,0 +1,90 @@
+//! `cargo x next`: what to read and where to write. Builds nothing.
+
+use anyhow::Result;
+
+use super::check::{places, report};
+use super::house::{House, Task};
+use super::screen::{Screen, Tone};
+use super::state::State;
+
+/// Run the command.
+pub fn run() -> Result<()> {
+    let house = House::open()?;
+    if house.learner.is_none() {
+        println!(
+            "This is the reference, all of it is written. A workspace to learn in:\n\n    \
+             cargo x start ../my-strata --all"
+        );
+        return Ok(());
+    }
+    match State::load(&house).first_open(&house)? {
+        Some(task) => render(&house, &task)?.print(),
+        None => println!("Everything held when it was last checked. cargo x check looks again."),
+    }
+    Ok(())
+}
+
+fn render(house: &House, task: &Task) -> Result<Screen> {
+    let Task { floor, exercise, number } = task;
+    let mut screen = Screen::default();
+    screen.line(
+        Tone::Strong,
+        format!(
+            "{}, exercise {number} of {}: {}, about {} min",
+            exercise.id,
+            floor.layer.exercises.len(),
+            exercise.title,
+            exercise.minutes
+        ),
+    );
+    report::where_and_what(task, &places::to_write(task)?, &mut screen);
+    if let Some(title) = places::title_of_page(&house.root, &exercise.chapter) {
+        screen.line(Tone::Plain, format!("           {title}"));
+    }
+    screen.blank();
+    for (options, about) in [("", "only this exercise"), (" --watch", "again after every change")] {
+        let command = format!("cargo x check {}{options}", exercise.id);
+        screen.line(Tone::Plain, format!("  {command:<32} {about}"));
+    }
+    Ok(screen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::learn::check::report_fixture;
+
+    #[test]
+    fn what_is_next_is_said_without_building_anything() {
+        let (dir, house) = report_fixture::house();
+        let mut state = State::load(&house);
+        let first = |state: &State| {
+            state.first_open(&house).unwrap().map(|t| t.exercise.id.clone()).unwrap_or_default()
+        };
+        assert_eq!(first(&state), "l1.a");
+        // Written and never checked: still to be looked at.
+        fs::write(dir.path().join("p/src/a.rs"), "fn f() {}\n").unwrap();
+        assert_eq!(first(&state), "l1.a");
+        state.verified("l1.a", true);
+        assert_eq!(first(&state), "l1.b");
+        // What held once and is blank again does not hold.
+        state.verified("l1.b", true);
+        assert_eq!(first(&state), "l1.b");
+        fs::remove_file(dir.path().join("p/src/b.rs")).unwrap();
+        assert_eq!(first(&state), "");
+
+        let text = render(&house, &house.task("l1.b").unwrap()).unwrap().text();
+        let expected = "\
+l1.b, exercise 2 of 2: An idea, about 30 min
+  write    p/src/b.rs
+  read     book/src/c.md
+           A page
+
+  cargo x check l1.b               only this exercise
+  cargo x check l1.b --watch       again after every change
+";
+        assert_eq!(text, expected);
+    }
+}

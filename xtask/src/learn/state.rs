@@ -1,0 +1,274 @@
+//! What is remembered between commands: hints that were shown, what was looked up, what held.
+//!
+//! It lives in `.strata/progress.json` of a learner's workspace. Nothing relies on it: whether an
+//! exercise holds is found out by running its gates. It only saves time and remembers what cannot be
+//! found out, so a file that cannot be used is put aside and a new one begun.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use course::{LEARNER_DIR, edit, sources};
+use serde::{Deserialize, Serialize};
+
+use super::house::{Floor, House, Task};
+
+/// The version of the file that is written and understood.
+const VERSION: u32 = 1;
+
+/// What is remembered of one exercise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// How many of its hints were shown.
+    pub hints: usize,
+    /// Whether the reference's body was shown.
+    pub revealed: bool,
+    /// When all its gates passed for the first time, in seconds since 1970.
+    pub first_green: Option<u64>,
+    /// Whether they passed when they were last run.
+    pub holds: bool,
+}
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    version: u32,
+    exercises: BTreeMap<String, Record>,
+}
+
+/// What is remembered, and where.
+#[derive(Debug)]
+pub struct State {
+    /// `None`: nowhere. In the reference workspace there is nothing to be remembered, and a file
+    /// that cannot be moved aside is not overwritten.
+    path: Option<PathBuf>,
+    exercises: BTreeMap<String, Record>,
+}
+
+impl State {
+    /// What is remembered in this workspace. What is wrong with it is told on stderr.
+    pub fn load(house: &House) -> Self {
+        let nothing = Self { path: None, exercises: BTreeMap::new() };
+        if house.learner.is_none() {
+            return nothing;
+        }
+        let (state, complaint) = Self::read(&house.root.join(LEARNER_DIR).join("progress.json"));
+        if let Some(complaint) = complaint {
+            eprintln!("{complaint}\n");
+        }
+        state
+    }
+
+    fn read(path: &Path) -> (Self, Option<String>) {
+        let fresh = |path| Self { path, exercises: BTreeMap::new() };
+        let problem = match fs::read_to_string(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return (fresh(Some(path.into())), None);
+            }
+            Err(e) => e.to_string(),
+            Ok(text) => match parse(&text) {
+                Ok(exercises) => return (Self { path: Some(path.into()), exercises }, None),
+                Err(problem) => problem,
+            },
+        };
+        let shown = |p: &Path| {
+            format!("{LEARNER_DIR}/{}", p.file_name().unwrap_or_default().to_string_lossy())
+        };
+        let name = shown(path);
+        match put_aside(path) {
+            Ok(aside) => {
+                let complaint = format!(
+                    "{name} cannot be used ({problem}).\nIt is kept as {}, and a new one begins. \
+                     Your code is not affected: `cargo x progress` finds out anew what holds.",
+                    shown(&aside)
+                );
+                (fresh(Some(path.into())), Some(complaint))
+            }
+            Err(e) => {
+                let complaint = format!(
+                    "{name} cannot be used ({problem}) and cannot be moved out of the way ({e:#}). \
+                     It is left alone, and nothing is remembered until you move it."
+                );
+                (fresh(None), Some(complaint))
+            }
+        }
+    }
+
+    /// Whether anything is remembered here at all.
+    pub fn is_kept(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// What is remembered of an exercise.
+    pub fn of(&self, id: &str) -> Record {
+        self.exercises.get(id).cloned().unwrap_or_default()
+    }
+
+    /// Change what is remembered of an exercise.
+    pub fn change(&mut self, id: &str, change: impl FnOnce(&mut Record)) {
+        change(self.exercises.entry(id.into()).or_default());
+    }
+
+    /// Remember that the gates of an exercise passed, or that one did not.
+    pub fn verified(&mut self, id: &str, holds: bool) {
+        self.change(id, |record| {
+            record.holds = holds;
+            if holds {
+                record.first_green = record.first_green.or_else(now);
+            }
+        });
+    }
+
+    /// Write it down, all or nothing.
+    pub fn save(&self) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let file = File { version: VERSION, exercises: self.exercises.clone() };
+        let text = serde_json::to_string_pretty(&file)? + "\n";
+        let draft = path.with_extension(format!("json.new-{}", std::process::id()));
+        let written = fs::File::create(&draft)
+            .and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()))
+            .and_then(|()| fs::rename(&draft, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The first exercise that is still blank, or that did not hold when it was last checked. Reads
+    /// the sources and builds nothing. `None` when everything held.
+    pub fn first_open<'a>(&self, house: &'a House) -> Result<Option<Task<'a>>> {
+        for floor in house.taught() {
+            let blank = Blanks::of(floor)?;
+            let open = |t: &Task| blank.has(t) || !self.of(&t.exercise.id).holds;
+            if let Some(task) = floor.tasks().find(open) {
+                return Ok(Some(task));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The sources of a layer, to see which exercises still have their `todo!`.
+pub struct Blanks {
+    text: String,
+}
+
+impl Blanks {
+    /// Of the crate that is built and tested.
+    pub fn of(floor: &Floor) -> Result<Self> {
+        let mut text = String::new();
+        for path in sources::rust_files(&floor.dir.join("src"))? {
+            // A file that is half written, or not text at the moment, is the compiler's business.
+            text.push_str(&fs::read_to_string(path).unwrap_or_default());
+        }
+        Ok(Self { text })
+    }
+
+    /// Whether the exercise's `todo!` is still somewhere.
+    pub fn has(&self, task: &Task) -> bool {
+        self.text.contains(&format!("todo!(\"{}\")", edit::todo_message(task.exercise)))
+    }
+}
+
+fn parse(text: &str) -> Result<BTreeMap<String, Record>, String> {
+    // The version first: a later one may look different.
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    match value["version"].as_u64() {
+        Some(v) if v == u64::from(VERSION) => {}
+        Some(v) => return Err(format!("it is of version {v}, this tool knows {VERSION}")),
+        None => return Err("it names no version".into()),
+    }
+    let file: File = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    Ok(file.exercises)
+}
+
+/// Rename to the first free one of `progress.json.broken`, `progress.json.broken.2`, ..
+fn put_aside(path: &Path) -> Result<PathBuf> {
+    let broken = format!("{}.broken", path.display());
+    let candidates = (1..).map(|n| match n {
+        1 => PathBuf::from(&broken),
+        n => PathBuf::from(format!("{broken}.{n}")),
+    });
+    let mut free = candidates.filter(|p| fs::symlink_metadata(p).is_err());
+    let aside = free.next().context("no free name")?;
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+fn now() -> Option<u64> {
+    SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("progress.json");
+        (dir, path)
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let (_dir, path) = place();
+        let (mut state, complaint) = State::read(&path);
+        assert_eq!(complaint, None, "no file is no trouble");
+        state.change("l1.a", |r| r.hints = 2);
+        state.verified("l1.b", true);
+        state.save().unwrap();
+        let (mut again, complaint) = State::read(&path);
+        assert_eq!((complaint, again.of("l1.a").hints), (None, 2));
+        let first = again.of("l1.b").first_green;
+        assert!(first.is_some() && again.of("l1.b").holds && !again.of("l1.a").holds);
+        again.verified("l1.b", false);
+        assert_eq!((again.of("l1.b").first_green, again.of("l1.b").holds), (first, false));
+        assert_eq!(again.of("l1.unknown"), Record::default());
+        let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(names, 1, "no draft is left behind");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_kept_and_never_overwritten() {
+        let (_dir, path) = place();
+        let bad =
+            ["{ not json", "[]", "{\"version\": 99}", "{\"version\": 1, \"exercises\": 3}", "\0"];
+        for (n, bad) in bad.iter().enumerate() {
+            fs::write(&path, bad).unwrap();
+            let (state, complaint) = State::read(&path);
+            let complaint = complaint.unwrap();
+            let suffix = if n == 0 { String::new() } else { format!(".{}", n + 1) };
+            let aside = PathBuf::from(format!("{}.broken{suffix}", path.display()));
+            let name = aside.file_name().unwrap().to_string_lossy();
+            assert!(complaint.contains(&*name), "{complaint}");
+            assert_eq!(fs::read_to_string(&aside).unwrap(), *bad);
+            state.save().unwrap();
+            assert_eq!(State::read(&path).1, None, "the new one is fine");
+        }
+        for n in 1..bad.len() {
+            let kept = fs::read_to_string(format!("{}.broken.{}", path.display(), n + 1));
+            assert_eq!(kept.unwrap(), bad[n], "earlier ones are still there");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_said_to_be_newer() {
+        let (_dir, path) = place();
+        fs::write(&path, "{\"version\": 7, \"exercises\": {}}").unwrap();
+        assert!(State::read(&path).1.unwrap().contains("version 7, this tool knows 1"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_file_is_moved_too() {
+        let (_dir, path) = place();
+        fs::create_dir(&path).unwrap();
+        let (state, complaint) = State::read(&path);
+        assert!(complaint.is_some());
+        state.save().unwrap();
+        assert!(path.is_file());
+    }
+}

@@ -193,3 +193,6 @@ pub(crate) fn for_rows(rt: &Runtime, n: usize, len: usize, body: impl Fn(Range<u
     rt.pool().run(chunks, &|chunk, _| body(chunk * n / chunks..(chunk + 1) * n / chunks));
     // end of exercise
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::{CourseError, marks};
+use crate::{CourseError, Layer};
 
 /// A wrong version: where it differs from the reference, and its story.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,13 +43,24 @@ impl Mutant {
         self.exercise.split('.').next().unwrap_or_default()
     }
 
+    /// Its file, relative to the directory of the layer's crate.
+    pub fn file_in(&self, layer: &Layer) -> &str {
+        let below = self.file.strip_prefix(layer.package.as_str());
+        below.and_then(|f| f.strip_prefix('/')).unwrap_or(&self.file)
+    }
+
     /// The mutants of a layer, by number: the TOML files in `mutants/<layer>/` of a workspace.
-    /// A layer without that folder has none.
+    /// A layer without that folder has none. `reference` is the directory of the layer's crate as
+    /// the reference has it: every mutant must fit there.
     ///
     /// # Errors
     /// [`CourseError`] with the file and what to change.
-    pub fn load_all(root: &Path, layer: &str) -> Result<Vec<Self>, CourseError> {
-        let dir = root.join("mutants").join(layer);
+    pub fn load_all(
+        root: &Path,
+        layer: &Layer,
+        reference: &Path,
+    ) -> Result<Vec<Self>, CourseError> {
+        let dir = root.join("mutants").join(&layer.id);
         if !dir.is_dir() {
             return Ok(Vec::new());
         }
@@ -58,7 +69,7 @@ impl Mutant {
         for entry in fs::read_dir(&dir).map_err(unreadable)? {
             let path = entry.map_err(unreadable)?.path();
             if path.extension().is_some_and(|e| e == "toml") {
-                all.push(Self::load(root, layer, &path)?);
+                all.push(Self::load(layer, reference, &path)?);
             }
         }
         all.sort_by_key(|m| m.number);
@@ -71,7 +82,7 @@ impl Mutant {
         Ok(all)
     }
 
-    fn load(root: &Path, layer: &str, path: &Path) -> Result<Self, CourseError> {
+    fn load(layer: &Layer, reference: &Path, path: &Path) -> Result<Self, CourseError> {
         let read = |path: &Path| {
             fs::read_to_string(path)
                 .map_err(|source| CourseError::Read { path: path.into(), source })
@@ -88,13 +99,13 @@ impl Mutant {
         for text in [&mut mutant.original, &mut mutant.mutant] {
             *text = text.trim_matches('\n').into();
         }
-        if !marks::is_id(&mutant.exercise) || mutant.layer() != layer {
-            return Err(bad(format!("`{}` is no exercise of {layer}", mutant.exercise)));
+        if layer.exercise(&mutant.exercise).is_none() {
+            return Err(bad(format!("`{}` is no exercise of {}", mutant.exercise, layer.id)));
         }
         if mutant.choices.len() < 3 || !mutant.choices.contains(&mutant.exercise) {
             return Err(bad("choices: at least three exercises, the right one among them".into()));
         }
-        let times = read(&root.join(&mutant.file))?.matches(&mutant.original).count();
+        let times = read(&reference.join(mutant.file_in(layer)))?.matches(&mutant.original).count();
         if times != 1 {
             return Err(bad(format!(
                 "`original` must occur once in {}, it occurs {times} times",
@@ -115,16 +126,23 @@ impl Mutant {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "title = 'T'\nexercise = 'l1.a'\nfile = 'a.rs'\nstory = 's'\n\
+    const GOOD: &str = "title = 'T'\nexercise = 'l1.a'\nfile = 'p/a.rs'\nstory = 's'\n\
         symptom = 'y'\nchoices = ['l1.a', 'l1.b', 'l1.c']\noriginal = '''\nx + 1\n'''\n\
         mutant = 'x + 2'\n";
+
+    fn layer() -> Layer {
+        let text = "layer = 'l1'\npackage = 'p'\ntitle = 'T'\n[[exercise]]\nid = 'l1.a'\n\
+            title = 'A'\nchapter = 'c.md'\nminutes = 5\nhints = ['h']\ngates = ['f::t']\n";
+        Layer::parse(text, Path::new("exercises.toml")).unwrap()
+    }
 
     fn load(name: &str, text: &str) -> Result<Vec<Mutant>, String> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("mutants/l1")).unwrap();
-        fs::write(dir.path().join("a.rs"), "fn f(x: u8) -> u8 { x + 1 }").unwrap();
+        fs::create_dir_all(dir.path().join("p")).unwrap();
+        fs::write(dir.path().join("p/a.rs"), "fn f(x: u8) -> u8 { x + 1 }").unwrap();
         fs::write(dir.path().join("mutants/l1").join(name), text).unwrap();
-        Mutant::load_all(dir.path(), "l1").map_err(|e| e.to_string())
+        Mutant::load_all(dir.path(), &layer(), &dir.path().join("p")).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -145,7 +163,7 @@ mod tests {
             ("01-t.toml", ("x + 1", "x"), "occurs 2 times"),
             ("01-t.toml", ("= 'l1.a'", "= 'l2.a'"), "`l2.a` is no exercise of l1"),
             ("01-t.toml", ("'l1.a', 'l1.b'", "'l1.d', 'l1.b'"), "choices"),
-            ("01-t.toml", ("a.rs", "b.rs"), "b.rs"),
+            ("01-t.toml", ("p/a.rs", "p/b.rs"), "b.rs"),
             ("01-t.toml", ("title", "titel"), "titel"),
         ] {
             let error = load(name, &GOOD.replace(change.0, change.1)).unwrap_err();
@@ -156,6 +174,6 @@ mod tests {
     #[test]
     fn a_layer_without_the_folder_has_no_mutants() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Mutant::load_all(dir.path(), "l1").unwrap().is_empty());
+        assert!(Mutant::load_all(dir.path(), &layer(), dir.path()).unwrap().is_empty());
     }
 }

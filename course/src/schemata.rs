@@ -51,7 +51,7 @@ pub enum SchemataError {
 /// # Errors
 /// [`SchemataError`].
 pub fn instrument(text: &str, layer: &Layer, mutants: &[&Mutant]) -> Result<String, SchemataError> {
-    let text = with_mutants(text, mutants)?;
+    let text = switch_mutants(text, mutants)?;
     let regions = marks::regions(&text).map_err(|(line, p)| SchemataError::Mark(line, p))?;
     let mut out = String::new();
     for (n, line) in text.lines().enumerate() {
@@ -69,7 +69,11 @@ pub fn instrument(text: &str, layer: &Layer, mutants: &[&Mutant]) -> Result<Stri
     Ok(out)
 }
 
-fn with_mutants(text: &str, mutants: &[&Mutant]) -> Result<String, SchemataError> {
+/// Put a switch around the text of every mutant of this file, and no blanks.
+///
+/// # Errors
+/// [`SchemataError`].
+pub fn switch_mutants(text: &str, mutants: &[&Mutant]) -> Result<String, SchemataError> {
     let mut places: Vec<(usize, &Mutant)> = Vec::new();
     for mutant in mutants {
         let mut found = text.match_indices(&mutant.original);

@@ -29,6 +29,9 @@ pub enum Version {
     Mine,
     /// The one that works
     Reference,
+    /// One that does not: see `cargo x mutant`
+    #[value(skip)]
+    Mutant,
 }
 
 /// Run the command.
@@ -52,10 +55,14 @@ pub fn run(args: &UseArgs) -> Result<()> {
         .with_context(|| path.display().to_string())?;
     let which = match args.version {
         Version::Mine => format!("your {package}"),
-        Version::Reference => format!("the reference of {package}"),
+        _ => format!("the reference of {package}"),
     };
     let already = if before == Some(args.version) { " already" } else { "" };
     println!("The layers above {id} use {which}{already}.");
+    if before == Some(Version::Mutant) {
+        super::mutant::forget(&house.root)?;
+        println!("The mutant they used before is gone.");
+    }
     if args.version == Version::Mine {
         println!("If they run into something you have not written yet, its `todo!` says so.");
     }
@@ -65,17 +72,24 @@ pub fn run(args: &UseArgs) -> Result<()> {
 /// The version that a workspace's `Cargo.toml` links, if it says.
 pub fn linked(cargo_toml: &str, package: &str) -> Option<Version> {
     let line = cargo_toml.lines().find(|l| is_link(l, package))?;
-    Some(if line.contains(LEARNER_DIR) { Version::Reference } else { Version::Mine })
+    let is_in = |folder: &str| line.contains(&format!("\"{LEARNER_DIR}/{folder}/"));
+    Some(match () {
+        () if is_in("reference") => Version::Reference,
+        () if is_in("mutant") => Version::Mutant,
+        () => Version::Mine,
+    })
 }
 
 /// A workspace's `Cargo.toml` with a layer linked to this version.
 pub fn set(cargo_toml: &str, package: &str, version: Version) -> Result<String> {
+    let copy = |kind: &str| {
+        let path = format!("{LEARNER_DIR}/{kind}/{package}");
+        format!("{package} = {{ path = \"{path}\", package = \"{package}-{kind}\" }}")
+    };
     let link = match version {
         Version::Mine => format!("{package} = {{ path = \"{package}\" }}"),
-        Version::Reference => format!(
-            "{package} = {{ path = \"{LEARNER_DIR}/reference/{package}\", package = \"{}\" }}",
-            reference_name(package)
-        ),
+        Version::Reference => copy("reference"),
+        Version::Mutant => copy("mutant"),
     };
     let mut found = 0;
     let lines: Vec<&str> = cargo_toml
@@ -95,22 +109,19 @@ pub fn set(cargo_toml: &str, package: &str, version: Version) -> Result<String> 
     Ok(lines.join("\n") + "\n")
 }
 
-/// What the package of the reference copy is called.
-pub fn reference_name(package: &str) -> String {
-    format!("{package}-reference")
-}
-
-/// Give the crate in `dir` the package name of a copy, and its library the name it had.
-pub fn rename_copy(dir: &Path, package: &str, name: &str) -> Result<()> {
+/// Give the copy of a crate in `dir` a package name of its own: `l1-tensor-reference` for a `kind` of
+/// `reference`. Its library keeps the name it had.
+pub fn rename_copy(dir: &Path, package: &str, kind: &str) -> Result<()> {
     let path = dir.join("Cargo.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let old = format!("name = \"{package}\"");
-    if text.matches(&old).count() != 1 {
-        bail!("{}: expected one line `{old}`", path.display());
+    let is_name = |line: &&str| line.starts_with("name = \"");
+    let name =
+        text.lines().find(is_name).with_context(|| format!("{} has no name", path.display()))?;
+    let mut text = text.replacen(name, &format!("name = \"{package}-{kind}\""), 1);
+    if !text.contains("\n[lib]\n") {
+        text.push_str(&format!("\n[lib]\nname = \"{}\"\n", package.replace('-', "_")));
     }
-    let library = format!("\n[lib]\nname = \"{}\"\n", package.replace('-', "_"));
-    fs::write(&path, text.replace(&old, &format!("name = \"{name}\"")) + &library)
-        .with_context(|| path.display().to_string())
+    fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
 fn is_link(line: &str, package: &str) -> bool {
@@ -137,7 +148,23 @@ l1-tensor-extra = \"1\"
         let reference = set(TOML, "l1-tensor", Version::Reference).unwrap();
         assert_eq!(linked(&reference, "l1-tensor"), Some(Version::Reference));
         assert!(reference.contains("package = \"l1-tensor-reference\""), "{reference}");
-        assert_eq!(set(&reference, "l1-tensor", Version::Mine).unwrap(), TOML);
+        let mutant = set(&reference, "l1-tensor", Version::Mutant).unwrap();
+        assert_eq!(linked(&mutant, "l1-tensor"), Some(Version::Mutant));
+        assert_eq!(set(&mutant, "l1-tensor", Version::Mine).unwrap(), TOML);
+    }
+
+    #[test]
+    fn a_copy_of_a_copy_has_one_name_and_one_library() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("Cargo.toml");
+        fs::write(&path, "[package]\nname = \"l1-tensor\"\n\n[[bench]]\nname = \"pool\"\n")
+            .unwrap();
+        rename_copy(dir.path(), "l1-tensor", "reference").unwrap();
+        rename_copy(dir.path(), "l1-tensor", "mutant").unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let expected = "[package]\nname = \"l1-tensor-mutant\"\n\n[[bench]]\nname = \"pool\"\n\
+                        \n[lib]\nname = \"l1_tensor\"\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! * [`house`] knows the layers of a workspace, and whether it is a learner's.
 //! * [`start`] makes a learner's workspace, [`link`] says which version of a layer others use.
+//! * [`mutant`] is the hunt for mistakes that people make.
 //! * [`proof`] shows that all of this holds.
 //! * [`check`] runs gates and explains the first that fails, again and again under [`watch`];
 //!   [`progress`] and [`next`] say where one stands, [`hint`] and [`reveal`] help,
@@ -13,6 +14,7 @@ mod check;
 mod hint;
 mod house;
 mod link;
+mod mutant;
 mod next;
 mod patience;
 mod programs;
@@ -44,6 +46,8 @@ pub enum LearnCommand {
     Progress,
     /// Say what to read and where to write, without building anything
     Next,
+    /// Hunt a mistake: install a wrong version of a layer, then name it or write a test that catches it
+    Mutant(mutant::MutantArgs),
     /// Prove that the course holds what it promises
     Proof(proof::ProofArgs),
 }
@@ -58,6 +62,7 @@ pub fn run(command: &LearnCommand) -> Result<()> {
         LearnCommand::Reveal(args) => reveal::run(args),
         LearnCommand::Progress => progress::run(),
         LearnCommand::Next => next::run(),
+        LearnCommand::Mutant(args) => mutant::run(args),
         LearnCommand::Proof(args) => proof::run(args),
     }
 }

@@ -120,7 +120,7 @@ fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
         let package = &floor.layer.package;
         let copy = reference_dir(draft, package);
         copy::reference(&draft.join(package), &copy)?;
-        link::rename_copy(&copy, package, &link::reference_name(package))?;
+        link::rename_copy(&copy, package, "reference")?;
         workspace = link::set(&workspace, package, Version::Reference)?;
         take_out(floor, &draft.join(package))?;
         manifest.layers.push(floor.layer.id.clone());
@@ -130,7 +130,10 @@ fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
     fs::write(Manifest::path(draft), serde_json::to_string_pretty(&manifest)? + "\n")?;
     fs::write(draft.join("README.md"), readme(floors))?;
     let mut ignored = fs::read_to_string(draft.join(".gitignore")).unwrap_or_default();
-    ignored.push_str(&format!("/{LEARNER_DIR}/progress.json\n*.proptest-regressions\n"));
+    for of_the_tools in ["progress.json*", "hunts.json", "mutant/"] {
+        ignored.push_str(&format!("/{LEARNER_DIR}/{of_the_tools}\n"));
+    }
+    ignored.push_str("*.proptest-regressions\n");
     fs::write(draft.join(".gitignore"), ignored)?;
     Ok(())
 }

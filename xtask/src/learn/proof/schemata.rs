@@ -3,7 +3,7 @@
 //! One copy of the layers is made with everything behind switches ([`course::schemata`]) and built
 //! once. What remains is running gates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -30,12 +30,16 @@ struct Instrumented<'a> {
 pub fn prove(house: &House) -> Result<()> {
     let start = Instant::now();
     let root = shell::target_dir()?.join("course").join("schemata");
-    copy::refresh(&house.root, &root)?;
     let mut layers = Vec::new();
+    let mut changed = BTreeMap::new();
     for floor in &house.floors {
-        let mutants = Mutant::load_all(&house.root, &floor.layer.id)?;
-        instrument(house, floor, &mutants, &root)?;
+        let mutants = Mutant::load_all(&house.root, &floor.layer, &floor.reference)?;
+        changed.extend(instrument(house, floor, &mutants)?);
         layers.push((floor, mutants));
+    }
+    copy::refresh(&house.root, &root, &changed.keys().cloned().collect())?;
+    for (file, text) in changed {
+        copy::write_if_new(&root.join(file), text.as_bytes())?;
     }
     let mut built = Vec::new();
     for (floor, mutants) in layers {
@@ -50,28 +54,34 @@ pub fn prove(house: &House) -> Result<()> {
     none(&problems)
 }
 
-fn instrument(house: &House, floor: &Floor, mutants: &[Mutant], root: &Path) -> Result<()> {
+/// The files of a layer that differ in the copy, with their text.
+fn instrument(
+    house: &House,
+    floor: &Floor,
+    mutants: &[Mutant],
+) -> Result<BTreeMap<PathBuf, String>> {
     let package = &floor.layer.package;
     for mutant in mutants {
-        if floor.layer.exercise(&mutant.exercise).is_none() {
-            bail!("mutant {}: no exercise {}", mutant.switch(), mutant.exercise);
-        }
         for choice in &mutant.choices {
             house.exercise(choice).with_context(|| format!("mutant {}", mutant.switch()))?;
         }
     }
     let marked = floor.sources()?.files.into_iter().map(|f| format!("{package}/{}", f.path));
     let files: BTreeSet<String> = marked.chain(mutants.iter().map(|m| m.file.clone())).collect();
+    let mut changed = BTreeMap::new();
     for file in files {
-        let text = fs::read_to_string(house.root.join(&file))?;
+        let text = fs::read_to_string(house.root.join(&file)).with_context(|| file.clone())?;
         let here: Vec<&Mutant> = mutants.iter().filter(|m| m.file == file).collect();
         let text =
             schemata::instrument(&text, &floor.layer, &here).map_err(|e| anyhow!("{file}: {e}"))?;
-        copy::write_if_new(&root.join(&file), text.as_bytes())?;
+        changed.insert(PathBuf::from(file), text);
     }
     let lib = PathBuf::from(package).join("src/lib.rs");
-    let text = fs::read_to_string(house.root.join(&lib))?;
-    copy::write_if_new(&root.join(lib), (text + schemata::MODULE).as_bytes())
+    if !changed.contains_key(&lib) {
+        changed.insert(lib.clone(), fs::read_to_string(house.root.join(&lib))?);
+    }
+    changed.entry(lib).or_default().push_str(schemata::MODULE);
+    Ok(changed)
 }
 
 fn build(floor: &Floor, root: &Path) -> Result<Programs> {

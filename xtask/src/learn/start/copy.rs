@@ -1,6 +1,6 @@
 //! Which files a learner's workspace consists of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,12 +30,18 @@ fn source_files(root: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Make `to` what [`workspace`] would make it, touching only what differs, so that a build there has
-/// little to do. Files that are only in `to` stay.
-pub fn refresh(from: &Path, to: &Path) -> Result<()> {
-    for file in source_files(from)? {
-        let path = from.join(&file);
+/// little to do. What is in `to` only is removed, except the files in `keep`, which are left alone.
+pub fn refresh(from: &Path, to: &Path, keep: &BTreeSet<PathBuf>) -> Result<()> {
+    let files: BTreeSet<PathBuf> = source_files(from)?.into_iter().collect();
+    for file in files.difference(keep) {
+        let path = from.join(file);
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
-        write_if_new(&to.join(&file), &bytes)?;
+        write_if_new(&to.join(file), &bytes)?;
+    }
+    for file in walk(to)? {
+        if !files.contains(&file) && !keep.contains(&file) {
+            fs::remove_file(to.join(&file)).with_context(|| file.display().to_string())?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,109 @@
+//! The learner's test for a mutant: it must pass on the reference and fail on the mutant.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use course::Mutant;
+
+use super::{found, install};
+use crate::learn::house::{Floor, House};
+use crate::learn::programs::{NotBuilt, Outcome, Programs};
+
+/// Where the learner writes it, relative to the workspace.
+pub fn file(mutant: &Mutant) -> String {
+    format!("hunts/{}_{:02}.rs", mutant.layer(), mutant.number)
+}
+
+/// Make the file for the test, unless there is one.
+pub fn prepare(root: &Path, floor: &Floor, mutant: &Mutant) -> Result<()> {
+    let path = root.join(file(mutant));
+    if path.exists() {
+        return Ok(());
+    }
+    let (layer, number) = (mutant.layer(), mutant.number);
+    let library = floor.layer.package.replace('-', "_");
+    let text = format!(
+        "//! The hunt for mutant {number} of {layer}: a test that the reference passes and the mutant \
+         fails.\n//!\n//! Run it with `cargo x mutant {layer} {number} --test`. It can use all that is \
+         public in `{library}`,\n//! and what the layer's own tests use.\n\n\
+         #[test]\nfn the_mutant_is_caught() {{\n    // For example: \
+         assert_eq!({library}::ops::some_reference(..), what it must be);\n}}\n"
+    );
+    fs::create_dir_all(root.join("hunts"))?;
+    fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+/// The test program of the copy: it includes the learner's file.
+pub fn program(mutant: &Mutant) -> String {
+    format!("//! The hunt.\n\n#[path = \"../../../../{}\"]\nmod hunt;\n", file(mutant))
+}
+
+/// Run the learner's test on both sides and say what it shows.
+pub fn run(house: &House, floor: &Floor, mutant: &Mutant) -> Result<()> {
+    let dir = install::dir(&house.root, &floor.layer.package);
+    let package = format!("{}-mutant", floor.layer.package);
+    let programs = match Programs::build(&house.root, &package, &dir, &["hunt"])? {
+        Ok(programs) => programs,
+        Err(NotBuilt::Compile(errors)) => {
+            bail!("your test does not compile:\n{}", errors[0].rendered)
+        }
+        Err(NotBuilt::Cargo(said)) => bail!("{said}"),
+    };
+    let reference = programs.run_all("hunt", &[install::OFF])?;
+    let wrong = programs.run_all("hunt", &[])?;
+    match judge(&reference, &wrong) {
+        Verdict::NoTest => bail!("there is no test in {} yet", file(mutant)),
+        Verdict::TooStrict(output) => bail!(
+            "your test fails on the reference, so it demands something that is not so:\n{output}"
+        ),
+        Verdict::Alive => bail!(
+            "your test passes on the reference, and on the mutant as well: mutant {} of {} is alive",
+            mutant.number,
+            mutant.layer()
+        ),
+        Verdict::Caught(test) => {
+            println!("Caught: {test} passes on the reference and fails on the mutant.\n");
+            found(house, mutant)
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    NoTest,
+    TooStrict(String),
+    Alive,
+    Caught(String),
+}
+
+fn judge(reference: &Outcome, mutant: &Outcome) -> Verdict {
+    match (reference.failed.first(), mutant.failed.first()) {
+        _ if reference.passed + reference.failed.len() == 0 => Verdict::NoTest,
+        (Some(failure), _) => Verdict::TooStrict(failure.output.clone()),
+        (None, None) => Verdict::Alive,
+        (None, Some(failure)) => {
+            Verdict::Caught(failure.test.trim_start_matches("hunt::").to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learn::programs::Failure;
+
+    fn outcome(passed: usize, failed: &[&str]) -> Outcome {
+        let failure = |t: &&str| Failure { test: (*t).into(), output: "left is not right".into() };
+        Outcome { passed, failed: failed.iter().map(failure).collect() }
+    }
+
+    #[test]
+    fn a_test_counts_when_only_the_mutant_fails_it() {
+        assert_eq!(judge(&outcome(0, &[]), &outcome(0, &[])), Verdict::NoTest);
+        assert_eq!(judge(&outcome(1, &[]), &outcome(1, &[])), Verdict::Alive);
+        let strict = judge(&outcome(0, &["hunt::t"]), &outcome(0, &["hunt::t"]));
+        assert_eq!(strict, Verdict::TooStrict("left is not right".into()));
+        assert_eq!(judge(&outcome(1, &[]), &outcome(0, &["hunt::t"])), Verdict::Caught("t".into()));
+    }
+}

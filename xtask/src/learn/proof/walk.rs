@@ -92,6 +92,8 @@ impl Learner {
         command.args(args).current_dir(&self.dir).stdin(Stdio::null());
         // The dependencies are those of the reference and need not be built again.
         command.env("CARGO_TARGET_DIR", shell::target_dir()?);
+        // As on a learner's machine: small changes, many builds.
+        command.env("CARGO_INCREMENTAL", "1");
         command.output().context("cannot start cargo")
     }
 

@@ -42,7 +42,7 @@ pub struct PredictArgs {
     /// The floor: l1 or l2
     layer: Option<String>,
     /// Ask question N again (without it: a random one, which says its number)
-    #[arg(long, value_name = "N", value_parser = parse_seed)]
+    #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Ask a question of this kind (see --list)
     #[arg(long, value_name = "NAME")]

@@ -73,8 +73,8 @@ fn draw(draw: &mut Draw) -> Question {
     };
     let fits = can_view(&view.dims, &view.strides, &wanted);
     let text = format!(
-        "A view:\n\n{}\n\nIt has shape {:?} and strides {:?}. Can it be reshaped to {wanted:?}\n\
-         without moving data?",
+        "A view:\n\n{}\n\nIt has shape {:?} and strides {:?}.\n\
+         Can it be reshaped to {wanted:?} without moving data?",
         view.made(),
         view.dims,
         view.strides
@@ -118,13 +118,9 @@ fn merges(view: &View) -> String {
     let mut lines = Vec::new();
     for (d, (n, s)) in view.dims.iter().zip(&view.strides).enumerate().skip(1) {
         let outer = view.strides[d - 1];
-        let gap = if outer == n * s {
-            "no gap, they merge"
-        } else {
-            "they do not merge"
-        };
+        let gap = if outer == n * s { "no gap, they merge" } else { "they do not merge" };
         lines.push(format!(
-            "dimensions {} and {d}: outer {outer}, inner stride * size {s} * {n} = {}: {gap}.",
+            "{} and {d}: outer stride {outer}, inner * size {s} * {n} = {}: {gap}.",
             d - 1,
             n * s
         ));

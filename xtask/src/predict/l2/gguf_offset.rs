@@ -35,9 +35,9 @@ fn draw(draw: &mut Draw) -> Question {
         lines += &format!("{name:<24} F32 [{n}]\n");
     }
     let text = format!(
-        "A GGUF file, alignment 32. Header, metadata and tensor infos take the first {head}\n\
-         bytes. Its tensors, in the order of the file, one right behind the other but\n\
-         for padding:\n\n{lines}\n\
+        "A GGUF file, alignment 32. Header, metadata and tensor infos take the first\n\
+         {head} bytes. Its tensors, in the order of the file, one right behind the other\n\
+         but for padding:\n\n{lines}\n\
          At which byte of the file (counted from 0) does {} begin?",
         names[asked]
     );

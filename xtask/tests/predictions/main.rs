@@ -1,0 +1,149 @@
+//! Questions must not rot: what `cargo x predict` calls right is what the floors do.
+//!
+//! xtask computes its answers without the floors. Here the built command is asked for many
+//! instances of each kind as JSON, and the engine is asked the same through its public functions.
+
+mod l1;
+mod l2;
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Kinds whose answer no public function of a floor gives; their formulas are compared with the
+/// chapters by unit tests and by readers.
+const NOT_CHECKED: [&str; 1] = ["linear-intensity"];
+
+fn predict(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .arg("predict")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn said(args: &[&str]) -> (Option<i32>, String, String) {
+    let out = predict(args);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (out.status.code(), text(out.stdout), text(out.stderr))
+}
+
+/// The first `n` instances of a kind.
+fn questions(layer: &str, kind: &str, n: usize) -> Vec<Value> {
+    let (status, out, err) =
+        said(&[layer, "--kind", kind, "--seed", "0", "--json", &n.to_string()]);
+    assert_eq!(status, Some(0), "{err}");
+    let all: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(all.len(), n);
+    all
+}
+
+/// Ask the engine `n` instances of a kind; `engine` gets the parameters and returns its answer.
+fn agree<T: PartialEq + std::fmt::Debug>(
+    kind: (&str, &str),
+    n: usize,
+    answer: impl Fn(&Value) -> T,
+    engine: impl Fn(&Value) -> T,
+) {
+    for question in questions(kind.0, kind.1, n) {
+        let (expected, got) = (engine(&question["facts"]), answer(&question["answer"]));
+        let seed = &question["seed"];
+        assert_eq!(got, expected, "{} {}, seed {seed}: {}", kind.0, kind.1, question["text"]);
+    }
+}
+
+fn number(v: &Value) -> usize {
+    v.as_u64().unwrap_or_else(|| panic!("{v} is no count")) as usize
+}
+
+fn numbers(v: &Value) -> Vec<usize> {
+    v.as_array().unwrap().iter().map(number).collect()
+}
+
+fn reals(v: &Value) -> Vec<f32> {
+    v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
+}
+
+/// The kinds that `--list` shows: (floor, name).
+fn kinds() -> Vec<(String, String)> {
+    let (_, out, _) = said(&["--list"]);
+    let row = |line: &str| {
+        let mut words = line.split_whitespace().map(String::from);
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    out.lines().map(row).collect()
+}
+
+#[test]
+fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
+    let checked = [include_str!("l1.rs"), include_str!("l2.rs")].concat();
+    for (layer, kind) in kinds() {
+        let here = checked.contains(&format!("(\"{layer}\", \"{kind}\")"));
+        assert_eq!(here, !NOT_CHECKED.contains(&kind.as_str()), "{layer} {kind}");
+    }
+}
+
+#[test]
+fn right_and_wrong_answers_have_exit_status_0_and_1() {
+    for (layer, kind) in kinds() {
+        let question = &questions(&layer, &kind, 8)[7];
+        let plain = |v: &Value| match v {
+            Value::Array(list) => list.iter().map(Value::to_string).collect::<Vec<_>>().join(" "),
+            Value::String(text) => text.clone(),
+            Value::Bool(yes) => if *yes { "yes" } else { "no" }.into(),
+            number => number.to_string(),
+        };
+        let answer = |text: &str| said(&[&layer, "--kind", &kind, "--seed", "7", "--answer", text]);
+        let (status, out, err) = answer(&plain(&question["answer"]));
+        assert_eq!(status, Some(0), "{kind}: {out}{err}");
+        assert!(out.contains("Right."));
+        let Some(mistake) = question["mistakes"].get(0) else { continue };
+        let (status, out, err) = answer(&plain(&mistake["answer"]));
+        assert_eq!(status, Some(1), "{kind}: {out}{err}");
+        let why = mistake["why"].as_str().unwrap();
+        let (first, _) = why.split_at(why.char_indices().nth(20).map_or(why.len(), |(at, _)| at));
+        assert!(out.to_lowercase().contains(&first.to_lowercase()), "{kind}: {why}\n{out}");
+        let chapter = question["chapter"].as_str().unwrap();
+        assert!(out.contains(&format!("More in book/src/{chapter}")), "{out}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_question_and_without_one_it_is_said() {
+    assert_eq!(said(&["l1", "--seed", "12"]), said(&["l1", "--seed", "12"]));
+    let (status, out, _) = said(&["l2"]);
+    assert_eq!(status, Some(0));
+    let seed = out.split("--seed ").nth(1).unwrap().split(')').next().unwrap();
+    assert_eq!(said(&["l2", "--seed", seed]).1, out);
+}
+
+#[test]
+fn without_a_terminal_it_says_how_to_answer() {
+    let (status, out, _) = said(&["l1", "--seed", "12"]);
+    assert_eq!(status, Some(0));
+    assert!(out.ends_with("cargo x predict l1 --seed 12 --answer ...\n"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
+    for (args, wanted) in [
+        (vec!["l9"], "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2"),
+        (vec![], "which floor? cargo x predict l1"),
+        (vec!["l1", "--kind", "nonsense"], "it has bf16-round"),
+        (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
+        (vec!["l1", "--seed", "x"], "a seed is a whole number"),
+        (vec!["l1", "--seed", "-1"], "a seed is a whole number"),
+        (vec!["l1", "--seed", "99999999999999999999"], "a seed is a whole number"),
+        (vec!["l1", "--answer", "3"], "--seed"),
+        (vec!["l1", "--seed", "18446744073709551615", "--json", "2"], "no seeds that large"),
+        (vec!["l1", "--kind", "gqa-head", "--seed", "1", "--answer", "h / 3"], "`h / 3`"),
+        (vec!["l1", "--kind", "gqa-head", "--seed", "1", "--answer", ""], "a number is expected"),
+        (vec!["l1", "--kind", "mask-row", "--seed", "1", "--answer", "3"], "2 whole numbers"),
+    ] {
+        let (status, _, err) = said(&args);
+        assert_eq!(status, Some(2), "{args:?}: {err}");
+        assert!(err.contains(wanted), "{args:?}: {err}");
+        assert!(!err.contains("panicked"), "{args:?}: {err}");
+    }
+}

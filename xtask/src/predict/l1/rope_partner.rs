@@ -15,7 +15,7 @@ pub const KIND: Kind = Kind {
 
 fn draw(draw: &mut Draw) -> Question {
     let d = draw.pick(&[8, 12, 16, 20, 24, 32, 48, 64, 80, 96, 128]);
-    let rotary = if draw.one_in(2) && d % 4 == 0 { d / 2 } else { d };
+    let rotary = if draw.one_in(2) { d / 2 } else { d };
     let element = draw.below(rotary);
 
     let half = rotary / 2;

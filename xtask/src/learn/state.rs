@@ -82,7 +82,7 @@ impl State {
         match put_aside(path) {
             Ok(aside) => {
                 let complaint = format!(
-                    "{name} cannot be used ({problem}).\nIt is kept as {}, and a new one begins. \
+                    "{name} cannot be used ({problem}).\nIt is kept as {}, and a new one begins.\n\
                      Your code is not affected: `cargo x progress` finds out anew what holds.",
                     shown(&aside)
                 );
@@ -115,6 +115,9 @@ impl State {
 
     /// Remember that the gates of an exercise passed, or that one did not.
     pub fn verified(&mut self, id: &str, holds: bool) {
+        if !holds && !self.exercises.contains_key(id) {
+            return;
+        }
         self.change(id, |record| {
             record.holds = holds;
             if holds {

@@ -188,8 +188,12 @@ fn standing(house: &House, state: &State, tasks: &[Task], walk: &Walk) -> Screen
         let tone = if line.contains("  all ") { Tone::Good } else { Tone::Plain };
         screen.line(tone, line);
     }
-    let above_first = complete.len() > 1 && house.learner.is_some();
-    if above_first && let Some(advice) = green::unused_layer(house, tasks, walk) {
+    // Where all is green there is a longer list of what to do.
+    let goes_on = walk.seen.iter().any(|s| s.trouble.is_some()) || !walk.not_built.is_empty();
+    if goes_on
+        && house.learner.is_some()
+        && let Some(advice) = green::unused_layer(house, tasks, walk)
+    {
         screen.line(Tone::Faint, advice);
     }
     screen.blank();

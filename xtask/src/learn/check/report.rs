@@ -1,5 +1,7 @@
 //! The screen about the first exercise that does not hold.
 
+use course::Gate;
+
 use super::failure::Complaint;
 use super::places::{self, Place};
 use super::walk::Trouble;
@@ -95,8 +97,7 @@ pub fn where_and_what(task: &Task, places: &[Place], screen: &mut Screen) {
 /// The test in words, and where it is.
 fn test(report: &Report, screen: &mut Screen) {
     let gate = report.trouble.gate;
-    let name = gate.test.rsplit("::").next().unwrap_or(&gate.test).replace('_', " ");
-    screen.line(Tone::Bad, format!("{INDENT}failed   {name}"));
+    screen.line(Tone::Bad, format!("{INDENT}failed   {}", in_words(gate)));
     let place = places::of_gate(report.task.floor, gate).map(|p| p.to_string());
     let place = place.unwrap_or_else(|| gate.to_string());
     let others = match (report.trouble.failing - 1, report.task.exercise.gates.len() - 1) {
@@ -109,6 +110,16 @@ fn test(report: &Report, screen: &mut Screen) {
     };
     screen.line(Tone::Faint, format!("{INDENT}         {place}{others}"));
     screen.blank();
+}
+
+/// The name of a test as the sentence it is. In an integration test a module is its beginning; the
+/// modules of a unit test only say where it is.
+fn in_words(gate: &Gate) -> String {
+    let name = match gate.target.as_str() {
+        "lib" => gate.test.rsplit("::").next().unwrap_or(&gate.test),
+        _ => &gate.test,
+    };
+    name.replace("::", ", ").replace('_', " ")
 }
 
 /// What was expected and what came.

@@ -124,3 +124,13 @@ fn an_edited_test_is_named_with_its_remedy() {
     assert!(text.contains("p/tests/f.rs was edited: this is the verdict of an edited"), "{text}");
     assert!(text.contains("git restore p/tests/f.rs"), "{text}");
 }
+
+#[test]
+fn a_test_is_named_by_its_sentence() {
+    let words = |gate: &str| in_words(&Gate::try_from(gate.to_string()).unwrap());
+    assert_eq!(words("lib::cpu::lanes::tests::sums_are_equal"), "sums are equal");
+    assert_eq!(
+        words("ops_norm::agrees_with_torch::rms_norm_does"),
+        "agrees with torch, rms norm does"
+    );
+}

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "each test uses its own part")]
 mod support;
 
-use support::{fences, normal, pages, run, snapshots};
+use support::{cargo_test, fences, normal, pages, run, snapshots};
 
 #[test]
 fn every_command_of_the_book_does_what_the_page_shows() {
@@ -118,5 +118,25 @@ fn dots_stand_for_any_number_of_lines() {
         ("...\nc\n...\nb\n...", false),
     ] {
         assert_eq!(fences::shows(&lines(shown), &came), is, "{shown:?}");
+    }
+}
+
+#[test]
+fn commands_that_run_tests_are_understood_or_left_to_cargo() {
+    let parse = cargo_test::TestCommand::parse;
+    let command =
+        parse("STRATA_CPU=portable cargo test -p l1-tensor --lib --test a name -- --nocapture");
+    let command = command.unwrap();
+    assert_eq!(command.environment, [("STRATA_CPU".to_string(), "portable".to_string())]);
+    assert_eq!((command.package.as_str(), command.targets.len()), ("l1-tensor", 2));
+    assert_eq!(command.arguments, ["name", "--nocapture"]);
+    for other in [
+        "cargo test",
+        "cargo x test",
+        "cargo run -p l1-tensor",
+        "cargo test -p l1-tensor --release",
+        "cargo test -p l1-tensor | tail -1",
+    ] {
+        assert_eq!(parse(other), None, "{other}");
     }
 }

@@ -19,9 +19,11 @@ const ROOTS: [&str; 9] = [
     "xtask",
 ];
 
-/// The Rust sources of a workspace member, tests, benches and examples included.
+/// The Rust sources of a workspace member, tests, benches and examples included. In a learner's
+/// workspace also those of the reference: what is not written yet is in no other place.
 fn sources(member: &str) -> String {
-    let files = files_below(&root().join(member), "rs");
+    let reference = root().join(course::LEARNER_DIR).join("reference").join(member);
+    let files = [root().join(member), reference].map(|dir| files_below(&dir, "rs")).concat();
     files.iter().map(|f| fs::read_to_string(f).unwrap()).collect::<Vec<_>>().join("\n")
 }
 

@@ -9,7 +9,8 @@
 //! * `norun`: not at all. A comment on the line above says why: `<!-- not run: it is an editor -->`.
 //!
 //! A `learner` fence may have `<!-- solved: l1.layout l1.lanes -->` above it, or `<!-- solved: before
-//! l1.rope -->`: exercises that have their bodies there.
+//! l1.rope -->`: exercises that have their bodies there. `, with mutant 4 of l1` behind these makes
+//! that mistake in one of them.
 
 /// The kinds of fences that hold commands.
 pub const SHELL: [&str; 2] = ["sh", "console"];

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use course::{LEARNER_DIR, Sources, edit};
+use course::{LEARNER_DIR, Mutant, Sources, edit};
 
+use crate::cargo_test::TestCommand;
 use crate::fences::{Fence, Step, shows};
 use crate::normal;
 use crate::pages::root;
@@ -147,48 +149,61 @@ fn learners_dir() -> PathBuf {
 
 /// Run a command of a page in `dir`.
 fn execute(command: &str, dir: &Path) -> Said {
-    let mine = learners_dir();
-    let mine = mine.to_str().expect("a path in UTF-8");
-    let mut shell = Command::new("sh");
-    // Both streams into one pipe, in the order in which a terminal would show them.
-    shell.arg("-c").arg(format!("exec 2>&1\n{}", command.replace(MINE, mine)));
-    shell.current_dir(dir).stdin(Stdio::null());
-    // What cargo says to this test, and a person at the keyboard to all tests, is not for the
-    // commands. What changes how things are built must stay, or all would be built again.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        let prefixes = [
-            "CARGO_PKG_",
-            "CARGO_MANIFEST_",
-            "CARGO_BIN_",
-            "CARGO_CRATE_",
-            "RUST_",
-            "INSTA_",
-            "PROPTEST_",
-            "STRATA_",
-        ];
-        if name != "STRATA_CACHE" && prefixes.iter().any(|p| name.starts_with(p)) {
-            shell.env_remove(&*name);
-        }
-    }
-    shell.env("CARGO_TARGET_DIR", target_dir()).env("CARGO_TERM_COLOR", "never");
-    // All that is needed is there: it was needed to build this.
-    shell.env("CARGO_NET_OFFLINE", "true");
     eprintln!("$ {command}");
-    let started = std::time::Instant::now();
-    let out = shell.output().unwrap_or_else(|e| panic!("cannot start sh: {e}"));
+    let started = Instant::now();
+    let test = TestCommand::parse(command).filter(|_| dir == root());
+    let (text, status) = match test {
+        Some(test) => test.run(as_if_typed),
+        None => in_a_shell(command, dir),
+    };
     eprintln!("  {:.1} s", started.elapsed().as_secs_f64());
     let (root, target) = (root(), target_dir());
     let shown = |path: &Path| path.to_str().expect("a path in UTF-8").to_string();
     let paths = [
-        (mine.to_string(), MINE),
+        (shown(&learners_dir()), MINE),
         (shown(&target), "target"),
         (format!("{}/", shown(&root)), ""),
         (shown(&root), "."),
     ];
-    let lines = normal::output(&String::from_utf8_lossy(&out.stdout), &paths);
+    let lines = normal::output(&text, &paths);
     let lines = if is_cargo_test(command) { normal::tests(lines) } else { lines };
-    Said { lines, status: out.status.code() }
+    Said { lines, status }
+}
+
+fn in_a_shell(command: &str, dir: &Path) -> (String, Option<i32>) {
+    let mine = learners_dir();
+    let command = command.replace(MINE, mine.to_str().expect("a path in UTF-8"));
+    let mut shell = Command::new("sh");
+    // Both streams into one pipe, in the order in which a terminal would show them.
+    shell.arg("-c").arg(format!("exec 2>&1\n{command}"));
+    shell.current_dir(dir).stdin(Stdio::null());
+    as_if_typed(&mut shell);
+    let out = shell.output().unwrap_or_else(|e| panic!("cannot start sh: {e}"));
+    (String::from_utf8_lossy(&out.stdout).into_owned(), out.status.code())
+}
+
+/// Take from a command what cargo says to this test, and a person at the keyboard to all tests. What
+/// changes how things are built must stay, or all would be built again.
+pub fn as_if_typed(command: &mut Command) {
+    const OURS: [&str; 8] = [
+        "CARGO_PKG_",
+        "CARGO_MANIFEST_",
+        "CARGO_BIN_",
+        "CARGO_CRATE_",
+        "RUST_",
+        "INSTA_",
+        "PROPTEST_",
+        "STRATA_",
+    ];
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name != "STRATA_CACHE" && OURS.iter().any(|p| name.starts_with(p)) {
+            command.env_remove(&*name);
+        }
+    }
+    command.env("CARGO_TARGET_DIR", target_dir()).env("CARGO_TERM_COLOR", "never");
+    // All that is needed is there: it was needed to build this.
+    command.env("CARGO_NET_OFFLINE", "true");
 }
 
 fn is_cargo_test(command: &str) -> bool {
@@ -216,7 +231,11 @@ fn reset(solved: Option<&str>) {
     }
     let Some(solved) = solved else { return };
     let floors = floors();
-    let wanted: Vec<&str> = solved.split_whitespace().collect();
+    let (ids, wrong) = match solved.split_once(", with mutant ") {
+        Some((ids, mutant)) => (ids, Some(mutant)),
+        None => (solved, None),
+    };
+    let wanted: Vec<&str> = ids.split_whitespace().collect();
     let all = || floors.iter().flat_map(|s| s.layer.exercises.iter().map(|e| e.id.as_str()));
     let ids: Vec<&str> = match wanted[..] {
         ["before", id] => all().take_while(|e| *e != id).collect(),
@@ -224,15 +243,34 @@ fn reset(solved: Option<&str>) {
     };
     for id in ids {
         let floor = floors.iter().find(|s| s.layer.exercise(id).is_some());
-        let floor = floor.unwrap_or_else(|| panic!("there is no exercise {id} to solve"));
-        for file in floor.files.iter().filter(|f| f.regions.iter().any(|r| r.id == id)) {
-            let path = dir.join(&floor.layer.package).join(&file.path);
-            let bodies = edit::bodies(&file.text, id).expect("the reference's marks");
-            let text = fs::read_to_string(&path).expect("the learner's file");
-            let text = edit::splice(&text, id, &bodies).expect("the learner's marks");
-            fs::write(&path, text.expect("as many regions as the reference has")).unwrap();
-        }
+        put_back(floor.unwrap_or_else(|| panic!("there is no exercise {id} to solve")), id);
     }
+    if let Some((number, layer)) = wrong.and_then(|w| w.split_once(" of ")) {
+        let floor = floors.iter().find(|s| s.layer.id == layer);
+        make_wrong(floor.unwrap_or_else(|| panic!("there is no layer {layer}")), number);
+    }
+}
+
+/// Put the reference's bodies of an exercise into the learner's files.
+fn put_back(floor: &Sources, id: &str) {
+    for file in floor.files.iter().filter(|f| f.regions.iter().any(|r| r.id == id)) {
+        let path = learners_dir().join(&floor.layer.package).join(&file.path);
+        let bodies = edit::bodies(&file.text, id).expect("the reference's marks");
+        let text = fs::read_to_string(&path).expect("the learner's file");
+        let text = edit::splice(&text, id, &bodies).expect("the learner's marks");
+        fs::write(&path, text.expect("as many regions as the reference has")).unwrap();
+    }
+}
+
+/// Make the mistake of a mutant in the learner's files.
+fn make_wrong(floor: &Sources, number: &str) {
+    let crate_dir = root().join(&floor.layer.package);
+    let all = Mutant::load_all(&root(), &floor.layer, &crate_dir).unwrap_or_else(|e| panic!("{e}"));
+    let mutant = all.iter().find(|m| m.number.to_string() == number);
+    let mutant = mutant.unwrap_or_else(|| panic!("{} has no mutant {number}", floor.layer.id));
+    let path = learners_dir().join(&mutant.file);
+    let text = fs::read_to_string(&path).expect("the learner's file");
+    fs::write(&path, mutant.apply(&text).expect("a body to make the mistake in")).unwrap();
 }
 
 /// The layers of the reference, the lowest first.

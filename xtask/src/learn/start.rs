@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use course::{LEARNER_DIR, edit};
+use sha2::{Digest, Sha256};
 
 use super::house::{Floor, House, Manifest, reference_dir};
 use super::link::{self, Version};
@@ -126,7 +127,8 @@ fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
         manifest.layers.push(floor.layer.id.clone());
         copy::hash_gates(draft, &draft.join(package), &mut manifest.gates)?;
     }
-    fs::write(&cargo_toml, quiet_about_unused(&workspace)?)?;
+    let workspace = copy::set_apart(&quiet_about_unused(&workspace)?, &mark_of(draft))?;
+    fs::write(&cargo_toml, workspace)?;
     fs::write(Manifest::path(draft), serde_json::to_string_pretty(&manifest)? + "\n")?;
     fs::write(draft.join("README.md"), readme(floors))?;
     let mut ignored = fs::read_to_string(draft.join(".gitignore")).unwrap_or_default();
@@ -148,6 +150,15 @@ fn take_out(floor: &Floor, dir: &Path) -> Result<()> {
         fs::write(dir.join(&file.path), blanked)?;
     }
     Ok(())
+}
+
+/// A mark that no other copy has: from the place, which holds the number of this process, and the time.
+fn mark_of(draft: &Path) -> String {
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let digest = Sha256::digest(format!("{} {}", draft.display(), now.as_nanos()));
+    let hex: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
+    format!("learner.{hex}")
 }
 
 /// While half of the code is missing, most of what it would use is unused; the compiler should not

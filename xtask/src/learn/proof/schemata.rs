@@ -37,6 +37,8 @@ pub fn prove(house: &House) -> Result<()> {
         changed.extend(instrument(house, floor, &mutants)?);
         layers.push((floor, mutants));
     }
+    let cargo_toml = fs::read_to_string(house.root.join("Cargo.toml"))?;
+    changed.insert("Cargo.toml".into(), copy::set_apart(&cargo_toml, "schemata")?);
     copy::refresh(&house.root, &root, &changed.keys().cloned().collect())?;
     for (file, text) in changed {
         copy::write_if_new(&root.join(file), text.as_bytes())?;

@@ -57,6 +57,21 @@ pub fn write_if_new(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
+/// A workspace's `Cargo.toml` with something added to the version of its crates.
+///
+/// Cargo tells builds of path dependencies apart by name, version and place *within* the workspace.
+/// Two copies of a workspace that share a target directory (a setting some people have for all their
+/// work) would take each other's test programs for their own, so every copy needs a version of its own.
+pub fn set_apart(cargo_toml: &str, mark: &str) -> Result<String> {
+    let version = cargo_toml
+        .lines()
+        .find_map(|l| l.strip_prefix("version = \"")?.strip_suffix('"'))
+        .context("Cargo.toml has no line `version = ..` under [workspace.package]")?;
+    let (line, marked) =
+        (format!("version = \"{version}\""), format!("version = \"{version}+{mark}\""));
+    Ok(cargo_toml.replacen(&line, &marked, 1))
+}
+
 /// Copy what other crates need of a crate: its library, not its tests.
 pub fn reference(from: &Path, to: &Path) -> Result<()> {
     for file in walk(from)? {
@@ -128,4 +143,37 @@ fn copy_file(from: &Path, to: &Path) -> Result<()> {
     }
     fs::copy(from, to).with_context(|| format!("{} -> {}", from.display(), to.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_a_version_of_its_own() {
+        let toml = "[workspace.package]\nversion = \"0.1.0\"\nedition = \"2024\"\n";
+        let expected = "[workspace.package]\nversion = \"0.1.0+mine\"\nedition = \"2024\"\n";
+        assert_eq!(set_apart(toml, "mine").unwrap(), expected);
+        assert!(set_apart("[workspace]\n", "mine").is_err());
+    }
+
+    #[test]
+    fn refreshing_touches_what_differs_and_removes_what_is_gone() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let keep = BTreeSet::from([PathBuf::from("kept.rs")]);
+        for (file, text) in [("same.rs", "1"), ("new.rs", "2"), ("kept.rs", "3")] {
+            fs::write(from.path().join(file), text).unwrap();
+        }
+        for (file, text) in [("same.rs", "1"), ("gone.rs", "4"), ("kept.rs", "5")] {
+            fs::write(to.path().join(file), text).unwrap();
+        }
+        let before = fs::metadata(to.path().join("same.rs")).unwrap().modified().unwrap();
+        refresh(from.path(), to.path(), &keep).unwrap();
+        let read = |file: &str| fs::read_to_string(to.path().join(file)).ok();
+        assert_eq!(read("new.rs").as_deref(), Some("2"));
+        assert_eq!(read("kept.rs").as_deref(), Some("5"));
+        assert_eq!(read("gone.rs"), None);
+        let after = fs::metadata(to.path().join("same.rs")).unwrap().modified().unwrap();
+        assert_eq!(before, after);
+    }
 }

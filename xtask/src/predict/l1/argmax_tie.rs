@@ -10,7 +10,7 @@ use crate::predict::show::commas;
 pub const KIND: Kind = Kind {
     name: "argmax-tie",
     about: "the index greedy decoding takes",
-    chapter: "l1-tensors/ops.md",
+    chapter: "l1-tensors/softmax.md",
     draw,
 };
 

@@ -10,7 +10,7 @@ use crate::predict::show::significant;
 pub const KIND: Kind = Kind {
     name: "rope-angle",
     about: "by how much a pair turns at a position",
-    chapter: "l1-tensors/ops.md",
+    chapter: "l1-tensors/rope.md",
     draw,
 };
 

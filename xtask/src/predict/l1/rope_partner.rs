@@ -9,7 +9,7 @@ use crate::predict::kind::{Kind, Question};
 pub const KIND: Kind = Kind {
     name: "rope-partner",
     about: "which element another one turns with",
-    chapter: "l1-tensors/ops.md",
+    chapter: "l1-tensors/rope.md",
     draw,
 };
 

@@ -10,7 +10,7 @@ use crate::predict::show::{commas, separated};
 pub const KIND: Kind = Kind {
     name: "softmax-mask",
     about: "a weight of a row with masked scores",
-    chapter: "l1-tensors/ops.md",
+    chapter: "l1-tensors/softmax.md",
     draw,
 };
 

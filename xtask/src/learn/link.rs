@@ -110,7 +110,7 @@ pub fn set(cargo_toml: &str, package: &str, version: Version) -> Result<String> 
 }
 
 /// Give the copy of a crate in `dir` a package name of its own: `l1-tensor-reference` for a `kind` of
-/// `reference`. Its library keeps the name it had.
+/// `reference`. Its library keeps the name it had, and has no tests: those are of the crate itself.
 pub fn rename_copy(dir: &Path, package: &str, kind: &str) -> Result<()> {
     let path = dir.join("Cargo.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -119,7 +119,10 @@ pub fn rename_copy(dir: &Path, package: &str, kind: &str) -> Result<()> {
         text.lines().find(is_name).with_context(|| format!("{} has no name", path.display()))?;
     let mut text = text.replacen(name, &format!("name = \"{package}-{kind}\""), 1);
     if !text.contains("\n[lib]\n") {
-        text.push_str(&format!("\n[lib]\nname = \"{}\"\n", package.replace('-', "_")));
+        let library = package.replace('-', "_");
+        text.push_str(&format!(
+            "\n[lib]\nname = \"{library}\"\ntest = false\nbench = false\ndoctest = false\n"
+        ));
     }
     fs::write(&path, text).with_context(|| path.display().to_string())
 }
@@ -163,7 +166,7 @@ l1-tensor-extra = \"1\"
         rename_copy(dir.path(), "l1-tensor", "mutant").unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let expected = "[package]\nname = \"l1-tensor-mutant\"\n\n[[bench]]\nname = \"pool\"\n\
-                        \n[lib]\nname = \"l1_tensor\"\n";
+                        \n[lib]\nname = \"l1_tensor\"\ntest = false\nbench = false\ndoctest = false\n";
         assert_eq!(text, expected);
     }
 

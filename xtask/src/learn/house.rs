@@ -147,8 +147,8 @@ impl House {
             edit_distance(known_name, name)
         });
         bail!(
-            "there is no exercise `{id}`{}; `cargo x progress` lists them all",
-            near.map(|n| format!("; did you mean {n}?")).unwrap_or_default()
+            "there is no exercise `{id}`;{} `cargo x progress` lists them all",
+            near.map(|n| format!(" did you mean {n}?")).unwrap_or_default()
         )
     }
 }

@@ -252,9 +252,9 @@ mod tests {
             state.save().unwrap();
             assert_eq!(State::read(&path).1, None, "the new one is fine");
         }
-        for n in 1..bad.len() {
+        for (n, bad) in bad.iter().enumerate().skip(1) {
             let kept = fs::read_to_string(format!("{}.broken.{}", path.display(), n + 1));
-            assert_eq!(kept.unwrap(), bad[n], "earlier ones are still there");
+            assert_eq!(kept.unwrap(), *bad, "earlier ones are still there");
         }
     }
 

@@ -15,7 +15,7 @@ pub fn around_difference(one: &str, other: &str) -> (String, String) {
         return (one.iter().collect(), other.iter().collect());
     }
     let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    let from = if same <= BEFORE { 0 } else { same - BEFORE };
+    let from = same.saturating_sub(BEFORE);
     (window(&one, from), window(&other, from))
 }
 

@@ -304,7 +304,8 @@ fn the_low_rank_side_term_is_two_matmuls_and_a_scaled_addition() {
         let side = LowRank {
             a: weight(&rt, &a, r, k, RowOrder::Plain),
             b: weight(&rt, &b, n, r, RowOrder::Plain),
-            scale: 0.25,
+            // No power of two: the product is rounded, and then the sum.
+            scale: 0.3,
         };
         for dtype in DTYPES {
             let mut down = expected(&x, &a, None, (t, k, r), dtype);
@@ -312,7 +313,7 @@ fn the_low_rank_side_term_is_two_matmuls_and_a_scaled_addition() {
                 down = rounded(&down);
             }
             let up = expected(&down, &b, None, (t, r, n), dtype);
-            let want: Vec<f32> = old.iter().zip(&up).map(|(o, y)| o + 0.25 * y).collect();
+            let want: Vec<f32> = old.iter().zip(&up).map(|(o, y)| o + 0.3 * y).collect();
             let mut scratch = zeros(t, r, dtype);
             let mut out = Tensor::from_slice(&old, &[t, n]).unwrap();
             let input = activations(&x, t, k, dtype);

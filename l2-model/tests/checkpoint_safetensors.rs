@@ -188,6 +188,12 @@ fn tensors_must_tile_the_data_and_fit_their_shapes() {
         let error = file_error(&safetensors(&header, &[]));
         assert!(matches!(error, SafetensorsError::Size { .. }), "{error:?}");
     }
+    // Both lengths are impossible, of the place and of the shape; that does not make them equal.
+    let backwards = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[9223372036854775808,9223372036854775808],"data_offsets":[8,0]}}"#;
+    for data in [0, 8] {
+        let error = file_error(&safetensors(backwards, &vec![0; data]));
+        assert!(matches!(error, SafetensorsError::Size { .. }), "{error:?}");
+    }
     let twice = r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
     let error = file_error(&safetensors(twice, &[0; 8]));
     assert_eq!(error, SafetensorsError::DuplicateTensor { name: "t".into() });

@@ -136,7 +136,9 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
         if begin != previous {
             return Err(SafetensorsError::Offsets { name: name.to_string(), begin, previous });
         }
-        if end.checked_sub(begin) != tensor.bytes() {
+        // Asked apart: an end before the begin and a size that overflows would be equal, None to None.
+        let size = tensor.bytes();
+        if size.is_none() || end.checked_sub(begin) != size {
             return Err(SafetensorsError::Size {
                 name: name.to_string(),
                 shape: tensor.shape.0.to_vec(),

@@ -109,6 +109,28 @@ fn token_bytes_are_the_raw_bytes_of_one_token() {
     }
 }
 
+#[test]
+fn a_byte_token_is_spelled_with_two_hexadecimal_digits() {
+    for (spelling, bytes) in [
+        ("<0xe2>", &[0xE2][..]),
+        ("<0x+F>", b"<0x+F>"),
+        ("<0x-1>", b"<0x-1>"),
+        ("<0xF>", b"<0xF>"),
+        ("<0x00F>", b"<0x00F>"),
+        ("<0xFG>", b"<0xFG>"),
+    ] {
+        let file = GgufFile::open(&fixture("tokenizers/llama.gguf")).unwrap();
+        let mut vocab = GgufVocab::from_metadata(&file).unwrap();
+        vocab.tokens.push(spelling.into());
+        vocab.token_types.push(1);
+        vocab.scores.as_mut().unwrap().push(0.0);
+        let id = vocab.tokens.len() as u32 - 1;
+        let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
+        let got = tokenizer.token_bytes(id).unwrap();
+        assert_eq!(got, bytes, "bytes of the piece {spelling}");
+    }
+}
+
 /// Every character of two bytes: all 128 bytes that are not ASCII occur, those of GPT-2's alphabet
 /// that do not print (0xAD among them) too.
 #[test]

@@ -223,7 +223,9 @@ impl Pieces {
 fn fallback_byte(text: &str) -> Option<u8> {
     // exercise l2.pieces
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
+    // Asked for digits, since `from_str_radix` would read a sign too: `+F`.
+    let digits = hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    digits.then(|| u8::from_str_radix(hex, 16).ok()).flatten()
     // end of exercise
 }
 

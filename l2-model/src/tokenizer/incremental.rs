@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use super::error::Result;
+use super::held::Held;
 use super::pieces::{Joining, Piece, Pieces};
 
 const REPLACEMENT: char = '\u{FFFD}';
@@ -25,12 +26,11 @@ pub struct Detokenizer {
     pieces: Arc<Pieces>,
     skip_special: bool,
     /// Bytes taken in and not yet given out.
-    held: Vec<u8>,
+    held: Held,
     /// Text of the current push; its allocation is reused.
     text: String,
     /// How many leading characters may still be dropped.
     to_strip: usize,
-    work: u64,
 }
 
 impl Detokenizer {
@@ -39,7 +39,7 @@ impl Detokenizer {
             Joining::Pieces { strip: Some((_, count)), .. } => count,
             _ => 0,
         };
-        Self { pieces, skip_special, held: Vec::new(), text: String::new(), to_strip, work: 0 }
+        Self { pieces, skip_special, held: Held::default(), text: String::new(), to_strip }
     }
 
     /// Takes the next token and returns the text that is now certain: often one word, empty while a character is
@@ -62,15 +62,16 @@ impl Detokenizer {
         self.text
     }
 
-    /// Bytes examined so far: the measure of the work done, for the test that it is linear.
+    /// Held bytes that were looked at or moved so far, each time they were: the measure of the work done, for the
+    /// test that it is linear. Counted where the bytes are kept.
     pub fn work(&self) -> u64 {
-        self.work
+        self.held.touched()
     }
 
     /// Appends to `self.text` instead of replacing it; shared with the full decode.
     pub(super) fn take(&mut self, id: u32) -> Result<()> {
         // The table is shared and immutable; cloning the Arc would be an atomic per token, so borrow fields apart.
-        let Self { pieces, held, text, to_strip, work, .. } = self;
+        let Self { pieces, held, text, to_strip, .. } = self;
         let piece = pieces.get(id)?;
         if self.skip_special && pieces.is_special(id) {
             return Ok(());
@@ -78,17 +79,12 @@ impl Detokenizer {
         // exercise l2.detokenizer
         match (pieces.joining(), piece) {
             (Joining::ByteLevel, Piece::Bytes(bytes)) => {
-                held.extend_from_slice(bytes);
-                *work += held.len() as u64;
+                held.extend(bytes);
                 lossy_prefix(held, text);
             }
-            (_, Piece::Fallback(byte)) => {
-                held.push(byte);
-                *work += 1;
-            }
+            (_, Piece::Fallback(byte)) => held.push(byte),
             (Joining::Pieces { strip, .. }, Piece::Bytes(bytes)) => {
                 let start = text.len();
-                *work += (held.len() + bytes.len()) as u64;
                 end_of_run(held, text);
                 // Piece text comes from a String, so this never replaces anything.
                 text.push_str(&String::from_utf8_lossy(bytes));
@@ -101,9 +97,8 @@ impl Detokenizer {
 
     /// Flushes into `self.text`.
     pub(super) fn end(&mut self) {
-        let Self { pieces, held, text, to_strip, work, .. } = self;
+        let Self { pieces, held, text, to_strip, .. } = self;
         // exercise l2.detokenizer
-        *work += held.len() as u64;
         match *pieces.joining() {
             Joining::ByteLevel => {
                 // Only the head of a sequence is ever left, and a truncated sequence is one U+FFFD.
@@ -130,42 +125,41 @@ impl Detokenizer {
 /// Moves all of `held` that can no longer change into `text`, invalid sequences as U+FFFD by the "maximal subpart"
 /// rule of the Unicode standard (section 3.9), which `String::from_utf8_lossy` follows too. What stays behind is at
 /// most three bytes: a sequence that the next token may complete.
-fn lossy_prefix(held: &mut Vec<u8>, text: &mut String) {
+fn lossy_prefix(held: &mut Held, text: &mut String) {
     // exercise l2.detokenizer
+    let bytes = held.look();
     let mut at = 0;
-    loop {
-        match std::str::from_utf8(&held[at..]) {
+    let done = loop {
+        match std::str::from_utf8(&bytes[at..]) {
             Ok(valid) => {
                 text.push_str(valid);
-                held.clear();
-                return;
+                break bytes.len();
             }
             Err(error) => {
                 let good = at + error.valid_up_to();
                 // Valid by the error's own word; the lossy conversion only borrows.
-                text.push_str(&String::from_utf8_lossy(&held[at..good]));
+                text.push_str(&String::from_utf8_lossy(&bytes[at..good]));
                 match error.error_len() {
                     Some(bad) => {
                         text.push(REPLACEMENT);
                         at = good + bad;
                     }
-                    None => {
-                        held.drain(..good);
-                        return;
-                    }
+                    None => break good,
                 }
             }
         }
-    }
+    };
+    held.drop_first(done);
     // end of exercise
 }
 
 /// A finished run of byte tokens: its text if all of it is UTF-8, else one U+FFFD for each byte.
-fn end_of_run(held: &mut Vec<u8>, text: &mut String) {
+fn end_of_run(held: &mut Held, text: &mut String) {
     // exercise l2.detokenizer
-    match std::str::from_utf8(held) {
+    let run = held.look();
+    match std::str::from_utf8(run) {
         Ok(valid) => text.push_str(valid),
-        Err(_) => text.extend(std::iter::repeat_n(REPLACEMENT, held.len())),
+        Err(_) => text.extend(std::iter::repeat_n(REPLACEMENT, run.len())),
     }
     held.clear();
     // end of exercise

@@ -9,6 +9,7 @@
 
 mod error;
 mod from_gguf;
+mod held;
 mod hf_dir;
 mod incremental;
 mod json;

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "each test uses its own part")]
 mod support;
 
-use support::{cargo_test, fences, normal, pages, run, snapshots};
+use support::{built, fences, normal, pages, run, snapshots};
 
 #[test]
 fn every_command_of_the_book_does_what_the_page_shows() {
@@ -56,6 +56,8 @@ fn what_changes_from_run_to_run_is_not_compared() {
         ("rms_norm on avx512bf16, x [3, 64]", "rms_norm on <isa>, x [3, 64]"),
         ("avx512bf16, 2 threads of f32", "<isa>, <n> threads of f32"),
         ("at l1-tensor/src/ops/rope.rs:41:9:", "at l1-tensor/src/ops/rope.rs:<line>:"),
+        ("write a/src/b.rs:9, 83, 100", "write a/src/b.rs:<line>"),
+        ("a/src/b.rs:9; 2 of the 6 others", "a/src/b.rs:<line>; 2 of the 6 others"),
         ("thread 'a::b' (8123) panicked at x.rs:7:1:", "thread 'a::b' panicked at x.rs:<line>:"),
         ("src/lib.rs - f (line 12) ... ok", "src/lib.rs - f (line <n>) ... ok"),
         ("about 30 minutes, 64 sizes, bf16, q4_1", "about 30 minutes, 64 sizes, bf16, q4_1"),
@@ -122,18 +124,22 @@ fn dots_stand_for_any_number_of_lines() {
 }
 
 #[test]
-fn commands_that_run_tests_are_understood_or_left_to_cargo() {
-    let parse = cargo_test::TestCommand::parse;
-    let command =
-        parse("STRATA_CPU=portable cargo test -p l1-tensor --lib --test a name -- --nocapture");
-    let command = command.unwrap();
-    assert_eq!(command.environment, [("STRATA_CPU".to_string(), "portable".to_string())]);
-    assert_eq!((command.package.as_str(), command.targets.len()), ("l1-tensor", 2));
+fn commands_whose_programs_are_built_are_understood_and_others_left_to_cargo() {
+    let parse = built::Built::parse;
+    let command = "STRATA_CPU=avx2 cargo test -p l1-tensor --lib --test a name -- --nocapture";
+    let command = parse(command).unwrap();
+    assert_eq!(command.environment, [("STRATA_CPU".to_string(), "avx2".to_string())]);
+    assert_eq!(command.package, "l1-tensor");
+    assert_eq!(command.targets, built::Targets::Tests(vec!["lib".into(), "a".into()]));
     assert_eq!(command.arguments, ["name", "--nocapture"]);
+    let command = parse("cargo run -q -- compare --model a/b").unwrap();
+    assert_eq!((command.package.as_str(), command.arguments.len()), ("l6-ensemble", 3));
+    let command = parse("cargo run -p l1-tensor --example ops").unwrap();
+    assert_eq!(command.targets, built::Targets::Example("ops".into()));
     for other in [
         "cargo test",
         "cargo x test",
-        "cargo run -p l1-tensor",
+        "cargo run --release -- chat",
         "cargo test -p l1-tensor --release",
         "cargo test -p l1-tensor | tail -1",
     ] {

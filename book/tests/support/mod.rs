@@ -1,6 +1,6 @@
 //! What the tests of the book share.
 
-pub mod cargo_test;
+pub mod built;
 pub mod fences;
 pub mod normal;
 pub mod pages;

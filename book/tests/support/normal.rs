@@ -93,11 +93,15 @@ fn number<'a>(text: &str, before: &str) -> (usize, &'a str) {
     } else if of(&["thread", "threads"]).is_some() {
         (digits, "<n>")
     } else if before.ends_with(".rs:") {
-        // `file.rs:12:5`, or without the column.
-        let column = after
-            .strip_prefix(':')
-            .map_or(0, |c| c.find(|c: char| !c.is_ascii_digit()).unwrap_or(c.len()));
-        (digits + if column > 0 { column + 1 } else { 0 }, "<line>")
+        // `file.rs:12:5`, `file.rs:12`, `file.rs:12, 40, 71`.
+        let digits_of = |t: &str| t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
+        let mut end = digits_of(text);
+        while let Some(more) = text[end..].strip_prefix(':').or(text[end..].strip_prefix(", "))
+            && digits_of(more) > 0
+        {
+            end = text.len() - more.len() + digits_of(more);
+        }
+        (end, "<line>")
     } else if before.ends_with("(line ") {
         (digits, "<n>")
     } else {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use course::{LEARNER_DIR, Mutant, Sources, edit};
 
-use crate::cargo_test::TestCommand;
+use crate::built::Built;
 use crate::fences::{Fence, Step, shows};
 use crate::normal;
 use crate::pages::root;
@@ -151,9 +151,9 @@ fn learners_dir() -> PathBuf {
 fn execute(command: &str, dir: &Path) -> Said {
     eprintln!("$ {command}");
     let started = Instant::now();
-    let test = TestCommand::parse(command).filter(|_| dir == root());
-    let (text, status) = match test {
-        Some(test) => test.run(as_if_typed),
+    let built = Built::parse(command).filter(|_| dir == root());
+    let (text, status) = match built {
+        Some(built) => built.run(as_if_typed),
         None => in_a_shell(command, dir),
     };
     eprintln!("  {:.1} s", started.elapsed().as_secs_f64());

@@ -9,7 +9,7 @@ use crate::predict::kind::{Kind, Question};
 pub const KIND: Kind = Kind {
     name: "gguf-offset",
     about: "where in a GGUF file a tensor begins",
-    chapter: "l2-model/checkpoints.md",
+    chapter: "l2-model/gguf.md",
     draw,
 };
 

@@ -1,6 +1,7 @@
 //! A workspace as the course sees it: its layers, and whether it is the reference or a learner's.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,16 @@ pub struct Task<'a> {
     pub exercise: &'a Exercise,
     /// Which one of its layer it is, from 1.
     pub number: usize,
+}
+
+/// `l1.rms_norm, exercise 5 of 14: Root mean square norm, about 30 min`.
+impl fmt::Display for Task<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { floor, exercise, number } = self;
+        let of = floor.layer.exercises.len();
+        let (id, title, minutes) = (&exercise.id, &exercise.title, exercise.minutes);
+        write!(f, "{id}, exercise {number} of {of}: {title}, about {minutes} min")
+    }
 }
 
 /// `.strata/course.json`: what `cargo x start` made.

@@ -25,18 +25,9 @@ pub fn run() -> Result<()> {
 }
 
 fn render(house: &House, task: &Task) -> Result<Screen> {
-    let Task { floor, exercise, number } = task;
+    let exercise = task.exercise;
     let mut screen = Screen::default();
-    screen.line(
-        Tone::Strong,
-        format!(
-            "{}, exercise {number} of {}: {}, about {} min",
-            exercise.id,
-            floor.layer.exercises.len(),
-            exercise.title,
-            exercise.minutes
-        ),
-    );
+    screen.line(Tone::Strong, task.to_string());
     report::where_and_what(task, &places::to_write(task)?, &mut screen);
     if let Some(title) = places::title_of_page(&house.root, &exercise.chapter) {
         screen.line(Tone::Plain, format!("           {title}"));

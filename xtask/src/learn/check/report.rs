@@ -56,17 +56,7 @@ pub fn render(report: &Report, above: Screen) -> Screen {
 
 /// `l1.rms_norm, exercise 5 of 13: Root mean square norm, about 30 min`, and where.
 fn heading(report: &Report, screen: &mut Screen) {
-    let Task { floor, exercise, number } = &report.task;
-    screen.line(
-        Tone::Strong,
-        format!(
-            "{}, exercise {number} of {}: {}, about {} min",
-            exercise.id,
-            floor.layer.exercises.len(),
-            exercise.title,
-            exercise.minutes
-        ),
-    );
+    screen.line(Tone::Strong, report.task.to_string());
     where_and_what(&report.task, &report.places, screen);
     if let Some((files, remedy)) = &report.edited {
         let more = match files.len() {

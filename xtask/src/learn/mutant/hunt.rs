@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use course::Mutant;
@@ -9,6 +10,9 @@ use course::Mutant;
 use super::{found, install};
 use crate::learn::house::{Floor, House};
 use crate::learn::programs::{NotBuilt, Outcome, Programs};
+
+/// How long the learner's tests may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the learner writes it, relative to the workspace.
 pub fn file(mutant: &Mutant) -> String {
@@ -50,8 +54,8 @@ pub fn run(house: &House, floor: &Floor, mutant: &Mutant) -> Result<()> {
         }
         Err(NotBuilt::Cargo(said)) => bail!("{said}"),
     };
-    let reference = programs.run_all("hunt", &[install::OFF])?;
-    let wrong = programs.run_all("hunt", &[])?;
+    let reference = programs.run_all("hunt", &[install::OFF], PATIENCE)?;
+    let wrong = programs.run_all("hunt", &[], PATIENCE)?;
     match judge(&reference, &wrong) {
         Verdict::NoTest => bail!("there is no test in {} yet", file(mutant)),
         Verdict::TooStrict(output) => bail!(
@@ -91,7 +95,7 @@ fn judge(reference: &Outcome, mutant: &Outcome) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::programs::Failure;
+    use crate::learn::programs::report::Failure;
 
     fn outcome(passed: usize, failed: &[&str]) -> Outcome {
         let failure = |t: &&str| Failure { test: (*t).into(), output: "left is not right".into() };

@@ -8,16 +8,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use course::{Exercise, Gate, Mutant, edit, schemata};
 
 use super::{none, seconds};
 use crate::learn::house::{Floor, House};
-use crate::learn::programs::{NotBuilt, Outcome, Programs};
+use crate::learn::programs::{NotBuilt, Programs, Verdict};
 use crate::learn::start::copy;
 use crate::shell;
+
+/// How long a gate may take before it counts as one that never ends.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A layer whose test programs are built, with everything behind switches.
 struct Instrumented<'a> {
@@ -185,43 +188,65 @@ fn prove_layer(layer: &Instrumented) -> Result<Vec<String>> {
 /// Run a gate; what is wrong with the outcome, if anything.
 fn attempt(layer: &Instrumented, trial: &Trial) -> Result<Option<String>> {
     let gates: Vec<&Gate> = trial.exercise.gates.iter().collect();
-    let outcome = layer.programs.run(&gates, &[(schemata::VARIABLE, &trial.on)])?;
-    Ok(verdict(&trial.expect, trial.exercise, &trial.on, &outcome))
+    let on = (schemata::VARIABLE, trial.on.as_str());
+    let verdicts = layer.programs.judge(&gates, &[on], PATIENCE)?;
+    let ended: Vec<(&str, &Verdict)> =
+        gates.iter().map(|g| g.test.as_str()).zip(&verdicts).collect();
+    Ok(wrong_with(&trial.expect, trial.exercise, &trial.on, &ended))
 }
 
-fn verdict(expect: &Expect, exercise: &Exercise, on: &str, outcome: &Outcome) -> Option<String> {
+fn wrong_with(
+    expect: &Expect,
+    exercise: &Exercise,
+    on: &str,
+    ended: &[(&str, &Verdict)],
+) -> Option<String> {
+    if let Some((test, _)) = ended.iter().find(|(_, v)| **v == Verdict::Missing) {
+        return Some(format!("its gate names {test}, which is no test"));
+    }
+    let red: Vec<&(&str, &Verdict)> =
+        ended.iter().filter(|(_, v)| **v != Verdict::Passed).collect();
     match expect {
-        Expect::Green(situation) => outcome
-            .failed
-            .first()
-            .map(|f| format!("{situation}, {} fails:\n{}", f.test, indented(&f.output))),
-        Expect::Blank if outcome.failed.is_empty() => {
-            Some("its gate passes although it is blank".into())
+        Expect::Green(situation) => {
+            red.first().map(|(test, v)| format!("{situation}, {test} {}", said(v)))
         }
-        Expect::Blank => {
-            outcome.failed.iter().find(|f| edit::blamed(&f.output) != [exercise.id.as_str()]).map(
-                |f| format!("blank, {} fails for another reason:\n{}", f.test, indented(&f.output)),
-            )
-        }
-        Expect::Killed(title) if outcome.failed.is_empty() => {
+        Expect::Blank if red.is_empty() => Some("its gate passes although it is blank".into()),
+        Expect::Blank => red
+            .iter()
+            .find(|(_, v)| blamed(v) != [exercise.id.as_str()])
+            .map(|(test, v)| format!("blank, but for another reason {test} {}", said(v))),
+        Expect::Killed(title) if red.is_empty() => {
             Some(format!("its gate lets mutant {on} live ({title})"))
         }
-        Expect::Killed(_) => outcome
-            .failed
+        Expect::Killed(_) => red
             .iter()
-            .find(|f| !edit::blamed(&f.output).is_empty())
-            .map(|f| format!("mutant {on}: {} runs into a blank", f.test)),
+            .find(|(_, v)| !blamed(v).is_empty())
+            .map(|(test, _)| format!("mutant {on}: {test} runs into a blank")),
     }
 }
 
-fn indented(output: &str) -> String {
-    output.lines().take(12).map(|l| format!("      {l}")).collect::<Vec<_>>().join("\n")
+/// The blanks that a test ran into.
+fn blamed(verdict: &Verdict) -> Vec<String> {
+    match verdict {
+        Verdict::Failed(output) | Verdict::Died { output, .. } => edit::blamed(output),
+        _ => Vec::new(),
+    }
+}
+
+fn said(verdict: &Verdict) -> String {
+    let indented =
+        |output: &str| output.lines().take(12).map(|l| format!("\n      {l}")).collect::<String>();
+    match verdict {
+        Verdict::Failed(output) => format!("fails:{}", indented(output)),
+        Verdict::Died { how, output } => format!("dies ({how}):{}", indented(output)),
+        Verdict::Hung => "never ends".into(),
+        Verdict::Passed | Verdict::Missing => String::new(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::programs::Failure;
 
     fn exercise() -> Exercise {
         Exercise {
@@ -234,28 +259,43 @@ mod tests {
         }
     }
 
-    fn said(expect: &Expect, failures: &[&str]) -> Option<String> {
-        let failed = failures.iter().map(|o| Failure { test: "t".into(), output: (*o).into() });
-        let outcome = Outcome { passed: 1, failed: failed.collect() };
-        verdict(expect, &exercise(), "l1#3", &outcome)
+    fn problem(expect: &Expect, verdicts: &[Verdict]) -> Option<String> {
+        let ended: Vec<(&str, &Verdict)> = verdicts.iter().map(|v| ("t", v)).collect();
+        wrong_with(expect, &exercise(), "l1#3", &ended)
     }
+
+    fn failed(output: &str) -> Verdict {
+        Verdict::Failed(output.into())
+    }
+
+    const OWN: &str = "not yet implemented: exercise l1.a, chapter c.md";
+    const OTHER: &str = "not yet implemented: exercise l1.b, chapter c.md";
 
     #[test]
     fn a_blank_must_be_the_only_reason_for_a_failure() {
-        let own = "not yet implemented: exercise l1.a, chapter c.md";
-        let other = "not yet implemented: exercise l1.b, chapter c.md";
-        assert_eq!(said(&Expect::Blank, &[own]), None);
-        assert!(said(&Expect::Blank, &[]).unwrap().contains("although it is blank"));
-        assert!(said(&Expect::Blank, &[own, other]).unwrap().contains("another reason"));
-        assert!(said(&Expect::Blank, &["element 3 is 7"]).unwrap().contains("another reason"));
+        let blank = Expect::Blank;
+        assert_eq!(problem(&blank, &[Verdict::Passed, failed(OWN)]), None);
+        assert!(problem(&blank, &[Verdict::Passed]).unwrap().contains("although it is blank"));
+        for other in [failed(OTHER), failed("element 3 is 7"), Verdict::Hung] {
+            let said = problem(&blank, &[failed(OWN), other]).unwrap();
+            assert!(said.contains("another reason"), "{said}");
+        }
     }
 
     #[test]
     fn a_mutant_must_be_killed_by_what_it_does() {
         let killed = Expect::Killed("eps outside".into());
-        assert_eq!(said(&killed, &["element 3 is 7"]), None);
-        assert!(said(&killed, &[]).unwrap().contains("lets mutant l1#3 live (eps outside)"));
-        let blank = "not yet implemented: exercise l1.b, chapter c.md";
-        assert!(said(&killed, &[blank]).unwrap().contains("runs into a blank"));
+        assert_eq!(problem(&killed, &[failed("element 3 is 7"), Verdict::Passed]), None);
+        let said = problem(&killed, &[Verdict::Passed]).unwrap();
+        assert!(said.contains("lets mutant l1#3 live (eps outside)"), "{said}");
+        assert!(problem(&killed, &[failed(OTHER)]).unwrap().contains("runs into a blank"));
+    }
+
+    #[test]
+    fn a_gate_that_is_no_test_is_always_wrong() {
+        for expect in [Expect::Green(""), Expect::Blank, Expect::Killed(String::new())] {
+            let said = problem(&expect, &[failed(OWN), Verdict::Missing]).unwrap();
+            assert!(said.contains("no test"), "{said}");
+        }
     }
 }

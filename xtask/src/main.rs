@@ -1,8 +1,10 @@
 //! The tools of the project and of the course: `cargo x <command>`.
 //!
+//! * `cargo x start` makes a workspace to learn in; there, `check`, `hint`, `reveal`, `progress`, `next`
+//!   and `use` are for writing, `predict` and `mutant` for thinking.
+//! * `cargo x proof` shows that the course holds what it promises.
 //! * `cargo x test` runs every test; `--full` adds the long ones.
 //! * `cargo x book` builds the book and tests the code in it.
-//! * `cargo x predict` asks for numbers to work out by hand.
 //! * `cargo x bench-peers` measures Strata beside llama.cpp.
 //!
 //! This crate uses no floor of the house, so it builds in seconds on a fresh machine and works while

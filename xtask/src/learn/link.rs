@@ -64,7 +64,8 @@ pub fn run(args: &UseArgs) -> Result<()> {
         println!("The mutant they used before is gone.");
     }
     if args.version == Version::Mine {
-        println!("If they run into something you have not written yet, its `todo!` says so.");
+        println!("If they run into something you have not written yet, its `todo!` says so;");
+        println!("the way back is `cargo x use {id} reference`.");
     }
     Ok(())
 }

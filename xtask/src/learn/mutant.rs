@@ -56,9 +56,7 @@ pub fn run(args: &MutantArgs) -> Result<()> {
         bail!("there are no mutants of {layer} yet");
     }
     if args.remove {
-        forget(&house.root)?;
-        println!("No mutant is installed.");
-        return Ok(());
+        return remove(&house);
     }
     let Some(number) = args.number else {
         return list(&house, floor, &mutants);
@@ -89,6 +87,20 @@ pub fn run(args: &MutantArgs) -> Result<()> {
     }
 }
 
+fn remove(house: &House) -> Result<()> {
+    match install::installed(&house.root) {
+        Some(switch) => {
+            forget(&house.root)?;
+            let (layer, number) = switch.split_once('#').unwrap_or((&switch, ""));
+            println!(
+                "Mutant {number} of {layer} is gone; the layers above use what they used before."
+            );
+        }
+        None => println!("No mutant is installed."),
+    }
+    Ok(())
+}
+
 fn list(house: &House, floor: &Floor, mutants: &[Mutant]) -> Result<()> {
     let found = Found::read(&house.root);
     let installed = install::installed(&house.root);
@@ -109,22 +121,32 @@ fn introduce(floor: &Floor, mutant: &Mutant, fresh: bool) {
     let (layer, number) = (&floor.layer.id, mutant.number);
     let command = format!("cargo x mutant {layer} {number}");
     let is = if fresh { "is" } else { "is still" };
+    let package = &floor.layer.package;
     println!(
-        "Mutant {number} of {layer} {is} installed: the layers above now use a {} that",
-        floor.layer.package
+        "Mutant {number} of {layer} {is} installed: the layers above use a copy of {package} that"
     );
-    println!("is wrong in one place. Your own files are as they were.\n");
+    println!("is wrong in one place. Your own sources are as they were.\n");
+    if !is_written(floor, &mutant.exercise) {
+        println!(
+            "The place is in code you have not written yet; in the end you will see a little of it.\n"
+        );
+    }
     println!("{}\n", wrapped(&mutant.symptom, ""));
     println!("Whose code is wrong?\n");
     for id in &mutant.choices {
         let exercise = floor.layer.exercise(id);
         println!("  {id:<18} {}", exercise.map_or("", |e| e.title.as_str()));
     }
-    println!("\n  {command} --diagnosis ID    say which");
-    println!("  {command} --test            run your test, {},", hunt::file(mutant));
-    println!("{:34}on the reference and on the mutant", "");
-    println!("  {command} --reveal          give up");
-    println!("  {command} --remove          put back what was there\n");
+    println!();
+    for (option, about) in [
+        ("--diagnosis ID", "say which".to_string()),
+        ("--test", format!("run your test, {}, on both", hunt::file(mutant))),
+        ("--reveal", "give up".into()),
+        ("--remove", "put back what was there".into()),
+    ] {
+        println!("  {command} {option:<15} {about}");
+    }
+    println!();
 }
 
 fn diagnose(house: &House, mutant: &Mutant, id: &str) -> Result<()> {
@@ -159,6 +181,14 @@ fn explain(mutant: &Mutant) {
         }
     }
     println!("\n{}", wrapped(&mutant.story, ""));
+    println!("\nThe layers above use again what they used before.");
+}
+
+/// Whether the learner's code for an exercise is there, as far as its marks tell.
+fn is_written(floor: &Floor, id: &str) -> bool {
+    let files = course::sources::read_marked(&floor.dir).unwrap_or_default();
+    let blank = |body: &String| body.contains(&format!("todo!(\"exercise {id},"));
+    !files.iter().any(|f| course::edit::bodies(&f.text, id).is_ok_and(|all| all.iter().any(blank)))
 }
 
 fn reveal(house: &House, mutant: &Mutant, yes: bool) -> Result<()> {

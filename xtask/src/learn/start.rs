@@ -53,7 +53,7 @@ pub fn run(args: &StartArgs) -> Result<()> {
     let names: Vec<&str> = floors.iter().map(|f| f.layer.id.as_str()).collect();
     println!(
         "{} is ready: {exercises} exercises in {}.\n\nNow\n\n    cd {}\n    cargo x check\n\n\
-         which builds what it needs (a minute or two, once) and names the first exercise.",
+         which builds what it needs (two or three minutes, once) and names the first exercise.",
         args.dir.display(),
         names.join(" and "),
         args.dir.display()
@@ -77,7 +77,7 @@ pub fn make(house: &House, floors: &[&Floor], dir: &Path) -> Result<()> {
     fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let draft = parent.join(format!(".{name}.unfinished-{}", std::process::id()));
-    let made = fill(house, floors, &draft).and_then(|()| {
+    let made = fill(house, floors, &dir, &draft).and_then(|()| {
         if dir.is_dir() {
             fs::remove_dir(&dir)?;
         }
@@ -110,8 +110,8 @@ fn refuse_occupied(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Write all files.
-fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
+/// Write all files of what is to be the workspace in `dir` into `draft`.
+fn fill(house: &House, floors: &[&Floor], dir: &Path, draft: &Path) -> Result<()> {
     copy::workspace(&house.root, draft)?;
     let mut manifest =
         Manifest { version: Manifest::VERSION, layers: Vec::new(), gates: Default::default() };
@@ -127,7 +127,7 @@ fn fill(house: &House, floors: &[&Floor], draft: &Path) -> Result<()> {
         manifest.layers.push(floor.layer.id.clone());
         copy::hash_gates(draft, &draft.join(package), &mut manifest.gates)?;
     }
-    let workspace = copy::set_apart(&quiet_about_unused(&workspace)?, &mark_of(draft))?;
+    let workspace = copy::set_apart(&quiet_about_unused(&workspace)?, &mark_of(dir))?;
     fs::write(&cargo_toml, workspace)?;
     fs::write(Manifest::path(draft), serde_json::to_string_pretty(&manifest)? + "\n")?;
     fs::write(draft.join("README.md"), readme(floors))?;
@@ -152,11 +152,9 @@ fn take_out(floor: &Floor, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A mark that no other copy has: from the place, which holds the number of this process, and the time.
-fn mark_of(draft: &Path) -> String {
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let digest = Sha256::digest(format!("{} {}", draft.display(), now.as_nanos()));
+/// A mark that no copy in another place has.
+fn mark_of(dir: &Path) -> String {
+    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
     let hex: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
     format!("learner.{hex}")
 }
@@ -207,7 +205,8 @@ fn git(dir: &Path, args: &[&str]) -> Result<()> {
 }
 
 fn readme(floors: &[&Floor]) -> String {
-    let mut text = String::from(
+    let first = floors.first().map_or("l1", |f| f.layer.id.as_str());
+    let mut text = format!(
         "# Your Strata\n\n\
          A working LLM engine with holes in it, for you to fill.\n\n\
          ```sh\n\
@@ -217,7 +216,7 @@ fn readme(floors: &[&Floor]) -> String {
          cargo x next       # what to read and where to write\n\
          ```\n\n\
          The text is in `book/src/` (start with `how-it-works.md`); `cargo x book build` renders it.\n\
-         The layers above yours use the reference until you say `cargo x use l1 mine`.\n\n\
+         The layers above yours use the reference until you say `cargo x use {first} mine`.\n\n\
          | layer | exercises | about |\n|---|---|---|\n",
     );
     for floor in floors {

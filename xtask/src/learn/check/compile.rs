@@ -1,7 +1,7 @@
 //! The screen about a tree that does not compile.
 
-use super::places;
 use super::walk::Walk;
+use super::{gates, places};
 use crate::learn::house::{House, Task};
 use crate::learn::programs::{Diagnostic, NotBuilt};
 use crate::learn::screen::{HEIGHT, Screen, Tone, count};
@@ -37,8 +37,16 @@ fn refused(house: &House, task: &Task, errors: &[&Diagnostic], above: Screen) ->
                 let e = inside.exercise;
                 screen.line(Tone::Plain, format!("  within   {}: {}", e.id, e.title));
             } else if is_gate(house, file) {
-                let why = "that is a test, which calls your code as the reference declares it";
+                let edited = gates::changed(house, task.floor).contains(file);
+                let why = match edited {
+                    true => "a test, and it was edited; what was there before comes back with",
+                    false => "a test; it calls your code by the signatures of the reference",
+                };
                 screen.line(Tone::Plain, format!("  within   {why}"));
+                if edited {
+                    let remedy = gates::remedy(house, std::slice::from_ref(file));
+                    screen.line(Tone::Plain, format!("           {remedy}"));
+                }
             }
         }
         None => {

@@ -1,13 +1,12 @@
 //! Whether the tests are still those that came with the course.
 
-use std::fs;
 use std::process::Command;
 
 use course::Gate;
-use sha2::{Digest, Sha256};
 
 use super::places;
 use crate::learn::house::{Floor, House};
+use crate::learn::start::copy;
 use crate::shell;
 
 /// Files of the gates of a layer that are not as `cargo x start` wrote them, by their path in the
@@ -15,13 +14,9 @@ use crate::shell;
 pub fn changed(house: &House, floor: &Floor) -> Vec<String> {
     let Some(manifest) = &house.learner else { return Vec::new() };
     let folder = format!("{}/", floor.layer.package);
-    let differs = |file: &String, hash: &String| match fs::read(house.root.join(file)) {
-        Ok(bytes) => {
-            let now: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-            now != *hash
-        }
-        // Gone, or not to be read: not as it was.
-        Err(_) => true,
+    // What is gone, or cannot be read, is not as it was.
+    let differs = |file: &String, was: &String| {
+        copy::hash(&house.root.join(file)).map_or(true, |now| now != *was)
     };
     let of_floor = manifest.gates.iter().filter(|(file, _)| file.starts_with(&folder));
     of_floor.filter(|(file, hash)| differs(file, hash)).map(|(file, _)| file.clone()).collect()
@@ -60,6 +55,7 @@ pub fn remedy(house: &House, files: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
 
     use course::Layer;
 
@@ -75,7 +71,7 @@ mod tests {
         let mut gates = BTreeMap::new();
         for file in ["p/tests/f.rs", "p/tests/g.rs", "p/tests/support/mod.rs"] {
             fs::write(root.join(file), file).unwrap();
-            let hash = Sha256::digest(file).iter().map(|b| format!("{b:02x}")).collect();
+            let hash = copy::hash(&root.join(file)).unwrap();
             gates.insert(file.to_string(), hash);
         }
         let learner = Some(Manifest { version: 1, layers: vec!["l1".into()], gates });

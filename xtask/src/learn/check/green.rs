@@ -69,7 +69,13 @@ pub fn everything(house: &House, above: Screen) -> Screen {
 pub fn layer(house: &House, floor: &Floor, above: Screen) -> Screen {
     let mut screen = above;
     let layer = &floor.layer;
-    screen.line(Tone::Good, format!("Every exercise of {} ({}) holds.", layer.id, layer.title));
+    let taught = house.taught().any(|f| f.layer.id == layer.id);
+    let whose = if taught { "" } else { ", as it should: here it is the reference" };
+    let (id, title) = (&layer.id, &layer.title);
+    screen.line(Tone::Good, format!("Every exercise of {id} ({title}) holds{whose}."));
+    if !taught && house.learner.is_some() {
+        return screen;
+    }
     if house.learner.is_none() {
         screen.line(
             Tone::Plain,
@@ -98,9 +104,24 @@ pub fn exercise(house: &House, task: &Task) -> Screen {
     };
     screen.line(Tone::Good, format!("{} holds: {tests}. {}.", e.id, e.title));
     if house.learner.is_some() {
-        screen.line(Tone::Plain, "  cargo x check         go on with what is next");
+        for (command, about) in [
+            (format!("cargo x reveal {}", e.id), "compare yours with the reference"),
+            ("cargo x check".into(), "go on with what is next"),
+        ] {
+            screen.line(Tone::Plain, format!("  {command:<30} {about}"));
+        }
     }
     screen
+}
+
+/// A word about exercises that did not hold the last time and do now.
+pub fn newly(ids: &[&str]) -> Option<String> {
+    let last = ids.last()?;
+    let others = match ids.len() {
+        1 => String::new(),
+        n => format!(" (and {} more)", n - 1),
+    };
+    Some(format!("{last} holds now{others}. Compare: cargo x reveal {last}"))
 }
 
 /// A screen about what holds, with a word about tests that were edited.

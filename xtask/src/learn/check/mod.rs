@@ -26,7 +26,7 @@ use clap::Args;
 
 use super::house::{House, Task};
 use super::link;
-use super::screen::{Screen, Tone, bar};
+use super::screen::{HEIGHT, Screen, Tone, bar};
 use super::state::State;
 use super::watch;
 
@@ -105,6 +105,17 @@ fn once(house: &House, selection: &Selection) -> Result<bool> {
         };
         (green::with_note(green, edited), true)
     };
+    let mut screen = screen;
+    let is_new = |s: &&walk::Seen| s.trouble.is_none() && !state.of(&s.task.exercise.id).holds;
+    let new: Vec<&str> =
+        walk.seen.iter().filter(is_new).map(|s| s.task.exercise.id.as_str()).collect();
+    if bars
+        && house.learner.is_some()
+        && screen.len() + 2 <= HEIGHT
+        && let Some(word) = green::newly(&new)
+    {
+        screen.blank().line(Tone::Good, word);
+    }
     screen.print();
     remember(&mut state, &walk)?;
     Ok(passed)

@@ -71,7 +71,7 @@ fn heading(report: &Report, screen: &mut Screen) {
 
 /// The files to write in and the page to read.
 pub fn where_and_what(task: &Task, places: &[Place], screen: &mut Screen) {
-    const FILES: usize = 3;
+    const FILES: usize = 5;
     for (n, place) in places.iter().take(FILES).enumerate() {
         let label = if n == 0 { "write" } else { "" };
         let more = match places.len() {
@@ -200,7 +200,7 @@ fn other_blank(own: &Task, id: &str, linked: Option<Version>) -> String {
     if number > own.number {
         format!("That is a later exercise; {} can be done without it.", own.exercise.id)
     } else {
-        format!("Its own tests pass without coming there. Write it now: cargo x check {id}")
+        format!("The tests of {} need it. Write it first: cargo x check {id}", own.exercise.id)
     }
 }
 
@@ -208,7 +208,7 @@ fn nudge(report: &Report, screen: &mut Screen) {
     let Some(hint) = report.task.exercise.hints.first() else { return };
     let mut nudge = Screen::default();
     nudge.wrapped(Tone::Plain, "  nudge    ", hint);
-    nudge.keep(NUDGE_LINES, "           .. all of it: cargo x hint");
+    nudge.keep(NUDGE_LINES, "           .. all of it: cargo x hint ID");
     screen.append(nudge);
 }
 
@@ -222,7 +222,7 @@ fn commands(report: &Report, screen: &mut Screen) {
     };
     let only = format!("cargo x check {id}");
     screen.line(Tone::Plain, format!("{INDENT}{only:<32} only this exercise"));
-    screen.line(Tone::Plain, format!("{INDENT}{:<32} {next}", "cargo x hint"));
+    screen.line(Tone::Plain, format!("{INDENT}{:<32} {next}", format!("cargo x hint {id}")));
 }
 
 /// The command that shows everything a test prints.

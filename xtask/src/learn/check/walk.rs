@@ -16,7 +16,7 @@ use crate::learn::state::State;
 
 /// How long the tests of one program may take. They take a second or two; this is for a slow
 /// machine that is busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What was found out.
 pub struct Walk<'a> {

@@ -31,8 +31,8 @@ pub fn prepare(root: &Path, floor: &Floor, mutant: &Mutant) -> Result<()> {
         "//! The hunt for mutant {number} of {layer}: a test that the reference passes and the mutant \
          fails.\n//!\n//! Run it with `cargo x mutant {layer} {number} --test`. It can use all that is \
          public in `{library}`,\n//! and what the layer's own tests use.\n\n\
-         #[test]\nfn the_mutant_is_caught() {{\n    // For example: \
-         assert_eq!({library}::ops::some_reference(..), what it must be);\n}}\n"
+         #[test]\nfn the_mutant_is_caught() {{\n    // \
+         Call something public of `{library}` with numbers you know the answer for.\n}}\n"
     );
     fs::create_dir_all(root.join("hunts"))?;
     fs::write(&path, text).with_context(|| path.display().to_string())
@@ -47,6 +47,7 @@ pub fn program(mutant: &Mutant) -> String {
 pub fn run(house: &House, floor: &Floor, mutant: &Mutant) -> Result<()> {
     let dir = install::dir(&house.root, &floor.layer.package);
     let package = format!("{}-mutant", floor.layer.package);
+    eprintln!("building your test ..");
     let programs = match Programs::build(&house.root, &package, &dir, &["hunt"])? {
         Ok(programs) => programs,
         Err(NotBuilt::Compile(errors)) => {

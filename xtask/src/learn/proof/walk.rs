@@ -125,11 +125,10 @@ fn marks_of((line, problem): (usize, course::MarkProblem)) -> anyhow::Error {
     anyhow::anyhow!("line {}: {problem}", line + 1)
 }
 
-/// The first word of a text that is the id of an exercise.
+/// The exercise that a screen of `check` is about: `l1.rms_norm, exercise 5 of 14: ..`.
 fn first_id(text: &str) -> Option<String> {
-    let part_of_id = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-    let words = text.split(|c| !part_of_id(c)).map(|w| w.trim_matches('.'));
-    words.into_iter().find(|w| marks::is_id(w)).map(str::to_string)
+    let heading = text.lines().find_map(|line| line.split_once(", exercise "));
+    heading.map(|(id, _)| id.to_string()).filter(|id| marks::is_id(id))
 }
 
 #[cfg(test)]
@@ -138,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_exercise_that_is_named_first_is_found() {
-        let text = "l1 ####.... 4 of 14\n\nl1.rms_norm, exercise 5; see also l1.rope.\n";
+        let text = "l1 ####.... 4 of 14\n\nl1.rms_norm, exercise 5 of 14; see l1.rope.\n";
         assert_eq!(first_id(text).as_deref(), Some("l1.rms_norm"));
         assert_eq!(first_id("all is green (see l1-tensor/src/lib.rs)"), None);
     }

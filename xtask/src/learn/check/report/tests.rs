@@ -45,7 +45,7 @@ l1.a, exercise 1 of 2: An idea, about 30 min
   nudge    look there
 
   cargo x check l1.a               only this exercise
-  cargo x hint                     hint 2 of 3
+  cargo x hint l1.a                hint 2 of 3
 ";
     assert_eq!(text, expected);
 }

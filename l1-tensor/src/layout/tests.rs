@@ -10,13 +10,19 @@ fn places(l: &Layout) -> Vec<usize> {
     all
 }
 
-/// Shapes of 1 to 3 dimensions with sizes up to 4, and everything that a transposition or a slice
-/// makes of them.
+/// Dimensions and strides in words. (A layout's own `Display` leaves out the strides of a dense one,
+/// which is for `is_contiguous` to say, and that may be what is wrong.)
+fn shown(l: &Layout) -> String {
+    format!("{:?} with strides {:?}", l.dims(), l.strides())
+}
+
+/// Shapes of 1 to 3 dimensions with sizes from 0 to 4, and everything that a transposition or a
+/// slice makes of them.
 fn layouts() -> Vec<Layout> {
     let mut shapes: Vec<Vec<usize>> = vec![vec![]];
     let mut all = Vec::new();
     for _ in 0..3 {
-        let longer = |s: &Vec<usize>| (1..=4).map(|n| [&s[..], &[n]].concat()).collect::<Vec<_>>();
+        let longer = |s: &Vec<usize>| (0..=4).map(|n| [&s[..], &[n]].concat()).collect::<Vec<_>>();
         shapes = shapes.iter().flat_map(longer).collect();
         all.extend(shapes.iter().map(|s| Layout::contiguous(s).unwrap()));
     }
@@ -36,23 +42,24 @@ fn layouts() -> Vec<Layout> {
 
 #[test]
 fn a_dense_layout_counts_strides_from_the_last_dimension() {
-    for (shape, strides) in
-        [(&[5][..], &[1][..]), (&[2, 3], &[3, 1]), (&[3, 2, 4], &[8, 4, 1]), (&[], &[])]
-    {
+    for (shape, strides) in [
+        (&[5][..], &[1][..]),
+        (&[2, 3], &[3, 1]),
+        (&[3, 2, 4], &[8, 4, 1]),
+        (&[], &[]),
+        // A size of 0 counts as 1.
+        (&[4, 0, 3], &[3, 3, 1]),
+        (&[4, 2, 0], &[2, 1, 1]),
+    ] {
         let l = Layout::contiguous(shape).unwrap();
         assert_eq!(l.strides(), strides, "the strides of a dense {shape:?}");
         assert!(l.is_contiguous(), "a dense {shape:?} has no gaps");
     }
     for l in layouts() {
         let dense = places(&l).iter().enumerate().all(|(i, at)| *at == l.offset() + i);
-        assert_eq!(
-            l.is_contiguous(),
-            dense,
-            "whether {l} with strides {:?} has no gaps",
-            l.strides()
-        );
+        // Where there are no elements there are no gaps between them.
+        assert_eq!(l.is_contiguous(), dense, "whether {} has no gaps", shown(&l));
     }
-    assert!(Layout::contiguous(&[0, 3]).unwrap().is_contiguous(), "nothing has no gaps");
 }
 
 #[test]
@@ -78,9 +85,21 @@ fn transposing_twice_is_the_identity_and_once_is_not_contiguous() {
 
 #[test]
 fn sizes_that_overflow_are_refused() {
-    assert!(Layout::contiguous(&[usize::MAX, 2]).is_err());
-    assert!(Layout::contiguous(&[2, usize::MAX / 2, 3]).is_err());
-    assert!(Layout::contiguous(&[1, 1, 1, 1, 1]).is_err());
+    let most = isize::MAX as usize / 8;
+    for shape in [
+        &[usize::MAX, 2][..],
+        &[2, usize::MAX / 2, 3],
+        // Eight bytes each, and no address for the last one.
+        &[most + 1],
+        &[2, most / 2 + 1],
+        // A size of 0 counts as 1, so these are too large without having an element.
+        &[usize::MAX, 2, 0],
+        &[0, usize::MAX, 2],
+        &[1, 1, 1, 1, 1],
+    ] {
+        assert!(Layout::contiguous(shape).is_err(), "{shape:?} has no layout, and got one");
+    }
+    assert!(Layout::contiguous(&[most]).is_ok(), "[{most}] is not too large, and was refused");
 }
 
 #[test]
@@ -95,6 +114,21 @@ fn narrowing_past_the_end_is_an_error() {
 }
 
 #[test]
+fn narrowing_to_nothing_keeps_the_offset() {
+    let all = Layout::contiguous(&[4, 6]).unwrap();
+    let below = all.narrow(0, 1, 3).unwrap();
+    for (what, l, offset) in [("a [4, 6]", all, 0), ("rows 1..4 of a [4, 6]", below, 6)] {
+        for (d, start) in [(1, 6), (1, 2), (0, l.dims()[0]), (0, 0)] {
+            let none = l.narrow(d, start, 0).unwrap();
+            let what = format!("{what}, narrowed to {start}..{start} of dimension {d}");
+            assert_eq!(none.offset(), offset, "offset of {what}");
+            assert_eq!(none.strides(), l.strides(), "strides of {what}");
+            assert_eq!(none.end(), 0, "end of {what}");
+        }
+    }
+}
+
+#[test]
 fn reshaping_finds_every_element_where_it_was_or_refuses() {
     let mut refused = 0;
     for l in layouts() {
@@ -103,7 +137,7 @@ fn reshaping_finds_every_element_where_it_was_or_refuses() {
             for b in (1..=n / a).filter(|b| (n / a) % b == 0) {
                 let shape = [a, b, n / a / b];
                 let old = places(&l);
-                let what = || format!("{l} with strides {:?} reshaped to {shape:?}", l.strides());
+                let what = || format!("{} reshaped to {shape:?}", shown(&l));
                 match l.reshape(&shape) {
                     Ok(new) => assert_eq!(places(&new), old, "places of {}", what()),
                     Err(_) => {
@@ -125,7 +159,7 @@ fn reshaping_finds_every_element_where_it_was_or_refuses() {
                 }
             }
         }
-        assert!(l.reshape(&[n + 1]).is_err(), "{l} has no {} elements", n + 1);
+        assert!(l.reshape(&[n + 1]).is_err(), "{} has no {} elements", shown(&l), n + 1);
     }
     assert!(refused > 100, "only {refused} reshapes were refused");
     let none = Layout::contiguous(&[0, 3]).unwrap();
@@ -134,14 +168,14 @@ fn reshaping_finds_every_element_where_it_was_or_refuses() {
 
 #[test]
 fn rows_are_found_where_one_stride_leads_to_all_of_them() {
-    for l in layouts() {
+    for l in layouts().into_iter().filter(|l| l.elem_count() > 0) {
         let len = *l.dims().last().unwrap();
         let old = places(&l);
         let starts: Vec<usize> = old.iter().step_by(len).copied().collect();
         let dense = old.iter().enumerate().all(|(i, at)| *at == starts[i / len] + i % len);
         let even = starts.windows(3).all(|w| w[1] + w[1] == w[0] + w[2]);
         let rising = starts.windows(2).all(|w| w[1] > w[0]);
-        let what = format!("rows of {l} with strides {:?}", l.strides());
+        let what = format!("rows of {}", shown(&l));
         match l.as_rows() {
             Some((n, row_len, stride)) => {
                 assert_eq!((n, row_len), (starts.len(), len), "number and length of the {what}");
@@ -152,8 +186,32 @@ fn rows_are_found_where_one_stride_leads_to_all_of_them() {
             None => assert!(!(dense && even && rising), "the {what} are refused"),
         }
     }
-    let none = Layout::contiguous(&[0, 4]).unwrap().as_rows().unwrap();
-    assert_eq!((none.0, none.1), (0, 4), "number and length of the rows of a [0, 4]");
     let scalar = Layout::contiguous(&[]).unwrap().as_rows();
     assert_eq!(scalar, Some((1, 1, 1)), "a scalar as rows");
+}
+
+#[test]
+fn without_elements_there_are_rows_whatever_the_leading_strides() {
+    let dense = |shape: &[usize]| Layout::contiguous(shape).unwrap();
+    let columns = dense(&[2, 3, 4]).narrow(2, 1, 2).unwrap();
+    for (l, rows, why) in [
+        (dense(&[0, 4]), (0, 4, 4), "no rows of 4"),
+        (dense(&[2, 3, 0]), (6, 0, 1), "rows of nothing are rows, one stride apart"),
+        (columns.narrow(1, 1, 0).unwrap(), (0, 2, 2), "no stride leads past a dimension of size 0"),
+        (dense(&[2, 3, 0]).transpose(0, 1).unwrap(), (0, 0, 0), "strides 1 and 3 do not fold"),
+    ] {
+        let what = shown(&l);
+        assert_eq!(l.as_rows(), Some(rows), "{what} as (rows, row_len, row_stride): {why}");
+    }
+    for l in layouts().into_iter().filter(|l| l.elem_count() == 0) {
+        let (len, stride) = (*l.dims().last().unwrap(), *l.strides().last().unwrap());
+        let what = format!("rows of {}", shown(&l));
+        match l.as_rows() {
+            Some((n, row_len, _)) => {
+                assert_eq!(row_len, len, "length of the {what}");
+                assert_eq!(n * row_len, 0, "elements in the {what}");
+            }
+            None => assert!(len > 1 && stride != 1, "the {what} are refused"),
+        }
+    }
 }

@@ -20,6 +20,21 @@ dispatch! {
     }
 }
 
+/// Panic unless both are the same number to the last bit; show them as numbers, and their bits.
+#[track_caller]
+fn assert_same_bits(what: impl std::fmt::Display, got: f32, want: f32) {
+    let (g, w) = (got.to_bits(), want.to_bits());
+    assert!(
+        g == w,
+        "{what}\n  expected  {want:?} (bits {w:#010x})\n  got       {got:?} (bits {g:#010x})"
+    );
+}
+
+/// A distance to read at a glance: an exponential that is all wrong is off by 10^77 units.
+fn short(distance: f64) -> String {
+    if distance < 1e6 { format!("{distance:.2}") } else { format!("{distance:.2e}") }
+}
+
 /// Distance from the true value in units of the result's last place.
 fn ulps(got: f32, exact: f64) -> f64 {
     let nearest = (exact as f32).abs();
@@ -42,8 +57,9 @@ fn exp_is_within_two_ulp_over_the_whole_range() {
             let error = ulps(*got, exact);
             assert!(
                 error <= bound,
-                "exp on {isa}, x = {v:?}: off by {error:.2} units in the last place\n  \
+                "exp on {isa}, x = {v:?}: off by {} units in the last place\n  \
                  expected  {:?}\n  got       {got:?}\n  allowed   {bound} units",
+                short(error),
                 exact as f32,
             );
         }
@@ -87,17 +103,13 @@ fn sums_have_the_same_bits_on_every_fused_instruction_set() {
         for isa in Isa::available() {
             let (s, q) = sum_all(isa, &x[..n]);
             let (want_s, want_q) = (by_hand(&|a, v| a + v), by_hand(&|a, v| v.mul_add(v, a)));
-            assert_eq!(s.to_bits(), want_s.to_bits(), "sum of {n} on {isa}: {s}, not {want_s}");
+            assert_same_bits(format_args!("sum of {n} on {isa}"), s, want_s);
             if isa != Isa::Portable || PORTABLE_FMA {
-                assert_eq!(
-                    q.to_bits(),
-                    want_q.to_bits(),
-                    "squares of {n} on {isa}: {q}, not {want_q}"
-                );
+                assert_same_bits(format_args!("sum of {n} squares on {isa}"), q, want_q);
             } else {
                 assert!(
                     (q - want_q).abs() <= want_q * 1e-5,
-                    "squares of {n} on {isa}: {q}, not {want_q}"
+                    "sum of {n} squares on {isa}\n  expected  {want_q:?}\n  got       {q:?}"
                 );
             }
         }
@@ -115,7 +127,13 @@ fn bf16_rounding_is_to_nearest_even_and_keeps_nan() {
         round_all(isa, &x, &mut out);
         for (v, got) in x.iter().zip(&out) {
             let want = bf16::from_f32(*v);
-            assert_eq!(got.to_bits(), want.to_bits(), "bits of {v:?} as bf16 on {isa}");
+            let (g, w) = (got.to_bits(), want.to_bits());
+            assert!(
+                g == w,
+                "{v:?} (bits {:#010x}) as bf16 on {isa}\n  expected  {want:?} (bits {w:#06x})\n  \
+                 got       {got:?} (bits {g:#06x})",
+                v.to_bits(),
+            );
         }
     }
 }
@@ -134,11 +152,8 @@ fn halves_go_to_the_even_neighbour() {
 fn widening_bf16_is_exact() {
     for bits in 0..=u16::MAX {
         let v = bf16::from_bits(bits);
-        assert_eq!(
-            v.widen().to_bits(),
-            u32::from(bits) << 16,
-            "bits of the bf16 {bits:#06x} as f32"
-        );
+        let want = f32::from_bits(u32::from(bits) << 16);
+        assert_same_bits(format_args!("the bf16 {bits:#06x} as f32"), v.widen(), want);
     }
 }
 

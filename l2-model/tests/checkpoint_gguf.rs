@@ -180,19 +180,18 @@ fn scalars_empty_tensors_and_files_without_tensors_are_read() {
     assert_eq!(read(&GgufBuilder::default().build()).tensors().len(), 0);
 }
 
-fn error(builder: GgufBuilder) -> GgufError {
-    let bytes = builder.build();
-    let error = GgufFile::parse(&bytes).map(|_| ()).unwrap_err();
-    assert_eq!(error.to_string().lines().count(), 1);
-    error
-}
-
-/// Asserts that a file is refused with an error of this shape.
+/// Asserts that a file is refused with an error of this shape, of one line. The file is described by
+/// `what` or, where the expression says it all, by how it was built.
 macro_rules! refused {
-    ($builder:expr, $pattern:pat $(if $guard:expr)?) => {{
-        let error = error($builder);
-        assert!(matches!(&error, $pattern $(if $guard)?), "got {error:?}");
+    ($what:expr => $builder:expr, $pattern:pat $(if $guard:expr)?) => {{
+        let bytes = $builder.build();
+        let error = judge::fails_with!($what, GgufFile::parse(&bytes), $pattern $(if $guard)?);
+        assert_eq!(error.to_string().lines().count(), 1, "one line: {error}");
+        error
     }};
+    ($builder:expr, $pattern:pat $(if $guard:expr)?) => {
+        refused!(stringify!($builder) => $builder, $pattern $(if $guard)?)
+    };
 }
 
 #[test]
@@ -214,8 +213,10 @@ fn other_files_versions_and_byte_orders_are_refused_by_name() {
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"GGUF\x03\0\0\0\x01", "tensor count"),
     ] {
-        let message = GgufFile::parse(bytes).map(|_| ()).unwrap_err().to_string();
-        assert!(message.contains(part), "{message}");
+        let what = format!("a file of the bytes {:?}", String::from_utf8_lossy(bytes));
+        let expected = format!("an error that says {part:?}");
+        let message = judge::refused(&what, &expected, GgufFile::parse(bytes)).to_string();
+        assert!(message.contains(part), "{what}\n  expected  {expected}\n  got       {message}");
     }
 }
 
@@ -223,14 +224,14 @@ fn other_files_versions_and_byte_orders_are_refused_by_name() {
 fn a_file_cut_anywhere_is_refused() {
     let bytes = sample_gguf().build();
     for len in 0..bytes.len() {
-        let error = GgufFile::parse(&bytes[..len]).map(|_| ()).unwrap_err();
-        match error {
+        judge::fails_with!(
+            format!("a GGUF file of {} bytes, cut at {len}", bytes.len()),
+            GgufFile::parse(&bytes[..len]),
             GgufError::Truncated { .. }
-            | GgufError::Count { .. }
-            | GgufError::PastEnd { .. }
-            | GgufError::NotGguf { .. } => {}
-            other => panic!("cut at {len}: {other:?}"),
-        }
+                | GgufError::Count { .. }
+                | GgufError::PastEnd { .. }
+                | GgufError::NotGguf { .. }
+        );
     }
 }
 
@@ -240,15 +241,16 @@ fn absurd_counts_and_lengths_are_refused() {
     for count in [1000, 1 << 32, huge] {
         let mut builder = sample_gguf();
         builder.n_tensors = Some(count);
-        refused!(builder, GgufError::Count { what: "tensor count", .. });
+        refused!(format!("{count} tensors") => builder, GgufError::Count { what: "tensor count", .. });
         let mut builder = sample_gguf();
         builder.n_pairs = Some(count);
-        refused!(builder, GgufError::Count { what: "metadata count", .. });
+        refused!(format!("{count} metadata keys") => builder, GgufError::Count { what: "metadata count", .. });
     }
     for element in [U8, U64, STRING, ARRAY] {
         for len in [1 << 20, 1 << 61, huge / 8 + 1, huge] {
             let value = [&element.to_le_bytes()[..], &u64::to_le_bytes(len)].concat();
-            refused!(sample_gguf().pair("a", ARRAY, value), GgufError::Count { .. });
+            let what = format!("an array of {len} elements of type {element}");
+            refused!(what => sample_gguf().pair("a", ARRAY, value), GgufError::Count { .. });
         }
     }
     refused!(sample_gguf().pair("s", STRING, huge.to_le_bytes()), GgufError::Truncated { .. });
@@ -317,7 +319,8 @@ fn bad_tensor_infos_are_refused_by_name() {
         &[0, 1 << 33, 1 << 33],
         &[1 << 16, 1 << 16, 1 << 16, 1 << 16],
     ] {
-        refused!(one(dims, 0, 4), GgufError::Shape { dims: d, .. } if d == dims);
+        let what = format!("a tensor of 4 bytes whose dimensions are {dims:?}");
+        refused!(what => one(dims, 0, 4), GgufError::Shape { dims: d, .. } if d == dims);
     }
     refused!(one(&[1000], 0, 4), GgufError::PastEnd { need: 4000, name, .. } if name == "t");
     refused!(one(&[1], 0, 4).last(|t| t.offset = Some(1 << 40)), GgufError::PastEnd { .. });
@@ -340,8 +343,9 @@ fn bad_tensor_infos_are_refused_by_name() {
 #[test]
 fn unsupported_tensor_types_are_refused_by_their_ggml_name() {
     for (ty, name) in [(10, "Q2_K"), (23, "IQ4_XS"), (39, "MXFP4"), (26, "I32"), (77, "unknown")] {
-        let error = error(GgufBuilder::default().tensor("t", &[256], ty, [0; 256]));
-        assert!(matches!(&error, GgufError::UnsupportedType { id, .. } if *id == ty));
+        let what = format!("a tensor of ggml's type {ty}");
+        let builder = GgufBuilder::default().tensor("t", &[256], ty, [0; 256]);
+        let error = refused!(what => builder, GgufError::UnsupportedType { id, .. } if *id == ty);
         let text = error.to_string();
         assert!(text.contains(name) && text.contains("Q4_K"), "{text}");
     }

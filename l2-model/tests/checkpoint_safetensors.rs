@@ -96,20 +96,24 @@ fn reading_a_released_tensor_reads_the_same_bytes() {
     checkpoint.release("absent");
 }
 
-fn file_error(bytes: &[u8]) -> SafetensorsError {
-    let dir = dir(&[("model.safetensors", bytes)]);
-    error_of(dir.path())
-}
-
-fn error_of(dir: &Path) -> SafetensorsError {
-    match SafetensorsDir::open(dir).unwrap_err() {
+/// What a directory whose `model.safetensors` is to blame says about that file.
+fn open(dir: &Path) -> Result<SafetensorsDir, SafetensorsError> {
+    SafetensorsDir::open(dir).map_err(|error| match error {
         CheckpointError::Safetensors { path, reason } => {
             assert!(path.ends_with("model.safetensors"));
-            assert_eq!(reason.to_string().lines().count(), 1);
+            assert_eq!(reason.to_string().lines().count(), 1, "one line: {reason}");
             reason
         }
-        other => panic!("{other:?}"),
-    }
+        other => panic!("expected  CheckpointError::Safetensors\n  got       {other:?}"),
+    })
+}
+
+/// Asserts that a file of these bytes is refused with an error of this shape.
+macro_rules! refused {
+    ($what:expr, $bytes:expr, $pattern:pat $(if $guard:expr)?) => {{
+        let dir = dir(&[("model.safetensors", $bytes)]);
+        judge::fails_with!($what, open(dir.path()), $pattern $(if $guard)?);
+    }};
 }
 
 #[test]
@@ -120,20 +124,22 @@ fn a_file_cut_anywhere_is_refused() {
     let file = File::options().write(true).open(dir.path().join("model.safetensors")).unwrap();
     for len in (0..bytes.len()).rev() {
         file.set_len(len as u64).unwrap();
-        match error_of(dir.path()) {
-            SafetensorsError::Truncated { .. } | SafetensorsError::FileSize { .. } => {}
-            other => panic!("cut at {len}: {other:?}"),
-        }
+        judge::fails_with!(
+            format!("a file of {} bytes, cut at {len}", bytes.len()),
+            open(dir.path()),
+            SafetensorsError::Truncated { .. } | SafetensorsError::FileSize { .. }
+        );
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert!(matches!(file_error(&longer), SafetensorsError::FileSize { .. }));
+    refused!("a file with a byte too many", &longer, SafetensorsError::FileSize { .. });
 }
 
 #[test]
 fn bad_headers_are_refused() {
     for len in [100_000_001, u64::MAX] {
-        let error = file_error(&[&u64::to_le_bytes(len)[..], b"{}"].concat());
-        assert_eq!(error, SafetensorsError::HeaderTooLong { len });
+        let bytes = [&u64::to_le_bytes(len)[..], b"{}"].concat();
+        let what = format!("a header that claims {len} bytes");
+        refused!(what, &bytes, SafetensorsError::HeaderTooLong { len: l } if *l == len);
     }
     let deep = "[".repeat(100_000);
     for header in [
@@ -154,11 +160,11 @@ fn bad_headers_are_refused() {
         &format!(r#"{{"t":{deep}"#),
         &format!(r#"{{"__metadata__":{deep}"#),
     ] {
-        let error = file_error(&safetensors(header, &[0; 4]));
-        assert!(matches!(error, SafetensorsError::Header { .. }), "{error:?}");
+        let what = format!("the header {header:.100}");
+        refused!(what, &safetensors(header, &[0; 4]), SafetensorsError::Header { .. });
     }
     let not_text = [&3u64.to_le_bytes()[..], b"{\xff}"].concat();
-    assert!(matches!(file_error(&not_text), SafetensorsError::Header { .. }));
+    refused!("a header that is not UTF-8", &not_text, SafetensorsError::Header { .. });
 }
 
 #[test]
@@ -167,48 +173,80 @@ fn tensors_must_tile_the_data_and_fit_their_shapes() {
         let header = format!(
             r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":{a}}},"b":{{"dtype":"F32","shape":[2],"data_offsets":{b}}}}}"#
         );
-        file_error(&safetensors(&header, &vec![0; data]))
+        let what = format!("two tensors of 8 bytes at {a} and {b}, in {data} bytes of data");
+        (what, safetensors(&header, &vec![0; data]))
     };
     for (a, b, data) in
         [("[0,8]", "[4,12]", 12), ("[0,8]", "[12,20]", 20), ("[4,12]", "[12,20]", 20)]
     {
-        let error = two(a, b, data);
-        assert!(matches!(error, SafetensorsError::Offsets { .. }), "{error:?}");
+        let (what, bytes) = two(a, b, data);
+        refused!(what, &bytes, SafetensorsError::Offsets { .. });
     }
     for (a, b, data) in [("[0,4]", "[4,12]", 12), ("[8,0]", "[0,8]", 8)] {
-        let error = two(a, b, data);
-        assert!(
-            matches!(error, SafetensorsError::Size { .. } | SafetensorsError::Offsets { .. }),
-            "{error:?}"
-        );
+        let (what, bytes) = two(a, b, data);
+        refused!(what, &bytes, SafetensorsError::Size { .. } | SafetensorsError::Offsets { .. });
     }
     for shape in ["[18446744073709551615]", "[4294967296,4294967296]", "[0,4294967296,4294967296]"]
     {
         let header = format!(r#"{{"t":{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}}}"#);
-        let error = file_error(&safetensors(&header, &[]));
-        assert!(matches!(error, SafetensorsError::Size { .. }), "{error:?}");
+        let what = format!("a tensor of shape {shape} in no bytes");
+        refused!(what, &safetensors(&header, &[]), SafetensorsError::Size { .. });
     }
     // Both lengths are impossible, of the place and of the shape; that does not make them equal.
     let backwards = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[9223372036854775808,9223372036854775808],"data_offsets":[8,0]}}"#;
     for data in [0, 8] {
-        let error = file_error(&safetensors(backwards, &vec![0; data]));
-        assert!(matches!(error, SafetensorsError::Size { .. }), "{error:?}");
+        let what = format!("a tensor at [8,0] of an impossible shape, in {data} bytes of data");
+        refused!(what, &safetensors(backwards, &vec![0; data]), SafetensorsError::Size { .. });
     }
     let twice = r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
-    let error = file_error(&safetensors(twice, &[0; 8]));
-    assert_eq!(error, SafetensorsError::DuplicateTensor { name: "t".into() });
+    let bytes = safetensors(twice, &[0; 8]);
+    refused!(
+        "two tensors with the name t",
+        &bytes,
+        SafetensorsError::DuplicateTensor { name } if name == "t"
+    );
+}
+
+/// Eight tensors of 2^61 - 1 bytes and one of 7 tile the data without a gap, up to `usize::MAX`. Only
+/// then is the length of the header added.
+#[test]
+fn tensors_that_fill_the_address_space_do_not_overflow_the_length_of_the_file() {
+    let most = (1usize << 61) - 1;
+    let mut begin = 0;
+    let tensors: Vec<String> = [[most; 8].as_slice(), &[7]]
+        .concat()
+        .into_iter()
+        .enumerate()
+        .map(|(i, len)| {
+            let end = begin + len;
+            let entry = format!(
+                r#""t{i}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{begin},{end}]}}"#
+            );
+            begin = end;
+            entry
+        })
+        .collect();
+    assert_eq!(begin, usize::MAX, "where the last of these tensors ends");
+    let header = format!("{{{}}}", tensors.join(","));
+    refused!(
+        "tensors that end at usize::MAX, in a file without data",
+        &safetensors(&header, &[]),
+        SafetensorsError::FileSize { expected: usize::MAX, .. }
+    );
 }
 
 #[test]
 fn other_dtypes_are_refused_but_in_buffers_that_nobody_reads() {
     let header = r#"{"w":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}"#;
-    let error = file_error(&safetensors(header, &[0; 4]));
-    assert!(
-        matches!(&error, SafetensorsError::UnsupportedType { dtype, .. } if dtype == "F8_E4M3")
+    refused!(
+        "a weight of type F8_E4M3",
+        &safetensors(header, &[0; 4]),
+        SafetensorsError::UnsupportedType { dtype, .. } if dtype == "F8_E4M3"
     );
     let header = r#"{"model.position_ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
     let dir = dir(&[("model.safetensors", &safetensors(header, &[0; 8]))]);
-    assert_eq!(SafetensorsDir::open(dir.path()).unwrap().tensors().count(), 0);
+    let model = judge::works("position ids of type I64, which nobody reads", open(dir.path()));
+    assert_eq!(model.tensors().count(), 0, "number of tensors in a file of position ids");
 }
 
 #[test]
@@ -234,7 +272,8 @@ fn sharded(weight_map: &str) -> Result<SafetensorsDir, CheckpointError> {
 }
 
 fn index_error(weight_map: &str) -> IndexError {
-    match sharded(weight_map).unwrap_err() {
+    let what = format!("an index with the weight_map {weight_map}");
+    match judge::refused(what, "CheckpointError::Index", sharded(weight_map)) {
         CheckpointError::Index { path, reason } => {
             assert!(path.ends_with("model.safetensors.index.json"));
             reason

@@ -1,6 +1,8 @@
 //! Published configs against transformers' own reading of them
 //! (`fixtures/reference/make_config_expectations.py`), and configs that must be refused.
 
+mod judge;
+
 use std::path::{Path, PathBuf};
 
 use l1_tensor::ops::RopeScaling;
@@ -189,7 +191,9 @@ fn architectures_that_are_not_built_say_what_is_missing() {
         ("unsupported-gemma2-2b.json", "soft-capped"),
         ("unsupported-longrope.json", "longrope"),
     ] {
-        let error = ModelConfig::from_hf_file(&configs().join(file)).unwrap_err();
+        let expected = "UnsupportedArchitecture or Unsupported";
+        let got = ModelConfig::from_hf_file(&configs().join(file));
+        let error = judge::refused(file, expected, got);
         let typed = matches!(
             error,
             ConfigError::UnsupportedArchitecture { .. } | ConfigError::Unsupported { .. }
@@ -197,6 +201,15 @@ fn architectures_that_are_not_built_say_what_is_missing() {
         assert!(typed && error.to_string().contains(word), "{file}: {error}");
         assert!(!error.to_string().contains('\n'), "one line: {error}");
     }
+}
+
+/// A config whose value of `key` cannot be is refused, and the message names the key.
+#[track_caller]
+fn complains_about(key: &str, config: &Value) {
+    let what = format!("a config with {key} = {}, head_dim = {}", config[key], config["head_dim"]);
+    let expected = format!("an error that names {key}");
+    let error = judge::refused(&what, &expected, ModelConfig::from_hf_json(config)).to_string();
+    assert!(error.contains(key), "{what}\n  expected  {expected}\n  got       {error}");
 }
 
 #[test]
@@ -222,14 +235,27 @@ fn values_that_cannot_be_name_their_key() {
     ] {
         let mut config = tiny_llama();
         config[key] = value.clone();
-        let error = ModelConfig::from_hf_json(&config).unwrap_err().to_string();
-        assert!(error.contains(key), "{key} = {value}: {error}");
+        complains_about(key, &config);
+    }
+    // Without `head_dim` the head size is a division by the number of heads, which is refused only later.
+    for head_dim in [json!(16), Value::Null] {
+        let mut config = tiny_llama();
+        config["num_attention_heads"] = 0.into();
+        config["head_dim"] = head_dim;
+        complains_about("num_attention_heads", &config);
+    }
+    for entry in [json!("linear_attention"), json!(7), Value::Null] {
+        let mut config = tiny_llama();
+        config["sliding_window"] = 64.into();
+        config["layer_types"] = json!(["full_attention", entry, "full_attention"]);
+        complains_about("layer_types", &config);
     }
     for key in ["hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads"] {
         let mut config = tiny_llama();
         config.as_object_mut().unwrap().shift_remove(key);
-        let error = ModelConfig::from_hf_json(&config).unwrap_err();
-        assert!(matches!(&error, ConfigError::Missing { key: k, .. } if k == key), "{error}");
+        let what = format!("a config without {key}");
+        let got = ModelConfig::from_hf_json(&config);
+        judge::fails_with!(what, got, ConfigError::Missing { key: k, .. } if k == key);
     }
 }
 

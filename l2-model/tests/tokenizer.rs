@@ -165,6 +165,42 @@ fn a_spelling_outside_of_the_alphabet_stands_for_itself() {
     }
 }
 
+/// A GGUF vocabulary may have entries that nobody uses, and a tokenizer.json ids that it leaves out.
+#[test]
+fn a_hole_in_the_vocabulary_has_no_bytes_and_moves_no_other_token() {
+    let unused = 5;
+    let file = GgufFile::open(&fixture("tokenizers/qwen2.gguf")).unwrap();
+    let mut vocab = GgufVocab::from_metadata(&file).unwrap();
+    let whole = Tokenizer::from_gguf(vocab.clone()).unwrap();
+    let hole = vocab.tokens.len() as u32 / 2;
+    vocab.tokens.insert(hole as usize, "[PAD]".into());
+    vocab.token_types.insert(hole as usize, unused);
+    if let Some(scores) = &mut vocab.scores {
+        scores.insert(hole as usize, 0.0);
+    }
+    let moved = |id: u32| id + u32::from(id >= hole);
+    let named = [&mut vocab.bos, &mut vocab.eos, &mut vocab.eot, &mut vocab.unk, &mut vocab.pad];
+    for id in named {
+        *id = id.map(moved);
+    }
+    let holed = Tokenizer::from_gguf(vocab).unwrap();
+    let size = holed.vocab_size();
+    assert_eq!(size, whole.vocab_size() + 1, "number of ids, with a hole at id {hole}");
+    assert_eq!(holed.token_bytes(hole).ok(), Some(&b""[..]), "the bytes of a hole, id {hole}");
+    assert!(!holed.is_special(hole), "a hole is no special token, id {hole}");
+    let mut specials_behind = 0;
+    for old in 0..whole.vocab_size() as u32 {
+        let id = moved(old);
+        let what = format!("of id {id} in a vocabulary with a hole at {hole}");
+        let (got, expected) = (holed.token_bytes(id).ok(), whole.token_bytes(old).ok());
+        assert_eq!(got, expected, "the bytes {what}");
+        let (got, expected) = (holed.is_special(id), whole.is_special(old));
+        assert_eq!(got, expected, "the flag SPECIAL {what}");
+        specials_behind += u32::from(expected && old >= hole);
+    }
+    assert!(specials_behind > 0, "no flag behind the hole: this vocabulary shows nothing");
+}
+
 #[test]
 fn the_bytes_of_all_tokens_of_a_text_are_the_text() {
     for kind in KINDS {

@@ -262,6 +262,7 @@ impl<'a> Keys<'a> {
                     return Err(unsupported("layer_types", why));
                 }
             },
+            (_, Some(other)) => return Err(bad("layer_types", other, "must be strings")),
             ("mistral", _) => true,
             ("qwen2" | "qwen3", _) => {
                 self.flag_or("use_sliding_window", false)?

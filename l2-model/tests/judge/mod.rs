@@ -8,7 +8,8 @@
 //!   off by    0.33333 (allowed 0.0001)
 //! ```
 
-#![allow(dead_code)] // Every test binary uses its own part of this.
+// Every test binary uses its own part of this.
+#![allow(dead_code, unused_imports, unused_macros)]
 
 use std::fmt::Display;
 
@@ -34,6 +35,32 @@ pub fn same_bits(what: &str, dims: &[usize], got: &[f32], expected: &[f32]) {
 pub fn works<T, E: Display>(what: impl Display, result: Result<T, E>) -> T {
     result.unwrap_or_else(|e| panic!("{what}\n  expected  no error\n  got       {e}"))
 }
+
+/// The error of something that must be refused; `what` says what it was, `expected` with which error.
+#[track_caller]
+pub fn refused<T, E>(what: impl Display, expected: &str, result: Result<T, E>) -> E {
+    match result {
+        Err(error) => error,
+        Ok(_) => panic!(
+            "{what}: accepted, and must be refused\n  expected  {expected}\n  got       no error"
+        ),
+    }
+}
+
+/// Asserts that something is refused with an error of this shape, and gives the error.
+macro_rules! fails_with {
+    ($what:expr, $result:expr, $pattern:pat $(if $guard:expr)?) => {{
+        let what = $what;
+        let expected = stringify!($pattern $(if $guard)?);
+        let error = crate::judge::refused(&what, expected, $result);
+        assert!(
+            matches!(&error, $pattern $(if $guard)?),
+            "{what}: refused, but with another error\n  expected  {expected}\n  got       {error:?}"
+        );
+        error
+    }};
+}
+pub(crate) use fails_with;
 
 /// Asserts that two lists of token ids are equal, and says where they part.
 #[track_caller]

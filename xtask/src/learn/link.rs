@@ -6,12 +6,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use course::LEARNER_DIR;
 
 use super::house::House;
+use crate::shell;
 
 /// Choose whether the layers above use your version of a layer or the reference
 #[derive(Args)]
@@ -63,6 +65,7 @@ pub fn run(args: &UseArgs) -> Result<()> {
         super::mutant::forget(&house.root)?;
         println!("The mutant they used before is gone.");
     }
+    settle(&house.root);
     if args.version == Version::Mine {
         println!("If they run into something you have not written yet, its `todo!` says so;");
         println!("the way back is `cargo x use {id} reference`.");
@@ -108,6 +111,14 @@ pub fn set(cargo_toml: &str, package: &str, version: Version) -> Result<String> 
         );
     }
     Ok(lines.join("\n") + "\n")
+}
+
+/// Let cargo bring `Cargo.lock` in line with what is linked. If it cannot do so now, the next build
+/// does.
+pub fn settle(root: &Path) {
+    let mut metadata = shell::cargo("metadata");
+    metadata.current_dir(root).args(["--format-version", "1", "--offline", "--quiet"]);
+    let _ = metadata.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// Give the copy of a crate in `dir` a package name of its own: `l1-tensor-reference` for a `kind` of

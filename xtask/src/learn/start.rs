@@ -9,7 +9,7 @@ pub mod copy;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -175,11 +175,7 @@ fn quiet_about_unused(cargo_toml: &str) -> Result<String> {
 
 /// What only makes sense in the final place: the lock file's new names, the first commit.
 fn finish(dir: &Path) -> Result<()> {
-    // Not being able to do this now is no harm: the first build does it.
-    let mut metadata = shell::cargo("metadata");
-    metadata.current_dir(dir).args(["--format-version", "1", "--offline", "--quiet"]);
-    let _ = metadata.stdout(Stdio::null()).stderr(Stdio::null()).status();
-
+    link::settle(dir);
     if !shell::exists("git") {
         println!("git is not installed, so there is no history; all else works without it.");
         return Ok(());

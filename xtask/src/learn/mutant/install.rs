@@ -112,6 +112,7 @@ pub fn forget(root: &Path) -> Result<()> {
     let folder = folder(root);
     if folder.is_dir() {
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        link::settle(root);
     }
     Ok(())
 }

@@ -63,9 +63,10 @@ pub fn run(args: &StartArgs) -> Result<()> {
 
 /// Make the workspace in `dir`, or nothing at all.
 pub fn make(house: &House, floors: &[&Floor], dir: &Path) -> Result<()> {
-    let dir = std::path::absolute(dir).with_context(|| dir.display().to_string())?;
+    let dir = resolved(dir)?;
     refuse_occupied(&dir)?;
-    if dir.starts_with(&house.root) && !dir.starts_with(shell::target_dir()?) {
+    let inside = |of: &Path| resolved(of).map(|of| dir.starts_with(of));
+    if inside(&house.root)? && !inside(&shell::target_dir()?)? {
         bail!(
             "{} lies inside of this workspace; choose a place outside, such as ../my-strata",
             dir.display()
@@ -89,6 +90,23 @@ pub fn make(house: &House, floors: &[&Floor], dir: &Path) -> Result<()> {
     }
     made?;
     finish(&dir)
+}
+
+/// A path without `..` and links, of which the last parts need not exist yet.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let mut known = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    let mut rest = Vec::new();
+    loop {
+        if let Ok(found) = known.canonicalize() {
+            return Ok(rest.iter().rev().fold(found, |path, part| path.join(part)));
+        }
+        // What does not exist has a name; `..` behind it would lead to nowhere.
+        let Some(name) = known.file_name().map(ToOwned::to_owned) else {
+            bail!("{} leads to nowhere", path.display());
+        };
+        rest.push(name);
+        known.pop();
+    }
 }
 
 fn refuse_occupied(dir: &Path) -> Result<()> {
@@ -245,6 +263,17 @@ mod tests {
         let error = format!("{:#}", refuse_occupied(&file).unwrap_err());
         assert!(error.contains("is no directory"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    }
+
+    #[test]
+    fn a_place_is_understood_before_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::create_dir(root.join("clone")).unwrap();
+        let beside = root.join("clone/../mine/new");
+        assert_eq!(resolved(&beside).unwrap(), root.join("mine/new"));
+        assert_eq!(resolved(&root.join("clone")).unwrap(), root.join("clone"));
+        assert!(resolved(&root.join("no/such/../place")).is_err());
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //! says about files, commands and tests is checked by `tests/references/`, which also sees to it
 //! that no chapter is missing from the list below.
 
+#![allow(rustdoc::invalid_codeblock_attributes, reason = "`norun` is of our own shell fences")]
+
 macro_rules! chapters {
     ($($name:ident: $file:literal,)*) => {$(
         #[doc = include_str!($file)]

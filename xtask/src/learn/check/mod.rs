@@ -1,6 +1,6 @@
 //! `cargo x check`: the first thing that is wrong, by name.
 //!
-//! * [`walk`] runs gates in the order of the curriculum;
+//! * [`mod@walk`] runs gates in the order of the curriculum;
 //! * [`failure`] understands what a failed test printed, [`shorten`] what is too long in it;
 //! * [`places`] knows where things are in the files, [`gates`] whether tests were edited;
 //! * [`report`], [`compile`] and [`green`] are the three screens it can end with.

@@ -75,7 +75,7 @@ impl Sources {
 ///
 /// # Errors
 /// [`CourseError::Read`] or [`CourseError::Mark`].
-pub fn read_marked(dir: &Path) -> Result<Vec<SourceFile>, CourseError> {
+fn read_marked(dir: &Path) -> Result<Vec<SourceFile>, CourseError> {
     let mut files = Vec::new();
     for path in rust_files(&dir.join("src"))? {
         let text = fs::read_to_string(&path)

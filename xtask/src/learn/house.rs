@@ -141,19 +141,12 @@ impl House {
 
     /// An exercise by its id, in its place.
     pub fn task(&self, id: &str) -> Result<Task<'_>> {
-        let (floor, exercise) = self.exercise(id)?;
-        let number = floor.layer.exercises.iter().position(|e| e.id == exercise.id);
-        Ok(Task { floor, exercise, number: number.map_or(0, |n| n + 1) })
-    }
-
-    /// An exercise by its id, with its layer.
-    pub fn exercise(&self, id: &str) -> Result<(&Floor, &Exercise)> {
-        let all = || self.floors.iter().flat_map(|f| f.layer.exercises.iter().map(move |e| (f, e)));
-        if let Some(found) = all().find(|(_, e)| e.id == id) {
+        let all = || self.floors.iter().flat_map(Floor::tasks);
+        if let Some(found) = all().find(|t| t.exercise.id == id) {
             return Ok(found);
         }
         let name = id.rsplit('.').next().unwrap_or(id);
-        let near = all().map(|(_, e)| e.id.as_str()).min_by_key(|known| {
+        let near = all().map(|t| t.exercise.id.as_str()).min_by_key(|known| {
             let known_name = known.rsplit('.').next().unwrap_or(known);
             edit_distance(known_name, name)
         });

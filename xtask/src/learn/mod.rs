@@ -21,7 +21,7 @@ mod programs;
 mod progress;
 mod proof;
 mod reveal;
-mod screen;
+pub mod screen;
 mod start;
 mod state;
 mod watch;

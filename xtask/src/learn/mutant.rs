@@ -11,7 +11,6 @@ mod install;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +18,8 @@ use clap::Args;
 use course::{LEARNER_DIR, Mutant};
 
 use super::house::{Floor, House};
+use super::screen::{ask, wrap};
+use super::state::Blanks;
 
 pub use install::forget;
 
@@ -80,7 +81,7 @@ pub fn run(args: &MutantArgs) -> Result<()> {
     if args.test {
         return hunt::run(&house, floor, mutant);
     }
-    introduce(floor, mutant, fresh);
+    introduce(&house, floor, mutant, fresh)?;
     match ask("Your diagnosis (an id; nothing to write a test first): ")? {
         Some(id) if !id.is_empty() => diagnose(&house, mutant, &id),
         _ => Ok(()),
@@ -117,7 +118,7 @@ fn list(house: &House, floor: &Floor, mutants: &[Mutant]) -> Result<()> {
     Ok(())
 }
 
-fn introduce(floor: &Floor, mutant: &Mutant, fresh: bool) {
+fn introduce(house: &House, floor: &Floor, mutant: &Mutant, fresh: bool) -> Result<()> {
     let (layer, number) = (&floor.layer.id, mutant.number);
     let command = format!("cargo x mutant {layer} {number}");
     let is = if fresh { "is" } else { "is still" };
@@ -126,12 +127,12 @@ fn introduce(floor: &Floor, mutant: &Mutant, fresh: bool) {
         "Mutant {number} of {layer} {is} installed: the layers above use a copy of {package} that"
     );
     println!("is wrong in one place. Your own sources are as they were.\n");
-    if !is_written(floor, &mutant.exercise) {
+    if Blanks::of(floor)?.has(&house.task(&mutant.exercise)?) {
         println!(
             "The place is in code you have not written yet; in the end you will see a little of it.\n"
         );
     }
-    println!("{}\n", wrapped(&mutant.symptom, ""));
+    println!("{}\n", wrapped(&mutant.symptom));
     println!("Whose code is wrong?\n");
     for id in &mutant.choices {
         let exercise = floor.layer.exercise(id);
@@ -147,6 +148,7 @@ fn introduce(floor: &Floor, mutant: &Mutant, fresh: bool) {
         println!("  {command} {option:<15} {about}");
     }
     println!();
+    Ok(())
 }
 
 fn diagnose(house: &House, mutant: &Mutant, id: &str) -> Result<()> {
@@ -155,7 +157,7 @@ fn diagnose(house: &House, mutant: &Mutant, id: &str) -> Result<()> {
         println!("Yes: {id}.\n");
         return found(house, mutant);
     }
-    house.exercise(id)?;
+    house.task(id)?;
     let layer = mutant.layer();
     println!("No, {id} is right. What would a test of it show?");
     println!("Try again with `cargo x mutant {layer} {} --diagnosis ID`.", mutant.number);
@@ -180,15 +182,13 @@ fn explain(mutant: &Mutant) {
             println!("      {line}");
         }
     }
-    println!("\n{}", wrapped(&mutant.story, ""));
+    println!("\n{}", wrapped(&mutant.story));
     println!("\nThe layers above use again what they used before.");
 }
 
-/// Whether the learner's code for an exercise is there, as far as its marks tell.
-fn is_written(floor: &Floor, id: &str) -> bool {
-    let files = course::sources::read_marked(&floor.dir).unwrap_or_default();
-    let blank = |body: &String| body.contains(&format!("todo!(\"exercise {id},"));
-    !files.iter().any(|f| course::edit::bodies(&f.text, id).is_ok_and(|all| all.iter().any(blank)))
+/// A story or a symptom, in lines.
+fn wrapped(text: &str) -> String {
+    wrap(text, 90).join("\n")
 }
 
 fn reveal(house: &House, mutant: &Mutant, yes: bool) -> Result<()> {
@@ -203,18 +203,6 @@ fn reveal(house: &House, mutant: &Mutant, yes: bool) -> Result<()> {
     }
     explain(mutant);
     forget(&house.root)
-}
-
-/// Ask on the terminal; `None` where there is none.
-fn ask(question: &str) -> Result<Option<String>> {
-    if !io::stdin().is_terminal() {
-        return Ok(None);
-    }
-    print!("{question}");
-    io::stdout().flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(Some(answer.trim().to_string()))
 }
 
 /// The mutants that were found, by their switches. Losing this list costs nothing but the list, so
@@ -238,21 +226,6 @@ impl Found {
     }
 }
 
-/// Text in lines of at most 90 characters, each behind `indent`.
-fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && lines[last].len() + word.len() >= 90 {
-            lines.push(word.into());
-        } else {
-            let space = if lines[last].is_empty() { "" } else { " " };
-            lines[last] = format!("{}{space}{word}", lines[last]);
-        }
-    }
-    lines.iter().map(|l| format!("{indent}{l}")).collect::<Vec<_>>().join("\n")
-}
-
 /// The lines of a piece of source without the white space that all but its first begin with.
 fn unindented(text: &str) -> Vec<&str> {
     let depth = |l: &&str| l.len() - l.trim_start().len();
@@ -267,15 +240,6 @@ fn unindented(text: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_text_is_broken_between_words() {
-        let text = "word ".repeat(40);
-        let lines = wrapped(&text, "  ");
-        assert!(lines.lines().all(|l| l.starts_with("  word") && l.len() <= 92), "{lines}");
-        assert_eq!(lines.split_whitespace().count(), 40);
-        assert_eq!(wrapped("", ""), "");
-    }
 
     #[test]
     fn a_piece_of_source_is_shown_from_its_own_margin() {

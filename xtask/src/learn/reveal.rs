@@ -1,7 +1,5 @@
 //! `cargo x reveal`: how the reference does it. Nothing is written into anybody's files.
 
-use std::io::{self, BufRead, IsTerminal, Write};
-
 use anyhow::{Result, bail};
 use clap::Args;
 use course::edit;
@@ -28,13 +26,9 @@ pub fn run(args: &RevealArgs) -> Result<()> {
     // In the reference there is nothing to give away.
     if !args.yes && house.learner.is_some() {
         let hints_left = task.exercise.hints.len().saturating_sub(state.of(&args.id).hints);
-        if !io::stdin().is_terminal() {
+        let Some(answer) = screen::ask(&question(&task, hints_left))? else {
             bail!("nobody is there to be asked; `cargo x reveal {} --yes` shows it", args.id);
-        }
-        print!("{}", question(&task, hints_left));
-        io::stdout().flush()?;
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
+        };
         if !is_yes(&answer) {
             println!("Not shown.");
             return Ok(());

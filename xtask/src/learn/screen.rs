@@ -1,6 +1,8 @@
 //! What is printed: few lines, none too long, colours only where they are wanted.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use anyhow::Result;
 
 /// A line is never longer. What is longer is wrapped or cut.
 pub const WIDTH: usize = 100;
@@ -93,6 +95,19 @@ pub fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// Ask on the terminal; `None` where there is none.
+pub fn ask(question: &str) -> Result<Option<String>> {
+    if !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(question.as_bytes())?;
+    out.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(Some(answer.trim().to_string()))
+}
+
 fn wants_colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     !refused && io::stdout().is_terminal()
@@ -167,6 +182,9 @@ mod tests {
         assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrap("a abcdefgh b", 3), ["a", "abc", "def", "gh", "b"]);
         assert_eq!(wrap("", 3), Vec::<String>::new());
+        let lines = wrap(&"word ".repeat(40), 90);
+        assert!(lines.iter().all(|l| l.starts_with("word") && l.len() <= 90), "{lines:?}");
+        assert_eq!(lines.join(" ").split_whitespace().count(), 40);
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub fn make(house: &House, floors: &[&Floor], dir: &Path) -> Result<()> {
         fs::rename(&draft, &dir).with_context(|| dir.display().to_string())
     });
     if made.is_err() {
-        // What matters is the first error; a draft that cannot be removed is named in it.
+        // What matters is the first error, not whether the draft can be removed.
         let _ = fs::remove_dir_all(&draft);
     }
     made?;

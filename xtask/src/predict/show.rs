@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::learn::screen::wrap;
+
 /// `131072` as `131,072`.
 pub fn grouped(n: i64) -> String {
     let digits = n.unsigned_abs().to_string();
@@ -59,21 +61,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// A sentence cut into lines that fit a narrow terminal.
 pub fn wrapped(sentence: &str) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    for word in sentence.split(' ') {
-        let len = word.chars().count();
-        if column > 0 && column + 1 + len > 78 {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out += word;
-        column += len;
-    }
-    out
+    wrap(sentence, 78).join("\n")
 }
 
 #[cfg(test)]

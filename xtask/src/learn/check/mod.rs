@@ -77,7 +77,7 @@ fn select(house: &House, what: Option<&str>) -> Result<Selection> {
     if !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()) {
         bail!("{:#}", house.floor(what).err().map(|e| e.to_string()).unwrap_or_default());
     }
-    Ok(Selection::Exercise(house.exercise(what)?.1.id.clone()))
+    Ok(Selection::Exercise(house.task(what)?.exercise.id.clone()))
 }
 
 /// Check, print, remember. Whether everything passed.
@@ -162,7 +162,7 @@ fn edited_of(house: &House, tasks: &[Task]) -> Option<(Vec<String>, String)> {
 
 /// Which version of the layer of an exercise the layers above it use.
 fn linked_version(house: &House, id: &str) -> Option<link::Version> {
-    let (floor, _) = house.exercise(id).ok()?;
+    let floor = house.task(id).ok()?.floor;
     let text = fs::read_to_string(house.root.join("Cargo.toml")).ok()?;
     link::linked(&text, &floor.layer.package)
 }

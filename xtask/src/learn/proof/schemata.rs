@@ -68,7 +68,7 @@ fn instrument(
     let package = &floor.layer.package;
     for mutant in mutants {
         for choice in &mutant.choices {
-            house.exercise(choice).with_context(|| format!("mutant {}", mutant.switch()))?;
+            house.task(choice).with_context(|| format!("mutant {}", mutant.switch()))?;
         }
     }
     let marked = floor.sources()?.files.into_iter().map(|f| format!("{package}/{}", f.path));

@@ -1,0 +1,54 @@
+//! Floor 3 of Strata: the KV cache as numbered blocks.
+//!
+//! A block holds the keys and values of a few tokens. A sequence's *block table* lists its blocks
+//! in order; everything above (continuous batching, prefix reuse, preemption) is bookkeeping over
+//! numbers, and never touches a tensor.
+//!
+//! * [`BlockPool`]: which blocks are free, how often each is used ([`FreeList`] inside);
+//! * [`BlockTable`]: a sequence's blocks, positions to slots;
+//! * [`TokenChain`]: tokens with the hashes of their full blocks; [`PrefixCache`]: hash to block;
+//! * [`BlockManager`]: the three together, with all-or-nothing reservations and steps that can be
+//!   committed or abandoned; [`events`] tells others what is cached;
+//! * [`ForwardMeta`]: what one forward pass must know about a mixed batch;
+//! * [`PagedKv`]: the memory, written and attended through block tables; [`PagedState`] puts it
+//!   behind l2's `SequenceState`; [`RecurrentStore`] is the place for state that is not KV;
+//! * [`sizing`]: how many blocks fit, as arithmetic a person can follow;
+//! * [`trace`]: a recording of all of this, for the block viewer.
+//!
+//! The design is that of vLLM (Kwon et al. 2023, "Efficient Memory Management for Large Language
+//! Model Serving with PagedAttention"), whose V1 engine's behaviour it reproduces where others can
+//! see it: free order, block hashes, prefix hits.
+
+#![warn(missing_docs)]
+
+// mod chain;
+mod error;
+// pub mod events;
+// mod free_list;
+// pub mod hash;
+mod ids;
+// mod manager;
+// mod meta;
+// mod paged_kv;
+// mod pool;
+// mod prefix_cache;
+// mod recurrent;
+// pub mod reference;
+// pub mod sizing;
+// mod state;
+mod table;
+// pub mod trace;
+
+// pub use chain::TokenChain;
+pub use error::{KvError, Result};
+// pub use free_list::FreeList;
+// pub use hash::{BlockHash, BlockHasher, ExtraKeys};
+// pub use manager::{Admission, BlockManager, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
+pub use ids::{BlockId, NULL_BLOCK, SeqId};
+// pub use meta::ForwardMeta;
+// pub use paged_kv::PagedKv;
+// pub use pool::BlockPool;
+// pub use prefix_cache::{GroupId, PrefixCache};
+// pub use recurrent::RecurrentStore;
+// pub use state::{PagedOptions, PagedState};
+pub use table::BlockTable;

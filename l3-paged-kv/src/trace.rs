@@ -1,0 +1,1 @@
+//! A recording of what happens to blocks, for the viewer: one JSON object a line.

@@ -17,6 +17,12 @@ impl BlockTable {
         Self { blocks: Vec::with_capacity(max_blocks), block_size: block_size.max(1) }
     }
 
+    /// The table of these blocks, in this order. Tables of sequences are the manager's; this one
+    /// serves whoever lays out memory without one.
+    pub fn from_blocks(block_size: usize, blocks: &[BlockId]) -> Self {
+        Self { blocks: blocks.to_vec(), block_size: block_size.max(1) }
+    }
+
     /// Tokens a block holds.
     pub fn block_size(&self) -> usize {
         self.block_size

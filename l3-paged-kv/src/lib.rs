@@ -21,17 +21,17 @@
 
 #![warn(missing_docs)]
 
-// mod chain;
+mod chain;
 mod error;
 // pub mod events;
-// mod free_list;
-// pub mod hash;
+mod free_list;
+pub mod hash;
 mod ids;
 // mod manager;
-// mod meta;
+mod meta;
 // mod paged_kv;
-// mod pool;
-// mod prefix_cache;
+mod pool;
+mod prefix_cache;
 // mod recurrent;
 // pub mod reference;
 // pub mod sizing;
@@ -39,16 +39,16 @@ mod ids;
 mod table;
 // pub mod trace;
 
-// pub use chain::TokenChain;
+pub use chain::TokenChain;
 pub use error::{KvError, Result};
-// pub use free_list::FreeList;
-// pub use hash::{BlockHash, BlockHasher, ExtraKeys};
+pub use free_list::FreeList;
+pub use hash::{BlockHash, BlockHasher, ExtraKeys};
 // pub use manager::{Admission, BlockManager, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
-pub use ids::{BlockId, NULL_BLOCK, SeqId};
-// pub use meta::ForwardMeta;
+pub use ids::{BlockId, GroupId, NULL_BLOCK, SeqId};
+pub use meta::ForwardMeta;
 // pub use paged_kv::PagedKv;
-// pub use pool::BlockPool;
-// pub use prefix_cache::{GroupId, PrefixCache};
+pub use pool::BlockPool;
+pub use prefix_cache::{Forgotten, PrefixCache};
 // pub use recurrent::RecurrentStore;
 // pub use state::{PagedOptions, PagedState};
 pub use table::BlockTable;

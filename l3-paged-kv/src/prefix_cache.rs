@@ -1,23 +1,162 @@
 //! From a block's hash to the blocks that hold it.
 
-/// Which group of layers a block belongs to (DESIGN seam 7); part of the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupId(pub u32);
+mod index;
 
-/// Hash map (hash, group) -> blocks; several blocks may hold the same contents (duplicates are allowed): lookup returns the
-/// one registered first. Intrusive per-block links, reserved at start: registering and forgetting allocate nothing, O(1).
-/// The map's hasher takes eight bytes of the sha256: it is uniformly distributed already.
-pub struct PrefixCache { }
+use crate::{BlockHash, BlockId, GroupId, NULL_BLOCK};
+use index::Index;
+
+/// What is known of one block.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: BlockHash,
+    group: GroupId,
+    /// The next block with this hash, in the order of registration; after the last comes the first.
+    /// [`NULL_BLOCK`]: this block has no hash.
+    next: BlockId,
+    /// The block before it; before the first comes the last.
+    prev: BlockId,
+    /// Of the first block with a hash: whether others were told of the hash.
+    announced: bool,
+}
+
+const NOTHING: Entry = Entry {
+    hash: BlockHash([0; 32]),
+    group: GroupId(0),
+    next: NULL_BLOCK,
+    prev: NULL_BLOCK,
+    announced: false,
+};
+
+/// A hash that a block does not have any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgotten {
+    /// The hash.
+    pub hash: BlockHash,
+    /// Its group.
+    pub group: GroupId,
+    /// No other block has it: whoever looks for it now finds nothing.
+    pub last: bool,
+    /// With `last`: others were told of it ([`PrefixCache::announce`]) and may be told that it is
+    /// gone. `false` if another block has the hash.
+    pub announced: bool,
+}
+
+/// Which blocks hold what: a map from (hash, group) to blocks.
+///
+/// Several blocks may hold the same: two sequences computed it side by side, or one had to compute
+/// its last block again. Nothing is merged, since tables are never rewritten; a lookup returns the
+/// block that was registered first. The blocks of one hash form a ring through the entries, so
+/// registering and forgetting are O(1). All memory is taken at the start.
+#[derive(Clone, Debug)]
+pub struct PrefixCache {
+    entries: Vec<Entry>,
+    /// The first block of each hash.
+    firsts: Index,
+    len: usize,
+}
 
 impl PrefixCache {
-    pub fn new(num_blocks: usize) -> Self;
-    pub fn get(&self, group: GroupId, hash: &BlockHash) -> Option<BlockId>;
-    /// Returns whether this hash was not in the cache before (=> a `stored` event).
-    pub fn insert(&mut self, group: GroupId, hash: BlockHash, block: BlockId) -> bool;
-    /// Forget a block's hash. Returns the hash, and whether no other block holds it any more (=> a `removed` event).
-    pub fn remove(&mut self, block: BlockId) -> Option<(GroupId, BlockHash, bool)>;
-    pub fn hash_of(&self, block: BlockId) -> Option<&BlockHash>;
-    pub fn is_cached(&self, block: BlockId) -> bool;
-    pub fn len(&self) -> usize;      // blocks with a hash
-    pub fn clear(&mut self);
+    /// Empty, for blocks `1..num_blocks`.
+    pub fn new(num_blocks: usize) -> Self {
+        let index = Index::new(num_blocks);
+        Self { entries: vec![NOTHING; num_blocks], firsts: index, len: 0 }
+    }
+
+    /// The block that was registered first of those which hold this.
+    pub fn get(&self, group: GroupId, hash: &BlockHash) -> Option<BlockId> {
+        // exercise l3.prefix_cache
+        self.firsts.find(tag(hash), |block| {
+            let entry = &self.entries[block as usize];
+            entry.hash == *hash && entry.group == group
+        })
+        // end of exercise
+    }
+
+    /// A block holds this from now on. It is one of `1..num_blocks` and has no hash. Returns whether
+    /// no other block has this hash.
+    pub fn insert(&mut self, group: GroupId, hash: BlockHash, block: BlockId) -> bool {
+        debug_assert!(block != NULL_BLOCK && !self.is_cached(block), "block {block} has a hash");
+        // exercise l3.prefix_cache
+        let first = self.get(group, &hash);
+        let (prev, next) = match first {
+            // A ring of one.
+            None => (block, block),
+            Some(first) => (self.entries[first as usize].prev, first),
+        };
+        self.entries[block as usize] = Entry { hash, group, prev, next, announced: false };
+        if first.is_none() {
+            self.firsts.insert(tag(&hash), block);
+        } else {
+            self.entries[prev as usize].next = block;
+            self.entries[next as usize].prev = block;
+        }
+        self.len += 1;
+        first.is_none()
+        // end of exercise
+    }
+
+    /// Forget a block's hash; `None` if it has none.
+    pub fn remove(&mut self, block: BlockId) -> Option<Forgotten> {
+        if !self.is_cached(block) {
+            return None;
+        }
+        // exercise l3.prefix_cache
+        let Entry { hash, group, next, prev, announced } = self.entries[block as usize];
+        self.entries[block as usize] = NOTHING;
+        self.len -= 1;
+        let last = next == block;
+        if last {
+            self.firsts.remove(tag(&hash), block);
+        } else {
+            self.entries[prev as usize].next = next;
+            self.entries[next as usize].prev = prev;
+            if self.firsts.replace(tag(&hash), block, next) {
+                self.entries[next as usize].announced = announced;
+            }
+        }
+        Some(Forgotten { hash, group, last, announced: last && announced })
+        // end of exercise
+    }
+
+    /// A block's hash.
+    pub fn hash_of(&self, block: BlockId) -> Option<&BlockHash> {
+        self.is_cached(block).then(|| &self.entries[block as usize].hash)
+    }
+
+    /// Whether a block has a hash.
+    pub fn is_cached(&self, block: BlockId) -> bool {
+        self.entries.get(block as usize).is_some_and(|entry| entry.next != NULL_BLOCK)
+    }
+
+    /// Blocks with a hash.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no block has one.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forget everything: O(num_blocks).
+    pub fn clear(&mut self) {
+        self.entries.fill(NOTHING);
+        self.firsts.clear();
+        self.len = 0;
+    }
+
+    /// Others are told of this block's hash now. Returns whether they were not before, through this
+    /// block or another with the same hash; `false` for a block without one.
+    pub fn announce(&mut self, block: BlockId) -> bool {
+        let Some(entry) = self.entries.get(block as usize).filter(|_| self.is_cached(block)) else {
+            return false;
+        };
+        let first = self.get(entry.group, &entry.hash).unwrap_or(block);
+        !std::mem::replace(&mut self.entries[first as usize].announced, true)
+    }
+}
+
+/// Where the index looks first: four bytes of a sha256 are as good as any hash of it.
+fn tag(hash: &BlockHash) -> u32 {
+    u32::from_le_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]])
 }

@@ -111,7 +111,7 @@ pub enum BlockOp<'a> {
         /// The blocks, in the order of the tokens.
         blocks: Cow<'a, [BlockId]>,
     },
-    /// Keys and values of a sequence's tokens `from..to` are in their slots.
+    /// Act: keys and values of a sequence's tokens `from..to` went to their slots.
     Wrote {
         /// The sequence.
         #[serde(with = "seq_id")]
@@ -190,6 +190,26 @@ pub enum BlockOp<'a> {
         /// Blocks that stay.
         blocks: usize,
     },
+}
+
+impl BlockOp<'_> {
+    /// Whether this opens a frame.
+    pub fn is_act(&self) -> bool {
+        !matches!(
+            self,
+            Self::PrefixHit { .. }
+                | Self::Copied { .. }
+                | Self::Pop { .. }
+                | Self::PushFront { .. }
+                | Self::PushBack { .. }
+                | Self::Unlink { .. }
+                | Self::RefCount { .. }
+                | Self::Hashed { .. }
+                | Self::Unhashed { .. }
+                | Self::Append { .. }
+                | Self::Truncate { .. }
+        )
+    }
 }
 
 /// Why a sequence is gone.

@@ -37,7 +37,7 @@ mod prefix_cache;
 // pub mod sizing;
 // mod state;
 mod table;
-// pub mod trace;
+pub mod trace;
 
 pub use chain::TokenChain;
 pub use error::{KvError, Result};

@@ -1,18 +1,91 @@
 //! Tokens with the hashes of their full blocks, grown together.
 
-/// A request's tokens. Owned by the request; the manager reads it.
-pub struct TokenChain { /* tokens, hashes, hasher, keys; scratch for encoding: no allocation per token beyond growth */ }
+use crate::{BlockHash, BlockHasher, ExtraKeys};
+
+/// A request's tokens, and one hash for each block they fill. The request owns it, the block manager
+/// reads it.
+///
+/// A hash is computed once, when the last token of its block arrives, however the tokens came:
+/// all at once, in chunks, or one by one from the model.
+#[derive(Clone, Debug)]
+pub struct TokenChain {
+    hasher: BlockHasher,
+    keys: ExtraKeys,
+    tokens: Vec<u32>,
+    hashes: Vec<BlockHash>,
+}
 
 impl TokenChain {
-    pub fn new(hasher: &BlockHasher, keys: ExtraKeys) -> Self;
-    pub fn with_capacity(hasher: &BlockHasher, keys: ExtraKeys, max_tokens: usize) -> Self;  // then pushing allocates nothing
-    pub fn extend(&mut self, tokens: &[u32]);
-    pub fn push(&mut self, token: u32);
-    pub fn truncate(&mut self, len: usize);
-    pub fn tokens(&self) -> &[u32];
-    pub fn len(&self) -> usize; pub fn is_empty(&self) -> bool;
-    /// One hash for each full block.
-    pub fn hashes(&self) -> &[BlockHash];
-    pub fn block_size(&self) -> usize;
-    pub fn keys(&self) -> &ExtraKeys;
+    /// No tokens yet.
+    pub fn new(hasher: &BlockHasher, keys: ExtraKeys) -> Self {
+        Self::with_capacity(hasher, keys, 0)
+    }
+
+    /// No tokens yet, and room for `max_tokens`: up to there, adding some allocates nothing.
+    pub fn with_capacity(hasher: &BlockHasher, keys: ExtraKeys, max_tokens: usize) -> Self {
+        let hashes = Vec::with_capacity(max_tokens / hasher.block_size());
+        Self { hasher: *hasher, keys, tokens: Vec::with_capacity(max_tokens), hashes }
+    }
+
+    /// Append tokens.
+    pub fn extend(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+        self.hash_full_blocks();
+    }
+
+    /// Append one token.
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        self.hash_full_blocks();
+    }
+
+    /// Forget the tokens from `len` on, and the hashes of blocks that are not full any more.
+    pub fn truncate(&mut self, len: usize) {
+        // exercise l3.chain
+        self.tokens.truncate(len);
+        self.hashes.truncate(self.tokens.len() / self.hasher.block_size());
+        // end of exercise
+    }
+
+    /// Hash the blocks that are full and have no hash yet, each over the one before it.
+    fn hash_full_blocks(&mut self) {
+        let size = self.hasher.block_size();
+        // exercise l3.chain
+        for index in self.hashes.len()..self.tokens.len() / size {
+            let tokens = &self.tokens[index * size..][..size];
+            let hash = self.hasher.hash(self.hashes.last(), index, tokens, &self.keys);
+            self.hashes.push(hash);
+        }
+        // end of exercise
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// How many tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// One hash for each full block, in order.
+    pub fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
+    /// Tokens a block holds.
+    pub fn block_size(&self) -> usize {
+        self.hasher.block_size()
+    }
+
+    /// What beside the tokens is in the hashes.
+    pub fn keys(&self) -> &ExtraKeys {
+        &self.keys
+    }
 }

@@ -1,18 +1,215 @@
-//! What one forward pass must know about a mixed batch (DESIGN seam 6).
+//! What one forward pass must know about a mixed batch.
+//!
+//! A step carries tokens of some sequences: a chunk of a prompt here, one decoded token there. The
+//! kernels want them as flat arrays of numbers:
+//!
+//! ```text
+//! positions    [T]     i32  where each token stands in its sequence
+//! slot_mapping [T]     i64  where its key and value are to be stored; -1: nowhere
+//! cu_seqlens_q [S + 1] i32  tokens cu[s]..cu[s + 1] are sequence s's
+//! seq_lens_kv  [S]     i32  keys of a sequence, those of this step included
+//! block_table  [S, W]  i32  blocks in which they lie; -1: no block
+//! ```
+//!
+//! Query `i` of a sequence sees keys `0..=(kv_len - q_len + i)`. Nothing says whether a sequence is
+//! in prefill or in decode: it has `q_len` new tokens behind `computed` old ones, and decode is
+//! `q_len == 1`.
+//!
+//! The arrays are made once, for the largest step there will be, and refilled in place: a captured
+//! GPU graph reads the same addresses in every step, and a steady step allocates nothing. What must
+//! not happen then is that a short step reads what a longer one left behind. (vLLM's
+//! `CommonAttentionMetadata` is the model for these fields.)
 
-/// Buffers made once; addresses never change.
-pub struct ForwardMeta { /* positions: Vec<i32>, cu_seqlens_q: Vec<i32>, seq_lens_kv: Vec<i32>, block_table: Vec<i32> (row stride max_blocks, -1 padded), slot_mapping: Vec<i64>, block_size, max_blocks */ }
+use crate::{BlockTable, KvError, Result};
+
+/// Stands in a block table where there is no block, and in a slot mapping for "store nothing".
+const NONE: i32 = -1;
+
+/// The arrays of one step. Buffers are made by [`ForwardMeta::new`] and never move.
+#[derive(Clone, Debug)]
+pub struct ForwardMeta {
+    positions: Vec<i32>,
+    slot_mapping: Vec<i64>,
+    cu_seqlens_q: Vec<i32>,
+    seq_lens_kv: Vec<i32>,
+    /// `[max_seqs, max_blocks]`, whole from the start.
+    block_table: Vec<i32>,
+    /// How far each row of the table has been written: -1 from there on.
+    row_lens: Vec<usize>,
+    max_tokens: usize,
+    max_blocks: usize,
+    block_size: usize,
+}
 
 impl ForwardMeta {
-    pub fn new(max_tokens: usize, max_seqs: usize, max_blocks: usize, block_size: usize) -> Self;
-    pub fn clear(&mut self);
-    /// A sequence of which `computed` tokens are stored takes part with `q_len` more: kv_len = computed + q_len.
-    pub fn push(&mut self, table: &BlockTable, computed: usize, q_len: usize) -> Result<()>;
-    /// Fill up to `rows` sequences with padding: q_len 1, kv_len 0, position 0, slot -1, table -1.
-    pub fn pad_to(&mut self, rows: usize) -> Result<()>;
-    pub fn sequences(&self) -> usize; pub fn tokens(&self) -> usize; pub fn block_size(&self) -> usize; pub fn max_blocks(&self) -> usize;
-    pub fn positions(&self) -> &[i32]; pub fn cu_seqlens_q(&self) -> &[i32]; pub fn seq_lens_kv(&self) -> &[i32]; pub fn slot_mapping(&self) -> &[i64];
-    /// `[S, max_blocks]`
-    pub fn block_table(&self) -> &[i32];
-    pub fn block_table_row(&self, s: usize) -> &[i32];
+    /// Arrays for steps of at most `max_tokens` tokens and `max_seqs` sequences, padding included,
+    /// whose tables have at most `max_blocks` blocks of `block_size` tokens.
+    pub fn new(max_tokens: usize, max_seqs: usize, max_blocks: usize, block_size: usize) -> Self {
+        let mut cu_seqlens_q = Vec::with_capacity(max_seqs + 1);
+        cu_seqlens_q.push(0);
+        Self {
+            positions: Vec::with_capacity(max_tokens),
+            slot_mapping: Vec::with_capacity(max_tokens),
+            cu_seqlens_q,
+            seq_lens_kv: Vec::with_capacity(max_seqs),
+            block_table: vec![NONE; max_seqs * max_blocks],
+            row_lens: vec![0; max_seqs],
+            max_tokens,
+            max_blocks,
+            block_size: block_size.max(1),
+        }
+    }
+
+    /// Begin another step. Costs nothing: rows are cleaned when they are written again.
+    pub fn clear(&mut self) {
+        self.positions.clear();
+        self.slot_mapping.clear();
+        self.cu_seqlens_q.truncate(1);
+        self.seq_lens_kv.clear();
+    }
+
+    /// A sequence of which `computed` tokens are stored takes part with `q_len` more.
+    ///
+    /// The table must have a block for each of the `computed + q_len` tokens; blocks behind them
+    /// (reserved for later steps) are left out.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] for a table of another block size or with too few blocks, or a step
+    /// that is larger than the arrays. Then the step is as it was before.
+    pub fn push(&mut self, table: &BlockTable, computed: usize, q_len: usize) -> Result<()> {
+        let kv_len = self.check(table, computed, q_len)?;
+        // exercise l3.meta
+        let s = self.sequences();
+        self.positions.extend((computed..kv_len).map(|p| p as i32));
+        self.slot_mapping.extend((computed..kv_len).filter_map(|p| table.slot(p)));
+        self.cu_seqlens_q.push(self.positions.len() as i32);
+        self.seq_lens_kv.push(kv_len as i32);
+        self.fill_row(s, &table.blocks()[..kv_len.div_ceil(self.block_size)]);
+        Ok(())
+        // end of exercise
+    }
+
+    /// Fill up to `rows` sequences with padding: one token each that is stored nowhere and sees no
+    /// key, so its row of the output is zeros. A step then has the same shape whoever takes part.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] when the arrays have no such room.
+    pub fn pad_to(&mut self, rows: usize) -> Result<()> {
+        let missing = rows.saturating_sub(self.sequences());
+        self.check_room(missing, missing)?;
+        // exercise l3.meta
+        for s in self.sequences()..rows {
+            self.positions.push(0);
+            self.slot_mapping.push(i64::from(NONE));
+            self.cu_seqlens_q.push(self.positions.len() as i32);
+            self.seq_lens_kv.push(0);
+            self.fill_row(s, &[]);
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// Write a row of the table. What an earlier, longer row left behind it becomes -1; every entry
+    /// is cleaned at most once for each time it was written.
+    fn fill_row(&mut self, s: usize, blocks: &[u32]) {
+        // exercise l3.meta
+        let row = &mut self.block_table[s * self.max_blocks..][..self.max_blocks];
+        let stale = std::mem::replace(&mut self.row_lens[s], blocks.len());
+        for (entry, block) in row.iter_mut().zip(blocks) {
+            *entry = *block as i32;
+        }
+        if stale > blocks.len() {
+            row[blocks.len()..stale].fill(NONE);
+        }
+        // end of exercise
+    }
+
+    /// The sequence's keys after this step, if everything fits.
+    fn check(&self, table: &BlockTable, computed: usize, q_len: usize) -> Result<usize> {
+        let refuse = |why| Err(KvError::Malformed(why));
+        self.check_room(1, q_len)?;
+        if table.block_size() != self.block_size {
+            let (theirs, ours) = (table.block_size(), self.block_size);
+            return refuse(format!("a table of blocks of {theirs} tokens in a step of {ours}"));
+        }
+        let longest = self.max_blocks.saturating_mul(self.block_size).min(i32::MAX as usize);
+        let kv_len = computed.saturating_add(q_len);
+        if kv_len > longest {
+            return refuse(format!(
+                "a sequence of {kv_len} tokens, but tables of this step end at {longest}"
+            ));
+        }
+        let (blocks, needed) = (table.blocks().len(), kv_len.div_ceil(self.block_size));
+        if blocks < needed {
+            return refuse(format!(
+                "{kv_len} tokens need {needed} blocks, but the table has {blocks}: reserve first"
+            ));
+        }
+        Ok(kv_len)
+    }
+
+    fn check_room(&self, sequences: usize, tokens: usize) -> Result<()> {
+        let (most, now) = (self.row_lens.len(), self.sequences());
+        if sequences > most - now {
+            let why = format!("{sequences} sequences beside {now}, but a step holds {most}");
+            return Err(KvError::Malformed(why));
+        }
+        let (most, now) = (self.max_tokens, self.tokens());
+        if tokens > most - now {
+            let why = format!("{tokens} tokens beside {now}, but a step holds {most}");
+            return Err(KvError::Malformed(why));
+        }
+        Ok(())
+    }
+
+    /// Sequences of this step, padding included: S.
+    pub fn sequences(&self) -> usize {
+        self.seq_lens_kv.len()
+    }
+
+    /// Tokens of this step, padding included: T.
+    pub fn tokens(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Tokens a block holds.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// Entries of a row of the table, used or not: W.
+    pub fn max_blocks(&self) -> usize {
+        self.max_blocks
+    }
+
+    /// `[T]`: each token's place in its sequence.
+    pub fn positions(&self) -> &[i32] {
+        &self.positions
+    }
+
+    /// `[T]`: the slot of each token's key and value, `block * block_size + offset`; -1 for padding.
+    pub fn slot_mapping(&self) -> &[i64] {
+        &self.slot_mapping
+    }
+
+    /// `[S + 1]`: where each sequence's tokens begin, and at last T.
+    pub fn cu_seqlens_q(&self) -> &[i32] {
+        &self.cu_seqlens_q
+    }
+
+    /// `[S]`: keys of each sequence after this step; 0 for padding.
+    pub fn seq_lens_kv(&self) -> &[i32] {
+        &self.seq_lens_kv
+    }
+
+    /// `[S, W]`: the blocks of each sequence, padded with -1.
+    pub fn block_table(&self) -> &[i32] {
+        &self.block_table[..self.sequences() * self.max_blocks]
+    }
+
+    /// `[W]`: a sequence's row of the table; empty for one that is not in the step.
+    pub fn block_table_row(&self, s: usize) -> &[i32] {
+        let rows = self.block_table();
+        rows.get(s * self.max_blocks..(s + 1) * self.max_blocks).unwrap_or(&[])
+    }
 }

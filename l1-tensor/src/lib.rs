@@ -16,6 +16,7 @@
 pub mod cpu;
 mod device;
 mod dtype;
+pub mod e4m3;
 mod error;
 mod layout;
 pub mod ops;

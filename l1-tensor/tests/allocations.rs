@@ -41,7 +41,6 @@ struct Model {
     tokens: Vec<u32>,
     positions: Vec<i32>,
     slots: Vec<i64>,
-    tiles: Vec<u32>,
     x: Tensor,
     h: Tensor,
     cos: Tensor,
@@ -63,7 +62,6 @@ impl Model {
     fn new(rt: &Runtime, t: usize) -> Result<Self> {
         let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, Device::Cpu);
         let (f32, narrow) = (DType::F32, rt.activation_dtype());
-        let tiles = t.div_ceil(TILE);
         Ok(Self {
             table: weight(rt, VOCAB, HIDDEN, RowOrder::Plain)?,
             qkv_w: weight(rt, PACKED, HIDDEN, RowOrder::Plain)?,
@@ -76,7 +74,6 @@ impl Model {
             tokens: (0..t as u32).map(|i| i * 7 % VOCAB as u32).collect(),
             positions: (0..t as i32).collect(),
             slots: (0..t as i64).collect(),
-            tiles: (0..tiles as u32).collect(),
             x: zeros(&[t, HIDDEN], f32)?,
             h: zeros(&[t, HIDDEN], narrow)?,
             cos: zeros(&[t, D / 2], f32)?,
@@ -88,8 +85,8 @@ impl Model {
             last: zeros(&[1, HIDDEN], narrow)?,
             logits: zeros(&[1, VOCAB], f32)?,
             weights: zeros(&[1, VOCAB], f32)?,
-            cache: KvCache::new(tiles, KV_HEADS, D, narrow)?,
-            attention: AttentionScratch::new(rt, t, t, HEADS, KV_HEADS, D)?,
+            cache: KvCache::new(1, t.next_multiple_of(TILE), KV_HEADS, D, narrow)?,
+            attention: AttentionScratch::new(rt, t, t, HEADS, D)?,
             best: [0],
             top: ([0.0; K], [0; K], TopKScratch::new(K)),
         })
@@ -117,8 +114,8 @@ impl Model {
         let sequences = Sequences {
             cu_seqlens_q: &[0, t as i32],
             seq_lens_kv: &[t as i32],
-            tile_table: &self.tiles,
-            table_rows: &[0],
+            block_table: &[0],
+            max_blocks: 1,
         };
         let params = AttentionParams { scale: 0.2, window: None };
         let (scratch, out) = (&mut self.attention, self.attended.view_mut());

@@ -2,9 +2,9 @@
 //!
 //! The decoder does not know where keys and values live. It hands each layer's new ones to a
 //! [`SequenceState`] and gets attention's output back. [`ContiguousState`], here, gives every
-//! sequence one run of memory as long as the longest it may become: simple, and wasteful as soon as
+//! sequence one block of memory as long as the longest it may become: simple, and wasteful as soon as
 //! sequences differ in length. The paged state of the next floor implements the same trait over
-//! blocks; the decoder stays as it is.
+//! small blocks; the decoder stays as it is.
 
 use std::any::Any;
 
@@ -32,6 +32,14 @@ pub trait SequenceState {
     /// # Errors
     /// [`BatchError`] for a slot, a position or a length that cannot be.
     fn begin(&mut self, batch: &Batch) -> Result<()>;
+
+    /// Begin an empty slot with as many of `tokens`, from the first on, as the state still has from
+    /// other sequences. Returns how many: they need not be fed. At least one is left to feed, since
+    /// its logits are wanted. A state that shares nothing returns 0.
+    fn resume(&mut self, slot: u32, tokens: &[u32]) -> usize {
+        let _ = (slot, tokens);
+        0
+    }
 
     /// Store this step's keys and values of one layer and attend over all there are.
     ///
@@ -84,12 +92,11 @@ pub trait SequenceState {
     fn bytes(&self, slot: u32) -> usize;
 }
 
-/// One run of memory for each sequence.
+/// One block of memory for each sequence: slot `s` owns block `s` of every layer's cache.
 pub struct ContiguousState {
     layers: Vec<Option<KvCache>>,
-    /// Tile indices of all slots, in order: slot `s` owns `s * tiles_per_slot..`.
-    tiles: Vec<u32>,
-    tiles_per_slot: usize,
+    /// Tokens in a block: `max_len` in whole tiles.
+    block_size: usize,
     max_len: usize,
     lens: Vec<usize>,
     /// The step each slot took part in last, and the number of the step in progress.
@@ -98,33 +105,32 @@ pub struct ContiguousState {
     // Of the step in progress.
     slots: Vec<i64>,
     kv_lens: Vec<i32>,
-    table_rows: Vec<usize>,
+    /// `[S, 1]`: the block of each sequence.
+    block_table: Vec<i32>,
 }
 
 impl ContiguousState {
-    /// Memory for `slots` sequences of at most `max_len` tokens. `dtype` is the cache's: F32 or
-    /// BF16, see [`Runtime::activation_dtype`].
+    /// Memory for `slots` sequences of at most `max_len` tokens. `dtype` is the cache's: F32, BF16 or
+    /// F8E4M3, see [`Runtime::activation_dtype`] and [`KvCache`].
     ///
     /// # Errors
-    /// No memory, or more than 32-bit indices address.
+    /// No memory, another dtype, or more than 32-bit indices address.
     pub fn new(config: &ModelConfig, slots: usize, max_len: usize, dtype: DType) -> Result<Self> {
-        let tiles_per_slot = max_len.div_ceil(TILE);
-        let total = tiles_per_slot.saturating_mul(slots);
+        let block_size = block_for(max_len);
         let mut layers: Vec<_> = config.layers.iter().map(|_| None).collect();
         for (i, a) in config.attention_layers() {
-            layers[i] = Some(KvCache::new(total, a.kv_heads, a.head_dim, dtype)?);
+            layers[i] = Some(KvCache::new(slots, block_size, a.kv_heads, a.head_dim, dtype)?);
         }
         Ok(Self {
             layers,
-            tiles: (0..total as u32).collect(),
-            tiles_per_slot,
+            block_size,
             max_len,
             lens: vec![0; slots],
             last_step: vec![0; slots],
             step: 0,
             slots: Vec::new(),
             kv_lens: Vec::with_capacity(slots),
-            table_rows: Vec::with_capacity(slots),
+            block_table: Vec::with_capacity(slots),
         })
     }
 
@@ -140,21 +146,24 @@ impl ContiguousState {
         }
         Err(BatchError::Malformed(format!("state slot {slot}, but there are {slots}")).into())
     }
-
-    fn tiles_of(&self, slot: usize, len: usize) -> &[u32] {
-        &self.tiles[slot * self.tiles_per_slot..][..len.div_ceil(TILE)]
-    }
 }
 
-/// The data of a [`ContiguousState`]'s snapshot: the used tiles of every layer.
-struct Tiles(Vec<Option<KvCache>>);
+/// The size of a block for sequences of at most `len` tokens: whole tiles, at least one.
+fn block_for(len: usize) -> usize {
+    // Nobody has memory for a length near the limit, and the cache will say so.
+    len.max(1).checked_next_multiple_of(TILE).unwrap_or(usize::MAX / TILE * TILE)
+}
+
+/// The data of a [`ContiguousState`]'s snapshot: for every layer a cache of one block, just large
+/// enough.
+struct Blocks(Vec<Option<KvCache>>);
 
 impl SequenceState for ContiguousState {
     fn begin(&mut self, batch: &Batch) -> Result<()> {
         self.step += 1;
         self.slots.clear();
         self.kv_lens.clear();
-        self.table_rows.clear();
+        self.block_table.clear();
         for (s, slot) in batch.state_slots.iter().enumerate() {
             let slot = self.slot(*slot)?;
             if std::mem::replace(&mut self.last_step[slot], self.step) == self.step {
@@ -177,10 +186,10 @@ impl SequenceState for ContiguousState {
                 );
                 return Err(BatchError::Malformed(why).into());
             }
-            let first = slot * self.tiles_per_slot;
-            self.slots.extend((len..end).map(|p| (first * TILE + p) as i64));
+            let first = slot * self.block_size;
+            self.slots.extend((len..end).map(|p| (first + p) as i64));
             self.kv_lens.push(end as i32);
-            self.table_rows.push(first);
+            self.block_table.push(slot as i32);
             // end of exercise
         }
         Ok(())
@@ -208,8 +217,8 @@ impl SequenceState for ContiguousState {
         let sequences = Sequences {
             cu_seqlens_q: batch.cu_seqlens_q,
             seq_lens_kv: &self.kv_lens,
-            tile_table: &self.tiles,
-            table_rows: &self.table_rows,
+            block_table: &self.block_table,
+            max_blocks: 1,
         };
         Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
         // end of exercise
@@ -231,16 +240,15 @@ impl SequenceState for ContiguousState {
         let slot = self.slot(slot)?;
         let len = self.lens[slot];
         // exercise l2.state
-        let from = self.tiles_of(slot, len);
-        let to: Vec<u32> = (0..from.len() as u32).collect();
         let copy = |cache: &KvCache| -> Result<KvCache> {
-            let mut out = KvCache::new(from.len(), cache.heads(), cache.head_dim(), cache.dtype())?;
-            out.copy_tiles(&to, cache, from)?;
+            let (heads, dim) = (cache.heads(), cache.head_dim());
+            let mut out = KvCache::new(1, block_for(len), heads, dim, cache.dtype())?;
+            out.copy_prefix(0, cache, slot as u32, len)?;
             Ok(out)
         };
         let layers =
             self.layers.iter().map(|l| l.as_ref().map(copy).transpose()).collect::<Result<_>>()?;
-        Ok(Snapshot { len, data: Box::new(Tiles(layers)) })
+        Ok(Snapshot { len, data: Box::new(Blocks(layers)) })
         // end of exercise
     }
 
@@ -250,7 +258,7 @@ impl SequenceState for ContiguousState {
             let why = "this snapshot was taken of another kind of state".to_string();
             Error::from(BatchError::Malformed(why))
         };
-        let Tiles(saved) = snapshot.data.downcast_ref().ok_or_else(foreign)?;
+        let Blocks(saved) = snapshot.data.downcast_ref().ok_or_else(foreign)?;
         if saved.len() != self.layers.len() {
             return Err(foreign());
         }
@@ -258,11 +266,11 @@ impl SequenceState for ContiguousState {
             let (len, capacity) = (snapshot.len, self.max_len);
             return Err(BatchError::TooLong { len, capacity }.into());
         }
-        let to = &self.tiles[slot * self.tiles_per_slot..][..snapshot.len.div_ceil(TILE)];
-        let from: Vec<u32> = (0..to.len() as u32).collect();
         for (cache, saved) in self.layers.iter_mut().zip(saved) {
             match (cache, saved) {
-                (Some(cache), Some(saved)) => cache.copy_tiles(to, saved, &from)?,
+                (Some(cache), Some(saved)) => {
+                    cache.copy_prefix(slot as u32, saved, 0, snapshot.len)?
+                }
                 (None, None) => {}
                 _ => return Err(foreign()),
             }
@@ -281,9 +289,8 @@ impl SequenceState for ContiguousState {
         // exercise l2.state
         self.lens[slot] = len;
         if !len.is_multiple_of(TILE) {
-            let tile = self.tiles[slot * self.tiles_per_slot + len / TILE];
             for cache in self.layers.iter_mut().flatten() {
-                cache.clear(tile, len % TILE)?;
+                cache.clear(slot as u32, len)?;
             }
         }
         Ok(())
@@ -297,7 +304,8 @@ impl SequenceState for ContiguousState {
     }
 
     fn bytes(&self, slot: u32) -> usize {
-        let tiles = self.len(slot).div_ceil(TILE);
-        self.layers.iter().flatten().map(|c| c.tile_bytes() * tiles).sum()
+        let held = self.len(slot).next_multiple_of(TILE);
+        let caches = self.layers.iter().flatten();
+        caches.map(|c| c.block_bytes() / self.block_size * held).sum()
     }
 }

@@ -94,8 +94,7 @@ impl Bench {
         })
         .unwrap();
         let state = ContiguousState::new(&config, slots, MAX_LEN, DType::F32).unwrap();
-        let scratch =
-            AttentionScratch::new(&rt, 4 * MAX_LEN, MAX_LEN, Q_HEADS, KV_HEADS, DIM).unwrap();
+        let scratch = AttentionScratch::new(&rt, 4 * MAX_LEN, MAX_LEN, Q_HEADS, DIM).unwrap();
         Self { rt, state, scratch }
     }
 

@@ -62,17 +62,14 @@ impl Workspace {
         let (t, r, h) = (spec.max_tokens, spec.max_rows, config.hidden);
         let ops = || config.layers.iter().flat_map(|l| &l.branches).map(|b| &b.op);
         let (mut qkv, mut attended, mut inner) = (0, 0, 0);
-        // The widest group of query heads decides the attention scratch.
-        let (mut q_heads, mut kv_heads, mut head_dim) = (1, 1, 1);
+        let (mut q_heads, mut head_dim) = (1, 1);
         for op in ops() {
             match op {
                 Op::Attention(a) => {
                     qkv = qkv.max((a.q_heads + 2 * a.kv_heads) * a.head_dim);
                     attended = attended.max(a.q_heads * a.head_dim);
                     head_dim = head_dim.max(a.head_dim);
-                    if a.q_heads * kv_heads >= q_heads * a.kv_heads {
-                        (q_heads, kv_heads) = (a.q_heads, a.kv_heads);
-                    }
+                    q_heads = q_heads.max(a.q_heads);
                 }
                 Op::Mlp(m) => inner = inner.max(m.intermediate),
             }
@@ -92,7 +89,7 @@ impl Workspace {
             rows: tensor(r, h, DType::F32)?,
             normed_rows: tensor(r, h, act)?,
             logits: tensor(r, config.vocab, DType::F32)?,
-            attention: AttentionScratch::new(rt, t, spec.max_context, q_heads, kv_heads, head_dim)?,
+            attention: AttentionScratch::new(rt, t, spec.max_context, q_heads, head_dim)?,
             taps: Vec::new(),
         })
     }

@@ -109,8 +109,8 @@ fn a_sequence_takes_whole_tiles_of_the_cache() {
     agree(("l2", "sequence-bytes"), 100, number, |facts| {
         let [layers, heads, d, len] =
             ["layers", "kv_heads", "head_dim", "len"].map(|key| number(&facts[key]));
-        let cache = KvCache::new(len.div_ceil(16), heads, d, DType::BF16).unwrap();
-        layers * cache.tiles() * cache.tile_bytes()
+        let cache = KvCache::new(1, len.next_multiple_of(16), heads, d, DType::BF16).unwrap();
+        layers * cache.block_bytes()
     });
 }
 

@@ -1,45 +1,61 @@
 //! The attention kernel: scores, softmax, weighted sum, for one KV head and a few queries.
 
+mod items;
 mod scores;
+mod splits;
+mod tiles;
 mod weighted_sum;
 
 use std::ops::Range;
 
+pub(crate) use items::Agenda;
+use items::Item;
 use scores::Gemm;
+pub(crate) use splits::Totals;
+use splits::{SPLIT, SPLIT_TILES, merge, splits_of, within};
+pub(crate) use tiles::Pool;
+use tiles::{Part, Reader, Workbench};
 use weighted_sum::WeightedSum;
 
-use super::matmul::prefetch;
 use super::simd::{self, Dot};
 use super::{Isa, lanes};
 use crate::ops::{AttentionParams, AttentionScratch, Sequences, TILE};
 use crate::storage::AlignedBytes;
-use crate::{Result, Runtime};
+use crate::{DType, Result, Runtime};
 
-/// The most rows (queries times heads of a group) an item works on, and the bytes of scores it
-/// may keep: enough to reuse a key tile many times, small enough for a level-2 cache.
+/// The most rows (queries times heads of a group) an item works on: enough to reuse a key tile many
+/// times, few enough that their scores over a split stay in a level-2 cache.
 const MAX_ROWS: usize = 48;
-const SCORE_BYTES: usize = 512 * 1024;
 
-/// One thread's scratch.
+/// One thread's scratch. Its size does not depend on how long contexts are.
 pub(crate) struct Area {
     /// `[rows][words of D]`: queries as words.
     queries: AlignedBytes,
-    /// `[rows][keys]`: scores, then weights.
+    /// `[rows][SPLIT]`: scores, then weights.
     scores: AlignedBytes,
-    /// 1 / sum of weights, per row.
-    inverse: [f32; MAX_ROWS],
-    rows: usize,
+    /// Tiles that had to be put together or widened: keys of a split, then its values.
+    words: AlignedBytes,
+    codes: AlignedBytes,
+    /// `[rows][D']`: the weighted values so far, and those of the split in hand.
+    values: AlignedBytes,
+    more_values: AlignedBytes,
+    totals: [Option<Totals>; MAX_ROWS],
+    more_totals: [Option<Totals>; MAX_ROWS],
 }
 
 impl Area {
-    pub(crate) fn new(group: usize, max_kv: usize, dim: usize) -> Result<Self> {
-        let row_bytes = max_kv.next_multiple_of(TILE).max(TILE) * 4;
-        let rows = (SCORE_BYTES / row_bytes).clamp(group.min(MAX_ROWS), MAX_ROWS);
+    pub(crate) fn new(dim: usize) -> Result<Self> {
+        let padded = dim.next_multiple_of(16).max(16);
+        let floats = |n: usize| AlignedBytes::zeroed(n * size_of::<f32>());
         Ok(Self {
-            queries: AlignedBytes::zeroed(rows * dim.max(1) * 4)?,
-            scores: AlignedBytes::zeroed(rows * row_bytes)?,
-            inverse: [0.0; MAX_ROWS],
-            rows,
+            queries: floats(MAX_ROWS * padded)?,
+            scores: floats(MAX_ROWS * SPLIT)?,
+            words: floats(SPLIT * padded)?,
+            codes: AlignedBytes::zeroed(TILE * padded)?,
+            values: floats(MAX_ROWS * padded)?,
+            more_values: floats(MAX_ROWS * padded)?,
+            totals: [None; MAX_ROWS],
+            more_totals: [None; MAX_ROWS],
         })
     }
 }
@@ -55,14 +71,12 @@ pub(crate) enum Out {
 pub(crate) struct Job<'a> {
     pub q: &'a [f32],
     pub q_strides: [usize; 2],
-    pub k: &'a [u32],
-    pub v: &'a [u32],
+    pub pool: Pool<'a>,
     pub sequences: Sequences<'a>,
     pub params: AttentionParams,
     pub q_heads: usize,
     pub kv_heads: usize,
     pub dim: usize,
-    pub bf16: bool,
     pub out: Out,
     pub out_stride: usize,
 }
@@ -70,79 +84,93 @@ pub(crate) struct Job<'a> {
 // SAFETY: items write disjoint parts of `out` (their own tokens and heads).
 unsafe impl Sync for Job<'_> {}
 
-/// A piece of work: some queries of a sequence, some heads of one group.
+/// Rows of results: `[rows]` totals and `[rows][D']` weighted values.
 #[derive(Clone, Copy)]
-pub(crate) struct Item {
-    seq: u32,
-    /// First query, within the sequence, and how many.
-    first: u32,
-    queries: u32,
-    /// First query head and how many; all share a KV head.
-    head: u32,
-    heads: u32,
+struct Rows {
+    totals: *mut Option<Totals>,
+    values: *mut f32,
 }
 
-struct Areas(*mut Area);
-// SAFETY: each worker takes only the area of its own index.
-unsafe impl Sync for Areas {}
+/// What to do with an item.
+#[derive(Clone, Copy)]
+enum Work {
+    /// All of it.
+    Whole,
+    /// One of its splits, into rows of its own.
+    Split(usize, Rows),
+    /// Make one result of its splits, whose rows follow each other.
+    Merge(Rows),
+}
+
+struct Shared {
+    areas: *mut Area,
+    partials: Rows,
+}
+// SAFETY: each worker takes only the area of its own index, each piece its own rows.
+unsafe impl Sync for Shared {}
 
 pub(crate) fn run(rt: &Runtime, job: &Job, scratch: &mut AttentionScratch) {
-    list_items(job, scratch, rt.pool().threads());
-    let (items, areas) = (&scratch.items, Areas(scratch.areas.as_mut_ptr()));
-    let isa = rt.isa();
-    let one = |i: usize, worker: usize| {
-        let areas = &areas;
-        // SAFETY: `worker` is below the thread count, one thread a worker; `isa` is available.
-        unsafe { run_item(isa, job, &items[i], &mut *areas.0.add(worker)) }
+    scratch.agenda.list(job, rt.pool().threads());
+    let shared = Shared {
+        areas: scratch.areas.as_mut_ptr(),
+        partials: Rows {
+            totals: scratch.partial_totals.as_mut_ptr(),
+            values: scratch.partial_values.as_mut_slice().as_mut_ptr().cast(),
+        },
     };
-    rt.pool().run(items.len(), &one);
-}
-
-/// Cut the batch into items, long ones first within a sequence so that threads end together. How
-/// it is cut is free to change: no row's arithmetic depends on its neighbours.
-fn list_items(job: &Job, scratch: &mut AttentionScratch, threads: usize) {
-    let group = job.q_heads / job.kv_heads;
-    let max_rows = scratch.areas[0].rows;
-    let s = &job.sequences;
-    // A group shares its keys; split it only where too few items would leave a thread idle.
-    let tokens = s.cu_seqlens_q[s.seq_lens_kv.len()] as usize;
-    let per_item = if tokens * job.kv_heads < 4 * threads { 1 } else { group.min(max_rows) };
-    let per_tile = (max_rows / per_item).max(1) as u32;
-    scratch.items.clear();
-    for seq in 0..s.seq_lens_kv.len() {
-        let q_len = (s.cu_seqlens_q[seq + 1] - s.cu_seqlens_q[seq]) as u32;
-        for tile in (0..q_len.div_ceil(per_tile)).rev() {
-            let first = tile * per_tile;
-            let queries = per_tile.min(q_len - first);
-            for kv_head in 0..job.kv_heads {
-                for g in (0..group).step_by(per_item) {
-                    let heads = per_item.min(group - g) as u32;
-                    let head = (kv_head * group + g) as u32;
-                    scratch.items.push(Item { seq: seq as u32, first, queries, head, heads });
-                }
-            }
+    let (isa, padded) = (rt.isa(), job.pool.geometry.padded());
+    let Agenda { items, pieces, .. } = &scratch.agenda;
+    let work = |item: &Item, work: Work, worker: usize| {
+        let shared = &shared;
+        // SAFETY: `worker` is below the thread count, one thread a worker; `isa` is available.
+        unsafe { run_item(isa, job, item, work, &mut *shared.areas.add(worker)) }
+    };
+    if pieces.is_empty() {
+        rt.pool().run(items.len(), &|i, worker| work(&items[i], Work::Whole, worker));
+        return;
+    }
+    let rows = |first: usize| {
+        let shared = &shared;
+        Rows {
+            totals: shared.partials.totals.wrapping_add(first),
+            values: shared.partials.values.wrapping_add(first * padded),
         }
+    };
+    rt.pool().run(pieces.len(), &|i, worker| {
+        let item = &items[pieces[i].item as usize];
+        let split = pieces[i].split as usize;
+        let first = item.partials as usize + (split - first_split(job, item)) * item.rows();
+        work(item, Work::Split(split, rows(first)), worker);
+    });
+    // Few rows, by the rule that led here: not worth waking anybody.
+    for item in items {
+        work(item, Work::Merge(rows(item.partials as usize)), 0);
     }
 }
 
 /// # Safety
-/// `isa` is available, the job was checked, and `area` belongs to this thread.
-unsafe fn run_item(isa: Isa, job: &Job, item: &Item, area: &mut Area) {
+/// `isa` is available, the job was checked, and `area` and the rows of `work` belong to this thread.
+unsafe fn run_item(isa: Isa, job: &Job, item: &Item, work: Work, area: &mut Area) {
+    let pairs = job.pool.geometry.dtype != DType::F32;
     // SAFETY: each arm's instruction set is the one that was found available.
     unsafe {
-        match (isa, job.bf16) {
+        match (isa, pairs) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16, true) => avx512_bf16(job, item, area),
+            (Isa::Avx512Bf16, true) => avx512_bf16(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16 | Isa::Avx512, false) => avx512_f32(job, item, area),
+            (Isa::Avx512Bf16 | Isa::Avx512, false) => avx512_f32(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, true) => avx512_wide(job, item, area),
+            (Isa::Avx512, true) => avx512_wide(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, false) => avx2_f32(job, item, area),
+            (Isa::Avx2, false) => avx2_f32(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, true) => avx2_wide(job, item, area),
-            (_, false) => attend::<simd::PortableF32, { lanes::PORTABLE_FMA }>(job, item, area),
-            (_, true) => attend::<simd::PortableBf16, { lanes::PORTABLE_FMA }>(job, item, area),
+            (Isa::Avx2, true) => avx2_wide(job, item, work, area),
+            (_, false) => {
+                attend::<simd::PortableF32, { lanes::PORTABLE_FMA }>(job, item, work, area)
+            }
+            (_, true) => {
+                attend::<simd::PortableBf16, { lanes::PORTABLE_FMA }>(job, item, work, area)
+            }
         }
     }
 }
@@ -151,9 +179,9 @@ macro_rules! entry {
     ($name:ident, $features:literal, $dot:ty) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $name(job: &Job, item: &Item, area: &mut Area) {
+        unsafe fn $name(job: &Job, item: &Item, work: Work, area: &mut Area) {
             // SAFETY: passed on from the caller.
-            unsafe { attend::<$dot, true>(job, item, area) }
+            unsafe { attend::<$dot, true>(job, item, work, area) }
         }
     };
 }
@@ -163,45 +191,87 @@ entry!(avx512_wide, "avx512f,avx512bw,avx512dq,avx512vl", simd::Avx512Wide);
 entry!(avx2_f32, "avx2,fma", simd::Avx2F32);
 entry!(avx2_wide, "avx2,fma", simd::Avx2Wide);
 
+/// Position of an item's first query, and the keys that any of its queries sees.
+#[inline(always)]
+fn keys_of(job: &Job, item: &Item) -> (usize, Range<usize>) {
+    let (seq, s) = (item.seq as usize, &job.sequences);
+    let q_len = (s.cu_seqlens_q[seq + 1] - s.cu_seqlens_q[seq]) as usize;
+    let p0 = s.seq_lens_kv[seq] as usize - q_len + item.first as usize;
+    (p0, visible(p0, job.params.window).start..p0 + item.queries as usize)
+}
+
+/// The first split an item has rows of partial results for.
+fn first_split(job: &Job, item: &Item) -> usize {
+    match job.sequences.seq_lens_kv[item.seq as usize] {
+        0 => 0,
+        _ => splits_of(&keys_of(job, item).1).start,
+    }
+}
+
 /// # Safety
 /// As [`run_item`], with the instruction set of `S` available.
 #[inline(always)]
-unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Area) {
+unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, work: Work, area: &mut Area) {
     let seq = item.seq as usize;
     let s = &job.sequences;
-    let q_len = (s.cu_seqlens_q[seq + 1] - s.cu_seqlens_q[seq]) as usize;
-    let kv_len = s.seq_lens_kv[seq] as usize;
-    let (heads, queries) = (item.heads as usize, item.queries as usize);
-    let rows = heads * queries;
     let token0 = s.cu_seqlens_q[seq] as usize + item.first as usize;
-    if kv_len == 0 {
+    if s.seq_lens_kv[seq] == 0 {
         // SAFETY: these tokens and heads are this item's own.
         unsafe { write_zeros(job, item, token0) };
         return;
     }
-    // Position of the item's first query, and the tiles its queries see some key of.
-    let p0 = kv_len - q_len + item.first as usize;
-    let tile0 = visible(p0, job.params.window).start / TILE;
-    let tiles = (p0 + queries - 1) / TILE + 1 - tile0;
-    let table = &s.tile_table[s.table_rows[seq] + tile0..][..tiles];
-
-    let per_word = if S::PAIRS { 2 } else { 1 };
-    let steps = job.dim.div_ceil(per_word);
-    let padded = job.dim.next_multiple_of(16);
-    let tile_words = TILE * padded / per_word;
-    let kv_head = kv_head_of(item.head as usize, job.q_heads, job.kv_heads);
-    let tiles_of = |pool: &[u32]| Tiles {
-        pool: pool.as_ptr(),
-        table,
-        heads: job.kv_heads,
-        head: kv_head,
-        words: tile_words,
+    let rows = item.rows();
+    let padded = job.pool.geometry.padded();
+    let (_, keys) = keys_of(job, item);
+    let mut splits = splits_of(&keys);
+    let own = Rows {
+        totals: area.totals.as_mut_ptr(),
+        values: area.values.as_mut_slice().as_mut_ptr().cast(),
     };
+    let more = Rows {
+        totals: area.more_totals.as_mut_ptr(),
+        values: area.more_values.as_mut_slice().as_mut_ptr().cast(),
+    };
+    // SAFETY: areas have room for an item's rows, partial results for those of each split.
+    unsafe {
+        match work {
+            Work::Split(split, into) => {
+                queries_to_words::<S>(job, item, token0, area);
+                one_split::<S, FMA>(job, item, split, area, into);
+            }
+            Work::Whole => {
+                queries_to_words::<S>(job, item, token0, area);
+                if let Some(first) = splits.next() {
+                    one_split::<S, FMA>(job, item, first, area, own);
+                }
+                for split in splits {
+                    one_split::<S, FMA>(job, item, split, area, more);
+                    merge_rows::<FMA>(own, more, rows, padded);
+                }
+                write_rows::<S>(job, item, token0, own);
+            }
+            Work::Merge(first) => {
+                for n in 1..splits.len() {
+                    let more = Rows {
+                        totals: first.totals.add(n * rows),
+                        values: first.values.add(n * rows * padded),
+                    };
+                    merge_rows::<FMA>(first, more, rows, padded);
+                }
+                write_rows::<S>(job, item, token0, first);
+            }
+        }
+    }
+}
 
+/// # Safety
+/// The area has room for the item's rows.
+#[inline(always)]
+unsafe fn queries_to_words<S: Dot>(job: &Job, item: &Item, token0: usize, area: &mut Area) {
+    let steps = job.dim.div_ceil(job.pool.geometry.per_word());
+    let heads = item.heads as usize;
     let q_words: *mut u32 = area.queries.as_mut_slice().as_mut_ptr().cast();
-    let scores: *mut f32 = area.scores.as_mut_slice().as_mut_ptr().cast();
-    let row_len = tiles * TILE;
-    for r in 0..rows {
+    for r in 0..item.rows() {
         let token = token0 + r / heads;
         let at = token * job.q_strides[0] + (item.head as usize + r % heads) * job.q_strides[1];
         let q = &job.q[at..at + job.dim];
@@ -209,36 +279,99 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, area: &mut Are
         let words = unsafe { std::slice::from_raw_parts_mut(q_words.add(r * steps), steps) };
         to_words::<S>(q, words);
     }
-    // SAFETY: tiles were checked to lie in the pool; the areas hold `rows` rows of `row_len`.
+}
+
+/// What an item's rows see of one split, whose queries are words already.
+///
+/// # Safety
+/// As [`run_item`]; `out` has room for the item's rows.
+#[inline(always)]
+unsafe fn one_split<S: Dot, const FMA: bool>(
+    job: &Job,
+    item: &Item,
+    split: usize,
+    area: &mut Area,
+    out: Rows,
+) {
+    let (seq, heads, rows) = (item.seq as usize, item.heads as usize, item.rows());
+    let (p0, keys) = keys_of(job, item);
+    let s = &job.sequences;
+    let block_size = job.pool.block_size;
+    let reader = Reader {
+        pool: job.pool,
+        table: &s.block_table[seq * s.max_blocks..][..s.max_blocks],
+        blocks: keys.start / block_size..keys.end.div_ceil(block_size),
+        head: kv_head_of(item.head as usize, job.q_heads, job.kv_heads),
+    };
+    let in_split = within(&keys, split);
+    let tiles = in_split.start / TILE..in_split.end.div_ceil(TILE);
+    let row_len = tiles.len() * TILE;
+    let mut bench =
+        Workbench { words: area.words.as_mut_slice(), codes: area.codes.as_mut_slice() };
+    let scores: *mut f32 = area.scores.as_mut_slice().as_mut_ptr().cast();
+
+    let k = reader.tiles(Part::Keys, tiles.clone(), &mut bench);
+    let v = reader.in_place().then(|| reader.tiles(Part::Values, tiles.clone(), &mut bench));
+    // SAFETY: tiles lie in the pool or the scratch; the areas hold `rows` rows of a split.
     unsafe {
-        let gemm =
-            Gemm { q_words, steps, rows, scores, row_len, k: tiles_of(job.k), v: tiles_of(job.v) };
-        gemm.run::<S>();
+        let q_words = area.queries.as_slice().as_ptr().cast();
+        let steps = job.dim.div_ceil(job.pool.geometry.per_word());
+        Gemm { q_words, steps, rows, k: &k, v: v.as_ref(), scores, row_len }.run::<S>();
     }
     for r in 0..rows {
-        let p = p0 + r / heads;
-        let seen = visible(p, job.params.window);
-        let keys = seen.start - tile0 * TILE..seen.end - tile0 * TILE;
-        // SAFETY: row `r` of the scores.
-        let row = unsafe { std::slice::from_raw_parts_mut(scores.add(r * row_len), row_len) };
-        area.inverse[r] = 1.0 / softmax_in_place::<S, FMA>(row, keys, job.params.scale);
+        let seen = within(&visible(p0 + r / heads, job.params.window), split);
+        // SAFETY: row `r` of the scores, and of the results.
+        unsafe {
+            let row = std::slice::from_raw_parts_mut(scores.add(r * row_len), row_len);
+            *out.totals.add(r) = if seen.is_empty() {
+                // Another query of the item sees this split.
+                row.fill(0.0);
+                None
+            } else {
+                let begin = tiles.start * TILE;
+                let keys = seen.start - begin..seen.end - begin;
+                Some(softmax_in_place::<S, FMA>(row, keys, job.params.scale))
+            };
+        }
     }
-    // SAFETY: as above; output rows are this item's own.
+    // Where tiles are made in scratch, values take the place of the keys.
+    let v = v.unwrap_or_else(|| reader.tiles(Part::Values, tiles, &mut bench));
+    // SAFETY: as above.
     unsafe {
-        let sum = WeightedSum {
+        WeightedSum {
             weights: scores.cast(),
             row_words: row_len,
             rows,
-            steps: TILE / per_word,
-            padded,
-            v: tiles_of(job.v),
-            inverse: &area.inverse,
-            job,
-            head: item.head as usize,
-            heads,
-            token0,
-        };
-        sum.run::<S>();
+            steps: TILE / job.pool.geometry.per_word(),
+            padded: job.pool.geometry.padded(),
+            v: &v,
+            out: out.values,
+        }
+        .run::<S>();
+    }
+}
+
+/// Add the rows of the next split to those of the splits before it.
+///
+/// # Safety
+/// Both have `rows` rows.
+#[inline(always)]
+unsafe fn merge_rows<const FMA: bool>(into: Rows, more: Rows, rows: usize, padded: usize) {
+    for r in 0..rows {
+        // SAFETY: passed on from the caller; the two lie apart.
+        unsafe {
+            let totals = &mut *into.totals.add(r);
+            let values = std::slice::from_raw_parts_mut(into.values.add(r * padded), padded);
+            let more_values = std::slice::from_raw_parts(more.values.add(r * padded), padded);
+            match (totals, *more.totals.add(r)) {
+                (_, None) => {}
+                (Some(totals), Some(more)) => merge::<FMA>(totals, values, more, more_values),
+                (totals @ None, more) => {
+                    *totals = more;
+                    values.copy_from_slice(more_values);
+                }
+            }
+        }
     }
 }
 
@@ -260,38 +393,6 @@ fn kv_head_of(q_head: usize, q_heads: usize, kv_heads: usize) -> usize {
     // end of exercise
 }
 
-/// The tiles of one sequence and KV head, in order.
-struct Tiles<'a> {
-    pool: *const u32,
-    table: &'a [u32],
-    heads: usize,
-    head: usize,
-    words: usize,
-}
-
-impl Tiles<'_> {
-    /// Ask memory for tile `t`, if there is one.
-    #[inline(always)]
-    fn prefetch(&self, t: usize) {
-        let Some(tile) = self.table.get(t) else { return };
-        let start = (*tile as usize * self.heads + self.head) * self.words;
-        for word in (0..self.words).step_by(16) {
-            prefetch(self.pool.wrapping_add(start + word).cast());
-        }
-    }
-
-    /// Where tile `t` begins.
-    ///
-    /// # Safety
-    /// The table's tiles lie in the pool.
-    #[inline(always)]
-    unsafe fn at(&self, t: usize) -> *const u32 {
-        let tile = self.table[t] as usize;
-        // SAFETY: passed on from the caller.
-        unsafe { self.pool.add((tile * self.heads + self.head) * self.words) }
-    }
-}
-
 #[inline(always)]
 fn to_words<S: Dot>(q: &[f32], words: &mut [u32]) {
     if !S::PAIRS {
@@ -309,8 +410,8 @@ fn to_words<S: Dot>(q: &[f32], words: &mut [u32]) {
     }
 }
 
-/// Turn a row of scores into unnormalised weights and return their sum. Only `keys` count, the
-/// rest become 0. Lane `j % 16` sums key `j`, then the lanes are folded: an order that the key
+/// Turn a row of scores into unnormalised weights and return what they were weighed against and
+/// their sum. Only `keys` count, of which there is at least one; the rest become 0. Lane `j % 16` sums key `j`, then the lanes are folded: an order that the key
 /// indices fix (rows start at a tile in every call). For bf16 the weights are rounded in place,
 /// to words at the front of the row.
 #[inline(always)]
@@ -318,7 +419,7 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
     row: &mut [f32],
     keys: Range<usize>,
     scale: f32,
-) -> f32 {
+) -> Totals {
     // exercise l1.attention
     let (first, end) = (keys.start / TILE * TILE, keys.end.next_multiple_of(TILE));
     row[..first].fill(0.0);
@@ -345,8 +446,39 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
             }
         }
     }
-    sum
+    Totals { max, sum }
     // end of exercise
+}
+
+/// Divide rows by their sums and put them where they belong.
+///
+/// # Safety
+/// The item's tokens and heads lie in the output, its rows in `rows`.
+#[inline(always)]
+unsafe fn write_rows<S: Dot>(job: &Job, item: &Item, token0: usize, rows: Rows) {
+    let padded = job.pool.geometry.padded();
+    for r in 0..item.rows() {
+        let token = token0 + r / item.heads as usize;
+        let head = item.head as usize + r % item.heads as usize;
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let Some(totals) = *rows.totals.add(r) else { continue };
+            let inverse = 1.0 / totals.sum;
+            for d in (0..job.dim).step_by(16) {
+                let at = token * job.out_stride + head * job.dim + d;
+                let n = (job.dim - d).min(16);
+                let values = rows.values.add(r * padded + d).cast::<[f32; 16]>().read();
+                let values = values.map(|x| x * inverse);
+                match job.out {
+                    Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
+                    Out::Bf16(p) => {
+                        let words = S::round(values);
+                        p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! Queries times keys.
 
-use super::Tiles;
+use super::tiles::Tiles;
 use crate::cpu::simd::Dot;
 use crate::ops::TILE;
 
@@ -9,9 +9,9 @@ pub(super) struct Gemm<'a> {
     pub(super) q_words: *const u32,
     pub(super) steps: usize,
     pub(super) rows: usize,
-    pub(super) k: Tiles<'a>,
-    /// The values that will be asked for next.
-    pub(super) v: Tiles<'a>,
+    pub(super) k: &'a Tiles,
+    /// The values that will be asked for next, where they are read in place.
+    pub(super) v: Option<&'a Tiles>,
     pub(super) scores: *mut f32,
     pub(super) row_len: usize,
 }
@@ -21,7 +21,7 @@ impl Gemm<'_> {
     /// The pointers cover the sizes; `S` can run.
     #[inline(always)]
     pub(super) unsafe fn run<S: Dot>(&self) {
-        let tiles = self.k.table.len();
+        let tiles = self.k.count();
         let mut t = 0;
         // SAFETY: passed on from the caller; blocks partition rows and tiles.
         unsafe {
@@ -30,9 +30,11 @@ impl Gemm<'_> {
                     // Few rows wait for memory, not for arithmetic. Tiles of one head lie apart,
                     // too short for the processor to see a stream: ask for the keys that come
                     // next, and for the values while the keys are multiplied.
-                    for ahead in t..t + 4 {
-                        self.k.prefetch(ahead + 4);
-                        self.v.prefetch(ahead);
+                    if let Some(v) = self.v {
+                        for ahead in t..t + 4 {
+                            self.k.prefetch(ahead + 4);
+                            v.prefetch(ahead);
+                        }
                     }
                     self.rows::<S, 4>(t);
                     t += 4;

@@ -1,9 +1,9 @@
 //! Weights times values.
 
-use super::{Job, MAX_ROWS, Out, Tiles};
+use super::tiles::Tiles;
 use crate::cpu::simd::Dot;
 
-/// `out[r] = inverse[r] * sum over keys of weight[r][key] * v[key]`.
+/// `out[r] = sum over keys of weight[r][key] * v[key]`, not divided.
 pub(super) struct WeightedSum<'a> {
     pub(super) weights: *const u32,
     pub(super) row_words: usize,
@@ -11,17 +11,14 @@ pub(super) struct WeightedSum<'a> {
     /// Words of weights per tile, rows of words per value tile.
     pub(super) steps: usize,
     pub(super) padded: usize,
-    pub(super) v: Tiles<'a>,
-    pub(super) inverse: &'a [f32; MAX_ROWS],
-    pub(super) job: &'a Job<'a>,
-    pub(super) head: usize,
-    pub(super) heads: usize,
-    pub(super) token0: usize,
+    pub(super) v: &'a Tiles,
+    /// `[rows][padded]`.
+    pub(super) out: *mut f32,
 }
 
 impl WeightedSum<'_> {
     /// # Safety
-    /// The pointers cover the sizes; the output rows belong to this item; `S` can run.
+    /// The pointers cover the sizes; `S` can run.
     #[inline(always)]
     pub(super) unsafe fn run<S: Dot>(&self) {
         let chunks = self.padded / 16;
@@ -59,7 +56,7 @@ impl WeightedSum<'_> {
         unsafe {
             let mut acc = [[S::zero(); C]; R];
             let weights = self.weights.add(r0 * self.row_words);
-            for t in 0..self.v.table.len() {
+            for t in 0..self.v.count() {
                 let v = self.v.at(t).add(c0 * 16);
                 for w in 0..self.steps {
                     for (r, row) in acc.iter_mut().enumerate() {
@@ -72,35 +69,10 @@ impl WeightedSum<'_> {
             }
             for (r, row) in acc.into_iter().enumerate() {
                 for (c, sums) in row.into_iter().enumerate() {
-                    let mut values = [0.0; 16];
-                    S::store(sums, values.as_mut_ptr());
-                    self.write::<S>(r0 + r, c0 + c, values);
+                    S::store(sums, self.out.add((r0 + r) * self.padded + (c0 + c) * 16));
                 }
             }
         }
         C
-    }
-
-    /// Put 16 elements of a head (fewer at its end) where they belong.
-    ///
-    /// # Safety
-    /// As [`WeightedSum::run`].
-    #[inline(always)]
-    unsafe fn write<S: Dot>(&self, r: usize, chunk: usize, values: [f32; 16]) {
-        let Job { dim, out, out_stride, .. } = *self.job;
-        let token = self.token0 + r / self.heads;
-        let at = token * out_stride + (self.head + r % self.heads) * dim + chunk * 16;
-        let n = (dim - chunk * 16).min(16);
-        let values = values.map(|x| x * self.inverse[r]);
-        // SAFETY: passed on from the caller: `at..at + n` lies in this item's rows.
-        unsafe {
-            match out {
-                Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
-                Out::Bf16(p) => {
-                    let words = S::round(values);
-                    p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);
-                }
-            }
-        }
     }
 }

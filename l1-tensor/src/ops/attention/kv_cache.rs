@@ -1,10 +1,15 @@
-//! Where keys and values wait: a pool of tiles, sixteen tokens each, for one layer.
+//! Where keys and values wait: a pool of blocks, for one layer.
 //!
-//! The layout serves the kernel that reads it. Scores of sixteen keys against one query are
-//! sixteen dot products side by side, so a key tile holds its sixteen keys as *columns*: word `w`
-//! of all sixteen keys, then word `w + 1`. (A word is one f32 or two bf16, see
-//! `cpu::simd`.) The weighted sum of values runs along tokens, so a value tile holds one row of
-//! words per token, or per two tokens for bf16, whose halves are those two tokens.
+//! A block is a number and `block_size` places for tokens; which blocks belong to a sequence, in
+//! which order, is their owner's business (paged attention, Kwon et al. 2023). The place of a token
+//! in the pool is its *slot*: `block * block_size + offset`.
+//!
+//! Beneath the blocks lie *tiles* of sixteen slots, and their layout serves the kernel that reads
+//! them. Scores of sixteen keys against one query are sixteen dot products side by side, so a key tile
+//! holds its sixteen keys as *columns*: word `w` of all sixteen keys, then word `w + 1`. (A word is
+//! one f32 or two bf16, see `cpu::simd`.) The weighted sum of values runs along tokens, so a value
+//! tile holds one row of words per token, or per two tokens for bf16, whose halves are those two
+//! tokens.
 //!
 //! ```text
 //! key tile    [D / P][16 tokens][P]    P = 1 for f32, 2 for bf16
@@ -12,11 +17,36 @@
 //! pool        [tile][kv head][words of one tile]
 //! ```
 //!
-//! Slot `16 t + i` is place `i` of tile `t`. Which tiles belong to a sequence, in which order, is
-//! its owner's business: a contiguous cache hands out runs of tiles, a paged one any tiles at all.
+//! Slot `s` is place `s % 16` of tile `s / 16`. So a block is a power-of-two part of a tile, or a run
+//! of whole tiles.
+//!
+//! # Eight bits
+//!
+//! With [`DType::F8E4M3`] the layout is that of bf16 with bytes for elements, beside one scale for
+//! each token and KV head, keys and values apart: the smallest power of two that brings the largest
+//! magnitude to 448 or less. Codes times scale are exact in bf16, so a tile is widened when it is read
+//! and the bf16 kernel does the rest. What is stored of `x` is within
+//!
+//! ```text
+//! max(2^-4 |x|, 2^-10 scale)      2^-10 scale < 2^-17.8 of the head's largest magnitude
+//! ```
+//!
+//! of it: half an ulp of three mantissa bits, or of the smallest codes. (The scale is at least
+//! `2^-117`: a head whose largest magnitude is below `2^-109` is as good as zero.) A NaN stays a NaN.
+//! An infinity, which E4M3 has not, becomes the largest number the scale of its finite neighbours
+//! can say.
 
-use crate::cpu::lanes::{dispatch, round_bf16};
-use crate::{DType, Device, Error, Result, Runtime, Tensor, TensorRef};
+mod copy;
+mod gather;
+mod places;
+mod store;
+mod store_fp8;
+
+use std::ops::Range;
+
+use crate::cpu::attention::Pool;
+use crate::{DType, Device, Error, Layout, Result, Runtime, Tensor, TensorRef};
+pub(crate) use places::Geometry;
 
 /// Tokens in a tile.
 pub const TILE: usize = 16;
@@ -25,37 +55,64 @@ pub const TILE: usize = 16;
 pub struct KvCache {
     k: Tensor,
     v: Tensor,
-    tiles: usize,
+    /// `[tile][kv head][keys, values][16]`, in 8-bit caches.
+    scales: Tensor,
+    blocks: usize,
+    block_size: usize,
     heads: usize,
-    head_dim: usize,
-    dtype: DType,
+    geometry: Geometry,
 }
 
 impl KvCache {
-    /// Room for `tiles * 16` tokens of `heads` KV heads. `dtype` is F32 or BF16. Memory is zeroed
-    /// and, on most systems, not taken until it is written.
+    /// Room for `blocks * block_size` tokens of `heads` KV heads. `block_size` is a power of two or a
+    /// multiple of 16, `dtype` F32, BF16 or F8E4M3. Memory is zeroed and, on most systems, not taken
+    /// until it is written.
     ///
     /// # Errors
-    /// [`Error::UnexpectedDType`]-like parameter errors, or no memory.
-    pub fn new(tiles: usize, heads: usize, head_dim: usize, dtype: DType) -> Result<Self> {
-        if !matches!(dtype, DType::F32 | DType::BF16) {
-            return Err(Error::BadParameter {
-                op: "kv_cache",
-                why: format!("keys and values are F32 or BF16, not {dtype}"),
-            });
+    /// [`Error::BadParameter`] for another block size or dtype or more blocks than a table of `i32`
+    /// can name, [`Error::OutOfMemory`].
+    pub fn new(
+        blocks: usize,
+        block_size: usize,
+        heads: usize,
+        head_dim: usize,
+        dtype: DType,
+    ) -> Result<Self> {
+        let refuse = |why| Err(Error::BadParameter { op: "kv_cache", why });
+        if !matches!(dtype, DType::F32 | DType::BF16 | DType::F8E4M3) {
+            return refuse(format!("keys and values are F32, BF16 or F8E4M3, not {dtype}"));
         }
-        if tiles > u32::MAX as usize {
-            let why = format!("{tiles} tiles do not fit a table of 32-bit indices");
-            return Err(Error::BadParameter { op: "kv_cache", why });
+        if block_size == 0 || !(block_size.is_power_of_two() || block_size.is_multiple_of(TILE)) {
+            return refuse(format!(
+                "a block of {block_size} tokens: choose a power of two or a multiple of {TILE}"
+            ));
         }
-        let shape = [tiles, heads, tile_elems(head_dim)];
-        let zeros = || Tensor::zeros(&shape, dtype, Device::Cpu);
-        Ok(Self { k: zeros()?, v: zeros()?, tiles, heads, head_dim, dtype })
+        let slots = blocks.checked_mul(block_size).filter(|_| i32::try_from(blocks).is_ok());
+        let Some(slots) = slots else {
+            return refuse(format!("{blocks} blocks do not fit a table of 32-bit indices"));
+        };
+        let tiles = slots.div_ceil(TILE);
+        let geometry = Geometry { head_dim, dtype };
+        let zeros = |width: usize, dtype| Tensor::zeros(&[tiles, heads, width], dtype, Device::Cpu);
+        Ok(Self {
+            k: zeros(geometry.elems(), dtype)?,
+            v: zeros(geometry.elems(), dtype)?,
+            scales: zeros(geometry.scale_bytes(), DType::U8)?,
+            blocks,
+            block_size,
+            heads,
+            geometry,
+        })
     }
 
-    /// Tiles in the pool.
-    pub fn tiles(&self) -> usize {
-        self.tiles
+    /// Blocks in the pool.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
     }
 
     /// KV heads.
@@ -65,34 +122,65 @@ impl KvCache {
 
     /// Elements of one head.
     pub fn head_dim(&self) -> usize {
-        self.head_dim
+        self.geometry.head_dim
     }
 
     /// Element type.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.geometry.dtype
     }
 
-    /// Bytes of keys and values in one tile, all heads.
-    pub fn tile_bytes(&self) -> usize {
-        2 * self.heads * tile_elems(self.head_dim) * self.dtype.size()
+    /// Bytes of keys and values in one block, all heads, scales included.
+    pub fn block_bytes(&self) -> usize {
+        let part = 2 * self.geometry.tile_bytes() + self.geometry.scale_bytes();
+        // A tile's bytes are sixteen times those of a token, so this divides.
+        self.heads * part * self.block_size / TILE
     }
 
-    pub(super) fn words(&self) -> (&[u32], &[u32]) {
-        // Both dtypes are viewed as 32-bit words; the storage is 64-byte aligned.
-        (as_words(&self.k), as_words(&self.v))
+    /// Bytes of the pool.
+    pub fn bytes(&self) -> usize {
+        self.k.bytes() + self.v.bytes() + self.scales.bytes()
     }
 
-    /// Store keys and values `[T, heads, head_dim]` (f32; rounded here if the cache is bf16) at
-    /// `slots[T]`. A slot of -1 writes nothing. The first token of a tile clears the tile: what an
-    /// earlier owner left there can never leak into a sum, not even as `0 * NaN`.
+    /// What the kernel reads.
+    pub(super) fn pool(&self) -> Pool<'_> {
+        Pool {
+            k: self.k.raw(),
+            v: self.v.raw(),
+            scales: self.scales.raw(),
+            block_size: self.block_size,
+            heads: self.heads,
+            geometry: self.geometry,
+        }
+    }
+
+    /// The index of a table's entry, if there is such a block.
+    pub(super) fn block(&self, entry: i32) -> Option<usize> {
+        usize::try_from(entry).ok().filter(|b| *b < self.blocks)
+    }
+
+    /// How many places of a tile a block owns.
+    fn span(&self) -> usize {
+        self.block_size.min(TILE)
+    }
+
+    fn check_blocks(&self, op: &'static str, blocks: &[u32]) -> Result<()> {
+        let Some(bad) = blocks.iter().find(|b| **b as usize >= self.blocks) else { return Ok(()) };
+        Err(Error::OutOfRange { op, what: "block", index: i64::from(*bad), limit: self.blocks })
+    }
+
+    /// Store keys and values `[T, heads, head_dim]` (f32; rounded here to the cache's dtype) at
+    /// `slots[T]`. A slot of -1 writes nothing. The first token of a block clears the block's places
+    /// in its tile, and the first of every further tile clears that: what an earlier owner left there
+    /// can never leak into a sum, not even as `0 * NaN`. Other blocks in the tile stay as they are.
     ///
     /// # Errors
     /// A shape that does not fit, or a slot beyond the pool.
     pub fn write(&mut self, rt: &Runtime, slots: &[i64], k: TensorRef, v: TensorRef) -> Result<()> {
         const OP: &str = "kv_write";
+        let (heads, dim) = (self.heads, self.geometry.head_dim);
         for x in [&k, &v] {
-            if *x.layout().dims() != [slots.len(), self.heads, self.head_dim] {
+            if *x.layout().dims() != [slots.len(), heads, dim] {
                 return Err(Error::ShapeMismatch {
                     op: OP,
                     why: "keys and values are [tokens, kv heads, head dim]",
@@ -100,40 +188,46 @@ impl KvCache {
                     rhs: *self.k.layout(),
                 });
             }
-            let dense = self.head_dim <= 1 || x.layout().strides()[2] == 1;
+            let dense = dim <= 1 || x.layout().strides()[2] == 1;
             if !dense {
                 let why = "needs a dense head dimension";
                 return Err(Error::UnsupportedLayout { op: OP, why, layout: *x.layout() });
             }
         }
-        let limit = self.tiles * TILE;
+        let limit = self.blocks * self.block_size;
         if let Some(bad) = slots.iter().find(|s| **s >= limit as i64 || **s < -1) {
             return Err(Error::OutOfRange { op: OP, what: "slot", index: *bad, limit });
         }
-        let (ks, vs) = (k.strided::<f32>(OP)?, v.strided::<f32>(OP)?);
-        let (kst, vst) = (*k.layout(), *v.layout());
-        let (heads, dim, elems) = (self.heads, self.head_dim, tile_elems(self.head_dim));
-        let (isa, bf16) = (rt.isa(), self.dtype == DType::BF16);
-        let k_out = SendPtr(as_words_mut(&mut self.k).as_mut_ptr());
-        let v_out = SendPtr(as_words_mut(&mut self.v).as_mut_ptr());
-        let words = elems * self.dtype.size() / 4;
+        let rows = (k.strided::<f32>(OP)?, v.strided::<f32>(OP)?);
+        let layouts = (*k.layout(), *v.layout());
+        let (isa, span, g) = (rt.isa(), self.span(), self.geometry);
+        let (bytes, scale_bytes) = (g.tile_bytes(), g.scale_bytes());
+        let k_out = SendPtr(self.k.raw_mut().as_mut_ptr());
+        let v_out = SendPtr(self.v.raw_mut().as_mut_ptr());
+        let scales_out = SendPtr(self.scales.raw_mut().as_mut_ptr());
         let one_head = |h: usize, _worker: usize| {
-            let (k_out, v_out) = (&k_out, &v_out);
+            let (k_out, v_out, scales_out) = (&k_out, &v_out, &scales_out);
             for (t, slot) in slots.iter().enumerate() {
                 let Ok(slot) = usize::try_from(*slot) else { continue };
-                let at = ((slot / TILE) * heads + h) * words;
-                let row = |x: &'_ [f32], l: &crate::Layout| {
-                    let start = t * l.strides()[0] + h * l.strides()[1];
-                    x.as_ptr().wrapping_add(start)
-                };
-                // SAFETY: the slot was checked against the pool, the row against the layout; each
-                // head has words of its own, so threads write disjoint memory.
+                let (part, i) = ((slot / TILE) * heads + h, slot % TILE);
+                let k = row(rows.0, &layouts.0, t, h);
+                let v = row(rows.1, &layouts.1, t, h);
+                // SAFETY: the slot was checked against the pool; each head has words of its own, so
+                // threads write disjoint memory. Tiles are whole words, in 64-byte aligned storage.
                 unsafe {
-                    let k_row = std::slice::from_raw_parts(row(ks, &kst), dim);
-                    let v_row = std::slice::from_raw_parts(row(vs, &vst), dim);
-                    let k_tile = std::slice::from_raw_parts_mut(k_out.0.add(at), words);
-                    let v_tile = std::slice::from_raw_parts_mut(v_out.0.add(at), words);
-                    store_token(isa, bf16, k_tile, v_tile, slot % TILE, k_row, v_row);
+                    let (k_at, v_at) = (k_out.0.add(part * bytes), v_out.0.add(part * bytes));
+                    if g.dtype == DType::F8E4M3 {
+                        let k_tile = std::slice::from_raw_parts_mut(k_at, bytes);
+                        let v_tile = std::slice::from_raw_parts_mut(v_at, bytes);
+                        let at = scales_out.0.add(part * scale_bytes);
+                        let scales = std::slice::from_raw_parts_mut(at, scale_bytes);
+                        store_fp8::store_token(isa, g, span, k_tile, v_tile, scales, i, k, v);
+                    } else {
+                        let k_tile = std::slice::from_raw_parts_mut(k_at.cast(), bytes / 4);
+                        let v_tile = std::slice::from_raw_parts_mut(v_at.cast(), bytes / 4);
+                        let bf16 = g.dtype == DType::BF16;
+                        store::store_token(isa, bf16, span, k_tile, v_tile, i, k, v);
+                    }
                 }
             }
         };
@@ -145,138 +239,43 @@ impl KvCache {
         Ok(())
     }
 
-    /// Forget places `from..16` of a tile. A sequence that was rolled back into the middle of a tile
-    /// leaves values there that no mask should have to meet: `0 * NaN` is NaN.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for a tile beyond the pool.
-    pub fn clear(&mut self, tile: u32, from: usize) -> Result<()> {
-        const OP: &str = "kv_clear";
-        if tile as usize >= self.tiles {
-            let (what, index) = ("tile", i64::from(tile));
-            return Err(Error::OutOfRange { op: OP, what, index, limit: self.tiles });
-        }
-        let words = tile_elems(self.head_dim) * self.dtype.size() / 4;
-        let at = tile as usize * self.heads * words;
-        let per_word = 4 / self.dtype.size();
-        let padded = self.head_dim.next_multiple_of(16);
-        let from = from.min(TILE);
-        for h in 0..self.heads {
-            // exercise l1.kv_cache
-            let start = at + h * words;
-            for keys in as_words_mut(&mut self.k)[start..start + words].chunks_exact_mut(TILE) {
-                keys[from..].fill(0);
-            }
-            let v = &mut as_words_mut(&mut self.v)[start..start + words];
-            let whole = from.div_ceil(per_word);
-            if whole * per_word > from {
-                // The row of words shared by the last token that stays and the first that goes.
-                for word in &mut v[(whole - 1) * padded..whole * padded] {
-                    *word &= 0xffff;
-                }
-            }
-            v[whole * padded..].fill(0);
-            // end of exercise
-        }
-        Ok(())
-    }
-
-    /// Copy the tiles `from` of `source` into this cache's tiles `to`, one by one.
-    ///
-    /// # Errors
-    /// Caches of different geometry, or tiles beyond a pool.
-    pub fn copy_tiles(&mut self, to: &[u32], source: &KvCache, from: &[u32]) -> Result<()> {
-        const OP: &str = "kv_copy";
-        let same = (self.heads, self.head_dim, self.dtype)
-            == (source.heads, source.head_dim, source.dtype);
-        if !same || to.len() != from.len() {
-            return Err(Error::ShapeMismatch {
-                op: OP,
-                why: "both caches need the same heads, head dim and dtype",
-                lhs: *source.k.layout(),
-                rhs: *self.k.layout(),
-            });
-        }
-        let words = self.heads * tile_elems(self.head_dim) * self.dtype.size() / 4;
-        for (tiles, limit) in [(to, self.tiles), (from, source.tiles)] {
-            if let Some(bad) = tiles.iter().find(|t| **t as usize >= limit) {
-                let index = i64::from(*bad);
-                return Err(Error::OutOfRange { op: OP, what: "tile", index, limit });
+    /// Forget places of a tile, all heads.
+    fn clear_places(&mut self, tile: usize, places: Range<usize>) {
+        let g = self.geometry;
+        let bytes = g.tile_bytes();
+        for part in tile * self.heads..(tile + 1) * self.heads {
+            let k = &mut self.k.raw_mut()[part * bytes..][..bytes];
+            let v = &mut self.v.raw_mut()[part * bytes..][..bytes];
+            if g.dtype == DType::F8E4M3 {
+                g.clear_keys(k, places.clone());
+                g.clear_values(v, places.clone());
+            } else {
+                store::clear_places(
+                    as_words(k),
+                    as_words(v),
+                    g.padded(),
+                    g.per_word(),
+                    places.clone(),
+                );
             }
         }
-        for (to, from) in to.iter().zip(from) {
-            let (to, from) = (*to as usize * words, *from as usize * words);
-            for (dst, src) in [(&mut self.k, &source.k), (&mut self.v, &source.v)] {
-                as_words_mut(dst)[to..to + words]
-                    .copy_from_slice(&as_words(src)[from..from + words]);
-            }
-        }
-        Ok(())
     }
 }
 
-/// Elements of one head's part of a tile: 16 tokens of `head_dim` rounded up to 16.
-fn tile_elems(head_dim: usize) -> usize {
-    TILE * head_dim.next_multiple_of(16)
+/// One token's head.
+fn row<'a>(x: &'a [f32], layout: &Layout, token: usize, head: usize) -> &'a [f32] {
+    let start = token * layout.strides()[0] + head * layout.strides()[1];
+    &x[start..][..layout.dims()[2]]
 }
 
-struct SendPtr(*mut u32);
-// SAFETY: threads write disjoint words through it (one head each).
+struct SendPtr(*mut u8);
+// SAFETY: threads write disjoint bytes through it (one head each).
 unsafe impl Sync for SendPtr {}
 
-fn as_words(t: &Tensor) -> &[u32] {
-    let bytes = t.raw();
-    // SAFETY: storage is 64-byte aligned and any bits are a valid u32.
-    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 4) }
-}
-
-fn as_words_mut(t: &mut Tensor) -> &mut [u32] {
-    let bytes = t.raw_mut();
-    // SAFETY: as in `as_words`, under an exclusive borrow.
+fn as_words(bytes: &mut [u8]) -> &mut [u32] {
+    // SAFETY: tiles of f32 and bf16 are multiples of 64 bytes in 64-byte aligned storage, and any
+    // bits are a valid u32.
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / 4) }
-}
-
-dispatch! {
-    /// Put one token's key and value of one head into place `i` of its tile.
-    fn store_token<const FMA: bool>(
-        bf16: bool,
-        k_tile: &mut [u32],
-        v_tile: &mut [u32],
-        i: usize,
-        k: &[f32],
-        v: &[f32],
-    ) {
-        // exercise l1.kv_cache
-        if i == 0 {
-            k_tile.fill(0);
-            v_tile.fill(0);
-        }
-        let padded = k.len().next_multiple_of(16);
-        if !bf16 {
-            for (w, x) in k.iter().enumerate() {
-                k_tile[w * TILE + i] = x.to_bits();
-            }
-            for (word, x) in v_tile[i * padded..].iter_mut().zip(v) {
-                *word = x.to_bits();
-            }
-            return;
-        }
-        // Round sixteen at a time, then scatter: the rounding is a vector, the scatter cannot be.
-        for (part, k) in k.chunks(16).enumerate() {
-            let mut bits = [0u32; 16];
-            for (b, x) in bits.iter_mut().zip(k) {
-                *b = u32::from(round_bf16(*x).to_bits());
-            }
-            for (w, pair) in bits.as_chunks::<2>().0.iter().enumerate().take(k.len().div_ceil(2)) {
-                k_tile[(part * 8 + w) * TILE + i] = pair[0] | pair[1] << 16;
-            }
-        }
-        let shift = 16 * (i % 2) as u32;
-        for (word, x) in v_tile[(i / 2) * padded..].iter_mut().zip(v) {
-            *word = *word & !(0xffff << shift) | u32::from(round_bf16(*x).to_bits()) << shift;
-        }
-        // end of exercise
-    }
 }
 
 #[cfg(test)]

@@ -11,19 +11,22 @@
 //! `group = q_heads / kv_heads` query heads share one KV head (grouped-query attention, Ainslie et
 //! al. 2023); the window is Mistral's (Jiang et al. 2023, after Longformer).
 //!
-//! The fast path works on one KV head and a few queries at a time: all scores, then the softmax,
-//! then the weighted sum of values. It keeps the row of scores in a scratch buffer, so it needs no
-//! running rescale as FlashAttention does, and every sum has one order: a dot product runs along
-//! the head dimension, a softmax adds by key index modulo 16 and then folds the 16 lanes, the
-//! weighted sum runs along the keys. None of these knows how queries were grouped into a step or
-//! where the tiles lie. Hence a token's output has the same bits in a prefill, in a decode, in any
-//! batch, over contiguous or paged tiles.
+//! The fast path works on one KV head, a few queries and one *split* of the keys at a time: all
+//! scores, then the softmax, then the weighted sum of values. Splits begin at fixed positions and are
+//! merged from the left (see `cpu::attention::splits`), so scratch does not grow with the context, and
+//! threads may share a long one. Every sum has one order: a dot product runs along the head
+//! dimension, a softmax adds by key index modulo 16 and then folds the 16 lanes, the weighted sum runs
+//! along the keys, splits follow each other. None of these knows how queries were grouped into a
+//! step, which thread did what, or where the keys lie. Hence a token's output has the same bits in a
+//! prefill, in a decode, in any batch, over blocks of any size.
 
 mod kv_cache;
 
+pub(crate) use kv_cache::Geometry;
 pub use kv_cache::{KvCache, TILE};
 
 use crate::cpu::attention as kernel;
+use crate::storage::AlignedBytes;
 use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef};
 
 /// What attention needs to know beside tensors.
@@ -42,21 +45,27 @@ pub struct Sequences<'a> {
     pub cu_seqlens_q: &'a [i32],
     /// `[S]`: keys of each sequence, those of this step included.
     pub seq_lens_kv: &'a [i32],
-    /// Tile indices into the cache, rows of many sequences.
-    pub tile_table: &'a [u32],
-    /// `[S]`: where sequence `s`'s row starts in `tile_table`.
-    pub table_rows: &'a [usize],
+    /// `[S, max_blocks]`: row `s` is the blocks of sequence `s` in the cache, in order, then -1. Entries
+    /// that lie wholly behind the window of the sequence's first query are not read.
+    pub block_table: &'a [i32],
+    /// Entries of a row of the table.
+    pub max_blocks: usize,
 }
 
-/// Scratch memory of [`attention`]: one area per thread, and the list of work items.
+/// Scratch memory of [`attention`]: one area per thread, the list of work, and room for what threads
+/// that share a long context find in their parts of it.
 pub struct AttentionScratch {
     pub(crate) areas: Vec<kernel::Area>,
-    pub(crate) items: Vec<kernel::Item>,
+    pub(crate) agenda: kernel::Agenda,
+    pub(crate) partial_totals: Vec<Option<kernel::Totals>>,
+    pub(crate) partial_values: AlignedBytes,
+    pub(crate) head_dim: usize,
     pub(crate) max_kv: usize,
 }
 
 impl AttentionScratch {
-    /// Scratch for steps of at most `max_tokens` queries over at most `max_kv` keys a sequence.
+    /// Scratch for steps of at most `max_tokens` queries over at most `max_kv` keys a sequence, for
+    /// heads of at most `head_dim`. With fewer `q_heads` than a call has, that call allocates.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -65,14 +74,16 @@ impl AttentionScratch {
         max_tokens: usize,
         max_kv: usize,
         q_heads: usize,
-        kv_heads: usize,
         head_dim: usize,
     ) -> Result<Self> {
-        let group = q_heads.checked_div(kv_heads).unwrap_or(1).max(1);
-        let area = || kernel::Area::new(group, max_kv, head_dim);
-        let areas = (0..rt.pool().threads()).map(|_| area()).collect::<Result<_>>()?;
-        let items = Vec::with_capacity(max_tokens * group.max(1) * kv_heads.max(1));
-        Ok(Self { areas, items, max_kv })
+        let threads = rt.pool().threads();
+        let areas = (0..threads).map(|_| kernel::Area::new(head_dim)).collect::<Result<_>>()?;
+        let agenda = kernel::Agenda::new(max_tokens, max_kv, q_heads, threads);
+        let partials = agenda.partials();
+        let row = head_dim.next_multiple_of(16) * size_of::<f32>();
+        let partial_values = AlignedBytes::zeroed(partials * row)?;
+        let partial_totals = vec![None; partials];
+        Ok(Self { areas, agenda, partial_totals, partial_values, head_dim, max_kv })
     }
 }
 
@@ -81,8 +92,8 @@ impl AttentionScratch {
 /// sequence without keys (`seq_lens_kv` 0, a padding row) gets zeros.
 ///
 /// # Errors
-/// Shapes that do not fit, heads that do not divide, a table row that leaves the pool, or more keys
-/// than the scratch was made for.
+/// Shapes that do not fit, heads that do not divide, a block that is needed and is not in the table or
+/// not in the pool, more keys or wider heads than the scratch was made for.
 pub fn attention(
     rt: &Runtime,
     q: TensorRef,
@@ -111,10 +122,13 @@ pub fn attention(
         let why = "needs a dense head dimension";
         return Err(Error::UnsupportedLayout { op: OP, why, layout: *q.layout() });
     }
-    check_sequences(&sequences, tokens, cache, scratch.max_kv)?;
     if params.window == Some(0) {
         return Err(Error::BadParameter { op: OP, why: "a window of 0 sees nothing".into() });
     }
+    if dim > scratch.head_dim {
+        return Err(shape("the scratch was made for narrower heads"));
+    }
+    check_sequences(&sequences, params, tokens, cache, scratch.max_kv)?;
     if tokens == 0 || q_heads == 0 || dim == 0 {
         return Ok(());
     }
@@ -127,18 +141,15 @@ pub fn attention(
             return Err(Error::UnexpectedDType { op: OP, expected, got, layout: out_layout });
         }
     };
-    let (k, v) = cache.words();
     let job = kernel::Job {
         q: q.strided::<f32>(OP)?,
         q_strides: [q.layout().strides()[0], q.layout().strides()[1]],
-        k,
-        v,
+        pool: cache.pool(),
         sequences,
         params,
         q_heads,
         kv_heads: cache.heads(),
         dim,
-        bf16: cache.dtype() == DType::BF16,
         out,
         out_stride: out_layout.strides()[0],
     };
@@ -146,12 +157,19 @@ pub fn attention(
     Ok(())
 }
 
-fn check_sequences(s: &Sequences, tokens: usize, cache: &KvCache, max_kv: usize) -> Result<()> {
+fn check_sequences(
+    s: &Sequences,
+    params: AttentionParams,
+    tokens: usize,
+    cache: &KvCache,
+    max_kv: usize,
+) -> Result<()> {
     const OP: &str = "attention";
     let bad = |why: String| Err(Error::BadParameter { op: OP, why });
     let n = s.seq_lens_kv.len();
-    if s.cu_seqlens_q.len() != n + 1 || s.table_rows.len() != n {
-        return bad(format!("{n} sequences need {} offsets and {n} table rows", n + 1));
+    if s.cu_seqlens_q.len() != n + 1 || s.block_table.len() != n * s.max_blocks {
+        let why = format!("{n} sequences need {} offsets and {n} rows of a table", n + 1);
+        return bad(why);
     }
     if s.cu_seqlens_q[0] != 0 || s.cu_seqlens_q[n] as usize != tokens {
         return bad(format!("cu_seqlens_q must run from 0 to the {tokens} tokens of the batch"));
@@ -161,19 +179,25 @@ fn check_sequences(s: &Sequences, tokens: usize, cache: &KvCache, max_kv: usize)
         if end < start || kv < 0 || (kv != 0 && kv < end - start) {
             return bad(format!("sequence {i}: queries {start}..{end} over {kv} keys"));
         }
-        let kv = kv as usize;
+        if kv == 0 || start == end {
+            continue;
+        }
+        let (kv, q_len) = (kv as usize, (end - start) as usize);
         if kv > max_kv {
             let what = "key count";
             return Err(Error::OutOfRange { op: OP, what, index: kv as i64, limit: max_kv + 1 });
         }
-        let tiles = kv.div_ceil(TILE);
-        let row = s.table_rows[i].checked_add(tiles);
-        let Some(row) = row.and_then(|end| s.tile_table.get(s.table_rows[i]..end)) else {
-            return bad(format!("sequence {i}: its {tiles} tiles reach past the tile table"));
+        // Blocks behind the window of the first query may have been given back.
+        let first_key = params.window.map_or(0, |w| (kv - q_len + 1).saturating_sub(w));
+        let blocks = first_key / cache.block_size()..kv.div_ceil(cache.block_size());
+        let row = &s.block_table[i * s.max_blocks..][..s.max_blocks];
+        let Some(row) = row.get(blocks.clone()) else {
+            let (needs, has) = (blocks.end, s.max_blocks);
+            return bad(format!("sequence {i}: {kv} keys are {needs} blocks, a row has {has}"));
         };
-        if let Some(tile) = row.iter().find(|t| **t as usize >= cache.tiles()) {
-            let (what, index) = ("tile", i64::from(*tile));
-            return Err(Error::OutOfRange { op: OP, what, index, limit: cache.tiles() });
+        if let Some(entry) = row.iter().find(|b| cache.block(**b).is_none()) {
+            let (what, index) = ("block", i64::from(*entry));
+            return Err(Error::OutOfRange { op: OP, what, index, limit: cache.blocks() });
         }
     }
     Ok(())

@@ -3,9 +3,8 @@ use crate::RuntimeOptions;
 use crate::cpu::Isa;
 
 const HEADS: usize = 2;
-/// Odd, and beyond sixteen: a half pair at the end, and a second block.
+/// Odd, and beyond sixteen: a half pair at the end, and a second sixteen.
 const DIM: usize = 19;
-const PADDED: usize = 32;
 
 fn runtime(isa: Isa) -> Runtime {
     Runtime::new(RuntimeOptions { isa: Some(isa), threads: Some(2), ..Default::default() }).unwrap()
@@ -37,35 +36,14 @@ fn write(cache: &mut KvCache, rt: &Runtime, from: usize, n: usize) {
     cache.write(rt, &slots, k.view(), v.view()).unwrap();
 }
 
-/// Number `i` of the words, as the dtype has them.
-fn number(words: &[u32], dtype: DType, i: usize) -> f32 {
-    match dtype {
-        DType::F32 => f32::from_bits(words[i]),
-        _ if i.is_multiple_of(2) => f32::from_bits(words[i / 2] << 16),
-        _ => f32::from_bits(words[i / 2] & 0xffff_0000),
-    }
-}
-
-/// Element `d` of the key and the value in a slot, found by the drawing at the top of kv_cache.rs:
-/// keys `[D / P][16][P]`, values `[16 / P][D'][P]`.
-fn read(cache: &KvCache, slot: usize, h: usize, d: usize) -> (f32, f32) {
-    let p = if cache.dtype() == DType::F32 { 1 } else { 2 };
-    let (k, v) = cache.words();
-    let (tile, i) = (slot / TILE, slot % TILE);
-    let start = (tile * HEADS + h) * TILE * PADDED;
-    let k_at = start + (d / p * TILE + i) * p + d % p;
-    let v_at = start + (i / p * PADDED + d) * p + i % p;
-    (number(k, cache.dtype(), k_at), number(v, cache.dtype(), v_at))
-}
-
 /// Every place of the cache holds the token of its slot where `there` says so, else zeros.
 fn assert_holds(cache: &KvCache, what: &str, there: impl Fn(usize) -> bool) {
-    for slot in 0..cache.tiles() * TILE {
+    for slot in 0..cache.blocks() * cache.block_size() {
         for h in 0..HEADS {
             for d in 0..DIM {
                 let want =
                     if there(slot) { (key(slot, h, d), value(slot, h, d)) } else { (0.0, 0.0) };
-                let got = read(cache, slot, h, d);
+                let got = cache.read(slot, h, d);
                 let dtype = cache.dtype();
                 assert_eq!(
                     got, want,
@@ -79,7 +57,7 @@ fn assert_holds(cache: &KvCache, what: &str, there: impl Fn(usize) -> bool) {
 fn each(mut test: impl FnMut(&Runtime, KvCache)) {
     for isa in Isa::available() {
         for dtype in [DType::F32, DType::BF16] {
-            test(&runtime(isa), KvCache::new(3, HEADS, DIM, dtype).unwrap());
+            test(&runtime(isa), KvCache::new(3, TILE, HEADS, DIM, dtype).unwrap());
         }
     }
 }
@@ -95,11 +73,11 @@ fn keys_are_columns_and_values_are_rows_of_a_tile() {
 #[test]
 fn bf16_is_rounded_to_the_nearest() {
     let rt = runtime(Isa::Portable);
-    let mut cache = KvCache::new(3, HEADS, DIM, DType::BF16).unwrap();
+    let mut cache = KvCache::new(3, TILE, HEADS, DIM, DType::BF16).unwrap();
     // Three quarters of the way from 1 to the next bf16: nearest is up, cutting off is down.
     let x = Tensor::from_slice(&[1.005_859_4f32; HEADS * DIM], &[1, HEADS, DIM]).unwrap();
     cache.write(&rt, &[5], x.view(), x.view()).unwrap();
-    assert_eq!(read(&cache, 5, 0, 0), (1.0078125, 1.0078125), "1.0058594 as bf16");
+    assert_eq!(cache.read(5, 0, 0), (1.0078125, 1.0078125), "1.0058594 as bf16");
 }
 
 #[test]

@@ -1,0 +1,255 @@
+//! From a block table to tiles that a kernel can read.
+//!
+//! The kernel wants sixteen keys side by side, as f32 or as pairs of bf16. Mostly that is what lies
+//! in the pool, and it is read where it is. Where blocks are smaller than a tile, a tile of the
+//! sequence is put together from its blocks; where the cache has 8-bit codes, they are widened to
+//! bf16. Both happen in a thread's scratch, one split at a time. Nothing is computed here, so the
+//! sums above have the same terms in the same order whatever the blocks are like.
+
+use std::ops::Range;
+
+use super::SPLIT_TILES;
+use crate::DType;
+use crate::cpu::matmul::prefetch;
+use crate::e4m3;
+use crate::ops::TILE;
+use crate::ops::attention::Geometry;
+
+/// The memory of a cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Pool<'a> {
+    pub k: &'a [u8],
+    pub v: &'a [u8],
+    pub scales: &'a [u8],
+    pub block_size: usize,
+    pub heads: usize,
+    pub geometry: Geometry,
+}
+
+/// Keys or values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Keys,
+    Values,
+}
+
+/// The blocks of one sequence, as far as an item sees them, for one KV head.
+pub(super) struct Reader<'a> {
+    pub(super) pool: Pool<'a>,
+    /// The sequence's row of the block table.
+    pub(super) table: &'a [i32],
+    /// The blocks that hold a key of some query. Entries of others may be anything.
+    pub(super) blocks: Range<usize>,
+    pub(super) head: usize,
+}
+
+/// Scratch for the tiles of a split.
+pub(super) struct Workbench<'a> {
+    /// Room for the words of [`SPLIT_TILES`] tiles.
+    pub(super) words: &'a mut [u8],
+    /// Room for the codes of one tile.
+    pub(super) codes: &'a mut [u8],
+}
+
+/// Where the tiles of a split begin, in order.
+pub(super) struct Tiles {
+    at: [*const u8; SPLIT_TILES],
+    count: usize,
+    /// Bytes of a tile as the kernel reads it.
+    bytes: usize,
+}
+
+impl Tiles {
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Where tile `t` begins.
+    #[inline(always)]
+    pub(super) fn at(&self, t: usize) -> *const u32 {
+        self.at[t].cast()
+    }
+
+    /// Ask memory for tile `t`, if there is one.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, t: usize) {
+        if t < self.count {
+            prefetch_bytes(self.at[t], self.bytes);
+        }
+    }
+}
+
+#[inline(always)]
+fn prefetch_bytes(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        prefetch(at.wrapping_add(line).cast());
+    }
+}
+
+impl Reader<'_> {
+    /// Whether tiles are read where they lie, whatever the table says.
+    pub(super) fn in_place(&self) -> bool {
+        self.pool.block_size >= TILE && self.pool.geometry.dtype != DType::F8E4M3
+    }
+
+    /// Make tiles `tiles` of the sequence readable.
+    #[inline(always)]
+    pub(super) fn tiles(&self, part: Part, tiles: Range<usize>, bench: &mut Workbench) -> Tiles {
+        let g = self.pool.geometry;
+        let narrow = g.dtype == DType::F8E4M3;
+        let bytes = g.tile_bytes() * if narrow { 2 } else { 1 };
+        let mut out = Tiles { at: [std::ptr::null(); SPLIT_TILES], count: tiles.len(), bytes };
+        let Workbench { words, codes } = bench;
+        for (t, (at, room)) in
+            tiles.clone().zip(out.at.iter_mut().zip(words.chunks_exact_mut(bytes)))
+        {
+            let whole = self.whole(t);
+            if !narrow && let Some(tile) = whole {
+                *at = self.stored(part, tile).as_ptr();
+                continue;
+            }
+            if t + 2 < tiles.end {
+                self.prefetch(part, t + 2);
+            }
+            let mut scales = [0; TILE];
+            match whole {
+                Some(tile) => {
+                    scales.copy_from_slice(self.scales(part, tile));
+                    widen(g, part, self.stored(part, tile), &scales, room);
+                }
+                None if narrow => {
+                    let codes = &mut codes[..g.tile_bytes()];
+                    self.put_together(part, t, codes, Some(&mut scales));
+                    widen(g, part, codes, &scales, room);
+                }
+                None => self.put_together(part, t, room, None),
+            }
+            *at = room.as_ptr();
+        }
+        out
+    }
+
+    /// The tile of the pool that is tile `t` of the sequence, if one is.
+    #[inline(always)]
+    fn whole(&self, t: usize) -> Option<usize> {
+        let block_size = self.pool.block_size;
+        if block_size >= TILE {
+            let per_block = block_size / TILE;
+            return Some(self.table[t / per_block] as usize * per_block + t % per_block);
+        }
+        let pieces = TILE / block_size;
+        let mine = t * pieces..(t + 1) * pieces;
+        if mine.start < self.blocks.start || mine.end > self.blocks.end {
+            return None;
+        }
+        let first = self.table[mine.start];
+        let aligned = (first as usize).is_multiple_of(pieces);
+        let run = self.table[mine].iter().zip(first..).all(|(block, next)| *block == next);
+        (aligned && run).then_some(first as usize / pieces)
+    }
+
+    /// This head's part of a tile of the pool.
+    #[inline(always)]
+    fn stored(&self, part: Part, tile: usize) -> &[u8] {
+        let bytes = self.pool.geometry.tile_bytes();
+        let pool = if part == Part::Keys { self.pool.k } else { self.pool.v };
+        &pool[(tile * self.pool.heads + self.head) * bytes..][..bytes]
+    }
+
+    /// The scales of this head's part of a tile.
+    #[inline(always)]
+    fn scales(&self, part: Part, tile: usize) -> &[u8] {
+        let which = usize::from(part == Part::Values);
+        &self.pool.scales[((tile * self.pool.heads + self.head) * 2 + which) * TILE..][..TILE]
+    }
+
+    /// Blocks of tile `t` that count, each with its place there and its place in the pool.
+    #[inline(always)]
+    fn pieces(&self, t: usize) -> impl Iterator<Item = (usize, usize)> {
+        let block_size = self.pool.block_size;
+        let pieces = TILE / block_size;
+        let mine = (t * pieces).max(self.blocks.start)..((t + 1) * pieces).min(self.blocks.end);
+        mine.map(move |b| (b % pieces * block_size, self.table[b] as usize * block_size))
+    }
+
+    /// Tile `t` of the sequence, from blocks smaller than a tile. Places of blocks that do not count
+    /// are zeros.
+    #[inline(always)]
+    fn put_together(
+        &self,
+        part: Part,
+        t: usize,
+        out: &mut [u8],
+        mut scales: Option<&mut [u8; TILE]>,
+    ) {
+        if self.pieces(t).count() * self.pool.block_size < TILE {
+            out.fill(0);
+        }
+        for (to, slot) in self.pieces(t) {
+            let (tile, from) = (slot / TILE, slot % TILE);
+            let stored = self.stored(part, tile);
+            // Lengths that the compiler knows become single moves.
+            match self.pool.block_size {
+                8 => self.copy(part, out, stored, (to, from), 8),
+                4 => self.copy(part, out, stored, (to, from), 4),
+                2 => self.copy(part, out, stored, (to, from), 2),
+                _ => self.copy(part, out, stored, (to, from), 1),
+            }
+            if let Some(scales) = &mut scales {
+                let n = self.pool.block_size;
+                scales[to..to + n].copy_from_slice(&self.scales(part, tile)[from..from + n]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn copy(&self, part: Part, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
+        // Said again as constants, for the same reason.
+        let word = |dtype| Geometry { dtype, ..self.pool.geometry };
+        let geometry = match self.pool.geometry.dtype {
+            DType::F32 => word(DType::F32),
+            DType::BF16 => word(DType::BF16),
+            _ => word(DType::F8E4M3),
+        };
+        match part {
+            Part::Keys => geometry.copy_keys(to, from, at, n),
+            Part::Values => geometry.copy_values(to, from, at, n),
+        }
+    }
+
+    /// Ask memory for what tile `t` is made of.
+    #[inline(always)]
+    fn prefetch(&self, part: Part, t: usize) {
+        if let Some(tile) = self.whole(t) {
+            let stored = self.stored(part, tile);
+            prefetch_bytes(stored.as_ptr(), stored.len());
+            return;
+        }
+        for (_, slot) in self.pieces(t) {
+            let stored = self.stored(part, slot / TILE);
+            prefetch_bytes(stored.as_ptr(), stored.len());
+        }
+    }
+}
+
+/// The codes of a tile as bf16, each times its token's scale.
+#[inline(always)]
+fn widen(g: Geometry, part: Part, codes: &[u8], scales: &[u8; TILE], out: &mut [u8]) {
+    let power = scales.map(|s| i16::from(s) - 127);
+    // Two codes to a token, or two tokens to a pair of codes.
+    let of_keys: [i16; 32] = std::array::from_fn(|i| power[i / 2]);
+    let line = if part == Part::Keys { 32 } else { 2 * g.padded() };
+    let rows = codes.chunks_exact(line).zip(out.chunks_exact_mut(2 * line)).enumerate();
+    for (row, (codes, out)) in rows {
+        let powers = match part {
+            Part::Keys => of_keys,
+            Part::Values => std::array::from_fn(|i| power[2 * (row % 8) + i % 2]),
+        };
+        let out = out.as_chunks_mut::<64>().0;
+        for (codes, out) in codes.as_chunks::<32>().0.iter().zip(out) {
+            for (i, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *out = e4m3::to_bf16(codes[i], powers[i]).to_ne_bytes();
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Blocks copied and cut short.
+
+use super::{KvCache, TILE};
+use crate::{Error, Result};
+
+impl KvCache {
+    /// Forget offsets `from..` of a block. A sequence that was rolled back into the middle of a block
+    /// leaves values there that no mask should have to meet: `0 * NaN` is NaN.
+    ///
+    /// In a block of more than one tile only the tile of `from` is touched: those behind it are
+    /// cleared by the first token that is written to each.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a block beyond the pool.
+    pub fn clear(&mut self, block: u32, from: usize) -> Result<()> {
+        self.check_blocks("kv_clear", &[block])?;
+        if from < self.block_size {
+            let slot = block as usize * self.block_size + from;
+            let span = self.span();
+            let end = (slot / span + 1) * span;
+            self.clear_places(slot / TILE, slot % TILE..slot % TILE + (end - slot));
+        }
+        Ok(())
+    }
+
+    /// Copy the blocks `from` of `source` into this cache's blocks `to`, one by one.
+    ///
+    /// # Errors
+    /// Caches of different geometry or block size, lists of different lengths, or blocks beyond a
+    /// pool.
+    pub fn copy_blocks(&mut self, to: &[u32], source: &KvCache, from: &[u32]) -> Result<()> {
+        const OP: &str = "kv_copy_blocks";
+        if to.len() != from.len() || self.block_size != source.block_size {
+            let why = format!(
+                "{} blocks of {} tokens cannot become {} blocks of {}",
+                from.len(),
+                source.block_size,
+                to.len(),
+                self.block_size
+            );
+            return Err(Error::BadParameter { op: OP, why });
+        }
+        self.check_blocks(OP, to)?;
+        source.check_blocks(OP, from)?;
+        for (to, from) in to.iter().zip(from) {
+            self.copy_prefix(*to, source, *from, self.block_size)?;
+        }
+        Ok(())
+    }
+
+    /// Copy the first `tokens` offsets of a block of another cache; the offset that follows is free
+    /// to be written next. Block sizes may differ where both are multiples of 16.
+    ///
+    /// # Errors
+    /// Caches of different geometry, more tokens than a block has, or blocks beyond a pool.
+    pub fn copy_prefix(
+        &mut self,
+        to: u32,
+        source: &KvCache,
+        from: u32,
+        tokens: usize,
+    ) -> Result<()> {
+        const OP: &str = "kv_copy_prefix";
+        let same = (self.heads, self.geometry, self.span())
+            == (source.heads, source.geometry, source.span());
+        if !same {
+            return Err(Error::ShapeMismatch {
+                op: OP,
+                why: "both caches need the same heads, head dim, dtype and parts of a tile",
+                lhs: *source.k.layout(),
+                rhs: *self.k.layout(),
+            });
+        }
+        self.check_blocks(OP, &[to])?;
+        source.check_blocks(OP, &[from])?;
+        check_tokens(OP, tokens, self.block_size.min(source.block_size))?;
+        for (to, from) in self.spans(to, tokens).zip(source.spans(from, tokens)) {
+            let (to_part, from_part) = (self.part_bytes(to / TILE), source.part_bytes(from / TILE));
+            let at = (to % TILE, from % TILE);
+            let (g, span) = (self.geometry, self.span());
+            let parts = self.k.raw_mut()[to_part.clone()].chunks_exact_mut(g.tile_bytes());
+            for (to, from) in
+                parts.zip(source.k.raw()[from_part.clone()].chunks_exact(g.tile_bytes()))
+            {
+                g.copy_keys(to, from, at, span);
+            }
+            let parts = self.v.raw_mut()[to_part].chunks_exact_mut(g.tile_bytes());
+            for (to, from) in parts.zip(source.v.raw()[from_part].chunks_exact(g.tile_bytes())) {
+                g.copy_values(to, from, at, span);
+            }
+            for head in 0..self.heads * self.scales_per_head() {
+                let to = (to / TILE * self.heads * 2 + head) * TILE + at.0;
+                let from = (from / TILE * self.heads * 2 + head) * TILE + at.1;
+                self.scales.raw_mut()[to..to + span]
+                    .copy_from_slice(&source.scales.raw()[from..from + span]);
+            }
+        }
+        self.clear_unfinished(to, tokens)
+    }
+
+    /// Copy the first `tokens` offsets of one block of this pool into another: a private copy of a
+    /// shared block, to go on writing in.
+    ///
+    /// # Errors
+    /// More tokens than a block has, or blocks beyond the pool.
+    pub fn copy_within(&mut self, to: u32, from: u32, tokens: usize) -> Result<()> {
+        const OP: &str = "kv_copy_within";
+        self.check_blocks(OP, &[to, from])?;
+        check_tokens(OP, tokens, self.block_size)?;
+        if to == from {
+            return self.clear_unfinished(to, tokens);
+        }
+        let (g, span) = (self.geometry, self.span());
+        // The two may be parts of one tile, so the source is set aside.
+        let mut aside = vec![0; self.heads * g.tile_bytes()];
+        for (to, from) in self.spans(to, tokens).zip(self.spans(from, tokens)) {
+            let (to_part, from_part) = (self.part_bytes(to / TILE), self.part_bytes(from / TILE));
+            let at = (to % TILE, from % TILE);
+            aside.copy_from_slice(&self.k.raw()[from_part.clone()]);
+            let parts = self.k.raw_mut()[to_part.clone()].chunks_exact_mut(g.tile_bytes());
+            for (to, from) in parts.zip(aside.chunks_exact(g.tile_bytes())) {
+                g.copy_keys(to, from, at, span);
+            }
+            aside.copy_from_slice(&self.v.raw()[from_part]);
+            let parts = self.v.raw_mut()[to_part].chunks_exact_mut(g.tile_bytes());
+            for (to, from) in parts.zip(aside.chunks_exact(g.tile_bytes())) {
+                g.copy_values(to, from, at, span);
+            }
+            for head in 0..self.heads * self.scales_per_head() {
+                let to = (to / TILE * self.heads * 2 + head) * TILE + at.0;
+                let from = (from / TILE * self.heads * 2 + head) * TILE + at.1;
+                self.scales.raw_mut().copy_within(from..from + span, to);
+            }
+        }
+        self.clear_unfinished(to, tokens)
+    }
+
+    /// First slots of the parts of tiles that a block's first `tokens` offsets touch.
+    fn spans(&self, block: u32, tokens: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = block as usize * self.block_size;
+        (first..first + tokens).step_by(self.span())
+    }
+
+    /// Bytes of a tile, all heads.
+    fn part_bytes(&self, tile: usize) -> std::ops::Range<usize> {
+        let bytes = self.heads * self.geometry.tile_bytes();
+        tile * bytes..(tile + 1) * bytes
+    }
+
+    /// Rows of 16 scales that a head of a tile has.
+    fn scales_per_head(&self) -> usize {
+        self.geometry.scale_bytes() / TILE
+    }
+
+    /// Clear what came along behind a copied prefix.
+    fn clear_unfinished(&mut self, block: u32, tokens: usize) -> Result<()> {
+        if tokens.is_multiple_of(self.span()) { Ok(()) } else { self.clear(block, tokens) }
+    }
+}
+
+fn check_tokens(op: &'static str, tokens: usize, block_size: usize) -> Result<()> {
+    if tokens <= block_size {
+        return Ok(());
+    }
+    let (what, index) = ("token count", tokens as i64);
+    Err(Error::OutOfRange { op, what, index, limit: block_size + 1 })
+}

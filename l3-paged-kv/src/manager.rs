@@ -1,87 +1,188 @@
-//! Pool, tables and cache together: what a scheduler asks. (split into a manager/ dir as it grows: step.rs, admit.rs, ...)
+//! Pool, tables and cache together: what a scheduler asks.
 //!
-//! A *step* is what happens between two `commit_step`s: sequences are admitted, grown and freed, and the full blocks whose
-//! contents this step will compute get their hashes. Those hashes are visible at once (the next request in the same step may
-//! share them: both run in the same forward, which writes all keys before it attends), but *pending*: if the sequence that was to
-//! compute them is freed before the commit, they are unregistered, and every sequence that was admitted in this step on the
-//! strength of them goes with it (`free` returns those: they must be planned again). So a hash never outlives
-//! the certainty that its block is computed. vLLM 0.32 leaves such hashes behind; see the chapter.
+//! A *step* is what happens between two [`commit_step`](BlockManager::commit_step)s: sequences are
+//! admitted, grown and freed, and the full blocks whose contents this step will compute get their
+//! hashes. Those hashes are visible at once (the next request of the same step may share them: both
+//! run in the same forward pass, which writes all keys before it attends), but *pending*: if the
+//! sequence that was to compute them is freed before the commit, they are withdrawn, and every
+//! sequence that was admitted in this step on the strength of them goes with it.
+//! [`free`](BlockManager::free) returns those: they must be planned again. So a hash never outlives
+//! the certainty that its block is computed. (vLLM 0.32 leaves such hashes behind: a request that is
+//! preempted by priority after it was scheduled keeps the hashes of a chunk that never ran.)
+//!
+//! ```text
+//!        lookup ──> admit ──> register ─┐
+//!                   reserve ─> register ┼─> forward pass ──> commit_step ──> free what has ended
+//!        free (preempted) ──────────────┘ └> abandon_step
+//! ```
+//!
+//! Nothing here scans: an operation costs what it is asked for, however large the pool.
 
-/// A sequence's handle. Slab index + generation: a stale handle is an error, never another sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SeqId { index: u32, generation: u32 }   // Display "sequence 3"
+mod config;
+mod invariants;
+mod lookup;
+mod reserve;
+mod rollback;
+mod sequences;
+mod step;
 
-#[derive(Clone, Debug)]
-pub struct ManagerConfig {
-    /// Null block included.
-    pub num_blocks: usize,
-    /// Tokens per block, a power of two.
-    pub block_size: usize,
-    pub prefix_caching: bool,
-    /// The specialist this pool belongs to: part of every key that leaves this process.
-    pub namespace: String,
-    /// The most blocks of one sequence: tables are made that long, so that growing allocates nothing.
-    pub max_blocks_per_seq: usize,
-    pub group: GroupId,
-    /// Publish KV events; None: they cost nothing.
-    pub events: Option<EventStream>,
-}   // + Default / new(num_blocks, block_size)
+use std::fmt;
 
-/// The cached beginning of a request: full blocks, at most `(len - 1) / block_size`, so that one token is left to compute.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PrefixHit { pub blocks: Vec<BlockId>, pub tokens: usize }
+use crate::trace::{BlockObserver, BlockOp};
+use crate::{BlockId, BlockPool, BlockTable, KvError, PrefixCache, Result, SeqId};
 
-/// How much an admission asks for.
-#[derive(Clone, Copy, Debug)]
-pub struct Admission {
-    /// Tokens that must have slots after this step: hit + first chunk (+ lookahead).
-    pub up_to_len: usize,
-    /// Blocks for this many tokens must be free now, though only `up_to_len` is taken (vLLM's reserve_full_isl). 0: no such test.
-    pub must_fit_len: usize,
-    /// This many blocks must stay free beyond it (watermark).
-    pub keep_free: usize,
-    /// A preempted request comes back: counted apart in the statistics.
-    pub resumed: bool,
+pub use config::{Admission, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
+use sequences::Sequences;
+
+/// The blocks of one pool, and who uses them.
+pub struct BlockManager {
+    config: ManagerConfig,
+    pool: BlockPool,
+    cache: PrefixCache,
+    sequences: Sequences,
+    /// Places of the sequences that this step admitted, grew or computes, in that order.
+    step: Vec<u32>,
+    stats: PrefixStats,
+    observer: Option<Box<dyn BlockObserver>>,
 }
 
-/// Copy the first `tokens` of one block to another before anything else is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyBlock { pub from: BlockId, pub to: BlockId, pub tokens: usize }
-
-/// Lookups at admission, in tokens; those of preempted requests apart (vLLM's prefix_cache_stats).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixStats { pub requests: u64, pub queries: u64, pub hits: u64, pub preempted_requests: u64, pub preempted_queries: u64, pub preempted_hits: u64 }
-
-pub struct BlockManager { }
-
 impl BlockManager {
-    pub fn new(config: ManagerConfig) -> Result<Self>;
-    pub fn config(&self) -> &ManagerConfig; pub fn pool(&self) -> &BlockPool; pub fn cache(&self) -> &PrefixCache; pub fn stats(&self) -> PrefixStats;
-    pub fn num_free(&self) -> usize; pub fn usage(&self) -> f64;
+    /// Makes the pool: everything whose size is known is allocated now.
+    ///
+    /// # Errors
+    /// [`KvError::BadConfig`] for a block size that is no power of two, and for pools that cannot be.
+    pub fn new(config: ManagerConfig) -> Result<Self> {
+        if !config.block_size.is_power_of_two() {
+            return Err(KvError::BadConfig(format!(
+                "block_size {} is not a power of two: take 8, 16 or 32",
+                config.block_size
+            )));
+        }
+        let pool = BlockPool::new(config.num_blocks)?;
+        let cache = PrefixCache::new(if config.prefix_caching { config.num_blocks } else { 0 });
+        let sequences = Sequences::new(config.block_size, config.max_blocks_per_seq);
+        let (step, stats) = (Vec::new(), PrefixStats::default());
+        Ok(Self { config, pool, cache, sequences, step, stats, observer: None })
+    }
 
-    /// The longest run of cached full blocks. Takes nothing; only valid until the next change.
-    pub fn lookup(&self, chain: &TokenChain) -> PrefixHit;
-    /// Blocks that must be free to admit: new ones, and those of the hit that wait in the free list.
-    pub fn blocks_to_admit(&self, hit: &PrefixHit, up_to_len: usize) -> usize;
-    /// A new sequence: touch the hit, then take new blocks. All or nothing. (order as in vLLM: full-length test, test, touch, take)
-    pub fn admit(&mut self, chain: &TokenChain, hit: &PrefixHit, want: Admission) -> Result<SeqId>;
-    /// Make room for a sequence's tokens up to `up_to_len`. All or nothing; the blocks that were appended.
-    pub fn reserve(&mut self, seq: SeqId, up_to_len: usize) -> Result<&[BlockId]>;
-    /// This step computes the sequence's tokens up to `computed_len`: full blocks among them get their hashes (pending until the commit).
-    pub fn register(&mut self, seq: SeqId, chain: &TokenChain, computed_len: usize) -> Result<()>;
-    pub fn table(&self, seq: SeqId) -> Result<&BlockTable>;
-    /// The sequence ends or is preempted: its blocks go back, tail first. What it had pending is unregistered. Returns the sequences
-    /// admitted in this step that had hit such blocks: they are freed too (and theirs in turn).
-    pub fn free(&mut self, seq: SeqId) -> Result<Vec<SeqId>>;
-    /// Forget tokens from `len` on. Where `len` falls inside of a block that is hashed or shared, the table gets a private block instead and the caller copies.
-    pub fn rollback(&mut self, seq: SeqId, len: usize) -> Result<Option<CopyBlock>>;
-    /// The step ran: what it computed is certain; events go out.
-    pub fn commit_step(&mut self);
-    /// The step will not run: appended blocks go back, hashes are unregistered, sequences admitted in it are gone (returned).
-    pub fn abandon_step(&mut self) -> Vec<SeqId>;
-    /// Forget all hashes; refuses while any block is in use.
-    pub fn reset_prefix_cache(&mut self) -> Result<()>;
-    /// Every invariant of pool, tables and cache; O(n). Debug builds check it whenever the manager is idle.
-    pub fn check_invariants(&self) -> std::result::Result<(), String>;
-    pub fn set_recorder(&mut self, recorder: Option<trace::Recorder>);
+    /// What it was made from.
+    pub fn config(&self) -> &ManagerConfig {
+        &self.config
+    }
+
+    /// Which blocks are free, and how often the others are used.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Which blocks hold what.
+    pub fn cache(&self) -> &PrefixCache {
+        &self.cache
+    }
+
+    /// Prefix lookups since the beginning.
+    pub fn stats(&self) -> PrefixStats {
+        self.stats
+    }
+
+    /// Blocks that can be handed out now: those that hold something cached are among them.
+    pub fn num_free(&self) -> usize {
+        self.pool.num_free()
+    }
+
+    /// The part of the pool that is in use: `1 - free / (num_blocks - 1)`.
+    pub fn usage(&self) -> f64 {
+        self.pool.usage()
+    }
+
+    /// Sequences that hold blocks, or may.
+    pub fn num_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// A sequence's blocks.
+    ///
+    /// # Errors
+    /// [`KvError::UnknownSequence`].
+    pub fn table(&self, seq: SeqId) -> Result<&BlockTable> {
+        Ok(&self.sequences.get(seq)?.table)
+    }
+
+    /// Forget all hashes. The order of the free list stays.
+    ///
+    /// # Errors
+    /// [`KvError::InUse`] while anybody holds a block: tables of living sequences rest on hashes.
+    pub fn reset_prefix_cache(&mut self) -> Result<()> {
+        let in_use = self.pool.num_blocks() - 1 - self.pool.num_free();
+        if in_use > 0 {
+            return Err(KvError::InUse { in_use });
+        }
+        self.cache.clear();
+        self.note(&BlockOp::CacheCleared);
+        Ok(())
+    }
+
+    /// Tell somebody of everything that happens from now on: a recorder, for the block viewer.
+    /// `None`: nobody, at the cost of one branch an operation.
+    ///
+    /// # Errors
+    /// [`KvError::BadConfig`] if something has happened already: a recording that begins in the
+    /// middle cannot be followed.
+    pub fn set_observer(&mut self, observer: Option<Box<dyn BlockObserver>>) -> Result<()> {
+        if observer.is_some() && self.sequences.was_used() {
+            return Err(KvError::BadConfig(
+                "this pool has been used already: watch it from the beginning".to_owned(),
+            ));
+        }
+        self.observer = observer;
+        if let Some(observer) = &mut self.observer {
+            observer.observe(&BlockOp::PoolMade {
+                num_blocks: self.config.num_blocks,
+                block_size: self.config.block_size,
+                namespace: self.config.namespace.as_str().into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Take the observer back, to finish what it writes.
+    pub fn take_observer(&mut self) -> Option<Box<dyn BlockObserver>> {
+        self.observer.take()
+    }
+
+    /// Tell the observer of something that others did with the blocks: the memory's owner writes and
+    /// copies.
+    pub fn note(&mut self, op: &BlockOp<'_>) {
+        if let Some(observer) = &mut self.observer {
+            observer.observe(op);
+        }
+    }
+
+    /// A block's contents cannot be found any more: it was handed out again, or will not be computed.
+    fn forget_hash(&mut self, block: BlockId) {
+        if self.cache.remove(block).is_some() {
+            self.note(&BlockOp::Unhashed { block });
+        }
+    }
+
+    /// With nobody there, everything must be back; debug builds look.
+    fn check_when_idle(&self) {
+        if cfg!(debug_assertions)
+            && self.sequences.len() == 0
+            && let Err(what) = self.check_invariants()
+        {
+            panic!("the pool is idle and not in order: {what}");
+        }
+    }
+}
+
+impl fmt::Debug for BlockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockManager")
+            .field("config", &self.config)
+            .field("free", &self.num_free())
+            .field("cached", &self.cache.len())
+            .field("sequences", &self.sequences.len())
+            .finish_non_exhaustive()
+    }
 }

@@ -154,6 +154,31 @@ impl PrefixCache {
         let first = self.get(entry.group, &entry.hash).unwrap_or(block);
         !std::mem::replace(&mut self.entries[first as usize].announced, true)
     }
+
+    /// Every block with a hash stands in the ring that a lookup of the hash finds.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let mut cached = 0;
+        for (block, entry) in (0..).zip(&self.entries).filter(|(_, e)| e.next != NULL_BLOCK) {
+            cached += 1;
+            let Some(first) = self.get(entry.group, &entry.hash) else {
+                return Err(format!("block {block} has a hash under which nothing is found"));
+            };
+            let ring = std::iter::successors(Some(first), |at| {
+                let next = self.entries[*at as usize].next;
+                (next != first && next != NULL_BLOCK).then_some(next)
+            });
+            if !ring.take(self.entries.len()).any(|at| at == block) {
+                return Err(format!("block {block} is not among those with the hash of {first}"));
+            }
+            if self.entries[entry.next as usize].prev != block {
+                return Err(format!("block {block} and {} disagree on who is next", entry.next));
+            }
+        }
+        if cached != self.len {
+            return Err(format!("the cache says {} and has {cached} blocks", self.len));
+        }
+        Ok(())
+    }
 }
 
 /// Where the index looks first: four bytes of a sha256 are as good as any hash of it.

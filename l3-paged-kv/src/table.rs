@@ -60,7 +60,7 @@ impl BlockTable {
         self.blocks.push(block);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<BlockId> {
-        self.blocks.pop()
+    pub(crate) fn truncate(&mut self, blocks: usize) {
+        self.blocks.truncate(blocks);
     }
 }

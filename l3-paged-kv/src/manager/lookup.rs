@@ -1,0 +1,136 @@
+//! From a request's tokens to a sequence: what is cached of it, what it costs, and its admission.
+
+use crate::trace::BlockOp;
+use crate::{Admission, BlockManager, KvError, PrefixHit, Result, SeqId, TokenChain};
+
+impl BlockManager {
+    /// The longest run of cached full blocks from the beginning, but never all tokens. Takes
+    /// nothing; only valid until the next change.
+    pub fn lookup(&self, chain: &TokenChain) -> PrefixHit {
+        if !self.config.prefix_caching || chain.block_size() != self.config.block_size {
+            return PrefixHit::default();
+        }
+        // exercise l3.lookup
+        // The last token's logits have to be computed, so its block is never taken from the cache,
+        // even if it is full and cached.
+        let most = chain.len().saturating_sub(1) / self.config.block_size;
+        let mut blocks = Vec::with_capacity(most);
+        for hash in &chain.hashes()[..most] {
+            let Some(block) = self.cache.get(self.config.group, hash) else { break };
+            blocks.push(block);
+        }
+        let tokens = blocks.len() * self.config.block_size;
+        PrefixHit { blocks, tokens }
+        // end of exercise
+    }
+
+    /// Blocks that must be free to admit a request: the new ones, and those of the hit that wait in
+    /// the free list. The latter leave it too, so they are not there for the former.
+    pub fn blocks_to_admit(&self, hit: &PrefixHit, up_to_len: usize) -> usize {
+        // exercise l3.lookup
+        let all = up_to_len.div_ceil(self.config.block_size);
+        let new = all.saturating_sub(hit.blocks.len());
+        let waiting = hit.blocks.iter().filter(|block| self.pool.free_list().contains(**block));
+        new + waiting.count()
+        // end of exercise
+    }
+
+    /// A new sequence: share the blocks of its hit, then take new ones. All or nothing.
+    ///
+    /// # Errors
+    /// [`KvError::NoFreeBlocks`] if `want` does not fit; [`KvError::Malformed`] for a hit that is
+    /// not this chain's, or was looked up before something changed.
+    pub fn admit(&mut self, chain: &TokenChain, hit: &PrefixHit, want: Admission) -> Result<SeqId> {
+        self.check_hit(chain, hit)?;
+        // exercise l3.lookup
+        for len in [want.must_fit_len, want.up_to_len] {
+            self.check_room(self.blocks_to_admit(hit, len) + want.keep_free)?;
+        }
+        let place = self.begin_sequence(hit);
+        self.share_hit(place, hit)?;
+        let missing = self.sequences.at(place).table.missing(want.up_to_len);
+        if missing > 0 {
+            self.grow(place, missing)?;
+        }
+        if self.config.prefix_caching {
+            self.stats.count(chain.len(), hit.tokens, want.resumed);
+        }
+        Ok(self.sequences.id(place))
+        // end of exercise
+    }
+
+    /// Put the blocks of a hit into a table that is empty. They are users' now: none may be handed
+    /// out for anything else, which is why this comes before new blocks are taken.
+    fn share_hit(&mut self, place: u32, hit: &PrefixHit) -> Result<()> {
+        // exercise l3.lookup
+        for &block in &hit.blocks {
+            let was_free = self.pool.touch(block)?;
+            self.sequences.at_mut(place).table.push(block);
+            self.note_shared(place, block, was_free);
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// A place for a sequence whose hit is this.
+    fn begin_sequence(&mut self, hit: &PrefixHit) -> u32 {
+        let place = self.sequences.begin();
+        let sequence = self.sequences.at_mut(place);
+        (sequence.hit, sequence.hashed) = (hit.blocks.len(), hit.blocks.len());
+        self.enter_step(place);
+        let sequence = self.sequences.at_mut(place);
+        sequence.admitted = true;
+        (sequence.blocks_before, sequence.hashed_before) = (0, hit.blocks.len());
+        if self.observer.is_some() {
+            let seq = self.sequences.id(place);
+            self.note(&BlockOp::SequenceBegins { seq, label: seq.to_string().into() });
+            if !hit.blocks.is_empty() {
+                self.note(&BlockOp::PrefixHit { seq, blocks: hit.blocks.as_slice().into() });
+            }
+        }
+        place
+    }
+
+    fn note_shared(&mut self, place: u32, block: u32, was_free: bool) {
+        if self.observer.is_none() {
+            return;
+        }
+        if was_free {
+            self.note(&BlockOp::Unlink { block });
+        }
+        let count = self.pool.ref_count(block).unwrap_or_default();
+        self.note(&BlockOp::RefCount { block, count });
+        self.note(&BlockOp::Append { seq: self.sequences.id(place), block });
+    }
+
+    /// A hit is only a list of numbers: make sure that it still says what it said.
+    fn check_hit(&self, chain: &TokenChain, hit: &PrefixHit) -> Result<()> {
+        let size = self.config.block_size;
+        if chain.block_size() != size {
+            return Err(KvError::Malformed(format!(
+                "the chain hashes blocks of {} tokens, the pool's have {size}: make both alike",
+                chain.block_size()
+            )));
+        }
+        let most = chain.len().saturating_sub(1) / size;
+        if hit.tokens != hit.blocks.len() * size || hit.blocks.len() > most {
+            return Err(KvError::Malformed(format!(
+                "a hit of {} tokens in {} blocks is not one of a request of {} tokens",
+                hit.tokens,
+                hit.blocks.len(),
+                chain.len()
+            )));
+        }
+        let stale = hit
+            .blocks
+            .iter()
+            .zip(chain.hashes())
+            .find(|(block, hash)| self.cache.hash_of(**block) != Some(*hash));
+        match stale {
+            None => Ok(()),
+            Some((block, _)) => Err(KvError::Malformed(format!(
+                "block {block} does not hold what the request begins with (any more): look up again"
+            ))),
+        }
+    }
+}

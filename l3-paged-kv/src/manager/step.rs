@@ -1,0 +1,227 @@
+//! Steps: hashes that are pending until the forward pass ran, and what happens when it will not.
+
+use super::reserve::release;
+use crate::trace::{BlockOp, Ending};
+use crate::{BlockManager, KvError, Result, SeqId, TokenChain};
+
+impl BlockManager {
+    /// This step computes the sequence's tokens `..computed_len`: the full blocks among them get
+    /// their hashes, visible at once, pending until the commit. Tokens that the chain does not have
+    /// (slots for drafts) are never hashed.
+    ///
+    /// # Errors
+    /// [`KvError::UnknownSequence`]; [`KvError::Malformed`] for tokens without a slot, and for a
+    /// chain that is not this sequence's.
+    pub fn register(&mut self, seq: SeqId, chain: &TokenChain, computed_len: usize) -> Result<()> {
+        let place = self.sequences.place(seq)?;
+        let full = computed_len.min(chain.len()) / self.config.block_size;
+        if !self.config.prefix_caching || full <= self.sequences.at(place).hashed {
+            return Ok(());
+        }
+        self.check_chain(place, chain, full)?;
+        self.enter_step(place);
+        self.note(&BlockOp::Registers { seq, computed_len });
+        // exercise l3.step
+        for index in self.sequences.at(place).hashed..full {
+            let block = self.sequences.at(place).table.blocks()[index];
+            self.cache.insert(self.config.group, chain.hashes()[index], block);
+            self.note_hashed(block, chain, index);
+        }
+        self.sequences.at_mut(place).hashed = full;
+        Ok(())
+        // end of exercise
+    }
+
+    /// The sequence has ended or is preempted: its blocks go back, tail first. Hashes that it had
+    /// pending are withdrawn. Returns the sequences which this step admitted because they had hit
+    /// such blocks: they are freed too (and theirs in turn), and must be planned again.
+    ///
+    /// # Errors
+    /// [`KvError::UnknownSequence`].
+    pub fn free(&mut self, seq: SeqId) -> Result<Vec<SeqId>> {
+        let place = self.sequences.place(seq)?;
+        if self.sequences.at(place).pending().is_empty() {
+            self.end_sequence(place, Ending::Freed)?;
+            self.check_when_idle();
+            return Ok(Vec::new());
+        }
+        // exercise l3.step
+        let mut ending = vec![place];
+        let mut next = 0;
+        while let Some(&producer) = ending.get(next) {
+            self.add_followers(producer, &mut ending);
+            self.withdraw(producer);
+            next += 1;
+        }
+        let unfounded = ending[1..].iter().map(|place| self.sequences.id(*place)).collect();
+        for (nth, place) in ending.into_iter().enumerate() {
+            self.end_sequence(place, if nth == 0 { Ending::Freed } else { Ending::Unfounded })?;
+        }
+        self.check_when_idle();
+        Ok(unfounded)
+        // end of exercise
+    }
+
+    /// The step ran: what it computed is certain from now on.
+    pub fn commit_step(&mut self) {
+        if self.step.is_empty() {
+            return;
+        }
+        self.note(&BlockOp::StepCommitted);
+        self.settle();
+        self.check_when_idle();
+    }
+
+    /// What was pending is certain, and nothing can be taken back any more.
+    fn settle(&mut self) {
+        // exercise l3.step
+        for place in self.step.drain(..) {
+            let sequence = self.sequences.at_mut(place);
+            sequence.in_step = false;
+            sequence.admitted = false;
+        }
+        // end of exercise
+    }
+
+    /// The step will not run: blocks that it appended go back to where they were taken, hashes that
+    /// it registered are withdrawn, sequences that it admitted are gone (returned). What it freed or
+    /// rolled back stays so, and what was evicted for it stays forgotten.
+    pub fn abandon_step(&mut self) -> Vec<SeqId> {
+        if self.step.is_empty() {
+            return Vec::new();
+        }
+        self.note(&BlockOp::StepAbandoned);
+        let gone = self.undo();
+        self.check_when_idle();
+        gone
+    }
+
+    /// Put everything back that the step took. The sequences that it admitted.
+    fn undo(&mut self) -> Vec<SeqId> {
+        // exercise l3.step
+        for nth in 0..self.step.len() {
+            self.withdraw(self.step[nth]);
+        }
+        let mut gone = Vec::new();
+        while let Some(place) = self.step.pop() {
+            let sequence = self.sequences.at_mut(place);
+            sequence.in_step = false;
+            if !sequence.live {
+                continue;
+            }
+            let (admitted, before) = (sequence.admitted, sequence.blocks_before);
+            self.take_back(place, if admitted { 0 } else { before });
+            if admitted {
+                gone.push(self.sequences.id(place));
+                self.forget_sequence(place, Ending::Abandoned);
+            }
+        }
+        gone.reverse();
+        gone
+        // end of exercise
+    }
+
+    /// Unregister what a sequence has pending.
+    fn withdraw(&mut self, place: u32) {
+        // exercise l3.step
+        for index in self.sequences.at(place).pending() {
+            self.forget_hash(self.sequences.at(place).table.blocks()[index]);
+        }
+        let sequence = self.sequences.at_mut(place);
+        sequence.hashed = sequence.hashed.min(sequence.hashed_before);
+        // end of exercise
+    }
+
+    /// Add to `ending` the sequences that this step admitted with a hit on a block which `producer`
+    /// was to compute. A block's hash contains everything before it, so whoever shares the block has
+    /// it at the same place in the table.
+    fn add_followers(&self, producer: u32, ending: &mut Vec<u32>) {
+        // exercise l3.step
+        let blocks = self.sequences.at(producer).table.blocks();
+        for index in self.sequences.at(producer).pending() {
+            let block = blocks[index];
+            if self.pool.ref_count(block).is_ok_and(|users| users <= 1) {
+                continue;
+            }
+            for &place in &self.step {
+                let other = self.sequences.at(place);
+                let follows =
+                    other.live && other.hit > index && other.table.blocks()[index] == block;
+                if follows && other.admitted && !ending.contains(&place) {
+                    ending.push(place);
+                }
+            }
+        }
+        // end of exercise
+    }
+
+    /// Blocks from the `from`-th on go back, the tail first, each to the front: whoever asks next
+    /// gets the same ones in the same order. Those of a prefix hit become the most recently used.
+    fn take_back(&mut self, place: u32, from: usize) {
+        let Self { pool, cache, sequences, observer, .. } = self;
+        for &block in sequences.at(place).table.blocks()[from..].iter().rev() {
+            let released = release(pool, observer, block, cache.is_cached(block));
+            debug_assert!(released.is_ok(), "{released:?}");
+        }
+        self.cut_table(place, from);
+    }
+
+    /// A sequence without pending hashes goes.
+    fn end_sequence(&mut self, place: u32, why: Ending) -> Result<()> {
+        self.note(&BlockOp::SequenceEnds { seq: self.sequences.id(place), why });
+        self.give_back(place, 0)?;
+        self.sequences.end(place);
+        Ok(())
+    }
+
+    fn forget_sequence(&mut self, place: u32, why: Ending) {
+        self.note(&BlockOp::SequenceEnds { seq: self.sequences.id(place), why });
+        self.sequences.end(place);
+    }
+
+    /// A sequence takes part in the step: remember how it was before, for whoever abandons it.
+    pub(super) fn enter_step(&mut self, place: u32) {
+        if self.step.is_empty() {
+            self.note(&BlockOp::StepBegins);
+        }
+        let sequence = self.sequences.at_mut(place);
+        if !sequence.in_step {
+            sequence.in_step = true;
+            sequence.blocks_before = sequence.table.blocks().len();
+            sequence.hashed_before = sequence.hashed;
+            self.step.push(place);
+        }
+    }
+
+    fn note_hashed(&mut self, block: u32, chain: &TokenChain, index: usize) {
+        if self.observer.is_some() {
+            let hash = chain.hashes()[index];
+            let parent = index.checked_sub(1).map(|before| chain.hashes()[before]);
+            self.note(&BlockOp::Hashed { block, hash, parent, pending: true });
+        }
+    }
+
+    /// Hashes of one sequence's tokens on another's blocks would poison the cache.
+    fn check_chain(&self, place: u32, chain: &TokenChain, full: usize) -> Result<()> {
+        let sequence = self.sequences.at(place);
+        let blocks = sequence.table.blocks();
+        if chain.block_size() != self.config.block_size || full > blocks.len() {
+            return Err(KvError::Malformed(format!(
+                "{full} full blocks of {} tokens are to be computed, and the table has {} blocks of {}: \
+                 reserve first",
+                chain.block_size(),
+                blocks.len(),
+                self.config.block_size
+            )));
+        }
+        let Some(last) = sequence.hashed.checked_sub(1) else { return Ok(()) };
+        if self.cache.hash_of(blocks[last]) == Some(&chain.hashes()[last]) {
+            return Ok(());
+        }
+        Err(KvError::Malformed(format!(
+            "the chain says of block {} (the sequence's number {last}) something else than when it was \
+             computed: it is another request's chain",
+            blocks[last]
+        )))
+    }
+}

@@ -18,6 +18,7 @@
 //!
 //! Nothing here scans: an operation costs what it is asked for, however large the pool.
 
+mod announcements;
 mod config;
 mod invariants;
 mod lookup;
@@ -31,6 +32,7 @@ use std::fmt;
 use crate::trace::{BlockObserver, BlockOp};
 use crate::{BlockId, BlockPool, BlockTable, KvError, PrefixCache, Result, SeqId};
 
+use announcements::Announcements;
 pub use config::{Admission, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
 use sequences::Sequences;
 
@@ -43,6 +45,7 @@ pub struct BlockManager {
     /// Places of the sequences that this step admitted, grew or computes, in that order.
     step: Vec<u32>,
     stats: PrefixStats,
+    announcements: Option<Announcements>,
     observer: Option<Box<dyn BlockObserver>>,
 }
 
@@ -61,8 +64,11 @@ impl BlockManager {
         let pool = BlockPool::new(config.num_blocks)?;
         let cache = PrefixCache::new(if config.prefix_caching { config.num_blocks } else { 0 });
         let sequences = Sequences::new(config.block_size, config.max_blocks_per_seq);
+        let announcements = config.events.clone().map(|stream| {
+            Announcements::new(stream, config.medium, config.group, config.block_size)
+        });
         let (step, stats) = (Vec::new(), PrefixStats::default());
-        Ok(Self { config, pool, cache, sequences, step, stats, observer: None })
+        Ok(Self { config, pool, cache, sequences, step, stats, announcements, observer: None })
     }
 
     /// What it was made from.
@@ -119,6 +125,9 @@ impl BlockManager {
         }
         self.cache.clear();
         self.note(&BlockOp::CacheCleared);
+        if let Some(announcements) = &mut self.announcements {
+            announcements.cleared();
+        }
         Ok(())
     }
 
@@ -160,8 +169,10 @@ impl BlockManager {
 
     /// A block's contents cannot be found any more: it was handed out again, or will not be computed.
     fn forget_hash(&mut self, block: BlockId) {
-        if self.cache.remove(block).is_some() {
-            self.note(&BlockOp::Unhashed { block });
+        let Some(forgotten) = self.cache.remove(block) else { return };
+        self.note(&BlockOp::Unhashed { block });
+        if let Some(announcements) = &mut self.announcements {
+            announcements.forgotten(&forgotten);
         }
     }
 
@@ -179,7 +190,8 @@ impl BlockManager {
 impl fmt::Debug for BlockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockManager")
-            .field("config", &self.config)
+            .field("num_blocks", &self.config.num_blocks)
+            .field("block_size", &self.config.block_size)
             .field("free", &self.num_free())
             .field("cached", &self.cache.len())
             .field("sequences", &self.sequences.len())

@@ -1,9 +1,10 @@
 //! What a manager is made from, is asked, and answers.
 
+use crate::events::{EventStream, Medium};
 use crate::{BlockId, GroupId};
 
 /// What a [`BlockManager`](crate::BlockManager) is made from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ManagerConfig {
     /// Blocks, the null block included.
     pub num_blocks: usize,
@@ -19,6 +20,10 @@ pub struct ManagerConfig {
     pub max_blocks_per_seq: usize,
     /// The group of layers the blocks belong to.
     pub group: GroupId,
+    /// Where the blocks are: only said in events.
+    pub medium: Medium,
+    /// Publish here what is cached and what is not any more. `None`: that costs nothing.
+    pub events: Option<EventStream>,
 }
 
 impl ManagerConfig {
@@ -32,6 +37,8 @@ impl ManagerConfig {
             namespace: String::new(),
             max_blocks_per_seq: num_blocks.saturating_sub(1).min(1024),
             group: GroupId::default(),
+            medium: Medium::Cpu,
+            events: None,
         }
     }
 }

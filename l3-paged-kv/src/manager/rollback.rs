@@ -42,6 +42,10 @@ impl BlockManager {
                 return Err(KvError::NoFreeBlocks { needed: 1, free: 0 });
             }
         }
+        if replaced.is_some() {
+            // What is evicted for it is told at the step's end.
+            self.enter_step(place);
+        }
         self.note(&BlockOp::RollsBack { seq, len });
         self.give_back(place, keep)?;
         let copy = match replaced {

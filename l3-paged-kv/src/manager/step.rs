@@ -21,6 +21,11 @@ impl BlockManager {
         self.check_chain(place, chain, full)?;
         self.enter_step(place);
         self.note(&BlockOp::Registers { seq, computed_len });
+        if let Some(announcements) = &mut self.announcements {
+            let sequence = self.sequences.at(place);
+            let blocks = &sequence.table.blocks()[sequence.hashed..full];
+            announcements.registered(seq, blocks, chain, sequence.hashed);
+        }
         // exercise l3.step
         for index in self.sequences.at(place).hashed..full {
             let block = self.sequences.at(place).table.blocks()[index];
@@ -69,6 +74,9 @@ impl BlockManager {
         }
         self.note(&BlockOp::StepCommitted);
         self.settle();
+        if let Some(announcements) = &mut self.announcements {
+            announcements.commit(&mut self.cache, |seq| self.sequences.get(seq).is_ok());
+        }
         self.check_when_idle();
     }
 
@@ -92,6 +100,9 @@ impl BlockManager {
         }
         self.note(&BlockOp::StepAbandoned);
         let gone = self.undo();
+        if let Some(announcements) = &mut self.announcements {
+            announcements.abandon();
+        }
         self.check_when_idle();
         gone
     }

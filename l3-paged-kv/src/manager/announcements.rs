@@ -1,0 +1,129 @@
+//! Telling others what is cached: the events of one step, collected and published at its end.
+//!
+//! Stored is said at the commit, of what was computed; removed is said of what was said to be
+//! stored. In between a hash may come and go, on one block or on several: the cache remembers, once
+//! for each hash, whether it was announced.
+
+use crate::events::{EventStream, KvEvent, Medium};
+use crate::{BlockHash, BlockId, Forgotten, GroupId, PrefixCache, SeqId, TokenChain};
+
+/// Blocks that will be announced if their sequence lives to see the commit.
+struct Registered {
+    seq: SeqId,
+    blocks: Vec<BlockId>,
+    hashes: Vec<BlockHash>,
+    parent: Option<BlockHash>,
+    tokens: Vec<u32>,
+    lora: Option<(String, String)>,
+}
+
+/// One step's news. Exists only where somebody may listen.
+pub(super) struct Announcements {
+    stream: EventStream,
+    medium: Medium,
+    group: GroupId,
+    block_size: usize,
+    registered: Vec<Registered>,
+    removed: Vec<BlockHash>,
+}
+
+impl Announcements {
+    pub(super) fn new(
+        stream: EventStream,
+        medium: Medium,
+        group: GroupId,
+        block_size: usize,
+    ) -> Self {
+        Self { stream, medium, group, block_size, registered: Vec::new(), removed: Vec::new() }
+    }
+
+    /// A sequence's blocks from number `first` on got the hashes that its chain has there.
+    pub(super) fn registered(
+        &mut self,
+        seq: SeqId,
+        blocks: &[BlockId],
+        chain: &TokenChain,
+        first: usize,
+    ) {
+        let range = first..first + blocks.len();
+        let tokens = first * self.block_size..range.end * self.block_size;
+        self.registered.push(Registered {
+            seq,
+            blocks: blocks.to_vec(),
+            hashes: chain.hashes()[range].to_vec(),
+            parent: first.checked_sub(1).map(|before| chain.hashes()[before]),
+            tokens: chain.tokens()[tokens].to_vec(),
+            lora: chain.keys().lora.clone(),
+        });
+    }
+
+    /// A block's hash was forgotten.
+    pub(super) fn forgotten(&mut self, what: &Forgotten) {
+        if what.announced {
+            self.removed.push(what.hash);
+        }
+    }
+
+    /// The step ran: publish. `lives` says whether a sequence is still there with what it registered.
+    pub(super) fn commit(&mut self, cache: &mut PrefixCache, lives: impl Fn(SeqId) -> bool) {
+        let mut events = self.take_removed();
+        for registered in std::mem::take(&mut self.registered) {
+            if lives(registered.seq) {
+                self.announce(registered, cache, &mut events);
+            }
+        }
+        self.stream.publish(events);
+    }
+
+    /// The step did not run: only what was evicted for it is news.
+    pub(super) fn abandon(&mut self) {
+        self.registered.clear();
+        let events = self.take_removed();
+        self.stream.publish(events);
+    }
+
+    /// The cache was emptied, outside of any step.
+    pub(super) fn cleared(&mut self) {
+        let mut events = self.take_removed();
+        events.push(KvEvent::AllBlocksCleared);
+        self.stream.publish(events);
+    }
+
+    fn take_removed(&mut self) -> Vec<KvEvent> {
+        if self.removed.is_empty() {
+            return Vec::new();
+        }
+        vec![KvEvent::BlockRemoved {
+            block_hashes: std::mem::take(&mut self.removed),
+            medium: self.medium,
+            group_idx: self.group,
+        }]
+    }
+
+    /// One event for each run of blocks whose hashes are news.
+    fn announce(&self, registered: Registered, cache: &mut PrefixCache, events: &mut Vec<KvEvent>) {
+        let Registered { blocks, hashes, parent, tokens, lora, .. } = registered;
+        let news: Vec<bool> = blocks.iter().map(|block| cache.announce(*block)).collect();
+        let (lora_name, lora_path) = lora.unzip();
+        let mut start = 0;
+        for run in news.chunk_by(|a, b| a == b) {
+            let range = start..start + run.len();
+            start = range.end;
+            if !run[0] {
+                continue;
+            }
+            let parent = range.start.checked_sub(1).map_or(parent, |before| Some(hashes[before]));
+            let tokens = &tokens[range.start * self.block_size..range.end * self.block_size];
+            events.push(KvEvent::BlockStored {
+                block_hashes: hashes[range].to_vec(),
+                parent_block_hash: parent,
+                token_ids: tokens.to_vec(),
+                block_size: self.block_size,
+                lora_name: lora_name.clone(),
+                lora_path: lora_path.clone(),
+                medium: self.medium,
+                group_idx: self.group,
+            });
+        }
+    }
+}

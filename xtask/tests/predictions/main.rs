@@ -5,6 +5,7 @@
 
 mod l1;
 mod l2;
+mod l3;
 
 use std::process::{Command, Output, Stdio};
 
@@ -77,7 +78,7 @@ fn kinds() -> Vec<(String, String)> {
 
 #[test]
 fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
-    let checked = [include_str!("l1.rs"), include_str!("l2.rs")].concat();
+    let checked = [include_str!("l1.rs"), include_str!("l2.rs"), include_str!("l3.rs")].concat();
     for (layer, kind) in kinds() {
         let here = checked.contains(&format!("(\"{layer}\", \"{kind}\")"));
         assert_eq!(here, !NOT_CHECKED.contains(&kind.as_str()), "{layer} {kind}");
@@ -128,10 +129,11 @@ fn without_a_terminal_it_says_how_to_answer() {
 #[test]
 fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
     for (args, wanted) in [
-        (vec!["l9"], "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2"),
+        (vec!["l9"], "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2 or"),
         (vec![], "which floor? cargo x predict l1"),
         (vec!["l1", "--kind", "nonsense"], "it has bf16-round"),
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
+        (vec!["l2", "--kind", "pool-usage"], "cargo x predict l3 --kind pool-usage"),
         (vec!["l1", "--seed", "x"], "a seed is a whole number"),
         (vec!["l1", "--seed", "-1"], "a seed is a whole number"),
         (vec!["l1", "--seed", "99999999999999999999"], "a seed is a whole number"),

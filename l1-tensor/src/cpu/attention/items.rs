@@ -60,6 +60,10 @@ impl Agenda {
         self.partials
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.items.capacity() * size_of::<Item>() + self.pieces.capacity() * size_of::<Piece>()
+    }
+
     /// Cut the batch, long items first within a sequence so that threads end together.
     pub(super) fn list(&mut self, job: &Job, threads: usize) {
         let group = job.q_heads / job.kv_heads;

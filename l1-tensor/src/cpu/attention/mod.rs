@@ -58,6 +58,12 @@ impl Area {
             more_totals: [None; MAX_ROWS],
         })
     }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let Self { queries, scores, words, codes, values, more_values, .. } = self;
+        let buffers = [queries, scores, words, codes, values, more_values];
+        size_of::<Self>() + buffers.map(|b| b.as_slice().len()).iter().sum::<usize>()
+    }
 }
 
 /// Where results go: rows of `q_heads * D`.

@@ -85,6 +85,13 @@ impl AttentionScratch {
         let partial_totals = vec![None; partials];
         Ok(Self { areas, agenda, partial_totals, partial_values, head_dim, max_kv })
     }
+
+    /// Bytes it holds.
+    pub fn bytes(&self) -> usize {
+        let areas: usize = self.areas.iter().map(kernel::Area::bytes).sum();
+        let totals = self.partial_totals.capacity() * size_of::<Option<kernel::Totals>>();
+        areas + self.agenda.bytes() + totals + self.partial_values.as_slice().len()
+    }
 }
 
 /// Attend: `q` `[T, q_heads, D]` f32 against the cache, into `out` `[T, q_heads * D]` (F32 or

@@ -89,6 +89,10 @@ pub enum BatchError {
         /// The most there may be.
         capacity: usize,
     },
+    /// Sequences share the state's memory, and it has no room left for this step. Nothing of the step
+    /// was taken.
+    #[error("no room for this step: {0}")]
+    Full(String),
     /// Fields that contradict each other.
     #[error("malformed batch: {0}")]
     Malformed(String),

@@ -16,19 +16,38 @@ pub const PREFILL_CHUNK: usize = 512;
 /// One sequence with its state and buffers.
 pub struct Session<'m> {
     decoder: &'m Decoder,
-    state: ContiguousState,
+    state: Box<dyn SequenceState + 'm>,
+    max_len: usize,
     ws: Workspace,
     /// The tokens in the state.
     tokens: Vec<u32>,
+    /// How many of them the state had kept of another sequence.
+    resumed: usize,
     positions: Vec<i32>,
 }
 
 impl<'m> Session<'m> {
-    /// A session that can hold `max_len` tokens (at most the model's context).
+    /// A session that can hold `max_len` tokens (at most the model's context), in one run of memory.
     ///
     /// # Errors
     /// No memory.
     pub fn new(decoder: &'m Decoder, rt: &Runtime, max_len: usize) -> Result<Self> {
+        let max_len = max_len.clamp(1, decoder.config().max_context);
+        let state = ContiguousState::new(decoder.config(), 1, max_len, rt.activation_dtype())?;
+        Self::with_state(decoder, rt, Box::new(state), max_len)
+    }
+
+    /// A session in slot 0 of a state that takes sequences of `max_len` tokens and steps of
+    /// [`PREFILL_CHUNK`]. The slot must be empty.
+    ///
+    /// # Errors
+    /// No memory for the buffers.
+    pub fn with_state(
+        decoder: &'m Decoder,
+        rt: &Runtime,
+        state: Box<dyn SequenceState + 'm>,
+        max_len: usize,
+    ) -> Result<Self> {
         let max_len = max_len.clamp(1, decoder.config().max_context);
         let spec = WorkspaceSpec {
             max_tokens: max_len.min(PREFILL_CHUNK),
@@ -37,9 +56,11 @@ impl<'m> Session<'m> {
         };
         Ok(Self {
             decoder,
-            state: ContiguousState::new(decoder.config(), 1, max_len, rt.activation_dtype())?,
+            state,
+            max_len,
             ws: Workspace::new(rt, decoder.config(), spec)?,
             tokens: Vec::with_capacity(max_len),
+            resumed: 0,
             positions: Vec::with_capacity(spec.max_tokens),
         })
     }
@@ -51,7 +72,13 @@ impl<'m> Session<'m> {
 
     /// The most tokens it holds.
     pub fn max_len(&self) -> usize {
-        self.state.max_len()
+        self.max_len
+    }
+
+    /// How many of the tokens the state had kept of an earlier sequence, so that they were not
+    /// computed: see [`SequenceState::resume`].
+    pub fn resumed(&self) -> usize {
+        self.resumed
     }
 
     /// Bytes of keys and values in use.
@@ -74,6 +101,7 @@ impl<'m> Session<'m> {
             let tokens = start + tokens.len();
             return Err(Error::PromptTooLong { tokens, context: self.max_len() });
         }
+        let tokens = self.resume(tokens);
         // exercise l2.generate
         let chunk = self.ws.spec().max_tokens;
         for part in tokens.chunks(chunk) {
@@ -84,6 +112,17 @@ impl<'m> Session<'m> {
         }
         self.ws.logits(1)
         // end of exercise
+    }
+
+    /// Ask the state whether it has kept the beginning of `tokens`, if nothing was fed yet. Returns
+    /// what is left to feed.
+    fn resume<'t>(&mut self, tokens: &'t [u32]) -> &'t [u32] {
+        if self.tokens.is_empty() {
+            self.resumed = self.state.resume(0, tokens);
+            self.tokens.extend_from_slice(&tokens[..self.resumed]);
+            return &tokens[self.resumed..];
+        }
+        tokens
     }
 
     fn step(&mut self, part: &[u32]) -> Result<()> {
@@ -100,7 +139,7 @@ impl<'m> Session<'m> {
             logit_rows: &[part.len() as u32 - 1],
             ..Batch::default()
         };
-        self.decoder.forward(&batch, &mut self.state, &mut self.ws)?;
+        self.decoder.forward(&batch, self.state.as_mut(), &mut self.ws)?;
         self.tokens.extend_from_slice(part);
         Ok(())
         // end of exercise
@@ -113,6 +152,7 @@ impl<'m> Session<'m> {
     pub fn rollback(&mut self, len: usize) -> Result<()> {
         self.state.rollback(0, len)?;
         self.tokens.truncate(len);
+        self.resumed = self.resumed.min(len);
         Ok(())
     }
 }

@@ -104,6 +104,27 @@ impl Workspace {
         &self.rt
     }
 
+    /// Bytes it holds: what the activations of a step take.
+    pub fn bytes(&self) -> usize {
+        let always = [
+            &self.residual,
+            &self.layer_input,
+            &self.branch,
+            &self.normed,
+            &self.qkv,
+            &self.attended,
+            &self.inner,
+            &self.cos,
+            &self.sin,
+            &self.rows,
+            &self.normed_rows,
+            &self.logits,
+        ];
+        let tapped = self.taps.iter().map(|(.., buffer)| buffer);
+        let tensors: usize = always.into_iter().chain(tapped).map(Tensor::bytes).sum();
+        tensors + self.attention.bytes()
+    }
+
     /// The first `rows` rows of logits the last step left: f32 `[rows, V]`.
     ///
     /// # Errors

@@ -1,5 +1,200 @@
-//! How many blocks fit.
+//! How many blocks fit, as arithmetic that a person can follow.
 //!
-//! KvSpec::from_config(&ModelConfig, dtype, block_size): bytes_per_token_layer, bytes_per_token, bytes_per_block (what KvCache really takes, padding and scales included).
-//! Budget: requested = total x utilisation - weights - measured peak activation - margin, or `--kv-memory` as it is. Display prints the arithmetic line by line.
-//! Errors: model does not fit (missing bytes), max_model_len does not fit (missing bytes, longest that would). parse_bytes("10.55GiB", "512MiB", "1g"...).
+//! ```text
+//! a token and layer   2 (keys, values) x KV heads x head dim x bytes of an element
+//! a block             x layers x tokens in a block
+//! blocks              memory for keys and values / a block
+//! ```
+//!
+//! [`KvSpec`] knows the first two lines, in bytes as they are really taken, padding and scales
+//! included. Where the memory comes from is a [`Room`]: what is left of a device when the model is in
+//! it ([`Memory`]), or what somebody said (`--kv-memory`, a [`Budget`]). A [`Plan`] is the quotient: it
+//! prints how it came about, and it is not made when the model, or one sequence as long as was promised,
+//! does not fit.
+
+mod bytes;
+mod plan;
+mod profile;
+
+use l1_tensor::DType;
+use l2_model::ModelConfig;
+
+pub use bytes::{Budget, Bytes, ParseBytesError, parse_bytes};
+pub use plan::{Memory, Plan, Room};
+pub use profile::peak_activation;
+
+/// Tokens that l1's cache keeps side by side. Blocks smaller than that share a tile.
+const TILE: usize = 16;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SizingError {
+    /// A block size that tables cannot work with.
+    #[error("a block of {0} tokens is not possible: take a power of two, such as 8, 16 or 32")]
+    BadBlockSize(usize),
+    /// A dtype that keys and values are not kept in.
+    #[error("keys and values are kept as F32, BF16 or F8E4M3, not as {0}")]
+    BadDType(DType),
+    /// A model without attention.
+    #[error("no layer of this model keeps keys and values: it needs no blocks")]
+    NoAttention,
+    /// A share of the memory that is none.
+    #[error(
+        "a utilisation of {0} is not possible: it is a share of the memory, above 0 and at most 1"
+    )]
+    BadUtilisation(f64),
+    /// Sequences of no tokens.
+    #[error("max_model_len is 0: a sequence has at least one token")]
+    NoContext,
+    /// Nothing is left for keys and values.
+    #[error(
+        "the model does not fit: {requested} may be used, and weights ({weights}), activations ({peak_activation}) and margin ({margin}) take {missing} more than that; \
+         free memory, raise the utilisation, make steps smaller, or take a smaller model"
+    )]
+    ModelDoesNotFit {
+        /// Memory that may be used.
+        requested: Bytes,
+        /// Bytes of weights.
+        weights: Bytes,
+        /// Most bytes of activations.
+        peak_activation: Bytes,
+        /// Bytes that stay free.
+        margin: Bytes,
+        /// What is lacking.
+        missing: Bytes,
+    },
+    /// Not even the smallest pool.
+    #[error(
+        "a pool has at least two blocks, as block 0 is never handed out: {needed}, of which {missing} are missing; \
+         give keys and values more memory, or make blocks smaller"
+    )]
+    TooFewBlocks {
+        /// Bytes of the smallest pool.
+        needed: Bytes,
+        /// What is lacking.
+        missing: Bytes,
+    },
+    /// One sequence as long as was promised does not fit.
+    #[error(
+        "a sequence of max_model_len = {max_model_len} tokens does not fit: keys and values of one take {needed}, there is room for {have}, so {missing} are missing; \
+         lower max_model_len to {longest} or less, or give keys and values more memory"
+    )]
+    ContextDoesNotFit {
+        /// The length promised.
+        max_model_len: usize,
+        /// Bytes of a pool for one such sequence.
+        needed: Bytes,
+        /// Bytes there are.
+        have: Bytes,
+        /// What is lacking.
+        missing: Bytes,
+        /// The longest that would fit.
+        longest: usize,
+    },
+}
+
+/// What keys and values of a model take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSpec {
+    dtype: DType,
+    block_size: usize,
+    /// One entry for each layer of the model.
+    layers: Vec<Option<KvHeads>>,
+}
+
+/// KV heads of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KvHeads {
+    heads: usize,
+    head_dim: usize,
+}
+
+impl KvSpec {
+    /// For a model, in blocks of `block_size` tokens, kept as `dtype`.
+    ///
+    /// # Errors
+    /// [`SizingError::BadBlockSize`], [`SizingError::BadDType`], [`SizingError::NoAttention`].
+    pub fn from_config(
+        config: &ModelConfig,
+        dtype: DType,
+        block_size: usize,
+    ) -> Result<Self, SizingError> {
+        if !block_size.is_power_of_two() {
+            return Err(SizingError::BadBlockSize(block_size));
+        }
+        if !matches!(dtype, DType::F32 | DType::BF16 | DType::F8E4M3) {
+            return Err(SizingError::BadDType(dtype));
+        }
+        let mut layers = vec![None; config.layers.len()];
+        for (i, a) in config.attention_layers() {
+            layers[i] = Some(KvHeads { heads: a.kv_heads, head_dim: a.head_dim });
+        }
+        if layers.iter().all(Option::is_none) {
+            return Err(SizingError::NoAttention);
+        }
+        Ok(Self { dtype, block_size, layers })
+    }
+
+    /// Tokens a block holds.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// What keys and values are kept as.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Layers that keep keys and values.
+    pub fn attention_layers(&self) -> usize {
+        self.layers.iter().flatten().count()
+    }
+
+    /// Bytes that one token takes in one layer; 0 in a layer without attention.
+    ///
+    /// Heads are padded to a multiple of 16 elements, and kept in eight bits each has a byte of scale for
+    /// its key and one for its value.
+    pub fn bytes_per_token_layer(&self, layer: usize) -> u64 {
+        let Some(Some(kv)) = self.layers.get(layer) else { return 0 };
+        // exercise l3.sizing
+        let elements = kv.head_dim.next_multiple_of(16) * self.dtype.size();
+        let scale = if self.dtype == DType::F8E4M3 { 1 } else { 0 };
+        2 * kv.heads as u64 * (elements + scale) as u64
+        // end of exercise
+    }
+
+    /// Bytes that one token takes, all layers together.
+    pub fn bytes_per_token(&self) -> u64 {
+        // exercise l3.sizing
+        (0..self.layers.len()).map(|layer| self.bytes_per_token_layer(layer)).sum()
+        // end of exercise
+    }
+
+    /// Bytes of one block, all layers together.
+    pub fn bytes_per_block(&self) -> u64 {
+        // exercise l3.sizing
+        self.bytes_per_token().saturating_mul(self.block_size as u64)
+        // end of exercise
+    }
+
+    /// Bytes of a pool: its blocks, rounded up to whole tiles of 16 tokens.
+    pub fn pool_bytes(&self, num_blocks: usize) -> u64 {
+        let tokens = (num_blocks as u64).saturating_mul(self.block_size as u64);
+        self.bytes_per_token().saturating_mul(tokens.div_ceil(TILE as u64) * TILE as u64)
+    }
+
+    /// Blocks that are allocated together: those that share a tile.
+    fn blocks_at_once(&self) -> u64 {
+        (TILE / self.block_size).max(1) as u64
+    }
+
+    /// The most blocks that a budget holds, as far as a table of `i32` can name them.
+    pub fn blocks_in(&self, budget: Budget) -> usize {
+        let together = self.blocks_at_once();
+        // exercise l3.sizing
+        let bytes = self.bytes_per_block().saturating_mul(together);
+        let blocks = budget.pieces_of(bytes).saturating_mul(together);
+        blocks.min(i32::MAX as u64) as usize
+        // end of exercise
+    }
+}

@@ -1,0 +1,46 @@
+//! What activations take, found by running the largest step there will be.
+
+use l2_model::{Batch, ContiguousState, Decoder, Workspace, WorkspaceSpec};
+
+use super::Bytes;
+use l1_tensor::Runtime;
+
+/// The most bytes that activations take in steps of a given size: runs one such step, of tokens that
+/// mean nothing, over a state that is thrown away, and takes as long as it does.
+///
+/// On a CPU every activation lies in a [`Workspace`], so the answer is what that holds when the step
+/// has run, buffers that grew on the way included.
+///
+/// # Errors
+/// Whatever the step reports; no memory above all.
+pub fn peak_activation(
+    decoder: &Decoder,
+    rt: &Runtime,
+    spec: WorkspaceSpec,
+) -> l2_model::Result<Bytes> {
+    let config = decoder.config();
+    let mut workspace = Workspace::new(rt, config, spec)?;
+    // As many sequences as it takes for none to be longer than the context.
+    let longest = spec.max_context.min(config.max_context).max(1);
+    let tokens = vec![0; spec.max_tokens];
+    let positions: Vec<i32> = (0..spec.max_tokens).map(|t| (t % longest) as i32).collect();
+    let begins = (0..spec.max_tokens).step_by(longest);
+    let cu_seqlens_q: Vec<i32> =
+        begins.chain([spec.max_tokens]).map(|token| token as i32).collect();
+    let state_slots: Vec<u32> = (0..cu_seqlens_q.len() as u32 - 1).collect();
+    let rows = spec.max_rows.min(spec.max_tokens);
+    let logit_rows: Vec<u32> = (0..rows as u32).collect();
+    let batch = Batch {
+        tokens: &tokens,
+        positions: &positions,
+        cu_seqlens_q: &cu_seqlens_q,
+        state_slots: &state_slots,
+        logit_rows: &logit_rows,
+        ..Batch::default()
+    };
+    let len = longest.min(spec.max_tokens);
+    let dtype = rt.activation_dtype();
+    let mut state = ContiguousState::new(config, state_slots.len(), len, dtype)?;
+    decoder.forward(&batch, &mut state, &mut workspace)?;
+    Ok(Bytes(workspace.bytes() as u64))
+}

@@ -1,15 +1,189 @@
 //! The memory: keys and values of every layer, in blocks.
+//!
+//! One cache a layer, all of the same number of blocks, made once. A block number means the same
+//! block in each of them, so one table serves the whole model. Who owns which block is nobody's
+//! business here: [`ForwardMeta`] says where a step writes and what it reads.
 
-pub struct PagedKv { /* layers: Vec<Option<KvCache>> */ }
+use l1_tensor::ops::{AttentionParams, AttentionScratch, KvCache, Sequences, attention};
+use l1_tensor::{DType, Runtime, TensorMut, TensorRef};
+use l2_model::ModelConfig;
+
+use crate::{BlockId, CopyBlock, ForwardMeta, KvError, Result};
+
+/// Keys and values of a model, in `num_blocks` blocks (the null block included).
+pub struct PagedKv {
+    /// One for each layer that attends.
+    layers: Vec<Option<KvCache>>,
+    num_blocks: usize,
+    block_size: usize,
+    dtype: DType,
+}
 
 impl PagedKv {
-    /// `dtype`: F32, BF16 or F8E4M3.
-    pub fn new(config: &ModelConfig, num_blocks: usize, block_size: usize, dtype: DType) -> Result<Self>;
-    pub fn num_blocks(&self) -> usize; pub fn block_size(&self) -> usize; pub fn dtype(&self) -> DType; pub fn bytes(&self) -> usize;
-    pub fn layer(&self, layer: usize) -> Option<&KvCache>;
-    /// Write this step's K,V through slot_mapping, then attend through the block table. `q` [T, H_q, D], `k`, `v` [T, H_kv, D] f32 after rope.
-    pub fn attend(&mut self, rt: &Runtime, layer: usize, meta: &ForwardMeta, q: TensorRef, k: TensorRef, v: TensorRef, params: AttentionParams, scratch: &mut AttentionScratch, out: TensorMut) -> Result<()>;
-    pub fn copy(&mut self, copy: CopyBlock) -> Result<()>;
-    /// Forget what lies in a block from `offset` on (after a rollback).
-    pub fn clear(&mut self, block: BlockId, offset: usize) -> Result<()>;
+    /// Memory for `num_blocks` blocks of `block_size` tokens. `dtype` is F32, BF16 or F8E4M3: see
+    /// [`KvCache`] for what the last one rounds.
+    ///
+    /// # Errors
+    /// [`KvError::Tensor`]: no memory, or a block size or dtype that the cache does not take.
+    pub fn new(
+        config: &ModelConfig,
+        num_blocks: usize,
+        block_size: usize,
+        dtype: DType,
+    ) -> Result<Self> {
+        let mut layers: Vec<_> = config.layers.iter().map(|_| None).collect();
+        for (i, a) in config.attention_layers() {
+            layers[i] = Some(KvCache::new(num_blocks, block_size, a.kv_heads, a.head_dim, dtype)?);
+        }
+        Ok(Self { layers, num_blocks, block_size, dtype })
+    }
+
+    /// Blocks, the null block included.
+    pub fn num_blocks(&self) -> usize {
+        self.num_blocks
+    }
+
+    /// Tokens a block holds.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// How keys and values are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes of all blocks of all layers.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().flatten().map(KvCache::bytes).sum()
+    }
+
+    /// Bytes of one block in all layers.
+    pub fn block_bytes(&self) -> usize {
+        self.layers.iter().flatten().map(KvCache::block_bytes).sum()
+    }
+
+    /// A layer's memory; `None` where the layer does not attend.
+    pub fn layer(&self, layer: usize) -> Option<&KvCache> {
+        self.layers.get(layer)?.as_ref()
+    }
+
+    /// Store this step's keys and values of one layer, then attend over all there are.
+    ///
+    /// `q` `[T, H_q, D]`, `k` and `v` `[T, H_kv, D]` f32, after rope; `out` `[T, H_q * D]`. All are
+    /// stored before any is read: a sequence may share a block that another one fills in this very
+    /// step.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] for a layer that does not attend or a step of another block size; what
+    /// the ops report.
+    #[allow(clippy::too_many_arguments)]
+    pub fn attend(
+        &mut self,
+        rt: &Runtime,
+        layer: usize,
+        meta: &ForwardMeta,
+        q: TensorRef,
+        k: TensorRef,
+        v: TensorRef,
+        params: AttentionParams,
+        scratch: &mut AttentionScratch,
+        out: TensorMut,
+    ) -> Result<()> {
+        if meta.block_size() != self.block_size {
+            let (theirs, ours) = (meta.block_size(), self.block_size);
+            let why =
+                format!("a step in blocks of {theirs} tokens over memory in blocks of {ours}");
+            return Err(KvError::Malformed(why));
+        }
+        let Some(cache) = self.layers.get_mut(layer).and_then(Option::as_mut) else {
+            let why = format!("layer {layer} has no blocks: they were made for another model");
+            return Err(KvError::Malformed(why));
+        };
+        // exercise l3.attend
+        cache.write(rt, meta.slot_mapping(), k, v)?;
+        let sequences = Sequences {
+            cu_seqlens_q: meta.cu_seqlens_q(),
+            seq_lens_kv: meta.seq_lens_kv(),
+            block_table: meta.block_table(),
+            max_blocks: meta.max_blocks(),
+        };
+        Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
+        // end of exercise
+    }
+
+    /// Copy the beginning of a block to another, in every layer: a sequence was cut back into the
+    /// middle of a block that others may still read, and goes on in one of its own.
+    ///
+    /// # Errors
+    /// Blocks that do not exist, or more tokens than a block has.
+    pub fn copy(&mut self, copy: CopyBlock) -> Result<()> {
+        // exercise l3.attend
+        for cache in self.layers.iter_mut().flatten() {
+            cache.copy_within(copy.to, copy.from, copy.tokens)?;
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// Forget what lies in a block from `offset` on, in every layer: tokens that were taken back. A
+    /// mask hides them from the scores, but the sum over values multiplies them by zero, and
+    /// `0 * NaN` is NaN.
+    ///
+    /// # Errors
+    /// A block that does not exist.
+    pub fn clear(&mut self, block: BlockId, offset: usize) -> Result<()> {
+        // exercise l3.attend
+        for cache in self.layers.iter_mut().flatten() {
+            cache.clear(block, offset)?;
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// A copy of some blocks, in memory of its own: block `i` of it is `blocks[i]` here.
+    ///
+    /// # Errors
+    /// Blocks that do not exist, or no memory.
+    pub fn save(&self, blocks: &[BlockId]) -> Result<PagedKv> {
+        // exercise l3.attend
+        let to: Vec<BlockId> = (0..blocks.len() as u32).collect();
+        let save = |cache: &KvCache| -> Result<KvCache> {
+            let (heads, dim) = (cache.heads(), cache.head_dim());
+            let mut copy = KvCache::new(blocks.len(), self.block_size, heads, dim, self.dtype)?;
+            copy.copy_blocks(&to, cache, blocks)?;
+            Ok(copy)
+        };
+        let layers = self.layers.iter().map(|l| l.as_ref().map(save).transpose());
+        Ok(Self { layers: layers.collect::<Result<_>>()?, num_blocks: blocks.len(), ..*self })
+        // end of exercise
+    }
+
+    /// Put saved blocks, from the first on, into blocks `to`.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] for blocks of another model, size or dtype, or more than were saved.
+    pub fn load(&mut self, to: &[BlockId], saved: &PagedKv) -> Result<()> {
+        self.check_saved(saved)?;
+        // exercise l3.attend
+        let from: Vec<BlockId> = (0..to.len() as u32).collect();
+        let saved = saved.layers.iter().flatten();
+        for (cache, saved) in self.layers.iter_mut().flatten().zip(saved) {
+            cache.copy_blocks(to, saved, &from)?;
+        }
+        Ok(())
+        // end of exercise
+    }
+    /// Whether saved blocks are of this kind.
+    pub(crate) fn check_saved(&self, saved: &PagedKv) -> Result<()> {
+        let kind = |cache: &Option<KvCache>| {
+            let cache = cache.as_ref()?;
+            Some((cache.heads(), cache.head_dim(), cache.dtype(), cache.block_size()))
+        };
+        if self.layers.iter().map(kind).eq(saved.layers.iter().map(kind)) {
+            return Ok(());
+        }
+        let why = "these blocks were saved of another model, or in another dtype or size";
+        Err(KvError::Malformed(why.into()))
+    }
 }

@@ -68,6 +68,7 @@ impl From<KvError> for l2_model::Error {
     fn from(e: KvError) -> Self {
         match e {
             KvError::Tensor(e) => e.into(),
+            e @ KvError::NoFreeBlocks { .. } => l2_model::BatchError::Full(e.to_string()).into(),
             e => l2_model::BatchError::Malformed(e.to_string()).into(),
         }
     }

@@ -23,7 +23,7 @@ fn runtime() -> Runtime {
 }
 
 /// The config that a question's sizes stand for, with one layer and tied unless it says.
-fn config(facts: &Value) -> ModelConfig {
+pub fn config(facts: &Value) -> ModelConfig {
     let or = |key: &str, default: Value| match &facts[key] {
         Value::Null => default,
         given => given.clone(),

@@ -3,12 +3,14 @@
 use l1_tensor::ops::{AttentionParams, KvCache};
 use l1_tensor::{DType, Runtime, RuntimeOptions, Tensor};
 use l3_paged_kv::reference::paged_attention;
+use l3_paged_kv::sizing::{Budget, Bytes, KvSpec, Memory};
 use l3_paged_kv::{
     Admission, BlockHasher, BlockManager, BlockPool, BlockTable, ExtraKeys, ForwardMeta,
     ManagerConfig, SeqId, TokenChain,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::l2::config;
 use super::{agree, number, numbers};
 
 fn u32s(v: &Value) -> Vec<u32> {
@@ -311,6 +313,42 @@ fn a_rollback_copies_what_was_said() {
         manager.commit_step();
         let copy = manager.rollback(seq, number(&facts["to"])).unwrap();
         copy.map_or(0, |copy| copy.tokens)
+    });
+}
+
+#[test]
+fn blocks_take_the_bytes_said() {
+    agree(("l3", "block-bytes"), 200, number, |facts| {
+        let dtype = match facts["dtype"].as_str().unwrap() {
+            "f32" => DType::F32,
+            "bf16" => DType::BF16,
+            "fp8" => DType::F8E4M3,
+            other => panic!("{other}"),
+        };
+        let spec = KvSpec::from_config(&config(facts), dtype, number(&facts["block_size"]));
+        spec.unwrap().bytes_per_block() as usize
+    });
+}
+
+#[test]
+fn a_device_holds_the_blocks_said() {
+    // What 16 keys and values of a head of 64 take in bf16: with enough heads, a block is as large
+    // as the question says.
+    const HEAD: usize = 16 * 2 * 64 * 2;
+    agree(("l3", "budget-blocks"), 200, number, |facts| {
+        let bytes = |key: &str| Bytes(facts[key].as_u64().unwrap());
+        let heads = number(&facts["block_bytes"]) / HEAD;
+        let sizes = json!({ "q_heads": heads, "kv_heads": heads, "head_dim": 64 });
+        let spec = KvSpec::from_config(&config(&sizes), DType::BF16, 16).unwrap();
+        assert_eq!(spec.bytes_per_block() as usize, number(&facts["block_bytes"]));
+        let memory = Memory {
+            total: bytes("total"),
+            utilisation: number(&facts["percent"]) as f64 / 100.0,
+            weights: bytes("weights"),
+            peak_activation: bytes("peak"),
+            margin: bytes("margin"),
+        };
+        spec.blocks_in(Budget::exact(memory.for_kv().unwrap().0))
     });
 }
 

@@ -55,10 +55,18 @@ pub fn run(args: &StartArgs) -> Result<()> {
         "{} is ready: {exercises} exercises in {}.\n\nNow\n\n    cd {}\n    cargo x check\n\n\
          which builds what it needs (two or three minutes, once) and names the first exercise.",
         args.dir.display(),
-        names.join(" and "),
+        listed(&names),
         args.dir.display()
     );
     Ok(())
+}
+
+/// `l1, l2 and l3`.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 /// Make the workspace in `dir`, or nothing at all.
@@ -274,6 +282,13 @@ mod tests {
         assert_eq!(resolved(&beside).unwrap(), root.join("mine/new"));
         assert_eq!(resolved(&root.join("clone")).unwrap(), root.join("clone"));
         assert!(resolved(&root.join("no/such/../place")).is_err());
+    }
+
+    #[test]
+    fn floors_are_listed_as_one_says_them() {
+        assert_eq!(listed(&["l1"]), "l1");
+        assert_eq!(listed(&["l1", "l2"]), "l1 and l2");
+        assert_eq!(listed(&["l1", "l2", "l3"]), "l1, l2 and l3");
     }
 
     #[test]

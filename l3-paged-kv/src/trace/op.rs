@@ -84,7 +84,8 @@ pub enum BlockOp<'a> {
         /// Tokens that stay.
         len: usize,
     },
-    /// Act: a sequence is gone, its table with it. What happens to the blocks follows.
+    /// Act: a sequence is gone, its table with it. What happens to the blocks follows (the table
+    /// may be told to be emptied along with them).
     SequenceEnds {
         /// The sequence.
         #[serde(with = "seq_id")]

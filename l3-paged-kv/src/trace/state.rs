@@ -26,6 +26,8 @@ pub struct PoolState {
     /// latest the lowest; what was pushed to the back has places above.
     places: BTreeMap<i64, BlockId>,
     tables: BTreeMap<SeqId, TableState>,
+    /// The sequence that ended last: its table may still be told to be emptied.
+    ended: Option<SeqId>,
     pending: BTreeSet<BlockId>,
     steps: u64,
     step_is_open: bool,
@@ -134,6 +136,7 @@ impl PoolState {
             unnamed: 1,
             places: BTreeMap::new(),
             tables: BTreeMap::new(),
+            ended: None,
             pending: BTreeSet::new(),
             steps: 0,
             step_is_open: false,
@@ -233,9 +236,11 @@ impl PoolState {
                 }
                 let label = label.as_ref().to_owned();
                 self.tables.insert(seq, TableState { label, ..TableState::default() });
+                self.ended = self.ended.filter(|ended| *ended != seq);
             }
             BlockOp::SequenceEnds { seq, .. } => {
                 self.tables.remove(&seq).ok_or(C::UnknownSequence { seq })?;
+                self.ended = Some(seq);
             }
             BlockOp::Grows { seq, .. } | BlockOp::Registers { seq, .. } => {
                 self.table(seq)?;
@@ -307,6 +312,7 @@ impl PoolState {
                 }
                 self.table(seq)?.blocks.push(block);
             }
+            BlockOp::Truncate { seq, blocks: 0 } if self.ended == Some(seq) => {}
             BlockOp::Truncate { seq, blocks: keeps } => {
                 let table = self.table(seq)?;
                 let has = table.blocks.len();

@@ -24,6 +24,7 @@ mod models;
 mod out;
 mod prompt;
 mod tokenize;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -70,6 +71,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
+    Trace(trace::TraceArgs),
 }
 
 /// Parses the arguments of this process, runs the subcommand, and reports what went wrong.
@@ -97,6 +99,7 @@ impl Cli {
             Command::Bench(args) => bench::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
+            Command::Trace(args) => trace::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

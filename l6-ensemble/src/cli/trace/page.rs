@@ -1,0 +1,219 @@
+//! The page: what it holds, and how it is put together.
+//!
+//! A frame is one sentence and the few [`Delta`]s that lead to it from the frame before, so a page grows with what
+//! happened and not with the size of the pool. `viewer/replay.js` applies them; [`Mirror`](super::mirror::Mirror) is
+//! the same in Rust, whose digests the page carries, so that it can tell whether it shows what was recorded.
+
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+use super::mirror::Mirror;
+use l3_paged_kv::BlockId;
+
+/// Everything that a page shows.
+#[derive(Debug, Serialize)]
+pub struct Page {
+    /// The name of the run: that of the file.
+    pub title: String,
+    /// What the file was: `recording` or `simulation`.
+    pub source: &'static str,
+    /// Blocks, the null block among them.
+    pub num_blocks: usize,
+    /// Tokens a block, where the file says.
+    pub block_size: Option<usize>,
+    /// Whose pool it is, where the file says.
+    pub namespace: Option<String>,
+    /// Whether the file tells the free list in order, and which blocks have a hash.
+    pub knows_free_list: bool,
+    /// Sequences: deltas and sentences name them by their place here.
+    pub sequences: Vec<String>,
+    /// Hashes, likewise.
+    pub hashes: Vec<HashName>,
+    /// Blocks that some delta names. All others are free from beginning to end.
+    pub blocks: Vec<BlockId>,
+    /// The frames.
+    pub frames: Vec<Frame>,
+    /// Frames that the file has and the page has not.
+    pub left_out: usize,
+    /// `(frame, digest)`: what the replay must come to.
+    pub checks: Vec<(usize, u32)>,
+    #[serde(skip)]
+    mirror: Mirror,
+}
+
+/// A hash as it is shown.
+#[derive(Debug, Serialize)]
+pub struct HashName {
+    /// Its first eight digits.
+    pub short: String,
+    /// The hash of the block before, by its place in the list.
+    pub parent: Option<usize>,
+}
+
+/// One picture.
+///
+/// In `text`, `{b5}` is block 5, `{s0}` and `{h0}` are the first sequence and the first hash of the page's lists.
+#[derive(Clone, Debug, Serialize)]
+pub struct Frame {
+    /// The step it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The kind of thing that happened, in a word.
+    pub kind: &'static str,
+    /// What happened, and why it matters.
+    pub text: String,
+    /// How the state changes.
+    pub deltas: Vec<Delta>,
+}
+
+/// A change of the state. On the page an array: `["append", 0, 5]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// A block leaves the free list.
+    Leave(BlockId),
+    /// A block becomes the first of the free list.
+    Front(BlockId),
+    /// A block becomes the last of the free list.
+    Back(BlockId),
+    /// A block has this many users.
+    Users(BlockId, u32),
+    /// A block has a hash: `None` where the file does not say which. Pending or not.
+    Hash(BlockId, Option<usize>, bool),
+    /// A block has no hash any more.
+    Unhash(BlockId),
+    /// No block has a hash any more.
+    UnhashAll,
+    /// What is pending is certain.
+    Settle,
+    /// A sequence is there, with an empty table.
+    Begin(usize),
+    /// A sequence is gone.
+    End(usize),
+    /// A table grows by a block.
+    Append(usize, BlockId),
+    /// A table keeps this many blocks.
+    Truncate(usize, usize),
+    /// A sequence has this many tokens stored.
+    Stored(usize, usize),
+}
+
+impl Serialize for Delta {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Leave(block) => ("leave", block).serialize(serializer),
+            Self::Front(block) => ("front", block).serialize(serializer),
+            Self::Back(block) => ("back", block).serialize(serializer),
+            Self::Users(block, users) => ("users", block, users).serialize(serializer),
+            Self::Hash(block, hash, pending) => {
+                let hash = hash.map_or(-1, |h| h as i64);
+                ("hash", block, hash, u8::from(pending)).serialize(serializer)
+            }
+            Self::Unhash(block) => ("unhash", block).serialize(serializer),
+            Self::UnhashAll => ("unhash_all",).serialize(serializer),
+            Self::Settle => ("settle",).serialize(serializer),
+            Self::Begin(seq) => ("begin", seq).serialize(serializer),
+            Self::End(seq) => ("end", seq).serialize(serializer),
+            Self::Append(seq, block) => ("append", seq, block).serialize(serializer),
+            Self::Truncate(seq, blocks) => ("truncate", seq, blocks).serialize(serializer),
+            Self::Stored(seq, tokens) => ("stored", seq, tokens).serialize(serializer),
+        }
+    }
+}
+
+impl Delta {
+    /// The block that changes.
+    pub fn block(&self) -> Option<BlockId> {
+        match *self {
+            Self::Leave(block)
+            | Self::Front(block)
+            | Self::Back(block)
+            | Self::Users(block, _)
+            | Self::Hash(block, ..)
+            | Self::Unhash(block)
+            | Self::Append(_, block) => Some(block),
+            _ => None,
+        }
+    }
+}
+
+/// Frames between two digests.
+const CHECK_EVERY: usize = 64;
+
+impl Page {
+    /// A page without frames.
+    pub fn new(title: &str, source: &'static str, num_blocks: usize) -> Self {
+        Self {
+            title: title.to_owned(),
+            source,
+            num_blocks,
+            block_size: None,
+            namespace: None,
+            knows_free_list: true,
+            sequences: Vec::new(),
+            hashes: Vec::new(),
+            blocks: Vec::new(),
+            frames: Vec::new(),
+            left_out: 0,
+            checks: Vec::new(),
+            mirror: Mirror::default(),
+        }
+    }
+
+    /// Adds a frame.
+    pub fn push(&mut self, frame: Frame) {
+        self.mirror.apply(&frame.deltas);
+        if self.frames.len().is_multiple_of(CHECK_EVERY) {
+            self.checks.push((self.frames.len(), self.mirror.digest()));
+        }
+        self.frames.push(frame);
+    }
+
+    /// The state after the last frame.
+    #[cfg(test)]
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// Closes the list of frames.
+    pub fn finish(&mut self) {
+        if let Some(last) = self.frames.len().checked_sub(1) {
+            self.checks.push((last, self.mirror.digest()));
+        }
+        self.blocks = self.frames.iter().flat_map(|f| &f.deltas).filter_map(Delta::block).collect();
+        self.blocks.sort_unstable();
+        self.blocks.dedup();
+    }
+
+    /// Writes the page: one file with everything in it.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let data = serde_json::to_string(self)?;
+        let title = escaped(&self.title);
+        let mut rest = include_str!("viewer/page.html");
+        while let Some((before, after)) = rest.split_once("<!--[") {
+            let (name, after) = after.split_once("]-->").unwrap_or((after, ""));
+            out.write_all(before.as_bytes())?;
+            out.write_all(match name {
+                "title" => title.as_bytes(),
+                "style" => include_bytes!("viewer/style.css"),
+                "replay" => include_bytes!("viewer/replay.js"),
+                "view" => include_bytes!("viewer/view.js"),
+                _ => b"",
+            })?;
+            if name == "data" {
+                // In a string of JSON, `<` may be written as an escape; then nothing in it can end the element.
+                out.write_all(data.replace('<', "\\u003c").as_bytes())?;
+            }
+            rest = after;
+        }
+        out.write_all(rest.as_bytes())
+    }
+}
+
+/// Text between the tags of HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

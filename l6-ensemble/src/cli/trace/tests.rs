@@ -1,0 +1,1 @@
+//! What a page holds, held against what was recorded.

@@ -129,7 +129,10 @@ fn without_a_terminal_it_says_how_to_answer() {
 #[test]
 fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
     for (args, wanted) in [
-        (vec!["l9"], "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2 or"),
+        (
+            vec!["l9"],
+            "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2 or",
+        ),
         (vec![], "which floor? cargo x predict l1"),
         (vec!["l1", "--kind", "nonsense"], "it has bf16-round"),
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),

@@ -4,9 +4,9 @@
 //!
 //! The table printed first takes the best of many short runs, which is what means something on a
 //! machine that does other things too; the median stands beside it. The caches of one case are
-//! more than a last-level cache holds, and are used by turns. `--table` stops after the table, any
-//! other word of the command line that is no option is looked for in a case's name. Criterion
-//! follows.
+//! more than a last-level cache holds, and are used by turns. `--table` stops after the table,
+//! `--threads=1` takes so many; words of the command line that are no options are looked for in the
+//! cases' names. Criterion follows.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -154,7 +154,8 @@ fn shapes() -> Vec<Shape> {
 }
 
 fn main() -> Result<()> {
-    let rt = Runtime::new(RuntimeOptions::default())?;
+    let threads = std::env::args().find_map(|a| a.strip_prefix("--threads=")?.parse().ok());
+    let rt = Runtime::new(RuntimeOptions { threads, ..RuntimeOptions::default() })?;
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let wanted = |s: &Shape| wanted.iter().all(|w| s.name().contains(w.as_str()));
     println!("{rt}");

@@ -196,6 +196,30 @@ fn sizes_at_the_edges_of_tiles_agree_with_the_reference() {
 }
 
 #[test]
+fn contexts_of_several_splits_agree_with_the_reference() {
+    // A split has 512 keys. In the last case no query sees all of the splits that another one sees.
+    for (q_len, kv_len, q_heads, kv_heads, head_dim, window) in [
+        (1, 512, 1, 1, 8, None),
+        (1, 513, 2, 1, 8, None),
+        (2, 1300, 4, 2, 24, None),
+        (5, 1027, 2, 1, 17, Some(512)),
+        (6, 1029, 2, 1, 16, Some(4)),
+    ] {
+        let shape = AttentionShape { q_len, kv_len, q_heads, kv_heads, head_dim };
+        let mut case = Case::random(shape, window, 8);
+        // The largest scores come last, so that what was found before must shrink.
+        let row = kv_heads * head_dim;
+        for (i, x) in case.k.iter_mut().enumerate() {
+            *x *= 0.5 + (i / row) as f32 / kv_len as f32;
+        }
+        for (ran, got) in every_way(&case) {
+            let what = case.described(&ran);
+            assert_close(what, &case.dims(), &got, &case.reference(), within(0.0, 4e-6));
+        }
+    }
+}
+
+#[test]
 fn one_token_has_the_same_bits_decoded_chunked_or_beside_another() {
     let shape = AttentionShape { q_len: 21, kv_len: 37, q_heads: 6, kv_heads: 2, head_dim: 24 };
     for window in [None, Some(9)] {

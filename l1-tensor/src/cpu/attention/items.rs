@@ -72,20 +72,17 @@ impl Agenda {
         let together = group.min(MAX_ROWS);
         self.items.clear();
         self.pieces.clear();
-        if tokens * job.kv_heads >= 4 * threads {
-            return self.cut(job, together);
+        self.cut(job, together);
+        if threads == 1 || tokens * job.kv_heads >= 4 * threads {
+            return;
         }
         // Too few items to keep all threads busy. A group shares its keys, so rather cut along the
         // keys than between its heads.
-        if threads > 1 {
-            self.cut(job, together);
-            if self.cut_splits(job) {
-                return;
-            }
+        if !self.cut_splits(job) {
             self.items.clear();
             self.pieces.clear();
+            self.cut(job, 1);
         }
-        self.cut(job, 1);
     }
 
     fn cut(&mut self, job: &Job, per_item: usize) {

@@ -317,7 +317,11 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
     let scores: *mut f32 = area.scores.as_mut_slice().as_mut_ptr().cast();
 
     let k = reader.tiles(Part::Keys, tiles.clone(), &mut bench);
-    let v = reader.in_place().then(|| reader.tiles(Part::Values, tiles.clone(), &mut bench));
+    // (No closures around the making of tiles: one is compiled for itself, for any processor.)
+    let v = match reader.in_place() {
+        true => Some(reader.tiles(Part::Values, tiles.clone(), &mut bench)),
+        false => None,
+    };
     // SAFETY: tiles lie in the pool or the scratch; the areas hold `rows` rows of a split.
     unsafe {
         let q_words = area.queries.as_slice().as_ptr().cast();
@@ -341,7 +345,12 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
         }
     }
     // Where tiles are made in scratch, values take the place of the keys.
-    let v = v.unwrap_or_else(|| reader.tiles(Part::Values, tiles, &mut bench));
+    let v = match v {
+        Some(v) => v,
+        None => reader.tiles(Part::Values, tiles.clone(), &mut bench),
+    };
+    // While the values are summed, the keys of the next split may come.
+    reader.prefetch_keys(tiles.end..keys.end.div_ceil(TILE).min(tiles.end + 4));
     // SAFETY: as above.
     unsafe {
         WeightedSum {

@@ -15,6 +15,9 @@ use crate::e4m3;
 use crate::ops::TILE;
 use crate::ops::attention::Geometry;
 
+/// How many tiles ahead of the one that is made memory is asked for the next.
+const AHEAD: usize = 4;
+
 /// The memory of a cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Pool<'a> {
@@ -99,6 +102,19 @@ impl Reader<'_> {
         let narrow = g.dtype == DType::F8E4M3;
         let bytes = g.tile_bytes() * if narrow { 2 } else { 1 };
         let mut out = Tiles { at: [std::ptr::null(); SPLIT_TILES], count: tiles.len(), bytes };
+        if self.in_place() {
+            let per_block = self.pool.block_size / TILE;
+            let (mut block, mut inside) = (tiles.start / per_block, tiles.start % per_block);
+            for at in &mut out.at[..tiles.len()] {
+                let tile = self.table[block] as usize * per_block + inside;
+                *at = self.stored(part, tile).as_ptr();
+                inside += 1;
+                if inside == per_block {
+                    (block, inside) = (block + 1, 0);
+                }
+            }
+            return out;
+        }
         let Workbench { words, codes } = bench;
         for (t, (at, room)) in
             tiles.clone().zip(out.at.iter_mut().zip(words.chunks_exact_mut(bytes)))
@@ -108,8 +124,8 @@ impl Reader<'_> {
                 *at = self.stored(part, tile).as_ptr();
                 continue;
             }
-            if t + 2 < tiles.end {
-                self.prefetch(part, t + 2);
+            if t + AHEAD < tiles.end {
+                self.prefetch(part, t + AHEAD);
             }
             let mut scales = [0; TILE];
             match whole {
@@ -188,32 +204,22 @@ impl Reader<'_> {
         for (to, slot) in self.pieces(t) {
             let (tile, from) = (slot / TILE, slot % TILE);
             let stored = self.stored(part, tile);
-            // Lengths that the compiler knows become single moves.
-            match self.pool.block_size {
-                8 => self.copy(part, out, stored, (to, from), 8),
-                4 => self.copy(part, out, stored, (to, from), 4),
-                2 => self.copy(part, out, stored, (to, from), 2),
-                _ => self.copy(part, out, stored, (to, from), 1),
+            let (g, n) = (self.pool.geometry, self.pool.block_size);
+            match part {
+                Part::Keys => g.copy_keys(out, stored, (to, from), n),
+                Part::Values => g.copy_values(out, stored, (to, from), n),
             }
             if let Some(scales) = &mut scales {
-                let n = self.pool.block_size;
                 scales[to..to + n].copy_from_slice(&self.scales(part, tile)[from..from + n]);
             }
         }
     }
 
+    /// Ask memory for the keys of some tiles.
     #[inline(always)]
-    fn copy(&self, part: Part, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
-        // Said again as constants, for the same reason.
-        let word = |dtype| Geometry { dtype, ..self.pool.geometry };
-        let geometry = match self.pool.geometry.dtype {
-            DType::F32 => word(DType::F32),
-            DType::BF16 => word(DType::BF16),
-            _ => word(DType::F8E4M3),
-        };
-        match part {
-            Part::Keys => geometry.copy_keys(to, from, at, n),
-            Part::Values => geometry.copy_values(to, from, at, n),
+    pub(super) fn prefetch_keys(&self, tiles: Range<usize>) {
+        for t in tiles {
+            self.prefetch(Part::Keys, t);
         }
     }
 
@@ -226,7 +232,12 @@ impl Reader<'_> {
             return;
         }
         for (_, slot) in self.pieces(t) {
-            let stored = self.stored(part, slot / TILE);
+            let mut stored = self.stored(part, slot / TILE);
+            if part == Part::Values {
+                // Rows of a few tokens lie together, columns are all over the tile.
+                let rows = self.pool.geometry.value_rows(slot % TILE, self.pool.block_size);
+                stored = &stored[rows];
+            }
             prefetch_bytes(stored.as_ptr(), stored.len());
         }
     }
@@ -243,7 +254,7 @@ fn widen(g: Geometry, part: Part, codes: &[u8], scales: &[u8; TILE], out: &mut [
     for (row, (codes, out)) in rows {
         let powers = match part {
             Part::Keys => of_keys,
-            Part::Values => std::array::from_fn(|i| power[2 * (row % 8) + i % 2]),
+            Part::Values => pairs(power[2 * (row % 8)], power[2 * (row % 8) + 1]),
         };
         let out = out.as_chunks_mut::<64>().0;
         for (codes, out) in codes.as_chunks::<32>().0.iter().zip(out) {
@@ -252,4 +263,12 @@ fn widen(g: Geometry, part: Part, codes: &[u8], scales: &[u8; TILE], out: &mut [
             }
         }
     }
+}
+
+/// Two powers by turns.
+#[inline(always)]
+fn pairs(even: i16, odd: i16) -> [i16; 32] {
+    let both = [even, odd];
+    let all = [both; 16];
+    *all.as_flattened().first_chunk().unwrap_or(&[0; 32])
 }

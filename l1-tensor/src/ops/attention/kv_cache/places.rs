@@ -54,29 +54,46 @@ impl Geometry {
     /// Copy `n` places of a key tile, from place `at.1` of `from` to place `at.0` of `to`.
     #[inline(always)]
     pub(crate) fn copy_keys(self, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
-        let word = self.word();
-        let lines = to.chunks_exact_mut(TILE * word).zip(from.chunks_exact(TILE * word));
-        for (to, from) in lines {
-            to[at.0 * word..][..n * word].copy_from_slice(&from[at.1 * word..][..n * word]);
+        let (word, line) = (self.word(), TILE * self.word());
+        let at = (at.0 * word, at.1 * word);
+        // Lengths that the compiler knows become single moves.
+        match n * word {
+            2 => copy_columns::<2>(to, from, line, at),
+            4 => copy_columns::<4>(to, from, line, at),
+            8 => copy_columns::<8>(to, from, line, at),
+            16 => copy_columns::<16>(to, from, line, at),
+            32 => copy_columns::<32>(to, from, line, at),
+            _ => to.copy_from_slice(from),
         }
+    }
+
+    /// The bytes that `n` places from `i` on share in a value tile, neighbours of an odd one included.
+    #[inline(always)]
+    pub(crate) fn value_rows(self, i: usize, n: usize) -> Range<usize> {
+        let row = self.padded() * self.word();
+        i / self.per_word() * row..(i + n).div_ceil(self.per_word()) * row
     }
 
     /// Copy `n` places of a value tile. `n` is a power of two and divides both places.
     #[inline(always)]
     pub(crate) fn copy_values(self, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
-        let (per_word, word) = (self.per_word(), self.word());
-        let row = self.padded() * word;
-        let to = &mut to[at.0 / per_word * row..];
-        let from = &from[at.1 / per_word * row..];
-        if n >= per_word {
-            to[..n / per_word * row].copy_from_slice(&from[..n / per_word * row]);
-            return;
+        let to = &mut to[self.value_rows(at.0, n)];
+        let from = &from[self.value_rows(at.1, n)];
+        if n >= self.per_word() {
+            return to.copy_from_slice(from);
         }
         // One token of a row that two share: half of every word.
-        let half = word / 2;
-        let (to_half, from_half) = (at.0 % 2 * half, at.1 % 2 * half);
-        for (to, from) in to[..row].chunks_exact_mut(word).zip(from.chunks_exact(word)) {
-            to[to_half..][..half].copy_from_slice(&from[from_half..][..half]);
+        let odd = (at.0 as u32 % 2, at.1 as u32 % 2);
+        if self.word() == 4 {
+            for (to, from) in to.as_chunks_mut::<4>().0.iter_mut().zip(from.as_chunks::<4>().0) {
+                let half = u32::from_le_bytes(*from) >> (16 * odd.1) & 0xffff;
+                let others = u32::from_le_bytes(*to) & !(0xffff << (16 * odd.0));
+                *to = (others | half << (16 * odd.0)).to_le_bytes();
+            }
+        } else {
+            for (to, from) in to.as_chunks_mut::<2>().0.iter_mut().zip(from.as_chunks::<2>().0) {
+                to[odd.0 as usize] = from[odd.1 as usize];
+            }
         }
     }
 
@@ -97,6 +114,18 @@ impl Geometry {
             for word in row.chunks_exact_mut(word) {
                 word[i % per_word * part..][..part].fill(0);
             }
+        }
+    }
+}
+
+/// Copy `N` bytes of every line.
+#[inline(always)]
+fn copy_columns<const N: usize>(to: &mut [u8], from: &[u8], line: usize, at: (usize, usize)) {
+    for (to, from) in to.chunks_exact_mut(line).zip(from.chunks_exact(line)) {
+        if let (Some(to), Some(from)) =
+            (to[at.0..].first_chunk_mut::<N>(), from[at.1..].first_chunk::<N>())
+        {
+            *to = *from;
         }
     }
 }

@@ -118,3 +118,18 @@ fn clearing_the_end_of_a_tile_keeps_its_beginning_and_other_tiles() {
         });
     }
 }
+
+#[test]
+fn the_first_token_of_a_small_block_clears_its_own_places_only() {
+    for dtype in [DType::F32, DType::BF16] {
+        for size in [1, 2, 8] {
+            let rt = runtime(Isa::Portable);
+            let mut cache = KvCache::new(32 / size, size, HEADS, DIM, dtype).unwrap();
+            write(&mut cache, &rt, 0, 32);
+            // The second block of the first tile is begun anew by the token of its first slot.
+            write(&mut cache, &rt, size, 1);
+            let what = format!("blocks of {size}, the second begun anew");
+            assert_holds(&cache, &what, |slot| slot <= size || slot >= 2 * size);
+        }
+    }
+}

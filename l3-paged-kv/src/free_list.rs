@@ -105,7 +105,9 @@ impl FreeList {
             let next = self.links[block as usize].next;
             (next != NULL_BLOCK).then_some(next)
         };
-        std::iter::successors(after(NULL_BLOCK), move |block| after(*block))
+        let ring = std::iter::successors(after(NULL_BLOCK), move |block| after(*block));
+        // A ring that was linked wrongly may never come back to block 0.
+        ring.take(self.links.len())
     }
 
     fn link_between(&mut self, prev: BlockId, block: BlockId, next: BlockId) {

@@ -88,6 +88,23 @@ fn two_publishers_share_one_count() {
     });
 }
 
+/// The publisher stays: no end of a stream wakes anybody here.
+#[test]
+fn all_who_wait_are_woken_by_one_batch() {
+    model(|| {
+        let publisher = Publisher::new(1);
+        let readers = [(); 2].map(|()| {
+            let mut subscriber = publisher.subscribe(None).unwrap();
+            thread::spawn(move || subscriber.recv().unwrap())
+        });
+        publisher.publish(|n| n);
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), Some(0), "the batch read");
+        }
+        drop(publisher);
+    });
+}
+
 #[test]
 fn who_waits_is_woken_by_the_end_of_the_stream() {
     model(|| {

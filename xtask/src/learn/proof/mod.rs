@@ -22,6 +22,9 @@ use super::house::House;
 pub struct ProofArgs {
     /// What to prove; without it, everything
     parts: Vec<Part>,
+    /// Only the gates of this layer, for whoever writes some: l1, l2, ..
+    #[arg(long, conflicts_with = "parts")]
+    layer: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,7 +43,10 @@ pub fn run(args: &ProofArgs) -> Result<()> {
     if house.learner.is_some() {
         bail!("what is proven is the reference; run this where you cloned Strata");
     }
-    let wanted = |part| args.parts.is_empty() || args.parts.contains(&part);
+    let wanted = |part| match args.layer {
+        Some(_) => part == Part::Gates,
+        None => args.parts.is_empty() || args.parts.contains(&part),
+    };
     let mut took = Vec::new();
     let mut timed = |name: &'static str, part: &dyn Fn(&House) -> Result<()>| -> Result<()> {
         println!("\n== {name}");
@@ -53,7 +59,7 @@ pub fn run(args: &ProofArgs) -> Result<()> {
         timed("starter", &starter::prove)?;
     }
     if wanted(Part::Gates) {
-        timed("gates", &schemata::prove)?;
+        timed("gates", &|house| schemata::prove(house, args.layer.as_deref()))?;
     }
     if wanted(Part::Walk) {
         timed("walk", &walk::prove)?;

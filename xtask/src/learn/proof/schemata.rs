@@ -29,13 +29,14 @@ struct Instrumented<'a> {
     programs: Programs,
 }
 
-/// Build the copy and run everything.
-pub fn prove(house: &House) -> Result<()> {
+/// Build the copy and run everything, or what there is of one layer.
+pub fn prove(house: &House, layer: Option<&str>) -> Result<()> {
+    let only = layer.map(|name| house.floor(name)).transpose()?.map(|floor| &floor.layer.id);
     let start = Instant::now();
     let root = shell::target_dir()?.join("course").join("schemata");
     let mut layers = Vec::new();
     let mut changed = BTreeMap::new();
-    for floor in &house.floors {
+    for floor in house.floors.iter().filter(|f| only.is_none_or(|id| f.layer.id == *id)) {
         let mutants = Mutant::load_all(&house.root, &floor.layer, &floor.reference)?;
         changed.extend(instrument(house, floor, &mutants)?);
         layers.push((floor, mutants));

@@ -18,7 +18,7 @@ pub struct Bytes(pub u64);
 
 /// A size somebody gave, and how exactly they gave it.
 ///
-/// `10.55GiB` is rarely 11,328,077,004.8 bytes: it is a number that somebody, or some program, rounded
+/// `10.55GiB` is rarely 11,327,976,243.2 bytes: it is a number that somebody, or some program, rounded
 /// to two decimals. So the number of blocks in it is rounded too, to the nearest instead of down, as
 /// long as that stays within what rounding left open (half of the last decimal). 10.55 GiB in blocks of
 /// 2 MiB is then 5,402 blocks, which are in turn displayed as 10.55 GiB, and not 5,401 and most of

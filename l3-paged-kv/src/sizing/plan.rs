@@ -109,29 +109,7 @@ impl Plan {
             return Err(SizingError::NoContext);
         }
         let num_blocks = spec.blocks_in(budget);
-        // exercise l3.sizing
-        let have = budget.bytes();
-        let missing = |needed: u64| Bytes(needed.saturating_sub(have.0));
-        if num_blocks < 2 {
-            let needed = spec.pool_bytes(2);
-            return Err(SizingError::TooFewBlocks {
-                needed: Bytes(needed),
-                missing: missing(needed),
-            });
-        }
-        // Block 0 is the null block: no token is ever in it.
-        let longest = (num_blocks - 1).saturating_mul(spec.block_size());
-        if max_model_len > longest {
-            let needed = spec.pool_bytes(1 + max_model_len.div_ceil(spec.block_size()));
-            return Err(SizingError::ContextDoesNotFit {
-                max_model_len,
-                needed: Bytes(needed),
-                have,
-                missing: missing(needed),
-                longest,
-            });
-        }
-        // end of exercise
+        check_room(spec, budget.bytes(), num_blocks, max_model_len)?;
         Ok(Self { spec: spec.clone(), room, budget, num_blocks, max_model_len })
     }
 
@@ -182,13 +160,18 @@ impl Plan {
                 line("for keys and values", budget.bytes().to_string(), "as given".into());
             }
         }
-        for (layers, per_token, how) in self.kinds_of_layer() {
-            line("one token in one layer", Bytes(per_token).to_string(), how);
-            let all = Bytes(per_token * layers as u64).to_string();
-            line(&format!("  x {layers} layers"), all, none());
-        }
         let spec = &self.spec;
-        line("one token", Bytes(spec.bytes_per_token()).to_string(), none());
+        let kinds = self.kinds_of_layer();
+        for (layers, per_token, how) in &kinds {
+            line("one token in one layer", Bytes(*per_token).to_string(), how.clone());
+            let s = if *layers == 1 { "" } else { "s" };
+            let end = if kinds.len() == 1 { ": one token" } else { "" };
+            let all = Bytes(per_token * *layers as u64).to_string();
+            line(&format!("  x {layers} layer{s}{end}"), all, none());
+        }
+        if kinds.len() > 1 {
+            line("one token", Bytes(spec.bytes_per_token()).to_string(), "all of these".into());
+        }
         let of = format!("  x {} tokens: one block", spec.block_size);
         line(&of, Bytes(spec.bytes_per_block()).to_string(), none());
         let null = "block 0 is never handed out";
@@ -237,6 +220,39 @@ impl fmt::Display for Plan {
         }
         Ok(())
     }
+}
+
+/// Whether a pool of `num_blocks`, which is what `have` bytes hold, has a place for one sequence of
+/// `max_model_len` tokens.
+fn check_room(
+    spec: &KvSpec,
+    have: Bytes,
+    num_blocks: usize,
+    max_model_len: usize,
+) -> Result<(), SizingError> {
+    let of_pool = |blocks: usize| {
+        let needed = spec.pool_bytes(blocks);
+        (Bytes(needed), Bytes(needed.saturating_sub(have.0)))
+    };
+    // exercise l3.sizing
+    if num_blocks < 2 {
+        let (needed, missing) = of_pool(2);
+        return Err(SizingError::TooFewBlocks { needed, missing });
+    }
+    // Block 0 is the null block: no token is ever in it.
+    let longest = (num_blocks - 1).saturating_mul(spec.block_size());
+    if max_model_len > longest {
+        let (needed, missing) = of_pool(1 + max_model_len.div_ceil(spec.block_size()));
+        return Err(SizingError::ContextDoesNotFit {
+            max_model_len,
+            needed,
+            have,
+            missing,
+            longest,
+        });
+    }
+    Ok(())
+    // end of exercise
 }
 
 /// Digits in threes: 5,402.

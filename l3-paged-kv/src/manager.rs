@@ -26,6 +26,8 @@ mod reserve;
 mod rollback;
 mod sequences;
 mod step;
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 
@@ -42,6 +44,8 @@ pub struct BlockManager {
     pool: BlockPool,
     cache: PrefixCache,
     sequences: Sequences,
+    /// Whether anything happened since the last step ended.
+    step_is_open: bool,
     /// Places of the sequences that this step admitted, grew or computes, in that order.
     step: Vec<u32>,
     stats: PrefixStats,
@@ -67,8 +71,17 @@ impl BlockManager {
         let announcements = config.events.clone().map(|stream| {
             Announcements::new(stream, config.medium, config.group, config.block_size)
         });
-        let (step, stats) = (Vec::new(), PrefixStats::default());
-        Ok(Self { config, pool, cache, sequences, step, stats, announcements, observer: None })
+        Ok(Self {
+            config,
+            pool,
+            cache,
+            sequences,
+            step_is_open: false,
+            step: Vec::new(),
+            stats: PrefixStats::default(),
+            announcements,
+            observer: None,
+        })
     }
 
     /// What it was made from.

@@ -1,5 +1,8 @@
 //! From a request's tokens to a sequence: what is cached of it, what it costs, and its admission.
 
+#[cfg(test)]
+mod tests;
+
 use crate::trace::BlockOp;
 use crate::{Admission, BlockManager, KvError, PrefixHit, Result, SeqId, TokenChain};
 

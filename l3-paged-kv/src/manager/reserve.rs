@@ -1,5 +1,8 @@
 //! Taking blocks and giving them back.
 
+#[cfg(test)]
+mod tests;
+
 use crate::trace::{BlockObserver, BlockOp};
 use crate::{BlockId, BlockManager, BlockPool, KvError, Result, SeqId};
 

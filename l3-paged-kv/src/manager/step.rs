@@ -69,7 +69,7 @@ impl BlockManager {
 
     /// The step ran: what it computed is certain from now on.
     pub fn commit_step(&mut self) {
-        if self.step.is_empty() {
+        if !std::mem::take(&mut self.step_is_open) {
             return;
         }
         self.note(&BlockOp::StepCommitted);
@@ -95,7 +95,7 @@ impl BlockManager {
     /// it registered are withdrawn, sequences that it admitted are gone (returned). What it freed or
     /// rolled back stays so, and what was evicted for it stays forgotten.
     pub fn abandon_step(&mut self) -> Vec<SeqId> {
-        if self.step.is_empty() {
+        if !std::mem::take(&mut self.step_is_open) {
             return Vec::new();
         }
         self.note(&BlockOp::StepAbandoned);
@@ -117,9 +117,6 @@ impl BlockManager {
         while let Some(place) = self.step.pop() {
             let sequence = self.sequences.at_mut(place);
             sequence.in_step = false;
-            if !sequence.live {
-                continue;
-            }
             let (admitted, before) = (sequence.admitted, sequence.blocks_before);
             self.take_back(place, if admitted { 0 } else { before });
             if admitted {
@@ -157,8 +154,8 @@ impl BlockManager {
             for &place in &self.step {
                 let other = self.sequences.at(place);
                 let follows =
-                    other.live && other.hit > index && other.table.blocks()[index] == block;
-                if follows && other.admitted && !ending.contains(&place) {
+                    other.admitted && other.hit > index && other.table.blocks()[index] == block;
+                if follows && !ending.contains(&place) {
                     ending.push(place);
                 }
             }
@@ -181,6 +178,9 @@ impl BlockManager {
     fn end_sequence(&mut self, place: u32, why: Ending) -> Result<()> {
         self.note(&BlockOp::SequenceEnds { seq: self.sequences.id(place), why });
         self.give_back(place, 0)?;
+        if std::mem::take(&mut self.sequences.at_mut(place).in_step) {
+            self.step.retain(|member| *member != place);
+        }
         self.sequences.end(place);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl BlockManager {
 
     /// A sequence takes part in the step: remember how it was before, for whoever abandons it.
     pub(super) fn enter_step(&mut self, place: u32) {
-        if self.step.is_empty() {
+        if !std::mem::replace(&mut self.step_is_open, true) {
             self.note(&BlockOp::StepBegins);
         }
         let sequence = self.sequences.at_mut(place);

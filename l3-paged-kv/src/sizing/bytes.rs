@@ -140,7 +140,7 @@ impl fmt::Display for Bytes {
         let mut name = "KiB";
         for (power, larger) in [(20, "MiB"), (30, "GiB"), (40, "TiB")] {
             // From 1023.995 on, two decimals say 1024.00.
-            if hundredths(self.0, unit) >= 1024_00 {
+            if hundredths(self.0, unit) >= 102_400 {
                 (unit, name) = (1 << power, larger);
             }
         }

@@ -90,18 +90,9 @@ impl PagedKv {
         scratch: &mut AttentionScratch,
         out: TensorMut,
     ) -> Result<()> {
-        if meta.block_size() != self.block_size {
-            let (theirs, ours) = (meta.block_size(), self.block_size);
-            let why =
-                format!("a step in blocks of {theirs} tokens over memory in blocks of {ours}");
-            return Err(KvError::Malformed(why));
-        }
-        let Some(cache) = self.layers.get_mut(layer).and_then(Option::as_mut) else {
-            let why = format!("layer {layer} has no blocks: they were made for another model");
-            return Err(KvError::Malformed(why));
-        };
+        self.write(rt, layer, meta, k, v)?;
+        let cache = self.layer_of(layer, meta)?;
         // exercise l3.attend
-        cache.write(rt, meta.slot_mapping(), k, v)?;
         let sequences = Sequences {
             cu_seqlens_q: meta.cu_seqlens_q(),
             seq_lens_kv: meta.seq_lens_kv(),
@@ -110,6 +101,36 @@ impl PagedKv {
         };
         Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
         // end of exercise
+    }
+
+    /// Store this step's keys and values of one layer: the first half of [`PagedKv::attend`].
+    ///
+    /// # Errors
+    /// As for [`PagedKv::attend`].
+    pub fn write(
+        &mut self,
+        rt: &Runtime,
+        layer: usize,
+        meta: &ForwardMeta,
+        k: TensorRef,
+        v: TensorRef,
+    ) -> Result<()> {
+        let cache = self.layer_of(layer, meta)?;
+        // exercise l3.attend
+        Ok(cache.write(rt, meta.slot_mapping(), k, v)?)
+        // end of exercise
+    }
+
+    /// The memory of a layer, for a step in blocks of its size.
+    fn layer_of(&mut self, layer: usize, meta: &ForwardMeta) -> Result<&mut KvCache> {
+        if meta.block_size() != self.block_size {
+            let (theirs, ours) = (meta.block_size(), self.block_size);
+            let why = format!("a step in blocks of {theirs} tokens over memory in blocks of {ours}");
+            return Err(KvError::Malformed(why));
+        }
+        let cache = self.layers.get_mut(layer).and_then(Option::as_mut);
+        let why = || format!("layer {layer} has no blocks: they were made for another model");
+        cache.ok_or_else(|| KvError::Malformed(why()))
     }
 
     /// Copy the beginning of a block to another, in every layer: a sequence was cut back into the

@@ -50,12 +50,13 @@ pub struct PagedOptions {
 }
 
 impl PagedOptions {
-    /// As many blocks of `block_size` as `slots` sequences of `max_len` tokens need, and steps of up to
-    /// 512 tokens. Prefix caching is on.
+    /// As many blocks of `block_size` as `slots` sequences of `max_len` tokens need, one to spare (a
+    /// sequence that is cut back into a block which others can see goes on in a copy), and steps of up
+    /// to 512 tokens. Prefix caching is on.
     pub fn new(slots: usize, max_len: usize, block_size: usize, dtype: DType) -> Self {
         let each = max_len.div_ceil(block_size.max(1));
         Self {
-            num_blocks: each.saturating_mul(slots).saturating_add(1).max(2),
+            num_blocks: each.saturating_mul(slots).saturating_add(2),
             block_size,
             dtype,
             slots,
@@ -147,6 +148,11 @@ impl PagedState {
     /// [`KvError::BadConfig`] if something has happened already.
     pub fn set_observer(&mut self, observer: Option<Box<dyn BlockObserver>>) -> Result<()> {
         self.manager.set_observer(observer)
+    }
+
+    /// Take the observer back, to finish what it writes.
+    pub fn take_observer(&mut self) -> Option<Box<dyn BlockObserver>> {
+        self.manager.take_observer()
     }
 
     fn slot(&self, slot: u32) -> l2_model::Result<usize> {

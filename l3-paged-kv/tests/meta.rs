@@ -181,9 +181,8 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
         )
     };
     let step = move |block_size| {
-        (prop::collection::vec(part(block_size), 0..=MAX_SEQS), 0..3usize).prop_map(
-            |(parts, pads)| Step { pads: pads.min(MAX_SEQS - parts.len()), parts },
-        )
+        (prop::collection::vec(part(block_size), 0..=MAX_SEQS), 0..3usize)
+            .prop_map(|(parts, pads)| Step { pads: pads.min(MAX_SEQS - parts.len()), parts })
     };
     (0..9u32).prop_flat_map(move |log| {
         let block_size = 1 << log;

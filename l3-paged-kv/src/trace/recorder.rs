@@ -48,6 +48,11 @@ impl<W: Write> Recorder<W> {
         Self { writer, begun: false, failure: None }
     }
 
+    /// The writer, with what was written to it so far.
+    pub fn into_inner(self) -> W {
+        self.writer
+    }
+
     fn write(&mut self, op: &BlockOp<'_>) -> io::Result<()> {
         match op {
             BlockOp::PoolMade { num_blocks, block_size, namespace } if !self.begun => {

@@ -71,8 +71,6 @@ enum TraceFileError {
     Neither { file: String, reason: String },
     #[error("{0} would be overwritten by its own page: say where the page goes with --out")]
     SameFile(String),
-    #[error("cannot write {file}: {source}")]
-    Write { file: String, source: io::Error },
 }
 
 /// Runs the command.
@@ -115,13 +113,12 @@ fn blocks(args: &BlocksArgs) -> anyhow::Result<()> {
         page.write(&mut stdout).and_then(|()| stdout.flush()).map_err(CliError::Stdout)?;
         return Ok(());
     }
-    let file = out.display().to_string();
     // In one go, so that a browser which looks meanwhile never sees half a page.
     let mut html = Vec::new();
     page.write(&mut html)
         .and_then(|()| fs::write(&out, html))
-        .map_err(|source| TraceFileError::Write { file: file.clone(), source })?;
-    Ok(super::out::text(&format!("{file}\n"))?)
+        .map_err(|reason| CliError::Output { path: out.clone(), reason })?;
+    Ok(super::out::text(&format!("{}\n", out.display()))?)
 }
 
 /// Reads either kind of file: its first line tells which it is.

@@ -62,6 +62,7 @@ chapters! {
     l3_state: "src/l3-paged-kv/state.md",
     l3_sizing: "src/l3-paged-kv/sizing.md",
     l3_viewer: "src/l3-paged-kv/viewer.md",
+    l3_tests: "src/l3-paged-kv/tests.md",
     l3_exercises: "src/l3-paged-kv/exercises.md",
     l3_sources: "src/l3-paged-kv/sources.md",
     glossary: "src/glossary.md",

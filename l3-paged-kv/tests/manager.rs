@@ -126,6 +126,26 @@ fn who_relied_on_what_will_not_be_computed_goes_too_and_so_on() {
 }
 
 #[test]
+fn who_relied_on_a_follower_goes_though_it_shares_nothing_with_the_first() {
+    let mut manager = manager(20);
+    run(&mut manager, &chain(0, 9));
+    manager.commit_step();
+    // a computes the same beginning again, b is told to take a's blocks for it, and c finds the old
+    // ones, and behind them what b is about to compute.
+    let want = Admission { up_to_len: 9, ..Admission::default() };
+    let a = manager.admit(&chain(0, 9), &PrefixHit::default(), want).unwrap();
+    manager.register(a, &chain(0, 9), 9).unwrap();
+    let hit = PrefixHit { blocks: table(&manager, a)[..2].to_vec(), tokens: 8 };
+    let want = Admission { up_to_len: 13, ..Admission::default() };
+    let b = manager.admit(&chain(0, 13), &hit, want).unwrap();
+    manager.register(b, &chain(0, 13), 13).unwrap();
+    let (c, hit) = run(&mut manager, &chain(0, 14));
+    assert_eq!((hit, &table(&manager, c)[..2]), (12, &[1, 2][..]), "what c hits, and where");
+    assert_eq!(manager.free(a).unwrap(), [b, c], "sequences that go with a");
+    manager.check_invariants().unwrap();
+}
+
+#[test]
 fn who_relied_on_a_step_that_ran_stays() {
     let mut manager = manager(20);
     let (a, _) = run(&mut manager, &chain(0, 9));

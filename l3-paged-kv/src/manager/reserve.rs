@@ -17,10 +17,12 @@ impl BlockManager {
         let table = &self.sequences.at(place).table;
         let (before, missing) = (table.blocks().len(), table.missing(up_to_len));
         if missing > 0 {
+            // exercise l3.reserve
             self.check_room(missing)?;
             self.enter_step(place);
             self.note(&BlockOp::Grows { seq, up_to_len });
             self.grow(place, missing)?;
+            // end of exercise
         }
         Ok(&self.sequences.at(place).table.blocks()[before..])
     }

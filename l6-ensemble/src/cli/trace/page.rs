@@ -169,12 +169,6 @@ impl Page {
         self.frames.push(frame);
     }
 
-    /// The state after the last frame.
-    #[cfg(test)]
-    pub fn mirror(&self) -> &Mirror {
-        &self.mirror
-    }
-
     /// Closes the list of frames.
     pub fn finish(&mut self) {
         if let Some(last) = self.frames.len().checked_sub(1) {

@@ -14,7 +14,7 @@ use scores::Gemm;
 pub(crate) use splits::Totals;
 use splits::{SPLIT, SPLIT_TILES, merge, splits_of, within};
 pub(crate) use tiles::Pool;
-use tiles::{Part, Reader, Workbench};
+use tiles::{Part, Reader, Workbench, make_tiles};
 use weighted_sum::WeightedSum;
 
 use super::simd::{self, Dot};
@@ -75,6 +75,7 @@ pub(crate) enum Out {
 
 /// A checked call of the op. Pointers and slices cover what `sequences` names.
 pub(crate) struct Job<'a> {
+    pub isa: Isa,
     pub q: &'a [f32],
     pub q_strides: [usize; 2],
     pub pool: Pool<'a>,
@@ -229,7 +230,7 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, work: Work, ar
     let rows = item.rows();
     let padded = job.pool.geometry.padded();
     let (_, keys) = keys_of(job, item);
-    let mut splits = splits_of(&keys);
+    let splits = splits_of(&keys);
     let own = Rows {
         totals: area.totals.as_mut_ptr(),
         values: area.values.as_mut_slice().as_mut_ptr().cast(),
@@ -240,32 +241,30 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, work: Work, ar
     };
     // SAFETY: areas have room for an item's rows, partial results for those of each split.
     unsafe {
-        match work {
-            Work::Split(split, into) => {
-                queries_to_words::<S>(job, item, token0, area);
-                one_split::<S, FMA>(job, item, split, area, into);
+        if let Work::Merge(first) = work {
+            for n in 1..splits.len() {
+                let more = Rows {
+                    totals: first.totals.add(n * rows),
+                    values: first.values.add(n * rows * padded),
+                };
+                merge_rows::<FMA>(first, more, rows, padded);
             }
-            Work::Whole => {
-                queries_to_words::<S>(job, item, token0, area);
-                if let Some(first) = splits.next() {
-                    one_split::<S, FMA>(job, item, first, area, own);
-                }
-                for split in splits {
-                    one_split::<S, FMA>(job, item, split, area, more);
-                    merge_rows::<FMA>(own, more, rows, padded);
-                }
-                write_rows::<S>(job, item, token0, own);
+            return write_rows::<S>(job, item, token0, first);
+        }
+        let (splits, into) = match work {
+            Work::Split(split, into) => (split..split + 1, into),
+            _ => (splits, own),
+        };
+        queries_to_words::<S>(job, item, token0, area);
+        for split in splits.clone() {
+            let first = split == splits.start;
+            one_split::<S, FMA>(job, item, split, area, if first { into } else { more });
+            if !first {
+                merge_rows::<FMA>(into, more, rows, padded);
             }
-            Work::Merge(first) => {
-                for n in 1..splits.len() {
-                    let more = Rows {
-                        totals: first.totals.add(n * rows),
-                        values: first.values.add(n * rows * padded),
-                    };
-                    merge_rows::<FMA>(first, more, rows, padded);
-                }
-                write_rows::<S>(job, item, token0, first);
-            }
+        }
+        if let Work::Whole = work {
+            write_rows::<S>(job, item, token0, own);
         }
     }
 }
@@ -316,11 +315,11 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
         Workbench { words: area.words.as_mut_slice(), codes: area.codes.as_mut_slice() };
     let scores: *mut f32 = area.scores.as_mut_slice().as_mut_ptr().cast();
 
-    let k = reader.tiles(Part::Keys, tiles.clone(), &mut bench);
-    // (No closures around the making of tiles: one is compiled for itself, for any processor.)
-    let v = match reader.in_place() {
-        true => Some(reader.tiles(Part::Values, tiles.clone(), &mut bench)),
-        false => None,
+    let (k, v) = if reader.in_place() {
+        let v = reader.stored_tiles(Part::Values, tiles.clone());
+        (reader.stored_tiles(Part::Keys, tiles.clone()), Some(v))
+    } else {
+        (make_tiles(job.isa, &reader, Part::Keys, tiles.clone(), &mut bench), None)
     };
     // SAFETY: tiles lie in the pool or the scratch; the areas hold `rows` rows of a split.
     unsafe {
@@ -347,7 +346,7 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
     // Where tiles are made in scratch, values take the place of the keys.
     let v = match v {
         Some(v) => v,
-        None => reader.tiles(Part::Values, tiles.clone(), &mut bench),
+        None => make_tiles(job.isa, &reader, Part::Values, tiles.clone(), &mut bench),
     };
     // While the values are summed, the keys of the next split may come.
     reader.prefetch_keys(tiles.end..keys.end.div_ceil(TILE).min(tiles.end + 4));
@@ -484,8 +483,13 @@ unsafe fn write_rows<S: Dot>(job: &Job, item: &Item, token0: usize, rows: Rows) 
                 let n = (job.dim - d).min(16);
                 let values = rows.values.add(r * padded + d).cast::<[f32; 16]>().read();
                 let values = values.map(|x| x * inverse);
+                // Sixteen is nearly always, and one move; any other number is a call.
                 match job.out {
+                    Out::F32(p) if n == 16 => p.add(at).cast::<[f32; 16]>().write_unaligned(values),
                     Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),
+                    Out::Bf16(p) if n == 16 => {
+                        p.add(at).cast::<[u32; 8]>().write_unaligned(S::round(values));
+                    }
                     Out::Bf16(p) => {
                         let words = S::round(values);
                         p.add(at).copy_from_nonoverlapping(words.as_ptr().cast(), n);

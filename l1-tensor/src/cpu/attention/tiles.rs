@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::SPLIT_TILES;
 use crate::DType;
+use crate::cpu::lanes::dispatch;
 use crate::cpu::matmul::prefetch;
 use crate::e4m3;
 use crate::ops::TILE;
@@ -95,52 +96,20 @@ impl Reader<'_> {
         self.pool.block_size >= TILE && self.pool.geometry.dtype != DType::F8E4M3
     }
 
-    /// Make tiles `tiles` of the sequence readable.
+    /// Tiles that are read [in place](Self::in_place).
     #[inline(always)]
-    pub(super) fn tiles(&self, part: Part, tiles: Range<usize>, bench: &mut Workbench) -> Tiles {
-        let g = self.pool.geometry;
-        let narrow = g.dtype == DType::F8E4M3;
-        let bytes = g.tile_bytes() * if narrow { 2 } else { 1 };
+    pub(super) fn stored_tiles(&self, part: Part, tiles: Range<usize>) -> Tiles {
+        let bytes = self.pool.geometry.tile_bytes();
         let mut out = Tiles { at: [std::ptr::null(); SPLIT_TILES], count: tiles.len(), bytes };
-        if self.in_place() {
-            let per_block = self.pool.block_size / TILE;
-            let (mut block, mut inside) = (tiles.start / per_block, tiles.start % per_block);
-            for at in &mut out.at[..tiles.len()] {
-                let tile = self.table[block] as usize * per_block + inside;
-                *at = self.stored(part, tile).as_ptr();
-                inside += 1;
-                if inside == per_block {
-                    (block, inside) = (block + 1, 0);
-                }
+        let per_block = self.pool.block_size / TILE;
+        let (mut block, mut inside) = (tiles.start / per_block, tiles.start % per_block);
+        for at in &mut out.at[..tiles.len()] {
+            let tile = self.table[block] as usize * per_block + inside;
+            *at = self.stored(part, tile).as_ptr();
+            inside += 1;
+            if inside == per_block {
+                (block, inside) = (block + 1, 0);
             }
-            return out;
-        }
-        let Workbench { words, codes } = bench;
-        for (t, (at, room)) in
-            tiles.clone().zip(out.at.iter_mut().zip(words.chunks_exact_mut(bytes)))
-        {
-            let whole = self.whole(t);
-            if !narrow && let Some(tile) = whole {
-                *at = self.stored(part, tile).as_ptr();
-                continue;
-            }
-            if t + AHEAD < tiles.end {
-                self.prefetch(part, t + AHEAD);
-            }
-            let mut scales = [0; TILE];
-            match whole {
-                Some(tile) => {
-                    scales.copy_from_slice(self.scales(part, tile));
-                    widen(g, part, self.stored(part, tile), &scales, room);
-                }
-                None if narrow => {
-                    let codes = &mut codes[..g.tile_bytes()];
-                    self.put_together(part, t, codes, Some(&mut scales));
-                    widen(g, part, codes, &scales, room);
-                }
-                None => self.put_together(part, t, room, None),
-            }
-            *at = room.as_ptr();
         }
         out
     }
@@ -240,6 +209,47 @@ impl Reader<'_> {
             }
             prefetch_bytes(stored.as_ptr(), stored.len());
         }
+    }
+}
+
+dispatch! {
+    /// Make tiles of the sequence readable, in scratch where they are not so already.
+    pub(super) fn make_tiles<const FMA: bool>(
+        reader: &Reader<'_>,
+        part: Part,
+        tiles: Range<usize>,
+        bench: &mut Workbench<'_>,
+    ) -> Tiles {
+        let g = reader.pool.geometry;
+        let narrow = g.dtype == DType::F8E4M3;
+        let bytes = g.tile_bytes() * if narrow { 2 } else { 1 };
+        let mut out = Tiles { at: [std::ptr::null(); SPLIT_TILES], count: tiles.len(), bytes };
+        let rooms = bench.words.chunks_exact_mut(bytes);
+        for (t, (at, room)) in tiles.clone().zip(out.at.iter_mut().zip(rooms)) {
+            let whole = reader.whole(t);
+            if !narrow && let Some(tile) = whole {
+                *at = reader.stored(part, tile).as_ptr();
+                continue;
+            }
+            if t + AHEAD < tiles.end {
+                reader.prefetch(part, t + AHEAD);
+            }
+            let mut scales = [0; TILE];
+            match whole {
+                Some(tile) => {
+                    scales.copy_from_slice(reader.scales(part, tile));
+                    widen(g, part, reader.stored(part, tile), &scales, room);
+                }
+                None if narrow => {
+                    let codes = &mut bench.codes[..g.tile_bytes()];
+                    reader.put_together(part, t, codes, Some(&mut scales));
+                    widen(g, part, codes, &scales, room);
+                }
+                None => reader.put_together(part, t, room, None),
+            }
+            *at = room.as_ptr();
+        }
+        out
     }
 }
 

@@ -149,6 +149,7 @@ pub fn attention(
         }
     };
     let job = kernel::Job {
+        isa: rt.isa(),
         q: q.strided::<f32>(OP)?,
         q_strides: [q.layout().strides()[0], q.layout().strides()[1]],
         pool: cache.pool(),

@@ -81,6 +81,30 @@ fn decoding_may_start_from_nothing_and_a_prompt_may_take_several_steps() {
 }
 
 #[test]
+fn the_state_that_was_asked_for_is_measured() {
+    let model = fixture("tiny-llama");
+    let work =
+        "--prompt-tokens 20 --context 8 --gen-tokens 9 --batch 1,3 --repeat 1 --precision f32";
+    let kv = |options: &str| json(&model, &format!("{work} {options}"))["kv"].clone();
+    let paged = kv("");
+    assert_eq!((&paged["state"], &paged["block_size"]), (&"paged".into(), &16.into()));
+    // Three sequences of two blocks, the null block, and one to spare.
+    assert_eq!((&paged["num_blocks"], &paged["dtype"]), (&8.into(), &"f32".into()));
+    let contiguous = kv("--state contiguous --kv-dtype fp8");
+    assert_eq!((&contiguous["state"], &contiguous["dtype"]), (&"contiguous".into(), &"fp8".into()));
+    assert_eq!(contiguous["block_size"], Value::Null);
+    assert_eq!(kv("--block-size 4 --kv-memory 1MiB")["num_blocks"], 340);
+    let out = bench(&model, &format!("{work} --kv-memory 80KiB"));
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    // Seven blocks of 12 KiB.
+    assert!(said.contains("84 KiB") && said.contains("4096 B are missing"), "{said}");
+    let out = bench(&model, work);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains("paged, 8 blocks of 16 tokens in f32"), "{text}");
+}
+
+#[test]
 fn people_get_a_table() {
     let model = fixture("tiny-mistral");
     let out = bench(&model, "--prompt-tokens 8 --context 4 --gen-tokens 2 --batch 2 --repeat 1");

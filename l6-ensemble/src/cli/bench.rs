@@ -21,6 +21,7 @@ use l1_tensor::cpu::machine::{flop_peak, read_bandwidth};
 
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
+use super::kv::KvArgs;
 use super::load::Loaded;
 use super::out;
 use measure::{Workload, measure};
@@ -53,6 +54,8 @@ pub struct BenchArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
 }
@@ -87,16 +90,22 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         args.model.model
     );
 
+    // Refused before anything is measured.
+    let config = decoder.config();
+    let plan = |batch| args.kv.plan(config, &rt, batch, longest);
+    let largest = plan(args.batch.iter().copied().max().unwrap_or(1))?;
+    largest.explain(&args.kv, context);
+
     context.say("measuring this machine");
     let limits = Limits {
         read_bytes_per_s: read_bandwidth(rt.pool()),
         bf16_flops: flop_peak(&rt, Precision::Bf16),
         f32_flops: flop_peak(&rt, Precision::F32),
     };
-    let mut report = Report::new(args, &rt, &decoder, took, limits);
+    let mut report = Report::new(args, &rt, &decoder, took, limits, largest);
     for &batch in &args.batch {
         context.say(format_args!("measuring batch {batch}"));
-        let timings = measure(&rt, &decoder, &workload(batch));
+        let timings = measure(&rt, &decoder, &plan(batch)?, &workload(batch));
         report.add(batch, &timings.with_context(|| format!("batch {batch}"))?);
     }
     match args.json {

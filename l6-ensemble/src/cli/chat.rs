@@ -8,7 +8,7 @@ use std::io::{IsTerminal, stdin};
 use std::path::PathBuf;
 
 use l2_model::chat_template::{ChatTemplate, Message};
-use l2_model::generate::generate;
+use l2_model::generate::{PREFILL_CHUNK, generate};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{GenerateOptions, Session};
 use rustyline::error::ReadlineError;
@@ -19,6 +19,7 @@ use super::args::{ModelArgs, RuntimeArgs};
 use super::context::{Context, warn};
 use super::error::print_error;
 use super::interrupt::Answering;
+use super::kv::KvArgs;
 use super::load::Loaded;
 use super::prompt::{self, TextStream};
 use super::{generate::summary, out};
@@ -47,6 +48,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", default_value_t = 8192)]
     context: usize,
     #[command(flatten)]
+    kv: KvArgs,
+    #[command(flatten)]
     runtime: RuntimeArgs,
 }
 
@@ -58,10 +61,16 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
     let model = Loaded::open(&args.model, &args.runtime, context)?;
     let tokenizer = model.tokenizer?;
     let template = prompt::template(&tokenizer, &args.model.model)?;
+    let config = model.decoder.config();
+    // A conversation that is given less memory is a shorter conversation.
+    let room = args.kv.longest(config, &model.rt)?.unwrap_or(usize::MAX);
+    let kv = args.kv.plan(config, &model.rt, 1, args.context.min(room))?;
+    kv.explain(&args.kv, context);
+    let state = kv.make(config, PREFILL_CHUNK)?;
     let mut chat = Chat {
         tokenizer,
         template,
-        session: Session::new(&model.decoder, &model.rt, args.context)?,
+        session: Session::with_state(&model.decoder, &model.rt, state, kv.max_len)?,
         stop_tokens: &model.stop_tokens,
         max_tokens: args.max_tokens,
         system: args.system.clone(),

@@ -24,6 +24,14 @@ pub enum CliError {
         /// What the system said.
         reason: io::Error,
     },
+    /// A file that was asked for cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Output {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
     /// A chat with a model that was never taught a chat format.
     #[error(
         "{model} has no chat template: use a model trained for chat, or continue plain text with `strata generate` without --chat"

@@ -1,17 +1,22 @@
 //! `strata generate`: continue a prompt, greedily.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use l2_model::chat_template::Message;
-use l2_model::{GenerateOptions, Generation, Session, generate::generate};
+use l2_model::generate::{PREFILL_CHUNK, generate};
+use l2_model::{GenerateOptions, Generation, SequenceState, Session};
 use serde::Serialize;
 
 use super::args::{ModelArgs, RuntimeArgs, TokenIds};
 use super::context::{Context, warn};
 use super::error::CliError;
+use super::kv::{Kv, KvArgs, KvReport, StateKind};
 use super::load::Loaded;
 use super::out::{self, Out};
 use super::prompt::{self, TextStream};
+use super::recording::Recording;
 
 /// Continue a prompt
 ///
@@ -47,6 +52,11 @@ pub struct GenerateArgs {
     /// Print one JSON object when done, instead of streaming text
     #[arg(long)]
     json: bool,
+    /// Record what happens to the blocks, for `strata trace blocks`
+    #[arg(long, value_name = "FILE")]
+    trace_blocks: Option<PathBuf>,
+    #[command(flatten)]
+    kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
 }
@@ -62,6 +72,7 @@ struct Answer<'a> {
     finish_reason: &'a str,
     usage: Usage,
     timings: Timings,
+    kv: KvReport,
 }
 
 /// Counts of tokens, named as in OpenAI's API.
@@ -85,6 +96,10 @@ struct Timings {
 /// # Errors
 /// What loading and generating report; a model without what the prompt needs (tokenizer, chat template).
 pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
+    if args.trace_blocks.is_some() && args.kv.state != StateKind::Paged {
+        let why = "--trace-blocks records blocks, and only --state paged has any";
+        return Err(CliError::Usage(why.into()).into());
+    }
     let text = args.prompt.as_deref().map(prompt::text_of).transpose()?;
     let model = Loaded::open(&args.model, &args.runtime, context)?;
     let (prompt, tokenizer) = match (&args.tokens, text) {
@@ -103,7 +118,14 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
     };
 
     let longest = prompt.len().saturating_add(args.max_tokens);
-    let mut session = Session::new(&model.decoder, &model.rt, longest)?;
+    let config = model.decoder.config();
+    let kv = args.kv.plan(config, &model.rt, 1, longest).with_context(|| {
+        format!("{} prompt tokens and up to {} new ones", prompt.len(), args.max_tokens)
+    })?;
+    kv.explain(&args.kv, context);
+    let recording = args.trace_blocks.as_deref().map(Recording::create).transpose()?;
+    let state = state(&kv, config, recording.as_ref())?;
+    let mut session = Session::with_state(&model.decoder, &model.rt, state, kv.max_len)?;
     let options = GenerateOptions {
         max_tokens: args.max_tokens,
         stop_tokens: &model.stop_tokens,
@@ -122,6 +144,12 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
     let generation = generate(&mut session, &prompt, &options, |token| emit(stream.push(token)))?;
     emit(&stream.finish());
     written?;
+    let cached_tokens = session.resumed();
+    if let Some(recording) = recording {
+        // The viewer shows how blocks go back, too.
+        session.rollback(0)?;
+        recording.finish()?;
+    }
 
     if args.json {
         out::json_line(&Answer {
@@ -139,12 +167,25 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
                 prefill_ms: ms(generation.prefill),
                 decode_ms: ms(generation.decode),
             },
+            kv: kv.report(cached_tokens),
         })?;
     } else {
         Out::end_of_text()?;
     }
     context.say(summary(prompt.len(), &generation));
     Ok(())
+}
+
+/// The memory of the one sequence, recorded if that was asked for.
+fn state(
+    kv: &Kv,
+    config: &l2_model::ModelConfig,
+    recording: Option<&Recording>,
+) -> anyhow::Result<Box<dyn SequenceState>> {
+    let Some(recording) = recording else { return kv.make(config, PREFILL_CHUNK) };
+    let mut state = kv.paged(config, PREFILL_CHUNK)?;
+    state.set_observer(Some(recording.observer()))?;
+    Ok(Box::new(state))
 }
 
 /// With ids for a prompt the tokenizer only serves to show the answer as text: a broken one is worth a word, and an

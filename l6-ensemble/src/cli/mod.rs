@@ -18,11 +18,13 @@ mod error;
 mod fetch;
 mod generate;
 mod interrupt;
+mod kv;
 mod load;
 mod logits;
 mod models;
 mod out;
 mod prompt;
+mod recording;
 mod tokenize;
 mod trace;
 

@@ -44,7 +44,7 @@ fn the_json_answer_has_the_fields_of_the_contract_and_no_others() {
     ]);
     assert_eq!(ran.stderr, "", "nobody watches a pipe");
     let answer = ran.json();
-    let fields = ["prompt_tokens", "tokens", "text", "finish_reason", "usage", "timings"];
+    let fields = ["prompt_tokens", "tokens", "text", "finish_reason", "usage", "timings", "kv"];
     assert_eq!(keys(&answer), fields);
     assert_eq!(keys(&answer["usage"]), ["prompt_tokens", "completion_tokens", "total_tokens"]);
     assert_eq!(keys(&answer["timings"]), ["load_ms", "prefill_ms", "decode_ms"]);

@@ -5,6 +5,8 @@ mod bad_input;
 mod chat;
 mod compare;
 mod golden;
+mod kv;
 mod logits;
 mod strata;
 mod text;
+mod trace;

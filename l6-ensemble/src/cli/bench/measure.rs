@@ -6,7 +6,9 @@ use l1_tensor::Runtime;
 use l1_tensor::cpu::machine::read_bandwidth;
 use l1_tensor::ops::argmax;
 use l2_model::generate::PREFILL_CHUNK;
-use l2_model::{Batch, ContiguousState, Decoder, Result, SequenceState, Workspace, WorkspaceSpec};
+use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
+
+use crate::cli::kv::Kv;
 
 /// Decode steps before the clock starts: they bring the threads and the caches back from the
 /// bandwidth reading.
@@ -51,8 +53,13 @@ pub(super) struct Timings {
 ///
 /// # Errors
 /// No memory, or what [`Decoder::forward`] reports.
-pub(super) fn measure(rt: &Runtime, decoder: &Decoder, work: &Workload) -> Result<Timings> {
-    let mut run = Run::new(rt, decoder, work)?;
+pub(super) fn measure(
+    rt: &Runtime,
+    decoder: &Decoder,
+    kv: &Kv,
+    work: &Workload,
+) -> anyhow::Result<Timings> {
+    let mut run = Run::new(rt, decoder, kv, work)?;
     let mut out = Timings::default();
     // The first pass touches fresh memory; it is not what a server sees later.
     run.fill(work.prompt.min(PREFILL_CHUNK))?;
@@ -80,7 +87,7 @@ pub(super) fn measure(rt: &Runtime, decoder: &Decoder, work: &Workload) -> Resul
 struct Run<'a> {
     rt: &'a Runtime,
     decoder: &'a Decoder,
-    state: ContiguousState,
+    state: Box<dyn SequenceState>,
     ws: Workspace,
     batch: usize,
     /// Tokens that every sequence holds.
@@ -138,7 +145,12 @@ impl Step {
 }
 
 impl<'a> Run<'a> {
-    fn new(rt: &'a Runtime, decoder: &'a Decoder, work: &Workload) -> Result<Self> {
+    fn new(
+        rt: &'a Runtime,
+        decoder: &'a Decoder,
+        kv: &Kv,
+        work: &Workload,
+    ) -> anyhow::Result<Self> {
         let (config, batch, longest) = (decoder.config(), work.batch, work.longest());
         let prompts = batch.saturating_mul(work.prompt.max(work.context));
         let spec = WorkspaceSpec {
@@ -149,7 +161,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             rt,
             decoder,
-            state: ContiguousState::new(config, batch, longest, rt.activation_dtype())?,
+            state: kv.make(config, spec.max_tokens)?,
             ws: Workspace::new(rt, config, spec)?,
             batch,
             len: 0,
@@ -167,7 +179,7 @@ impl<'a> Run<'a> {
     }
 
     /// Forget the tokens behind the first `len`, if there are so many.
-    fn cut(&mut self, len: usize) -> Result<()> {
+    fn cut(&mut self, len: usize) -> anyhow::Result<()> {
         if len < self.len {
             for slot in 0..self.batch {
                 self.state.rollback(slot as u32, len)?;
@@ -180,7 +192,7 @@ impl<'a> Run<'a> {
     /// Prefill: extend every sequence to `len` tokens. A step takes as many tokens as the workspace
     /// holds, the end of one prompt and the beginning of the next alike; only the last row of each
     /// prompt asks for logits.
-    fn fill(&mut self, len: usize) -> Result<()> {
+    fn fill(&mut self, len: usize) -> anyhow::Result<()> {
         let (max, vocab) = (self.ws.spec().max_tokens, self.decoder.config().vocab);
         self.step.clear();
         for slot in 0..self.batch {
@@ -204,14 +216,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn forward(&mut self) -> Result<()> {
-        self.decoder.forward(&self.step.batch(), &mut self.state, &mut self.ws)?;
+    fn forward(&mut self) -> anyhow::Result<()> {
+        self.decoder.forward(&self.step.batch(), self.state.as_mut(), &mut self.ws)?;
         self.step.clear();
         Ok(())
     }
 
     /// Generate `steps` tokens in every sequence, greedily.
-    fn decode(&mut self, steps: usize) -> Result<()> {
+    fn decode(&mut self, steps: usize) -> anyhow::Result<()> {
         for _ in 0..steps {
             self.step.clear();
             for (slot, token) in self.next.iter().enumerate() {
@@ -219,7 +231,7 @@ impl<'a> Run<'a> {
                 self.step.want_last();
             }
             let batch = self.step.batch();
-            let logits = self.decoder.forward(&batch, &mut self.state, &mut self.ws)?;
+            let logits = self.decoder.forward(&batch, self.state.as_mut(), &mut self.ws)?;
             argmax(self.rt, logits, &mut self.next)?;
             self.len += 1;
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::BenchArgs;
 use super::measure::Timings;
+use crate::cli::kv::Kv;
 
 /// What the machine can do at most, measured at the start.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,8 @@ pub(super) struct Report {
     weight_bytes: usize,
     /// Weights that a step reads.
     step_bytes: usize,
-    kv_bytes_per_token: usize,
+    /// The memory of the largest batch.
+    kv: Kv,
     /// FLOP of one token's matmuls, and of one row of logits.
     flops: (usize, usize),
     limits: Limits,
@@ -66,8 +68,8 @@ impl Report {
         decoder: &Decoder,
         load: Duration,
         limits: Limits,
+        kv: Kv,
     ) -> Self {
-        let element = rt.activation_dtype().size();
         Self {
             model: args.model.model.clone(),
             architecture: decoder.config().architecture.clone(),
@@ -83,7 +85,7 @@ impl Report {
             load,
             weight_bytes: decoder.weight_bytes(),
             step_bytes: decoder.bytes_per_step(),
-            kv_bytes_per_token: decoder.config().kv_bytes_per_token(element),
+            kv,
             flops: decoder.flops(),
             limits,
             results: Vec::new(),
@@ -126,7 +128,7 @@ impl Report {
     /// own sequence, halfway through the measurement.
     fn bytes_per_token(&self, batch: usize) -> f64 {
         let keys = self.context as f64 + (self.generate as f64 + 1.0) / 2.0;
-        self.step_bytes as f64 / batch as f64 + keys * self.kv_bytes_per_token as f64
+        self.step_bytes as f64 / batch as f64 + keys * self.kv.bytes_per_token() as f64
     }
 
     /// The contract of `--json`. Rates are per second, `flops` in FLOP/s, fractions of 1.
@@ -148,7 +150,8 @@ impl Report {
             "repeat": self.repeat,
             "load_ms": self.load.as_secs_f64() * 1e3,
             "weight_bytes": self.weight_bytes,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_bytes_per_token": self.kv.bytes_per_token(),
+            "kv": self.kv.report(0),
             "results": results,
             "bytes_per_token": first.map(|f| f.bytes_per_token),
             "read_gb_s": self.limits.read_bytes_per_s / 1e9,
@@ -188,8 +191,9 @@ impl fmt::Display for Report {
             "weights {:.1} MB, loaded in {:.0} ms; keys and values {:.1} kB a token",
             self.weight_bytes as f64 / 1e6,
             self.load.as_secs_f64() * 1e3,
-            self.kv_bytes_per_token as f64 / 1e3,
+            self.kv.bytes_per_token() as f64 / 1e3,
         )?;
+        writeln!(f, "state of the largest batch: {}", self.kv)?;
         writeln!(
             f,
             "limits: memory {:.1} GB/s; {:.0} GFLOP/s in bf16, {:.0} in f32",

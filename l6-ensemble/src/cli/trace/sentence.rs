@@ -75,18 +75,23 @@ impl Moved {
         text
     }
 
+    /// Hashes that are taken back because nobody will compute what they name.
+    fn withdrawn(&self) -> String {
+        let blocks: Vec<_> =
+            self.unhashed.iter().filter(|b| !self.popped.contains(b)).copied().collect();
+        if blocks.is_empty() {
+            return String::new();
+        }
+        format!(
+            " {} will not be computed, so nobody may find {} any more.",
+            list(&blocks),
+            one_or_more(&blocks, "it", "them"),
+        )
+    }
+
     /// Where freed blocks went.
     fn freed(&self) -> String {
-        let mut text = String::new();
-        let taken_back: Vec<_> =
-            self.unhashed.iter().filter(|b| !self.popped.contains(b)).copied().collect();
-        if !taken_back.is_empty() {
-            text += &format!(
-                " {} will not be computed, so nobody may find {} any more.",
-                list(&taken_back),
-                one_or_more(&taken_back, "it", "them"),
-            );
-        }
+        let mut text = self.withdrawn();
         if !self.front.is_empty() {
             text += &format!(
                 " {} {} no hash and cannot be found again: to the front of the free list, to be handed out next.",
@@ -188,14 +193,14 @@ pub fn of(
             format!("{} fills no block in this step.", name(seq))
         }
         BlockOp::Registers { seq, .. } => {
-            let taken_back = if moved.unhashed.is_empty() { String::new() } else { moved.freed() };
+            let withdrawn = moved.withdrawn();
             let by = match hashed {
                 [only] => format!(" by the name {{h{only}}}"),
                 _ => String::new(),
             };
             let pending = if moved.pending { ", pending until the step has run" } else { "" };
             format!(
-                "{} fills {}. Whoever begins with the same tokens can find {}{by} from now on{pending}.{taken_back}",
+                "{} fills {}. Whoever begins with the same tokens can find {}{by} from now on{pending}.{withdrawn}",
                 name(seq),
                 list(&moved.hashed),
                 one_or_more(&moved.hashed, "it", "them"),
@@ -234,7 +239,10 @@ pub fn of(
         BlockOp::CacheCleared => {
             "Every hash is forgotten. The free list keeps its order.".to_owned()
         }
-        BlockOp::Wrote { seq, from, to } => writes(&name(seq), from, to, after, seq),
+        // The hashes of a sequence that is freed inside of its step go before it does.
+        BlockOp::Wrote { seq, from, to } => {
+            writes(&name(seq), from, to, after, seq) + &moved.withdrawn()
+        }
         _ => format!("{} changed.", list(&moved.used)),
     }
 }

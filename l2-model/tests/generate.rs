@@ -4,9 +4,13 @@ mod judge;
 
 use std::path::Path;
 
-use l1_tensor::{Precision, PrecisionRequest, Runtime, RuntimeOptions};
+use l1_tensor::ops::{AttentionParams, AttentionScratch};
+use l1_tensor::{
+    DType, Precision, PrecisionRequest, Runtime, RuntimeOptions, TensorMut, TensorRef,
+};
 use l2_model::{
-    Decoder, Error, FinishReason, GenerateOptions, Generation, ModelFiles, Session, generate,
+    Batch, ContiguousState, Decoder, Error, FinishReason, GenerateOptions, Generation, ModelFiles,
+    Result, SequenceState, Session, Snapshot, Workspace, WorkspaceSpec, generate,
 };
 
 const PROMPT: [u32; 6] = [5, 17, 100, 3, 64, 200];
@@ -155,4 +159,107 @@ fn a_prompt_that_shares_its_beginning_gives_the_same_answer() {
         assert_eq!(got, fresh(prompt), "the answer to {prompt:?} in a session that was used");
         assert!(session.tokens().starts_with(prompt), "the session holds the prompt");
     }
+}
+
+/// A state that has kept the beginning of an earlier text.
+struct Keeping {
+    state: ContiguousState,
+    kept: (Vec<u32>, Snapshot),
+}
+
+impl SequenceState for Keeping {
+    fn resume(&mut self, slot: u32, tokens: &[u32]) -> usize {
+        let (kept, snapshot) = &self.kept;
+        if kept.len() >= tokens.len() || !tokens.starts_with(kept) {
+            return 0;
+        }
+        self.state.restore(slot, snapshot).unwrap();
+        kept.len()
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<()> {
+        self.state.begin(batch)
+    }
+
+    fn attend(
+        &mut self,
+        rt: &Runtime,
+        layer: usize,
+        batch: &Batch,
+        q: TensorRef,
+        k: TensorRef,
+        v: TensorRef,
+        params: AttentionParams,
+        scratch: &mut AttentionScratch,
+        out: TensorMut,
+    ) -> Result<()> {
+        self.state.attend(rt, layer, batch, q, k, v, params, scratch, out)
+    }
+
+    fn commit(&mut self, batch: &Batch) {
+        self.state.commit(batch);
+    }
+
+    fn len(&self, slot: u32) -> usize {
+        self.state.len(slot)
+    }
+
+    fn snapshot(&self, slot: u32) -> Result<Snapshot> {
+        self.state.snapshot(slot)
+    }
+
+    fn restore(&mut self, slot: u32, snapshot: &Snapshot) -> Result<()> {
+        self.state.restore(slot, snapshot)
+    }
+
+    fn rollback(&mut self, slot: u32, len: usize) -> Result<()> {
+        self.state.rollback(slot, len)
+    }
+
+    fn drop_sequence(&mut self, slot: u32) {
+        self.state.drop_sequence(slot);
+    }
+
+    fn bytes(&self, slot: u32) -> usize {
+        self.state.bytes(slot)
+    }
+}
+
+#[test]
+fn a_prompt_whose_beginning_the_state_has_kept_is_not_computed_again() {
+    let bench = Bench::new();
+    let config = bench.decoder.config();
+    let new = || ContiguousState::new(config, 1, ROOM, DType::F32).unwrap();
+    let kept = PROMPT[..4].to_vec();
+    let snapshot = {
+        let mut state = new();
+        let spec = WorkspaceSpec { max_tokens: 4, max_rows: 1, max_context: ROOM };
+        let mut ws = Workspace::new(&bench.rt, config, spec).unwrap();
+        let batch = Batch {
+            tokens: &kept,
+            positions: &[0, 1, 2, 3],
+            cu_seqlens_q: &[0, 4],
+            state_slots: &[0],
+            ..Batch::default()
+        };
+        bench.decoder.forward(&batch, &mut state, &mut ws).unwrap();
+        state.snapshot(0).unwrap()
+    };
+    let state = Keeping { state: new(), kept: (kept, snapshot) };
+    let mut session =
+        Session::with_state(&bench.decoder, &bench.rt, Box::new(state), ROOM).unwrap();
+    assert_eq!((session.max_len(), session.resumed()), (ROOM, 0), "a session that was fed nothing");
+    let options = GenerateOptions { max_tokens: 9, ..Default::default() };
+    let got = answer(&mut session, &PROMPT, &options, |_| true).tokens;
+    assert_eq!(got, bench.free(9), "the answer behind a beginning that was kept");
+    assert_eq!(session.resumed(), 4, "tokens that were not computed");
+    assert!(session.tokens().starts_with(&PROMPT), "the session holds the whole prompt");
+    // The session's own tokens come first; a text of another beginning has nothing.
+    let other = [&PROMPT[..2], &[300, 2, 1]].concat();
+    answer(&mut session, &other, &options, |_| true);
+    assert_eq!(session.resumed(), 2, "kept tokens that the two texts share");
+    // A feed that fails leaves nothing behind, not even what was kept.
+    session.rollback(0).unwrap();
+    assert!(session.feed(&[&PROMPT[..5], &[9999]].concat()).is_err());
+    assert_eq!((session.tokens().len(), session.resumed()), (0, 0), "after a feed that failed");
 }

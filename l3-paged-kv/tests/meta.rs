@@ -191,7 +191,7 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// One set of arrays through several steps: each says what arrays made for it alone would say,
     /// at the addresses of the first.

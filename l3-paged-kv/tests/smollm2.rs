@@ -19,7 +19,7 @@ use models::{Model, fixture, runtime};
 use serde_json::Value;
 
 /// New tokens of each prompt.
-const NEW: usize = 32;
+const NEW: usize = 24;
 
 /// The model's file; `None`, and a word about it, where there is none.
 fn file() -> Option<PathBuf> {

@@ -1,6 +1,9 @@
 //! The pool counts users, and says what somebody did wrong.
 
+use std::collections::HashMap;
+
 use l3_paged_kv::{BlockId, BlockPool, KvError};
+use proptest::prelude::*;
 
 fn free(pool: &BlockPool) -> Vec<BlockId> {
     pool.free_list().iter().collect()
@@ -117,5 +120,77 @@ fn pools_that_cannot_be_are_refused() {
     for num_blocks in [0, 1, BlockPool::MAX_BLOCKS + 1] {
         let error = BlockPool::new(num_blocks).err();
         assert!(matches!(error, Some(KvError::BadConfig(_))), "{num_blocks} blocks: {error:?}");
+    }
+}
+
+/// A move of a random game.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Pop,
+    Touch(BlockId),
+    Share(BlockId),
+    Release(BlockId, bool),
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let block = 1u32..7;
+    let one = prop_oneof![
+        2 => Just(Move::Pop),
+        1 => block.clone().prop_map(Move::Touch),
+        1 => block.clone().prop_map(Move::Share),
+        3 => (block, any::<bool>()).prop_map(|(block, keep)| Move::Release(block, keep)),
+    ];
+    prop::collection::vec(one, 0..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2000, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    /// The other player keeps a list in a vector and counts in a map.
+    #[test]
+    fn no_game_tells_it_from_a_list_and_a_map(moves in moves()) {
+        let mut pool = BlockPool::new(7).unwrap();
+        let mut list: Vec<BlockId> = (1..7).collect();
+        let mut users: HashMap<BlockId, u32> = HashMap::new();
+        for step in moves {
+            match step {
+                Move::Pop => {
+                    let first = (!list.is_empty()).then(|| list.remove(0));
+                    users.extend(first.map(|block| (block, 1)));
+                    prop_assert_eq!(pool.pop(), first, "the block that is handed out");
+                }
+                Move::Touch(block) => {
+                    let was_free = list.contains(&block);
+                    list.retain(|free| *free != block);
+                    *users.entry(block).or_default() += 1;
+                    prop_assert_eq!(pool.touch(block).unwrap(), was_free, "was {} free", block);
+                }
+                Move::Share(block) if users.contains_key(&block) => {
+                    *users.entry(block).or_default() += 1;
+                    pool.share(block).unwrap();
+                }
+                Move::Release(block, keep) if users.contains_key(&block) => {
+                    let left = users[&block] - 1;
+                    users.insert(block, left);
+                    if left == 0 {
+                        users.remove(&block);
+                        list.insert(if keep { list.len() } else { 0 }, block);
+                    }
+                    let became_free = pool.release(block, keep).unwrap();
+                    prop_assert_eq!(became_free, left == 0, "did {} become free", block);
+                }
+                Move::Share(block) => prop_assert!(pool.share(block).is_err(), "{} is free", block),
+                Move::Release(block, keep) => {
+                    prop_assert!(pool.release(block, keep).is_err(), "{} is free", block);
+                }
+            }
+            prop_assert_eq!(free(&pool), list.clone(), "the free list after {:?}", step);
+            for block in 1..7 {
+                let expected = users.get(&block).copied().unwrap_or(0);
+                prop_assert_eq!(pool.ref_count(block).unwrap(), expected, "users of {}", block);
+            }
+        }
     }
 }

@@ -163,8 +163,8 @@ fn main() -> Result<()> {
     );
     for heads in SHAPES {
         for dtype in [DType::BF16, DType::F32, DType::F8E4M3] {
-            let name = format!("{} {dtype}", heads.0);
-            if !words.is_empty() && !words.iter().any(|w| name.contains(w.as_str())) {
+            let name = format!("{} {dtype}", heads.0).to_lowercase();
+            if !words.is_empty() && !words.iter().any(|w| name.contains(&w.to_lowercase())) {
                 continue;
             }
             let mut buffers = Buffers::new(&rt, heads)?;

@@ -125,7 +125,8 @@ impl PagedKv {
     fn layer_of(&mut self, layer: usize, meta: &ForwardMeta) -> Result<&mut KvCache> {
         if meta.block_size() != self.block_size {
             let (theirs, ours) = (meta.block_size(), self.block_size);
-            let why = format!("a step in blocks of {theirs} tokens over memory in blocks of {ours}");
+            let why =
+                format!("a step in blocks of {theirs} tokens over memory in blocks of {ours}");
             return Err(KvError::Malformed(why));
         }
         let cache = self.layers.get_mut(layer).and_then(Option::as_mut);

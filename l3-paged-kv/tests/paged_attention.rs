@@ -292,6 +292,43 @@ fn a_copy_of_the_beginning_of_a_block_is_all_that_is_left_of_it() {
 }
 
 #[test]
+fn what_is_done_to_a_block_is_done_in_every_layer() {
+    const LAYERS: usize = 2;
+    let rt = runtime(Precision::F32, 1);
+    let mut kv = PagedKv::new(&config(HEADS, LAYERS), 6, 8, DType::F32).unwrap();
+    let row = HEADS.kv * HEADS.dim;
+    let mut meta = ForwardMeta::new(8, 1, 1, 8);
+    meta.push(&BlockTable::from_blocks(8, &[2]), 0, 8).unwrap();
+    let stored: Vec<Vec<f32>> = (0..LAYERS).map(|layer| numbers(8 * row, layer as u64)).collect();
+    for (layer, x) in stored.iter().enumerate() {
+        let x = Tensor::from_slice(x, &[8, HEADS.kv, HEADS.dim]).unwrap();
+        judge::works("storing a block", kv.write(&rt, layer, &meta, x.view(), x.view()));
+    }
+    let check = |kv: &PagedKv, what: &str, block: i32, tokens: usize| {
+        for (layer, stored) in stored.iter().enumerate() {
+            let (k, v) = kv.layer(layer).unwrap().gather(&[block], tokens).unwrap();
+            for (name, got) in [("keys", k), ("values", v)] {
+                let what = format!("{name} of layer {layer} {what}");
+                let dims = [tokens, HEADS.kv, HEADS.dim];
+                judge::same_bits(&what, &dims, &got, &stored[..tokens * row]);
+            }
+        }
+    };
+    check(&kv, "in the block they were stored in", 2, 8);
+    kv.copy(CopyBlock { from: 2, to: 5, tokens: 3 }).unwrap();
+    check(&kv, "in a copy of the first three tokens", 5, 3);
+    let saved = kv.save(&[2]).unwrap();
+    kv.load(&[4], &saved).unwrap();
+    check(&kv, "in a block that was saved and loaded", 4, 8);
+    kv.clear(2, 3).unwrap();
+    check(&kv, "before a cut", 2, 3);
+    for layer in 0..LAYERS {
+        let (_, v) = kv.layer(layer).unwrap().gather(&[2], 8).unwrap();
+        assert!(v[3 * row..].iter().all(|x| *x == 0.0), "values of layer {layer} behind a cut");
+    }
+}
+
+#[test]
 fn saved_blocks_come_back_elsewhere() {
     for dtype in [DType::F32, DType::BF16, DType::F8E4M3] {
         let precision = if dtype == DType::F32 { Precision::F32 } else { Precision::Bf16 };

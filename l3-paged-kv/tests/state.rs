@@ -285,6 +285,27 @@ fn a_sequence_that_is_cut_back_leaves_the_blocks_of_others_alone() {
 }
 
 #[test]
+fn what_was_cut_off_is_forgotten_even_if_it_was_no_number() {
+    let decoder = tiny_llama();
+    let a = text(40, 1);
+    for block_size in [4, 16, 32] {
+        let mut bench = Bench::new(&decoder, 3 * 48 / block_size + 4, block_size);
+        let what = |s: &str| format!("in blocks of {block_size}, {s}");
+        bench.step(&what("a prompt"), &[(0, &a, 5)]);
+        // Two tokens that overflowed, in a block that stays when they are taken back.
+        let overflow = [(0, &a[5..7])];
+        let step = Step::of(&bench.state, &overflow);
+        begin_and_fail(&mut bench, &overflow);
+        bench.state.commit(&step.batch());
+        bench.state.rollback(0, 5).unwrap();
+        // The next token takes the place of the first; that of the second is only behind it.
+        bench.step(&what("after a cut"), &[(0, &a, 6)]);
+        bench.step(&what("and on"), &[(0, &a, 20)]);
+        bench.in_order();
+    }
+}
+
+#[test]
 fn a_cut_that_needs_a_block_where_none_is_free_is_refused() {
     let decoder = tiny_llama();
     let mut bench = Bench::new(&decoder, 5, 8);

@@ -96,7 +96,7 @@ fn draw(draw: &mut Draw) -> Question {
         _ => format!("; {} never used", joined_range(next, last)),
     };
     let text = format!(
-        "Blocks 1 to {last}{unused}; every full block has a hash. What happens:\n\n{lines}\n\
+        "Blocks 1 to {last}{unused}; every full block has a hash.\n\n{lines}\n\
          Which blocks do the next {asked} allocations get, in this order?"
     );
     let explanation = format!(

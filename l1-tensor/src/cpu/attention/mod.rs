@@ -27,6 +27,9 @@ use crate::{DType, Result, Runtime};
 /// times, few enough that their scores over a split stay in a level-2 cache.
 const MAX_ROWS: usize = 48;
 
+/// With no more rows than this an item waits for memory, and says early what it will read.
+const FEW_ROWS: usize = 4;
+
 /// One thread's scratch. Its size does not depend on how long contexts are.
 pub(crate) struct Area {
     /// `[rows][words of D]`: queries as words.
@@ -107,6 +110,14 @@ enum Work {
     Split(usize, Rows),
     /// Make one result of its splits, whose rows follow each other.
     Merge(Rows),
+}
+
+/// A split among those that one thread takes in turn.
+#[derive(Clone, Copy)]
+struct Turn {
+    split: usize,
+    first: bool,
+    last: bool,
 }
 
 struct Shared {
@@ -258,7 +269,8 @@ unsafe fn attend<S: Dot, const FMA: bool>(job: &Job, item: &Item, work: Work, ar
         queries_to_words::<S>(job, item, token0, area);
         for split in splits.clone() {
             let first = split == splits.start;
-            one_split::<S, FMA>(job, item, split, area, if first { into } else { more });
+            let turn = Turn { split, first, last: split + 1 == splits.end };
+            one_split::<S, FMA>(job, item, turn, area, if first { into } else { more });
             if !first {
                 merge_rows::<FMA>(into, more, rows, padded);
             }
@@ -294,7 +306,7 @@ unsafe fn queries_to_words<S: Dot>(job: &Job, item: &Item, token0: usize, area: 
 unsafe fn one_split<S: Dot, const FMA: bool>(
     job: &Job,
     item: &Item,
-    split: usize,
+    Turn { split, first, last }: Turn,
     area: &mut Area,
     out: Rows,
 ) {
@@ -325,7 +337,8 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
     unsafe {
         let q_words = area.queries.as_slice().as_ptr().cast();
         let steps = job.dim.div_ceil(job.pool.geometry.per_word());
-        Gemm { q_words, steps, rows, k: &k, v: v.as_ref(), scores, row_len }.run::<S>();
+        Gemm { q_words, steps, rows, k: &k, k_is_new: first, v: v.as_ref(), scores, row_len }
+            .run::<S>();
     }
     for r in 0..rows {
         let seen = within(&visible(p0 + r / heads, job.params.window), split);
@@ -343,13 +356,16 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
             };
         }
     }
+    // Few rows wait for memory, not for arithmetic: while these values are summed, the keys of the
+    // next split may come, so that neither half of the work leaves the memory idle.
+    let next = within(&keys, split + 1);
+    let coming = (rows <= FEW_ROWS && !last && v.is_some())
+        .then(|| reader.stored_tiles(Part::Keys, next.start / TILE..next.end.div_ceil(TILE)));
     // Where tiles are made in scratch, values take the place of the keys.
     let v = match v {
         Some(v) => v,
         None => make_tiles(job.isa, &reader, Part::Values, tiles.clone(), &mut bench),
     };
-    // While the values are summed, the keys of the next split may come.
-    reader.prefetch_keys(tiles.end..keys.end.div_ceil(TILE).min(tiles.end + 4));
     // SAFETY: as above.
     unsafe {
         WeightedSum {
@@ -359,6 +375,7 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
             steps: TILE / job.pool.geometry.per_word(),
             padded: job.pool.geometry.padded(),
             v: &v,
+            coming: coming.as_ref(),
             out: out.values,
         }
         .run::<S>();

@@ -1,5 +1,6 @@
 //! Queries times keys.
 
+use super::FEW_ROWS;
 use super::tiles::Tiles;
 use crate::cpu::simd::Dot;
 use crate::ops::TILE;
@@ -10,6 +11,8 @@ pub(super) struct Gemm<'a> {
     pub(super) steps: usize,
     pub(super) rows: usize,
     pub(super) k: &'a Tiles,
+    /// Whether nobody asked memory for the keys yet.
+    pub(super) k_is_new: bool,
     /// The values that will be asked for next, where they are read in place.
     pub(super) v: Option<&'a Tiles>,
     pub(super) scores: *mut f32,
@@ -26,13 +29,15 @@ impl Gemm<'_> {
         // SAFETY: passed on from the caller; blocks partition rows and tiles.
         unsafe {
             if S::REGISTERS >= 24 {
-                while self.rows <= 4 && t + 4 <= tiles {
+                while self.rows <= FEW_ROWS && t + 4 <= tiles {
                     // Few rows wait for memory, not for arithmetic. Tiles of one head lie apart,
                     // too short for the processor to see a stream: ask for the keys that come
                     // next, and for the values while the keys are multiplied.
                     if let Some(v) = self.v {
                         for ahead in t..t + 4 {
-                            self.k.prefetch(ahead + 4);
+                            if self.k_is_new {
+                                self.k.prefetch(ahead + 4);
+                            }
                             v.prefetch(ahead);
                         }
                     }

@@ -184,14 +184,6 @@ impl Reader<'_> {
         }
     }
 
-    /// Ask memory for the keys of some tiles.
-    #[inline(always)]
-    pub(super) fn prefetch_keys(&self, tiles: Range<usize>) {
-        for t in tiles {
-            self.prefetch(Part::Keys, t);
-        }
-    }
-
     /// Ask memory for what tile `t` is made of.
     #[inline(always)]
     fn prefetch(&self, part: Part, t: usize) {

@@ -12,6 +12,8 @@ pub(super) struct WeightedSum<'a> {
     pub(super) steps: usize,
     pub(super) padded: usize,
     pub(super) v: &'a Tiles,
+    /// What to ask memory for meanwhile.
+    pub(super) coming: Option<&'a Tiles>,
     /// `[rows][padded]`.
     pub(super) out: *mut f32,
 }
@@ -57,6 +59,11 @@ impl WeightedSum<'_> {
             let mut acc = [[S::zero(); C]; R];
             let weights = self.weights.add(r0 * self.row_words);
             for t in 0..self.v.count() {
+                if let Some(coming) = self.coming
+                    && (r0, c0) == (0, 0)
+                {
+                    coming.prefetch(t);
+                }
                 let v = self.v.at(t).add(c0 * 16);
                 for w in 0..self.steps {
                     for (r, row) in acc.iter_mut().enumerate() {

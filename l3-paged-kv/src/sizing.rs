@@ -17,14 +17,12 @@ mod plan;
 mod profile;
 
 use l1_tensor::DType;
+use l1_tensor::ops::TILE;
 use l2_model::ModelConfig;
 
 pub use bytes::{Budget, Bytes, ParseBytesError, parse_bytes};
 pub use plan::{Memory, Plan, Room};
 pub use profile::peak_activation;
-
-/// Tokens that l1's cache keeps side by side. Blocks smaller than that share a tile.
-const TILE: usize = 16;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

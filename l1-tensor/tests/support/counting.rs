@@ -1,22 +1,28 @@
 //! The system's allocator, counting. A test file that includes this runs on it.
 
+// Every test program asks for its own part of this.
+#![allow(dead_code)]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is passed on unchanged to the system's allocator. `alloc_zeroed` and
 // `realloc` keep their default form, which goes through `alloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        BYTES.fetch_add(layout.size(), Ordering::SeqCst);
         // SAFETY: the caller's promise is the one asked for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::SeqCst);
         // SAFETY: the caller's promise is the one asked for.
         unsafe { System.dealloc(block, layout) }
     }
@@ -35,4 +41,9 @@ pub fn fewest_allocations(rounds: usize, mut work: impl FnMut()) -> usize {
         ALLOCATIONS.load(Ordering::SeqCst) - before
     };
     (0..rounds).map(one).min().unwrap_or(0)
+}
+
+/// Bytes in use now, all threads together.
+pub fn bytes_in_use() -> usize {
+    BYTES.load(Ordering::SeqCst)
 }

@@ -80,10 +80,9 @@ impl BlockManager {
         let place = self.sequences.begin();
         let sequence = self.sequences.at_mut(place);
         (sequence.hit, sequence.hashed) = (hit.blocks.len(), hit.blocks.len());
+        // The table is empty yet, and what was hit has its hashes: so it will be remembered.
         self.enter_step(place);
-        let sequence = self.sequences.at_mut(place);
-        sequence.admitted = true;
-        (sequence.blocks_before, sequence.hashed_before) = (0, hit.blocks.len());
+        self.sequences.at_mut(place).admitted = true;
         if self.observer.is_some() {
             let seq = self.sequences.id(place);
             self.note(&BlockOp::SequenceBegins { seq, label: seq.to_string().into() });

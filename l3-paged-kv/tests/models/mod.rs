@@ -1,25 +1,21 @@
 //! Tiny models, and steps through them over any state.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+#[path = "../support/runtime.rs"]
+mod support;
 
 use std::path::{Path, PathBuf};
 
 use l1_tensor::safetensors::SafetensorsFile;
-use l1_tensor::{DType, Precision, PrecisionRequest, Runtime, RuntimeOptions};
+use l1_tensor::{DType, Runtime};
 use l2_model::{
     Batch, ContiguousState, Decoder, ModelFiles, Result, SequenceState, Workspace, WorkspaceSpec,
 };
 
+pub use support::runtime;
+
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
-}
-
-pub fn runtime(precision: Precision, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        precision: PrecisionRequest::Exactly(precision),
-        threads: Some(threads),
-        ..Default::default()
-    })
-    .unwrap()
 }
 
 pub fn load(name: &str, rt: &Runtime) -> Decoder {

@@ -1,7 +1,10 @@
 //! Texts made of numbers, and attention over them in f64: what paged attention is held against.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
-use l1_tensor::{Precision, PrecisionRequest, Runtime, RuntimeOptions};
+#[path = "../support/runtime.rs"]
+mod support;
+
+pub use support::runtime;
 
 /// Some numbers in -1..1, the same for the same seed.
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -21,15 +24,6 @@ pub fn shuffled(count: usize, seed: u64) -> Vec<u32> {
     let mut all: Vec<u32> = (0..count as u32).collect();
     all.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
     all
-}
-
-pub fn runtime(precision: Precision, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        precision: PrecisionRequest::Exactly(precision),
-        threads: Some(threads),
-        ..Default::default()
-    })
-    .unwrap()
 }
 
 /// The heads of a layer.

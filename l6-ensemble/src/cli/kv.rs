@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use l1_tensor::ops::TILE;
 use l1_tensor::{DType, Runtime};
 use l2_model::{ContiguousState, ModelConfig, SequenceState};
 use l3_paged_kv::sizing::{Budget, Bytes, KvSpec, Plan};
@@ -85,16 +86,15 @@ fn power_of_two(s: &str) -> Result<usize, String> {
 /// What the options come to for one model and so many sequences.
 #[derive(Debug, Clone)]
 pub struct Kv {
-    pub state: StateKind,
-    pub dtype: DType,
-    pub block_size: usize,
+    state: StateKind,
+    /// Its dtype and its blocks.
+    spec: KvSpec,
     /// Sequences at once.
     slots: usize,
     /// The most tokens of each.
     pub max_len: usize,
     /// How the pool came to its size; contiguous memory needs no plan.
     plan: Option<Plan>,
-    spec: KvSpec,
 }
 
 /// What `--json` says about it.
@@ -126,18 +126,9 @@ impl KvArgs {
         slots: usize,
         max_len: usize,
     ) -> anyhow::Result<Kv> {
-        let dtype = self.kv_dtype.0.unwrap_or(rt.activation_dtype());
+        let spec = self.spec(config, rt)?;
         let max_len = max_len.clamp(1, config.max_context);
-        let spec = KvSpec::from_config(config, dtype, self.block_size)?;
-        let kv = |plan| Kv {
-            state: self.state,
-            dtype,
-            block_size: self.block_size,
-            slots,
-            max_len,
-            plan,
-            spec: spec.clone(),
-        };
+        let kv = |plan| Kv { state: self.state, spec: spec.clone(), slots, max_len, plan };
         // The null block, and what the sequences hold.
         let blocks = max_len.div_ceil(self.block_size).saturating_mul(slots).saturating_add(1);
         let needed = match self.state {
@@ -165,7 +156,7 @@ impl KvArgs {
         if self.state == StateKind::Contiguous {
             return Ok(kv(None));
         }
-        let options = PagedOptions::new(slots, max_len, self.block_size, dtype);
+        let options = PagedOptions::new(slots, max_len, self.block_size, spec.dtype());
         let enough = Budget::exact(spec.pool_bytes(options.num_blocks));
         let plan = Plan::new(&spec, self.kv_memory.unwrap_or(enough), max_len)?;
         Ok(kv(Some(plan)))
@@ -177,8 +168,7 @@ impl KvArgs {
     /// A budget that holds no block.
     pub fn longest(&self, config: &ModelConfig, rt: &Runtime) -> anyhow::Result<Option<usize>> {
         let Some(memory) = self.kv_memory else { return Ok(None) };
-        let dtype = self.kv_dtype.0.unwrap_or(rt.activation_dtype());
-        let spec = KvSpec::from_config(config, dtype, self.block_size)?;
+        let spec = self.spec(config, rt)?;
         Ok(Some(match self.state {
             // A conversation that is cut back into a full block goes on in a copy of it: one block is to spare.
             StateKind::Paged => {
@@ -187,9 +177,15 @@ impl KvArgs {
             }
             StateKind::Contiguous => {
                 let tokens = memory.bytes().0 / spec.bytes_per_token().max(1);
-                usize::try_from(tokens).unwrap_or(usize::MAX) / 16 * 16
+                usize::try_from(tokens).unwrap_or(usize::MAX) / TILE * TILE
             }
         }))
+    }
+
+    /// What a token takes, in the dtype that was asked for.
+    fn spec(&self, config: &ModelConfig, rt: &Runtime) -> anyhow::Result<KvSpec> {
+        let dtype = self.kv_dtype.0.unwrap_or(rt.activation_dtype());
+        Ok(KvSpec::from_config(config, dtype, self.block_size)?)
     }
 }
 
@@ -205,7 +201,7 @@ impl Kv {
     ) -> anyhow::Result<Box<dyn SequenceState>> {
         Ok(match self.state {
             StateKind::Contiguous => {
-                Box::new(ContiguousState::new(config, self.slots, self.max_len, self.dtype)?)
+                Box::new(ContiguousState::new(config, self.slots, self.max_len, self.spec.dtype())?)
             }
             StateKind::Paged => Box::new(self.paged(config, max_step_tokens)?),
         })
@@ -220,7 +216,8 @@ impl Kv {
         config: &ModelConfig,
         max_step_tokens: usize,
     ) -> anyhow::Result<PagedState> {
-        let mut options = PagedOptions::new(self.slots, self.max_len, self.block_size, self.dtype);
+        let mut options =
+            PagedOptions::new(self.slots, self.max_len, self.spec.block_size(), self.spec.dtype());
         options.max_step_tokens = max_step_tokens;
         options.namespace = config.architecture.clone();
         if let Some(plan) = &self.plan {
@@ -228,16 +225,16 @@ impl Kv {
         }
         let blocks = options.num_blocks;
         let state = PagedState::new(config, options);
-        state.with_context(|| format!("{blocks} blocks of {} tokens", self.block_size))
+        state.with_context(|| format!("{blocks} blocks of {} tokens", self.spec.block_size()))
     }
 
     /// All memory that is set aside.
     pub fn bytes(&self) -> u64 {
         match &self.plan {
             Some(plan) => plan.bytes().0,
-            // A run of memory is whole tiles of 16 tokens.
+            // A run of memory is whole tiles.
             None => {
-                let tokens = self.max_len.next_multiple_of(16).saturating_mul(self.slots);
+                let tokens = self.max_len.next_multiple_of(TILE).saturating_mul(self.slots);
                 self.spec.bytes_per_token().saturating_mul(tokens as u64)
             }
         }
@@ -253,8 +250,8 @@ impl Kv {
         let paged = self.state == StateKind::Paged;
         KvReport {
             state: self.state,
-            dtype: name(self.dtype),
-            block_size: paged.then_some(self.block_size),
+            dtype: name(self.spec.dtype()),
+            block_size: paged.then_some(self.spec.block_size()),
             num_blocks: self.plan.as_ref().map(Plan::num_blocks),
             bytes: self.bytes(),
             bytes_per_token: self.bytes_per_token(),
@@ -279,10 +276,10 @@ impl Kv {
 
 impl fmt::Display for Kv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, dtype) = (Bytes(self.bytes()), name(self.dtype));
+        let (bytes, dtype) = (Bytes(self.bytes()), name(self.spec.dtype()));
         match &self.plan {
             Some(plan) => {
-                let (blocks, size) = (plan.num_blocks(), self.block_size);
+                let (blocks, size) = (plan.num_blocks(), self.spec.block_size());
                 write!(f, "paged, {blocks} blocks of {size} tokens in {dtype}, {bytes}")
             }
             None => {

@@ -3,8 +3,8 @@
 //! How it is cut may depend on how many threads there are and how much there is to do: no row's
 //! arithmetic depends on its neighbours, and splits are merged in one order.
 
-use super::splits::{SPLIT, splits_of};
-use super::{Job, MAX_ROWS, visible};
+use super::splits::SPLIT;
+use super::{Job, MAX_ROWS, splits_seen};
 
 /// A piece of work: some queries of a sequence, some heads of one group.
 #[derive(Clone, Copy)]
@@ -111,17 +111,7 @@ impl Agenda {
         let mut partials = 0;
         for (i, item) in self.items.iter_mut().enumerate() {
             item.partials = partials as u32;
-            let s = &job.sequences;
-            let (seq, kv_len) = (item.seq as usize, s.seq_lens_kv[item.seq as usize] as usize);
-            let q_len = (s.cu_seqlens_q[seq + 1] - s.cu_seqlens_q[seq]) as usize;
-            // A padding row has no keys, and one piece that writes its zeros.
-            let splits = if kv_len == 0 {
-                0..1
-            } else {
-                let p0 = kv_len - q_len + item.first as usize;
-                let keys = visible(p0, job.params.window).start..p0 + item.queries as usize;
-                splits_of(&keys)
-            };
+            let splits = splits_seen(job, item);
             partials += item.rows() * splits.len();
             if partials > self.partials {
                 return false;

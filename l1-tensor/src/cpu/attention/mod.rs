@@ -157,7 +157,7 @@ pub(crate) fn run(rt: &Runtime, job: &Job, scratch: &mut AttentionScratch) {
     rt.pool().run(pieces.len(), &|i, worker| {
         let item = &items[pieces[i].item as usize];
         let split = pieces[i].split as usize;
-        let first = item.partials as usize + (split - first_split(job, item)) * item.rows();
+        let first = item.partials as usize + (split - splits_seen(job, item).start) * item.rows();
         work(item, Work::Split(split, rows(first)), worker);
     });
     // Few rows, by the rule that led here: not worth waking anybody.
@@ -218,11 +218,12 @@ fn keys_of(job: &Job, item: &Item) -> (usize, Range<usize>) {
     (p0, visible(p0, job.params.window).start..p0 + item.queries as usize)
 }
 
-/// The first split an item has rows of partial results for.
-fn first_split(job: &Job, item: &Item) -> usize {
+/// The splits that an item's rows see some key of. A padding row has no keys, and one split in which
+/// its zeros are written.
+fn splits_seen(job: &Job, item: &Item) -> Range<usize> {
     match job.sequences.seq_lens_kv[item.seq as usize] {
-        0 => 0,
-        _ => splits_of(&keys_of(job, item).1).start,
+        0 => 0..1,
+        _ => splits_of(&keys_of(job, item).1),
     }
 }
 

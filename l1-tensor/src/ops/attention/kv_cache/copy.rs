@@ -75,25 +75,7 @@ impl KvCache {
         source.check_blocks(OP, &[from])?;
         check_tokens(OP, tokens, self.block_size.min(source.block_size))?;
         for (to, from) in self.spans(to, tokens).zip(source.spans(from, tokens)) {
-            let (to_part, from_part) = (self.part_bytes(to / TILE), source.part_bytes(from / TILE));
-            let at = (to % TILE, from % TILE);
-            let (g, span) = (self.geometry, self.span());
-            let parts = self.k.raw_mut()[to_part.clone()].chunks_exact_mut(g.tile_bytes());
-            for (to, from) in
-                parts.zip(source.k.raw()[from_part.clone()].chunks_exact(g.tile_bytes()))
-            {
-                g.copy_keys(to, from, at, span);
-            }
-            let parts = self.v.raw_mut()[to_part].chunks_exact_mut(g.tile_bytes());
-            for (to, from) in parts.zip(source.v.raw()[from_part].chunks_exact(g.tile_bytes())) {
-                g.copy_values(to, from, at, span);
-            }
-            for head in 0..self.heads * self.scales_per_head() {
-                let to = (to / TILE * self.heads * 2 + head) * TILE + at.0;
-                let from = (from / TILE * self.heads * 2 + head) * TILE + at.1;
-                self.scales.raw_mut()[to..to + span]
-                    .copy_from_slice(&source.scales.raw()[from..from + span]);
-            }
+            self.put_span(to, source.tile(from / TILE), from % TILE);
         }
         self.clear_unfinished(to, tokens)
     }
@@ -110,27 +92,13 @@ impl KvCache {
         if to == from {
             return self.clear_unfinished(to, tokens);
         }
-        let (g, span) = (self.geometry, self.span());
         // The two may be parts of one tile, so the source is set aside.
-        let mut aside = vec![0; self.heads * g.tile_bytes()];
+        let mut aside = self.tile(0).map(<[u8]>::to_vec);
         for (to, from) in self.spans(to, tokens).zip(self.spans(from, tokens)) {
-            let (to_part, from_part) = (self.part_bytes(to / TILE), self.part_bytes(from / TILE));
-            let at = (to % TILE, from % TILE);
-            aside.copy_from_slice(&self.k.raw()[from_part.clone()]);
-            let parts = self.k.raw_mut()[to_part.clone()].chunks_exact_mut(g.tile_bytes());
-            for (to, from) in parts.zip(aside.chunks_exact(g.tile_bytes())) {
-                g.copy_keys(to, from, at, span);
+            for (aside, part) in aside.iter_mut().zip(self.tile(from / TILE)) {
+                aside.copy_from_slice(part);
             }
-            aside.copy_from_slice(&self.v.raw()[from_part]);
-            let parts = self.v.raw_mut()[to_part].chunks_exact_mut(g.tile_bytes());
-            for (to, from) in parts.zip(aside.chunks_exact(g.tile_bytes())) {
-                g.copy_values(to, from, at, span);
-            }
-            for head in 0..self.heads * self.scales_per_head() {
-                let to = (to / TILE * self.heads * 2 + head) * TILE + at.0;
-                let from = (from / TILE * self.heads * 2 + head) * TILE + at.1;
-                self.scales.raw_mut().copy_within(from..from + span, to);
-            }
+            self.put_span(to, aside.each_ref().map(Vec::as_slice), from % TILE);
         }
         self.clear_unfinished(to, tokens)
     }
@@ -141,15 +109,39 @@ impl KvCache {
         (first..first + tokens).step_by(self.span())
     }
 
-    /// Bytes of a tile, all heads.
-    fn part_bytes(&self, tile: usize) -> std::ops::Range<usize> {
-        let bytes = self.heads * self.geometry.tile_bytes();
-        tile * bytes..(tile + 1) * bytes
+    /// Keys, values and scales of a tile, all heads.
+    fn tile(&self, tile: usize) -> [&[u8]; 3] {
+        let (bytes, scales) = self.tile_sizes();
+        [
+            &self.k.raw()[tile * bytes..][..bytes],
+            &self.v.raw()[tile * bytes..][..bytes],
+            &self.scales.raw()[tile * scales..][..scales],
+        ]
     }
 
-    /// Rows of 16 scales that a head of a tile has.
-    fn scales_per_head(&self) -> usize {
-        self.geometry.scale_bytes() / TILE
+    /// Bytes of keys, or values, of a tile, and of its scales.
+    fn tile_sizes(&self) -> (usize, usize) {
+        (self.heads * self.geometry.tile_bytes(), self.heads * self.geometry.scale_bytes())
+    }
+
+    /// Copy the places that a block has in a tile: from place `i` of another tile, to slot `to`.
+    fn put_span(&mut self, to: usize, [k, v, scales]: [&[u8]; 3], i: usize) {
+        let (g, span) = (self.geometry, self.span());
+        let (bytes, scale_bytes) = self.tile_sizes();
+        let (tile, at) = (to / TILE, (to % TILE, i));
+        let heads = self.k.raw_mut()[tile * bytes..][..bytes].chunks_exact_mut(g.tile_bytes());
+        for (to, from) in heads.zip(k.chunks_exact(g.tile_bytes())) {
+            g.copy_keys(to, from, at, span);
+        }
+        let heads = self.v.raw_mut()[tile * bytes..][..bytes].chunks_exact_mut(g.tile_bytes());
+        for (to, from) in heads.zip(v.chunks_exact(g.tile_bytes())) {
+            g.copy_values(to, from, at, span);
+        }
+        let rows =
+            self.scales.raw_mut()[tile * scale_bytes..][..scale_bytes].chunks_exact_mut(TILE);
+        for (to, from) in rows.zip(scales.chunks_exact(TILE)) {
+            to[at.0..at.0 + span].copy_from_slice(&from[at.1..at.1 + span]);
+        }
     }
 
     /// Clear what came along behind a copied prefix.

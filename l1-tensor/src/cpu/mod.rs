@@ -2,7 +2,7 @@
 
 pub(crate) mod attention;
 mod isa;
-pub(crate) mod lanes;
+pub mod lanes;
 pub mod machine;
 pub(crate) mod matmul;
 mod pool;

@@ -76,7 +76,75 @@ impl SamplingParams {
     /// # Errors
     /// [`ParamError`], naming the field.
     pub fn validate(&self, vocab: usize) -> Result<(), ParamError> {
-        let _ = vocab;
-        todo!()
+        for (id, bias) in &self.logit_bias {
+            known("logit_bias", *id, vocab)?;
+            in_range("logit_bias", *bias, "a number (-inf bans)", !bias.is_nan())?;
+        }
+        for id in &self.banned_tokens {
+            known("banned_tokens", *id, vocab)?;
+        }
+        if let Some(allowed) = &self.allowed_tokens {
+            for id in allowed {
+                known("allowed_tokens", *id, vocab)?;
+            }
+            if allowed.is_empty() {
+                return Err(ParamError::NothingAllowed);
+            }
+        }
+        let Self { repetition_penalty, presence_penalty, frequency_penalty, .. } = *self;
+        let Self { temperature, top_p, min_p, typical_p, .. } = *self;
+        let positive = repetition_penalty > 0.0 && repetition_penalty.is_finite();
+        in_range("repetition_penalty", repetition_penalty, "above 0 and finite", positive)?;
+        let penalty = |p: f32| (-2.0..=2.0).contains(&p);
+        in_range("presence_penalty", presence_penalty, "from -2 to 2", penalty(presence_penalty))?;
+        in_range(
+            "frequency_penalty",
+            frequency_penalty,
+            "from -2 to 2",
+            penalty(frequency_penalty),
+        )?;
+        let warm = temperature >= 0.0 && temperature.is_finite();
+        in_range("temperature", temperature, "0 or above, and finite", warm)?;
+        let share = |p: f32| (0.0..=1.0).contains(&p);
+        in_range("top_p", top_p, "from 0 to 1", share(top_p))?;
+        in_range("min_p", min_p, "from 0 to 1", share(min_p))?;
+        in_range(
+            "typical_p",
+            typical_p,
+            "above 0 and at most 1",
+            share(typical_p) && typical_p > 0.0,
+        )?;
+        if let Some(wanted) = self.logprobs
+            && wanted.top > vocab
+        {
+            let expected = "at most the number of tokens in the vocabulary";
+            return Err(ParamError::OutOfRange {
+                name: "logprobs",
+                expected,
+                got: wanted.top as f64,
+            });
+        }
+        Ok(())
     }
+}
+
+/// A number for which `holds` says whether it is what is `expected`. NaN is in no range.
+fn in_range(
+    name: &'static str,
+    got: f32,
+    expected: &'static str,
+    holds: bool,
+) -> Result<(), ParamError> {
+    if holds {
+        return Ok(());
+    }
+    Err(ParamError::OutOfRange { name, expected, got: f64::from(got) })
+}
+
+/// A token that a row of logits has a place for.
+fn known(name: &'static str, id: u32, vocab: usize) -> Result<(), ParamError> {
+    if (id as usize) < vocab {
+        return Ok(());
+    }
+    Err(ParamError::TokenOutOfRange { name, id, vocab })
 }

@@ -1,5 +1,8 @@
 //! One source for every instruction set.
 //!
+//! Public, because floors above have loops of their own to write this way: a sampler's passes over a
+//! row of logits go through the same few helpers, and so keep the same promises.
+//!
 //! The helpers below are plain scalar Rust, written so that a compiler can turn sixteen
 //! neighbouring elements into one vector: no early exits, no calls, sums kept in sixteen lanes.
 //! What the vectors look like is decided where the helpers are *inlined*: [`dispatch!`] compiles
@@ -22,25 +25,34 @@
 use crate::{Element, bf16, f16};
 
 /// Lanes of a sum: one AVX-512 register of f32.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
-/// Whether [`Isa::Portable`](crate::cpu::Isa::Portable) fuses multiply-adds.
-pub(crate) const PORTABLE_FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+/// Whether [`Isa::Portable`](crate::cpu::Isa::Portable) fuses multiply-adds. Public for [`dispatch!`] alone.
+#[doc(hidden)]
+pub const PORTABLE_FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 /// Compile one body for every instruction set and choose among them at run time.
 ///
-/// ```text
-/// dispatch! {
-///     /// The sum of squares of `x`.
-///     pub(crate) fn energy<const FMA: bool>(x: &[f32]) -> f32 { .. }
+/// ```
+/// use l1_tensor::cpu::{Isa, lanes};
+///
+/// lanes::dispatch! {
+///     /// The largest `e^x` of a row.
+///     fn largest_exp<const FMA: bool>(x: &[f32]) -> f32 {
+///         lanes::exp::<FMA>(lanes::max_of(x))
+///     }
 /// }
-/// let e = energy(rt.isa(), x);
+/// for isa in Isa::available() {
+///     assert_eq!(largest_exp(isa, &[-1.0, 0.0, -2.0]), 1.0);
+/// }
 /// ```
 ///
 /// The body must reach its helpers through `#[inline(always)]` functions: what is not inlined is
 /// compiled for the baseline processor. More generic parameters may follow `FMA`. The choice costs
 /// a few nanoseconds, so dispatch around a loop over rows rather than inside of it.
-macro_rules! dispatch {
+#[doc(hidden)] // Here. It is shown as `lanes::dispatch`.
+#[macro_export]
+macro_rules! __dispatch {
     ($(
         $(#[$meta:meta])*
         $vis:vis fn $name:ident<const $fma:ident: bool $(, $g:ident: $bound:path)*>(
@@ -84,11 +96,12 @@ macro_rules! dispatch {
         }
     )*};
 }
-pub(crate) use dispatch;
+#[doc(inline)]
+pub use __dispatch as dispatch;
 
 /// `a * b + c`, rounded once when `FMA`, else twice.
 #[inline(always)]
-pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
@@ -106,7 +119,7 @@ pub(crate) fn sum_lanes(lanes: [f32; LANES]) -> f32 {
 
 /// Fold sixteen lanes in a fixed tree: lane `i` with lane `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
 #[inline(always)]
-pub(crate) fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+pub fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
     // exercise l1.lanes
     let mut half = LANES / 2;
     while half > 0 {
@@ -122,7 +135,7 @@ pub(crate) fn fold_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) 
 /// Run `f(lane, element)` over `x` with element `i` going to lane `i % 16`: the loop below every
 /// reduction here.
 #[inline(always)]
-pub(crate) fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -> A) -> [A; LANES] {
+pub fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -> A) -> [A; LANES] {
     // exercise l1.lanes
     let mut lanes = [start; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -140,7 +153,7 @@ pub(crate) fn accumulate<T: Copy, A: Copy>(x: &[T], start: A, f: impl Fn(A, T) -
 
 /// The sum of `x`.
 #[inline(always)]
-pub(crate) fn sum(x: &[f32]) -> f32 {
+pub fn sum(x: &[f32]) -> f32 {
     sum_lanes(accumulate(x, 0.0, |acc, v| acc + v))
 }
 
@@ -160,7 +173,7 @@ pub(crate) fn sum_squared_deviations<const FMA: bool>(x: &[f32], mean: f32) -> f
 
 /// The largest element, NaN passed over; -inf when there is none.
 #[inline(always)]
-pub(crate) fn max_of(x: &[f32]) -> f32 {
+pub fn max_of(x: &[f32]) -> f32 {
     // exercise l1.lanes
     fold_lanes(accumulate(x, f32::NEG_INFINITY, |m, v| max(v, m)), |a, b| max(b, a))
     // end of exercise
@@ -176,7 +189,7 @@ pub(crate) fn max_of(x: &[f32]) -> f32 {
 ///
 /// The scheme is the one of Cody and Waite, "Software Manual for the Elementary Functions" (1980).
 #[inline(always)]
-pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
+pub fn exp<const FMA: bool>(x: f32) -> f32 {
     // exercise l1.exp
     // Beyond these e^x is 0 or infinite anyway. A NaN fails both comparisons and goes through.
     let x = if x < -104.0 { -104.0 } else { x };

@@ -1,0 +1,45 @@
+//! All of a row's changes, in order.
+
+use super::bans::{add_bias, allow_only, any_left, apply_mask, ban, hold_back_ends};
+use super::penalties::penalize;
+use super::{min_p, softmax, temperature, top_k, top_p, typical_p};
+use crate::error::RowError;
+use crate::sampler::Row;
+
+/// The probabilities that a row's token is drawn from: what [`Sampler`](crate::Sampler) computes, without its haste.
+///
+/// Bans come first, since a filter must not spend its room on a token that cannot be chosen. Temperature comes before
+/// the filters, so that top-p looks at the probabilities that will be drawn from. Each filter makes what the one before
+/// left a distribution again.
+///
+/// # Errors
+/// [`RowError`] when no token can be taken.
+pub fn process_reference(logits: &[f32], of: &Row<'_>) -> Result<Vec<f32>, RowError> {
+    if logits.iter().all(|x| x.is_nan()) {
+        return Err(RowError::AllNan);
+    }
+    let params = of.params;
+    let mut row = logits.to_vec();
+    add_bias(&mut row, &params.logit_bias);
+    if let Some(allowed) = &params.allowed_tokens {
+        allow_only(&mut row, allowed, &mut Vec::new());
+    }
+    ban(&mut row, &params.banned_tokens);
+    hold_back_ends(&mut row, of.ends, of.history.generated(), params.min_tokens);
+    if let Some(mask) = of.mask {
+        apply_mask(&mut row, mask);
+    }
+    if !any_left(&row) {
+        return Err(RowError::NothingLeft);
+    }
+    let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+    penalize(&mut row, of.history, params.repetition_penalty, presence, frequency);
+    // exercise l4.filters
+    temperature(&mut row, params.temperature);
+    top_k(&mut row, params.top_k);
+    top_p(&mut row, params.top_p);
+    min_p(&mut row, params.min_p);
+    typical_p(&mut row, params.typical_p);
+    Ok(softmax(&row).into_iter().map(|p| p as f32).collect())
+    // end of exercise
+}

@@ -1,158 +1,87 @@
 //! Answers that must follow a schema, a regular expression or a grammar.
 //!
 //! Compiling and following grammars is llguidance's work. Here is what surrounds it: the model's tokenizer as it wants
-//! to see one, a cache of compiled grammars, masks that are computed while the model runs, tokens that are forced and
-//! need not be sampled, and the way back when a draft is rejected.
+//! to see one, a cache of compiled grammars, masks that are computed while the model runs ([`MaskAhead`]), tokens that are
+//! forced and need not be sampled, and the way back when a draft is rejected.
 
-use std::sync::Arc;
+mod ahead;
+mod cache;
+mod compiled;
+mod env;
+mod error;
+mod follow;
+mod spec;
 
 use l2_model::tokenizer::Tokenizer;
-use serde_json::Value;
+use llguidance::ParserFactory;
 
-use crate::TokenMask;
+pub use ahead::{MaskAhead, MaskPending, MaskReady};
+pub use cache::CacheStats;
+pub use error::GuideError;
+pub use follow::Guide;
+pub use spec::GuideSpec;
 
-/// What an answer must look like.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GuideSpec {
-    /// JSON, of any shape.
-    Json,
-    /// JSON that a schema describes. Written compactly unless the schema says otherwise (`x-guidance`).
-    JsonSchema(Value),
-    /// A regular expression that the whole answer matches.
-    Regex(String),
-    /// A grammar in llguidance's dialect of Lark.
-    Lark(String),
-    /// One of these texts.
-    Choice(Vec<String>),
+use cache::Cache;
+use compiled::Compiled;
+use env::Words;
+
+/// Compiled grammars kept, unless told otherwise.
+const KEPT: usize = 64;
+
+/// Makes guides for one model: its vocabulary as a trie, and compiled grammars kept for the next request. Threads share
+/// one.
+pub struct Guides {
+    factory: ParserFactory,
+    cache: Cache<Compiled>,
 }
-
-/// A guide that cannot be made or followed.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum GuideError {
-    /// The grammar, schema or expression is not one.
-    #[error("this {kind} cannot be compiled: {why}")]
-    Compile {
-        /// Which kind: "JSON schema", "regular expression", "grammar", "list of choices".
-        kind: &'static str,
-        /// What is wrong.
-        why: String,
-    },
-    /// No answer can follow it.
-    #[error("no answer can follow this {kind}: {why}")]
-    Impossible {
-        /// Which kind.
-        kind: &'static str,
-        /// What contradicts what.
-        why: String,
-    },
-    /// A token that the guide does not allow here.
-    #[error("the guide does not allow token {token} after {after} tokens")]
-    Refused {
-        /// The token.
-        token: u32,
-        /// Tokens followed so far.
-        after: usize,
-    },
-    /// The grammar needs more work at one step than is allowed.
-    #[error("the guide gave up: {why}; simplify the grammar")]
-    TooComplex {
-        /// What llguidance said.
-        why: String,
-    },
-    /// More tokens taken back than were followed.
-    #[error("a guide that followed {followed} tokens cannot take {back} back")]
-    TooFarBack {
-        /// Tokens followed.
-        followed: usize,
-        /// Tokens to take back.
-        back: usize,
-    },
-}
-
-/// Makes guides for one model: its vocabulary as a trie, and compiled grammars kept for the next request.
-pub struct Guides {}
 
 impl Guides {
     /// Guides for `vocab` logits (the embedding may have more rows than the tokenizer words; those are never allowed).
-    /// `ends` are the tokens that end an answer: allowed where the guide is complete.
+    /// `ends` are the tokens that end an answer: allowed where the guide is complete, and nowhere else.
     ///
     /// # Errors
-    /// A vocabulary that llguidance does not take.
+    /// [`GuideError::Vocabulary`].
     pub fn new(tokenizer: &Tokenizer, vocab: usize, ends: &[u32]) -> Result<Self, GuideError> {
-        let _ = (tokenizer, vocab, ends);
-        todo!()
+        let env = Words::env(tokenizer, vocab, ends)?;
+        // "Simple" is with slices: sets of words that fit into any JSON string are prepared once and for all.
+        let factory = follow::careful(|| ParserFactory::new_simple(&env).map_err(|e| e.to_string()));
+        let factory = factory.and_then(|factory| factory);
+        let mut factory = factory.map_err(|why| GuideError::Vocabulary { why })?;
+        // Nothing is written to where llguidance thinks.
+        factory.quiet();
+        let limits = factory.limits_mut();
+        // A grammar comes with a request, from anybody. A step's work is limited to a few milliseconds, and a guide's
+        // lexer (1 to 2 kB a state, each guide its own) to some tens of megabytes.
+        limits.step_lexer_fuel = 100_000;
+        limits.step_max_items = 50_000;
+        limits.max_lexer_states = 30_000;
+        limits.verbose_errors = false;
+        Ok(Self { factory, cache: Cache::new(KEPT) })
+    }
+
+    /// The same, with room for `grammars` compiled ones.
+    #[must_use]
+    pub fn keeping(self, grammars: usize) -> Self {
+        Self { cache: Cache::new(grammars), ..self }
     }
 
     /// A guide at its beginning. What was compiled before is not compiled again.
     ///
     /// # Errors
-    /// [`GuideError::Compile`], [`GuideError::Impossible`]: before anything was admitted.
+    /// [`GuideError::Compile`], [`GuideError::Impossible`], [`GuideError::TooComplex`]: before anything was admitted.
     pub fn guide(&self, spec: &GuideSpec) -> Result<Guide, GuideError> {
-        let _ = spec;
-        todo!()
+        spec.check()?;
+        let compiled = self.cache.get(spec.key(), || Compiled::new(&self.factory, spec))?;
+        Ok(Guide::new(&compiled))
+    }
+
+    /// What the cache of compiled grammars did.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
     }
 }
 
-/// Where one answer is in its grammar.
-pub struct Guide {
-    _shared: Arc<()>,
-}
-
-impl Guide {
-    /// What is allowed next; where the answer is complete, its end tokens too.
-    ///
-    /// # Errors
-    /// [`GuideError::TooComplex`].
-    pub fn mask(&mut self, mask: &mut TokenMask) -> Result<(), GuideError> {
-        let _ = mask;
-        todo!()
-    }
-
-    /// The masks at each position of a draft: entry `i` is what is allowed after `draft[..i]`. Ends early, behind the
-    /// first token that is refused. The guide itself does not move.
-    ///
-    /// # Errors
-    /// [`GuideError::TooComplex`].
-    pub fn masks_along(
-        &mut self,
-        draft: &[u32],
-        masks: &mut Vec<TokenMask>,
-    ) -> Result<(), GuideError> {
-        let _ = (draft, masks);
-        todo!()
-    }
-
-    /// The answer has one more token.
-    ///
-    /// # Errors
-    /// [`GuideError::Refused`]; then the guide has not moved.
-    pub fn advance(&mut self, token: u32) -> Result<(), GuideError> {
-        let _ = token;
-        todo!()
-    }
-
-    /// Take the last `tokens` back.
-    ///
-    /// # Errors
-    /// [`GuideError::TooFarBack`].
-    pub fn rollback(&mut self, tokens: usize) -> Result<(), GuideError> {
-        let _ = tokens;
-        todo!()
-    }
-
-    /// Tokens that must come next whatever the model thinks, as the tokenizer would write them. They need not be sampled:
-    /// feed them in one step. The guide itself does not move.
-    pub fn forced(&mut self) -> Vec<u32> {
-        todo!()
-    }
-
-    /// Whether the answer may end here.
-    pub fn is_complete(&mut self) -> bool {
-        todo!()
-    }
-
-    /// Whether the answer must end here: nothing may follow.
-    pub fn is_finished(&self) -> bool {
-        todo!()
-    }
+/// What was said, without the backtrace that may follow.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or("it gave no reason")
 }

@@ -1,0 +1,159 @@
+//! Masks that are computed while the model runs.
+//!
+//! What a guide allows next depends on the last token only; so does the model's next row of logits. Neither needs the
+//! other, and so a step goes like this, for each sequence that has a guide:
+//!
+//! 1. its token is known: [`Guide::advance`] (microseconds);
+//! 2. [`MaskAhead::start`]: the guide and its mask's buffer are lent to the thread of masks, which begins;
+//! 3. the forward pass of the batch runs, with that token;
+//! 4. [`MaskPending::wait`]: both come back, the mask filled in; the row is sampled with it.
+//!
+//! Guide and buffer go back and forth, so a step allocates no masks. Sequences without a guide appear nowhere in this.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::{Guide, GuideError};
+use crate::TokenMask;
+
+/// A thread that computes masks.
+pub struct MaskAhead {
+    /// Taken when this is dropped, which ends the thread.
+    jobs: Option<Sender<Arc<Slot>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A mask that is being computed, and the guide that does it.
+#[must_use = "the guide comes back from `wait`"]
+pub struct MaskPending {
+    slot: Arc<Slot>,
+}
+
+/// What was lent, back again.
+#[derive(Debug)]
+pub struct MaskReady {
+    /// The guide, where it was.
+    pub guide: Guide,
+    /// What it allows. After an error its contents mean nothing, but it is still the buffer to lend next.
+    pub mask: TokenMask,
+    /// Whether there is a mask.
+    pub outcome: Result<(), GuideError>,
+}
+
+/// One job's way: waiting, taken by whoever computes it, done.
+struct Slot {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+enum State {
+    Waiting(Box<(Guide, TokenMask)>),
+    Taken,
+    Done(Box<MaskReady>),
+}
+
+impl MaskAhead {
+    /// Start the thread. Where the system has none to give, masks are computed by whoever waits for them: later, but
+    /// right.
+    pub fn new() -> Self {
+        let (jobs, queue) = channel();
+        let thread = std::thread::Builder::new().name("masks".into()).spawn(move || work(&queue));
+        Self { jobs: Some(jobs), thread: thread.ok() }
+    }
+
+    /// Lend a guide and a buffer. Returns at once.
+    pub fn start(&self, guide: Guide, mask: TokenMask) -> MaskPending {
+        let state = Mutex::new(State::Waiting(Box::new((guide, mask))));
+        let slot = Arc::new(Slot { state, done: Condvar::new() });
+        if let Some(jobs) = &self.jobs {
+            // Without a thread nobody receives it, and the one who waits will find it waiting.
+            let _ = jobs.send(Arc::clone(&slot));
+        }
+        MaskPending { slot }
+    }
+}
+
+impl MaskPending {
+    /// Whether [`MaskPending::wait`] would return at once.
+    pub fn is_ready(&self) -> bool {
+        matches!(*self.slot.lock(), State::Done(_))
+    }
+
+    /// The guide and its mask. If nobody has begun with it, the caller computes it here and now: the forward pass was
+    /// faster than the queue, and two threads are better than one.
+    pub fn wait(self) -> MaskReady {
+        self.slot.compute();
+        let mut state = self.slot.lock();
+        loop {
+            match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(ready) => return *ready,
+                other => *state = other,
+            }
+            state = self.slot.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Slot {
+    /// Compute the mask, unless somebody else does.
+    fn compute(&self) {
+        let job = {
+            let mut state = self.lock();
+            match std::mem::replace(&mut *state, State::Taken) {
+                State::Waiting(job) => job,
+                other => {
+                    *state = other;
+                    return;
+                }
+            }
+        };
+        let (mut guide, mut mask) = *job;
+        // The guide stays here, whatever happens in there.
+        let outcome = catch_unwind(AssertUnwindSafe(|| guide.mask(&mut mask)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            Err(GuideError::TooComplex { why: "its mask could not be computed".to_owned() })
+        });
+        *self.lock() = State::Done(Box::new(MaskReady { guide, mask, outcome }));
+        self.done.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread's life: until nobody can send jobs any more.
+fn work(queue: &Receiver<Arc<Slot>>) {
+    while let Ok(slot) = queue.recv() {
+        // A job that nobody waits for any more need not be done.
+        if Arc::strong_count(&slot) > 1 {
+            slot.compute();
+        }
+    }
+}
+
+impl Default for MaskAhead {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for MaskAhead {
+    /// Waits for the thread. What is still pending can be waited for all the same.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for MaskPending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaskPending").field("ready", &self.is_ready()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! A grammar, compiled and looked at once: whether anything can be said in it at all.
+
+use std::sync::{Mutex, PoisonError};
+
+use llguidance::api::StopReason;
+use llguidance::toktrie::{INVALID_TOKEN, Recognizer};
+use llguidance::{ParserFactory, TokenParser};
+
+use super::follow::careful;
+use super::{GuideError, GuideSpec, first_line};
+use crate::TokenMask;
+
+/// A compiled grammar at its beginning, with its first mask computed.
+pub(super) struct Compiled {
+    /// Only ever cloned.
+    parser: Mutex<TokenParser>,
+    vocab: usize,
+    ends: Vec<u32>,
+    only_ends: TokenMask,
+}
+
+impl Compiled {
+    /// Compile.
+    pub(super) fn new(factory: &ParserFactory, spec: &GuideSpec) -> Result<Self, GuideError> {
+        let grammar = spec.grammar()?;
+        let parser = careful(|| factory.create_parser(grammar).map_err(|e| format!("{e:#}")));
+        let mut parser = match parser.and_then(|parser| parser) {
+            Ok(parser) => parser,
+            // llguidance has a type for this, which it does not show.
+            Err(why) if why.contains("Unsatisfiable schema") => {
+                return Err(spec.impossible(&tidy(&why)));
+            }
+            Err(why) => return Err(spec.broken(&tidy(&why))),
+        };
+        careful(|| parser.start_without_prompt()).map_err(|why| spec.broken(&why))?;
+        something_to_say(&mut parser, spec)?;
+
+        let trie = factory.tok_env().tok_trie();
+        let vocab = trie.vocab_size();
+        // Without end tokens the trie lists one that does not exist.
+        let ends = trie.eos_tokens().iter().copied().filter(|&end| end != INVALID_TOKEN);
+        let ends: Vec<u32> = ends.collect();
+        let mut only_ends = TokenMask::none(vocab);
+        ends.iter().for_each(|&end| only_ends.allow(end));
+        Ok(Self { parser: Mutex::new(parser), vocab, ends, only_ends })
+    }
+
+    /// A parser at the beginning, which shares no state with others. (A plain clone would share its lexer: behind a lock,
+    /// with what others used of its limits, and broken for all if one breaks it.)
+    pub(super) fn parser(&self) -> TokenParser {
+        self.parser.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+    }
+
+    /// Logits of a row.
+    pub(super) fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The tokens that end an answer.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The mask of the end tokens alone.
+    pub(super) fn only_ends(&self) -> &TokenMask {
+        &self.only_ends
+    }
+}
+
+/// Check that an answer can begin. What fails here would fail at the request's first token, when it is too late.
+fn something_to_say(parser: &mut TokenParser, spec: &GuideSpec) -> Result<(), GuideError> {
+    let first = careful(|| {
+        if parser.check_stop().map_err(|e| e.to_string())? {
+            return Ok(None);
+        }
+        parser.compute_mask().map(Some).map_err(|e| e.to_string())
+    });
+    match first.and_then(|first| first) {
+        Ok(Some(mut allowed)) => {
+            allowed.sub(&parser.token_env.tok_trie().eos_token_set());
+            if allowed.is_zero() { Err(no_first_token(parser, spec)) } else { Ok(()) }
+        }
+        Ok(None) => Err(spec.impossible("it allows nothing but an empty answer")),
+        Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
+            Err(no_first_token(parser, spec))
+        }
+        Err(why) => Err(GuideError::TooComplex { why: first_line(&why).to_owned() }),
+    }
+}
+
+/// Why no token can come first: the grammar has no text, or the vocabulary no word for it.
+fn no_first_token(parser: &mut TokenParser, spec: &GuideSpec) -> GuideError {
+    let wanted = careful(|| {
+        parser.parser.with_recognizer(|grammar| {
+            grammar.trie_started("first byte");
+            let wanted = (0..=u8::MAX).find(|&byte| grammar.byte_allowed(byte));
+            grammar.trie_finished();
+            wanted
+        })
+    });
+    match wanted {
+        Ok(Some(byte)) => spec.impossible(&format!(
+            "no token of the vocabulary spells its beginning, such as {:?} (byte {byte:#04x})",
+            char::from(byte)
+        )),
+        _ => spec.impossible("there is no text that it describes"),
+    }
+}
+
+/// Without what llguidance adds for its own developers.
+fn tidy(why: &str) -> String {
+    let end = why.find("\n<").unwrap_or(why.len());
+    why[..end].trim().to_owned()
+}

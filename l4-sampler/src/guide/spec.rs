@@ -1,0 +1,179 @@
+//! What an answer must look like, and its translation into what llguidance compiles.
+
+use std::fmt::Write;
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Map, Value, json};
+
+use super::GuideError;
+
+/// What an answer must look like.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuideSpec {
+    /// JSON, of any shape.
+    Json,
+    /// JSON that a schema describes. Written compactly unless the schema says otherwise (`x-guidance`). Properties come in
+    /// the order of the schema.
+    JsonSchema(Value),
+    /// A regular expression that the whole answer matches.
+    Regex(String),
+    /// A grammar in llguidance's dialect of Lark.
+    Lark(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// The deepest nesting of a schema or of brackets. Compilers of grammars recurse, and a stack that overflows takes the
+/// whole process with it: nothing catches that. So depth is looked at before.
+const MAX_DEPTH: usize = 100;
+
+/// The longest source, in bytes. The largest schemas in use (FHIR's) are a few megabytes; a request's own are not.
+const MAX_SOURCE: usize = 1 << 20;
+
+impl GuideSpec {
+    /// Which kind this is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Json | Self::JsonSchema(_) => "JSON schema",
+            Self::Regex(_) => "regular expression",
+            Self::Lark(_) => "grammar",
+            Self::Choice(_) => "list of choices",
+        }
+    }
+
+    /// What compiled grammars are found by. Two schemas that differ only in the order of properties are equal as values, and
+    /// yet ask for different texts; so the key is the spelling.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Self::Json => "json".to_owned(),
+            Self::JsonSchema(schema) => format!("schema {schema}"),
+            Self::Regex(source) => format!("regex {source}"),
+            Self::Lark(source) => format!("lark {source}"),
+            Self::Choice(choices) => format!("choice {}", json!(choices)),
+        }
+    }
+
+    /// Refuse what would be dangerous to hand to a compiler, or to spell as a key.
+    pub(super) fn check(&self) -> Result<(), GuideError> {
+        match self {
+            Self::Json => Ok(()),
+            Self::JsonSchema(schema) => self.check_depth(depth(schema)),
+            Self::Regex(source) | Self::Lark(source) => {
+                self.check_length(source.len())?;
+                self.check_depth(brackets(source))
+            }
+            Self::Choice(choices) => {
+                self.check_length(choices.iter().map(String::len).sum())?;
+                if choices.is_empty() {
+                    return Err(self.impossible("it is empty"));
+                }
+                match choices.iter().position(String::is_empty) {
+                    Some(at) => {
+                        let why = format!("choice {} of {} is empty", at + 1, choices.len());
+                        Err(self.impossible(&why))
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The grammar, for llguidance.
+    pub(super) fn grammar(&self) -> Result<TopLevelGrammar, GuideError> {
+        Ok(match self {
+            Self::Json => TopLevelGrammar::from_json_schema(compact(Map::new())?),
+            Self::JsonSchema(Value::Object(schema)) => {
+                self.check_length(self.key().len())?;
+                TopLevelGrammar::from_json_schema(compact(schema.clone())?)
+            }
+            Self::JsonSchema(Value::Bool(true)) => return Self::Json.grammar(),
+            Self::JsonSchema(Value::Bool(false)) => {
+                return Err(self.impossible("the schema `false` describes nothing"));
+            }
+            Self::JsonSchema(_) => {
+                return Err(self.broken("a schema is an object, `true` or `false`"));
+            }
+            Self::Regex(source) => TopLevelGrammar::from_regex(source),
+            Self::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
+            Self::Choice(choices) => TopLevelGrammar::from_lark(one_of(choices)),
+        })
+    }
+
+    fn check_depth(&self, depth: usize) -> Result<(), GuideError> {
+        if depth > MAX_DEPTH {
+            return Err(self.broken(&format!("it is nested more than {MAX_DEPTH} deep")));
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, bytes: usize) -> Result<(), GuideError> {
+        if bytes > MAX_SOURCE {
+            return Err(self.broken(&format!("it has {bytes} bytes, more than {MAX_SOURCE}")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn broken(&self, why: &str) -> GuideError {
+        GuideError::Compile { kind: self.kind(), why: why.to_owned() }
+    }
+
+    pub(super) fn impossible(&self, why: &str) -> GuideError {
+        GuideError::Impossible { kind: self.kind(), why: why.to_owned() }
+    }
+}
+
+/// A schema that is written without white space unless it asks for some itself. Left to themselves small models like
+/// nothing better than one more blank, and a grammar with flexible white space never stops them.
+fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
+    let options = schema.entry("x-guidance").or_insert_with(|| json!({}));
+    let Value::Object(options) = options else {
+        let why = "x-guidance must be an object".to_owned();
+        return Err(GuideError::Compile { kind: "JSON schema", why });
+    };
+    options.entry("whitespace_flexible").or_insert(Value::Bool(false));
+    Ok(Value::Object(schema))
+}
+
+/// A terminal that is one of these texts: Lark writes texts as JSON does. (One terminal, not a rule of many: its lexer
+/// tries all texts at once, also where one begins another.)
+fn one_of(choices: &[String]) -> String {
+    let mut lark = "start: CHOICE\nCHOICE: ".to_owned();
+    for (i, choice) in choices.iter().enumerate() {
+        let or = if i == 0 { "" } else { "\n  | " };
+        // Writing to a string cannot fail.
+        let _ = write!(lark, "{or}{}", Value::from(choice.as_str()));
+    }
+    lark
+}
+
+/// How deep a value is nested, looked at without recursion.
+fn depth(value: &Value) -> usize {
+    let mut deepest = 0;
+    let mut open = vec![(value, 1)];
+    while let Some((value, depth)) = open.pop() {
+        deepest = deepest.max(depth);
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|v| (v, depth + 1))),
+            Value::Object(map) => open.extend(map.values().map(|v| (v, depth + 1))),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// How many brackets are open at once. One behind a backslash is a character; those in texts are counted, which errs on
+/// the safe side.
+fn brackets(source: &str) -> usize {
+    let (mut deepest, mut depth, mut escaped) = (0, 0_usize, false);
+    for byte in source.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}

@@ -9,25 +9,50 @@ use super::select::Candidate;
 use crate::distribution::{BLOCK, sum_of};
 
 /// A token this far below the likeliest (in nats, after temperature) has a share of 0 in f32.
-pub(crate) const FLOOR: f32 = -104.0;
+const FLOOR: f32 = -104.0;
 
-/// A row that nothing changes any more, with the maxima of its blocks.
+/// A row that only temperature and filters are still to be applied to, with the maxima of its blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a> {
     pub(crate) row: &'a [f32],
     pub(crate) maxima: &'a [f32],
-    /// The largest of all: finite.
-    pub(crate) max: f32,
-    /// Above 0.
-    pub(crate) temperature: f32,
+    shift: f32,
+    temperature: f32,
+    /// The largest logit after temperature.
+    top: f32,
 }
 
-impl Blocks<'_> {
-    /// A logit after temperature, relative to the largest one: 0 or below. (The difference first: at a temperature of
-    /// 1e-4 the quotients of two large logits would be infinite, and their difference NaN.)
+impl<'a> Blocks<'a> {
+    /// A row, its blocks' maxima and the largest of these, which is finite. `temperature` is above 0.
+    pub(crate) fn new(row: &'a [f32], maxima: &'a [f32], max: f32, temperature: f32) -> Self {
+        // At a temperature of 1 logits stay as they are. At others the difference to the largest is divided: at 1e-4 the
+        // quotients of two large logits would be infinite, and their difference NaN.
+        let (shift, top) = if temperature == 1.0 { (0.0, max) } else { (max, 0.0) };
+        Self { row, maxima, shift, temperature, top }
+    }
+
+    /// A logit after temperature.
     #[inline(always)]
     pub(crate) fn scaled(&self, logit: f32) -> f32 {
-        (logit - self.max) / self.temperature
+        (logit - self.shift) / self.temperature
+    }
+
+    /// The logit after temperature of a token that is `e^distance` times as likely as the likeliest; rather too low than
+    /// too high, and no lower than where shares become 0.
+    pub(crate) fn bar(&self, distance: f64) -> f32 {
+        let bar = (f64::from(self.top) + distance) as f32;
+        bar.next_down().max(self.top + FLOOR)
+    }
+
+    /// The share of a token with this logit after temperature.
+    #[inline(always)]
+    pub(crate) fn share<const FMA: bool>(&self, scaled: f32) -> f32 {
+        exp::<FMA>(scaled - self.top)
+    }
+
+    /// How much likelier the likeliest token is, as a logarithm: 0 or above.
+    pub(crate) fn distance(&self, scaled: f32) -> f64 {
+        f64::from(self.top) - f64::from(scaled)
     }
 }
 
@@ -50,13 +75,14 @@ dispatch! {
 
     /// The shares of all tokens, and their sums by blocks.
     pub(crate) fn weigh<const FMA: bool>(from: Blocks<'_>, shares: &mut [f32], sums: &mut [f64]) {
+        let bar = from.bar(f64::NEG_INFINITY);
         let blocks = from.row.chunks(BLOCK).zip(shares.chunks_mut(BLOCK)).zip(sums);
         for (((row, shares), sum), max) in blocks.zip(from.maxima) {
-            if from.scaled(*max) >= FLOOR {
+            if from.scaled(*max) >= bar {
                 for (share, logit) in shares.iter_mut().zip(row) {
                     let scaled = from.scaled(*logit);
-                    // Not NaN, that is: a share of 0 is what such a token gets.
-                    *share = if scaled >= FLOOR { exp::<FMA>(scaled) } else { 0.0 };
+                    // Below the bar, or NaN.
+                    *share = if scaled >= bar { from.share::<FMA>(scaled) } else { 0.0 };
                 }
                 *sum = sum_of(shares);
             } else {
@@ -90,9 +116,9 @@ dispatch! {
     }
 
     /// Give every candidate its share.
-    pub(crate) fn weigh_candidates<const FMA: bool>(candidates: &mut [Candidate]) {
+    pub(crate) fn weigh_candidates<const FMA: bool>(from: Blocks<'_>, candidates: &mut [Candidate]) {
         for candidate in candidates {
-            candidate.share = exp::<FMA>(candidate.scaled);
+            candidate.share = from.share::<FMA>(candidate.scaled);
         }
     }
 }

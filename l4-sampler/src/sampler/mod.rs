@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use l1_tensor::{Runtime, TensorMut, TensorRef};
 
 use crate::error::{Error, Result, RowError};
-use crate::logprobs::TokenLogprobs;
+use crate::logprobs::{LogprobsOf, LogprobsScratch, TokenLogprobs, processed_into, raw_into};
 use crate::{Distribution, DrawKey, History, Purpose, SamplingParams, TokenMask};
 
 pub(crate) use shared::{Line, Pieces};
@@ -79,12 +79,13 @@ pub struct Sampler {
 pub(crate) struct Bench {
     pub(crate) worker: Worker,
     pub(crate) distribution: Distribution,
+    logprobs: LogprobsScratch,
 }
 
 impl Sampler {
     /// A sampler for rows of `vocab` logits.
     pub fn new(rt: &Runtime, vocab: usize) -> Self {
-        let bench = || Bench { worker: Worker::new(vocab), distribution: Distribution::default() };
+        let bench = || Bench { worker: Worker::new(vocab), ..Bench::default() };
         let benches = (0..rt.pool().threads()).map(|_| Mutex::new(bench())).collect();
         Self { rt: rt.clone(), vocab, benches }
     }
@@ -120,9 +121,28 @@ impl Sampler {
 
     /// One row's outcome.
     fn one(&self, bench: &mut Bench, line: Line<'_>, row: &Row<'_>, out: &mut Sampled) {
-        let Bench { worker, distribution } = bench;
-        let drawn = worker.distribution(self.rt.isa(), line, row, distribution);
-        out.token = drawn.map(|()| distribution.draw(row.key.uniform(Purpose::Draw)));
+        let Bench { worker, distribution, logprobs } = bench;
+        let isa = self.rt.isa();
+        let asked = row.params.logprobs;
+        let raw = asked.is_some_and(|asked| asked.of == LogprobsOf::Raw);
+        // What the model itself thought is asked afterwards, so its own row has to stay as it was.
+        let (line, untouched) = match line {
+            Line::Owned(line) if raw => (Line::Shared(&*line), Some(&*line)),
+            Line::Shared(line) => (Line::Shared(line), Some(line)),
+            owned => (owned, None),
+        };
+        out.token = worker
+            .distribution(isa, line, row, distribution)
+            .map(|()| distribution.draw(row.key.uniform(Purpose::Draw)));
+        let (Some(asked), Ok(token)) = (asked, out.token) else {
+            out.logprobs = None;
+            return;
+        };
+        let about = out.logprobs.get_or_insert_default();
+        match untouched {
+            Some(line) if raw => raw_into(isa, line, token, asked.top, about, logprobs),
+            _ => processed_into(distribution, token, asked.top, about, logprobs),
+        }
     }
 
     /// The distribution that [`Sampler::sample`] would draw one row's token from.

@@ -43,8 +43,8 @@ pub(crate) fn line_up_by_surprise(candidates: &mut [Candidate]) {
     let of = |c: &Candidate| f64::from(c.share) * f64::from(c.scaled);
     let mean = candidates.iter().map(of).sum::<f64>() / mass(candidates);
     for candidate in candidates {
-        let distance = (f64::from(candidate.scaled) - mean) as f32;
-        candidate.rank = rank(distance, candidate.id());
+        let distance = (f64::from(candidate.scaled) - mean).abs() as f32;
+        candidate.rank = rank(-distance, candidate.id());
     }
     // end of exercise
 }

@@ -4,38 +4,42 @@
 //! which makes k tokens. So only those blocks are read again, and of the few candidates found the first k are selected
 //! (quickselect), which takes time linear in their number.
 
-use super::blocks::{Blocks, FLOOR};
+use super::blocks::Blocks;
 
 /// A token that may be chosen yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    /// Its place in line, as a number: a distance and the token's id. The lowest is first.
+    /// Its place in line: the lowest is first, and no two are the same.
     pub(crate) rank: u64,
-    /// Its logit after temperature, less the largest.
+    /// Its logit after temperature.
     pub(crate) scaled: f32,
-    /// `e^scaled`, once it has been weighed.
+    /// Its share, once it has been weighed.
     pub(crate) share: f32,
 }
 
 impl Candidate {
-    /// A token in line by its distance to the likeliest.
+    /// A token in line by its likelihood.
     #[inline(always)]
     pub(crate) fn new(id: u32, scaled: f32) -> Self {
         Self { rank: rank(scaled, id), scaled, share: 0.0 }
     }
 
     /// The token.
+    #[inline(always)]
     pub(crate) fn id(&self) -> u32 {
         self.rank as u32
     }
 }
 
-/// A distance (its sign does not matter) and an id as one number that sorts as the pair does: without a sign, floats
-/// sort as their bits.
+/// The place in line of a token: the larger its value (never NaN), the lower; of equal ones (0 and -0 are) the lower id
+/// is in front.
 #[inline(always)]
-pub(crate) fn rank(distance: f32, id: u32) -> u64 {
+pub(crate) fn rank(value: f32, id: u32) -> u64 {
     // exercise l4.select
-    u64::from(distance.abs().to_bits()) << 32 | u64::from(id)
+    let bits = (value + 0.0).to_bits(); // -0 + 0 is +0.
+    // Positive floats sort as their bits do, negative ones the other way round and all below.
+    let descending = if bits >> 31 == 0 { !bits & 0x7fff_ffff } else { bits };
+    u64::from(descending) << 32 | u64::from(id)
     // end of exercise
 }
 
@@ -43,12 +47,12 @@ pub(crate) fn rank(distance: f32, id: u32) -> u64 {
 pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, scratch: &mut Vec<f32>) -> f32 {
     // exercise l4.select
     if k > from.maxima.len() {
-        return FLOOR;
+        return from.bar(f64::NEG_INFINITY);
     }
     scratch.clear();
     scratch.extend_from_slice(from.maxima);
     let (_, kth, _) = scratch.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-    from.scaled(*kth).max(FLOOR)
+    from.scaled(*kth).max(from.bar(f64::NEG_INFINITY))
     // end of exercise
 }
 

@@ -4,12 +4,15 @@ use l1_tensor::cpu::Isa;
 
 use super::Row;
 use super::blocks::{
-    Blocks, FLOOR, block_maxima, first_of_largest, gather, largest, weigh, weigh_candidates,
+    Blocks, block_maxima, first_of_largest, gather, largest, weigh, weigh_candidates,
 };
 use super::nucleus::{keep_mass, line_up_by_surprise, mass};
 use super::select::{Candidate, bar_of_top_k, keep_first};
 use super::shared::Line;
 use crate::distribution::{BLOCK, sum_blocks};
+use crate::processors::bans::{add_bias, allow_only, apply_mask, ban, hold_back_ends};
+use crate::processors::logit;
+use crate::processors::penalties::penalize;
 use crate::{Distribution, RowError, SamplingParams};
 
 /// The memory that one row at a time takes.
@@ -46,26 +49,36 @@ impl Worker {
     ) -> Result<(), RowError> {
         let damaged = line.read().iter().all(|logit| logit.is_nan());
         let Self { copy, maxima, shuffled, candidates } = self;
-        let mut line = line;
-        if is_changed(row) {
-            let writable = line.writable(copy);
-            change(writable, row);
-            line = Line::Shared(writable);
-        }
-        let logits = line.read();
-        maxima.resize(logits.len().div_ceil(BLOCK), f32::NEG_INFINITY);
-        block_maxima(isa, logits, maxima);
-        let max = largest(isa, maxima);
+        maxima.resize(line.read().len().div_ceil(BLOCK), f32::NEG_INFINITY);
+        let mut survey = |logits: &[f32]| {
+            block_maxima(isa, logits, maxima);
+            largest(isa, maxima)
+        };
+        let changed = is_changed(row);
+        let mut max = if changed { f32::INFINITY } else { survey(line.read()) };
+        let logits = if max < f32::INFINITY {
+            line.read()
+        } else {
+            let logits = line.writable(copy);
+            if changed {
+                change(logits, row, shuffled);
+                max = survey(logits);
+            }
+            if max == f32::INFINITY {
+                logits.iter_mut().for_each(|x| *x = logit(*x));
+                max = survey(logits);
+            }
+            logits
+        };
         if max == f32::NEG_INFINITY {
-            let nothing = !damaged || logits.is_empty();
-            return Err(if nothing { RowError::NothingLeft } else { RowError::AllNan });
+            return Err(if damaged { RowError::AllNan } else { RowError::NothingLeft });
         }
         let params = row.params;
         if params.is_greedy() {
             out.become_point(first_of_largest(logits, maxima, max).unwrap_or(0));
             return Ok(());
         }
-        let from = Blocks { row: logits, maxima, max, temperature: params.temperature };
+        let from = Blocks::new(logits, maxima, max, params.temperature);
         choose_candidates(isa, &from, params, shuffled, candidates, out);
         Ok(())
     }
@@ -85,43 +98,19 @@ fn is_changed(row: &Row<'_>) -> bool {
 }
 
 /// All stages before temperature.
-fn change(logits: &mut [f32], row: &Row<'_>) {
-    let p = row.params;
-    for (id, bias) in &p.logit_bias {
-        if let Some(logit) = logits.get_mut(*id as usize) {
-            *logit += bias;
-        }
+fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
+    let params = row.params;
+    add_bias(logits, &params.logit_bias);
+    if let Some(allowed) = &params.allowed_tokens {
+        allow_only(logits, allowed, kept);
     }
-    if let Some(allowed) = &p.allowed_tokens {
-        for (id, logit) in (0u32..).zip(logits.iter_mut()) {
-            if !allowed.contains(&id) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-    }
-    let early = row.history.generated() < p.min_tokens;
-    for id in p.banned_tokens.iter().chain(row.ends.iter().filter(|_| early)) {
-        if let Some(logit) = logits.get_mut(*id as usize) {
-            *logit = f32::NEG_INFINITY;
-        }
-    }
+    ban(logits, &params.banned_tokens);
+    hold_back_ends(logits, row.ends, row.history.generated(), params.min_tokens);
     if let Some(mask) = row.mask {
-        for (id, logit) in (0u32..).zip(logits.iter_mut()) {
-            if !mask.allows(id) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
+        apply_mask(logits, mask);
     }
-    for seen in row.history.seen() {
-        let Some(logit) = logits.get_mut(seen.token as usize) else { continue };
-        if seen.in_prompt || seen.in_answer > 0 {
-            let r = p.repetition_penalty;
-            *logit = if *logit > 0.0 { *logit / r } else { *logit * r };
-        }
-        if seen.in_answer > 0 {
-            *logit -= p.presence_penalty + p.frequency_penalty * seen.in_answer as f32;
-        }
-    }
+    let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+    penalize(logits, row.history, params.repetition_penalty, presence, frequency);
 }
 
 /// Temperature and the filters.
@@ -139,17 +128,22 @@ fn choose_candidates(
     if !(top_k || top_p || typical || params.min_p > 0.0) {
         return out.become_dense(vocab, |shares, sums| weigh(isa, *from, shares, sums));
     }
-    let bar = if top_k { bar_of_top_k(from, params.top_k, shuffled) } else { FLOOR };
+    let bar = if top_k {
+        bar_of_top_k(from, params.top_k, shuffled)
+    } else {
+        from.bar(f64::NEG_INFINITY)
+    };
     gather(isa, *from, bar, candidates);
     if top_k {
         keep_first(candidates, params.top_k);
     }
-    weigh_candidates(isa, candidates);
+    weigh_candidates(isa, *from, candidates);
     if top_p {
         keep_mass(candidates, f64::from(params.top_p) * mass(candidates));
     }
     if params.min_p > 0.0 {
-        candidates.retain(|candidate| candidate.share >= params.min_p);
+        let farthest = -f64::from(params.min_p).ln();
+        candidates.retain(|candidate| from.distance(candidate.scaled) <= farthest);
     }
     if typical {
         line_up_by_surprise(candidates);

@@ -75,4 +75,7 @@ pub enum ParamError {
     /// A stop string without a character stops everything.
     #[error("a stop string is empty: leave it out")]
     EmptyStop,
+    /// Stop strings where tokens cannot be turned into text.
+    #[error("stop strings need a tokenizer, and there is none: stop at token ids")]
+    StopWithoutText,
 }

@@ -1,9 +1,24 @@
 //! When an answer ends, and what of its text may be shown already.
+//!
+//! A model writes tokens, a request names texts. A stop string may begin in the middle of one token and end in the
+//! middle of the third after it, and by the time it is complete its beginning must not have been shown to anybody. So
+//! text waits while it could still become a stop string, and not a character longer:
+//!
+//! * [`StopRules`]: what one request wants to stop at;
+//! * [`StopMatcher`]: stop strings in text that comes in pieces;
+//! * [`AnswerStream`]: one answer as it comes: tokens in, text and at last a [`StopReason`] out.
+
+mod answer;
+mod automaton;
+mod matcher;
+
+pub use answer::AnswerStream;
+pub use matcher::StopMatcher;
 
 use crate::error::ParamError;
 
-/// What ends one request's answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What ends one request's answer. [`Default`] is nothing at all: an answer without end, but for the context's.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopRules {
     /// The model's own end tokens (end of sequence, end of turn).
     pub eos: Vec<u32>,
@@ -11,15 +26,71 @@ pub struct StopRules {
     pub ignore_eos: bool,
     /// Tokens that this request wants to stop at.
     pub token_ids: Vec<u32>,
-    /// Texts that this request wants to stop at, wherever token boundaries fall.
+    /// Texts that this request wants to stop at, wherever token boundaries fall. The one that ends first wins, and of
+    /// those that end together the longest.
     pub strings: Vec<String>,
-    /// Whether what stopped the answer is part of its text.
+    /// Whether the text or the token of [`StopRules::token_ids`] that stopped the answer is part of its text.
     pub include_stop_str: bool,
-    /// No stop string is looked for in the text of the first so many tokens. (Stop tokens are masked: see
-    /// [`crate::SamplingParams::min_tokens`].)
+    /// A stop string counts only if it ends in the text of a later token than the first so many. (Stop tokens are
+    /// masked: see [`crate::SamplingParams::min_tokens`].)
     pub min_tokens: usize,
     /// The most tokens of the answer.
     pub max_tokens: usize,
+}
+
+impl Default for StopRules {
+    fn default() -> Self {
+        Self {
+            eos: Vec::new(),
+            ignore_eos: false,
+            token_ids: Vec::new(),
+            strings: Vec::new(),
+            include_stop_str: false,
+            min_tokens: 0,
+            max_tokens: usize::MAX,
+        }
+    }
+}
+
+impl StopRules {
+    /// Check everything against a vocabulary, before the request is admitted.
+    ///
+    /// # Errors
+    /// [`ParamError`], naming the field.
+    pub fn validate(&self, vocab: usize) -> Result<(), ParamError> {
+        for (name, ids) in [("eos", &self.eos), ("stop token_ids", &self.token_ids)] {
+            if let Some(&id) = ids.iter().find(|id| **id as usize >= vocab) {
+                return Err(ParamError::TokenOutOfRange { name, id, vocab });
+            }
+        }
+        if self.strings.iter().any(String::is_empty) {
+            return Err(ParamError::EmptyStop);
+        }
+        if self.min_tokens > self.max_tokens {
+            let got = self.min_tokens as f64;
+            let (name, expected) = ("min_tokens", "at most max_tokens");
+            return Err(ParamError::OutOfRange { name, expected, got });
+        }
+        Ok(())
+    }
+
+    /// The tokens that end the answer, each once: what [`crate::Row::ends`] wants to know, so that none of them is
+    /// chosen before `min_tokens`.
+    pub fn ends(&self) -> Vec<u32> {
+        let eos: &[u32] = if self.ignore_eos { &[] } else { &self.eos };
+        let mut ends = [eos, &self.token_ids].concat();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    /// Why this token ends the answer, if it does.
+    fn token(&self, token: u32) -> Option<StopReason> {
+        if !self.ignore_eos && self.eos.contains(&token) {
+            return Some(StopReason::Eos(token));
+        }
+        self.token_ids.contains(&token).then_some(StopReason::Token(token))
+    }
 }
 
 /// Why an answer ended.
@@ -39,19 +110,12 @@ pub enum StopReason {
     Receiver,
 }
 
-/// Finds stop strings in text that comes in pieces. What could become a stop string is held back, so that no part of one
-/// is ever shown.
-#[derive(Clone, Debug)]
-pub struct StopMatcher {}
-
-impl StopMatcher {
-    /// A matcher for these texts.
-    ///
-    /// # Errors
-    /// [`ParamError::EmptyStop`].
-    pub fn new(strings: &[String], include_stop_str: bool) -> Result<Self, ParamError> {
-        let _ = (strings, include_stop_str);
-        todo!()
+impl StopReason {
+    /// As in OpenAI's API, which has two words for it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            _ => "stop",
+        }
     }
-    // push(&mut self, text: &str) -> &str : what may be shown; stopped(&self) -> Option<usize>; finish(&mut self) -> &str
 }

@@ -11,8 +11,8 @@ pub fn add_bias(row: &mut [f32], bias: &[(u32, f32)]) {
     // exercise l4.bans
     for (id, bias) in bias {
         if let Some(x) = row.get_mut(*id as usize) {
+            *x += bias;
             // -inf + inf is NaN: a ban and a bias of +inf, in whichever order. The ban wins.
-            *x = if *bias == REMOVED { REMOVED } else { *x + bias };
             if x.is_nan() {
                 *x = REMOVED;
             }

@@ -2,8 +2,14 @@
 
 #[path = "../support/chi_square.rs"]
 mod chi_square;
+mod given;
+mod goldens;
 #[path = "../support/judge.rs"]
 mod judge;
 
+mod bans;
+mod filters;
+mod logprobs;
 mod params;
+mod penalties;
 mod philox;

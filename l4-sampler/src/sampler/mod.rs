@@ -72,6 +72,8 @@ pub struct Sampler {
     vocab: usize,
     /// One for each thread; the lock is never waited for.
     benches: Vec<Mutex<Bench>>,
+    /// The first row of each draft that is verified.
+    pub(crate) starts: Vec<usize>,
 }
 
 /// Where one thread works.
@@ -79,6 +81,8 @@ pub struct Sampler {
 pub(crate) struct Bench {
     pub(crate) worker: Worker,
     pub(crate) distribution: Distribution,
+    /// Of a draft's row, when one is verified.
+    pub(crate) draft: Distribution,
     logprobs: LogprobsScratch,
 }
 
@@ -87,7 +91,7 @@ impl Sampler {
     pub fn new(rt: &Runtime, vocab: usize) -> Self {
         let bench = || Bench { worker: Worker::new(vocab), ..Bench::default() };
         let benches = (0..rt.pool().threads()).map(|_| Mutex::new(bench())).collect();
-        Self { rt: rt.clone(), vocab, benches }
+        Self { rt: rt.clone(), vocab, benches, starts: Vec::new() }
     }
 
     /// Choose a token for every row, rows in parallel. Row `i` of `logits` belongs to `rows[i]`, its outcome is
@@ -121,7 +125,7 @@ impl Sampler {
 
     /// One row's outcome.
     fn one(&self, bench: &mut Bench, line: Line<'_>, row: &Row<'_>, out: &mut Sampled) {
-        let Bench { worker, distribution, logprobs } = bench;
+        let Bench { worker, distribution, logprobs, .. } = bench;
         let isa = self.rt.isa();
         let asked = row.params.logprobs;
         let raw = asked.is_some_and(|asked| asked.of == LogprobsOf::Raw);

@@ -1,0 +1,104 @@
+//! Several answers to one prompt: each what it would be alone.
+
+use l1_tensor::Precision;
+use l4_sampler::generate::{Choice, Request};
+use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
+
+use crate::runtime::runtime;
+use crate::support::{KINDS, Kind, PROMPT, Tiny, answers, on, tiny};
+
+/// Something of everything that looks at what an answer has said.
+fn params(of: LogprobsOf) -> SamplingParams {
+    SamplingParams {
+        repetition_penalty: 1.1,
+        presence_penalty: 0.2,
+        frequency_penalty: 0.1,
+        temperature: 0.9,
+        top_k: 50,
+        top_p: 0.95,
+        logprobs: Some(LogprobsRequest { top: 3, of }),
+        ..SamplingParams::default()
+    }
+}
+
+/// Each sample of a prompt, generated with nobody beside it.
+fn alone(tiny: &Tiny, kind: Kind, request: &Request) -> Vec<Choice> {
+    let one = |i| {
+        let request = Request { n: 1, first_sample: i, ..*request };
+        answers(&mut tiny.generator(kind, 1), &request).remove(0)
+    };
+    (0..request.n).map(one).collect()
+}
+
+#[test]
+fn each_answer_of_a_batch_is_what_it_is_alone() {
+    for (name, precision, threads) in
+        [("tiny-llama", Precision::F32, 2), ("tiny-qwen2", Precision::Bf16, 1)]
+    {
+        let tiny = on(name, runtime(precision, threads));
+        let stop = tiny.long(30);
+        for of in [LogprobsOf::Raw, LogprobsOf::Processed] {
+            let params = params(of);
+            let request = Request { n: 3, seed: 7, ..Request::new(&PROMPT, &params, &stop) };
+            let expected = alone(&tiny, Kind::Contiguous, &request);
+            assert_ne!(expected[0].tokens, expected[1].tokens, "samples of one prompt");
+            assert_ne!(expected[1].tokens, expected[2].tokens, "samples of one prompt");
+            for kind in KINDS {
+                let got = answers(&mut tiny.generator(kind, 3), &request);
+                // Tokens, texts and log probabilities, to the bit.
+                assert_eq!(got, expected, "three answers of {name} in one batch over {kind:?}");
+                let got = alone(&tiny, kind, &request);
+                assert_eq!(got, expected, "three answers of {name}, one by one over {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_a_step_is_shared_in_several() {
+    let tiny = tiny("tiny-llama");
+    let prompt: Vec<u32> = (0..250).map(|i| (i * 37 + i * i) % 300).collect();
+    let (params, stop) = (params(LogprobsOf::Raw), tiny.long(8));
+    let request = Request { n: 6, seed: 3, ..Request::new(&prompt, &params, &stop) };
+    let expected = alone(&tiny, Kind::Contiguous, &request);
+    // 122 tokens of the prompt lie in an unfinished block: five times that do not fit a step.
+    let got = answers(&mut tiny.generator(Kind::Paged(128), 6), &request);
+    assert_eq!(got, expected, "six answers to a long prompt");
+}
+
+#[test]
+fn the_seed_decides() {
+    let tiny = tiny("tiny-llama");
+    let (params, stop) = (params(LogprobsOf::Raw), tiny.long(20));
+    let mut generator = tiny.generator(Kind::Paged(16), 1);
+    let mut with = |seed| {
+        let request = Request { seed, ..Request::new(&PROMPT, &params, &stop) };
+        answers(&mut generator, &request).remove(0)
+    };
+    let first = with(1);
+    assert_eq!(with(1), first, "the same seed, with the prompt in the cache");
+    assert_ne!(with(2).tokens, first.tokens, "another seed");
+    assert_ne!(with(1 << 32 | 1).tokens, first.tokens, "another seed in its high half only");
+}
+
+#[test]
+fn an_answer_that_ends_early_leaves_the_others_as_they_are() {
+    let tiny = tiny("tiny-llama");
+    let params = params(LogprobsOf::Raw);
+    let long = tiny.long(24);
+    let request = Request { n: 4, seed: 5, ..Request::new(&PROMPT, &params, &long) };
+    let all = answers(&mut tiny.generator(Kind::Paged(4), 4), &request);
+    // A token early in one answer that some other does not have at all.
+    let stops = |t: &u32| all.iter().any(|c| !c.tokens.contains(t));
+    let token = all[1].tokens[2..6].iter().copied().find(stops).unwrap();
+    let rules = l4_sampler::stop::StopRules { token_ids: vec![token], ..long.clone() };
+    for kind in KINDS {
+        let request = Request { stop: &rules, ..request };
+        let got = answers(&mut tiny.generator(kind, 4), &request);
+        for (got, whole) in got.iter().zip(&all) {
+            let len = whole.tokens.iter().position(|t| *t == token).map_or(24, |at| at + 1);
+            assert_eq!(got.tokens, whole.tokens[..len], "sample {} over {kind:?}", got.sample);
+            assert_eq!(got.logprobs, whole.logprobs[..len], "sample {}", got.sample);
+        }
+    }
+}

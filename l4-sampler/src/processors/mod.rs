@@ -25,7 +25,7 @@ mod top_p;
 mod typical_p;
 
 pub use min_p::min_p;
-pub use reference::process_reference;
+pub use reference::{ban_reference, process_reference};
 pub use row::{by_rank, largest, logit, softmax};
 pub use temperature::temperature;
 pub use top_k::top_k;

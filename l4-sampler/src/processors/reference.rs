@@ -6,32 +6,39 @@ use super::{min_p, softmax, temperature, top_k, top_p, typical_p};
 use crate::error::RowError;
 use crate::sampler::Row;
 
+/// Remove what may not be said, in order: bias, allowed and banned tokens, ends that come too early, what the guide
+/// refuses. They come first of all, since no filter must spend its room on a token that cannot be chosen.
+///
+/// # Errors
+/// [`RowError`] when no token is left.
+pub fn ban_reference(row: &mut [f32], of: &Row<'_>) -> Result<(), RowError> {
+    if row.iter().all(|x| x.is_nan()) {
+        return Err(RowError::AllNan);
+    }
+    let params = of.params;
+    add_bias(row, &params.logit_bias);
+    if let Some(allowed) = &params.allowed_tokens {
+        allow_only(row, allowed, &mut Vec::new());
+    }
+    ban(row, &params.banned_tokens);
+    hold_back_ends(row, of.ends, of.history.generated(), params.min_tokens);
+    if let Some(mask) = of.mask {
+        apply_mask(row, mask);
+    }
+    if any_left(row) { Ok(()) } else { Err(RowError::NothingLeft) }
+}
+
 /// The probabilities that a row's token is drawn from: what [`Sampler`](crate::Sampler) computes, without its haste.
 ///
-/// Bans come first, since a filter must not spend its room on a token that cannot be chosen. Temperature comes before
-/// the filters, so that top-p looks at the probabilities that will be drawn from. Each filter makes what the one before
-/// left a distribution again.
+/// Temperature comes before the filters, so that top-p looks at the probabilities that will be drawn from. Each filter
+/// makes what the one before left a distribution again.
 ///
 /// # Errors
 /// [`RowError`] when no token can be taken.
 pub fn process_reference(logits: &[f32], of: &Row<'_>) -> Result<Vec<f32>, RowError> {
-    if logits.iter().all(|x| x.is_nan()) {
-        return Err(RowError::AllNan);
-    }
     let params = of.params;
     let mut row = logits.to_vec();
-    add_bias(&mut row, &params.logit_bias);
-    if let Some(allowed) = &params.allowed_tokens {
-        allow_only(&mut row, allowed, &mut Vec::new());
-    }
-    ban(&mut row, &params.banned_tokens);
-    hold_back_ends(&mut row, of.ends, of.history.generated(), params.min_tokens);
-    if let Some(mask) = of.mask {
-        apply_mask(&mut row, mask);
-    }
-    if !any_left(&row) {
-        return Err(RowError::NothingLeft);
-    }
+    ban_reference(&mut row, of)?;
     let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
     penalize(&mut row, of.history, params.repetition_penalty, presence, frequency);
     // exercise l4.filters

@@ -1,9 +1,9 @@
 //! What may be said at all.
 
+use l4_sampler::processors::ban_reference;
 use l4_sampler::processors::bans::{
     add_bias, allow_only, any_left, apply_mask, ban, hold_back_ends,
 };
-use l4_sampler::processors::process_reference;
 use l4_sampler::{History, RowError, SamplingParams, TokenMask};
 use proptest::prelude::*;
 
@@ -118,7 +118,7 @@ fn a_ban_wins_over_any_bias() {
         allowed_tokens: Some(vec![0, 1, 4]),
         ..Default::default()
     };
-    let outcome = process_reference(&before, &row(&params, &History::default()));
+    let outcome = ban_reference(&mut before.clone(), &row(&params, &History::default()));
     assert_eq!(outcome, Err(RowError::NothingLeft), "all that is allowed is banned");
 }
 
@@ -161,7 +161,7 @@ fn a_row_of_which_nothing_is_left_says_so() {
     let all: Vec<u32> = (0..plain.len() as u32).collect();
     let outcome = |params: &SamplingParams, ends: &[u32], mask: Option<&TokenMask>| {
         let of = l4_sampler::Row { ends, mask, ..row(params, &history) };
-        process_reference(&plain, &of)
+        ban_reference(&mut plain.clone(), &of)
     };
     let off = SamplingParams::default();
     let banned = SamplingParams { banned_tokens: all.clone(), ..off.clone() };
@@ -172,8 +172,8 @@ fn a_row_of_which_nothing_is_left_says_so() {
     assert_eq!(outcome(&short, &all, None), left_nothing, "all are ends, of an answer too short");
     assert_eq!(outcome(&off, &[], Some(&none)), left_nothing, "the guide allows nothing");
     let of = row(&off, &history);
-    assert_eq!(process_reference(&[OUT, f32::NAN], &of), left_nothing, "-inf and NaN");
-    assert_eq!(process_reference(&[f32::NAN; 3], &of), Err(RowError::AllNan));
+    assert_eq!(ban_reference(&mut [OUT, f32::NAN], &of), left_nothing, "-inf and NaN");
+    assert_eq!(ban_reference(&mut [f32::NAN; 3], &of), Err(RowError::AllNan));
     assert!(!any_left(&[OUT, f32::NAN]) && any_left(&[OUT, f32::INFINITY]));
 }
 

@@ -243,8 +243,7 @@ fn temperature_zero_is_the_likeliest_whatever_the_filters_say() {
 
 #[test]
 fn a_tiny_temperature_overflows_nowhere() {
-    for before in
-        [&[3e38f32, -3e38, 2.9e38, f32::MAX][..], &[1e4, 9999.9, -1e4], &[-3e38, -3.1e38]]
+    for before in [&[3e38f32, -3e38, 2.9e38, f32::MAX][..], &[1e4, 9999.9, -1e4], &[-3e38, -3.1e38]]
     {
         for t in [1e-4, 1e-30, f32::MIN_POSITIVE] {
             let params = SamplingParams { temperature: t, ..Default::default() };
@@ -392,7 +391,11 @@ proptest! {
             "typical_p {p} keeps {mass} and does not need token {farthest}"
         );
         let nearest = (0..before.len()).filter(|i| !stay.contains(i)).map(distance).fold(f64::INFINITY, f64::min);
-        assert!(nearest >= distance(farthest) - 1e-9, "{nearest} is out, {} in", distance(farthest));
+        assert!(
+            nearest >= distance(farthest) - 1e-9,
+            "typical_p {p} keeps a token whose surprise is {} off and not one that is {nearest} off",
+            distance(farthest)
+        );
     }
 
     /// All of it: probabilities that sum to 1, none for what was banned, and one for the likeliest that was not.

@@ -3,6 +3,9 @@
 //! They come first, in the order of this file: everything after them works on tokens that are still in the game. A ban
 //! wins over any bias, also over one of +inf. Ids beyond the row are passed over (`validate` has refused them).
 
+use l1_tensor::cpu::Isa;
+use l1_tensor::cpu::lanes::dispatch;
+
 use super::{REMOVED, logit};
 use crate::TokenMask;
 
@@ -59,23 +62,55 @@ pub fn hold_back_ends(row: &mut [f32], ends: &[u32], generated: usize, min_token
 
 /// Remove what a guide does not allow.
 ///
-/// Grammars allow nearly all tokens (inside of a string) or nearly none (between two keys), so most words of a mask are
-/// all ones or all zeros; those cost a comparison for 32 tokens.
+/// Grammars allow nearly all tokens (inside of a string) or nearly none (between two keys), so many words of a mask are
+/// all ones or all zeros: 32 tokens for one comparison.
 pub fn apply_mask(row: &mut [f32], mask: &TokenMask) {
     let words = mask.words();
     let covered = row.len().min(words.len() * 32);
     let (row, beyond) = row.split_at_mut(covered);
     // exercise l4.bans
     beyond.fill(REMOVED);
-    for (word, tokens) in words.iter().zip(row.chunks_mut(32)) {
-        match *word {
-            u32::MAX => {}
-            0 => tokens.fill(REMOVED),
-            word => {
-                for (bit, x) in tokens.iter_mut().enumerate() {
-                    // A choice and not a jump: 32 bits without a pattern are 16 jumps foreseen wrongly.
-                    *x = if word >> bit & 1 == 1 { *x } else { REMOVED };
-                }
+    mask_words(Isa::best(), row, words);
+    // end of exercise
+}
+
+dispatch! {
+    /// Word by word. There are words enough for the row.
+    fn mask_words<const FMA: bool>(row: &mut [f32], words: &[u32]) {
+        let (whole, rest) = row.as_chunks_mut::<32>();
+        let last = words.get(whole.len());
+        // 32 tokens and not up to 32: so the loop inside becomes four or eight vectors.
+        for (word, tokens) in words.iter().zip(whole) {
+            mask_word(*word, tokens);
+        }
+        if let Some(word) = last {
+            mask_word(*word, rest);
+        }
+    }
+}
+
+/// Bit `i` of a word, for token `i`: the lowest bit is the first token.
+const BITS: [u32; 32] = {
+    let mut bits = [1; 32];
+    let mut i = 1;
+    while i < 32 {
+        bits[i] = bits[i - 1] << 1;
+        i += 1;
+    }
+    bits
+};
+
+/// The tokens of one word.
+#[inline(always)]
+fn mask_word(word: u32, tokens: &mut [f32]) {
+    // exercise l4.bans
+    match word {
+        u32::MAX => {}
+        0 => tokens.fill(REMOVED),
+        _ => {
+            for (x, bit) in tokens.iter_mut().zip(&BITS) {
+                // A choice and not a jump: of 32 bits without a pattern half the jumps are foreseen wrongly.
+                *x = if word & bit != 0 { *x } else { REMOVED };
             }
         }
     }

@@ -1,11 +1,12 @@
 //! A grammar, compiled and looked at once: whether anything can be said in it at all.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::StopReason;
-use llguidance::toktrie::{INVALID_TOKEN, Recognizer};
+use llguidance::toktrie::{INVALID_TOKEN, Recognizer, SimpleVob, TokenizerEnv};
 use llguidance::{ParserFactory, TokenParser};
 
+use super::env::Words;
 use super::follow::careful;
 use super::{GuideError, GuideSpec, first_line};
 use crate::TokenMask;
@@ -14,6 +15,7 @@ use crate::TokenMask;
 pub(super) struct Compiled {
     /// Only ever cloned.
     parser: Mutex<TokenParser>,
+    words: Arc<Words>,
     vocab: usize,
     ends: Vec<u32>,
     only_ends: TokenMask,
@@ -21,7 +23,11 @@ pub(super) struct Compiled {
 
 impl Compiled {
     /// Compile.
-    pub(super) fn new(factory: &ParserFactory, spec: &GuideSpec) -> Result<Self, GuideError> {
+    pub(super) fn new(
+        factory: &ParserFactory,
+        words: &Arc<Words>,
+        spec: &GuideSpec,
+    ) -> Result<Self, GuideError> {
         let grammar = spec.grammar()?;
         let parser = careful(|| factory.create_parser(grammar).map_err(|e| format!("{e:#}")));
         let mut parser = match parser.and_then(|parser| parser) {
@@ -33,7 +39,7 @@ impl Compiled {
             Err(why) => return Err(spec.broken(&tidy(&why))),
         };
         careful(|| parser.start_without_prompt()).map_err(|why| spec.broken(&why))?;
-        something_to_say(&mut parser, spec)?;
+        something_to_say(&mut parser, words, spec)?;
 
         let trie = factory.tok_env().tok_trie();
         let vocab = trie.vocab_size();
@@ -42,13 +48,18 @@ impl Compiled {
         let ends: Vec<u32> = ends.collect();
         let mut only_ends = TokenMask::none(vocab);
         ends.iter().for_each(|&end| only_ends.allow(end));
-        Ok(Self { parser: Mutex::new(parser), vocab, ends, only_ends })
+        Ok(Self { parser: Mutex::new(parser), words: Arc::clone(words), vocab, ends, only_ends })
     }
 
     /// A parser at the beginning, which shares no state with others. (A plain clone would share its lexer: behind a lock,
     /// with what others used of its limits, and broken for all if one breaks it.)
     pub(super) fn parser(&self) -> TokenParser {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+    }
+
+    /// The vocabulary.
+    pub(super) fn words(&self) -> &Words {
+        &self.words
     }
 
     /// Logits of a row.
@@ -67,30 +78,48 @@ impl Compiled {
     }
 }
 
-/// Check that an answer can begin. What fails here would fail at the request's first token, when it is too late.
-fn something_to_say(parser: &mut TokenParser, spec: &GuideSpec) -> Result<(), GuideError> {
-    let first = careful(|| {
-        if parser.check_stop().map_err(|e| e.to_string())? {
-            return Ok(None);
+/// What a parser allows next, end tokens perhaps included; nothing where the grammar goes on and the vocabulary cannot.
+pub(super) fn allowed(parser: &mut TokenParser, words: &Words) -> Result<SimpleVob, String> {
+    let computed = careful(|| {
+        // llguidance takes a forced text to be what its tokens spell. Where they cannot, it is up to us.
+        let forced = parser.force_bytes();
+        if !words.can_say(&forced) {
+            return Ok(words.beginnings(&forced));
         }
-        parser.compute_mask().map(Some).map_err(|e| e.to_string())
+        parser.compute_mask().map_err(|e| e.to_string())
     });
-    match first.and_then(|first| first) {
-        Ok(Some(mut allowed)) => {
-            allowed.sub(&parser.token_env.tok_trie().eos_token_set());
-            if allowed.is_zero() { Err(no_first_token(parser, spec)) } else { Ok(()) }
-        }
-        Ok(None) => Err(spec.impossible("it allows nothing but an empty answer")),
+    match computed.and_then(|allowed| allowed) {
         Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
-            Err(no_first_token(parser, spec))
+            Ok(words.tok_trie().alloc_token_set())
         }
-        Err(why) => Err(GuideError::TooComplex { why: first_line(&why).to_owned() }),
+        other => other,
     }
+}
+
+/// Check that an answer can begin. What fails here would fail at the request's first token, when it is too late.
+fn something_to_say(
+    parser: &mut TokenParser,
+    words: &Words,
+    spec: &GuideSpec,
+) -> Result<(), GuideError> {
+    let gave_up = |why: String| GuideError::TooComplex { why: first_line(&why).to_owned() };
+    let mut first = allowed(parser, words).map_err(gave_up)?;
+    first.sub(&words.tok_trie().eos_token_set());
+    if !first.is_zero() {
+        return Ok(());
+    }
+    if careful(|| parser.is_accepting()).unwrap_or(false) {
+        return Err(spec.impossible("it allows nothing but an empty answer"));
+    }
+    Err(no_first_token(parser, spec))
 }
 
 /// Why no token can come first: the grammar has no text, or the vocabulary no word for it.
 fn no_first_token(parser: &mut TokenParser, spec: &GuideSpec) -> GuideError {
     let wanted = careful(|| {
+        if let Some(&byte) = parser.force_bytes().first() {
+            return Some(byte);
+        }
         parser.parser.with_recognizer(|grammar| {
             grammar.trie_started("first byte");
             let wanted = (0..=u8::MAX).find(|&byte| grammar.byte_allowed(byte));

@@ -1,10 +1,8 @@
 //! The model's tokenizer, as llguidance wants to see one: all words in a trie, and texts cut into tokens.
 
-use std::sync::Arc;
-
 use l2_model::tokenizer::Tokenizer;
 use llguidance::panic_utils;
-use llguidance::toktrie::{INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::toktrie::{INVALID_TOKEN, SimpleVob, TokRxInfo, TokTrie, TokenizerEnv};
 
 use super::GuideError;
 
@@ -25,15 +23,17 @@ pub(super) struct Words {
     trie: TokTrie,
     sentinel: Option<(&'static str, Vec<u32>)>,
     canonical: bool,
+    /// Whether each byte that a text may have is a token of its own.
+    all_bytes: bool,
 }
 
 impl Words {
     /// The words of `vocab` logits. `ends` are the tokens that end an answer.
-    pub(super) fn env(
+    pub(super) fn new(
         tokenizer: &Tokenizer,
         vocab: usize,
         ends: &[u32],
-    ) -> Result<TokEnv, GuideError> {
+    ) -> Result<Self, GuideError> {
         let size = check(vocab, ends)?;
         let words: Vec<Vec<u8>> = (0..size).map(|id| word(tokenizer, id, ends)).collect();
         let eos = ends.first().copied().unwrap_or(INVALID_TOKEN);
@@ -43,12 +43,28 @@ impl Words {
         });
         let trie = trie.map_err(|e| bad(super::first_line(&e.to_string())))?;
 
-        let mut env =
-            Self { tokenizer: tokenizer.clone(), trie, sentinel: None, canonical: false };
-        env.sentinel = SENTINELS.iter().find_map(|&text| env.try_sentinel(text));
-        env.canonical =
-            env.knows_all_bytes() && PROBES.iter().all(|text| env.spell(text).is_some());
-        Ok(Arc::new(env))
+        // The bytes left out are in no UTF-8 text.
+        let in_text = |byte: &u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
+        let is_word = |byte: u8| trie.token_id_at_bytes(&[byte]).is_some();
+        let all_bytes = (0..=u8::MAX).filter(in_text).all(is_word);
+
+        let tokenizer = tokenizer.clone();
+        let mut words = Self { tokenizer, trie, sentinel: None, canonical: false, all_bytes };
+        words.sentinel = SENTINELS.iter().find_map(|&text| words.try_sentinel(text));
+        words.canonical = PROBES.iter().all(|text| words.spell(text).is_some());
+        Ok(words)
+    }
+
+    /// Whether these bytes can be said. A vocabulary may lack a control character or two; SmolLM2's does.
+    pub(super) fn can_say(&self, bytes: &[u8]) -> bool {
+        self.all_bytes || self.spelled(&self.trie.greedy_tokenize(bytes)).eq(bytes.iter().copied())
+    }
+
+    /// The tokens that `bytes` may begin with.
+    pub(super) fn beginnings(&self, bytes: &[u8]) -> SimpleVob {
+        let mut tokens = self.trie.alloc_token_set();
+        self.trie.all_prefixes(bytes).into_iter().for_each(|token| tokens.allow_token(token));
+        tokens
     }
 
     /// The tokens of a sentinel, if they stay what they are whatever follows.
@@ -63,16 +79,14 @@ impl Words {
         (!alone.is_empty() && PROBES.iter().all(|probe| stays(&probe))).then_some((sentinel, alone))
     }
 
-    /// Whether the vocabulary can spell every text, byte by byte if need be. (The bytes left out are in no UTF-8 text.)
-    fn knows_all_bytes(&self) -> bool {
-        let in_text = |byte: &u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
-        (0..=u8::MAX).filter(in_text).all(|byte| self.trie.token_id_at_bytes(&[byte]).is_some())
-    }
-
     /// Whether these tokens are this text, to the byte. A special token never is: its word in the trie begins with a byte
     /// that no text has.
     fn spells(&self, ids: &[u32], text: &str) -> bool {
-        ids.iter().flat_map(|&id| self.trie.token(id)).eq(text.as_bytes())
+        self.spelled(ids).eq(text.bytes())
+    }
+
+    fn spelled<'a>(&'a self, ids: &'a [u32]) -> impl Iterator<Item = u8> + 'a {
+        ids.iter().flat_map(|&id| self.trie.token(id)).copied()
     }
 
     /// The tokens that the tokenizer writes for a text in the middle of another, if they are that text.
@@ -106,8 +120,7 @@ impl TokenizerEnv for Words {
             .unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
 
-    /// Whether forced texts may become forced tokens. A vocabulary that cannot spell everything would be forced to say
-    /// something else.
+    /// Whether forced texts may become forced tokens.
     fn tokenize_is_canonical(&self) -> bool {
         self.canonical
     }

@@ -7,7 +7,7 @@ use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
 use llguidance::{TokenParser, panic_utils};
 
-use super::compiled::Compiled;
+use super::compiled::{Compiled, allowed};
 use super::{GuideError, first_line};
 use crate::TokenMask;
 
@@ -24,12 +24,7 @@ pub struct Guide {
 
 impl Guide {
     pub(super) fn new(origin: &Arc<Compiled>) -> Self {
-        Self {
-            parser: origin.parser(),
-            origin: Arc::clone(origin),
-            tokens: Vec::new(),
-            ended: 0,
-        }
+        Self { parser: origin.parser(), origin: Arc::clone(origin), tokens: Vec::new(), ended: 0 }
     }
 
     /// What is allowed next; where the answer is complete, its end tokens too. Behind an end token there is nothing but
@@ -46,16 +41,16 @@ impl Guide {
             mask.copy_from(self.origin.only_ends().words());
             return Ok(());
         }
-        let mut allowed = self.text_tokens()?;
+        let mut tokens = self.text_tokens()?;
         let complete = self.is_complete();
         for &end in self.origin.ends() {
-            allowed.set(end as usize, complete);
+            tokens.set(end as usize, complete);
         }
-        if allowed.is_zero() {
+        if tokens.is_zero() {
             return Err(GuideError::DeadEnd { after: self.followed() });
         }
         // llguidance's sets have room for one token more than there are.
-        mask.copy_from(&allowed.as_slice()[..self.origin.vocab().div_ceil(32)]);
+        mask.copy_from(&tokens.as_slice()[..self.origin.vocab().div_ceil(32)]);
         Ok(())
         // end of exercise
     }
@@ -153,6 +148,10 @@ impl Guide {
         if self.is_finished() {
             return Vec::new();
         }
+        let can_say = careful(|| self.origin.words().can_say(&self.parser.force_bytes()));
+        if can_say != Ok(true) {
+            return Vec::new();
+        }
         careful(|| self.parser.compute_ff_tokens()).unwrap_or_default()
     }
 
@@ -163,8 +162,10 @@ impl Guide {
 
     /// Whether the answer must end here: nothing may follow, or its end was said already.
     pub fn is_finished(&self) -> bool {
-        let nothing_more =
-            matches!(self.parser.stop_reason(), StopReason::NoExtension | StopReason::EndOfSentence);
+        let nothing_more = matches!(
+            self.parser.stop_reason(),
+            StopReason::NoExtension | StopReason::EndOfSentence
+        );
         self.ended > 0 || nothing_more
     }
 
@@ -175,11 +176,7 @@ impl Guide {
 
     /// What llguidance allows here, in a set with room for one token more than the vocabulary has.
     fn text_tokens(&mut self) -> Result<SimpleVob, GuideError> {
-        match careful(|| self.parser.compute_mask()) {
-            Ok(Ok(allowed)) => Ok(allowed),
-            Ok(Err(error)) => Err(self.gave_up(&error.to_string())),
-            Err(panic) => Err(self.gave_up(&panic)),
-        }
+        allowed(&mut self.parser, self.origin.words()).map_err(|why| Self::gave_up(&why))
     }
 
     /// Whether the text may go on with this token.
@@ -189,8 +186,8 @@ impl Guide {
         }
         match careful(|| self.parser.validate_token(token)) {
             Ok(Ok(fits)) => Ok(fits),
-            Ok(Err(error)) => Err(self.gave_up(&error.to_string())),
-            Err(panic) => Err(self.gave_up(&panic)),
+            Ok(Err(error)) => Err(Self::gave_up(&error.to_string())),
+            Err(panic) => Err(Self::gave_up(&panic)),
         }
     }
 
@@ -205,7 +202,7 @@ impl Guide {
             // Notices that nothing may follow.
             self.parser.check_stop().map(|_| ()).map_err(|e| e.to_string())
         });
-        moved.and_then(|moved| moved).map_err(|why| self.gave_up(&why))
+        moved.and_then(|moved| moved).map_err(|why| Self::gave_up(&why))
     }
 
     /// Move the parser back to the first `keep` tokens of its text.
@@ -232,11 +229,8 @@ impl Guide {
         Ok(())
     }
 
-    fn gave_up(&self, why: &str) -> GuideError {
-        match self.parser.stop_reason() {
-            StopReason::NoExtensionBias => GuideError::DeadEnd { after: self.followed() },
-            _ => GuideError::TooComplex { why: first_line(why).to_owned() },
-        }
+    fn gave_up(why: &str) -> GuideError {
+        GuideError::TooComplex { why: first_line(why).to_owned() }
     }
 }
 

@@ -12,8 +12,11 @@ mod error;
 mod follow;
 mod spec;
 
+use std::sync::Arc;
+
 use l2_model::tokenizer::Tokenizer;
 use llguidance::ParserFactory;
+use llguidance::toktrie::TokEnv;
 
 pub use ahead::{MaskAhead, MaskPending, MaskReady};
 pub use cache::CacheStats;
@@ -31,6 +34,7 @@ const KEPT: usize = 64;
 /// Makes guides for one model: its vocabulary as a trie, and compiled grammars kept for the next request. Threads share
 /// one.
 pub struct Guides {
+    words: Arc<Words>,
     factory: ParserFactory,
     cache: Cache<Compiled>,
 }
@@ -42,9 +46,11 @@ impl Guides {
     /// # Errors
     /// [`GuideError::Vocabulary`].
     pub fn new(tokenizer: &Tokenizer, vocab: usize, ends: &[u32]) -> Result<Self, GuideError> {
-        let env = Words::env(tokenizer, vocab, ends)?;
+        let words = Arc::new(Words::new(tokenizer, vocab, ends)?);
+        let env: TokEnv = words.clone();
         // "Simple" is with slices: sets of words that fit into any JSON string are prepared once and for all.
-        let factory = follow::careful(|| ParserFactory::new_simple(&env).map_err(|e| e.to_string()));
+        let factory =
+            follow::careful(|| ParserFactory::new_simple(&env).map_err(|e| e.to_string()));
         let factory = factory.and_then(|factory| factory);
         let mut factory = factory.map_err(|why| GuideError::Vocabulary { why })?;
         // Nothing is written to where llguidance thinks.
@@ -56,7 +62,7 @@ impl Guides {
         limits.step_max_items = 50_000;
         limits.max_lexer_states = 30_000;
         limits.verbose_errors = false;
-        Ok(Self { factory, cache: Cache::new(KEPT) })
+        Ok(Self { words, factory, cache: Cache::new(KEPT) })
     }
 
     /// The same, with room for `grammars` compiled ones.
@@ -71,7 +77,8 @@ impl Guides {
     /// [`GuideError::Compile`], [`GuideError::Impossible`], [`GuideError::TooComplex`]: before anything was admitted.
     pub fn guide(&self, spec: &GuideSpec) -> Result<Guide, GuideError> {
         spec.check()?;
-        let compiled = self.cache.get(spec.key(), || Compiled::new(&self.factory, spec))?;
+        let compiled =
+            self.cache.get(spec.key(), || Compiled::new(&self.factory, &self.words, spec))?;
         Ok(Guide::new(&compiled))
     }
 

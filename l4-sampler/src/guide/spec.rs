@@ -134,16 +134,25 @@ fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
     Ok(Value::Object(schema))
 }
 
-/// A terminal that is one of these texts: Lark writes texts as JSON does. (One terminal, not a rule of many: its lexer
-/// tries all texts at once, also where one begins another.)
+/// A terminal that is one of these texts. (One terminal, not a rule of many: its lexer tries all texts at once, also where
+/// one begins another.)
 fn one_of(choices: &[String]) -> String {
-    let mut lark = "start: CHOICE\nCHOICE: ".to_owned();
-    for (i, choice) in choices.iter().enumerate() {
-        let or = if i == 0 { "" } else { "\n  | " };
-        // Writing to a string cannot fail.
-        let _ = write!(lark, "{or}{}", Value::from(choice.as_str()));
+    let choices: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
+    format!("start: CHOICE\nCHOICE: {}", choices.join("\n  | "))
+}
+
+/// A text as Lark writes it: as JSON does, but with no control character left, DEL and its kind included.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    for c in Value::from(text).to_string().chars() {
+        if c.is_control() {
+            // Writing to a string cannot fail.
+            let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+        } else {
+            quoted.push(c);
+        }
     }
-    lark
+    quoted
 }
 
 /// How deep a value is nested, looked at without recursion.

@@ -1,0 +1,186 @@
+//! Guides that cannot be: typed errors, before a request is admitted.
+
+use l4_sampler::guide::{GuideError, GuideSpec, Guides};
+
+use crate::support::{choice, llama, push, refusal, regex, schema, tokenizer, worlds};
+
+#[track_caller]
+fn impossible(spec: &GuideSpec, words: &str) {
+    let error = refusal(llama(), spec);
+    assert!(matches!(error, GuideError::Impossible { .. }), "{spec:?}: {error:?}");
+    assert!(error.to_string().contains(words), "`{error}` should say `{words}`");
+}
+
+#[track_caller]
+fn broken(spec: &GuideSpec, words: &str) {
+    let error = refusal(llama(), spec);
+    assert!(matches!(error, GuideError::Compile { .. }), "{spec:?}: {error:?}");
+    let said = error.to_string();
+    assert!(said.contains(words), "`{said}` should say `{words}`");
+    assert!(said.len() < 400, "an error to read, not {} bytes: {said}", said.len());
+}
+
+#[test]
+fn schemas_that_nothing_satisfies_are_impossible() {
+    impossible(&schema("false"), "describes nothing");
+    for text in [
+        r#"{"enum":[]}"#,
+        r#"{"type":"integer","minimum":5,"maximum":4}"#,
+        r#"{"type":"integer","exclusiveMinimum":1,"exclusiveMaximum":2}"#,
+        r#"{"type":"number","minimum":1.5,"maximum":1.25}"#,
+        r#"{"type":"string","minLength":5,"maxLength":4}"#,
+        r#"{"type":"array","minItems":3,"maxItems":2}"#,
+        r#"{"type":"array","items":false,"minItems":1}"#,
+        r#"{"allOf":[{"type":"string"},{"type":"integer"}]}"#,
+        r#"{"anyOf":[false,{"enum":[]}]}"#,
+        r#"{"type":"string","enum":[1,2]}"#,
+        r#"{"type":"object","properties":{"a":false},"required":["a"]}"#,
+        r#"{"type":"object","additionalProperties":false,"required":["a"]}"#,
+        r#"{"type":"string","pattern":"^b$","minLength":2}"#,
+    ] {
+        impossible(&schema(text), "");
+    }
+}
+
+#[test]
+fn expressions_and_grammars_without_a_text_are_impossible() {
+    impossible(&regex(r"[a&&b]"), "no text");
+    impossible(&regex(""), "empty answer");
+    impossible(&regex("(){7}"), "empty answer");
+    impossible(&GuideSpec::Lark("start: X\nX: /a+/ & /b+/".into()), "no text");
+}
+
+#[test]
+fn broken_sources_say_what_is_wrong() {
+    broken(&regex("a(b"), "unclosed group");
+    broken(&regex("a{3,2}"), "repetition");
+    broken(&regex("(?=a)b"), "look-around");
+    broken(&GuideSpec::Lark("start: nothing_like_it".into()), "nothing_like_it");
+    broken(&GuideSpec::Lark("start: \"a".into()), "");
+    broken(&GuideSpec::Lark("begin: \"a\"".into()), "start");
+    broken(&GuideSpec::Lark(String::new()), "");
+    broken(&schema("[1]"), "an object, `true` or `false`");
+    broken(&schema("\"string\""), "an object, `true` or `false`");
+    broken(&schema(r#"{"type":"strin"}"#), "strin");
+    broken(&schema(r##"{"$ref":"#/$defs/missing"}"##), "missing");
+    broken(&schema(r#"{"type":"string","pattern":"("}"#), "");
+    broken(&schema(r#"{"x-guidance":7}"#), "x-guidance must be an object");
+}
+
+#[test]
+fn a_keyword_that_is_not_implemented_is_named() {
+    for (keyword, text) in [
+        ("uniqueItems", r#"{"type":"array","uniqueItems":true}"#),
+        ("not", r#"{"not":{"type":"string"}}"#),
+        ("if", r#"{"if":{"type":"string"},"then":{"minLength":2}}"#),
+        ("contains", r#"{"type":"array","contains":{"type":"string"}}"#),
+        ("propertyNames", r#"{"type":"object","propertyNames":{"pattern":"^a"}}"#),
+        ("dependentRequired", r#"{"type":"object","dependentRequired":{"a":["b"]}}"#),
+    ] {
+        broken(&schema(text), keyword);
+    }
+}
+
+#[test]
+fn a_vocabulary_without_the_first_byte_is_named_as_the_reason() {
+    // The words of this tokenizer's first 100 ids are single characters, among them no blank.
+    let tokenizer = tokenizer("llama-bpe");
+    let guides = Guides::new(&tokenizer, 90, &[]).unwrap();
+    let error = guides.guide(&choice(&[" a"])).unwrap_err();
+    assert!(matches!(error, GuideError::Impossible { .. }), "{error:?}");
+    assert!(error.to_string().contains("byte 0x20"), "`{error}` should name the blank");
+    assert!(guides.guide(&choice(&["a", " b"])).is_ok(), "another beginning can be spelled");
+}
+
+#[test]
+fn a_dead_end_in_the_middle_is_an_error_and_can_be_left() {
+    let tokenizer = tokenizer("llama-bpe");
+    let guides = Guides::new(&tokenizer, 90, &[]).unwrap();
+    let mut guide = guides.guide(&regex("a( b|cd)")).unwrap();
+    let id = |text: &str| tokenizer.token_id(text).unwrap();
+    guide.advance(id("a")).unwrap();
+    assert_eq!(crate::support::allowed(&mut guide, 90), [id("c")], "what can be spelled");
+
+    let mut guide = guides.guide(&regex("[ax]( b)?y?")).unwrap();
+    guide.advance(id("x")).unwrap();
+    let mut guide = guides.guide(&regex("(a b)|(xy)")).unwrap();
+    guide.advance(id("a")).unwrap();
+    let mut mask = l4_sampler::TokenMask::default();
+    let stuck = guide.mask(&mut mask);
+    assert_eq!(stuck, Err(GuideError::DeadEnd { after: 1 }), "behind `a` comes a blank");
+    guide.rollback(1).unwrap();
+    guide.advance(id("x")).unwrap();
+    assert_eq!(crate::support::allowed(&mut guide, 90), [id("y")], "the other way");
+}
+
+#[test]
+fn a_character_the_vocabulary_lacks_is_a_dead_end_where_it_is_forced() {
+    let world = worlds().iter().find(|w| w.name == "smollm").unwrap();
+    let error = refusal(world, &choice(&["\u{1}"]));
+    assert!(error.to_string().contains("byte 0x01"), "`{error}` should name the character");
+    let mut guide = world.guide(&choice(&["now \u{1} here"]));
+    let (_, done) = push(world, &mut guide, "now \u{1} here");
+    assert_eq!(done, 4, "characters said before the one that cannot be");
+}
+
+#[test]
+fn vocabularies_and_ends_that_cannot_be_are_refused() {
+    let tokenizer = tokenizer("llama-bpe");
+    for (vocab, ends, words) in [
+        (0, &[][..], "0 tokens"),
+        (1 << 24, &[], "16777216 tokens"),
+        (100, &[100], "end token 100"),
+    ] {
+        let error = Guides::new(&tokenizer, vocab, ends).err().unwrap();
+        assert!(matches!(error, GuideError::Vocabulary { .. }), "{error:?}");
+        assert!(error.to_string().contains(words), "`{error}` should say `{words}`");
+    }
+}
+
+#[test]
+fn hostile_sources_end_in_an_error() {
+    let nested = |n: usize| format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n));
+    broken(&schema(&nested(110)), "nested more than 100 deep");
+    broken(&regex(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000))), "nested");
+    let lark = format!("start: {}\"a\"{}", "(".repeat(50_000), ")".repeat(50_000));
+    broken(&GuideSpec::Lark(lark), "nested");
+    broken(&regex(&"a".repeat((1 << 20) + 1)), "more than 1048576");
+    broken(&regex(&r"\pL+\pN".repeat(40_000)), "too big");
+}
+
+#[test]
+fn sources_as_deep_as_is_allowed_do_not_overflow_a_stack() {
+    let n = 98;
+    let text = format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n));
+    let _ = llama().guides.guide(&schema(&text));
+    let text = format!("{}{{}}{}", r#"{"anyOf":["#.repeat(n / 2), "]}".repeat(n / 2));
+    let _ = llama().guides.guide(&schema(&text));
+    let _ = llama().guides.guide(&regex(&format!("{}a{}", "(".repeat(n), ")*".repeat(n))));
+    let lark = format!("start: {}\"a\"{}", "(".repeat(n), ")".repeat(n));
+    let _ = llama().guides.guide(&GuideSpec::Lark(lark));
+}
+
+#[test]
+fn a_guide_that_gives_up_says_so_and_can_be_taken_back() {
+    let world = llama();
+    // Whether the 18th letter from the end is an a: half a million states, more than a guide may have.
+    let spec = regex("[ab]*a[ab]{17}!");
+    let Ok(mut guide) = world.guides.guide(&spec) else { return };
+    let (a, b) = (world.vocab_of("a"), world.vocab_of("b"));
+    let mut dice = crate::support::Dice::new(3);
+    let mut mask = l4_sampler::TokenMask::default();
+    let mut gave_up = None;
+    for _ in 0..60_000 {
+        let token = if dice.chance(50) { a } else { b };
+        let step = guide.advance(token).and_then(|()| guide.mask(&mut mask));
+        if let Err(error) = step {
+            gave_up = Some(error);
+            break;
+        }
+    }
+    let error = gave_up.expect("a guide with a bound on its states gives up");
+    assert!(matches!(error, GuideError::TooComplex { .. }), "{error:?}");
+    guide.rollback(guide.followed()).unwrap();
+    guide.mask(&mut mask).unwrap();
+    assert!(mask.allows(a) && mask.allows(b), "at the beginning all is well again");
+}

@@ -1,0 +1,299 @@
+//! Ten thousand answers of a tiny model under five hundred random schemas. Every finished one parses and is valid by
+//! another program's judgement; every one that ran out of room can still be finished.
+
+use boon::{Compiler, SchemaIndex, Schemas};
+use l1_tensor::{Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions};
+use l2_model::{
+    Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Workspace, WorkspaceSpec,
+    open_tokenizer,
+};
+use l4_sampler::TokenMask;
+use l4_sampler::guide::{Guide, GuideSpec, Guides};
+use serde_json::{Value, json};
+
+use crate::support::{Dice, accepts, fixtures, llama, schema};
+
+const NAMES: [&str; 8] = ["id", "name", "a b", "é", "kind", "x\"y", "value", "tags"];
+
+/// A schema without unbounded parts, so that most answers come to an end.
+fn random_schema(dice: &mut Dice, depth: usize) -> Value {
+    match dice.below(if depth == 0 { 7 } else { 10 }) {
+        0 => json!({"type": "boolean"}),
+        1 => {
+            let low = dice.below(400) as i64 - 200;
+            json!({"type": "integer", "minimum": low, "maximum": low + dice.below(300) as i64})
+        }
+        2 => {
+            let low = dice.below(80) as f64 / 4.0 - 10.0;
+            let high = low + 0.5 + dice.below(40) as f64 / 8.0;
+            json!({"type": "number", "minimum": low, "exclusiveMaximum": high})
+        }
+        3 => {
+            let low = dice.below(3);
+            json!({"type": "string", "minLength": low, "maxLength": low + dice.below(6)})
+        }
+        4 => {
+            let values =
+                [json!("red"), json!("re"), json!(7), json!(null), json!([1, "x"]), json!("\n\"")];
+            let from = dice.below(values.len());
+            let to = from + 1 + dice.below(values.len() - from);
+            json!({"enum": values[from..to]})
+        }
+        5 => json!({"const": *dice.pick(&["x", "true", "a\\b"])}),
+        6 => json!({"type": ["null", "boolean"]}),
+        7 => {
+            let low = dice.below(2);
+            json!({
+                "type": "array",
+                "items": random_schema(dice, depth - 1),
+                "minItems": low,
+                "maxItems": low + dice.below(3),
+            })
+        }
+        8 => {
+            let options: Vec<Value> =
+                (0..1 + dice.below(3)).map(|_| random_schema(dice, depth - 1)).collect();
+            json!({"anyOf": options})
+        }
+        _ => {
+            let mut properties = serde_json::Map::new();
+            let mut required = Vec::new();
+            for _ in 0..1 + dice.below(4) {
+                let name = *dice.pick(&NAMES);
+                if !properties.contains_key(name) {
+                    properties.insert(name.into(), random_schema(dice, depth - 1));
+                    if dice.chance(60) {
+                        required.push(name);
+                    }
+                }
+            }
+            json!({
+                "type": "object",
+                "properties": properties,
+                "required": required,
+                "additionalProperties": false,
+            })
+        }
+    }
+}
+
+/// The schema, as another program understands it.
+struct Judge {
+    schemas: Schemas,
+    index: SchemaIndex,
+}
+
+impl Judge {
+    fn new(schema: &Value) -> Self {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler.add_resource("schema.json", schema.clone()).unwrap();
+        let index = compiler.compile("schema.json", &mut schemas).unwrap();
+        Self { schemas, index }
+    }
+
+    #[track_caller]
+    fn check(&self, text: &str, what: &str, schema: &Value) {
+        let value: Value = serde_json::from_str(text)
+            .unwrap_or_else(|e| panic!("{what} is no JSON ({e}): {text}\nunder {schema}"));
+        if let Err(e) = self.schemas.validate(&value, self.index) {
+            panic!("{what} is not valid: {text}\nunder {schema}\n{e}");
+        }
+    }
+}
+
+/// One answer on its way.
+struct Run {
+    guide: Guide,
+    mask: TokenMask,
+    tokens: Vec<u32>,
+    last: u32,
+    ended: bool,
+}
+
+struct Model {
+    rt: Runtime,
+    decoder: Decoder,
+}
+
+/// The most tokens of an answer.
+const ROOM: usize = 40;
+
+impl Model {
+    fn new() -> Self {
+        let rt = Runtime::new(RuntimeOptions {
+            device: DeviceRequest::Exactly(Device::Cpu),
+            precision: PrecisionRequest::Exactly(Precision::F32),
+            threads: Some(2),
+            isa: None,
+        })
+        .unwrap();
+        let files = ModelFiles::open(&fixtures().join("tiny-llama")).unwrap();
+        let decoder = files.decoder(&rt).unwrap();
+        Self { rt, decoder }
+    }
+
+    /// Bring all answers to their ends, or to as many tokens as there is room for.
+    fn answer(&self, runs: &mut [Run], ends: &[u32], dice: &mut Dice) {
+        let n = runs.len();
+        let spec = WorkspaceSpec { max_tokens: n, max_rows: n, max_context: ROOM };
+        let mut ws = Workspace::new(&self.rt, self.decoder.config(), spec).unwrap();
+        let dtype = self.rt.activation_dtype();
+        let mut state = ContiguousState::new(self.decoder.config(), n, ROOM, dtype).unwrap();
+        for step in 0..ROOM {
+            let open: Vec<usize> = (0..n).filter(|&i| !runs[i].ended).collect();
+            if open.is_empty() {
+                return;
+            }
+            let tokens: Vec<u32> = open.iter().map(|&i| runs[i].last).collect();
+            let slots: Vec<u32> = open.iter().map(|&i| i as u32).collect();
+            let rows: Vec<u32> = (0..open.len() as u32).collect();
+            let batch = Batch {
+                tokens: &tokens,
+                positions: &vec![step as i32; open.len()],
+                cu_seqlens_q: &(0..=open.len() as i32).collect::<Vec<_>>(),
+                state_slots: &slots,
+                logit_rows: &rows,
+                ..Batch::default()
+            };
+            let state: &mut dyn SequenceState = &mut state;
+            let logits =
+                self.decoder.forward(&batch, state, &mut ws).unwrap().to_vec_f32().unwrap();
+            let vocab = logits.len() / open.len();
+            for (row, &i) in logits.chunks(vocab).zip(&open) {
+                let run = &mut runs[i];
+                run.guide.mask(&mut run.mask).unwrap();
+                run.last = draw(row, &run.mask, dice);
+                run.guide.advance(run.last).unwrap();
+                run.ended = ends.contains(&run.last);
+                if !run.ended {
+                    run.tokens.push(run.last);
+                }
+            }
+        }
+    }
+}
+
+fn draw(row: &[f32], mask: &TokenMask, dice: &mut Dice) -> u32 {
+    let max = row.iter().copied().fold(f32::MIN, f32::max);
+    let share = |&(t, &x): &(usize, &f32)| {
+        if mask.allows(t as u32) { f64::from((x - max).exp()) } else { 0.0 }
+    };
+    let total: f64 = row.iter().enumerate().map(|e| share(&e)).sum();
+    let mut at = total * dice.below(1 << 30) as f64 / f64::from(1 << 30);
+    for entry in row.iter().enumerate() {
+        at -= share(&entry);
+        if at < 0.0 {
+            return entry.0 as u32;
+        }
+    }
+    unreachable!("a mask of a guide is never empty")
+}
+
+/// Finish an answer without looking into its schema: close whatever can be closed, else go on anyhow.
+fn close(
+    run: &mut Run,
+    ends: &[u32],
+    dice: &mut Dice,
+    bytes: impl Fn(u32) -> Vec<u8>,
+    vocab: usize,
+) {
+    const CLOSERS: [&[u8]; 3] = [b"\"", b"}", b"]"];
+    for _ in 0..600 {
+        run.guide.mask(&mut run.mask).unwrap();
+        let may: Vec<u32> = (0..vocab as u32).filter(|&t| run.mask.allows(t)).collect();
+        if may.iter().any(|t| ends.contains(t)) {
+            return;
+        }
+        let closer = CLOSERS.iter().find_map(|c| may.iter().find(|&&t| bytes(t) == *c));
+        let token = *closer.unwrap_or_else(|| dice.pick(&may));
+        run.guide.advance(token).unwrap();
+        run.tokens.push(token);
+    }
+    panic!("an answer that does not end: {} tokens", run.tokens.len());
+}
+
+#[test]
+fn ten_thousand_answers_to_random_schemas_are_all_valid() {
+    let model = Model::new();
+    let tokenizer = open_tokenizer(&fixtures().join("tiny-llama")).unwrap();
+    let vocab = model.decoder.config().vocab;
+    let ends = ["<|eot_id|>", "<|end_of_text|>"].map(|name| tokenizer.token_id(name).unwrap());
+    let guides = Guides::new(&tokenizer, vocab, &ends).unwrap();
+    let text = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap();
+    let mut dice = Dice::new(2024);
+    let (mut finished, mut cut) = (0, 0);
+    for _ in 0..500 {
+        let schema = random_schema(&mut dice, 3);
+        let judge = Judge::new(&schema);
+        let spec = GuideSpec::JsonSchema(schema.clone());
+        let guide = guides.guide(&spec).unwrap_or_else(|e| panic!("{e}\n{schema}"));
+        let mut runs: Vec<Run> = (0..20)
+            .map(|_| Run {
+                guide: guide.clone(),
+                mask: TokenMask::default(),
+                tokens: Vec::new(),
+                last: tokenizer.bos().unwrap(),
+                ended: false,
+            })
+            .collect();
+        model.answer(&mut runs, &ends, &mut dice);
+        for run in &mut runs {
+            if run.ended {
+                finished += 1;
+                judge.check(&text(&run.tokens), "a finished answer", &schema);
+            } else {
+                cut += 1;
+                let was = text(&run.tokens);
+                let bytes = |t| tokenizer.token_bytes(t).unwrap().to_vec();
+                close(run, &ends, &mut dice, bytes, vocab);
+                judge.check(&text(&run.tokens), &format!("`{was}`, completed,"), &schema);
+            }
+        }
+    }
+    assert_eq!(finished + cut, 10_000, "answers");
+    assert!(finished > 7_000, "only {finished} of 10000 answers came to an end");
+    assert!(cut > 100, "only {cut} of 10000 answers were cut off");
+}
+
+#[test]
+fn json_is_compact_unless_the_schema_says_otherwise() {
+    let world = llama();
+    let plain = r#""type":"object","properties":{"a":{"type":"integer"},"b":{"type":"array","items":{"type":"integer"}}},
+        "required":["a","b"],"additionalProperties":false"#;
+    let compact = r#"{"a":1,"b":[2,3]}"#;
+    let loose = "{ \"a\" : 1,\n  \"b\" : [ 2,3 ]}";
+    let python = r#"{"a": 1, "b": [2, 3]}"#;
+    for (options, takes) in [
+        ("", [true, false, false]),
+        (r#","x-guidance":{}"#, [true, false, false]),
+        (r#","x-guidance":{"whitespace_flexible":true}"#, [true, true, true]),
+        (r#","x-guidance":{"item_separator":", ","key_separator":": "}"#, [false, false, true]),
+    ] {
+        let spec = schema(&format!("{{{plain}{options}}}"));
+        let got = [compact, loose, python].map(|text| accepts(world, &spec, text));
+        assert_eq!(got, takes, "compact, loose and Python's spelling with `{options}`");
+    }
+    let got = [r#"{"a":[1,"x",null]}"#, r#"{"a": 1}"#, "[\n]"]
+        .map(|text| accepts(world, &GuideSpec::Json, text));
+    assert_eq!(got, [true, false, false], "any JSON is compact");
+}
+
+#[test]
+fn any_json_is_any_json() {
+    let world = llama();
+    for text in [
+        "null",
+        "-0.5e+10",
+        "\"\\u001f\\n é\"",
+        "[]",
+        "{}",
+        r#"[[],{"":{"a":[true,false,null,0]}}]"#,
+    ] {
+        assert!(serde_json::from_str::<Value>(text).is_ok(), "`{text}` is JSON");
+        assert!(accepts(world, &GuideSpec::Json, text), "`{text}`");
+        assert!(accepts(world, &schema("true"), text), "`{text}` under the schema `true`");
+    }
+    for text in ["", "nul", "01", "[1,]", "{a:1}", "\"\n\"", "'a'", "[1}"] {
+        assert!(!accepts(world, &GuideSpec::Json, text), "`{text}` is no JSON");
+    }
+}

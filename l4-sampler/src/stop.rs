@@ -5,15 +5,18 @@
 //! text waits while it could still become a stop string, and not a character longer:
 //!
 //! * [`StopRules`]: what one request wants to stop at;
+//! * [`TextStream`]: the text of tokens as they come;
 //! * [`StopMatcher`]: stop strings in text that comes in pieces;
 //! * [`AnswerStream`]: one answer as it comes: tokens in, text and at last a [`StopReason`] out.
 
 mod answer;
 mod automaton;
 mod matcher;
+mod text;
 
 pub use answer::AnswerStream;
 pub use matcher::StopMatcher;
+pub use text::TextStream;
 
 use crate::error::ParamError;
 

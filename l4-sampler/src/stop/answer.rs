@@ -1,8 +1,8 @@
 //! One answer as it comes: tokens in, text out, and at last why it ended.
 
-use l2_model::tokenizer::{Detokenizer, Tokenizer};
+use l2_model::tokenizer::Tokenizer;
 
-use super::{StopMatcher, StopReason, StopRules};
+use super::{StopMatcher, StopReason, StopRules, TextStream};
 use crate::error::ParamError;
 
 /// One answer as it comes. Every chosen token is pushed, the one that ends the answer too; each push returns the text
@@ -15,11 +15,8 @@ use crate::error::ParamError;
 #[derive(Clone, Debug)]
 pub struct AnswerStream {
     rules: StopRules,
-    /// None where there is no text, and after the end.
-    detokenizer: Option<Detokenizer>,
+    text: TextStream,
     matcher: StopMatcher,
-    /// What the prompt alone would have ended with, held back until the next token confirms it: it is not new.
-    prompt_tail: String,
     /// Text of the current push; its allocation is reused.
     shown: String,
     tokens: usize,
@@ -37,8 +34,7 @@ impl AnswerStream {
         }
         Ok(Self {
             matcher: StopMatcher::new(&rules.strings, rules.include_stop_str)?,
-            detokenizer: tokenizer.map(|t| t.detokenizer(true)),
-            prompt_tail: String::new(),
+            text: TextStream::answering(tokenizer),
             shown: String::new(),
             tokens: 0,
             ended: (rules.max_tokens == 0).then_some(StopReason::Length),
@@ -46,9 +42,8 @@ impl AnswerStream {
         })
     }
 
-    /// An answer that continues `prompt`: joined to the prompt's text, it reads as both decoded together. (A SentencePiece
-    /// tokenizer drops the space before the first word of a text. The first new word is not that.) Stop strings are
-    /// looked for in what is new only.
+    /// An answer that continues `prompt`, as [`TextStream::continuing`] does. Stop strings are looked for in what is new
+    /// only.
     ///
     /// # Errors
     /// As [`AnswerStream::answering`].
@@ -57,15 +52,8 @@ impl AnswerStream {
         tokenizer: Option<&Tokenizer>,
         prompt: &[u32],
     ) -> Result<Self, ParamError> {
-        let mut stream = Self::answering(rules, tokenizer)?;
-        if let Some(detokenizer) = &mut stream.detokenizer {
-            for &id in prompt {
-                // An id that the tokenizer has no word for has no text.
-                let _ = detokenizer.push(id);
-            }
-            stream.prompt_tail = detokenizer.clone().finish();
-        }
-        Ok(stream)
+        let stream = Self::answering(rules, tokenizer)?;
+        Ok(Self { text: TextStream::continuing(tokenizer, prompt), ..stream })
     }
 
     /// The answer has one more token. Returns the text that may be shown now, and why the answer ended if it did. After
@@ -109,6 +97,7 @@ impl AnswerStream {
         self.matcher.held()
     }
 
+    /// A token of an answer that has not ended.
     fn take(&mut self, token: u32) {
         // exercise l4.stop
         let ends = self.rules.token(token);
@@ -118,55 +107,33 @@ impl AnswerStream {
             Some(_) => false,
         };
         if shown {
-            self.text_of(token);
+            let text = self.text.push(token);
+            let counts = self.tokens > self.rules.min_tokens;
+            self.shown.push_str(self.matcher.take(text, counts));
         }
         let full = self.tokens >= self.rules.max_tokens;
-        if let Some(number) = self.matcher.stopped() {
-            self.ended = Some(StopReason::Text(self.rules.strings[number].clone()));
+        if self.matcher.stopped().is_some() {
+            self.ended = self.found();
         } else if let Some(reason) = ends.or(full.then_some(StopReason::Length)) {
             self.release(reason);
         }
         // end of exercise
     }
 
-    /// Shows what is certain with this token. Special tokens have no text, and neither have ids that the embedding has
-    /// room for and the tokenizer no word.
-    fn text_of(&mut self, token: u32) {
-        let Some(detokenizer) = &mut self.detokenizer else { return };
-        let text = detokenizer.push(token).unwrap_or_default();
-        let new = without(&mut self.prompt_tail, text);
-        let counts = self.tokens > self.rules.min_tokens;
-        self.shown.push_str(if counts { self.matcher.push(new) } else { self.matcher.pass(new) });
-    }
-
     /// Ends the text, whatever waits: first what the detokenizer holds, then what the matcher does.
     fn release(&mut self, reason: StopReason) {
         // exercise l4.stop
-        if let Some(detokenizer) = self.detokenizer.take() {
-            let text = detokenizer.finish();
-            let new = without(&mut self.prompt_tail, &text);
-            let counts = self.tokens > self.rules.min_tokens;
-            self.shown.push_str(if counts {
-                self.matcher.push(new)
-            } else {
-                self.matcher.pass(new)
-            });
-            self.shown.push_str(self.matcher.finish());
-        }
-        self.ended = Some(match self.matcher.stopped() {
-            Some(number) => StopReason::Text(self.rules.strings[number].clone()),
-            None => reason,
-        });
+        let text = self.text.finish();
+        let counts = self.tokens > self.rules.min_tokens;
+        self.shown.push_str(self.matcher.take(&text, counts));
+        self.shown.push_str(self.matcher.finish());
+        self.ended = self.found().or(Some(reason));
         // end of exercise
     }
-}
 
-/// `text` without what of it is the prompt's. Where the new token completes a character that the prompt began, all of
-/// it is new.
-fn without<'a>(prompt_tail: &mut String, text: &'a str) -> &'a str {
-    if text.is_empty() || prompt_tail.is_empty() {
-        return text;
+    /// The stop string that ended the answer, as a reason.
+    fn found(&self) -> Option<StopReason> {
+        let number = self.matcher.stopped()?;
+        Some(StopReason::Text(self.rules.strings[number].clone()))
     }
-    let tail = std::mem::take(prompt_tail);
-    text.strip_prefix(tail.as_str()).unwrap_or(text)
 }

@@ -75,7 +75,8 @@ impl StopMatcher {
         self.stopped
     }
 
-    fn take(&mut self, piece: &str, counts: bool) -> &str {
+    /// [`StopMatcher::push`] if what ends in this piece counts, else [`StopMatcher::pass`].
+    pub(super) fn take(&mut self, piece: &str, counts: bool) -> &str {
         if self.stopped.is_some() {
             return "";
         }

@@ -158,13 +158,19 @@ impl Distribution {
     }
 
     /// All `vocab` tokens. `fill` gets the shares and the sums of their blocks to write, whose contents are unknown.
-    pub(crate) fn become_dense(&mut self, vocab: usize, fill: impl FnOnce(&mut [f32], &mut [f64])) {
+    /// Returns the shares and their sum.
+    pub(crate) fn become_dense(
+        &mut self,
+        vocab: usize,
+        fill: impl FnOnce(&mut [f32], &mut [f64]),
+    ) -> (&[f32], f64) {
         self.dense = true;
         self.ids.clear();
         self.shares.resize(vocab, 0.0);
         self.sums.resize(vocab.div_ceil(BLOCK), 0.0);
         fill(&mut self.shares, &mut self.sums);
         self.total = self.sums.iter().sum();
+        (&self.shares, self.total)
     }
 }
 

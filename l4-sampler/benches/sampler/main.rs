@@ -18,7 +18,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use l1_tensor::{DeviceRequest, Runtime, RuntimeOptions, Tensor};
+use l1_tensor::{Runtime, RuntimeOptions, Tensor};
 use l4_sampler::{DrawKey, History, Logits, Result, Row, Sampled, Sampler, SamplingParams};
 
 use llama::{Chain, Llama};
@@ -72,8 +72,7 @@ fn workloads() -> Vec<Workload> {
 }
 
 fn runtime(threads: usize) -> Result<Runtime> {
-    let device = DeviceRequest::Cpu;
-    Ok(Runtime::new(RuntimeOptions { device, threads: Some(threads), ..Default::default() })?)
+    Ok(Runtime::new(RuntimeOptions { threads: Some(threads), ..Default::default() })?)
 }
 
 /// The key of the draw at a position.

@@ -3,9 +3,9 @@
 //! A vocabulary has 150,000 tokens, of which a draw considers fifty. So the row is read once for the largest logit of
 //! each block of 64, and what comes after looks at 2,400 maxima to find the few blocks worth reading again.
 
-use l1_tensor::cpu::lanes::{dispatch, exp, max_of};
+use l1_tensor::cpu::lanes::{accumulate, dispatch, exp, fold_lanes, max_of};
 
-use super::select::Candidate;
+use super::select::{Candidate, Order};
 use crate::distribution::{BLOCK, sum_of};
 
 /// A token this far below the likeliest (in nats, after temperature) has a share of 0 in f32.
@@ -38,21 +38,26 @@ impl<'a> Blocks<'a> {
     }
 
     /// The logit after temperature of a token that is `e^distance` times as likely as the likeliest; rather too low than
-    /// too high, and no lower than where shares become 0.
+    /// too high.
     pub(crate) fn bar(&self, distance: f64) -> f32 {
-        let bar = (f64::from(self.top) + distance) as f32;
-        bar.next_down().max(self.top + FLOOR)
+        ((f64::from(self.top) + distance) as f32).next_down().max(self.floor())
+    }
+
+    /// Below this a token's share is 0.
+    #[inline(always)]
+    pub(crate) fn floor(&self) -> f32 {
+        self.top + FLOOR
+    }
+
+    /// The largest logit after temperature.
+    pub(crate) fn top(&self) -> f32 {
+        self.top
     }
 
     /// The share of a token with this logit after temperature.
     #[inline(always)]
-    pub(crate) fn share<const FMA: bool>(&self, scaled: f32) -> f32 {
+    fn share<const FMA: bool>(&self, scaled: f32) -> f32 {
         exp::<FMA>(scaled - self.top)
-    }
-
-    /// How much likelier the likeliest token is, as a logarithm: 0 or above.
-    pub(crate) fn distance(&self, scaled: f32) -> f64 {
-        f64::from(self.top) - f64::from(scaled)
     }
 }
 
@@ -75,14 +80,14 @@ dispatch! {
 
     /// The shares of all tokens, and their sums by blocks.
     pub(crate) fn weigh<const FMA: bool>(from: Blocks<'_>, shares: &mut [f32], sums: &mut [f64]) {
-        let bar = from.bar(f64::NEG_INFINITY);
+        let floor = from.floor();
         let blocks = from.row.chunks(BLOCK).zip(shares.chunks_mut(BLOCK)).zip(sums);
         for (((row, shares), sum), max) in blocks.zip(from.maxima) {
-            if from.scaled(*max) >= bar {
+            if from.scaled(*max) >= floor {
                 for (share, logit) in shares.iter_mut().zip(row) {
                     let scaled = from.scaled(*logit);
-                    // Below the bar, or NaN.
-                    *share = if scaled >= bar { from.share::<FMA>(scaled) } else { 0.0 };
+                    // Not so if it is NaN.
+                    *share = if scaled >= floor { from.share::<FMA>(scaled) } else { 0.0 };
                 }
                 *sum = sum_of(shares);
             } else {
@@ -92,33 +97,74 @@ dispatch! {
         }
     }
 
-    /// Every token that is at least at `bar` after temperature, ids ascending.
-    pub(crate) fn gather<const FMA: bool>(
-        from: Blocks<'_>,
-        bar: f32,
-        found: &mut Vec<Candidate>,
-    ) {
-        found.clear();
-        let blocks = from.row.chunks(BLOCK).zip(from.maxima).enumerate();
-        for (b, (row, max)) in blocks {
-            if from.scaled(*max) < bar {
-                continue;
+    /// The mean of the logits after temperature, each counted as much as its share.
+    pub(crate) fn mean_logit<const FMA: bool>(from: Blocks<'_>, shares: &[f32]) -> f64 {
+        let (mut total, mut sum) = (0.0, 0.0);
+        for (row, shares) in from.row.chunks(BLOCK).zip(shares.chunks(BLOCK)) {
+            let mut weighted = [0.0; BLOCK];
+            for ((weighted, logit), share) in weighted.iter_mut().zip(row).zip(shares) {
+                // A token without a share may have a logit of -inf, and 0 * -inf is NaN.
+                *weighted = if *share > 0.0 { from.scaled(*logit) * *share } else { 0.0 };
             }
-            let mut scaled = [f32::NEG_INFINITY; BLOCK];
-            for (to, logit) in scaled.iter_mut().zip(row) {
-                *to = from.scaled(*logit);
-            }
-            for (i, scaled) in scaled.iter().enumerate().filter(|(_, scaled)| **scaled >= bar) {
-                let id = (b * BLOCK + i) as u32;
-                found.push(Candidate::new(id, *scaled));
-            }
+            total += sum_of(shares);
+            sum += sum_of(&weighted);
         }
+        sum / total
     }
 
-    /// Give every candidate its share.
-    pub(crate) fn weigh_candidates<const FMA: bool>(from: Blocks<'_>, candidates: &mut [Candidate]) {
-        for candidate in candidates {
-            candidate.share = from.share::<FMA>(candidate.scaled);
+    /// How much the tokens whose value is at least `bar` have together, and how many they are.
+    pub(crate) fn mass_from<const FMA: bool>(
+        from: Blocks<'_>,
+        shares: &[f32],
+        order: Order,
+        bar: f32,
+    ) -> (f64, usize) {
+        let (mut mass, mut count) = (0.0, 0);
+        let blocks = from.row.chunks(BLOCK).zip(shares.chunks(BLOCK));
+        for ((row, shares), max) in blocks.zip(from.maxima) {
+            if order.best(from.scaled(*max)) < bar {
+                continue;
+            }
+            let mut kept = [0.0; BLOCK];
+            for ((kept, logit), share) in kept.iter_mut().zip(row).zip(shares) {
+                *kept = if order.value(from.scaled(*logit)) >= bar { *share } else { 0.0 };
+            }
+            mass += sum_of(&kept);
+            let lanes = accumulate(&kept, 0u32, |n, share| n + u32::from(share > 0.0));
+            count += fold_lanes(lanes, |a, b| a + b) as usize;
+        }
+        (mass, count)
+    }
+
+    /// Add to `found` the tokens whose value is at least `bar` and below `below`, ids ascending.
+    pub(crate) fn gather<const FMA: bool>(
+        from: Blocks<'_>,
+        order: Order,
+        bar: f32,
+        below: f32,
+        found: &mut Vec<Candidate>,
+    ) {
+        for (b, (row, max)) in from.row.chunks(BLOCK).zip(from.maxima).enumerate() {
+            if order.best(from.scaled(*max)) < bar {
+                continue;
+            }
+            let mut scaled = [f32::NAN; BLOCK];
+            let mut shares = [0.0; BLOCK];
+            for ((scaled, share), logit) in scaled.iter_mut().zip(&mut shares).zip(row) {
+                *scaled = from.scaled(*logit);
+                *share = from.share::<FMA>(*scaled);
+            }
+            // Written wherever it is, kept where it counts: no jump that a processor would have to foresee.
+            let (mut places, mut n) = ([0u8; BLOCK], 0);
+            for (i, scaled) in scaled.iter().enumerate() {
+                let value = order.value(*scaled);
+                places[n % BLOCK] = i as u8;
+                n += usize::from(value >= bar && value < below);
+            }
+            found.extend(places.iter().take(n).map(|i| {
+                let i = usize::from(*i) % BLOCK;
+                Candidate::new(order, (b * BLOCK + i) as u32, scaled[i], shares[i])
+            }));
         }
     }
 }

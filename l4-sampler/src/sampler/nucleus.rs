@@ -1,10 +1,22 @@
 //! The fewest tokens that have a given mass together, without a sort.
 //!
-//! Top-p and typical-p ask the same thing of candidates that stand in two different lines: how many, from the front, are
-//! enough? A quickselect finds it that asks a different question than usual: not "are there k in the front half?" but
+//! Top-p and typical-p ask the same thing of tokens that stand in two different lines: how many, from the front, are
+//! enough? A quickselect finds it that asks another question than usual: not "are there k in the front half?" but
 //! "is there enough in the front half?". Each question is about half as many candidates as the one before.
+//!
+//! Of a whole row most tokens need not become candidates for that. Two bars close in on the place where it is enough:
+//! what is above the upper one stays, what is below the lower one goes, and only what is between them is selected from.
 
-use super::select::{Candidate, rank};
+use l1_tensor::cpu::Isa;
+
+use super::blocks::{Blocks, gather, mass_from};
+use super::select::{Candidate, Order, rank};
+
+/// So many candidates are selected from faster than the row is read again.
+const FEW: usize = 512;
+
+/// After so many questions all that is left has the same value, or nearly.
+const QUESTIONS: usize = 12;
 
 /// The sum of the candidates' shares.
 pub(crate) fn mass(candidates: &[Candidate]) -> f64 {
@@ -15,36 +27,82 @@ pub(crate) fn mass(candidates: &[Candidate]) -> f64 {
 /// when there is not that much). Their order is lost.
 pub(crate) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64) {
     // exercise l4.nucleus
-    // The first `least` are kept in any case, and have this mass; the answer is one of least + 1 ..= most.
+    // The first `least` are kept in any case and have the mass `kept`; the answer is one of least + 1 ..= most.
     let (mut least, mut most, mut kept) = (0, candidates.len(), 0.0);
     while most - least > 1 {
-        let middle = (most - least) / 2;
+        let half = (most - least) / 2;
         let (front, _, _) =
-            candidates[least..most].select_nth_unstable_by_key(middle, |candidate| candidate.rank);
+            candidates[least..most].select_nth_unstable_by_key(half, |candidate| candidate.rank);
         let with_front = kept + mass(front);
         if with_front >= enough {
-            most = least + middle;
+            most = least + half;
         } else {
             kept = with_front;
-            least += middle;
+            least += half;
         }
     }
     candidates.truncate(most);
     // end of exercise
 }
 
-/// Put the candidates in line by how near their surprise is to the expected one.
+/// The fewest tokens of a whole row, from the front of the line, whose shares sum up to `enough`. None of them may have
+/// a value below `lowest`.
+pub(crate) fn gather_mass(
+    isa: Isa,
+    from: &Blocks<'_>,
+    shares: &[f32],
+    order: Order,
+    lowest: f32,
+    enough: f64,
+    found: &mut Vec<Candidate>,
+) {
+    found.clear();
+    // exercise l4.nucleus
+    // Tokens from `high` on stay for certain: `above` of them, with a mass of `kept`, which is not enough. Tokens below
+    // `low` go: those from it on are enough.
+    let (mut low, mut high) = (lowest, f32::INFINITY);
+    let (mut kept, mut above, mut from_low) = (0.0, 0, shares.len());
+    let mut step = order.best(from.top()) - lowest;
+    for _ in 0..QUESTIONS {
+        if from_low - above <= FEW {
+            break;
+        }
+        step /= 2.0;
+        let bar = low + step;
+        let (mass, count) = mass_from(isa, *from, shares, order, bar);
+        if mass >= enough && count > 0 {
+            (low, from_low) = (bar, count);
+        } else {
+            (high, kept, above) = (bar, mass, count);
+        }
+    }
+    gather(isa, *from, order, low, high, found);
+    keep_mass(found, enough - kept);
+    if high < f32::INFINITY {
+        gather(isa, *from, order, high, f32::INFINITY, found);
+    }
+    // end of exercise
+}
+
+/// Put the candidates in line by how near their surprise is to the expected one: see [`by_surprise`].
+pub(crate) fn line_up_by_surprise(candidates: &mut [Candidate]) {
+    // exercise l4.nucleus
+    let of = |c: &Candidate| f64::from(c.share) * f64::from(c.scaled);
+    let order = by_surprise(candidates.iter().map(of).sum::<f64>() / mass(candidates));
+    for candidate in candidates {
+        candidate.rank = rank(order.value(candidate.scaled), candidate.id());
+    }
+    // end of exercise
+}
+
+/// The order of typical-p, from the mean of the logits (each counted as much as its share).
 ///
 /// The surprise of a token is `-ln p`, its expectation is the entropy. With `p = e^scaled / Z` the two differ by
 /// `(ln Z - scaled) - (ln Z - mean of scaled)`: neither logarithms nor `Z` are needed, only how far a logit is from the
 /// mean of the logits.
-pub(crate) fn line_up_by_surprise(candidates: &mut [Candidate]) {
-    // exercise l4.nucleus
-    let of = |c: &Candidate| f64::from(c.share) * f64::from(c.scaled);
-    let mean = candidates.iter().map(of).sum::<f64>() / mass(candidates);
-    for candidate in candidates {
-        let distance = (f64::from(candidate.scaled) - mean).abs() as f32;
-        candidate.rank = rank(-distance, candidate.id());
-    }
-    // end of exercise
+pub(crate) fn by_surprise(mean: f64) -> Order {
+    Order::Near(mean as f32)
 }
+
+#[cfg(test)]
+mod tests;

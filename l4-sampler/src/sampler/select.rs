@@ -6,6 +6,35 @@
 
 use super::blocks::Blocks;
 
+/// Who is in front.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// The likelier one.
+    Likely,
+    /// The one whose logit (after temperature) is nearer to this.
+    Near(f32),
+}
+
+impl Order {
+    /// The larger, the farther to the front.
+    #[inline(always)]
+    pub(crate) fn value(self, scaled: f32) -> f32 {
+        match self {
+            Order::Likely => scaled,
+            Order::Near(mean) => -(scaled - mean).abs(),
+        }
+    }
+
+    /// No token of a block with this maximum has a larger value.
+    #[inline(always)]
+    pub(crate) fn best(self, max: f32) -> f32 {
+        match self {
+            Order::Near(mean) if max >= mean => 0.0,
+            _ => self.value(max),
+        }
+    }
+}
+
 /// A token that may be chosen yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
@@ -13,15 +42,15 @@ pub(crate) struct Candidate {
     pub(crate) rank: u64,
     /// Its logit after temperature.
     pub(crate) scaled: f32,
-    /// Its share, once it has been weighed.
+    /// Its share of the distribution.
     pub(crate) share: f32,
 }
 
 impl Candidate {
-    /// A token in line by its likelihood.
+    /// A token in line.
     #[inline(always)]
-    pub(crate) fn new(id: u32, scaled: f32) -> Self {
-        Self { rank: rank(scaled, id), scaled, share: 0.0 }
+    pub(crate) fn new(order: Order, id: u32, scaled: f32, share: f32) -> Self {
+        Self { rank: rank(order.value(scaled), id), scaled, share }
     }
 
     /// The token.
@@ -43,27 +72,28 @@ pub(crate) fn rank(value: f32, id: u32) -> u64 {
     // end of exercise
 }
 
-/// A bar (after temperature) that the `k >= 1` likeliest tokens reach, and few others.
-pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, scratch: &mut Vec<f32>) -> f32 {
+/// A bar (a logit after temperature) that the `k >= 1` likeliest tokens reach, and few others.
+pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, shuffled: &mut Vec<f32>) -> f32 {
     // exercise l4.select
     if k > from.maxima.len() {
-        return from.bar(f64::NEG_INFINITY);
+        return from.floor();
     }
-    scratch.clear();
-    scratch.extend_from_slice(from.maxima);
-    let (_, kth, _) = scratch.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-    from.scaled(*kth).max(from.bar(f64::NEG_INFINITY))
+    shuffled.clear();
+    shuffled.extend_from_slice(from.maxima);
+    let (_, kth, _) = shuffled.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+    from.scaled(*kth).max(from.floor())
     // end of exercise
 }
 
-/// Drop all but the first `k` in line; their order is lost.
+/// Drop all but the first `k >= 1` in line; their order is lost.
 pub(crate) fn keep_first(candidates: &mut Vec<Candidate>, k: usize) {
     // exercise l4.select
     if k < candidates.len() {
-        if k > 0 {
-            candidates.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
-        }
+        candidates.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
         candidates.truncate(k);
     }
     // end of exercise
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,11 +3,9 @@
 use l1_tensor::cpu::Isa;
 
 use super::Row;
-use super::blocks::{
-    Blocks, block_maxima, first_of_largest, gather, largest, weigh, weigh_candidates,
-};
-use super::nucleus::{keep_mass, line_up_by_surprise, mass};
-use super::select::{Candidate, bar_of_top_k, keep_first};
+use super::blocks::{Blocks, block_maxima, first_of_largest, gather, largest, mean_logit, weigh};
+use super::nucleus::{by_surprise, gather_mass, keep_mass, line_up_by_surprise, mass};
+use super::select::{Candidate, Order, bar_of_top_k, keep_first};
 use super::shared::Line;
 use crate::distribution::{BLOCK, sum_blocks};
 use crate::processors::bans::{add_bias, allow_only, apply_mask, ban, hold_back_ends};
@@ -79,7 +77,7 @@ impl Worker {
             return Ok(());
         }
         let from = Blocks::new(logits, maxima, max, params.temperature);
-        choose_candidates(isa, &from, params, shuffled, candidates, out);
+        filter(isa, &from, params, shuffled, candidates, out);
         Ok(())
     }
 }
@@ -114,7 +112,7 @@ fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
 }
 
 /// Temperature and the filters.
-fn choose_candidates(
+fn filter(
     isa: Isa,
     from: &Blocks<'_>,
     params: &SamplingParams,
@@ -124,41 +122,68 @@ fn choose_candidates(
 ) {
     let vocab = from.row.len();
     let top_k = (1..vocab).contains(&params.top_k);
-    let (top_p, typical) = (params.top_p < 1.0, params.typical_p < 1.0);
-    if !(top_k || top_p || typical || params.min_p > 0.0) {
-        return out.become_dense(vocab, |shares, sums| weigh(isa, *from, shares, sums));
-    }
-    let bar = if top_k {
-        bar_of_top_k(from, params.top_k, shuffled)
-    } else {
-        from.bar(f64::NEG_INFINITY)
-    };
-    gather(isa, *from, bar, candidates);
+    let (top_p, mut typical) = (params.top_p < 1.0, params.typical_p < 1.0);
+    let min_p = params.min_p > 0.0;
+    // How far a token may be below the likeliest.
+    let farthest = f64::from(params.min_p).ln();
     if top_k {
+        let bar = bar_of_top_k(from, params.top_k, shuffled);
+        candidates.clear();
+        gather(isa, *from, Order::Likely, bar, f32::INFINITY, candidates);
         keep_first(candidates, params.top_k);
+        if top_p {
+            keep_mass(candidates, f64::from(params.top_p) * mass(candidates));
+        }
+    } else if top_p || (typical && !min_p) {
+        // Shares of the whole are asked for, so the whole is weighed.
+        let (shares, total) = weigh_all(isa, from, out);
+        let (order, p, lowest) = if top_p {
+            // All tokens with less than this have, together, no more than half of what goes.
+            let least = 0.5 * (1.0 - f64::from(params.top_p)) * total / vocab as f64;
+            (Order::Likely, params.top_p, from.bar(least.ln().max(farthest)))
+        } else {
+            typical = false;
+            let order = by_surprise(mean_logit(isa, *from, shares));
+            let lowest = order.value(from.floor()).min(order.value(from.top()));
+            (order, params.typical_p, lowest)
+        };
+        gather_mass(isa, from, shares, order, lowest, f64::from(p) * total, candidates);
+    } else if min_p {
+        candidates.clear();
+        gather(isa, *from, Order::Likely, from.bar(farthest), f32::INFINITY, candidates);
+    } else {
+        weigh_all(isa, from, out);
+        return;
     }
-    weigh_candidates(isa, *from, candidates);
-    if top_p {
-        keep_mass(candidates, f64::from(params.top_p) * mass(candidates));
-    }
-    if params.min_p > 0.0 {
-        let farthest = -f64::from(params.min_p).ln();
-        candidates.retain(|candidate| from.distance(candidate.scaled) <= farthest);
+    if min_p {
+        let top = f64::from(from.top());
+        candidates.retain(|candidate| f64::from(candidate.scaled) - top >= farthest);
     }
     if typical {
         line_up_by_surprise(candidates);
         keep_mass(candidates, f64::from(params.typical_p) * mass(candidates));
     }
+    hand_over(isa, vocab, candidates, out);
+}
+
+/// The shares of all tokens and their sum. What is left of a row without filters.
+fn weigh_all<'d>(isa: Isa, from: &Blocks<'_>, out: &'d mut Distribution) -> (&'d [f32], f64) {
+    out.become_dense(from.row.len(), |shares, sums| weigh(isa, *from, shares, sums))
+}
+
+/// Candidates as a distribution. Few are sorted by their ids, many are written where they belong.
+fn hand_over(isa: Isa, vocab: usize, candidates: &mut Vec<Candidate>, out: &mut Distribution) {
     candidates.retain(|candidate| candidate.share > 0.0);
-    if candidates.len() > vocab / 16 {
-        return out.become_dense(vocab, |shares, sums| {
+    if candidates.len() > vocab / 64 {
+        out.become_dense(vocab, |shares, sums| {
             shares.fill(0.0);
             for candidate in candidates.iter() {
                 shares[candidate.id() as usize] = candidate.share;
             }
             sum_blocks(isa, shares, sums);
         });
+    } else {
+        candidates.sort_unstable_by_key(Candidate::id);
+        out.become_sparse(isa, candidates.iter().map(|c| (c.id(), c.share)));
     }
-    candidates.sort_unstable_by_key(Candidate::id);
-    out.become_sparse(isa, candidates.iter().map(|c| (c.id(), c.share)));
 }

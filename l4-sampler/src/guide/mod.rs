@@ -58,6 +58,7 @@ impl Guides {
         let limits = factory.limits_mut();
         // A grammar comes with a request, from anybody. A step's work is limited to a few milliseconds, and a guide's
         // lexer (1 to 2 kB a state, each guide its own) to some tens of megabytes.
+        limits.max_items_in_row = 5_000;
         limits.step_lexer_fuel = 100_000;
         limits.step_max_items = 50_000;
         limits.max_lexer_states = 30_000;

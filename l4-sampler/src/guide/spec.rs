@@ -30,6 +30,12 @@ const MAX_DEPTH: usize = 100;
 /// The longest source, in bytes. The largest schemas in use (FHIR's) are a few megabytes; a request's own are not.
 const MAX_SOURCE: usize = 1 << 20;
 
+/// The most properties of one object.
+const MAX_PROPERTIES: usize = 1000;
+
+/// The most remainders that a number is looked at by.
+const MAX_MULTIPLE: u64 = 100_000;
+
 impl GuideSpec {
     /// Which kind this is, in words.
     pub fn kind(&self) -> &'static str {
@@ -57,7 +63,10 @@ impl GuideSpec {
     pub(super) fn check(&self) -> Result<(), GuideError> {
         match self {
             Self::Json => Ok(()),
-            Self::JsonSchema(schema) => self.check_depth(depth(schema)),
+            Self::JsonSchema(schema) => {
+                self.check_depth(depth(schema))?;
+                self.check_costly(schema)
+            }
             Self::Regex(source) | Self::Lark(source) => {
                 self.check_length(source.len())?;
                 self.check_depth(brackets(source))
@@ -97,6 +106,27 @@ impl GuideSpec {
             Self::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
             Self::Choice(choices) => TopLevelGrammar::from_lark(one_of(choices)),
         })
+    }
+
+    /// Refuse what llguidance compiles without a limit of its own: time in the square of an object's properties, and a
+    /// lexer that has a state for each remainder of a `multipleOf` (of several at once: of their common multiple).
+    fn check_costly(&self, schema: &Value) -> Result<(), GuideError> {
+        let mut multiple = 1;
+        for value in parts(schema).filter_map(|(value, _)| value.as_object()) {
+            let properties = value.get("properties").and_then(Value::as_object);
+            if let Some(n) = properties.map(Map::len).filter(|&n| n > MAX_PROPERTIES) {
+                let why = format!("an object has {n} properties, more than {MAX_PROPERTIES}");
+                return Err(self.broken(&why));
+            }
+            if let Some(Value::Number(step)) = value.get("multipleOf") {
+                multiple = common_multiple(multiple, digits(&step.to_string()));
+            }
+        }
+        if multiple > MAX_MULTIPLE {
+            let why = format!("multipleOf: more than {MAX_MULTIPLE} remainders to keep apart");
+            return Err(self.broken(&why));
+        }
+        Ok(())
     }
 
     fn check_depth(&self, depth: usize) -> Result<(), GuideError> {
@@ -155,19 +185,37 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// How deep a value is nested, looked at without recursion.
-fn depth(value: &Value) -> usize {
-    let mut deepest = 0;
+/// A value and all that is in it, each with its depth; without recursion.
+fn parts(value: &Value) -> impl Iterator<Item = (&Value, usize)> {
     let mut open = vec![(value, 1)];
-    while let Some((value, depth)) = open.pop() {
-        deepest = deepest.max(depth);
+    std::iter::from_fn(move || {
+        let (value, depth) = open.pop()?;
         match value {
             Value::Array(items) => open.extend(items.iter().map(|v| (v, depth + 1))),
             Value::Object(map) => open.extend(map.values().map(|v| (v, depth + 1))),
             _ => {}
         }
+        Some((value, depth))
+    })
+}
+
+fn depth(value: &Value) -> usize {
+    parts(value).map(|(_, depth)| depth).max().unwrap_or(0)
+}
+
+/// A number's digits, read without its point: 25 for 0.25.
+fn digits(number: &str) -> u64 {
+    let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
+    let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(u64::MAX).max(1)
+}
+
+fn common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
     }
-    deepest
+    (a / divisor).saturating_mul(b)
 }
 
 /// How many brackets are open at once. One behind a backslash is a character; those in texts are counted, which errs on

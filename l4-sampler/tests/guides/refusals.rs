@@ -145,7 +145,20 @@ fn hostile_sources_end_in_an_error() {
     let lark = format!("start: {}\"a\"{}", "(".repeat(50_000), ")".repeat(50_000));
     broken(&GuideSpec::Lark(lark), "nested");
     broken(&regex(&"a".repeat((1 << 20) + 1)), "more than 1048576");
-    broken(&regex(&r"\pL+\pN".repeat(40_000)), "too big");
+    let many: Vec<String> = (0..1001).map(|i| format!("\"p{i}\":{{}}")).collect();
+    let many = format!(r#"{{"properties":{{{}}}}}"#, many.join(","));
+    broken(&schema(&many), "1001 properties, more than 1000");
+    broken(&schema(r#"{"multipleOf":9999991}"#), "multipleOf");
+    broken(&schema(r#"{"allOf":[{"multipleOf":9973},{"multipleOf":0.9967}]}"#), "multipleOf");
+    let object = |i: usize| format!(r#"{{"properties":{{"a{i}":{{"type":"string"}}}}}}"#);
+    let any = |i: usize| {
+        let objects: Vec<String> = (0..8).map(|k| object(i * 8 + k)).collect();
+        format!(r#"{{"anyOf":[{}]}}"#, objects.join(","))
+    };
+    let product: Vec<String> = (0..7).map(any).collect();
+    broken(&schema(&format!(r#"{{"allOf":[{}]}}"#, product.join(","))), "too large");
+    let both = "start: X\nX: /(.*a.{60}b)+/ & /(.*c.{50}d)+/";
+    broken(&GuideSpec::Lark(both.into()), "fuel exhausted");
 }
 
 #[test]

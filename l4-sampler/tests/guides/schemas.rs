@@ -4,11 +4,10 @@
 use boon::{Compiler, SchemaIndex, Schemas};
 use l1_tensor::{Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions};
 use l2_model::{
-    Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Workspace, WorkspaceSpec,
-    open_tokenizer,
+    Batch, ContiguousState, Decoder, ModelFiles, Workspace, WorkspaceSpec, open_tokenizer,
 };
-use l4_sampler::TokenMask;
 use l4_sampler::guide::{Guide, GuideSpec, Guides};
+use l4_sampler::{DrawKey, History, Logits, Row, Sampled, Sampler, SamplingParams, TokenMask};
 use serde_json::{Value, json};
 
 use crate::support::{Dice, accepts, fixtures, llama, schema};
@@ -133,12 +132,16 @@ impl Model {
     }
 
     /// Bring all answers to their ends, or to as many tokens as there is room for.
-    fn answer(&self, runs: &mut [Run], ends: &[u32], dice: &mut Dice) {
+    fn answer(&self, runs: &mut [Run], ends: &[u32], seed: u64) {
         let n = runs.len();
+        let config = self.decoder.config();
         let spec = WorkspaceSpec { max_tokens: n, max_rows: n, max_context: ROOM };
-        let mut ws = Workspace::new(&self.rt, self.decoder.config(), spec).unwrap();
+        let mut ws = Workspace::new(&self.rt, config, spec).unwrap();
         let dtype = self.rt.activation_dtype();
-        let mut state = ContiguousState::new(self.decoder.config(), n, ROOM, dtype).unwrap();
+        let mut state = ContiguousState::new(config, n, ROOM, dtype).unwrap();
+        let mut sampler = Sampler::new(&self.rt, config.vocab);
+        let (params, history) = (SamplingParams::default(), History::default());
+        let mut drawn = vec![Sampled::default(); n];
         for step in 0..ROOM {
             let open: Vec<usize> = (0..n).filter(|&i| !runs[i].ended).collect();
             if open.is_empty() {
@@ -155,14 +158,24 @@ impl Model {
                 logit_rows: &rows,
                 ..Batch::default()
             };
-            let state: &mut dyn SequenceState = &mut state;
-            let logits =
-                self.decoder.forward(&batch, state, &mut ws).unwrap().to_vec_f32().unwrap();
-            let vocab = logits.len() / open.len();
-            for (row, &i) in logits.chunks(vocab).zip(&open) {
+            let logits = self.decoder.forward(&batch, &mut state, &mut ws).unwrap();
+            for &i in &open {
+                let Run { guide, mask, .. } = &mut runs[i];
+                guide.mask(mask).unwrap();
+            }
+            let row = |&i: &usize| Row {
+                params: &params,
+                history: &history,
+                ends: &[],
+                mask: Some(&runs[i].mask),
+                key: DrawKey { seed, sample: i as u32, position: step as u32 + 1 },
+            };
+            let rows: Vec<Row> = open.iter().map(row).collect();
+            let drawn = &mut drawn[..open.len()];
+            sampler.sample(Logits::Shared(logits), &rows, drawn).unwrap();
+            for (&i, drawn) in open.iter().zip(drawn) {
                 let run = &mut runs[i];
-                run.guide.mask(&mut run.mask).unwrap();
-                run.last = draw(row, &run.mask, dice);
+                run.last = drawn.token.unwrap();
                 run.guide.advance(run.last).unwrap();
                 run.ended = ends.contains(&run.last);
                 if !run.ended {
@@ -171,22 +184,6 @@ impl Model {
             }
         }
     }
-}
-
-fn draw(row: &[f32], mask: &TokenMask, dice: &mut Dice) -> u32 {
-    let max = row.iter().copied().fold(f32::MIN, f32::max);
-    let share = |&(t, &x): &(usize, &f32)| {
-        if mask.allows(t as u32) { f64::from((x - max).exp()) } else { 0.0 }
-    };
-    let total: f64 = row.iter().enumerate().map(|e| share(&e)).sum();
-    let mut at = total * dice.below(1 << 30) as f64 / f64::from(1 << 30);
-    for entry in row.iter().enumerate() {
-        at -= share(&entry);
-        if at < 0.0 {
-            return entry.0 as u32;
-        }
-    }
-    unreachable!("a mask of a guide is never empty")
 }
 
 /// Finish an answer without looking into its schema: close whatever can be closed, else go on anyhow.
@@ -222,7 +219,7 @@ fn ten_thousand_answers_to_random_schemas_are_all_valid() {
     let text = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap();
     let mut dice = Dice::new(2024);
     let (mut finished, mut cut) = (0, 0);
-    for _ in 0..500 {
+    for number in 0..500 {
         let schema = random_schema(&mut dice, 3);
         let judge = Judge::new(&schema);
         let spec = GuideSpec::JsonSchema(schema.clone());
@@ -236,7 +233,7 @@ fn ten_thousand_answers_to_random_schemas_are_all_valid() {
                 ended: false,
             })
             .collect();
-        model.answer(&mut runs, &ends, &mut dice);
+        model.answer(&mut runs, &ends, number);
         for run in &mut runs {
             if run.ended {
                 finished += 1;

@@ -104,7 +104,7 @@ pub fn processed_into(
 /// first token has none.
 ///
 /// # Errors
-/// Shapes that do not fit, a token out of range.
+/// Shapes that do not fit, a token out of range, a `STRATA_CPU` that this processor is not.
 pub fn prompt_logprobs(
     logits: l1_tensor::TensorRef<'_>,
     tokens: &[u32],
@@ -118,7 +118,7 @@ pub fn prompt_logprobs(
     if let Some(id) = tokens.iter().copied().find(|id| *id as usize >= rows.len) {
         return Err(ParamError::TokenOutOfRange { name: "the prompt", id, vocab: rows.len }.into());
     }
-    let isa = Isa::best();
+    let isa = Isa::from_env()?;
     let mut scratch = LogprobsScratch::default();
     // exercise l4.logprobs
     let mut out = Vec::with_capacity(tokens.len());

@@ -53,7 +53,7 @@ impl DrawKey {
     }
 }
 
-/// What the two counters words are multiplied by in every round.
+/// What two words of the counter are multiplied by in every round.
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 
 /// What is added to the two key words after every round: the golden ratio and sqrt(3) - 1, in 32 bits. Any numbers

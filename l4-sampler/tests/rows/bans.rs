@@ -143,6 +143,21 @@ fn tokens_beyond_the_mask_are_not_allowed() {
     assert_eq!(left(&none), [0; 0], "left by a mask without words");
 }
 
+#[test]
+fn a_mask_allows_what_it_was_told_to() {
+    let mut mask = mask_of(40, [0, 31, 32, 39, 39]);
+    let allowed = |mask: &TokenMask| (0..100).filter(|id| mask.allows(*id)).collect::<Vec<_>>();
+    assert_eq!(allowed(&mask), [0, 31, 32, 39]);
+    assert_eq!((mask.count(), mask.words().len()), (4, 2), "tokens and words");
+    // Two words have 64 bits; what lies beyond has none and cannot be allowed.
+    mask.allow(63);
+    mask.allow(64);
+    mask.allow(u32::MAX);
+    assert_eq!(allowed(&mask), [0, 31, 32, 39, 63]);
+    mask.copy_from(&[2]);
+    assert_eq!((allowed(&mask), mask.count()), (vec![1], 1), "after it became another one");
+}
+
 /// The lowest bit of a word is its first token.
 #[test]
 fn bits_count_from_the_lowest() {

@@ -1,13 +1,16 @@
 //! What the model thought of a token.
 
-use l1_tensor::Tensor;
 use l1_tensor::cpu::Isa;
+use l1_tensor::{Device, DeviceRequest, Runtime, RuntimeOptions, Tensor};
 use l4_sampler::logprobs::{LogprobsScratch, processed_into, prompt_logprobs, raw_into};
-use l4_sampler::processors::{by_rank, logit};
-use l4_sampler::{Distribution, Error, ParamError, TokenLogprobs};
+use l4_sampler::processors::{by_rank, logit, process_reference};
+use l4_sampler::{
+    Distribution, Error, History, Logits, LogprobsOf, LogprobsRequest, ParamError, Sampled,
+    Sampler, SamplingParams, TokenLogprobs,
+};
 use proptest::prelude::*;
 
-use crate::given::{OUT, logits_with_some_left, plain_row};
+use crate::given::{OUT, logits_with_some_left, plain_row, row};
 use crate::goldens::cases;
 use crate::judge::{judge, within};
 
@@ -134,6 +137,58 @@ fn equal_shares_are_told_by_id() {
     let ids: Vec<u32> = processed(&equal, 8, 3).top.iter().map(|(id, _)| *id).collect();
     assert_eq!(ids, [6, 9, 5], "the top 3");
     assert_eq!(processed(&equal, 8, 3).rank, 2, "tokens likelier than 8");
+}
+
+/// The token that the row likes best is banned and the others are sharpened: what the model thought is something else
+/// than what was drawn from, also when the row itself was given away to be written over.
+#[test]
+fn the_sampler_tells_of_the_untouched_row_unless_asked_for_the_other() {
+    let logits = [3.0f32, 2.0, 1.5, -1.0, 0.5];
+    let history = History::default();
+    let of = |of| SamplingParams {
+        banned_tokens: vec![0],
+        temperature: 0.5,
+        top_k: 3,
+        logprobs: Some(LogprobsRequest { top: 4, of }),
+        ..Default::default()
+    };
+    let (raw_asked, processed_asked) = (of(LogprobsOf::Raw), of(LogprobsOf::Processed));
+    let rows = [row(&raw_asked, &history), row(&processed_asked, &history)];
+    let probs = process_reference(&logits, &rows[1]).expect("four are left");
+    let mut tensor = Tensor::from_slice(&[logits, logits].concat(), &[2, 5]).expect("a tensor");
+    let rt = Runtime::new(RuntimeOptions {
+        device: DeviceRequest::Exactly(Device::Cpu),
+        threads: Some(1),
+        ..Default::default()
+    })
+    .expect("a runtime");
+    let mut sampler = Sampler::new(&rt, 5);
+    for handed_over in [false, true] {
+        let mut out = [Sampled::default(), Sampled::default()];
+        let given = if handed_over {
+            Logits::Owned(tensor.view_mut())
+        } else {
+            Logits::Shared(tensor.view())
+        };
+        sampler.sample(given, &rows, &mut out).expect("two rows");
+        let how = if handed_over { "handed over" } else { "shared" };
+        let of_row: Vec<f32> = log_softmax(&logits).into_iter().map(|p| p as f32).collect();
+        let of_drawn: Vec<f32> = probs.iter().map(|p| p.ln()).collect();
+        let cases = [("raw", &of_row, &[0, 1, 2, 4][..]), ("processed", &of_drawn, &[1, 2, 4])];
+        for (out, (which, want, order)) in out.iter().zip(cases) {
+            let what = format!("{which}, logits {how}");
+            let token = out.token.expect("a token");
+            let about = out.logprobs.as_ref().expect("log probabilities");
+            assert_eq!(about.id, token, "the token that {what} are about");
+            let ids: Vec<u32> = about.top.iter().map(|(id, _)| *id).collect();
+            assert_eq!(ids, order, "the likeliest, {what}");
+            let got: Vec<f32> =
+                about.top.iter().map(|(_, lp)| *lp).chain([about.logprob]).collect();
+            let ids = order.iter().chain([&token]);
+            let want: Vec<f32> = ids.map(|id| want[*id as usize]).collect();
+            judge(what, "log probabilities", &got, &want, within(1e-6, 1e-6));
+        }
+    }
 }
 
 /// Row 0 is about the second token: the first has nothing before it.

@@ -2,6 +2,7 @@
 
 #[path = "../support/chi_square.rs"]
 mod chi_square;
+mod counting;
 mod given;
 mod goldens;
 #[path = "../support/judge.rs"]

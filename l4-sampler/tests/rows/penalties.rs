@@ -6,6 +6,7 @@ use l4_sampler::History;
 use l4_sampler::processors::penalties::penalize;
 use proptest::prelude::*;
 
+use crate::counting::allocations;
 use crate::given::{OUT, logits, odd_row, plain_row};
 use crate::goldens::cases;
 use crate::judge::{judge, same_bits, within};
@@ -198,6 +199,28 @@ fn refused_drafts_leave_nothing_behind() {
     assert_eq!(history.seen().count(), 10, "tokens seen");
     assert_eq!(history.generated(), 1000, "tokens of the answer");
     assert!(entries(&history).iter().all(|(token, seen)| *seen == (*token == 0, 100)));
+}
+
+/// Room is asked for once; after that tokens come and go in the memory that there is, drafts included.
+#[test]
+fn no_answer_within_its_length_asks_for_memory() {
+    let prompt: Vec<u32> = (0..50).collect();
+    for (max_new, draft) in [(8, 8), (300, 8), (300, 0), (1, 1)] {
+        let mut history = History::new(&prompt, max_new);
+        let mut token = 1000;
+        let asked = allocations(|| {
+            for step in 0..max_new {
+                // A draft of tokens never seen before, as long as the answer still may be, and all refused.
+                let refused = token..token + draft.min(max_new - step) as u32;
+                refused.clone().for_each(|token| history.push(token));
+                refused.clone().rev().for_each(|token| history.pop(token));
+                history.push(refused.end);
+                token = refused.end + 1;
+            }
+        });
+        assert_eq!(asked, 0, "allocations for {max_new} tokens with drafts of {draft}");
+        assert_eq!(history.seen().len(), prompt.len() + max_new, "tokens seen");
+    }
 }
 
 #[derive(Clone, Debug)]

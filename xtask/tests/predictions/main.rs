@@ -6,6 +6,7 @@
 mod l1;
 mod l2;
 mod l3;
+mod l4;
 
 use std::process::{Command, Output, Stdio};
 
@@ -78,7 +79,13 @@ fn kinds() -> Vec<(String, String)> {
 
 #[test]
 fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
-    let checked = [include_str!("l1.rs"), include_str!("l2.rs"), include_str!("l3.rs")].concat();
+    let checked = [
+        include_str!("l1.rs"),
+        include_str!("l2.rs"),
+        include_str!("l3.rs"),
+        include_str!("l4.rs"),
+    ]
+    .concat();
     for (layer, kind) in kinds() {
         let here = checked.contains(&format!("(\"{layer}\", \"{kind}\")"));
         assert_eq!(here, !NOT_CHECKED.contains(&kind.as_str()), "{layer} {kind}");
@@ -137,6 +144,7 @@ fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
         (vec!["l1", "--kind", "nonsense"], "it has bf16-round"),
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
         (vec!["l2", "--kind", "pool-usage"], "cargo x predict l3 --kind pool-usage"),
+        (vec!["l3", "--kind", "text-shown"], "cargo x predict l4 --kind text-shown"),
         (vec!["l1", "--seed", "x"], "a seed is a whole number"),
         (vec!["l1", "--seed", "-1"], "a seed is a whole number"),
         (vec!["l1", "--seed", "99999999999999999999"], "a seed is a whole number"),

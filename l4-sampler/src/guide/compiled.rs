@@ -21,9 +21,26 @@ pub(super) struct Compiled {
     only_ends: TokenMask,
 }
 
+/// Compilers of grammars recurse, along nesting and chains of references.
+const STACK: usize = 256 << 20;
+
 impl Compiled {
-    /// Compile.
+    /// Compile, on a thread of its own with a stack that suffices for all that [`GuideSpec::check`] lets pass. (Of its
+    /// memory only what is used is ever taken.)
     pub(super) fn new(
+        factory: &ParserFactory,
+        words: &Arc<Words>,
+        spec: &GuideSpec,
+    ) -> Result<Self, GuideError> {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
+            let made = thread.spawn_scoped(scope, || Self::compile(factory, words, spec));
+            let made = made.map_err(|e| spec.broken(&format!("no thread to do it: {e}")))?;
+            made.join().unwrap_or_else(|_| Err(spec.broken("the compiler failed")))
+        })
+    }
+
+    fn compile(
         factory: &ParserFactory,
         words: &Arc<Words>,
         spec: &GuideSpec,
@@ -104,6 +121,10 @@ fn something_to_say(
 ) -> Result<(), GuideError> {
     let gave_up = |why: String| GuideError::TooComplex { why: first_line(&why).to_owned() };
     let mut first = allowed(parser, words).map_err(gave_up)?;
+    // A mask may be there all the same: that of a text which is forced, and goes on for ever.
+    if careful(|| parser.parser.get_error().is_some()).unwrap_or(true) {
+        return Err(gave_up("its first step takes more work than is allowed".to_owned()));
+    }
     first.sub(&words.tok_trie().eos_token_set());
     if !first.is_zero() {
         return Ok(());

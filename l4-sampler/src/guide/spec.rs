@@ -23,17 +23,25 @@ pub enum GuideSpec {
     Choice(Vec<String>),
 }
 
-/// The deepest nesting of a schema or of brackets. Compilers of grammars recurse, and a stack that overflows takes the
-/// whole process with it: nothing catches that. So depth is looked at before.
+/// The deepest nesting of a schema or of brackets.
 const MAX_DEPTH: usize = 100;
 
-/// The longest source, in bytes. The largest schemas in use (FHIR's) are a few megabytes; a request's own are not.
+/// The longest source of a schema or a list of choices, in bytes.
 const MAX_SOURCE: usize = 1 << 20;
 
-/// The most properties of one object.
+/// The longest grammar, and of the expressions in a schema together.
+const MAX_GRAMMAR: usize = 32 << 10;
+
+/// The longest regular expression. Optional parts one behind the other take time in the square of their number.
+const MAX_REGEX: usize = 8 << 10;
+
+/// The most lists and objects in a schema: each may be a link of one chain of references, and a step of a recursion.
+const MAX_PARTS: usize = 10_000;
+
+/// The most properties of one object, which cost time in the square of their number.
 const MAX_PROPERTIES: usize = 1000;
 
-/// The most remainders that a number is looked at by.
+/// The most remainders that a number is looked at by: a lexer has a state for each.
 const MAX_MULTIPLE: u64 = 100_000;
 
 impl GuideSpec {
@@ -59,20 +67,27 @@ impl GuideSpec {
         }
     }
 
-    /// Refuse what would be dangerous to hand to a compiler, or to spell as a key.
+    /// Refuse what cannot be handed to a compiler without risk. llguidance limits the work of a lexer and of a step; what
+    /// it does before, it does without a limit, by recursion in part, and a stack that overflows takes the whole process
+    /// with it. (The largest schemas in use, FHIR's, do not pass. They come from no request.)
     pub(super) fn check(&self) -> Result<(), GuideError> {
         match self {
             Self::Json => Ok(()),
             Self::JsonSchema(schema) => {
-                self.check_depth(depth(schema))?;
-                self.check_costly(schema)
+                self.at_most("levels of nesting", depth(schema), MAX_DEPTH)?;
+                self.check_schema(schema)
             }
-            Self::Regex(source) | Self::Lark(source) => {
-                self.check_length(source.len())?;
-                self.check_depth(brackets(source))
+            Self::Regex(source) => {
+                self.at_most("bytes", source.len(), MAX_REGEX)?;
+                self.at_most("levels of nesting", brackets(source), MAX_DEPTH)
+            }
+            Self::Lark(source) => {
+                self.at_most("bytes", source.len(), MAX_GRAMMAR)?;
+                self.at_most("levels of nesting", brackets(source), MAX_DEPTH)
             }
             Self::Choice(choices) => {
-                self.check_length(choices.iter().map(String::len).sum())?;
+                self.at_most("bytes", choices.iter().map(String::len).sum(), MAX_SOURCE)?;
+                self.at_most("choices", choices.len(), MAX_PARTS)?;
                 if choices.is_empty() {
                     return Err(self.impossible("it is empty"));
                 }
@@ -87,12 +102,40 @@ impl GuideSpec {
         }
     }
 
+    fn check_schema(&self, schema: &Value) -> Result<(), GuideError> {
+        let (mut containers, mut expressions, mut multiple) = (0, 0, 1);
+        for (part, _) in parts(schema) {
+            containers += usize::from(part.is_object() || part.is_array());
+            let Value::Object(part) = part else { continue };
+            let map = |key| part.get(key).and_then(Value::as_object);
+            let properties = map("properties").map_or(0, Map::len);
+            self.at_most("properties of one object", properties, MAX_PROPERTIES)?;
+            let pattern = part.get("pattern").and_then(Value::as_str);
+            let names = map("patternProperties").into_iter().flat_map(Map::keys);
+            let all = pattern.into_iter().chain(names.map(String::as_str));
+            for source in all {
+                self.at_most("bytes of one pattern", source.len(), MAX_REGEX)?;
+                expressions += source.len();
+            }
+            if let Some(Value::Number(step)) = part.get("multipleOf") {
+                // A number that is a multiple of several is one of their common multiple.
+                multiple = common_multiple(multiple, digits(&step.to_string()));
+            }
+        }
+        self.at_most("lists and objects", containers, MAX_PARTS)?;
+        self.at_most("bytes of patterns", expressions, MAX_GRAMMAR)?;
+        if multiple > MAX_MULTIPLE {
+            let why = format!("multipleOf: more than {MAX_MULTIPLE} remainders to keep apart");
+            return Err(self.broken(&why));
+        }
+        self.at_most("bytes", self.key().len(), MAX_SOURCE)
+    }
+
     /// The grammar, for llguidance.
     pub(super) fn grammar(&self) -> Result<TopLevelGrammar, GuideError> {
         Ok(match self {
             Self::Json => TopLevelGrammar::from_json_schema(compact(Map::new())?),
             Self::JsonSchema(Value::Object(schema)) => {
-                self.check_length(self.key().len())?;
                 TopLevelGrammar::from_json_schema(compact(schema.clone())?)
             }
             Self::JsonSchema(Value::Bool(true)) => return Self::Json.grammar(),
@@ -108,37 +151,9 @@ impl GuideSpec {
         })
     }
 
-    /// Refuse what llguidance compiles without a limit of its own: time in the square of an object's properties, and a
-    /// lexer that has a state for each remainder of a `multipleOf` (of several at once: of their common multiple).
-    fn check_costly(&self, schema: &Value) -> Result<(), GuideError> {
-        let mut multiple = 1;
-        for value in parts(schema).filter_map(|(value, _)| value.as_object()) {
-            let properties = value.get("properties").and_then(Value::as_object);
-            if let Some(n) = properties.map(Map::len).filter(|&n| n > MAX_PROPERTIES) {
-                let why = format!("an object has {n} properties, more than {MAX_PROPERTIES}");
-                return Err(self.broken(&why));
-            }
-            if let Some(Value::Number(step)) = value.get("multipleOf") {
-                multiple = common_multiple(multiple, digits(&step.to_string()));
-            }
-        }
-        if multiple > MAX_MULTIPLE {
-            let why = format!("multipleOf: more than {MAX_MULTIPLE} remainders to keep apart");
-            return Err(self.broken(&why));
-        }
-        Ok(())
-    }
-
-    fn check_depth(&self, depth: usize) -> Result<(), GuideError> {
-        if depth > MAX_DEPTH {
-            return Err(self.broken(&format!("it is nested more than {MAX_DEPTH} deep")));
-        }
-        Ok(())
-    }
-
-    fn check_length(&self, bytes: usize) -> Result<(), GuideError> {
-        if bytes > MAX_SOURCE {
-            return Err(self.broken(&format!("it has {bytes} bytes, more than {MAX_SOURCE}")));
+    fn at_most(&self, what: &str, n: usize, most: usize) -> Result<(), GuideError> {
+        if n > most {
+            return Err(self.broken(&format!("it has {n} {what}, more than {most}")));
         }
         Ok(())
     }

@@ -138,18 +138,27 @@ fn vocabularies_and_ends_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn hostile_sources_end_in_an_error() {
+fn sources_beyond_all_measure_are_refused_before_they_are_compiled() {
     let nested = |n: usize| format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n));
-    broken(&schema(&nested(110)), "nested more than 100 deep");
-    broken(&regex(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000))), "nested");
-    let lark = format!("start: {}\"a\"{}", "(".repeat(50_000), ")".repeat(50_000));
-    broken(&GuideSpec::Lark(lark), "nested");
-    broken(&regex(&"a".repeat((1 << 20) + 1)), "more than 1048576");
+    broken(&schema(&nested(110)), "levels of nesting, more than 100");
+    broken(&regex(&format!("{}a{}", "(".repeat(2000), ")".repeat(2000))), "levels of nesting");
+    let lark = format!("start: {}\"a\"{}", "(".repeat(9000), ")".repeat(9000));
+    broken(&GuideSpec::Lark(lark), "levels of nesting");
+    broken(&GuideSpec::Lark("// nothing\n".repeat(4000)), "bytes, more than 32768");
+    broken(&regex(&"a".repeat(8193)), "8193 bytes, more than 8192");
+    broken(&GuideSpec::Choice(vec!["x".into(); 10_001]), "10001 choices");
     let many: Vec<String> = (0..1001).map(|i| format!("\"p{i}\":{{}}")).collect();
     let many = format!(r#"{{"properties":{{{}}}}}"#, many.join(","));
-    broken(&schema(&many), "1001 properties, more than 1000");
+    broken(&schema(&many), "1001 properties of one object, more than 1000");
+    let lists = format!(r#"{{"enum":[{}[]]}}"#, "[],".repeat(10_000));
+    broken(&schema(&lists), "lists and objects, more than 10000");
+    broken(&schema(&format!(r#"{{"pattern":"{}"}}"#, "a".repeat(9000))), "bytes of one pattern");
     broken(&schema(r#"{"multipleOf":9999991}"#), "multipleOf");
     broken(&schema(r#"{"allOf":[{"multipleOf":9973},{"multipleOf":0.9967}]}"#), "multipleOf");
+}
+
+#[test]
+fn sources_that_grow_in_the_compiler_are_refused_by_it() {
     let object = |i: usize| format!(r#"{{"properties":{{"a{i}":{{"type":"string"}}}}}}"#);
     let any = |i: usize| {
         let objects: Vec<String> = (0..8).map(|k| object(i * 8 + k)).collect();
@@ -162,15 +171,53 @@ fn hostile_sources_end_in_an_error() {
 }
 
 #[test]
-fn sources_as_deep_as_is_allowed_do_not_overflow_a_stack() {
+fn answers_that_could_never_end_are_refused() {
+    let own_child = r##"{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}"##;
+    for spec in [
+        schema(own_child),
+        schema(r##"{"$ref":"#"}"##),
+        GuideSpec::Lark("start: \"a\" start".into()),
+    ] {
+        let error = refusal(llama(), &spec);
+        let typed = matches!(error, GuideError::Impossible { .. } | GuideError::TooComplex { .. });
+        assert!(typed, "{spec:?}: {error:?}");
+    }
+}
+
+/// A chain of definitions, each of which is the next.
+fn chain(links: usize, link: impl Fn(&str) -> String) -> GuideSpec {
+    let mut definitions = format!(r#""a{links}":{{"type":"null"}}"#);
+    for i in 0..links {
+        let next = format!(r##"{{"$ref":"#/$defs/a{}"}}"##, i + 1);
+        definitions.push_str(&format!(r#","a{i}":{}"#, link(&next)));
+    }
+    schema(&format!(r##"{{"$defs":{{{definitions}}},"$ref":"#/$defs/a0"}}"##))
+}
+
+#[test]
+fn what_is_as_large_as_is_allowed_overflows_no_stack() {
+    // Whether these are guides does not matter here: they are answered, and by a thread with a stack of two megabytes.
+    let outcome = |spec: &GuideSpec| match llama().guides.guide(spec) {
+        Ok(mut guide) => {
+            for _ in 0..3 {
+                let tokens = crate::support::allowed(&mut guide, llama().vocab);
+                guide.advance(tokens[tokens.len() / 2]).unwrap();
+            }
+        }
+        Err(error) => assert!(!error.to_string().contains("more than"), "{error}"),
+    };
     let n = 98;
-    let text = format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n));
-    let _ = llama().guides.guide(&schema(&text));
-    let text = format!("{}{{}}{}", r#"{"anyOf":["#.repeat(n / 2), "]}".repeat(n / 2));
-    let _ = llama().guides.guide(&schema(&text));
-    let _ = llama().guides.guide(&regex(&format!("{}a{}", "(".repeat(n), ")*".repeat(n))));
-    let lark = format!("start: {}\"a\"{}", "(".repeat(n), ")".repeat(n));
-    let _ = llama().guides.guide(&GuideSpec::Lark(lark));
+    outcome(&schema(&format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n))));
+    outcome(&schema(&format!("{}{{}}{}", r#"{"anyOf":["#.repeat(n / 2), "]}".repeat(n / 2))));
+    outcome(&regex(&format!("{}a{}", "(".repeat(n), ")*".repeat(n))));
+    outcome(&regex(&format!("{}b", "a?".repeat(4000))));
+    outcome(&GuideSpec::Lark(format!("start: {}\"a\"{}", "(".repeat(n), ")".repeat(n))));
+    let rules: Vec<String> = (0..1500).map(|i| format!("r{i}: r{} \"a\"?", i + 1)).collect();
+    outcome(&GuideSpec::Lark(format!("start: r0\n{}\nr1500: \"x\"", rules.join("\n"))));
+    outcome(&chain(9_900, |next| next.to_owned()));
+    outcome(&chain(3_300, |next| format!(r#"{{"allOf":[{next}]}}"#)));
+    outcome(&chain(3_300, |next| format!(r#"{{"anyOf":[{next},true]}}"#)));
+    outcome(&chain(4_900, |next| format!(r#"{{"type":"array","items":{next}}}"#)));
 }
 
 #[test]

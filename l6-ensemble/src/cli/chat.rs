@@ -1,6 +1,6 @@
 //! `strata chat`: a conversation at the terminal.
 //!
-//! Every turn renders the whole conversation with the model's own template and hands it to the same [`Session`],
+//! Every turn renders the whole conversation with the model's own template and hands it to the same [`Generator`],
 //! which computes only what differs from the tokens it already holds: a long conversation costs its last turn.
 
 use std::fs;
@@ -8,21 +8,24 @@ use std::io::{IsTerminal, stdin};
 use std::path::PathBuf;
 
 use l2_model::chat_template::{ChatTemplate, Message};
-use l2_model::generate::{PREFILL_CHUNK, generate};
+use l2_model::generate::PREFILL_CHUNK;
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{GenerateOptions, Session};
+use l4_sampler::SamplingParams;
+use l4_sampler::generate::{Generator, Request};
+use l4_sampler::stop::StopRules;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config, Editor};
 
+use super::answer::summary;
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::{Context, warn};
 use super::error::print_error;
 use super::interrupt::Answering;
 use super::kv::KvArgs;
 use super::load::Loaded;
-use super::prompt::{self, TextStream};
-use super::{generate::summary, out};
+use super::sampling::SamplingArgs;
+use super::{out, prompt};
 
 const HELP: &str = "\
 /system TEXT  give the assistant another system message and begin anew (without TEXT: show it)
@@ -48,6 +51,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", default_value_t = 8192)]
     context: usize,
     #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
@@ -66,13 +71,21 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
     let room = args.kv.longest(config, &model.rt)?.unwrap_or(usize::MAX);
     let kv = args.kv.plan(config, &model.rt, 1, args.context.min(room))?;
     kv.explain(&args.kv, context);
+    args.sampling.explain(&[], context);
     let state = kv.make(config, PREFILL_CHUNK)?;
+    let generator =
+        Generator::new(&model.decoder, Some(&tokenizer), &model.rt, state, 1, kv.max_len)?;
     let mut chat = Chat {
         tokenizer,
         template,
-        session: Session::with_state(&model.decoder, &model.rt, state, kv.max_len)?,
-        stop_tokens: &model.stop_tokens,
-        max_tokens: args.max_tokens,
+        generator: generator.keeping(),
+        params: args.sampling.params(),
+        stop: StopRules {
+            eos: model.stop_tokens.clone(),
+            max_tokens: args.max_tokens,
+            ..StopRules::default()
+        },
+        seed: args.sampling.seed(),
         system: args.system.clone(),
         turns: vec![],
     };
@@ -96,13 +109,19 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
             Input::Message(text) => match chat.answer(text, context) {
                 Ok(()) => {}
                 // A message that the template or the context refuses is the end of that turn only.
-                Err(e) if e.is::<l2_model::Error>() => print_error(&e),
+                Err(e) if is_of_the_turn(&e) => print_error(&e),
                 Err(e) => return Err(e),
             },
         }
     }
     lines.close();
     Ok(())
+}
+
+/// Whether an error is about one message (the template or the context refuses it) and not about the model.
+fn is_of_the_turn(error: &anyhow::Error) -> bool {
+    let sampler = error.downcast_ref::<l4_sampler::Error>();
+    error.is::<l2_model::Error>() || matches!(sampler, Some(l4_sampler::Error::Model(_)))
 }
 
 /// What a line asks for.
@@ -138,9 +157,10 @@ impl<'a> Input<'a> {
 struct Chat<'m> {
     tokenizer: Tokenizer,
     template: ChatTemplate,
-    session: Session<'m>,
-    stop_tokens: &'m [u32],
-    max_tokens: usize,
+    generator: Generator<'m>,
+    params: SamplingParams,
+    stop: StopRules,
+    seed: u64,
     system: Option<String>,
     turns: Vec<Message>,
 }
@@ -166,38 +186,26 @@ impl Chat<'_> {
         let system = self.system.as_deref().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.into_iter().chain(self.turns.iter().cloned()).collect();
         let prompt = prompt::chat(&self.tokenizer, &self.template, &messages)?;
-        let options = GenerateOptions {
-            max_tokens: self.max_tokens,
-            stop_tokens: self.stop_tokens,
-            ignore_eos: false,
-        };
-        let held = self.session.tokens().iter().zip(&prompt).take_while(|(a, b)| a == b).count();
-        let mut stream = TextStream::answering(Some(&self.tokenizer));
-        let mut answer = String::new();
+        let request =
+            Request { seed: self.seed, ..Request::new(&prompt, &self.params, &self.stop) };
         let mut written = Ok(());
-        let mut emit = |text: &str| {
+        let answering = Answering::begin();
+        let generation = self.generator.run(&request, |_, text| {
             if !text.is_empty() {
-                answer.push_str(text);
                 written = out::text(text);
             }
-            written.is_ok()
-        };
-        let answering = Answering::begin();
-        let generation = generate(&mut self.session, &prompt, &options, |token| {
-            emit(stream.push(token)) && !answering.stopped()
+            written.is_ok() && !answering.stopped()
         })?;
         let stopped = answering.stopped();
         drop(answering);
-        emit(&stream.finish());
         written?;
         out::text("\n")?;
         if stopped {
             context.say("stopped");
         } else {
-            let fresh = prompt.len().saturating_sub(held);
-            context.say(summary(fresh, &generation));
+            context.say(summary(generation.work.prompt_computed, &generation));
         }
-        Ok(answer)
+        Ok(generation.choices.into_iter().map(|choice| choice.text).collect())
     }
 }
 

@@ -45,6 +45,7 @@ pub enum CliError {
 /// Bad usage, by this program's word or that of the hub's grammar.
 fn is_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(CliError::Usage(_)))
+        || matches!(error.downcast_ref(), Some(l4_sampler::Error::Params(_)))
         || matches!(
             error.downcast_ref(),
             Some(

@@ -1,27 +1,32 @@
-//! `strata generate`: continue a prompt, greedily.
+//! `strata generate`: continue a prompt, once or several times.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::str::FromStr;
 
 use anyhow::Context as _;
+use l2_model::SequenceState;
 use l2_model::chat_template::Message;
-use l2_model::generate::{PREFILL_CHUNK, generate};
-use l2_model::{GenerateOptions, Generation, SequenceState, Session};
-use serde::Serialize;
+use l2_model::generate::PREFILL_CHUNK;
+use l4_sampler::generate::{Generator, Request};
+use l4_sampler::stop::StopRules;
+use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 
+use super::answer::{Answer, summary};
 use super::args::{ModelArgs, RuntimeArgs, TokenIds};
 use super::context::{Context, warn};
 use super::error::CliError;
-use super::kv::{Kv, KvArgs, KvReport, StateKind};
+use super::guides::{GuideArgs, guide};
+use super::kv::{Kv, KvArgs, StateKind};
 use super::load::Loaded;
 use super::out::{self, Out};
-use super::prompt::{self, TextStream};
+use super::prompt;
 use super::recording::Recording;
+use super::sampling::SamplingArgs;
 
 /// Continue a prompt
 ///
-/// The text streams to stdout as it comes. At every step the likeliest token is taken, so the same prompt gives the
-/// same text.
+/// The text streams to stdout as it comes. Unless --temperature says otherwise the likeliest token is taken at every
+/// step, so the same prompt gives the same text.
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
     /// The text to continue; `-` reads it from stdin, to the last byte (`printf`, not `echo`)
@@ -46,9 +51,6 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     tokens: Option<TokenIds>,
-    /// Go on past tokens that end an answer
-    #[arg(long)]
-    ignore_eos: bool,
     /// Print one JSON object when done, instead of streaming text
     #[arg(long)]
     json: bool,
@@ -56,52 +58,93 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     trace_blocks: Option<PathBuf>,
     #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    answers: AnswersArgs,
+    #[command(flatten)]
+    guide: GuideArgs,
+    #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Answer<'a> {
-    prompt_tokens: &'a [u32],
-    /// The new tokens; the last may be the stop token.
-    tokens: &'a [u32],
-    /// Their text, without special tokens; empty where there is no tokenizer.
-    text: &'a str,
-    finish_reason: &'a str,
-    usage: Usage,
-    timings: Timings,
-    kv: KvReport,
+/// How many answers, where they end, and what is told about them.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Answers")]
+struct AnswersArgs {
+    /// Answers to the one prompt, computed together. They are printed when all are done, one after the other, each ended by
+    /// a newline
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    n: u16,
+    /// Generate so many answers and keep the --n whose tokens the model thinks likeliest, on average [default: --n]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    best_of: Option<u16>,
+    /// End an answer where this text comes up, before it; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
+    /// Let an answer end behind the --stop text that ended it
+    #[arg(long, requires = "stop")]
+    include_stop_str: bool,
+    /// Do not let an answer end before it has so many tokens
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
+    min_tokens: usize,
+    /// Go on past tokens that end an answer
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Tell the log probability of every token, and the N likeliest in its place (needs --json)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "json")]
+    logprobs: Option<usize>,
+    /// Whose log probabilities: raw (the model's) or processed (after penalties, temperature and filters)
+    #[arg(long, value_name = "WHICH", default_value = "raw", requires = "logprobs")]
+    logprobs_of: Which,
 }
 
-/// Counts of tokens, named as in OpenAI's API.
-#[derive(Serialize)]
-struct Usage {
-    prompt_tokens: usize,
-    completion_tokens: usize,
-    total_tokens: usize,
+/// As `--logprobs-of` names them.
+#[derive(Debug, Clone, Copy)]
+struct Which(LogprobsOf);
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "raw" => Ok(Self(LogprobsOf::Raw)),
+            "processed" => Ok(Self(LogprobsOf::Processed)),
+            _ => Err(format!("there are no `{s}` log probabilities: use raw or processed")),
+        }
+    }
 }
 
-/// Milliseconds.
-#[derive(Serialize)]
-struct Timings {
-    load_ms: f64,
-    prefill_ms: f64,
-    decode_ms: f64,
+impl AnswersArgs {
+    /// Answers to generate.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] for fewer than are to be printed.
+    fn best_of(&self) -> Result<usize, CliError> {
+        let best_of = self.best_of.unwrap_or(self.n);
+        if best_of < self.n {
+            let why = format!("--best-of {best_of} must be at least --n {}", self.n);
+            return Err(CliError::Usage(why));
+        }
+        Ok(best_of.into())
+    }
+
+    fn logprobs(&self) -> Option<LogprobsRequest> {
+        self.logprobs.map(|top| LogprobsRequest { top, of: self.logprobs_of.0 })
+    }
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// What loading and generating report; a model without what the prompt needs (tokenizer, chat template).
+/// What loading and generating report; a model without what the prompt or its answers need (tokenizer, chat template).
 pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
-    if args.trace_blocks.is_some() && args.kv.state != StateKind::Paged {
-        let why = "--trace-blocks records blocks, and only --state paged has any";
-        return Err(CliError::Usage(why.into()).into());
-    }
+    let samples = check(args)?;
+    let spec = args.guide.spec()?;
     let text = args.prompt.as_deref().map(prompt::text_of).transpose()?;
     let model = Loaded::open(&args.model, &args.runtime, context)?;
+    let config = model.decoder.config();
     let (prompt, tokenizer) = match (&args.tokens, text) {
         (Some(ids), _) => (ids.0.clone(), tokenizer_if_any(&model)),
         (None, Some(text)) => {
@@ -112,78 +155,100 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
             return Err(CliError::Usage("give a PROMPT, or --tokens".into()).into());
         }
     };
-    let mut stream = match args.chat {
-        true => TextStream::answering(tokenizer.as_ref()),
-        false => TextStream::continuing(tokenizer.as_ref(), &prompt),
+    let params = SamplingParams {
+        min_tokens: args.answers.min_tokens,
+        logprobs: args.answers.logprobs(),
+        ..args.sampling.params()
     };
+    let stop = StopRules {
+        eos: model.stop_tokens.clone(),
+        ignore_eos: args.answers.ignore_eos,
+        strings: args.answers.stop.clone(),
+        include_stop_str: args.answers.include_stop_str,
+        min_tokens: args.answers.min_tokens,
+        max_tokens: args.max_tokens,
+        ..StopRules::default()
+    };
+    let guide = spec.map(|spec| guide(&spec, tokenizer.as_ref(), config.vocab, &stop.eos));
+    let guide = guide.transpose()?;
+    args.sampling.explain(
+        &[("--n", args.answers.n > 1), ("--best-of", args.answers.best_of.is_some())],
+        context,
+    );
 
     let longest = prompt.len().saturating_add(args.max_tokens);
-    let config = model.decoder.config();
-    let kv = args.kv.plan(config, &model.rt, 1, longest).with_context(|| {
+    let kv = args.kv.plan_sharing(config, &model.rt, samples, longest, prompt.len());
+    let kv = kv.with_context(|| {
         format!("{} prompt tokens and up to {} new ones", prompt.len(), args.max_tokens)
     })?;
     kv.explain(&args.kv, context);
     let recording = args.trace_blocks.as_deref().map(Recording::create).transpose()?;
-    let state = state(&kv, config, recording.as_ref())?;
-    let mut session = Session::with_state(&model.decoder, &model.rt, state, kv.max_len)?;
-    let options = GenerateOptions {
-        max_tokens: args.max_tokens,
-        stop_tokens: &model.stop_tokens,
-        ignore_eos: args.ignore_eos,
+    let state = state(&kv, config, PREFILL_CHUNK.max(samples), recording.as_ref())?;
+    let tokenizer = tokenizer.as_ref();
+    let mut generator =
+        Generator::new(&model.decoder, tokenizer, &model.rt, state, samples, kv.max_len)?;
+    let seed = args.sampling.seed();
+    let request = Request {
+        guide: guide.as_ref(),
+        n: args.answers.n.into(),
+        best_of: samples,
+        seed,
+        continues: !args.chat,
+        ..Request::new(&prompt, &params, &stop)
     };
-    let mut answer = String::new();
+    let streams = samples == 1 && !args.json;
     let mut written = Ok(());
-    let mut emit = |text: &str| {
-        if args.json {
-            answer.push_str(text);
-        } else if !text.is_empty() {
+    let generation = generator.run(&request, |_, text| {
+        if streams && !text.is_empty() {
             written = out::text(text);
         }
         written.is_ok()
-    };
-    let generation = generate(&mut session, &prompt, &options, |token| emit(stream.push(token)))?;
-    emit(&stream.finish());
+    })?;
     written?;
-    let cached_tokens = session.resumed();
     if let Some(recording) = recording {
-        // The viewer shows how blocks go back, too.
-        session.rollback(0)?;
         recording.finish()?;
     }
 
     if args.json {
-        out::json_line(&Answer {
-            prompt_tokens: &prompt,
-            tokens: &generation.tokens,
-            text: &answer,
-            finish_reason: generation.finish_reason.as_str(),
-            usage: Usage {
-                prompt_tokens: prompt.len(),
-                completion_tokens: generation.tokens.len(),
-                total_tokens: prompt.len() + generation.tokens.len(),
-            },
-            timings: Timings {
-                load_ms: ms(model.took),
-                prefill_ms: ms(generation.prefill),
-                decode_ms: ms(generation.decode),
-            },
-            kv: kv.report(cached_tokens),
-        })?;
-    } else {
+        let kv = kv.report(generation.work.prompt_cached);
+        let answer = Answer::new(&prompt, seed, &generation, params.logprobs, model.took, kv);
+        out::json_line(&answer)?;
+    } else if streams {
         Out::end_of_text()?;
+    } else {
+        let mut out = Out::new();
+        for choice in &generation.choices {
+            out.text(&choice.text)?;
+            out.text("\n")?;
+        }
+        out.finish()?;
     }
     context.say(summary(prompt.len(), &generation));
     Ok(())
 }
 
-/// The memory of the one sequence, recorded if that was asked for.
+/// Refuses options that make no sense together. Returns how many answers to generate.
+fn check(args: &GenerateArgs) -> Result<usize, CliError> {
+    if args.trace_blocks.is_some() && args.kv.state != StateKind::Paged {
+        let why = "--trace-blocks records blocks, and only --state paged has any";
+        return Err(CliError::Usage(why.into()));
+    }
+    if args.guide.reads_stdin() && args.prompt.as_deref() == Some("-") {
+        let why = "stdin cannot be both the prompt and what the answer must look like";
+        return Err(CliError::Usage(why.into()));
+    }
+    args.answers.best_of()
+}
+
+/// The memory of the sequences, recorded if that was asked for.
 fn state(
     kv: &Kv,
     config: &l2_model::ModelConfig,
+    max_step_tokens: usize,
     recording: Option<&Recording>,
 ) -> anyhow::Result<Box<dyn SequenceState>> {
-    let Some(recording) = recording else { return kv.make(config, PREFILL_CHUNK) };
-    let mut state = kv.paged(config, PREFILL_CHUNK)?;
+    let Some(recording) = recording else { return kv.make(config, max_step_tokens) };
+    let mut state = kv.paged(config, max_step_tokens)?;
     state.set_observer(Some(recording.observer()))?;
     Ok(Box::new(state))
 }
@@ -218,23 +283,4 @@ fn encode(
     let system = args.system.as_deref().map(|s| Message::new("system", s));
     let messages: Vec<_> = system.into_iter().chain([Message::new("user", text)]).collect();
     Ok(prompt::chat(tokenizer, &template, &messages)?)
-}
-
-/// Milliseconds, to the microsecond.
-fn ms(d: Duration) -> f64 {
-    d.as_micros() as f64 / 1e3
-}
-
-/// How fast it was. The first token comes out of the prefill; the others are decode steps.
-pub fn summary(prompt: usize, generation: &Generation) -> String {
-    let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-    let new = generation.tokens.len();
-    format!(
-        "{prompt} prompt tokens in {:.0} ms ({:.0}/s), {new} new ones in {:.0} ms ({:.1}/s), ended by {}",
-        ms(generation.prefill),
-        rate(prompt, generation.prefill),
-        ms(generation.decode),
-        rate(new.saturating_sub(1), generation.decode),
-        generation.finish_reason.as_str()
-    )
 }

@@ -126,11 +126,30 @@ impl KvArgs {
         slots: usize,
         max_len: usize,
     ) -> anyhow::Result<Kv> {
+        self.plan_sharing(config, rt, slots, max_len, 0)
+    }
+
+    /// The same for sequences that begin with the same `prompt` tokens: its full blocks are needed once.
+    ///
+    /// # Errors
+    /// As [`KvArgs::plan`].
+    pub fn plan_sharing(
+        &self,
+        config: &ModelConfig,
+        rt: &Runtime,
+        slots: usize,
+        max_len: usize,
+        prompt: usize,
+    ) -> anyhow::Result<Kv> {
         let spec = self.spec(config, rt)?;
         let max_len = max_len.clamp(1, config.max_context);
         let kv = |plan| Kv { state: self.state, spec: spec.clone(), slots, max_len, plan };
-        // The null block, and what the sequences hold.
-        let blocks = max_len.div_ceil(self.block_size).saturating_mul(slots).saturating_add(1);
+        // The null block, what the sequences share, and what each has of its own. The prompt's last token is fed for every
+        // sequence, for its logits, so its block is never shared.
+        let each = max_len.div_ceil(self.block_size);
+        let shared = (prompt.saturating_sub(1) / self.block_size).min(each);
+        let own = (each - shared).saturating_mul(slots);
+        let blocks = own.saturating_add(shared).saturating_add(1);
         let needed = match self.state {
             StateKind::Contiguous => kv(None).bytes(),
             StateKind::Paged => spec.pool_bytes(blocks),
@@ -156,8 +175,8 @@ impl KvArgs {
         if self.state == StateKind::Contiguous {
             return Ok(kv(None));
         }
-        let options = PagedOptions::new(slots, max_len, self.block_size, spec.dtype());
-        let enough = Budget::exact(spec.pool_bytes(options.num_blocks));
+        // One to spare: a sequence that is cut back into a block which others can see goes on in a copy.
+        let enough = Budget::exact(spec.pool_bytes(blocks.saturating_add(1)));
         let plan = Plan::new(&spec, self.kv_memory.unwrap_or(enough), max_len)?;
         Ok(kv(Some(plan)))
     }

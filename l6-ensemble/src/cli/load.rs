@@ -39,7 +39,9 @@ impl Loaded {
         let (decoder, tokenizer) = files.decoder_and_tokenizer(&rt);
         let decoder = decoder?;
         let took = started.elapsed();
-        let stop_tokens = files.stop_tokens().to_vec();
+        // One that the model has no logit for cannot come.
+        let known = |id: &&u32| (**id as usize) < decoder.config().vocab;
+        let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
         context.say(format_args!("{rt}; {}", rt.device_reason()));
         context.say(format_args!(
             "{}: {}, {:.0} MB of weights, loaded in {:.2} s",

@@ -5,9 +5,11 @@
 //! error is one line on stderr**, beginning with `error:`. **The exit code says whose fault it was**: 2 for a command
 //! that cannot be meant, 1 for one that failed, 130 after Ctrl-C.
 //!
-//! `args.rs` holds the options that several subcommands share, `load.rs` goes from those to a model ready to run, and
+//! `args.rs`, `kv.rs`, `sampling.rs` and `guides.rs` hold options that several subcommands share or that are a subject of
+//! their own, `load.rs` goes from those to a model ready to run, and
 //! then there is one file for each subcommand.
 
+mod answer;
 mod args;
 mod bench;
 mod chat;
@@ -17,6 +19,7 @@ mod context;
 mod error;
 mod fetch;
 mod generate;
+mod guides;
 mod interrupt;
 mod kv;
 mod load;
@@ -25,6 +28,7 @@ mod models;
 mod out;
 mod prompt;
 mod recording;
+mod sampling;
 mod tokenize;
 mod trace;
 
@@ -38,6 +42,8 @@ const EXAMPLES: &str = "\
 Examples:
   strata generate \"The capital of France is\"
   strata generate --chat \"Why is the sky blue?\" --max-tokens 200
+  strata generate --chat \"Name a colour\" --temperature 0.8 --top-p 0.95 --n 3
+  strata generate --chat \"Is water wet?\" --choice yes,no
   strata chat --system \"You are brief.\"
   strata generate --model Qwen/Qwen3-0.6B \"Once upon a time\"
   strata generate --model ./model.Q4_K.gguf --json \"1, 1, 2, 3, 5,\"
@@ -64,7 +70,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Generate(generate::GenerateArgs),
+    Generate(Box<generate::GenerateArgs>),
     Chat(chat::ChatArgs),
     Logits(logits::LogitsArgs),
     Tokenize(tokenize::TokenizeArgs),

@@ -1,10 +1,10 @@
-//! From what was typed to token ids, and from new ids to text.
+//! From what was typed to token ids.
 
 use std::io::Read;
 
 use l2_model::Error;
 use l2_model::chat_template::{ChatTemplate, Message};
-use l2_model::tokenizer::{Detokenizer, Tokenizer};
+use l2_model::tokenizer::Tokenizer;
 
 use super::error::CliError;
 
@@ -56,52 +56,4 @@ pub fn chat(
 pub fn template(tokenizer: &Tokenizer, model: &str) -> anyhow::Result<ChatTemplate> {
     let template = l2_model::chat_template(tokenizer)?;
     Ok(template.ok_or_else(|| CliError::NoChatTemplate { model: model.to_owned() })?)
-}
-
-/// The text of new tokens, as they come.
-pub struct TextStream {
-    detokenizer: Option<Detokenizer>,
-    /// What the prompt alone would have ended with, held back until the next token confirms it: it is not new.
-    held: String,
-}
-
-impl TextStream {
-    /// Text that continues `prompt`: joined to the prompt's text, it reads as both decoded together. (A SentencePiece
-    /// tokenizer drops the space before the first word of a text. The first new word is not that.)
-    pub fn continuing(tokenizer: Option<&Tokenizer>, prompt: &[u32]) -> Self {
-        let mut stream = Self::answering(tokenizer);
-        for id in prompt {
-            stream.push(*id);
-        }
-        stream.held = stream.detokenizer.clone().map(Detokenizer::finish).unwrap_or_default();
-        stream
-    }
-
-    /// Text that stands for itself, as an answer does.
-    pub fn answering(tokenizer: Option<&Tokenizer>) -> Self {
-        Self { detokenizer: tokenizer.map(|t| t.detokenizer(true)), held: String::new() }
-    }
-
-    /// The text that is certain after this token. Special tokens have none, and neither have ids that the embedding
-    /// has room for and the tokenizer no word.
-    pub fn push(&mut self, id: u32) -> &str {
-        let text = self.detokenizer.as_mut().and_then(|d| d.push(id).ok()).unwrap_or_default();
-        without(&mut self.held, text)
-    }
-
-    /// What was held back for a token that did not come.
-    pub fn finish(mut self) -> String {
-        let text = self.detokenizer.map(Detokenizer::finish).unwrap_or_default();
-        without(&mut self.held, &text).to_owned()
-    }
-}
-
-/// `text` without what of it is the prompt's. Where the new token completes a character that the prompt began, all of
-/// it is new.
-fn without<'a>(held: &mut String, text: &'a str) -> &'a str {
-    if text.is_empty() || held.is_empty() {
-        return text;
-    }
-    let held = std::mem::take(held);
-    text.strip_prefix(held.as_str()).unwrap_or(text)
 }

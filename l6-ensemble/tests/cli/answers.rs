@@ -44,8 +44,16 @@ fn the_json_answer_has_the_fields_of_the_contract_and_no_others() {
     ]);
     assert_eq!(ran.stderr, "", "nobody watches a pipe");
     let answer = ran.json();
-    let fields = ["prompt_tokens", "tokens", "text", "finish_reason", "usage", "timings", "kv"];
+    let choice = ["text", "tokens", "finish_reason", "logprobs"];
+    let fields =
+        [&["prompt_tokens", "seed"], &choice[..], &["choices", "usage", "timings", "kv"]].concat();
     assert_eq!(keys(&answer), fields);
+    assert_eq!(keys(&answer["choices"][0]), choice);
+    assert_eq!(answer["choices"].as_array().unwrap().len(), 1);
+    for key in choice {
+        assert_eq!(answer["choices"][0][key], answer[key], "the first choice at top level");
+    }
+    assert!(answer["seed"].is_u64() && answer["logprobs"].is_null(), "{answer}");
     assert_eq!(keys(&answer["usage"]), ["prompt_tokens", "completion_tokens", "total_tokens"]);
     assert_eq!(keys(&answer["timings"]), ["load_ms", "prefill_ms", "decode_ms"]);
     assert!(answer["timings"].as_object().unwrap().values().all(|ms| ms.as_f64() >= Some(0.0)));

@@ -53,6 +53,99 @@ fn arguments_that_cannot_be_meant() {
 }
 
 #[test]
+fn numbers_for_the_sampler_that_are_out_of_range() {
+    let model = &fixture("tiny-llama");
+    for (flag, values, range) in [
+        ("--temperature", &["-1", "-0.001", "NaN", "inf", "hot", "1e39"][..], "0 or above"),
+        ("--top-p", &["-0.1", "1.01", "NaN", "50%"], "from 0 to 1"),
+        ("--min-p", &["-1", "2", "NaN"], "from 0 to 1"),
+        ("--typical-p", &["0", "-1", "1.5", "NaN"], "above 0 and at most 1"),
+        ("--repetition-penalty", &["0", "-1.1", "inf", "NaN"], "above 0"),
+        ("--presence-penalty", &["-2.1", "3", "NaN"], "from -2 to 2"),
+        ("--frequency-penalty", &["-2.1", "3", "inf"], "from -2 to 2"),
+        ("--top-k", &["-1", "1.5", "all"], "--top-k"),
+        ("--seed", &["-1", "1.5", "18446744073709551616"], "--seed"),
+        ("--n", &["0", "-1", "1025", "two"], "--n"),
+        ("--best-of", &["0", "-1", "1025"], "--best-of"),
+        ("--min-tokens", &["-1", "x"], "--min-tokens"),
+        ("--logprobs", &["-1", "x"], "--logprobs"),
+    ] {
+        for value in values {
+            let ran = strata(["generate", "-m", model, "--json", "x", flag, value]);
+            check(&ran, 2, flag);
+            check(&ran, 2, range);
+        }
+    }
+    for (flag, value) in [("--temperature", "-1"), ("--top-p", "7"), ("--seed", "x")] {
+        check(&strata(["chat", "-m", model, flag, value]), 2, flag);
+    }
+}
+
+#[test]
+fn options_for_answers_that_make_no_sense_together() {
+    let model = &fixture("tiny-llama");
+    let refused = |options: &[&str], part: &str| {
+        refused(&[&["generate", "-m", model, "x", "--json"], options].concat(), part);
+    };
+    refused(&["--n", "3", "--best-of", "2"], "--best-of 2 must be at least --n 3");
+    refused(&["--include-stop-str"], "--stop");
+    refused(&["--logprobs-of", "raw"], "--logprobs");
+    refused(&["--logprobs", "1", "--logprobs-of", "cooked"], "use raw or processed");
+    refused(&["--logprobs", "400"], "logprobs must be at most");
+    refused(&["--stop", ""], "stop string is empty");
+    refused(&["--min-tokens", "9", "-n", "8"], "min_tokens must be at most max_tokens");
+    let guides =
+        [["--json-schema", "s.json"], ["--regex", "a"], ["--grammar", "g.lark"], ["--choice", "a"]];
+    for (i, one) in guides.iter().enumerate() {
+        for other in guides.iter().skip(i + 1) {
+            refused(&[&one[..], other].concat(), one[0]);
+        }
+    }
+    check(&strata(["generate", "-m", model, "x", "--logprobs", "1"]), 2, "--json");
+}
+
+#[test]
+fn guides_that_no_answer_can_follow() {
+    let model = &fixture("tiny-llama");
+    let dir = tempfile::tempdir().unwrap();
+    let file = |text: &str| {
+        let path = dir.path().join("guide");
+        fs::write(&path, text).unwrap();
+        arg(path)
+    };
+    for (flag, text, part) in [
+        ("--json-schema", "{", "is not JSON"),
+        ("--json-schema", "{\"type\": 3}", "JSON schema cannot be compiled"),
+        ("--json-schema", "{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", "JSON schema"),
+        ("--grammar", "start: (", "grammar cannot be compiled"),
+        ("--grammar", "start: missing", "grammar cannot be compiled"),
+    ] {
+        let args = ["generate", "-m", model, "x", flag, &file(text)];
+        check(&strata(args), 2, part);
+        if flag == "--json-schema" {
+            let args = ["generate", "-m", model, "x", flag, "-"];
+            check(&strata_reading(text.as_bytes(), args), 2, part);
+        }
+    }
+    refused(&["generate", "-m", model, "x", "--regex", "(["], "regular expression");
+    refused(&["generate", "-m", model, "x", "--choice", ""], "choice");
+    refused(&["generate", "-m", model, "-", "--json-schema", "-"], "stdin");
+    for flag in ["--json-schema", "--grammar"] {
+        fails(&["generate", "-m", model, "x", flag, "no-such-file"], "no-such-file");
+    }
+}
+
+#[test]
+fn text_that_is_asked_for_where_there_is_no_tokenizer() {
+    let dir = copy_of("tiny-llama");
+    fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+    let model = &arg(&dir);
+    for options in [&["--stop", "x"][..], &["--regex", "a"], &["--choice", "a,b"]] {
+        refused(&[&["generate", "-m", model, "--tokens", "1,2"], options].concat(), "tokenizer");
+    }
+}
+
+#[test]
 fn token_lists_that_are_no_ids() {
     let model = &fixture("tiny-llama");
     for list in ["1,x", "-1", "4294967296", "1;2", "1.5", "0x10"] {

@@ -18,6 +18,29 @@ fn a_piped_conversation_answers_each_line_and_ends_with_the_input() {
 }
 
 #[test]
+fn a_conversation_can_be_sampled_and_its_seed_says_how() {
+    let model = fixture("tiny-qwen2");
+    let chat = |options: &str, input: &str| {
+        let args = ["chat", "-m", &model, "--max-tokens", "12"].into_iter();
+        strata_reading(input.as_bytes(), args.chain(options.split_whitespace()))
+    };
+    let greedy = chat("", "Hello\n");
+    let sampled = chat("--temperature 1 --top-p 0.95 --seed 3", "Hello\n");
+    assert_ne!(sampled.text(), greedy.text());
+    let again = "Hello\n/reset\nHello\n";
+    assert_eq!(
+        chat("--temperature 1 --top-p 0.95 --seed 3", again).text(),
+        sampled.text().repeat(2)
+    );
+    assert_ne!(chat("--temperature 1 --top-p 0.95 --seed 4", "Hello\n").text(), sampled.text());
+    let idle = chat("--seed 3", "Hello\n");
+    assert_eq!(idle.text(), greedy.text());
+    assert!(idle.stderr.contains("--seed: no effect at temperature 0"), "{idle:?}");
+    let refused = chat("--temperature -1", "");
+    assert_eq!(refused.code, 2, "{refused:?}");
+}
+
+#[test]
 fn the_system_message_is_part_of_the_conversation() {
     let model = fixture("tiny-qwen2");
     let args = ["chat", "-m", &model, "--max-tokens", "8"];

@@ -85,7 +85,7 @@ impl MaskPending {
     /// The guide and its mask. If nobody has begun with it, the caller computes it here and now: the forward pass was
     /// faster than the queue, and two threads are better than one.
     pub fn wait(self) -> MaskReady {
-        self.slot.compute();
+        self.slot.compute(Guide::mask);
         let mut state = self.slot.lock();
         loop {
             match std::mem::replace(&mut *state, State::Taken) {
@@ -99,7 +99,7 @@ impl MaskPending {
 
 impl Slot {
     /// Compute the mask, unless somebody else does.
-    fn compute(&self) {
+    fn compute(&self, fill: impl FnOnce(&mut Guide, &mut TokenMask) -> Result<(), GuideError>) {
         let job = {
             let mut state = self.lock();
             match std::mem::replace(&mut *state, State::Taken) {
@@ -112,7 +112,7 @@ impl Slot {
         };
         let (mut guide, mut mask) = *job;
         // The guide stays here, whatever happens in there.
-        let outcome = catch_unwind(AssertUnwindSafe(|| guide.mask(&mut mask)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| fill(&mut guide, &mut mask)));
         let outcome = outcome.unwrap_or_else(|_| {
             Err(GuideError::TooComplex { why: "its mask could not be computed".to_owned() })
         });
@@ -131,7 +131,7 @@ fn work(queue: &Receiver<Arc<Slot>>) {
     while let Ok(slot) = queue.recv() {
         // A job that nobody waits for any more need not be done.
         if Arc::strong_count(&slot) > 1 {
-            slot.compute();
+            slot.compute(Guide::mask);
         }
     }
 }
@@ -155,5 +155,37 @@ impl Drop for MaskAhead {
 impl fmt::Debug for MaskPending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MaskPending").field("ready", &self.is_ready()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use l2_model::tokenizer::Tokenizer;
+
+    use super::*;
+    use crate::guide::{GuideSpec, Guides};
+
+    #[test]
+    fn a_panic_on_the_way_loses_neither_guide_nor_buffer_and_hangs_nobody() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama/tokenizer.json");
+        let tokenizer = Tokenizer::from_file(path).unwrap();
+        let guides = Guides::new(&tokenizer, tokenizer.vocab_size(), &[]).unwrap();
+        let guide = guides.guide(&GuideSpec::Json).unwrap();
+        let job = Box::new((guide, TokenMask::none(7)));
+        let slot = Arc::new(Slot { state: Mutex::new(State::Waiting(job)), done: Condvar::new() });
+        let pending = MaskPending { slot: Arc::clone(&slot) };
+        let waiting = std::thread::spawn(move || {
+            slot.compute(|_, _| panic!("this panic is part of the test"));
+            pending.wait()
+        });
+        let mut ready = waiting.join().unwrap();
+        let failed = matches!(ready.outcome, Err(GuideError::TooComplex { .. }));
+        assert!(failed, "the outcome of a job that panicked: {:?}", ready.outcome);
+        assert_eq!(ready.mask.words().len(), 1, "words of the buffer that was lent");
+        ready.guide.mask(&mut ready.mask).unwrap();
+        assert!(ready.mask.count() > 0, "the guide goes on");
     }
 }

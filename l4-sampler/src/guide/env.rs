@@ -76,7 +76,7 @@ impl Words {
                 ids.strip_prefix(&alone[..]).is_some_and(|rest| self.spells(rest, probe))
             })
         };
-        (!alone.is_empty() && PROBES.iter().all(|probe| stays(probe))).then_some((sentinel, alone))
+        (!alone.is_empty() && PROBES.iter().all(stays)).then_some((sentinel, alone))
     }
 
     /// Whether these tokens are this text, to the byte. A special token never is: its word in the trie begins with a byte

@@ -68,7 +68,8 @@ impl Sampler {
     /// `p` and `q` are what is left after every stage of [`Sampler::sample`], for a request that has seen the draft's
     /// tokens before it. Greedy requests fall out of it: `p` is all on one token.
     ///
-    /// Proposals are judged in parallel, and nothing about one depends on the others. A draft that ends the answer (a
+    /// Proposals are judged in parallel, and nothing about one depends on the others. A steady step allocates nothing, but
+    /// that a request with penalties has its history copied, to go on in the copy. A draft that ends the answer (a
     /// token that [`crate::stop::StopRules`] stops at) is to be cut there by whoever made it.
     ///
     /// # Errors

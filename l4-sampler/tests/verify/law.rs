@@ -110,6 +110,14 @@ fn a_certain_draft_leaves_the_law_as_it_is() {
 }
 
 #[test]
+fn a_vocabulary_of_many_blocks_keeps_its_law() {
+    let toy = Toy { vocab: 300, seed: 70, spread: 3.0, off: 0.5 };
+    check(&format!("{toy:?}"), toy, &SamplingParams::default(), None);
+    let params = SamplingParams { top_k: 40, temperature: 0.8, ..SamplingParams::default() };
+    check(&format!("top-k 40, temperature 0.8, {toy:?}"), toy, &params, None);
+}
+
+#[test]
 fn a_draft_that_is_the_model_is_always_accepted() {
     let toy = Toy { vocab: 7, seed: 3, spread: 2.0, off: 0.0 };
     let counts = drafts_of_one(toy, &SamplingParams::default(), None);

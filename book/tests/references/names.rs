@@ -76,6 +76,10 @@ fn every_long_name_in_backticks_is_in_the_sources() {
         "max_window_layers",
         "query_start_loc",
         "gpu_memory_utilization",
+        "allowed_token_ids",
+        "bad_words_ids",
+        "include_stop_str_in_output",
+        "min_new_tokens",
     ];
     let mut problems = Vec::new();
     let mut seen = 0;

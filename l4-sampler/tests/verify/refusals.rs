@@ -58,7 +58,7 @@ fn a_row_that_gives_nothing_is_its_own_proposals_outcome() {
         row
     };
     let (nan, out) = (vec![f32::NAN; 6], vec![f32::NEG_INFINITY; 6]);
-    let damaged = tensor(&[nan.clone()]);
+    let damaged = tensor(std::slice::from_ref(&nan));
     let proposal = |tokens, draft| Proposal { tokens, draft, row, masks: &[] };
     let proposals = [
         proposal(&[1], Draft::Certain),

@@ -84,7 +84,8 @@ fn draw(draw: &mut Draw) -> Question {
         (Turn::MinPOfAll, "min-p is a part of the largest probability, not of all of it"),
         (Turn::NoMinP, "min-p throws out what is less than that part of the largest"),
     ] {
-        if let Some(ids) = said.left(&weights, turn) {
+        // Nothing at all cannot be answered.
+        if let Some(ids) = said.left(&weights, turn).filter(|ids| !ids.is_empty()) {
             question = question.mistake(rows(ids), why);
         }
     }

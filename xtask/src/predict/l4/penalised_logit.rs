@@ -30,7 +30,6 @@ fn draw(draw: &mut Draw) -> Question {
     let repeated = away(logit, repetition);
     let right = repeated - subtracted(in_answer);
     let times = |n: usize| match n {
-        0 => "not at all".into(),
         1 => "once".into(),
         2 => "twice".into(),
         n => format!("{n} times"),
@@ -87,7 +86,10 @@ fn draw(draw: &mut Draw) -> Question {
         )
         .mistake(
             Answer::Real(repeated - presence - frequency),
-            "frequency is subtracted as many times as the answer holds the token",
+            match in_answer {
+                0 => "presence and frequency count the answer, which does not hold the token",
+                _ => "frequency is subtracted as many times as the answer holds the token",
+            },
         )
         .mistake(
             Answer::Real(away(logit - subtracted(in_answer), repetition)),

@@ -302,12 +302,18 @@ fn made_up() -> Vec<Vec<u8>> {
         add(n.to_string());
     });
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    let mut state = 1_u64;
+    let mut any = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        &syllables[(state >> 33) as usize % syllables.len()]
+    };
     for i in 0.. {
-        let first = &syllables[i * 7 % syllables.len()];
-        let second =
-            if i < syllables.len() { "" } else { &syllables[i * 31 / 5 % syllables.len()] };
-        let third = if i < 20_000 { "" } else { &syllables[i * 13 / 3 % syllables.len()] };
-        let word = format!("{first}{second}{third}");
+        let word = match i {
+            0..2000 => any().clone(),
+            2000..30_000 => format!("{}{}", any(), any()),
+            _ => format!("{}{}{}", any(), any(), any()),
+        };
         let more = add(format!(" {word}")) && add(capital(&word)) && add(word);
         if !more {
             break;

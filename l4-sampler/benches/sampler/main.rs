@@ -8,8 +8,8 @@
 //!
 //! Rows: "words" has a bulk of normal logits and a head that falls off as words do (Zipf); "noise"
 //! is the bulk alone, hotter and flatter than any model; "flat" is all the same number, where
-//! nothing can be left out. Eight rows of each take turns, so logits come from the last level of
-//! the cache, as those of a model do that has just been computed.
+//! nothing can be left out. Two rows of each take turns: together they are more than a core's own
+//! cache holds, which is where a model that has just computed them leaves them.
 
 mod llama;
 mod rows;

@@ -9,7 +9,7 @@ use l1_tensor::{Result, Tensor};
 pub const VOCAB: usize = 151_936;
 
 /// Rows that take turns.
-pub const ROWS: usize = 8;
+pub const ROWS: usize = 2;
 
 /// What was said before, some of it more than once.
 pub static HISTORY: LazyLock<Vec<u32>> = LazyLock::new(|| {

@@ -15,6 +15,7 @@ mod worker;
 
 use std::sync::{Mutex, PoisonError};
 
+use l1_tensor::cpu::Isa;
 use l1_tensor::{Runtime, TensorMut, TensorRef};
 
 use crate::error::{Error, Result, RowError};
@@ -118,7 +119,9 @@ impl Sampler {
         self.rt.pool().run(n, &|i, thread| {
             // SAFETY: the pool gives every row to one thread.
             let (line, out) = unsafe { (lines.get(i), out.get(i)) };
+            // exercise l4.sampler
             self.at_bench(thread, |bench| self.one(bench, line, &rows[i], &mut out[0]));
+            // end of exercise
         });
         Ok(())
     }
@@ -135,9 +138,7 @@ impl Sampler {
             Line::Shared(line) => (Line::Shared(line), Some(line)),
             owned => (owned, None),
         };
-        out.token = worker
-            .distribution(isa, line, row, distribution)
-            .map(|()| distribution.draw(row.key.uniform(Purpose::Draw)));
+        out.token = choose(isa, worker, line, row, distribution);
         let (Some(asked), Ok(token)) = (asked, out.token) else {
             out.logprobs = None;
             return;
@@ -177,6 +178,20 @@ impl Sampler {
         // A bench that somebody panicked at is as good as before: everything on it is written before it is read.
         work(&mut self.benches[thread].lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// One row's token.
+fn choose(
+    isa: Isa,
+    worker: &mut Worker,
+    line: Line<'_>,
+    row: &Row<'_>,
+    distribution: &mut Distribution,
+) -> Result<u32, RowError> {
+    // exercise l4.sampler
+    worker.distribution(isa, line, row, distribution)?;
+    Ok(distribution.draw(row.key.uniform(Purpose::Draw)))
+    // end of exercise
 }
 
 /// Refuse a length that does not fit.

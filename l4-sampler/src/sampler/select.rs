@@ -85,11 +85,11 @@ pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, shuffled: &mut Vec<f32>)
     // end of exercise
 }
 
-/// Drop all but the first `k >= 1` in line; their order is lost.
+/// Drop all but the first `k` in line; their order is lost.
 pub(crate) fn keep_first(candidates: &mut Vec<Candidate>, k: usize) {
     // exercise l4.select
     if k < candidates.len() {
-        candidates.select_nth_unstable_by_key(k - 1, |candidate| candidate.rank);
+        candidates.select_nth_unstable_by_key(k.saturating_sub(1), |candidate| candidate.rank);
         candidates.truncate(k);
     }
     // end of exercise

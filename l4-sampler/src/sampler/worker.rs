@@ -52,6 +52,7 @@ impl Worker {
             block_maxima(isa, logits, maxima);
             largest(isa, maxima)
         };
+        // exercise l4.sampler
         let changed = is_changed(row);
         let mut max = if changed { f32::INFINITY } else { survey(line.read()) };
         let logits = if max < f32::INFINITY {
@@ -79,6 +80,7 @@ impl Worker {
         let from = Blocks::new(logits, maxima, max, params.temperature);
         filter(isa, &from, params, shuffled, candidates, out);
         Ok(())
+        // end of exercise
     }
 }
 
@@ -97,6 +99,7 @@ fn is_changed(row: &Row<'_>) -> bool {
 
 /// All stages before temperature.
 fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
+    // exercise l4.sampler
     let params = row.params;
     add_bias(logits, &params.logit_bias);
     if let Some(allowed) = &params.allowed_tokens {
@@ -109,6 +112,7 @@ fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
     }
     let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
     penalize(logits, row.history, params.repetition_penalty, presence, frequency);
+    // end of exercise
 }
 
 /// Temperature and the filters.
@@ -120,6 +124,7 @@ fn filter(
     candidates: &mut Vec<Candidate>,
     out: &mut Distribution,
 ) {
+    // exercise l4.sampler
     let vocab = from.row.len();
     let top_k = (1..vocab).contains(&params.top_k);
     let (top_p, mut typical) = (params.top_p < 1.0, params.typical_p < 1.0);
@@ -164,6 +169,7 @@ fn filter(
         keep_mass(candidates, f64::from(params.typical_p) * mass(candidates));
     }
     hand_over(isa, vocab, candidates, out);
+    // end of exercise
 }
 
 /// The shares of all tokens and their sum. What is left of a row without filters.

@@ -11,12 +11,13 @@ fn row(n: usize, levels: u64) -> Vec<f32> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         state >> 40
     };
-    let mut row: Vec<f32> = (0..n).map(|_| (next() % levels) as f32 * 0.25 - 20.0).collect();
+    let mut row: Vec<f32> =
+        (0..n).map(|_| (next() % levels) as f32 * 16.0 / levels as f32 - 20.0).collect();
     for _ in 0..n / 20 {
         row[next() as usize % n] = f32::NEG_INFINITY;
         row[next() as usize % n] = f32::NAN;
     }
-    row[n / 2] = 0.5;
+    row[n / 2] = -3.5;
     row
 }
 

@@ -99,11 +99,10 @@ impl Compiled {
 pub(super) fn allowed(parser: &mut TokenParser, words: &Words) -> Result<SimpleVob, String> {
     let computed = careful(|| {
         // llguidance takes a forced text to be what its tokens spell. Where they cannot, it is up to us.
-        let forced = parser.force_bytes();
-        if !words.can_say(&forced) {
-            return Ok(words.beginnings(&forced));
+        match cannot_say(parser, words) {
+            Some(forced) => Ok(words.beginnings(&forced)),
+            None => parser.compute_mask().map_err(|e| e.to_string()),
         }
-        parser.compute_mask().map_err(|e| e.to_string())
     });
     match computed.and_then(|allowed| allowed) {
         Err(_) if parser.stop_reason() == StopReason::NoExtensionBias => {
@@ -111,6 +110,15 @@ pub(super) fn allowed(parser: &mut TokenParser, words: &Words) -> Result<SimpleV
         }
         other => other,
     }
+}
+
+/// The text that a grammar forces here, if the vocabulary cannot spell it.
+pub(super) fn cannot_say(parser: &mut TokenParser, words: &Words) -> Option<Vec<u8>> {
+    if words.can_say_all() {
+        return None;
+    }
+    let forced = parser.force_bytes();
+    (!words.can_say(&forced)).then_some(forced)
 }
 
 /// Check that an answer can begin. What fails here would fail at the request's first token, when it is too late.

@@ -55,7 +55,12 @@ impl Words {
         Ok(words)
     }
 
-    /// Whether these bytes can be said. A vocabulary may lack a control character or two; SmolLM2's does.
+    /// Whether every text can be said. A vocabulary may lack a control character or two; SmolLM2's does.
+    pub(super) fn can_say_all(&self) -> bool {
+        self.all_bytes
+    }
+
+    /// Whether these bytes can be said.
     pub(super) fn can_say(&self, bytes: &[u8]) -> bool {
         self.all_bytes || self.spelled(&self.trie.greedy_tokenize(bytes)).eq(bytes.iter().copied())
     }
@@ -111,8 +116,9 @@ impl TokenizerEnv for Words {
         &self.trie
     }
 
-    /// The tokens for a text that a grammar forces: as the tokenizer would, where it keeps to the letter; else the longest words first. (A text that spells a special
-    /// token is such a case: the tokenizer would make it that token, and it must stay text.)
+    /// The tokens for a text that a grammar forces: as the tokenizer would write it, where it keeps to the letter; else
+    /// the longest words first. (A text that spells a special token is such a case: the tokenizer would make it that
+    /// token, and it must stay text.)
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         std::str::from_utf8(bytes)
             .ok()

@@ -7,7 +7,7 @@ use llguidance::api::StopReason;
 use llguidance::toktrie::SimpleVob;
 use llguidance::{TokenParser, panic_utils};
 
-use super::compiled::{Compiled, allowed};
+use super::compiled::{Compiled, allowed, cannot_say};
 use super::{GuideError, first_line};
 use crate::TokenMask;
 
@@ -20,11 +20,19 @@ pub struct Guide {
     tokens: Vec<u32>,
     /// End tokens behind them. The parser knows nothing of these.
     ended: usize,
+    /// Why the parser is of no use any more.
+    lost: Option<String>,
 }
 
 impl Guide {
     pub(super) fn new(origin: &Arc<Compiled>) -> Self {
-        Self { parser: origin.parser(), origin: Arc::clone(origin), tokens: Vec::new(), ended: 0 }
+        Self {
+            parser: origin.parser(),
+            origin: Arc::clone(origin),
+            tokens: Vec::new(),
+            ended: 0,
+            lost: None,
+        }
     }
 
     /// What is allowed next; where the answer is complete, its end tokens too. Behind an end token there is nothing but
@@ -145,14 +153,15 @@ impl Guide {
     /// Empty where the tokenizer cannot be trusted to write what it is asked to, and when the guide gave up (which
     /// [`Guide::mask`] reports).
     pub fn forced(&mut self) -> Vec<u32> {
-        if self.is_finished() {
+        if self.is_finished() || self.lost.is_some() {
             return Vec::new();
         }
-        let can_say = careful(|| self.origin.words().can_say(&self.parser.force_bytes()));
-        if can_say != Ok(true) {
-            return Vec::new();
-        }
-        careful(|| self.parser.compute_ff_tokens()).unwrap_or_default()
+        let (parser, words) = (&mut self.parser, self.origin.words());
+        careful(|| match cannot_say(parser, words) {
+            Some(_) => Vec::new(),
+            None => parser.compute_ff_tokens(),
+        })
+        .unwrap_or_default()
     }
 
     /// Whether the answer may end here.
@@ -176,7 +185,8 @@ impl Guide {
 
     /// What llguidance allows here, in a set with room for one token more than the vocabulary has.
     fn text_tokens(&mut self) -> Result<SimpleVob, GuideError> {
-        allowed(&mut self.parser, self.origin.words()).map_err(|why| Self::gave_up(&why))
+        self.not_lost()?;
+        allowed(&mut self.parser, self.origin.words()).map_err(|why| self.lose(&why))
     }
 
     /// Whether the text may go on with this token.
@@ -184,11 +194,9 @@ impl Guide {
         if token as usize >= self.origin.vocab() {
             return Ok(false);
         }
-        match careful(|| self.parser.validate_token(token)) {
-            Ok(Ok(fits)) => Ok(fits),
-            Ok(Err(error)) => Err(Self::gave_up(&error.to_string())),
-            Err(panic) => Err(Self::gave_up(&panic)),
-        }
+        self.not_lost()?;
+        let fits = careful(|| self.parser.validate_token(token).map_err(|e| e.to_string()));
+        fits.and_then(|fits| fits).map_err(|why| self.lose(&why))
     }
 
     /// Move the parser by a token that fits.
@@ -202,7 +210,7 @@ impl Guide {
             // Notices that nothing may follow.
             self.parser.check_stop().map(|_| ()).map_err(|e| e.to_string())
         });
-        moved.and_then(|moved| moved).map_err(|why| Self::gave_up(&why))
+        moved.and_then(|moved| moved).map_err(|why| self.lose(&why))
     }
 
     /// Move the parser back to the first `keep` tokens of its text.
@@ -210,7 +218,7 @@ impl Guide {
         let back = self.tokens.len() - keep;
         self.tokens.truncate(keep);
         // Also without a step back: a parser that gave up is still to be replaced.
-        let healthy = self.parser.stop_reason().is_ok();
+        let healthy = self.lost.is_none() && self.parser.stop_reason().is_ok();
         if back == 0 && healthy {
             return Ok(());
         }
@@ -223,14 +231,25 @@ impl Guide {
         // A parser that gave up does not move any more, and some grammars know no way back (`max_tokens=`). There is
         // always the way from the beginning.
         self.parser = self.origin.parser();
+        self.lost = None;
         for i in 0..keep {
             self.consume(self.tokens[i])?;
         }
         Ok(())
     }
 
-    fn gave_up(why: &str) -> GuideError {
-        GuideError::TooComplex { why: first_line(why).to_owned() }
+    /// Remember that the parser gave up: it may stand anywhere now.
+    fn lose(&mut self, why: &str) -> GuideError {
+        let why = first_line(why).to_owned();
+        self.lost = Some(why.clone());
+        GuideError::TooComplex { why }
+    }
+
+    fn not_lost(&self) -> Result<(), GuideError> {
+        match &self.lost {
+            Some(why) => Err(GuideError::TooComplex { why: why.clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -241,6 +260,7 @@ impl Clone for Guide {
             origin: Arc::clone(&self.origin),
             tokens: self.tokens.clone(),
             ended: self.ended,
+            lost: self.lost.clone(),
         }
     }
 }

@@ -83,7 +83,11 @@ impl GuideSpec {
             }
             Self::Lark(source) => {
                 self.at_most("bytes", source.len(), MAX_GRAMMAR)?;
-                self.at_most("levels of nesting", brackets(source), MAX_DEPTH)
+                self.at_most("levels of nesting", brackets(source), MAX_DEPTH)?;
+                // There may be schemas in it.
+                let steps = source.split("\"multipleOf\"").skip(1);
+                let steps = steps.filter_map(|s| s.split([',', '}', '\n']).next()).map(digits);
+                self.check_multiple(steps.fold(1, common_multiple))
             }
             Self::Choice(choices) => {
                 self.at_most("bytes", choices.iter().map(String::len).sum(), MAX_SOURCE)?;
@@ -124,11 +128,16 @@ impl GuideSpec {
         }
         self.at_most("lists and objects", containers, MAX_PARTS)?;
         self.at_most("bytes of patterns", expressions, MAX_GRAMMAR)?;
+        self.check_multiple(multiple)?;
+        self.at_most("bytes", self.key().len(), MAX_SOURCE)
+    }
+
+    fn check_multiple(&self, multiple: u64) -> Result<(), GuideError> {
         if multiple > MAX_MULTIPLE {
             let why = format!("multipleOf: more than {MAX_MULTIPLE} remainders to keep apart");
             return Err(self.broken(&why));
         }
-        self.at_most("bytes", self.key().len(), MAX_SOURCE)
+        Ok(())
     }
 
     /// The grammar, for llguidance.

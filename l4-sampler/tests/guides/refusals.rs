@@ -154,6 +154,8 @@ fn sources_beyond_all_measure_are_refused_before_they_are_compiled() {
     broken(&schema(&lists), "lists and objects, more than 10000");
     broken(&schema(&format!(r#"{{"pattern":"{}"}}"#, "a".repeat(9000))), "bytes of one pattern");
     broken(&schema(r#"{"multipleOf":9999991}"#), "multipleOf");
+    let inside = r#"start: %json { "type": "integer", "multipleOf": 9999991 }"#;
+    broken(&GuideSpec::Lark(inside.into()), "multipleOf");
     broken(&schema(r#"{"allOf":[{"multipleOf":9973},{"multipleOf":0.9967}]}"#), "multipleOf");
 }
 

@@ -70,7 +70,8 @@ impl Beginning<'_> {
             rated: 0,
             sum: 0.0,
             stream: self.stream.clone(),
-            text: String::new(),
+            // A token has about so many bytes of text; an answer of longer words grows a few times.
+            text: String::with_capacity(4 * self.room),
             reason: None,
         }
     }

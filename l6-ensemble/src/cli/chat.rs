@@ -51,11 +51,12 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", default_value_t = 8192)]
     context: usize,
     #[command(flatten)]
-    sampling: SamplingArgs,
-    #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
+    // Last, since it has a heading of its own in the help.
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// Runs the command.

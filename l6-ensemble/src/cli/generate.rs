@@ -58,15 +58,16 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     trace_blocks: Option<PathBuf>,
     #[command(flatten)]
+    kv: KvArgs,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+    // Groups with a heading of their own in the help come last: what follows them would stand under it.
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     answers: AnswersArgs,
     #[command(flatten)]
     guide: GuideArgs,
-    #[command(flatten)]
-    kv: KvArgs,
-    #[command(flatten)]
-    runtime: RuntimeArgs,
 }
 
 /// How many answers, where they end, and what is told about them.

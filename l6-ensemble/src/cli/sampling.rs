@@ -25,7 +25,8 @@ pub struct SamplingArgs {
     /// Keep the tokens whose surprise is nearest to the expected one, until they have this probability; 1 keeps all
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number("above 0 and at most 1", |p| share(p) && p > 0.0))]
     typical_p: Option<f32>,
-    /// Make tokens of prompt and answer less likely, above 1, or more, below; 1 is off
+    /// Divide by this the logits of tokens that prompt or answer hold (multiply negative ones): above 1 they become less
+    /// likely, 1 is off
     #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number("above 0", |r| r > 0.0))]
     repetition_penalty: f32,
     /// Take this from the logit of every token that the answer holds

@@ -126,6 +126,20 @@ fn help_has_examples_and_the_version_is_that_of_the_crate() {
     for command in ["generate", "chat", "logits", "tokenize", "chat-template", "compare", "bench"] {
         assert!(strata([command, "--help"]).text().contains("--model"), "{command}");
     }
+    // What belongs together stands together, under its own heading.
+    let help = strata(["generate", "--help"]);
+    let at = |word: &str| help.text().find(word).unwrap_or_else(|| panic!("{word} in {help:?}"));
+    let order = [
+        "--kv-memory",
+        "--device",
+        "Sampling:",
+        "--top-p",
+        "Answers:",
+        "--stop",
+        "Guides",
+        "--choice",
+    ];
+    assert!(order.map(at).is_sorted(), "{help:?}");
     let nothing = strata([""; 0]);
     assert_eq!((nothing.code, nothing.stdout.as_str()), (2, ""));
     assert!(nothing.stderr.contains("Usage:"), "{nothing:?}");

@@ -1,9 +1,10 @@
 //! `best_of`: the answers that the model itself thinks most of.
 
 use l4_sampler::generate::{Choice, Request};
+use l4_sampler::guide::GuideSpec;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 
-use crate::support::{Kind, PROMPT, answers, tiny};
+use crate::support::{Kind, PROMPT, answers, generate, tiny};
 
 /// Mean of what raw log probabilities say.
 fn mean(choice: &Choice) -> f64 {
@@ -47,5 +48,29 @@ fn the_best_are_those_of_the_highest_mean_log_probability() {
             let told = if logprobs.is_some() { got.tokens.len() } else { 0 };
             assert_eq!(got.logprobs.len(), told, "log probabilities with {logprobs:?}");
         }
+    }
+}
+
+#[test]
+fn tokens_that_a_guide_forced_count_too() {
+    let tiny = tiny("tiny-llama");
+    let spec = GuideSpec::Regex("(cat|category|caterpillar) [0-9]{2}".into());
+    let guide = tiny.guides().guide(&spec).unwrap();
+    let raw = LogprobsRequest { top: 0, of: LogprobsOf::Raw };
+    let told = SamplingParams { logprobs: Some(raw), ..SamplingParams::default() };
+    let stop = tiny.long(60);
+    let mut generator = tiny.generator(Kind::Paged(4), 5);
+    for seed in 0..5 {
+        let plain = Request::new(&PROMPT, &told, &stop);
+        let request = Request { n: 5, seed, guide: Some(&guide), ..plain };
+        let generation = generate(&mut generator, &request);
+        assert!(generation.work.forced_tokens > 0, "some tokens were forced");
+        let mut all = generation.choices;
+        all.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        let silent = SamplingParams { logprobs: None, ..told.clone() };
+        let best = Request { n: 2, best_of: 5, params: &silent, ..request };
+        let got = answers(&mut generator, &best);
+        let samples = |choices: &[Choice]| choices.iter().map(|c| c.sample).collect::<Vec<_>>();
+        assert_eq!(samples(&got), samples(&all[..2]), "the two best of five, seed {seed}");
     }
 }

@@ -163,9 +163,15 @@ impl KvArgs {
                 StateKind::Paged => "and the null block ",
                 StateKind::Contiguous => "",
             };
+            let sharing = match self.state {
+                StateKind::Paged if shared > 0 && slots > 1 => {
+                    format!(", the first {} of them shared,", shared * self.block_size)
+                }
+                _ => String::new(),
+            };
             let have = memory.bytes();
             anyhow::bail!(
-                "keys and values do not fit --kv-memory: {slots} x {max_len} tokens at {} each {null}take {}, there is room for {have}, so {} are missing; \
+                "keys and values do not fit --kv-memory: {slots} x {max_len} tokens{sharing} at {} each {null}take {}, there is room for {have}, so {} are missing; \
                  ask for fewer tokens, store them in fewer bits (--kv-dtype), or give them more memory",
                 Bytes(spec.bytes_per_token()),
                 Bytes(needed),

@@ -1,11 +1,14 @@
 //! Several answers to one prompt: each what it would be alone.
 
 use l1_tensor::Precision;
+use l2_model::Session;
 use l4_sampler::generate::{Choice, Request};
-use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
+use l4_sampler::{
+    DrawKey, History, LogprobsOf, LogprobsRequest, Purpose, Row, Sampler, SamplingParams,
+};
 
 use crate::runtime::runtime;
-use crate::support::{KINDS, Kind, PROMPT, Tiny, answers, on, tiny};
+use crate::support::{KINDS, Kind, MAX_LEN, PROMPT, Tiny, answers, on, tiny};
 
 /// Something of everything that looks at what an answer has said.
 fn params(of: LogprobsOf) -> SamplingParams {
@@ -51,6 +54,33 @@ fn each_answer_of_a_batch_is_what_it_is_alone() {
                 assert_eq!(got, expected, "three answers of {name}, one by one over {kind:?}");
             }
         }
+    }
+}
+
+/// The loop in its simplest form: the model's floor, a sampler, and the key of each token written out.
+#[test]
+fn a_token_is_drawn_by_the_number_of_its_seed_its_sample_and_its_place() {
+    let tiny = tiny("tiny-llama");
+    let (params, stop) = (params(LogprobsOf::Raw), tiny.long(20));
+    let request = Request { n: 3, seed: 77, ..Request::new(&PROMPT, &params, &stop) };
+    let got = answers(&mut tiny.generator(Kind::Paged(4), 3), &request);
+    for choice in &got {
+        let mut session = Session::new(&tiny.decoder, &tiny.rt, MAX_LEN).unwrap();
+        let mut sampler = Sampler::new(&tiny.rt, tiny.vocab());
+        let mut history = History::new(&PROMPT, 20);
+        let (mut tokens, mut feed) = (vec![], PROMPT.to_vec());
+        while tokens.len() < 20 {
+            let position = (PROMPT.len() + tokens.len()) as u32;
+            let key = DrawKey { seed: 77, sample: choice.sample as u32, position };
+            let row = Row { params: &params, history: &history, ends: &[], mask: None, key };
+            let logits = session.feed(&feed).unwrap().to_vec_f32().unwrap();
+            let token =
+                sampler.distribution(&logits, &row).unwrap().draw(key.uniform(Purpose::Draw));
+            history.push(token);
+            tokens.push(token);
+            feed = vec![token];
+        }
+        assert_eq!(choice.tokens, tokens, "sample {}", choice.sample);
     }
 }
 

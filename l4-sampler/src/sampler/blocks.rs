@@ -68,9 +68,9 @@ dispatch! {
     pub(crate) fn block_maxima<const FMA: bool>(row: &[f32], maxima: &mut [f32]) {
         let (blocks, rest) = row.as_chunks::<BLOCK>();
         for (max, block) in maxima.iter_mut().zip(blocks) {
-            // Looked at closely, the compiler would take sixteen blocks at once and gather their elements from all over
-            // the row, which takes several times as long.
-            *max = max_of(black_box::<&[f32; BLOCK]>(block));
+            // Behind a black box, or the compiler would take sixteen blocks at once and gather their elements from all
+            // over the row, which takes four times as long.
+            *max = max_of(black_box(block.as_slice()));
         }
         if let (Some(max), false) = (maxima.last_mut(), rest.is_empty()) {
             *max = max_of(rest);

@@ -7,8 +7,10 @@
 #[path = "../../l2-model/tests/judge/mod.rs"]
 mod judge;
 mod models;
+#[path = "../../l2-model/tests/support/smollm2.rs"]
+mod real;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use l1_tensor::{DType, Precision, Runtime};
 use l2_model::{
@@ -20,17 +22,6 @@ use serde_json::Value;
 
 /// New tokens of each prompt.
 const NEW: usize = 24;
-
-/// The model's file; `None`, and a word about it, where there is none.
-fn file() -> Option<PathBuf> {
-    let path = std::env::var_os("STRATA_SMOLLM2").map(PathBuf::from);
-    if path.is_none() {
-        eprintln!(
-            "needs SmolLM2: run `cargo x test --full`, or set STRATA_SMOLLM2 to its .gguf file"
-        );
-    }
-    path
-}
 
 fn load(path: &Path, rt: &Runtime) -> Decoder {
     ModelFiles::open(path).unwrap().decoder(rt).unwrap()
@@ -61,7 +52,7 @@ fn answers(rt: &Runtime, decoder: &Decoder, state: impl SequenceState + 'static)
 
 #[test]
 fn tokens_over_blocks_are_those_over_one_run_of_memory() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     for (precision, dtype, sizes) in [
         (Precision::F32, DType::F32, &[16][..]),
         (Precision::Bf16, DType::BF16, &[1, 8, 16, 256]),
@@ -88,7 +79,7 @@ fn tokens_over_blocks_are_those_over_one_run_of_memory() {
 /// Alone over one run of memory; behind a cached prefix, in a batch with others, over blocks.
 #[test]
 fn logits_have_the_same_bits_behind_a_cached_prefix_and_in_a_batch() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let rt = runtime(Precision::Bf16, 2);
     let decoder = load(&path, &rt);
     let prompts = prompts();

@@ -4,6 +4,8 @@
 //! These tests need the model's file: `cargo x test --full` fetches it and names it in `STRATA_SMOLLM2`. Without that
 //! variable they say so and pass.
 
+#[path = "../../l2-model/tests/support/smollm2.rs"]
+mod real;
 #[path = "../../l3-paged-kv/tests/support/runtime.rs"]
 mod runtime;
 
@@ -40,17 +42,6 @@ const MAX_LEN: usize = 700;
 
 /// Strings are bounded in all of the schemas, so most answers are much shorter.
 const MAX_TOKENS: usize = 400;
-
-/// The model's file; `None`, and a word about it, where there is none.
-fn file() -> Option<PathBuf> {
-    let path = std::env::var_os("STRATA_SMOLLM2").map(PathBuf::from);
-    if path.is_none() {
-        eprintln!(
-            "needs SmolLM2: run `cargo x test --full`, or set STRATA_SMOLLM2 to its .gguf file"
-        );
-    }
-    path
-}
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
@@ -133,7 +124,7 @@ fn check_beginning(name: &str, guide: &Guide, choice: &Choice) {
 
 #[test]
 fn answers_are_what_three_real_schemas_describe() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let smollm2 = SmolLm2::load(&path);
     let vocab = smollm2.decoder.config().vocab;
     let guides = Guides::new(&smollm2.tokenizer, vocab, &smollm2.ends).unwrap();
@@ -172,7 +163,7 @@ fn answers_are_what_three_real_schemas_describe() {
 
 #[test]
 fn greedy_tokens_through_the_sampler_are_those_of_the_model_floor() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let smollm2 = SmolLm2::load(&path);
     let decoder = &smollm2.decoder;
     let options = GenerateOptions { max_tokens: 32, ignore_eos: true, ..Default::default() };

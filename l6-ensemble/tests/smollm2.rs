@@ -8,6 +8,9 @@
 //! itself hardly preferred it. How hardly is its *margin*, best logit minus second best: an exact arithmetic
 //! (`f32`) is allowed margins below 0.02, activations rounded to bf16 margins below 0.25.
 
+#[path = "../../l2-model/tests/support/smollm2.rs"]
+mod real;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -39,17 +42,6 @@ struct Prompt {
 fn fixture<T: for<'a> Deserialize<'a>>(name: &str) -> T {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fixtures/smollm2").join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
-/// The model's file; `None`, and a word about it, where there is none.
-fn file() -> Option<PathBuf> {
-    let path = std::env::var_os("STRATA_SMOLLM2").map(PathBuf::from);
-    if path.is_none() {
-        eprintln!(
-            "needs SmolLM2: run `cargo x test --full`, or set STRATA_SMOLLM2 to its .gguf file"
-        );
-    }
-    path
 }
 
 fn load(path: &std::path::Path, precision: Precision) -> (Runtime, Model) {
@@ -121,7 +113,7 @@ struct Bounds {
 }
 
 fn keeps_to_the_reference(precision: Precision, bounds: &Bounds) {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let (rt, model) = load(&path, precision);
     let (mut chosen, mut top, mut regret) =
         (Differences::default(), Differences::default(), Differences::default());
@@ -187,7 +179,7 @@ fn in_bf16_every_step_is_the_references_but_where_it_hardly_chose() {
 /// Left to itself, token after token, until the first step where the reference's margin excuses another choice.
 #[test]
 fn generation_follows_the_reference_to_the_first_near_tie() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     for (precision, excuse) in [(Precision::F32, 0.02), (Precision::Bf16, 0.25)] {
         let (rt, model) = load(&path, precision);
         let golden: Greedy = fixture("greedy.json");
@@ -214,7 +206,7 @@ fn generation_follows_the_reference_to_the_first_near_tie() {
 #[test]
 fn prompts_get_the_references_ids_and_a_chat_ends_where_the_reference_ends_it() {
     const IM_END: u32 = 2;
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let (rt, model) = load(&path, Precision::F32);
     assert!(model.stop_tokens.contains(&IM_END), "{:?}", model.stop_tokens);
     let golden: Greedy = fixture("greedy.json");
@@ -239,7 +231,7 @@ fn prompts_get_the_references_ids_and_a_chat_ends_where_the_reference_ends_it() 
 
 #[test]
 fn conversations_render_as_in_transformers() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let tokenizer = l2_model::open_tokenizer(&path).unwrap();
     let golden: Value = fixture("chat.json");
     assert_eq!(tokenizer.chat_template(), golden["chat_template"].as_str());
@@ -256,7 +248,7 @@ fn conversations_render_as_in_transformers() {
 
 #[test]
 fn the_command_prints_the_references_text() {
-    let Some(path) = file() else { return };
+    let Some(path) = real::file() else { return };
     let golden: Greedy = fixture("greedy.json");
     let capital = &golden.prompts[0];
     assert!(capital.margins[..5].iter().all(|m| *m > 0.25), "the prompt is no near tie");

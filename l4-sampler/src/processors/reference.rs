@@ -41,6 +41,10 @@ pub fn process_reference(logits: &[f32], of: &Row<'_>) -> Result<Vec<f32>, RowEr
     ban_reference(&mut row, of)?;
     let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
     penalize(&mut row, of.history, params.repetition_penalty, presence, frequency);
+    // A penalty can push logits near the end of f32's range beyond it.
+    if !any_left(&row) {
+        return Err(RowError::NothingLeft);
+    }
     // exercise l4.filters
     temperature(&mut row, params.temperature);
     top_k(&mut row, params.top_k);

@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use l1_tensor::cpu::Isa;
 use l4_sampler::processors::process_reference;
-use l4_sampler::{Distribution, Error, Row, RowError, Sampler, SamplingParams};
+use l4_sampler::{Distribution, Error, History, Row, RowError, Sampler, SamplingParams};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -231,4 +231,17 @@ fn several_infinite_logits_share_the_probability() {
     assert_eq!(left(&row, SamplingParams::default()), [1, 3], "tokens of a row with two +inf");
     let params = SamplingParams { top_k: 1, ..SamplingParams::default() };
     assert_eq!(left(&row, params), [1], "the first of them");
+}
+
+#[test]
+fn penalties_can_push_the_last_tokens_beyond_what_f32_holds() {
+    // Both tokens were said before, and twice -2e38 is -inf.
+    let repetitive = SamplingParams { repetition_penalty: 2.0, ..Default::default() };
+    let asked = Asked { history: History::new(&[0, 1], 1), ..Asked::new(repetitive) };
+    let logits = [-2e38, -3e38];
+    for isa in Isa::available() {
+        let nothing = Err(RowError::NothingLeft);
+        assert_eq!(fast(isa, &logits, &asked.row()), nothing, "two tokens pushed to -inf");
+    }
+    assert!(process_reference(&logits, &asked.row()).is_err(), "the same, by the reference");
 }

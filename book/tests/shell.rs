@@ -136,8 +136,12 @@ fn commands_whose_programs_are_built_are_understood_and_others_left_to_cargo() {
     assert_eq!((command.package.as_str(), command.arguments.len()), ("l6-ensemble", 3));
     let command = parse("cargo run -p l1-tensor --example ops").unwrap();
     assert_eq!(command.targets, built::Targets::Example("ops".into()));
+    let command = parse("cargo run -- generate \"tails & heads?\" --n 2 # twice").unwrap();
+    assert_eq!(command.arguments, ["generate", "tails & heads?", "--n", "2"]);
     for other in [
         "cargo test",
+        "cargo run -- generate \"$HOME\"",
+        "cargo run -- generate \"left open",
         "cargo x test",
         "cargo run --release -- chat",
         "cargo test -p l1-tensor --release",

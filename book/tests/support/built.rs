@@ -46,11 +46,8 @@ impl Default for Targets {
 impl Built {
     /// Understand a command. `None`: it is another, or it says more than this knows.
     pub fn parse(command: &str) -> Option<Self> {
-        if command.contains(['|', '&', ';', '<', '>', '"', '\'', '$', '`', '*']) {
-            return None;
-        }
-        let command = command.split(" #").next().unwrap_or_default();
-        let mut words = command.split_whitespace().peekable();
+        let words = words(command)?;
+        let mut words = words.iter().map(String::as_str).peekable();
         let mut it = Self::default();
         while let Some((name, value)) = words.peek().and_then(|w| w.split_once('=')) {
             it.environment.push((name.into(), value.into()));
@@ -132,6 +129,31 @@ impl Built {
         };
         by_name && program.dir.ends_with(&self.package)
     }
+}
+
+/// The words of a command, as a shell would read them. `None` where only a shell can.
+fn words(command: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut rest = command.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' => {
+                let (quoted, behind) = rest.as_str().split_once('"')?;
+                if quoted.contains(['$', '`', '\\']) {
+                    return None;
+                }
+                word.get_or_insert_default().push_str(quoted);
+                rest = behind.chars();
+            }
+            '#' if word.is_none() => break,
+            '|' | '&' | ';' | '<' | '>' | '\'' | '$' | '`' | '*' | '\\' => return None,
+            c if c.is_whitespace() => words.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
 }
 
 /// A program of the workspace.

@@ -71,6 +71,13 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
+    /// Whether any of the three penalties changes a token that was seen.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
+
     /// Check everything against a vocabulary, before the request is admitted.
     ///
     /// # Errors

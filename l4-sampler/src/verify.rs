@@ -157,10 +157,7 @@ pub fn accepts(p: f64, q: f64, u: f64) -> bool {
 /// Whether a row depends on its request's history. Most do not, and need no copy of it to go on in.
 fn remembers(row: &Row<'_>) -> bool {
     let params = row.params;
-    params.repetition_penalty != 1.0
-        || params.presence_penalty != 0.0
-        || params.frequency_penalty != 0.0
-        || (params.min_tokens > 0 && !row.ends.is_empty())
+    params.has_penalties() || (params.min_tokens > 0 && !row.ends.is_empty())
 }
 
 /// The request at the position of token `i`, with a history that has the tokens before.

@@ -93,10 +93,7 @@ impl<'l> Chain<'l> {
             let add =
                 llama.get::<unsafe extern "C" fn(Sampler, Sampler)>("llama_sampler_chain_add");
             let cut = |name: &str, p: f32| add(chain, llama.get::<FromFloatAndMin>(name)(p, 1));
-            let penalised = params.repetition_penalty != 1.0
-                || params.presence_penalty != 0.0
-                || params.frequency_penalty != 0.0;
-            if penalised {
+            if params.has_penalties() {
                 let init = llama.get::<unsafe extern "C" fn(i32, f32, f32, f32) -> Sampler>(
                     "llama_sampler_init_penalties",
                 );

@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
         let token = sampled.token?;
         if self.rates() {
             let told = self.request.params.logprobs.and(sampled.logprobs.clone());
-            answer.rated(self.mark(logits, token), told);
+            answer.rated(self.mark(logits, token, told.as_ref()), told);
         }
         answer.take(token, show)?;
         self.force(answer, show)
@@ -87,12 +87,20 @@ impl<'a> Run<'a> {
                 TokenLogprobs { id: token, logprob: 0.0, rank: 0, top }
             }
         });
-        answer.rated(self.mark(logits, token), told);
+        answer.rated(self.mark(logits, token, told.as_ref()), told);
     }
 
-    /// What a token contributes to the rank of its answer. 0 where nobody ranks.
-    fn mark(&self, logits: &[f32], token: u32) -> f64 {
-        if self.ranks { f64::from(self.raw(logits, token, 0).logprob) } else { 0.0 }
+    /// What a token contributes to the rank of its answer: its raw log probability, which is not computed again if it was
+    /// `told`. 0 where nobody ranks.
+    fn mark(&self, logits: &[f32], token: u32, told: Option<&TokenLogprobs>) -> f64 {
+        if !self.ranks {
+            return 0.0;
+        }
+        let raw = self.request.params.logprobs.is_some_and(|wanted| wanted.of == LogprobsOf::Raw);
+        f64::from(match told.filter(|_| raw) {
+            Some(told) => told.logprob,
+            None => self.raw(logits, token, 0).logprob,
+        })
     }
 
     fn raw(&self, logits: &[f32], token: u32, top: usize) -> TokenLogprobs {

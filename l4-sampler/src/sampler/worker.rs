@@ -92,9 +92,7 @@ fn is_changed(row: &Row<'_>) -> bool {
         || !params.banned_tokens.is_empty()
         || row.mask.is_some()
         || (!row.ends.is_empty() && row.history.generated() < params.min_tokens)
-        || params.repetition_penalty != 1.0
-        || params.presence_penalty != 0.0
-        || params.frequency_penalty != 0.0
+        || params.has_penalties()
 }
 
 /// All stages before temperature.

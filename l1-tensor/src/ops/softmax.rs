@@ -117,9 +117,10 @@ dispatch! {
                 out.fill(f32::NEG_INFINITY);
                 continue;
             }
-            let shift = f64::from(max) + total.ln();
+            // Two steps: added to a huge maximum first, the logarithm would be lost, in f64 too.
+            let (max, ln_total) = (f64::from(max), total.ln());
             for (o, v) in out.iter_mut().zip(x) {
-                *o = (f64::from(*v) - shift) as f32;
+                *o = (f64::from(*v) - max - ln_total) as f32;
             }
             // end of exercise
         }

@@ -1,0 +1,184 @@
+//! The loop: plan, execute, resolve, apply.
+
+use std::time::Instant;
+
+use crate::{
+    ExecuteError, Executor, FinishReason, Phases, Rejection, Request, RequestId, Resolved,
+    Scheduler, StepOutput, StepView, Time,
+};
+
+/// A scheduler and what runs its steps.
+pub struct EngineCore<E: Executor> {
+    scheduler: Scheduler,
+    executor: E,
+    output: StepOutput,
+    resolved: Resolved,
+    result: StepResult,
+    observer: Option<Box<dyn StepObserver>>,
+    started: Instant,
+}
+
+/// Is told of every step: whoever draws timelines or counts.
+pub trait StepObserver: Send {
+    /// A step is planned and about to run.
+    fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler);
+
+    /// It is over, and this came of it.
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler);
+}
+
+/// What came of a step. Memory is used again.
+#[derive(Clone, Debug, Default)]
+pub struct StepResult {
+    /// The step's number.
+    pub step: u64,
+    /// Tokens that were computed.
+    pub scheduled_tokens: usize,
+    /// Requests that took part.
+    pub scheduled: usize,
+    tokens: Vec<u32>,
+    /// Each request's tokens end here.
+    new_tokens: Vec<(RequestId, usize)>,
+    /// Who ended since the last step, and why.
+    pub finished: Vec<(RequestId, FinishReason)>,
+    /// Who was preempted.
+    pub preempted: Vec<RequestId>,
+    /// What its parts took.
+    pub phases: Phases,
+}
+
+impl StepResult {
+    /// Who got new tokens, and which: usually one.
+    pub fn new_tokens(&self) -> impl Iterator<Item = (RequestId, &[u32])> + '_ {
+        self.new_tokens.iter().enumerate().map(|(i, (id, end))| {
+            let start = i.checked_sub(1).map_or(0, |before| self.new_tokens[before].1);
+            (*id, &self.tokens[start..*end])
+        })
+    }
+
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.new_tokens.clear();
+        self.finished.clear();
+        self.preempted.clear();
+    }
+}
+
+impl<E: Executor> EngineCore<E> {
+    /// A scheduler and its executor. The clock begins now.
+    pub fn new(scheduler: Scheduler, executor: E) -> Self {
+        Self {
+            scheduler,
+            executor,
+            output: StepOutput::default(),
+            resolved: Resolved::default(),
+            result: StepResult::default(),
+            observer: None,
+            started: Instant::now(),
+        }
+    }
+
+    /// Tell somebody of every step from now on.
+    pub fn set_observer(&mut self, observer: Option<Box<dyn StepObserver>>) {
+        self.observer = observer;
+    }
+
+    /// Take a request, and what the executor must know of it.
+    ///
+    /// # Errors
+    /// [`Rejection`], for one that could never be completed.
+    pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
+        let id = request.id;
+        let place = self.scheduler.add_request(request)?;
+        self.executor.begin(place, id, job);
+        Ok(())
+    }
+
+    /// End a request that is not wanted any more. Returns whether there was one; the next step's result tells of its end.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        self.scheduler.abort(id)
+    }
+
+    /// Whether there is anything to do.
+    pub fn has_unfinished(&self) -> bool {
+        self.scheduler.has_unfinished()
+    }
+
+    /// The clock that [`EngineCore::step`] goes by.
+    pub fn now(&self) -> Time {
+        Time(self.started.elapsed().as_secs_f64())
+    }
+
+    /// Run a step. With nothing to run it is an empty one.
+    ///
+    /// # Errors
+    /// [`ExecuteError`]: the step was taken back, as if it had not been planned.
+    pub fn step(&mut self) -> Result<&StepResult, ExecuteError> {
+        self.step_at(self.now())
+    }
+
+    /// Run a step under another clock.
+    ///
+    /// # Errors
+    /// As [`EngineCore::step`].
+    pub fn step_at(&mut self, now: Time) -> Result<&StepResult, ExecuteError> {
+        let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
+        result.clear();
+        output.clear();
+        let began = Instant::now();
+        // exercise l5.step
+        let step = scheduler.plan(now);
+        (result.step, result.scheduled, result.scheduled_tokens) =
+            (step.number, step.rows.len(), step.tokens);
+        result.preempted.extend_from_slice(&step.preempted);
+        let planned = began.elapsed();
+        if let Some(observer) = observer {
+            observer.planned(&scheduler.view(), scheduler);
+        }
+        if scheduler.view().step().is_empty() {
+            resolved.clear();
+        } else if let Err(e) = executor
+            .execute(&scheduler.view(), output)
+            .and_then(|()| scheduler.resolve(output, resolved))
+        {
+            scheduler.abandon();
+            return Err(e);
+        }
+        let executed = Instant::now();
+        scheduler.apply(resolved);
+        for (_, id, tokens, _) in resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty()) {
+            result.tokens.extend_from_slice(tokens);
+            result.new_tokens.push((id, result.tokens.len()));
+        }
+        for (place, id, reason) in scheduler.take_ended() {
+            executor.end(place, id, reason);
+            result.finished.push((id, reason));
+        }
+        // end of exercise
+        result.phases = Phases { plan: planned, apply: executed.elapsed(), ..output.phases };
+        if let Some(observer) = observer {
+            observer.applied(result, scheduler);
+        }
+        Ok(result)
+    }
+
+    /// Who decides.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// Who decides, to reset its cache or tell it of keys and values.
+    pub fn scheduler_mut(&mut self) -> &mut Scheduler {
+        &mut self.scheduler
+    }
+
+    /// Who runs the steps.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
+    /// Who runs the steps, between two of them.
+    pub fn executor_mut(&mut self) -> &mut E {
+        &mut self.executor
+    }
+}

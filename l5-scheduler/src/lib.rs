@@ -1,0 +1,36 @@
+//! Floor 5 of Strata: continuous batching.
+//!
+//! Every step asks who can run, packs them into one forward pass, and deals the tokens out.
+//!
+//! * [`Scheduler`]: who runs in the next step and with which blocks; a [`Policy`] answers its questions;
+//! * [`Executor`]: what runs a step: the model, or a fake one under a virtual clock;
+//! * [`EngineCore`]: the two together, a step at a time;
+//! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: what goes to and fro between the two.
+
+#![warn(missing_docs)]
+
+mod config;
+mod core;
+mod cost;
+mod executor;
+pub mod lease;
+pub mod policy;
+mod queue;
+mod request;
+mod requests;
+mod scheduler;
+mod step;
+mod time;
+
+pub use config::{ConfigError, PoolError, SchedulerConfig};
+pub use core::{EngineCore, StepObserver, StepResult};
+pub use cost::{CostModel, StepLoad};
+pub use executor::{Caps, ExecuteError, Executor, Phases, StepOutput};
+pub use lease::{Lease, LeaseId};
+pub use policy::{Admit, Composed, Policy, PolicyKind, Retain, Victim};
+pub use queue::Rank;
+pub use request::{Adapter, FinishReason, Job, Rejection, Request, RequestId};
+pub use requests::{RequestView, Status};
+pub use scheduler::{KvSource, Resolved, Scheduler, SchedulerStats};
+pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
+pub use time::Time;

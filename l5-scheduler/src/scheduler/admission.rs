@@ -1,0 +1,133 @@
+//! Then the waiting: as long as there are tokens, seats and blocks.
+
+use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
+
+use super::Scheduler;
+use super::budget::Budget;
+use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
+
+/// What became of the request that was asked.
+enum Outcome {
+    /// It takes part.
+    Admitted,
+    /// It waits on, and who is behind it may be asked.
+    Skipped,
+    /// It waits on, and so does everybody behind it.
+    Nobody,
+    /// It has ended: no pool of this size holds its next token.
+    Ended,
+}
+
+impl Scheduler {
+    /// Admit who waits, in the order of the queue. Whoever does not fit holds up those behind: a small request never
+    /// overtakes a large one for good.
+    pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
+        self.plan_holding(budget);
+        let mut behind: Option<Rank> = None;
+        while budget.left() > 0 {
+            let Some((rank, place)) = self.waiting.next(behind) else { break };
+            match self.ask(place, budget) {
+                Outcome::Admitted | Outcome::Ended => {}
+                Outcome::Skipped => behind = Some(rank),
+                Outcome::Nobody => break,
+            }
+        }
+    }
+
+    /// Whether a waiting request can begin now.
+    fn ask(&mut self, place: u32, budget: &mut Budget) -> Outcome {
+        let entry = self.requests.at(place);
+        let (request, tokens) = (entry.view(), entry.chain.len());
+        if self.config.blocks(tokens) > self.config.capacity() {
+            // It has grown up to the end of the pool, was preempted, and fits no more.
+            self.end_while_planning(place, FinishReason::KvExhausted);
+            return Outcome::Ended;
+        }
+        let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
+        if !self.policy.compose(&request, &so_far) {
+            return Outcome::Skipped;
+        }
+        let fits = match self.policy.admit(&request, &self.config) {
+            _ if request.preempted_now() => return Outcome::Nobody,
+            Admit::NobodyNow => return Outcome::Nobody,
+            Admit::NotNow => return Outcome::Skipped,
+            Admit::WhenFits(len) => len.min(self.config.capacity() * self.config.block_size),
+        };
+        match self.admit(place, fits, budget) {
+            true => Outcome::Admitted,
+            // Somebody who runs may give way to it.
+            false if self.make_room(place, fits, budget) && self.admit(place, fits, budget) => {
+                Outcome::Admitted
+            }
+            false => Outcome::Nobody,
+        }
+    }
+
+    /// Begin with a waiting request, if it fits: a seat, tokens of the step, and blocks. Without them nothing changes.
+    pub(super) fn admit(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
+        if self.running.len() >= self.config.seats() {
+            return false;
+        }
+        let entry = self.requests.at(place);
+        let resumed = entry.preemptions > 0;
+        // exercise l5.admit
+        let hit = match entry.reads_cache {
+            true => self.blocks.lookup(&entry.chain),
+            false => PrefixHit::default(),
+        };
+        let Some(len) = budget.waiting(entry.chain.len() - hit.tokens) else { return false };
+        let alone = self.running.is_empty();
+        let want = Admission {
+            up_to_len: self.reserved_len(hit.tokens + len),
+            must_fit_len: fits,
+            keep_free: if alone { 0 } else { self.config.watermark_blocks() },
+            resumed,
+        };
+        let Some(seq) = self.admit_blocks(place, &hit, want) else { return false };
+        self.begin(place, seq, hit.tokens, len);
+        budget.take(len);
+        true
+        // end of exercise
+    }
+
+    /// Take a request's first blocks; if they are not there, leases go before it waits.
+    fn admit_blocks(&mut self, place: u32, hit: &PrefixHit, want: Admission) -> Option<SeqId> {
+        let chain = &self.requests.at(place).chain;
+        match self.blocks.admit(chain, hit, want) {
+            Ok(seq) => Some(seq),
+            Err(KvError::NoFreeBlocks { .. }) => None,
+            Err(e) => {
+                debug_assert!(false, "{e}");
+                None
+            }
+        }
+    }
+
+    /// A request that has its first blocks leaves the queue, takes a seat, and takes part with its first `len` tokens behind
+    /// those it has `cached`.
+    pub(super) fn begin(&mut self, place: u32, seq: SeqId, cached: usize, len: usize) {
+        let entry = self.requests.at_mut(place);
+        self.waiting.remove(entry.rank);
+        entry.status = Status::Running;
+        entry.seq = Some(seq);
+        entry.computed = cached;
+        let resumed = entry.preemptions > 0;
+        let end = cached + len;
+        let registered = self.blocks.register(seq, &entry.chain, end);
+        debug_assert!(registered.is_ok(), "{registered:?}");
+        let row = StepRow {
+            id: entry.id,
+            place,
+            computed: cached,
+            len,
+            samples: end == entry.chain.len(),
+            admitted: if resumed { Admitted::Resumed } else { Admitted::Now },
+            cached,
+            blocks_before: 0,
+        };
+        self.running.push(place);
+        self.stats.resumes += u64::from(resumed);
+        self.stats.cached_tokens += cached as u64;
+        self.push_row(row);
+    }
+}

@@ -1,0 +1,135 @@
+//! Running requests come first: each its next tokens, and blocks for them.
+
+use l3_paged_kv::KvError;
+
+use super::Scheduler;
+use super::budget::Budget;
+use crate::{Admitted, Composed, FinishReason, StepRow, Victim};
+
+/// What became of a running request that wanted blocks.
+enum Outcome {
+    /// It has them; its table had so many before.
+    Fits(usize),
+    /// It sits this step out.
+    SitsOut,
+    /// It gave its own blocks up and waits.
+    GaveWay,
+    /// It has ended: no pool of this size holds its next token.
+    Ended,
+}
+
+impl Scheduler {
+    /// Plan those who run, in the order of their admission.
+    pub(super) fn plan_running(&mut self, budget: &mut Budget) {
+        let mut i = 0;
+        while i < self.running.len() && budget.left() > 0 {
+            let place = self.running[i];
+            let len = self.next_len(place, budget);
+            if len == 0 {
+                i += 1;
+                continue;
+            }
+            match self.grow(place, len, &mut i, budget) {
+                Outcome::Fits(blocks_before) => {
+                    self.plan_row(place, len, blocks_before, budget);
+                    i += 1;
+                }
+                Outcome::SitsOut => i += 1,
+                Outcome::Ended => {}
+                Outcome::GaveWay if self.policy.goes_on_after_preemption() => {}
+                Outcome::GaveWay => break,
+            }
+        }
+    }
+
+    /// How many tokens a running request gets; 0 for none.
+    fn next_len(&self, place: u32, budget: &Budget) -> usize {
+        let entry = self.requests.at(place);
+        let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
+        if !self.policy.compose(&entry.view(), &so_far) {
+            return 0;
+        }
+        // exercise l5.running
+        let wanted = entry.chain.len() - entry.computed;
+        // The last token that fits the model is chosen, and never fed.
+        let most = self.config.max_model_len.saturating_sub(entry.computed + 1);
+        budget.running(wanted).min(most)
+        // end of exercise
+    }
+
+    /// Blocks for a running request's next `len` tokens, at the cost of others if need be. `i` is its number among those
+    /// who run; it moves when somebody before it gives way.
+    fn grow(&mut self, place: u32, len: usize, i: &mut usize, budget: &mut Budget) -> Outcome {
+        let entry = self.requests.at(place);
+        let (computed, seq) = (entry.computed, entry.seq);
+        let Some(seq) = seq else { return Outcome::SitsOut };
+        if self.config.blocks(computed + len) > self.config.capacity() {
+            // With everybody else gone it would not fit either.
+            self.end_while_planning(place, FinishReason::KvExhausted);
+            return Outcome::Ended;
+        }
+        let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
+        // exercise l5.running
+        let up_to = self.reserved_len(computed + len);
+        loop {
+            match self.blocks.reserve(seq, up_to) {
+                Ok(_) => return Outcome::Fits(blocks_before),
+                Err(KvError::NoFreeBlocks { .. }) => {}
+                Err(e) => {
+                    debug_assert!(false, "{e}");
+                    return Outcome::SitsOut;
+                }
+            }
+            match self.victim(place) {
+                None => return Outcome::SitsOut,
+                Some(Victim::Lease(lease)) => self.end_lease(lease),
+                Some(Victim::Running(victim)) => {
+                    let itself = self.running[victim] == place;
+                    self.preempt_planned(victim, budget);
+                    if itself {
+                        return Outcome::GaveWay;
+                    }
+                    if victim < *i {
+                        *i -= 1;
+                    }
+                }
+            }
+        }
+        // end of exercise
+    }
+
+    /// Slots for so many tokens and the drafts behind them, as far as the model goes.
+    pub(super) fn reserved_len(&self, tokens: usize) -> usize {
+        let with_drafts = tokens + self.config.num_lookahead_tokens;
+        with_drafts.min(self.config.max_model_len).max(tokens)
+    }
+
+    /// Whose blocks go when this request cannot have its next ones.
+    fn victim(&self, needy: u32) -> Option<Victim> {
+        let needy = self.requests.at(needy).view();
+        let mut running = self.running.iter().map(|place| self.requests.at(*place).view());
+        self.policy.victim(&needy, &mut running, &self.leases)
+    }
+
+    /// A running request that has its blocks takes part.
+    fn plan_row(&mut self, place: u32, len: usize, blocks_before: usize, budget: &mut Budget) {
+        let Self { requests, blocks, .. } = self;
+        let entry = requests.at(place);
+        let Some(seq) = entry.seq else { return };
+        let end = entry.computed + len;
+        let registered = blocks.register(seq, &entry.chain, end);
+        debug_assert!(registered.is_ok(), "{registered:?}");
+        let row = StepRow {
+            id: entry.id,
+            place,
+            computed: entry.computed,
+            len,
+            samples: end == entry.chain.len(),
+            admitted: Admitted::Before,
+            cached: 0,
+            blocks_before,
+        };
+        budget.take(len);
+        self.push_row(row);
+    }
+}

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use crate::{
-    ExecuteError, Executor, FinishReason, Phases, Rejection, Request, RequestId, Resolved,
-    Scheduler, StepOutput, StepView, Time,
+    ExecuteError, Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView,
+    Resolved, Scheduler, StepOutput, StepView, Time,
 };
 
 /// A scheduler and what runs its steps.
@@ -20,6 +20,21 @@ pub struct EngineCore<E: Executor> {
 
 /// Is told of every step: whoever draws timelines or counts.
 pub trait StepObserver: Send {
+    /// It is this scheduler's observer from now on.
+    fn attached(&mut self, scheduler: &Scheduler) {
+        let _ = scheduler;
+    }
+
+    /// A request was taken.
+    fn arrived(&mut self, request: RequestView<'_>) {
+        let _ = request;
+    }
+
+    /// A request was refused on arrival.
+    fn rejected(&mut self, id: RequestId, arrival: Time, why: &Rejection) {
+        let _ = (id, arrival, why);
+    }
+
     /// A step is planned and about to run.
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler);
 
@@ -81,6 +96,9 @@ impl<E: Executor> EngineCore<E> {
     /// Tell somebody of every step from now on.
     pub fn set_observer(&mut self, observer: Option<Box<dyn StepObserver>>) {
         self.observer = observer;
+        if let Some(observer) = &mut self.observer {
+            observer.attached(&self.scheduler);
+        }
     }
 
     /// Take a request, and what the executor must know of it.
@@ -88,8 +106,19 @@ impl<E: Executor> EngineCore<E> {
     /// # Errors
     /// [`Rejection`], for one that could never be completed.
     pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
-        let id = request.id;
-        let place = self.scheduler.add_request(request)?;
+        let (id, arrival) = (request.id, request.arrival);
+        let place = match self.scheduler.add_request(request) {
+            Ok(place) => place,
+            Err(why) => {
+                if let Some(observer) = &mut self.observer {
+                    observer.rejected(id, arrival, &why);
+                }
+                return Err(why);
+            }
+        };
+        if let (Some(observer), Some(request)) = (&mut self.observer, self.scheduler.request(id)) {
+            observer.arrived(request);
+        }
         self.executor.begin(place, id, job);
         Ok(())
     }

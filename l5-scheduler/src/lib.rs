@@ -21,6 +21,7 @@ mod requests;
 mod scheduler;
 mod step;
 mod time;
+pub mod trace;
 
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};

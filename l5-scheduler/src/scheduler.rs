@@ -285,6 +285,11 @@ impl Scheduler {
         &self.config
     }
 
+    /// The name of its policy.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+
     /// Who has which blocks.
     pub fn blocks(&self) -> &BlockManager {
         &self.blocks

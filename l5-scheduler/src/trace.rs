@@ -1,0 +1,27 @@
+//! A recording of a run, step by step: one JSON object a line, written while the engine works and looked at afterwards.
+//!
+//! ```json
+//! {"strata_trace":1,"model":"tiny-llama","policy":"fcfs","config":{"block_size":16,..}}
+//! {"event":"arrived","id":0,"at_us":0.0,"prompt":8,"max_tokens":4,"priority":0}
+//! {"event":"step","step":0,"at_us":12.4,"rows":[[0,"prefill",8,0,0,1]],"running":1,"waiting":0,"preempted":[],
+//!  "finished":[],"kv":{"total":63,"free":62,"findable":0,"leased":0},
+//!  "phases_us":{"plan":2.1,"pack":0.8,"forward":310.0,"sample":4.0,"apply":1.1}}
+//! {"event":"first_token","id":0,"step":0,"at_us":330.4}
+//! {"event":"ended","id":0,"step":3,"at_us":1290.0,"reason":"length","tokens":4,"preemptions":0}
+//! ```
+//!
+//! (A step is one line; it is broken here to fit.) The first line says what ran. A row is `[request, phase, tokens of this
+//! step, tokens computed before, tokens found in the cache, new tokens]`. Moments and durations are microseconds, by
+//! the clock that the engine was given; `running`, `waiting` and `kv` are as they were while the step ran. [`Event`] has
+//! every field.
+//!
+//! * [`Recorder`] writes such a file, as an engine's [`StepObserver`](crate::StepObserver);
+//! * [`read`] reads one event by event.
+
+mod event;
+mod read;
+mod recorder;
+
+pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig};
+pub use read::{Reader, TraceError, read};
+pub use recorder::Recorder;

@@ -1,0 +1,297 @@
+//! Writing a recording.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, VERSION};
+use crate::{
+    Admitted, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver, StepResult,
+    StepView, Time,
+};
+
+/// Bytes that are collected before they are written: some hundred steps, so that hardly a step waits for a disk.
+const BUFFER: usize = 256 * 1024;
+
+/// Writes what happens to an engine's requests, one JSON object a line.
+///
+/// It is a handle: clones write to the same file. Give one to the engine and keep one, to [`finish`](Recorder::finish)
+/// when the run is over.
+///
+/// ```no_run
+/// # use l5_scheduler::{EngineCore, Executor, trace::Recorder};
+/// # fn run<E: Executor>(mut core: EngineCore<E>) -> Result<(), Box<dyn std::error::Error>> {
+/// let recorder = Recorder::create("run.jsonl")?.with_model("SmolLM2-135M");
+/// core.set_observer(Some(recorder.observer()));
+/// while core.has_unfinished() {
+///     core.step()?;
+/// }
+/// recorder.finish()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A disk that is full does not stop the run: the first failure is kept, nothing more is written, and `finish` tells.
+/// Memory is that of one step and of the requests that have not ended.
+#[derive(Clone)]
+pub struct Recorder(Arc<Mutex<Recording>>);
+
+/// What the handles share.
+struct Recording {
+    writer: BufWriter<Box<dyn Write + Send>>,
+    failure: Option<io::Error>,
+    model: Option<String>,
+    begun: bool,
+    line: Vec<u8>,
+    /// The step that is planned and not over yet.
+    open: Option<StepEvent>,
+    /// The memory of a step that is over.
+    spare: StepEvent,
+    live: HashMap<RequestId, Live>,
+}
+
+/// A request that has not ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Live {
+    tokens: usize,
+    preemptions: u32,
+}
+
+impl Recorder {
+    /// Records to a file, which is made anew.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self::new(File::create(path)?))
+    }
+
+    /// Records to a writer. It need not be buffered.
+    pub fn new(writer: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Recording {
+            writer: BufWriter::with_capacity(BUFFER, Box::new(writer)),
+            failure: None,
+            model: None,
+            begun: false,
+            line: Vec::new(),
+            open: None,
+            spare: StepEvent::default(),
+            live: HashMap::new(),
+        })))
+    }
+
+    /// Say which model runs. It is told in the first line, so say it before the engine has the recorder.
+    #[must_use]
+    pub fn with_model(self, name: impl Into<String>) -> Self {
+        self.lock().model = Some(name.into());
+        self
+    }
+
+    /// For [`EngineCore::set_observer`](crate::EngineCore::set_observer).
+    pub fn observer(&self) -> Box<dyn StepObserver> {
+        Box::new(self.clone())
+    }
+
+    /// Write what is buffered, and tell whether all was written. Afterwards nothing more is recorded.
+    ///
+    /// # Errors
+    /// The first failure since the beginning.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut recording = self.lock();
+        recording.close_abandoned();
+        let end = match recording.failure.take() {
+            Some(failure) => Err(failure),
+            None => recording.writer.flush(),
+        };
+        recording.failure = Some(io::Error::other("the recording is finished"));
+        end
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recording> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+impl StepObserver for Recorder {
+    fn attached(&mut self, scheduler: &Scheduler) {
+        self.lock().begin(scheduler);
+    }
+
+    fn arrived(&mut self, request: RequestView<'_>) {
+        let mut recording = self.lock();
+        recording.live.insert(request.id(), Live::of(&request));
+        recording.write(&Event::Arrived {
+            id: request.id().0,
+            at_us: us(request.arrival()),
+            prompt: request.prompt_len(),
+            max_tokens: request.max_tokens(),
+            priority: request.priority(),
+        });
+    }
+
+    fn rejected(&mut self, id: RequestId, arrival: Time, why: &Rejection) {
+        let reason = why.code().to_owned();
+        self.lock().write(&Event::Rejected { id: id.0, at_us: us(arrival), reason });
+    }
+
+    fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler) {
+        self.lock().planned(step, scheduler);
+    }
+
+    fn applied(&mut self, result: &StepResult, _: &Scheduler) {
+        self.lock().applied(result);
+    }
+}
+
+impl Recording {
+    fn begin(&mut self, scheduler: &Scheduler) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let header = Header {
+            strata_trace: VERSION,
+            model: self.model.take(),
+            policy: scheduler.policy_name().to_owned(),
+            config: scheduler.config().into(),
+        };
+        self.write(&header);
+    }
+
+    fn planned(&mut self, view: &StepView<'_>, scheduler: &Scheduler) {
+        self.begin(scheduler);
+        self.close_abandoned();
+        let step = view.step();
+        let mut event = std::mem::take(&mut self.spare);
+        event.step = step.number;
+        event.at_us = us(step.now);
+        event.rows.clear();
+        event.rows.extend(view.rows().map(|row| traced(&row)));
+        event.running = scheduler.num_running();
+        event.waiting = scheduler.num_waiting();
+        event.preempted.clear();
+        event.preempted.extend(step.preempted.iter().map(|id| id.0));
+        event.finished.clear();
+        event.kv = Kv {
+            total: scheduler.config().capacity(),
+            free: scheduler.blocks().num_free(),
+            findable: scheduler.blocks().cache().len(),
+            leased: scheduler.leases().blocks(),
+        };
+        event.phases_us = PhasesUs::default();
+        event.abandoned = false;
+        for row in view.rows() {
+            self.live.entry(row.row.id).or_insert_with(|| Live::of(&row.request));
+        }
+        for id in &step.preempted {
+            self.live.entry(*id).or_default().preemptions += 1;
+        }
+        self.open = Some(event);
+    }
+
+    fn applied(&mut self, result: &StepResult) {
+        let Some(mut event) = self.open.take() else { return };
+        event.phases_us = result.phases.into();
+        let at_us = round(event.at_us + event.duration_us());
+        let step = event.step;
+        // Both are in the order of the rows.
+        let mut rows = event.rows.iter_mut();
+        let mut first = Vec::new();
+        for (id, tokens) in result.new_tokens() {
+            if let Some(row) = rows.find(|row| row.id == id.0) {
+                row.new = tokens.len();
+            }
+            let live = self.live.entry(id).or_default();
+            if live.tokens == 0 {
+                first.push(id.0);
+            }
+            live.tokens += tokens.len();
+        }
+        let ended = result.finished.iter().map(|(id, why)| (id.0, why.as_str().to_owned()));
+        event.finished.extend(ended);
+        let event = Event::Step(event);
+        self.write(&event);
+        if let Event::Step(event) = event {
+            self.spare = event;
+        }
+        for id in first {
+            self.write(&Event::FirstToken { id, step, at_us });
+        }
+        for (id, why) in &result.finished {
+            let Live { tokens, preemptions } = self.live.remove(id).unwrap_or_default();
+            let reason = why.as_str().to_owned();
+            self.write(&Event::Ended { id: id.0, step, at_us, reason, tokens, preemptions });
+        }
+    }
+
+    /// A step that was planned and of which nothing more was heard has failed.
+    fn close_abandoned(&mut self) {
+        if let Some(mut event) = self.open.take() {
+            event.abandoned = true;
+            self.write(&Event::Step(event));
+        }
+    }
+
+    fn write(&mut self, value: &impl serde::Serialize) {
+        if self.failure.is_some() {
+            return;
+        }
+        if !self.begun {
+            let late =
+                "a recording begins with the scheduler: attach the recorder before requests come";
+            self.failure = Some(io::Error::other(late));
+            return;
+        }
+        self.line.clear();
+        let written =
+            serde_json::to_writer(&mut self.line, value).map_err(io::Error::from).and_then(|()| {
+                self.line.push(b'\n');
+                self.writer.write_all(&self.line)
+            });
+        self.failure = written.err();
+    }
+}
+
+impl Live {
+    fn of(request: &RequestView<'_>) -> Self {
+        let tokens = request.num_tokens() - request.prompt_len();
+        Self { tokens, preemptions: request.preemptions() }
+    }
+}
+
+fn traced(row: &RowView<'_>) -> Row {
+    let request = &row.request;
+    let generated = request.num_tokens() > request.prompt_len();
+    let last = row.row.computed + 1 == request.num_tokens();
+    let phase = if row.row.admitted == Admitted::Before && generated && last {
+        RowPhase::Decode
+    } else if request.preemptions() > 0 {
+        RowPhase::Resumed
+    } else {
+        RowPhase::Prefill
+    };
+    Row {
+        id: row.row.id.0,
+        phase,
+        tokens: row.row.len,
+        computed: row.row.computed,
+        cached: row.row.cached,
+        new: 0,
+    }
+}
+
+/// A moment in microseconds, to the nanosecond. JSON has no infinity: a clock that shows one is shown as 0.
+fn us(time: Time) -> f64 {
+    round(time.seconds() * 1e6)
+}
+
+fn round(us: f64) -> f64 {
+    if us.is_finite() { (us * 1000.0).round() / 1000.0 } else { 0.0 }
+}

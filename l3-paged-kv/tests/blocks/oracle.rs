@@ -6,13 +6,10 @@
 //! was not computed, or is not about to be in this very step" is looked at, not believed.
 //!
 //! A failure prints the shortest story that still fails, one sentence for each thing that happened.
-//! `PROPTEST_CASES=5000 cargo test -p l3-paged-kv --test oracle` tells more of them.
+//! `PROPTEST_CASES=5000 cargo test -p l3-paged-kv --test blocks oracle::` tells more of them.
 
-#[path = "oracle/memory.rs"]
 mod memory;
-#[path = "oracle/naive.rs"]
 mod naive;
-#[path = "oracle/world.rs"]
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

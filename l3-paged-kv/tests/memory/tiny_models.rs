@@ -1,14 +1,11 @@
 //! Every tiny model over blocks: the tokens of transformers, and those of the state in one run of
 //! memory.
 
-#[path = "../../l2-model/tests/judge/mod.rs"]
-mod judge;
-mod models;
-
+use crate::judge;
+use crate::models::{Model, all, ids, load, runtime};
 use l1_tensor::{DType, Precision, Runtime};
 use l2_model::{ContiguousState, Decoder, GenerateOptions, SequenceState, Session, generate};
 use l3_paged_kv::{PagedOptions, PagedState};
-use models::{Model, all, ids, load, runtime};
 
 fn greedy(
     rt: &Runtime,

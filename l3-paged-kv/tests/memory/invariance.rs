@@ -2,14 +2,11 @@
 //! batch, in any chunks, over blocks of any size or one run of memory, on any number of threads, after
 //! a preemption, behind a prefix that another sequence computed.
 
-#[path = "../../l2-model/tests/judge/mod.rs"]
-mod judge;
-mod models;
-
+use crate::judge;
+use crate::models::{Model, load, runtime, text};
 use l1_tensor::{DType, Precision};
 use l2_model::{Decoder, Error, SequenceState};
 use l3_paged_kv::{PagedOptions, PagedState};
-use models::{Model, load, runtime, text};
 use proptest::prelude::*;
 
 const SLOTS: usize = 4;

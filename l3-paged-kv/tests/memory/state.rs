@@ -1,16 +1,13 @@
 //! Sequences over blocks of one pool: steps, refusals, prefixes, rollbacks, snapshots, against a
 //! state that gives every sequence memory of its own.
 
-#[path = "../../l2-model/tests/judge/mod.rs"]
-mod judge;
-mod models;
-
+use crate::judge;
+use crate::models::{Model, Step, load, runtime, text};
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
 use l1_tensor::{DType, Device, Precision, Tensor};
 use l2_model::{BatchError, ContiguousState, Decoder, Error, SequenceState};
 use l3_paged_kv::trace::{BlockOp, Recorder};
 use l3_paged_kv::{PagedOptions, PagedState};
-use models::{Model, Step, load, runtime, text};
 
 const MAX_LEN: usize = 48;
 const SLOTS: usize = 3;

@@ -1,14 +1,11 @@
 //! The readable paged attention, against attention over keys that were never in a block.
 
-#[path = "../../l2-model/tests/judge/mod.rs"]
-mod judge;
-mod paging;
-
+use crate::judge;
+use crate::paging::{Heads, Text, runtime, shuffled};
 use l1_tensor::ops::{AttentionParams, KvCache};
 use l1_tensor::{DType, Precision, Tensor};
 use l3_paged_kv::reference::paged_attention;
 use l3_paged_kv::{BlockTable, ForwardMeta, KvError};
-use paging::{Heads, Text, runtime, shuffled};
 
 /// Sums of some dozens of numbers below 1, in f32.
 const ALLOWED: f32 = 2e-6;

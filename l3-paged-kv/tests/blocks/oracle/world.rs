@@ -8,8 +8,8 @@ use l3_paged_kv::{
     ManagerConfig, SeqId, TokenChain,
 };
 
-use crate::memory::{Memory, content};
-use crate::naive::{Key, Naive};
+use super::memory::{Memory, content};
+use super::naive::{Key, Naive};
 
 /// Something that a scheduler may do. `who` counts around the living sequences.
 #[derive(Clone, Debug)]

@@ -1,18 +1,15 @@
 //! Attention over blocks: against the readable one over what is stored, and against attention over
 //! keys that were never in a block.
 
-#[path = "../../l2-model/tests/judge/mod.rs"]
-mod judge;
-mod paging;
-
 use std::path::Path;
 
+use crate::judge;
+use crate::paging::{Heads, Text, numbers, runtime, shuffled};
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
 use l1_tensor::{DType, Device, Precision, Runtime, Tensor, bf16};
 use l2_model::{ModelConfig, Op};
 use l3_paged_kv::reference::paged_attention;
 use l3_paged_kv::{BlockTable, CopyBlock, ForwardMeta, KvError, PagedKv};
-use paging::{Heads, Text, numbers, runtime, shuffled};
 use proptest::prelude::*;
 
 /// tiny-llama with other heads, and as many layers as asked for.

@@ -1,10 +1,7 @@
 //! Texts made of numbers, and attention over them in f64: what paged attention is held against.
 #![allow(dead_code, unused_imports)]
 
-#[path = "../support/runtime.rs"]
-mod support;
-
-pub use support::runtime;
+pub use crate::models::runtime;
 
 /// Some numbers in -1..1, the same for the same seed.
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {

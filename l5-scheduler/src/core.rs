@@ -1,10 +1,10 @@
 //! The loop: plan, execute, resolve, apply.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
     ExecuteError, Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView,
-    Resolved, Scheduler, StepOutput, StepView, Time,
+    Resolved, Scheduler, Step, StepOutput, StepView, Time,
 };
 
 /// A scheduler and what runs its steps.
@@ -15,6 +15,8 @@ pub struct EngineCore<E: Executor> {
     resolved: Resolved,
     result: StepResult,
     observer: Option<Box<dyn StepObserver>>,
+    /// Who took part in the last step, if that could not be run.
+    broken: Vec<(u32, RequestId)>,
     started: Instant,
 }
 
@@ -71,7 +73,24 @@ impl StepResult {
         })
     }
 
+    /// What a step is going to be.
+    fn planned(&mut self, step: &Step) {
+        (self.step, self.scheduled, self.scheduled_tokens) =
+            (step.number, step.rows.len(), step.tokens);
+        self.preempted.extend_from_slice(&step.preempted);
+    }
+
+    /// What came out of it.
+    fn sampled(&mut self, resolved: &Resolved) {
+        for (_, id, tokens, _) in resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty()) {
+            self.tokens.extend_from_slice(tokens);
+            self.new_tokens.push((id, self.tokens.len()));
+        }
+    }
+
     fn clear(&mut self) {
+        (self.scheduled, self.scheduled_tokens) = (0, 0);
+        self.phases = Phases::default();
         self.tokens.clear();
         self.new_tokens.clear();
         self.finished.clear();
@@ -89,6 +108,7 @@ impl<E: Executor> EngineCore<E> {
             resolved: Resolved::default(),
             result: StepResult::default(),
             observer: None,
+            broken: Vec::new(),
             started: Instant::now(),
         }
     }
@@ -138,10 +158,12 @@ impl<E: Executor> EngineCore<E> {
         Time(self.started.elapsed().as_secs_f64())
     }
 
-    /// Run a step. With nothing to run it is an empty one.
+    /// Run a step. With nothing to run it is an empty one, which tells of who was aborted.
     ///
     /// # Errors
-    /// [`ExecuteError`]: the step was taken back, as if it had not been planned.
+    /// [`ExecuteError`]: the step was taken back, as if it had not been planned, and who took part still wants to. The next
+    /// step tries again. What will go wrong again goes wrong for ever, so whoever does not know better ends them:
+    /// [`EngineCore::fail_step`].
     pub fn step(&mut self) -> Result<&StepResult, ExecuteError> {
         self.step_at(self.now())
     }
@@ -151,44 +173,64 @@ impl<E: Executor> EngineCore<E> {
     /// # Errors
     /// As [`EngineCore::step`].
     pub fn step_at(&mut self, now: Time) -> Result<&StepResult, ExecuteError> {
+        self.result.clear();
+        self.output.clear();
+        self.broken.clear();
+        if let Err(e) = self.run(now) {
+            let rows = &self.scheduler.view().step().rows;
+            self.broken.extend(rows.iter().map(|row| (row.place, row.id)));
+            self.scheduler.abandon();
+            return Err(e);
+        }
+        let Self { scheduler, result, observer, .. } = self;
+        if let Some(observer) = observer {
+            observer.applied(result, scheduler);
+        }
+        Ok(result)
+    }
+
+    /// Plan, execute, resolve, apply; then tell who has ended. A step without rows is not executed. What goes wrong leaves
+    /// the step open.
+    fn run(&mut self, now: Time) -> Result<(), ExecuteError> {
+        let mut watch = Watch::start();
         let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
-        result.clear();
-        output.clear();
-        let began = Instant::now();
         // exercise l5.step
-        let step = scheduler.plan(now);
-        (result.step, result.scheduled, result.scheduled_tokens) =
-            (step.number, step.rows.len(), step.tokens);
-        result.preempted.extend_from_slice(&step.preempted);
-        let planned = began.elapsed();
+        result.planned(scheduler.plan(now));
+        result.phases.plan = watch.lap();
         if let Some(observer) = observer {
             observer.planned(&scheduler.view(), scheduler);
         }
-        if scheduler.view().step().is_empty() {
-            resolved.clear();
-        } else if let Err(e) = executor
-            .execute(&scheduler.view(), output)
-            .and_then(|()| scheduler.resolve(output, resolved))
-        {
-            scheduler.abandon();
-            return Err(e);
+        resolved.clear();
+        if !scheduler.view().step().is_empty() {
+            executor.execute(&scheduler.view(), output)?;
+            scheduler.resolve(output, resolved)?;
         }
-        let executed = Instant::now();
+        watch.lap();
         scheduler.apply(resolved);
-        for (_, id, tokens, _) in resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty()) {
-            result.tokens.extend_from_slice(tokens);
-            result.new_tokens.push((id, result.tokens.len()));
+        result.sampled(resolved);
+        for (place, id, reason) in scheduler.take_ended() {
+            executor.end(place, id, reason);
+            result.finished.push((id, reason));
+        }
+        result.phases = Phases { plan: result.phases.plan, apply: watch.lap(), ..output.phases };
+        Ok(())
+        // end of exercise
+    }
+
+    /// The last step went wrong, and would again: end everybody who took part in it with [`FinishReason::Failed`]. Who waits
+    /// goes on waiting, and the next step is without them. Without such a step, nobody ends. The result tells of the ends.
+    pub fn fail_step(&mut self, error: &ExecuteError) -> &StepResult {
+        self.result.clear();
+        let Self { scheduler, executor, result, broken, .. } = self;
+        for (place, id) in broken.drain(..) {
+            executor.fail(place, id, error);
+            scheduler.end(id, FinishReason::Failed);
         }
         for (place, id, reason) in scheduler.take_ended() {
             executor.end(place, id, reason);
             result.finished.push((id, reason));
         }
-        // end of exercise
-        result.phases = Phases { plan: planned, apply: executed.elapsed(), ..output.phases };
-        if let Some(observer) = observer {
-            observer.applied(result, scheduler);
-        }
-        Ok(result)
+        result
     }
 
     /// Who decides.
@@ -209,5 +251,20 @@ impl<E: Executor> EngineCore<E> {
     /// Who runs the steps, between two of them.
     pub fn executor_mut(&mut self) -> &mut E {
         &mut self.executor
+    }
+}
+
+/// Measures one thing after the other.
+struct Watch(Instant);
+
+impl Watch {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Since it was asked last.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.0, now)
     }
 }

@@ -36,6 +36,11 @@ pub trait Executor {
     /// an error but that request's end, [`FinishReason::Failed`].
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError>;
 
+    /// A request is about to end with [`FinishReason::Failed`], because of a step that could not be run.
+    fn fail(&mut self, place: u32, id: RequestId, error: &ExecuteError) {
+        let _ = (place, id, error);
+    }
+
     /// A request has ended, for whatever reason: its place may be somebody else's from now on.
     fn end(&mut self, place: u32, id: RequestId, reason: FinishReason);
 }
@@ -68,9 +73,9 @@ pub struct Phases {
     pub pack: Duration,
     /// The forward pass.
     pub forward: Duration,
-    /// Choosing tokens.
+    /// Choosing tokens, and telling who waits for them.
     pub sample: Duration,
-    /// Appending them, ending who is done, and telling who waits for it.
+    /// Appending them, and ending who is done.
     pub apply: Duration,
 }
 

@@ -4,6 +4,7 @@
 //!
 //! * [`Scheduler`]: who runs in the next step and with which blocks; a [`Policy`] answers its questions;
 //! * [`Executor`]: what runs a step: the model, or a fake one under a virtual clock;
+//! * [`ModelRunner`]: the model as an executor, with what each request wants of its tokens;
 //! * [`EngineCore`]: the two together, a step at a time;
 //! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: what goes to and fro between the two.
 
@@ -18,6 +19,7 @@ pub mod policy;
 mod queue;
 mod request;
 mod requests;
+pub mod runner;
 mod scheduler;
 mod step;
 mod time;
@@ -32,6 +34,7 @@ pub use policy::{Admit, Composed, Policy, PolicyKind, Retain, Victim};
 pub use queue::Rank;
 pub use request::{Adapter, FinishReason, Job, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
+pub use runner::{AnswerEnd, AnswerJob, AnswerSink, ModelRunner, News};
 pub use scheduler::{KvSource, Resolved, Scheduler, SchedulerStats};
 pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
 pub use time::Time;

@@ -1,0 +1,112 @@
+//! A token for everybody whose logits there are: each from its own row, under its own rules.
+
+use l4_sampler::guide::MaskPending;
+use l4_sampler::{Logits, Row, Sampled};
+
+use super::answering::Answering;
+use super::{ModelRunner, missing};
+use crate::{ExecuteError, StepOutput, StepView};
+
+impl ModelRunner {
+    /// Before the model runs: whoever samples has a history, and who has a guide lends it to the thread of masks, which
+    /// has until the logits are there.
+    pub(super) fn prepare(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
+        let Self { places, ahead, masks, .. } = self;
+        for row in step.rows().filter(|row| row.row.samples) {
+            let place = row.row.place;
+            let Some(answering) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            answering.open(&row.request.tokens()[..row.request.prompt_len()]);
+            if answering.is_guided() {
+                let ahead = ahead.get_or_insert_default();
+                masks.extend(answering.start_mask(ahead).map(|pending| (place, pending)));
+            }
+        }
+        Ok(())
+    }
+
+    /// All guides come home.
+    pub(super) fn finish_masks(&mut self) {
+        for (place, pending) in self.masks.drain(..) {
+            if let Some(answering) = at_mut(&mut self.places, place) {
+                answering.finish_mask(pending);
+            }
+        }
+    }
+
+    /// Choose a token from each row of logits. Row after row they belong to those who sample, in the order of the step.
+    pub(super) fn sample(
+        &mut self,
+        step: &StepView<'_>,
+        logits: usize,
+    ) -> Result<(), ExecuteError> {
+        let Self { ws, sampler, sampled, places, .. } = self;
+        let mut rows = emptied(std::mem::take(&mut self.rows));
+        gather(step, places, &mut rows)?;
+        let (logits, sampled) = (ws.logits(logits)?, &mut sampled[..rows.len()]);
+        let chosen = sampler.sample(Logits::Shared(logits), &rows, sampled);
+        self.rows = emptied(rows);
+        Ok(chosen?)
+    }
+
+    /// Let every answer take what was chosen for it, and tell who waits for it.
+    pub(super) fn deal(
+        &mut self,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
+        let Self { places, sampled, tokens, text, .. } = self;
+        let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
+        for ((number, row), sampled) in due.zip(sampled.iter()) {
+            let place = row.row.place;
+            let Some(answering) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            tokens.clear();
+            text.clear();
+            let finish = answering.choose(sampled, tokens, text);
+            out.push(number, tokens, finish);
+            // A token that was forced, or none at all, has not been rated.
+            let rated = sampled.logprobs.as_slice();
+            let rated = if tokens.len() == rated.len() { rated } else { &[] };
+            answering.tell(tokens, text, rated);
+        }
+        Ok(())
+    }
+}
+
+/// What the sampler must know of each row of logits: one for everybody who samples, in the order of the step.
+fn gather<'a>(
+    step: &StepView<'_>,
+    places: &'a [Option<Answering>],
+    rows: &mut Vec<Row<'a>>,
+) -> Result<(), ExecuteError> {
+    // exercise l5.sample
+    for row in step.rows().filter(|row| row.row.samples) {
+        let position = row.row.computed + row.row.len;
+        let answering = at(places, row.row.place);
+        let wants = answering.and_then(|answering| answering.row(position));
+        rows.push(wants.ok_or_else(|| missing(row.row.id))?);
+    }
+    Ok(())
+    // end of exercise
+}
+
+pub(super) fn at(places: &[Option<Answering>], place: u32) -> Option<&Answering> {
+    places.get(place as usize)?.as_ref()
+}
+
+pub(super) fn at_mut(places: &mut [Option<Answering>], place: u32) -> Option<&mut Answering> {
+    places.get_mut(place as usize)?.as_mut()
+}
+
+/// The same memory, for rows that live at another time.
+pub(super) fn emptied<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
+    rows.clear();
+    rows.into_iter().map_while(|_| None).collect()
+}
+
+/// Answers whose masks are being computed.
+pub(super) type Masks = Vec<(u32, MaskPending)>;
+
+/// One outcome for every row that a step may sample.
+pub(super) fn outcomes(rows: usize) -> Vec<Sampled> {
+    vec![Sampled::default(); rows]
+}

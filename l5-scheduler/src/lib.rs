@@ -21,6 +21,7 @@ mod request;
 mod requests;
 pub mod runner;
 mod scheduler;
+pub mod sim;
 mod step;
 mod time;
 pub mod trace;

@@ -141,6 +141,12 @@ impl<'a> StepView<'a> {
             RowView { row, tokens, table: table(blocks, entry.seq), request: entry.view() }
         })
     }
+
+    /// The blocks of a request that has some, whether it takes part or not.
+    pub fn table_of(&self, id: RequestId) -> Option<&'a BlockTable> {
+        let seq = self.requests.at(self.requests.find(id)?).seq?;
+        self.blocks.table(seq).ok()
+    }
 }
 
 /// # Panics

@@ -1,0 +1,235 @@
+//! A scenario, played through the real scheduler and the real block manager.
+
+use std::collections::HashMap;
+
+use super::fake::FakeModel;
+use super::scenario::{Event, EventOp, Scenario, Tables};
+use super::trace::{Rejected, Summary, Trace, TraceEvent, TraceStep};
+use crate::{
+    Admitted, ConfigError, ExecuteError, Executor, FinishReason, RequestId, RequestView, Resolved,
+    Scheduler, StepOutput, Time,
+};
+
+/// The most steps of a scenario that does not say how many: those in which nothing happens are recorded, too.
+pub const MOST_STEPS: u64 = 1_000_000;
+
+/// Why a scenario could not be played.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The configuration.
+    #[error("config: {0}")]
+    Config(#[from] ConfigError),
+    /// A request has all of its tokens said and is not at its end.
+    #[error(
+        "step {step}: request `{id}` is to say a token and its output_token_ids have all been said; give it as many as its \
+         max_tokens, or a stop token among them"
+    )]
+    OutOfTokens {
+        /// The step.
+        step: u64,
+        /// The request.
+        id: String,
+    },
+    /// It does not end.
+    #[error("the scenario has not ended after {0} steps: bring its arrivals together, or set max_steps")]
+    TooLong(u64),
+    /// The fake model or the scheduler has broken its word.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+}
+
+/// Play a scenario to its end: until everybody who was to come has come and ended.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(scenario: &Scenario) -> Result<Trace<'_>, ReplayError> {
+    let mut replay = Replay::new(scenario)?;
+    let mut steps = Vec::new();
+    while replay.goes_on(steps.len() as u64)? {
+        steps.push(replay.step(steps.len() as u64)?);
+    }
+    let summary = Summary { steps: steps.len(), ..replay.summary };
+    let (name, block_tables) = (scenario.name.as_str(), scenario.config.block_tables);
+    Ok(Trace { name, block_tables, stalled: false, summary, steps })
+}
+
+struct Replay<'a> {
+    scenario: &'a Scenario,
+    scheduler: Scheduler,
+    model: FakeModel<Vec<u32>>,
+    /// Names in order: a request's number is its place here, so that numbers compare as names do.
+    names: Vec<&'a str>,
+    /// Numbers of events and of requests, by the step before which they come.
+    events: HashMap<u64, Vec<usize>>,
+    arrivals: HashMap<u64, Vec<usize>>,
+    output: StepOutput,
+    resolved: Resolved,
+    summary: Summary,
+}
+
+impl<'a> Replay<'a> {
+    fn new(scenario: &'a Scenario) -> Result<Self, ReplayError> {
+        let mut names: Vec<_> = scenario.requests.iter().map(|r| r.id.as_str()).collect();
+        names.sort_unstable();
+        Ok(Self {
+            scenario,
+            scheduler: Scheduler::new(scenario.config.scheduler())?,
+            model: FakeModel::default(),
+            names,
+            events: by_step(scenario.events.iter().map(|event| event.step)),
+            arrivals: by_step(scenario.requests.iter().map(|request| request.arrival_step)),
+            output: StepOutput::default(),
+            resolved: Resolved::default(),
+            summary: Summary::default(),
+        })
+    }
+
+    /// Whether there is another step.
+    fn goes_on(&self, step: u64) -> Result<bool, ReplayError> {
+        if self.scenario.max_steps.is_some_and(|most| step >= most) {
+            return Ok(false);
+        }
+        if self.arrivals.is_empty() && !self.scheduler.has_unfinished() {
+            return Ok(false);
+        }
+        match self.scenario.max_steps {
+            None if step >= MOST_STEPS => Err(ReplayError::TooLong(step)),
+            _ => Ok(true),
+        }
+    }
+
+    /// Events, arrivals, plan, snapshot, model, resolve and apply, snapshot.
+    fn step(&mut self, number: u64) -> Result<TraceStep<'a>, ReplayError> {
+        let mut step = TraceStep { step: number, ..TraceStep::default() };
+        for event in self.events.remove(&number).unwrap_or_default() {
+            self.happen(&self.scenario.events[event], &mut step);
+        }
+        for request in self.arrivals.remove(&number).unwrap_or_default() {
+            self.arrive(request, &mut step);
+        }
+        self.scheduler.plan(Time(number as f64));
+        self.picture(&mut step);
+        if let Some(id) = self.model.speechless(&self.scheduler.view()) {
+            let id = self.name(id).to_owned();
+            return Err(ReplayError::OutOfTokens { step: number, id });
+        }
+        self.output.clear();
+        self.model.execute(&self.scheduler.view(), &mut self.output)?;
+        self.scheduler.resolve(&self.output, &mut self.resolved)?;
+        self.scheduler.apply(&self.resolved);
+        self.picture_end(&mut step);
+        Ok(step)
+    }
+
+    fn happen(&mut self, event: &'a Event, step: &mut TraceStep<'a>) {
+        match &event.op {
+            EventOp::Abort { ids } => {
+                for id in ids {
+                    let ok = self.id(id).is_some_and(|id| self.scheduler.abort(id));
+                    step.events.push(TraceEvent::Abort { id, ok });
+                }
+            }
+            EventOp::ResetPrefixCache { reset_running_requests } => {
+                let reset = self.scheduler.reset_prefix_cache(*reset_running_requests);
+                let ok = reset.is_some();
+                let preempted = self.names(reset.unwrap_or_default());
+                self.summary.preemptions += preempted.len();
+                step.events.push(TraceEvent::ResetPrefixCache { ok, preempted });
+            }
+        }
+    }
+
+    fn arrive(&mut self, index: usize, step: &mut TraceStep<'a>) {
+        let request = &self.scenario.requests[index];
+        let Some(id) = self.id(&request.id) else { return };
+        match self.scheduler.add_request(request.request(index, id)) {
+            Ok(place) => self.model.begin(place, id, request.output_token_ids.clone()),
+            Err(why) => step.rejected.push(Rejected { id: &request.id, reason: why.code() }),
+        }
+    }
+
+    /// What is to be seen when the step is planned.
+    fn picture(&mut self, step: &mut TraceStep<'a>) {
+        let scheduler = &self.scheduler;
+        let changed_only = self.scenario.config.block_tables == Tables::Changed;
+        for row in scheduler.view().rows() {
+            let (plan, id) = (row.row, self.name(row.row.id));
+            step.scheduled.push((id, plan.len));
+            step.num_computed_tokens.push(id, plan.computed);
+            self.summary.scheduled_tokens += plan.len;
+            if plan.admitted != Admitted::Before {
+                step.cached_tokens.push(id, plan.cached);
+                self.summary.cached_tokens += plan.cached;
+            }
+            if plan.admitted == Admitted::Resumed {
+                step.resumed.push(id);
+            }
+            let blocks = row.table.blocks();
+            if blocks.len() > plan.blocks_before {
+                step.new_block_ids.push(id, blocks[plan.blocks_before..].to_vec());
+                if changed_only {
+                    step.block_table.push(id, blocks.to_vec());
+                }
+            }
+        }
+        let name = |request: RequestView<'_>| self.name(request.id());
+        step.running = scheduler.running().map(name).collect();
+        step.waiting = scheduler.waiting().map(name).collect();
+        if !changed_only {
+            for request in scheduler.running() {
+                let table = scheduler.view().table_of(request.id());
+                let blocks = table.map_or(&[][..], |table| table.blocks());
+                step.block_table.push(self.name(request.id()), blocks.to_vec());
+            }
+        }
+        step.preempted = self.names(scheduler.view().step().preempted.iter().copied());
+        step.num_free_blocks = scheduler.blocks().num_free();
+        self.summary.preemptions += step.preempted.len();
+        self.summary.resumes += step.resumed.len();
+    }
+
+    /// What is to be seen when it is over.
+    fn picture_end(&mut self, step: &mut TraceStep<'a>) {
+        let sampled = self.resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty());
+        step.sampled = self.names(sampled.map(|(_, id, ..)| id));
+        for (place, id, reason) in self.scheduler.take_ended() {
+            self.model.end(place, id, reason);
+            if reason != FinishReason::Aborted {
+                let name = self.names[id.0 as usize];
+                step.finished.push(name);
+                step.finish_reason.push(name, reason.as_str());
+            }
+        }
+        self.summary.sampled += step.sampled.len();
+        self.summary.finished += step.finished.len();
+        let blocks = self.scheduler.blocks();
+        step.num_free_blocks_end = blocks.num_free();
+        if self.scenario.config.record_free_queue {
+            step.free_queue_end = Some(blocks.pool().free_list().iter().collect());
+            let all = 1..blocks.config().num_blocks as u32;
+            step.hashed_blocks_end =
+                Some(all.filter(|block| blocks.cache().is_cached(*block)).collect());
+        }
+    }
+
+    fn id(&self, name: &str) -> Option<RequestId> {
+        self.names.binary_search(&name).ok().map(|rank| RequestId(rank as u64))
+    }
+
+    fn name(&self, id: RequestId) -> &'a str {
+        self.names[id.0 as usize]
+    }
+
+    fn names(&self, ids: impl IntoIterator<Item = RequestId>) -> Vec<&'a str> {
+        ids.into_iter().map(|id| self.name(id)).collect()
+    }
+}
+
+/// Numbers of things by their step, those of one step in their order.
+fn by_step(steps: impl Iterator<Item = u64>) -> HashMap<u64, Vec<usize>> {
+    let mut by_step: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (i, step) in steps.enumerate() {
+        by_step.entry(step).or_default().push(i);
+    }
+    by_step
+}

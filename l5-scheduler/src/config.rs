@@ -63,7 +63,9 @@ impl SchedulerConfig {
     /// [`ConfigError`], with what to change.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let zero = [
+            ("block_size", self.block_size),
             ("max_num_seqs", self.max_num_seqs),
+            ("max_num_active_seqs", self.max_num_active_seqs.unwrap_or(1)),
             ("max_num_batched_tokens", self.max_num_batched_tokens),
             ("max_model_len", self.max_model_len),
         ];

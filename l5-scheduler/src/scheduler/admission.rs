@@ -4,10 +4,10 @@ use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
-use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
+use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow, Victim};
 
 /// What became of the request that was asked.
-enum Outcome {
+pub(super) enum Outcome {
     /// It takes part.
     Admitted,
     /// It waits on, and who is behind it may be asked.
@@ -24,7 +24,8 @@ impl Scheduler {
     pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
         self.plan_holding(budget);
         let mut behind: Option<Rank> = None;
-        while budget.left() > 0 {
+        // Without tokens nobody can begin, unless somebody who runs gives back what was planned for it.
+        while budget.left() > 0 || self.policy.goes_on_after_preemption() {
             let Some((rank, place)) = self.waiting.next(behind) else { break };
             match self.ask(place, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
@@ -35,7 +36,7 @@ impl Scheduler {
     }
 
     /// Whether a waiting request can begin now.
-    fn ask(&mut self, place: u32, budget: &mut Budget) -> Outcome {
+    pub(super) fn ask(&mut self, place: u32, budget: &mut Budget) -> Outcome {
         let entry = self.requests.at(place);
         let (request, tokens) = (entry.view(), entry.chain.len());
         if self.config.blocks(tokens) > self.config.capacity() {
@@ -43,12 +44,15 @@ impl Scheduler {
             self.end_while_planning(place, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
+        if request.preempted_now() {
+            // It gave way to others, who come first.
+            return Outcome::Nobody;
+        }
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
         if !self.policy.compose(&request, &so_far) {
             return Outcome::Skipped;
         }
         let fits = match self.policy.admit(&request, &self.config) {
-            _ if request.preempted_now() => return Outcome::Nobody,
             Admit::NobodyNow => return Outcome::Nobody,
             Admit::NotNow => return Outcome::Skipped,
             Admit::WhenFits(len) => len.min(self.config.capacity() * self.config.block_size),
@@ -71,11 +75,13 @@ impl Scheduler {
         let entry = self.requests.at(place);
         let resumed = entry.preemptions > 0;
         // exercise l5.admit
+        // What is cached of it need not be computed: it is lent the blocks, and wants the tokens behind them.
         let hit = match entry.reads_cache {
             true => self.blocks.lookup(&entry.chain),
             false => PrefixHit::default(),
         };
         let Some(len) = budget.waiting(entry.chain.len() - hit.tokens) else { return false };
+        // Who is alone needs no distance from others.
         let alone = self.running.is_empty();
         let want = Admission {
             up_to_len: self.reserved_len(hit.tokens + len),
@@ -90,15 +96,24 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Take a request's first blocks; if they are not there, leases go before it waits.
-    fn admit_blocks(&mut self, place: u32, hit: &PrefixHit, want: Admission) -> Option<SeqId> {
-        let chain = &self.requests.at(place).chain;
-        match self.blocks.admit(chain, hit, want) {
-            Ok(seq) => Some(seq),
-            Err(KvError::NoFreeBlocks { .. }) => None,
-            Err(e) => {
-                debug_assert!(false, "{e}");
-                None
+    /// Take a request's first blocks. If they are not there, leases end before it waits, as long as that can help.
+    pub(super) fn admit_blocks(&mut self, place: u32, hit: &PrefixHit, want: Admission) -> Option<SeqId> {
+        loop {
+            let entry = self.requests.at(place);
+            let missing = match self.blocks.admit(&entry.chain, hit, want) {
+                Ok(seq) => return Some(seq),
+                Err(KvError::NoFreeBlocks { needed, free }) => needed - free,
+                Err(e) => {
+                    debug_assert!(false, "{e}");
+                    return None;
+                }
+            };
+            if missing > self.leases.blocks() {
+                return None;
+            }
+            match self.policy.victim(&entry.view(), &mut std::iter::empty(), &self.leases) {
+                Some(Victim::Lease(lease)) if self.end_lease(lease) => {}
+                _ => return None,
             }
         }
     }
@@ -108,10 +123,12 @@ impl Scheduler {
     pub(super) fn begin(&mut self, place: u32, seq: SeqId, cached: usize, len: usize) {
         let entry = self.requests.at_mut(place);
         self.waiting.remove(entry.rank);
+        // exercise l5.admit
         entry.status = Status::Running;
         entry.seq = Some(seq);
         entry.computed = cached;
         let resumed = entry.preemptions > 0;
+        // The step fills these blocks: whoever asks next may count on what they will hold.
         let end = cached + len;
         let registered = self.blocks.register(seq, &entry.chain, end);
         debug_assert!(registered.is_ok(), "{registered:?}");
@@ -129,5 +146,6 @@ impl Scheduler {
         self.stats.resumes += u64::from(resumed);
         self.stats.cached_tokens += cached as u64;
         self.push_row(row);
+        // end of exercise
     }
 }

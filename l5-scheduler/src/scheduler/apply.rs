@@ -1,82 +1,52 @@
-//! The end of a step: it counts, or it never was.
+//! The end of a step: it counts.
 
 use super::{Resolved, Scheduler};
-use crate::{FinishReason, RequestId, Status};
+use crate::{FinishReason, RequestId};
 
 impl Scheduler {
-    /// The step ran: its tokens are part of their requests, what it computed can be found by others, and who ended gives
-    /// its blocks back, in the order of the step.
+    /// The step ran: what it computed is computed and can be found by others, its tokens are part of their requests, and
+    /// who ended gives its blocks back, in the order of the step.
     pub fn apply(&mut self, resolved: &Resolved) {
         if !std::mem::take(&mut self.open) {
             return;
         }
         self.blocks.commit_step();
-        self.advance();
-        for (place, _, tokens, finish) in resolved.rows() {
-            self.stats.sampled_tokens += tokens.len() as u64;
-            // exercise l5.apply
-            for token in tokens {
-                self.requests.at_mut(place).chain.push(*token);
-            }
-            if let Some(reason) = finish {
-                self.finish(place, reason);
-            }
-            // end of exercise
-        }
-        self.end_aborted();
-    }
-
-    /// What the step has computed is computed.
-    fn advance(&mut self) {
         for row in &self.step.rows {
             let entry = self.requests.at_mut(row.place);
             entry.planned = false;
             // exercise l5.apply
+            // What was fed is computed. The token that was chosen is not: it is fed next.
             entry.computed += row.len;
             // end of exercise
         }
         self.forget_preemptions();
-    }
-
-    /// The step did not run and will not: blocks that it took go back, hashes are withdrawn, whoever it admitted waits
-    /// again where it waited. Whoever it preempted stays so. Does nothing when no step is planned.
-    pub fn abandon(&mut self) {
-        if !std::mem::take(&mut self.open) {
-            return;
-        }
-        let gone = self.blocks.abandon_step();
-        // exercise l5.abandon
-        for row in std::mem::take(&mut self.step.rows) {
-            let entry = self.requests.at_mut(row.place);
-            entry.planned = false;
-            if entry.seq.is_some_and(|seq| gone.contains(&seq)) {
-                entry.seq = None;
-                entry.computed = 0;
-                entry.status = Status::Waiting;
-                self.running.retain(|place| *place != row.place);
-                self.enqueue(row.place);
+        // exercise l5.apply
+        for (place, _, tokens, finish) in resolved.rows() {
+            self.stats.sampled_tokens += tokens.len() as u64;
+            let entry = self.requests.at_mut(place);
+            for token in tokens {
+                entry.chain.push(*token);
+            }
+            if let Some(reason) = finish {
+                self.finish(place, reason);
             }
         }
         // end of exercise
-        self.step.tokens = 0;
-        self.forget_preemptions();
         self.end_aborted();
     }
 
-    /// End whoever was aborted while the step was open.
-    fn end_aborted(&mut self) {
-        let mut i = 0;
-        while i < self.running.len() {
-            let place = self.running[i];
-            match self.requests.at(place).aborted {
-                true => self.remove(place, FinishReason::Aborted),
-                false => i += 1,
+    /// End whoever was aborted while the step was open, unless it has ended with the step.
+    pub(super) fn end_aborted(&mut self) {
+        for id in std::mem::take(&mut self.aborted) {
+            let place = self.requests.find(id);
+            if let Some(place) = place.filter(|place| self.requests.at(*place).aborted) {
+                self.remove(place, FinishReason::Aborted);
             }
         }
     }
 
     /// Who was preempted while the step was planned may come back in the next one.
-    fn forget_preemptions(&mut self) {
+    pub(super) fn forget_preemptions(&mut self) {
         for id in &self.step.preempted {
             if let Some(place) = self.requests.find(*id) {
                 self.requests.at_mut(place).preempted_now = false;

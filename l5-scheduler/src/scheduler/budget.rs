@@ -40,11 +40,13 @@ impl Budget {
         // end of exercise
     }
 
-    /// Of the tokens that a waiting request wants, how many it gets; `None` if it has to wait until it gets all of them.
+    /// Of the tokens that a waiting request wants, how many it gets; `None` if it has to wait: because there are none, or until
+    /// it gets all of them where prompts may not be computed in pieces. (A piece of the threshold's size counts as all.)
     pub(super) fn waiting(&self, wanted: usize) -> Option<usize> {
         // exercise l5.chunk
         let wanted = wanted.min(self.most);
-        (self.chunked || wanted <= self.left).then(|| wanted.min(self.left))
+        let enough = if self.chunked { self.left > 0 } else { self.left >= wanted };
+        enough.then(|| wanted.min(self.left))
         // end of exercise
     }
 

@@ -22,7 +22,6 @@ impl Scheduler {
             self.plan_waiting(&mut budget);
         }
         self.stats.scheduled_tokens += self.step.tokens as u64;
-        self.stats.preemptions += self.step.preempted.len() as u64;
         &self.step
     }
 

@@ -4,10 +4,11 @@ use l3_paged_kv::KvError;
 
 use super::Scheduler;
 use super::budget::Budget;
-use crate::{Admitted, Composed, FinishReason, StepRow, Victim};
+use crate::{Admitted, Composed, FinishReason, StepRow};
 
 /// What became of a running request that wanted blocks.
-enum Outcome {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
     /// It has them; its table had so many before.
     Fits(usize),
     /// It sits this step out.
@@ -35,6 +36,7 @@ impl Scheduler {
                     i += 1;
                 }
                 Outcome::SitsOut => i += 1,
+                // Whoever was behind it has its number now.
                 Outcome::Ended => {}
                 Outcome::GaveWay if self.policy.goes_on_after_preemption() => {}
                 Outcome::GaveWay => break,
@@ -63,13 +65,13 @@ impl Scheduler {
         let entry = self.requests.at(place);
         let (computed, seq) = (entry.computed, entry.seq);
         let Some(seq) = seq else { return Outcome::SitsOut };
+        let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
+        // exercise l5.running
         if self.config.blocks(computed + len) > self.config.capacity() {
-            // With everybody else gone it would not fit either.
+            // With everybody else gone it would not fit either, so nobody has to go.
             self.end_while_planning(place, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
-        let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
-        // exercise l5.running
         let up_to = self.reserved_len(computed + len);
         loop {
             match self.blocks.reserve(seq, up_to) {
@@ -80,35 +82,17 @@ impl Scheduler {
                     return Outcome::SitsOut;
                 }
             }
-            match self.victim(place) {
-                None => return Outcome::SitsOut,
-                Some(Victim::Lease(lease)) => self.end_lease(lease),
-                Some(Victim::Running(victim)) => {
-                    let itself = self.running[victim] == place;
-                    self.preempt_planned(victim, budget);
-                    if itself {
-                        return Outcome::GaveWay;
-                    }
-                    if victim < *i {
-                        *i -= 1;
-                    }
-                }
+            if let Some(outcome) = self.give_way(place, i, budget) {
+                return outcome;
             }
         }
         // end of exercise
     }
 
-    /// Slots for so many tokens and the drafts behind them, as far as the model goes.
+    /// Slots for so many tokens and the drafts behind them, as far as the model goes and the pool.
     pub(super) fn reserved_len(&self, tokens: usize) -> usize {
-        let with_drafts = tokens + self.config.num_lookahead_tokens;
-        with_drafts.min(self.config.max_model_len).max(tokens)
-    }
-
-    /// Whose blocks go when this request cannot have its next ones.
-    fn victim(&self, needy: u32) -> Option<Victim> {
-        let needy = self.requests.at(needy).view();
-        let mut running = self.running.iter().map(|place| self.requests.at(*place).view());
-        self.policy.victim(&needy, &mut running, &self.leases)
+        let most = self.config.max_model_len.min(self.config.capacity() * self.config.block_size);
+        (tokens + self.config.num_lookahead_tokens).min(most).max(tokens)
     }
 
     /// A running request that has its blocks takes part.
@@ -116,6 +100,7 @@ impl Scheduler {
         let Self { requests, blocks, .. } = self;
         let entry = requests.at(place);
         let Some(seq) = entry.seq else { return };
+        // exercise l5.running
         let end = entry.computed + len;
         let registered = blocks.register(seq, &entry.chain, end);
         debug_assert!(registered.is_ok(), "{registered:?}");
@@ -131,5 +116,6 @@ impl Scheduler {
         };
         budget.take(len);
         self.push_row(row);
+        // end of exercise
     }
 }

@@ -17,6 +17,14 @@ pub enum Status {
     Running,
 }
 
+/// Keys and values that are fetched from elsewhere: those of tokens `from..to`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loading {
+    pub from: usize,
+    pub to: usize,
+    pub arrived: bool,
+}
+
 /// One request's bookkeeping.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -29,6 +37,8 @@ pub(crate) struct Entry {
     /// Its blocks, while it has any.
     pub seq: Option<SeqId>,
     pub status: Status,
+    /// What was fetched for it when it was admitted last.
+    pub loading: Option<Loading>,
     /// Its number in the order of arrival; negative for one that goes back to the front.
     pub ticket: i64,
     /// Its place in the queue, while it is there.
@@ -61,6 +71,7 @@ impl Entry {
             computed: 0,
             seq: None,
             status: Status::Waiting,
+            loading: None,
             ticket,
             rank: Rank::default(),
             planned: false,
@@ -82,6 +93,11 @@ impl Entry {
     /// Tokens of its answer.
     pub(crate) fn generated(&self) -> usize {
         self.chain.len() - self.prompt_len
+    }
+
+    /// What is being fetched for it: somebody writes into its blocks.
+    pub(crate) fn in_flight(&self) -> Option<Loading> {
+        self.loading.filter(|loading| self.status == Status::WaitingForKv && !loading.arrived)
     }
 
     pub(crate) fn view(&self) -> RequestView<'_> {

@@ -11,6 +11,7 @@
 //! Whoever has all of them computed gets a new one. (The design is that of vLLM's V1 scheduler, whose order of
 //! decisions the policies `fcfs` and `priority` follow; continuous batching is from Yu et al. 2022, "Orca".)
 
+mod abandon;
 mod admission;
 mod apply;
 mod budget;
@@ -21,8 +22,6 @@ mod resolve;
 mod retain;
 mod room;
 mod running;
-
-use std::collections::VecDeque;
 
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
@@ -47,8 +46,10 @@ pub struct Scheduler {
     hasher: BlockHasher,
     requests: Requests,
     waiting: WaitingQueue,
-    /// Who waits but owns blocks: their keys and values are on their way, or have arrived.
-    holding: VecDeque<u32>,
+    /// Who waits with blocks whose keys and values are on their way,
+    loading: WaitingQueue,
+    /// and those for whom they have arrived.
+    arrived: WaitingQueue,
     /// Who runs, in the order of admission.
     running: Vec<u32>,
     leases: Leases,
@@ -60,7 +61,9 @@ pub struct Scheduler {
     /// The next ticket at the end of the queue, and the last one given out at its front.
     back: i64,
     front: i64,
-    /// Requests that ended outside of a step (aborted): told with the next one.
+    /// Requests of the open step that are not wanted any more: they end when it is over.
+    aborted: Vec<RequestId>,
+    /// Requests that have ended since [`Scheduler::take_ended`] was asked.
     ended: Vec<(u32, RequestId, FinishReason)>,
     stats: SchedulerStats,
 }
@@ -90,6 +93,7 @@ impl Scheduler {
     /// # Errors
     /// [`ConfigError`].
     pub fn new(config: SchedulerConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
         let blocks = ManagerConfig {
             prefix_caching: config.enable_prefix_caching,
             max_blocks_per_seq: config.blocks(config.max_model_len).min(config.capacity()),
@@ -118,7 +122,8 @@ impl Scheduler {
             blocks,
             requests: Requests::default(),
             waiting: WaitingQueue::default(),
-            holding: VecDeque::new(),
+            loading: WaitingQueue::default(),
+            arrived: WaitingQueue::default(),
             running: Vec::with_capacity(config.max_num_seqs),
             leases: Leases::default(),
             kv_source: None,
@@ -127,6 +132,7 @@ impl Scheduler {
             steps: 0,
             back: 0,
             front: 0,
+            aborted: Vec::new(),
             ended: Vec::new(),
             stats: SchedulerStats::default(),
             config,
@@ -163,12 +169,22 @@ impl Scheduler {
         Ok(place)
     }
 
-    /// Whether a request can be completed, with all of the pool to itself.
-    fn check(&self, request: &Request) -> Result<(), Rejection> {
-        let config = &self.config;
+    /// Whether a request would be taken: whether it can be completed, with all of the pool to itself.
+    ///
+    /// # Errors
+    /// [`Rejection`], with what to do about it.
+    pub fn check(&self, request: &Request) -> Result<(), Rejection> {
         if self.requests.find(request.id).is_some() {
             return Err(Rejection::DuplicateId(request.id));
         }
+        Self::completable(&self.config, request)
+    }
+
+    /// Whether a scheduler of this configuration can complete a request, with all of the pool to itself.
+    ///
+    /// # Errors
+    /// [`Rejection`], with what to do about it.
+    pub fn completable(config: &SchedulerConfig, request: &Request) -> Result<(), Rejection> {
         let prompt = request.prompt.len();
         // exercise l5.arrive
         if prompt == 0 {
@@ -205,9 +221,26 @@ impl Scheduler {
         if self.open && entry.planned {
             // The model is writing into its blocks.
             entry.aborted = true;
+            self.aborted.push(id);
+            return true;
+        }
+        if entry.in_flight().is_some() {
+            // So does somebody else: until `kv_arrived` is told.
+            entry.aborted = true;
             return true;
         }
         self.remove(place, FinishReason::Aborted);
+        true
+    }
+
+    /// End a request that is in no open step, for a reason of the caller's. Returns whether there was such a request.
+    pub fn end(&mut self, id: RequestId, reason: FinishReason) -> bool {
+        let Some(place) = self.requests.find(id) else { return false };
+        let entry = self.requests.at(place);
+        if (self.open && entry.planned) || entry.in_flight().is_some() {
+            return false;
+        }
+        self.remove(place, reason);
         true
     }
 
@@ -216,8 +249,12 @@ impl Scheduler {
         let entry = self.requests.at(place);
         match entry.status {
             Status::Waiting => drop(self.waiting.remove(entry.rank)),
-            Status::WaitingForKv => self.holding.retain(|other| *other != place),
-            Status::Running => self.running.retain(|other| *other != place),
+            Status::WaitingForKv => {
+                let rank = entry.rank;
+                self.loading.remove(rank);
+                self.arrived.remove(rank);
+            }
+            Status::Running => self.leave_running(place),
         }
         let seq = self.requests.at_mut(place).seq.take();
         if let Some(seq) = seq {
@@ -226,6 +263,13 @@ impl Scheduler {
         if let Some(entry) = self.requests.remove(place) {
             self.ended.push((place, entry.id, reason));
             self.stats.finished += 1;
+        }
+    }
+
+    /// A seat is empty; those behind move up.
+    fn leave_running(&mut self, place: u32) {
+        if let Some(i) = self.running.iter().position(|other| *other == place) {
+            self.running.remove(i);
         }
     }
 
@@ -239,9 +283,9 @@ impl Scheduler {
         }
     }
 
-    /// Whether any request has not ended, or has and nobody was told.
+    /// Whether any request has not ended, or has and nobody was told, or blocks are to be stored.
     pub fn has_unfinished(&self) -> bool {
-        self.requests.len() > 0
+        self.requests.len() > 0 || !self.ended.is_empty() || self.leases.has_to_store()
     }
 
     /// Requests that run.
@@ -251,7 +295,7 @@ impl Scheduler {
 
     /// Requests that wait.
     pub fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.holding.len()
+        self.waiting.len() + self.loading.len() + self.arrived.len()
     }
 
     /// Who runs, in the order of admission.
@@ -261,7 +305,8 @@ impl Scheduler {
 
     /// Who waits, in the order of the queue.
     pub fn waiting(&self) -> impl Iterator<Item = RequestView<'_>> {
-        let places = self.holding.iter().copied().chain(self.waiting.places());
+        let holding = self.arrived.places().chain(self.loading.places());
+        let places = holding.chain(self.waiting.places());
         places.map(|place| self.requests.at(place).view())
     }
 
@@ -305,17 +350,23 @@ impl Scheduler {
         self.stats
     }
 
-    /// Forget what is cached. With `preempt_running`, whoever runs is preempted first, the last one admitted first of all:
-    /// returned in that order. Returns `None`, and forgets nothing, while somebody holds blocks.
+    /// Forget what is cached, leases included. With `preempt_running`, whoever runs is preempted first, the last one admitted
+    /// first of all: returned in that order. Returns `None`, and changes nothing, while somebody holds blocks who cannot
+    /// give them up: who runs without `preempt_running`, and who has them written or read by others (loading, storing).
     pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> Option<Vec<RequestId>> {
         self.abandon();
-        let mut preempted = Vec::new();
-        if preempt_running {
-            while let Some(place) = self.running.last().copied() {
-                preempted.push(self.requests.at(place).id);
-                self.preempt(self.running.len() - 1);
-            }
+        let busy = self.loading.len() > 0 || self.leases.is_storing();
+        let seated = self.running.len() + self.arrived.len();
+        if busy || (seated > 0 && !preempt_running) {
+            return None;
         }
+        let mut preempted = Vec::new();
+        while let Some(place) = self.running.last().copied() {
+            preempted.push(self.requests.at(place).id);
+            self.preempt(self.running.len() - 1);
+        }
+        self.give_up_arrived();
+        self.end_all_leases();
         self.blocks.reset_prefix_cache().ok().map(|()| preempted)
     }
 }

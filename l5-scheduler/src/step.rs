@@ -94,9 +94,9 @@ impl Step {
         self.ended.clear();
     }
 
-    /// Whether there is nothing to run.
+    /// Whether there is nothing to run: no rows, and nothing to be done to blocks.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && self.ops.is_empty()
     }
 
     /// Rows of which a token is chosen.

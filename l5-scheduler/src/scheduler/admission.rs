@@ -4,11 +4,11 @@ use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
-use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow, Victim};
+use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
 
 /// What became of the request that was asked.
 pub(super) enum Outcome {
-    /// It takes part.
+    /// It takes part, or will when its keys and values are there.
     Admitted,
     /// It waits on, and who is behind it may be asked.
     Skipped,
@@ -22,11 +22,14 @@ impl Scheduler {
     /// Admit who waits, in the order of the queue. Whoever does not fit holds up those behind: a small request never
     /// overtakes a large one for good.
     pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
-        self.plan_holding(budget);
+        let held_up = self.plan_arrived(budget);
         let mut behind: Option<Rank> = None;
         // Without tokens nobody can begin, unless somebody who runs gives back what was planned for it.
         while budget.left() > 0 || self.policy.goes_on_after_preemption() {
             let Some((rank, place)) = self.waiting.next(behind) else { break };
+            if held_up.is_some_and(|held_up| held_up < rank) {
+                break;
+            }
             match self.ask(place, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
@@ -57,13 +60,23 @@ impl Scheduler {
             Admit::NotNow => return Outcome::Skipped,
             Admit::WhenFits(len) => len.min(self.config.capacity() * self.config.block_size),
         };
-        match self.admit(place, fits, budget) {
-            true => Outcome::Admitted,
-            // Somebody who runs may give way to it.
-            false if self.make_room(place, fits, budget) && self.admit(place, fits, budget) => {
-                Outcome::Admitted
-            }
-            false => Outcome::Nobody,
+        if self.begin_loading(place, fits) || self.let_in(place, fits, budget) {
+            return Outcome::Admitted;
+        }
+        // Somebody who runs may give way to it.
+        if !self.make_room(place, fits, budget) {
+            return Outcome::Nobody;
+        }
+        let admitted = self.let_in(place, fits, budget);
+        debug_assert!(admitted, "somebody gave way in vain");
+        if admitted { Outcome::Admitted } else { Outcome::Nobody }
+    }
+
+    /// Begin with a request that waits, with blocks or without.
+    fn let_in(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
+        match self.requests.at(place).status {
+            Status::WaitingForKv => self.admit_arrived(place, fits, budget),
+            Status::Waiting | Status::Running => self.admit(place, fits, budget),
         }
     }
 
@@ -98,22 +111,15 @@ impl Scheduler {
 
     /// Take a request's first blocks. If they are not there, leases end before it waits, as long as that can help.
     pub(super) fn admit_blocks(&mut self, place: u32, hit: &PrefixHit, want: Admission) -> Option<SeqId> {
-        loop {
-            let entry = self.requests.at(place);
-            let missing = match self.blocks.admit(&entry.chain, hit, want) {
-                Ok(seq) => return Some(seq),
-                Err(KvError::NoFreeBlocks { needed, free }) => needed - free,
-                Err(e) => {
-                    debug_assert!(false, "{e}");
-                    return None;
-                }
-            };
-            if missing > self.leases.blocks() {
-                return None;
-            }
-            match self.policy.victim(&entry.view(), &mut std::iter::empty(), &self.leases) {
-                Some(Victim::Lease(lease)) if self.end_lease(lease) => {}
-                _ => return None,
+        let needed = self.blocks.blocks_to_admit(hit, want.must_fit_len.max(want.up_to_len));
+        if !self.free_up(needed + want.keep_free, hit) {
+            return None;
+        }
+        match self.blocks.admit(&self.requests.at(place).chain, hit, want) {
+            Ok(seq) => Some(seq),
+            Err(e) => {
+                debug_assert!(matches!(e, KvError::NoFreeBlocks { .. }), "{e}");
+                None
             }
         }
     }

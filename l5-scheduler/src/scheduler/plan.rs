@@ -16,6 +16,7 @@ impl Scheduler {
         self.stats.steps += 1;
         self.open = true;
         self.end_leases(now);
+        self.plan_stores();
         let mut budget = Budget::new(&self.config, self.running.len() + self.num_waiting());
         self.plan_running(&mut budget);
         if self.step.preempted.is_empty() || self.policy.goes_on_after_preemption() {

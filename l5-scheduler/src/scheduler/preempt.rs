@@ -81,7 +81,7 @@ impl Scheduler {
     /// request waits where it waited.
     pub(super) fn unadmit(&mut self, seq: SeqId) {
         let found = self.running.iter().position(|place| self.requests.at(*place).seq == Some(seq));
-        let Some(i) = found else { return };
+        let Some(i) = found else { return self.unload(seq) };
         let place = self.running.remove(i);
         self.take_row(place);
         let entry = self.requests.at_mut(place);

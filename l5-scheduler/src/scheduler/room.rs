@@ -1,18 +1,221 @@
 //! Room for somebody who cannot wait, at the cost of those who can.
+//!
+//! Whether it is worth it is found out before anything happens: [`Gone`] says which blocks would be free if some
+//! sequences were not there. That is not the sum of their tables. A block that two of them share is free once, one that a
+//! third one uses is not free at all, and one that the newcomer has hit is no gain, since it will be the newcomer's.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use l3_paged_kv::{BlockHash, BlockId, BlockManager, PrefixHit, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
+use crate::{Admitted, LeaseId, StepRow};
+
+/// What would be if some sequences gave their blocks up. Nobody has yet.
+#[derive(Debug, Default)]
+struct Gone {
+    /// Of the blocks of theirs: how many of its users each would lose.
+    users: HashMap<BlockId, u32>,
+    /// Blocks that would have none left.
+    freed: usize,
+    /// Blocks that would not be computed in this step, though others could hit them now.
+    lost: HashSet<BlockId>,
+    /// The running requests among them, in the order in which they were chosen.
+    victims: Vec<u32>,
+}
+
+impl Gone {
+    /// This sequence, too.
+    fn add(&mut self, blocks: &BlockManager, seq: SeqId) {
+        for &block in table(blocks, seq) {
+            let users = self.users.entry(block).or_default();
+            *users += 1;
+            let all = blocks.pool().ref_count(block).unwrap_or_default();
+            self.freed += usize::from(*users == all);
+        }
+    }
+
+    /// Users that a block would have.
+    fn users_left(&self, blocks: &BlockManager, block: BlockId) -> u32 {
+        let users = blocks.pool().ref_count(block).unwrap_or_default();
+        users - self.users.get(&block).copied().unwrap_or_default()
+    }
+
+    /// Blocks of a hit that would be free, were they not hit.
+    fn freed_of(&self, blocks: &BlockManager, hit: &PrefixHit) -> usize {
+        let freed = |block: &&BlockId| {
+            self.users.contains_key(block) && self.users_left(blocks, **block) == 0
+        };
+        hit.blocks.iter().filter(freed).count()
+    }
+}
+
+fn table(blocks: &BlockManager, seq: SeqId) -> &[BlockId] {
+    blocks.table(seq).map_or(&[], |table| table.blocks())
+}
 
 impl Scheduler {
     /// Let running requests give way to a waiting one that does not fit, as far as the policy says that they do, and only if
-    /// together they have what it needs: blocks for `fits` tokens, and a seat. Returns whether somebody did.
+    /// together they have what it needs: blocks for `fits` tokens, and a seat. Leases go before them. Returns whether
+    /// somebody did.
+    ///
+    /// Who gives way: the worst in the order of the queue before the others, and not one more than it takes. One whose blocks
+    /// of this very step others have hit stays, because those others would go with it, and they were let in before whoever
+    /// asks now; a step later nothing depends on it any more.
     pub(super) fn make_room(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
         let arrival = self.requests.at(place).view();
         let yields = |place: &&u32| self.policy.yields(&self.requests.at(**place).view(), &arrival);
         if !self.running.iter().any(|place| yields(&place)) {
             return false;
         }
-        let _ = (fits, budget);
-        todo!()
+        // exercise l5.strict
+        let mut yielding: Vec<u32> = self.running.iter().filter(yields).copied().collect();
+        yielding.sort_by_key(|place| Reverse(self.requests.at(*place).rank));
+        let mut gone = self.without_leases();
+        let mut tokens = *budget;
+        for victim in yielding {
+            if !self.is_depended_on(victim, &gone) {
+                self.suppose_gone(victim, &mut gone, &mut tokens);
+            }
+            if self.would_fit(place, fits, &tokens, &gone) {
+                let enough = self.would_begin(place, &tokens, &gone);
+                let victims = if enough { gone.victims } else { Vec::new() };
+                for victim in &victims {
+                    if let Some(i) = self.running.iter().position(|other| other == victim) {
+                        self.preempt_planned(i, budget);
+                    }
+                }
+                return enough;
+            }
+        }
+        false
+        // end of exercise
+    }
+
+    /// Everything as it is, but for the leases that can be ended.
+    fn without_leases(&self) -> Gone {
+        let mut gone = Gone::default();
+        for lease in self.leases.soonest() {
+            gone.add(&self.blocks, lease.seq);
+        }
+        gone
+    }
+
+    /// Whether somebody who would stay has hit, in this very step, what this running request computes in it.
+    fn is_depended_on(&self, victim: u32, gone: &Gone) -> bool {
+        // Nobody but those can use a block that has its hash only since this step began.
+        self.pending(victim).iter().any(|block| gone.users_left(&self.blocks, *block) > 1)
+    }
+
+    /// One victim more.
+    fn suppose_gone(&self, victim: u32, gone: &mut Gone, tokens: &mut Budget) {
+        gone.lost.extend(self.pending(victim));
+        if let Some(seq) = self.requests.at(victim).seq {
+            gone.add(&self.blocks, seq);
+        }
+        tokens.give_back(self.row_of(victim).map_or(0, |row| row.len));
+        gone.victims.push(victim);
+    }
+
+    /// Whether there would be a seat and blocks for a waiting request.
+    fn would_fit(&self, place: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
+        let entry = self.requests.at(place);
+        let left = self.running.len() - gone.victims.len();
+        let (computed, hit) = self.start(place, gone);
+        let wanted = entry.chain.len() - computed;
+        let len = tokens.waiting(wanted).unwrap_or(wanted);
+        let up_to = self.reserved_len(computed + len).max(fits);
+        let needed = match entry.seq {
+            Some(seq) => self.blocks.table(seq).map_or(0, |table| table.missing(up_to)),
+            None => self.blocks.blocks_to_admit(&hit, up_to) + gone.freed_of(&self.blocks, &hit),
+        };
+        left < self.config.seats()
+            && needed + self.keep_free(left) <= self.blocks.num_free() + gone.freed
+    }
+
+    /// Whether a waiting request would have tokens of this step, too.
+    fn would_begin(&self, place: u32, tokens: &Budget, gone: &Gone) -> bool {
+        let (computed, _) = self.start(place, gone);
+        tokens.waiting(self.requests.at(place).chain.len() - computed).is_some()
+    }
+
+    /// Where a waiting request would begin, and what it would hit.
+    fn start(&self, place: u32, gone: &Gone) -> (usize, PrefixHit) {
+        let entry = self.requests.at(place);
+        if entry.seq.is_some() || !entry.reads_cache {
+            return (entry.computed, PrefixHit::default());
+        }
+        let mut hit = self.blocks.lookup(&entry.chain);
+        if !gone.lost.is_empty() {
+            let found = hit.blocks.iter().zip(entry.chain.hashes()).enumerate();
+            let found = found.map_while(|(i, (block, hash))| match gone.lost.contains(block) {
+                false => Some(*block),
+                true => self.also_pending(i, hash, gone),
+            });
+            hit.blocks = found.collect();
+            hit.tokens = hit.blocks.len() * self.config.block_size;
+        }
+        (hit.tokens, hit)
+    }
+
+    /// Somebody else's `i`-th block of the same contents. If the one that was found is pending in this step, and would be
+    /// lost, so is any other: of those that have one hash the first to get it is found.
+    fn also_pending(&self, i: usize, hash: &BlockHash, gone: &Gone) -> Option<BlockId> {
+        let mut others = self.step.rows.iter().filter_map(|row| {
+            let block = *table(&self.blocks, self.requests.at(row.place).seq?).get(i)?;
+            (self.blocks.cache().hash_of(block) == Some(hash)).then_some(block)
+        });
+        others.find(|block| !gone.lost.contains(block))
+    }
+
+    /// Blocks that get their hash because a running request is planned for this step: what it fills, and what was fetched
+    /// for it.
+    fn pending(&self, place: u32) -> Vec<BlockId> {
+        let Some(row) = self.row_of(place).filter(|_| self.config.enable_prefix_caching) else {
+            return Vec::new();
+        };
+        let entry = self.requests.at(place);
+        let before = if row.admitted == Admitted::Before { row.computed } else { row.cached };
+        let end = (row.computed + row.len).min(entry.chain.len());
+        let blocks = entry.seq.map_or(&[][..], |seq| table(&self.blocks, seq));
+        let range = before / self.config.block_size..end / self.config.block_size;
+        blocks.get(range).unwrap_or_default().to_vec()
+    }
+
+    /// A request's part of the step that is being planned.
+    fn row_of(&self, place: u32) -> Option<&StepRow> {
+        let planned = self.requests.at(place).planned;
+        planned.then(|| self.step.rows.iter().find(|row| row.place == place)).flatten()
+    }
+
+    /// Blocks that must stay free when a request is admitted beside so many others: who is alone needs no distance.
+    pub(super) fn keep_free(&self, others: usize) -> usize {
+        if others == 0 { 0 } else { self.config.watermark_blocks() }
+    }
+
+    /// End leases until so many blocks are free, the one that would end first before the others; none if that is not enough.
+    /// Blocks of `hit` are among the needed ones as soon as they are free. Returns whether they are free.
+    pub(super) fn free_up(&mut self, needed: usize, hit: &PrefixHit) -> bool {
+        let free = self.blocks.num_free();
+        if needed <= free {
+            return true;
+        }
+        if needed > free + self.leases.blocks() {
+            return false;
+        }
+        let mut gone = Gone::default();
+        let enough = self.leases.soonest().position(|lease| {
+            gone.add(&self.blocks, lease.seq);
+            needed + gone.freed_of(&self.blocks, hit) <= free + gone.freed
+        });
+        let Some(last) = enough else { return false };
+        let ending: Vec<LeaseId> =
+            self.leases.soonest().take(last + 1).map(|lease| lease.id).collect();
+        for lease in ending {
+            self.end_lease(lease);
+        }
+        true
     }
 }

@@ -5,6 +5,8 @@
 mod fcfs;
 mod priority;
 mod strict_priority;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,8 @@
 //! Who waits, in the order in which they will be asked.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -39,8 +42,10 @@ impl WaitingQueue {
 
     /// Who is first behind a rank, or first of all.
     pub(crate) fn next(&self, behind: Option<Rank>) -> Option<(Rank, u32)> {
+        // exercise l5.queue
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_rank.range((from, Bound::Unbounded)).next().map(|(rank, place)| (*rank, *place))
+        // end of exercise
     }
 
     /// Everybody, in order.

@@ -15,7 +15,9 @@ impl Policy for Fcfs {
     }
 
     fn order(&self, request: &RequestView<'_>) -> Rank {
+        // exercise l5.queue
         Rank { tie: request.ticket(), ..Rank::default() }
+        // end of exercise
     }
 
     fn victim(
@@ -24,6 +26,12 @@ impl Policy for Fcfs {
         running: &mut dyn Iterator<Item = RequestView<'_>>,
         leases: &Leases,
     ) -> Option<Victim> {
-        first_lease(leases).or_else(|| Some(Victim::Running(running.count().checked_sub(1)?)))
+        if let Some(lease) = first_lease(leases) {
+            return Some(lease);
+        }
+        // exercise l5.queue
+        let last = running.count().checked_sub(1)?;
+        Some(Victim::Running(last))
+        // end of exercise
     }
 }

@@ -31,18 +31,21 @@ impl Policy for Priority {
 
 /// By priority, arrival and name.
 pub(super) fn by_urgency(request: &RequestView<'_>) -> Rank {
+    // exercise l5.queue
     Rank { class: request.priority(), arrival: request.arrival(), tie: request.id().0 as i64 }
+    // end of exercise
 }
 
 /// The running request of the highest (priority, arrival); of several that share it, the one that was admitted first.
 pub(super) fn least_urgent(running: &mut dyn Iterator<Item = RequestView<'_>>) -> Option<Victim> {
-    let key = |request: &RequestView<'_>| (request.priority(), request.arrival());
+    // exercise l5.queue
     let mut worst = None;
-    for (i, request) in running.enumerate() {
-        let key = key(&request);
-        if worst.is_none_or(|(_, other)| key > other) {
-            worst = Some((i, key));
+    for (number, request) in running.enumerate() {
+        let key = (request.priority(), request.arrival());
+        if worst.is_none_or(|(_, least)| key > least) {
+            worst = Some((number, key));
         }
     }
-    worst.map(|(i, _)| Victim::Running(i))
+    worst.map(|(number, _)| Victim::Running(number))
+    // end of exercise
 }

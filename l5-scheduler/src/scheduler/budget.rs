@@ -1,5 +1,8 @@
 //! How many tokens of a step a request may have.
 
+#[cfg(test)]
+mod tests;
+
 use crate::SchedulerConfig;
 
 /// What is left of a step's tokens, and how it is dealt out.

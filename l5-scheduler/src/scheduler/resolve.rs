@@ -65,10 +65,12 @@ impl Scheduler {
                 continue;
             }
             let mut finish = finish;
-            for (n, token) in tokens.iter().enumerate() {
+            for (nth, token) in (1..).zip(tokens) {
                 resolved.tokens.push(*token);
-                if let Some(reason) = self.ends(entry, *token, n + 1) {
-                    finish = finish.filter(|_| n + 1 == tokens.len()).or(Some(reason));
+                if let Some(reason) = self.ends(entry, *token, nth) {
+                    // The executor's own reason came with its last token. What was chosen behind an end was never said.
+                    let cut = nth < tokens.len();
+                    finish = if cut { Some(reason) } else { finish.or(Some(reason)) };
                     break;
                 }
             }

@@ -1,0 +1,87 @@
+//! Whose turn it is, and who gives way: asked of the policies themselves.
+
+use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
+
+use super::{Fcfs, Policy, Priority, StrictPriority, Victim};
+use crate::lease::Leases;
+use crate::requests::Entry;
+use crate::{Request, RequestId, Time};
+
+/// A request of a priority and an arrival; its ticket is its name.
+fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
+    let request = Request {
+        id: RequestId(id),
+        prompt: vec![1, 2, 3],
+        max_tokens: 4,
+        priority,
+        arrival: Time(arrival),
+        ..Request::default()
+    };
+    let chain = TokenChain::new(&BlockHasher::new(4), ExtraKeys::default());
+    Entry::new(request, chain, id as i64)
+}
+
+/// Who of these running requests gives way when the first of them needs blocks.
+fn victim(policy: &dyn Policy, running: &[Entry]) -> Option<Victim> {
+    let needy = running[0].view();
+    policy.victim(&needy, &mut running.iter().map(Entry::view), &Leases::default())
+}
+
+/// Names in the order of the queue.
+fn order(policy: &dyn Policy, entries: &[Entry]) -> Vec<u64> {
+    let mut ranks: Vec<_> = entries.iter().map(|e| (policy.order(&e.view()), e.id.0)).collect();
+    ranks.sort_unstable();
+    ranks.into_iter().map(|(_, id)| id).collect()
+}
+
+#[test]
+fn first_come_first_served_goes_by_tickets_alone() {
+    let entries = [entry(3, -5, 1.0), entry(1, 0, 9.0), entry(2, 7, 0.0)];
+    assert_eq!(order(&Fcfs, &entries), [1, 2, 3], "the order of tickets 3, 1, 2");
+}
+
+#[test]
+fn who_was_preempted_comes_before_everybody_and_the_last_victim_first_of_all() {
+    let mut entries = [entry(1, 0, 0.0), entry(2, 0, 0.0), entry(3, 0, 0.0)];
+    // 3 gave way first, then 2: their tickets are from the front.
+    (entries[2].ticket, entries[1].ticket) = (-1, -2);
+    assert_eq!(order(&Fcfs, &entries), [2, 3, 1], "2 and 3 are back, 1 has not begun");
+}
+
+#[test]
+fn the_last_admitted_gives_way() {
+    let running = [entry(4, 0, 0.0), entry(9, 0, 0.0), entry(2, 0, 0.0)];
+    assert_eq!(victim(&Fcfs, &running), Some(Victim::Running(2)), "the victim among three");
+    assert_eq!(victim(&Fcfs, &running[..1]), Some(Victim::Running(0)), "who is alone: itself");
+    let nobody = Fcfs.victim(&running[0].view(), &mut std::iter::empty(), &Leases::default());
+    assert_eq!(nobody, None, "the victim among nobody");
+}
+
+#[test]
+fn a_lower_number_is_more_urgent_then_who_came_first_then_the_name() {
+    let entries = [entry(5, 1, 0.0), entry(4, 0, 2.0), entry(3, 0, 1.0), entry(2, 1, 0.0)];
+    for policy in [&Priority as &dyn Policy, &StrictPriority] {
+        assert_eq!(order(policy, &entries), [3, 4, 2, 5], "the queue under {}", policy.name());
+    }
+}
+
+#[test]
+fn under_priorities_to_have_given_way_is_no_merit() {
+    let mut entries = [entry(1, 0, 0.0), entry(2, 3, 0.0)];
+    entries[1].ticket = -1;
+    assert_eq!(order(&Priority, &entries), [1, 2], "2 was preempted and is less urgent still");
+}
+
+#[test]
+fn the_least_urgent_gives_way_and_among_equals_who_came_last() {
+    let running = [entry(1, 2, 0.0), entry(2, 5, 1.0), entry(3, 5, 4.0), entry(4, 0, 9.0)];
+    assert_eq!(victim(&Priority, &running), Some(Victim::Running(2)), "of two with priority 5");
+    assert_eq!(victim(&Priority, &running[..2]), Some(Victim::Running(1)), "of priorities 2 and 5");
+    assert_eq!(victim(&Priority, &running[..1]), Some(Victim::Running(0)), "who is alone: itself");
+}
+
+#[test]
+fn of_those_who_cannot_be_told_apart_the_one_admitted_first_gives_way() {
+    let running = [entry(1, 0, 0.0), entry(7, 3, 1.0), entry(6, 3, 1.0)];
+    assert_eq!(victim(&Priority, &running), Some(Victim::Running(1)), "of two equals");
+}

@@ -1,0 +1,60 @@
+//! Who is next, whoever came and left.
+
+use super::{Rank, WaitingQueue};
+use crate::Time;
+
+fn rank(class: i64, arrival: f64, tie: i64) -> Rank {
+    Rank { class, arrival: Time(arrival), tie }
+}
+
+#[test]
+fn whoever_has_the_lowest_rank_is_first() {
+    let mut queue = WaitingQueue::default();
+    for (place, rank) in [(0, rank(2, 0.0, 0)), (1, rank(1, 9.0, 0)), (2, rank(1, 3.0, 7))] {
+        queue.insert(rank, place);
+    }
+    let first = queue.next(None).map(|(_, place)| place);
+    assert_eq!(first, Some(2), "the first of all: of the lower class, whoever came earlier");
+    assert_eq!(WaitingQueue::default().next(None), None, "the first of nobody");
+}
+
+#[test]
+fn behind_a_rank_comes_the_next_one_and_never_that_one_again() {
+    let mut queue = WaitingQueue::default();
+    for tie in [4, 8, 6] {
+        queue.insert(rank(0, 0.0, tie), tie as u32);
+    }
+    let mut asked = Vec::new();
+    let mut behind = None;
+    while let Some((rank, place)) = queue.next(behind) {
+        asked.push(place);
+        assert!(asked.len() <= 3, "somebody is asked again: {asked:?}");
+        behind = Some(rank);
+    }
+    assert_eq!(asked, [4, 6, 8], "everybody, each asked once, from the first on");
+    let nobody = queue.next(Some(rank(0, 0.0, 5))).map(|(_, place)| place);
+    assert_eq!(nobody, Some(6), "who is first behind a rank that nobody has any more");
+}
+
+/// Two thousand come and go; a list that is sorted again each time says who is next.
+#[test]
+fn it_is_a_sorted_list_however_many_come_and_go() {
+    let mut queue = WaitingQueue::default();
+    let mut list: Vec<(Rank, u32)> = Vec::new();
+    let mut seed = 1_u64;
+    for place in 0..2000 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let rank = rank((seed >> 33) as i64 % 5, ((seed >> 40) % 7) as f64, place);
+        queue.insert(rank, place as u32);
+        list.push((rank, place as u32));
+        if seed >> 63 == 1 {
+            let (gone, _) = list.swap_remove((seed >> 20) as usize % list.len());
+            queue.remove(gone);
+        }
+        list.sort_unstable();
+        assert_eq!(queue.next(None), list.first().copied(), "the first after {place} came");
+        let middle = list.get(list.len() / 2).map(|(rank, _)| *rank);
+        let behind = list.get(list.len() / 2 + 1).copied();
+        assert_eq!(queue.next(middle), behind, "who is behind the middle after {place} came");
+    }
+}

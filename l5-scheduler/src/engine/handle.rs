@@ -1,0 +1,265 @@
+//! What everybody outside holds of an engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use l2_model::tokenizer::Tokenizer;
+use l4_sampler::guide::{Guide, GuideError, GuideSpec, Guides};
+
+use super::inbox::{Inbox, Submission};
+use super::load::{Gauge, Load};
+use super::outbox::{Answer, Outbox, Sink};
+use super::{EngineError, EngineRequest, SubmitError};
+use crate::runner::AnswerJob;
+use crate::{
+    FinishReason, Rejection, Request, RequestId, Scheduler, SchedulerConfig, StepObserver,
+};
+
+/// What must be known of a model to tell whether a request can be meant.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    /// Rows of logits: tokens below this exist.
+    pub vocab: usize,
+    /// From tokens to text, and for guides.
+    pub tokenizer: Option<Tokenizer>,
+    /// Tokens that end an answer, unless a request has others.
+    pub stop_tokens: Vec<u32>,
+}
+
+/// What an engine's thread and all handles share.
+pub(super) struct Shared {
+    pub inbox: Arc<Inbox>,
+    pub gauge: Arc<Gauge>,
+    pub config: SchedulerConfig,
+    facts: ModelFacts,
+    /// Made for the first request that has a guide.
+    guides: OnceLock<Result<Guides, GuideError>>,
+    ids: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(config: SchedulerConfig, facts: ModelFacts, capacity: usize) -> Self {
+        Self {
+            inbox: Arc::new(Inbox::new(capacity)),
+            gauge: Arc::new(Gauge::default()),
+            config,
+            facts,
+            guides: OnceLock::new(),
+            ids: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A handle to an engine on its thread. Clones are handles to the same engine.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl EngineHandle {
+    /// Ask for an answer. What is wrong with the request is told here, and not by the answer; its guide is compiled here,
+    /// on the caller's time.
+    ///
+    /// # Errors
+    /// [`SubmitError`], which says what to do.
+    pub fn submit(&self, request: EngineRequest) -> Result<Answer, SubmitError> {
+        let mut answers = self.submit_all(vec![request])?;
+        answers.pop().ok_or(Rejection::EmptyPrompt.into())
+    }
+
+    /// Ask for `n` answers to one prompt, samples 0 to n - 1 of the request's seed. They go in together, so that what is
+    /// full of the prompt's blocks is computed once.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`]; then none of them was taken.
+    pub fn submit_n(&self, request: EngineRequest, n: u32) -> Result<Vec<Answer>, SubmitError> {
+        let first = request.sample;
+        let sample = |i| EngineRequest { sample: first + i, ..request.clone() };
+        self.submit_all((0..n).map(sample).collect())
+    }
+
+    /// Ask for several answers, all or none: they can be in the same step.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`]; then none of them was taken.
+    pub fn submit_all(&self, requests: Vec<EngineRequest>) -> Result<Vec<Answer>, SubmitError> {
+        self.hand_in(requests, false)
+    }
+
+    /// As [`EngineHandle::submit_all`], but waits while others wait as many as may.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`], but never [`SubmitError::Full`].
+    pub fn submit_waiting(&self, requests: Vec<EngineRequest>) -> Result<Vec<Answer>, SubmitError> {
+        self.hand_in(requests, true)
+    }
+
+    fn hand_in(
+        &self,
+        requests: Vec<EngineRequest>,
+        waits: bool,
+    ) -> Result<Vec<Answer>, SubmitError> {
+        let jobs: Result<Vec<_>, _> = requests.into_iter().map(|r| self.vet(r)).collect();
+        let mut answers = Vec::new();
+        let mut submissions = Vec::new();
+        for (request, guide) in jobs? {
+            let (answer, submission) = self.prepare(request, guide);
+            answers.push(answer);
+            submissions.extend(submission);
+        }
+        match self.shared.inbox.submit(submissions.into_iter(), waits) {
+            Ok(()) => Ok(answers),
+            Err(why) => {
+                answers.iter().for_each(Answer::refused);
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether a request can be meant: whether it would be taken, if there is room.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`].
+    pub fn check(&self, request: &EngineRequest) -> Result<(), SubmitError> {
+        self.vet(request.clone()).map(drop)
+    }
+
+    /// A request that can be meant, and its guide.
+    fn vet(&self, mut request: EngineRequest) -> Result<Checked, SubmitError> {
+        let ModelFacts { vocab, tokenizer, stop_tokens } = &self.shared.facts;
+        let vocab = *vocab;
+        if request.stop.eos.is_empty() {
+            request.stop.eos.clone_from(stop_tokens);
+        }
+        request.params.validate(vocab)?;
+        request.stop.validate(vocab)?;
+        if let Some(&id) = request.prompt.iter().find(|id| **id as usize >= vocab) {
+            return Err(SubmitError::UnknownToken { id, vocab });
+        }
+        if tokenizer.is_none() && !request.stop.strings.is_empty() {
+            return Err(SubmitError::NoTokenizer("stop strings"));
+        }
+        let max_len = self.shared.config.max_model_len;
+        let room = max_len.saturating_sub(request.prompt.len());
+        request.stop.max_tokens = request.stop.max_tokens.min(room.max(1));
+        Scheduler::completable(&self.shared.config, &scheduled(RequestId(0), &request))?;
+        let guide = request.guide.as_ref().map(|spec| self.guide(spec)).transpose()?;
+        Ok((request, guide))
+    }
+
+    fn guide(&self, spec: &GuideSpec) -> Result<Guide, SubmitError> {
+        let ModelFacts { vocab, tokenizer, stop_tokens } = &self.shared.facts;
+        let Some(tokenizer) = tokenizer else { return Err(SubmitError::NoTokenizer("guides")) };
+        let guides = self.shared.guides.get_or_init(|| Guides::new(tokenizer, *vocab, stop_tokens));
+        let guides = guides.as_ref().map_err(Clone::clone)?;
+        Ok(guides.guide(spec)?)
+    }
+
+    /// An answer with room for all of it, and what the engine needs to give it. An answer of no tokens needs no engine.
+    fn prepare(
+        &self,
+        request: EngineRequest,
+        guide: Option<Guide>,
+    ) -> (Answer, Option<Submission>) {
+        let shared = &self.shared;
+        let id = RequestId(shared.ids.fetch_add(1, Ordering::Relaxed));
+        let (prompt, owed) = (request.prompt.len(), request.stop.max_tokens);
+        let told = request.params.logprobs.is_some();
+        let outbox = Outbox::new(shared.gauge.clone(), prompt, owed, told);
+        let answer = Answer::new(id, outbox.clone(), shared.inbox.clone());
+        if owed == 0 {
+            outbox.end_with(FinishReason::Length, None);
+            return (answer, None);
+        }
+        let scheduled = scheduled(id, &request);
+        let sink = Box::new(Sink(outbox.clone()));
+        let EngineRequest { prompt, params, stop, seed, sample, continues, deadline, .. } = request;
+        let job = AnswerJob { prompt, params, stop, seed, sample, guide, continues, sink };
+        (answer, Some(Submission { request: scheduled, job, outbox, at: Instant::now(), deadline }))
+    }
+
+    /// End a request that is not wanted any more: its answer ends with [`FinishReason::Aborted`], unless it has ended.
+    /// Dropping the [`Answer`] does the same.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn abort(&self, id: RequestId) -> Result<(), EngineError> {
+        self.shared.inbox.tell(|mail| mail.aborts.push(id))
+    }
+
+    /// Take no new requests, and wait until those that are there have ended.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`], if the engine failed before.
+    pub fn drain(&self) -> Result<(), EngineError> {
+        self.shared.inbox.drain()
+    }
+
+    /// End the engine, and wait until it has ended. Requests that are there end with [`FinishReason::Aborted`].
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`], if it failed before.
+    pub fn shutdown(&self) -> Result<(), EngineError> {
+        // One that has ended already needs no telling.
+        let _ = self.shared.inbox.tell(|mail| mail.shut_down = true);
+        match self.shared.inbox.wait_for_the_end() {
+            EngineError::ShutDown => Ok(()),
+            failed => Err(failed),
+        }
+    }
+
+    /// How busy it is. Never waits for a step.
+    pub fn load(&self) -> Load {
+        self.shared.gauge.read(self.shared.inbox.waiting())
+    }
+
+    /// Tell somebody of every step from the next one on, on the engine's thread: whatever it does, all requests wait for.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn observe(&self, observer: Box<dyn StepObserver>) -> Result<(), EngineError> {
+        self.shared.inbox.tell(|mail| mail.observers.push(observer))
+    }
+
+    /// The scheduler's limits.
+    pub fn config(&self) -> &SchedulerConfig {
+        &self.shared.config
+    }
+
+    /// What is known of the model.
+    pub fn model(&self) -> &ModelFacts {
+        &self.shared.facts
+    }
+
+    /// How often the engine has looked into its inbox: once a step, and whenever it was woken.
+    pub fn looks(&self) -> u64 {
+        self.shared.inbox.looks()
+    }
+}
+
+impl std::fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineHandle").field("load", &self.load()).finish_non_exhaustive()
+    }
+}
+
+/// A request that can be meant, with its guide.
+type Checked = (EngineRequest, Option<Guide>);
+
+/// What the scheduler must know of a request.
+fn scheduled(id: RequestId, request: &EngineRequest) -> Request {
+    let stop = &request.stop;
+    Request {
+        id,
+        prompt: request.prompt.clone(),
+        max_tokens: stop.max_tokens,
+        eos: if stop.ignore_eos { Vec::new() } else { stop.eos.clone() },
+        stop_token_ids: stop.token_ids.clone(),
+        priority: request.priority,
+        adapter: request.adapter.clone(),
+        cache_salt: request.cache_salt.clone(),
+        job: request.job.clone(),
+        ..Request::default()
+    }
+}

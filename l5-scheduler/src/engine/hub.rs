@@ -1,0 +1,95 @@
+//! Everybody who is told of a step: the outboxes of the requests in it, and whoever observes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::outbox::Outbox;
+use crate::{
+    Admitted, FinishReason, Rejection, RequestId, RequestView, Scheduler, StepObserver, StepResult,
+    StepView, Time,
+};
+
+/// One of them for the loop, one for the core. Only the engine's own thread uses either, so nobody waits for the lock.
+#[derive(Clone, Default)]
+pub(super) struct Hub(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    /// Requests that have not ended.
+    live: HashMap<RequestId, Arc<Outbox>>,
+    observers: Vec<Box<dyn StepObserver>>,
+}
+
+impl Hub {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn observe(&self, mut observer: Box<dyn StepObserver>, scheduler: &Scheduler) {
+        observer.attached(scheduler);
+        self.lock().observers.push(observer);
+    }
+
+    pub(super) fn begin(&self, id: RequestId, outbox: Arc<Outbox>) {
+        self.lock().live.insert(id, outbox);
+    }
+
+    /// Everybody who has not ended, in the order in which they came.
+    pub(super) fn live(&self) -> Vec<RequestId> {
+        let mut live: Vec<_> = self.lock().live.keys().copied().collect();
+        live.sort_unstable();
+        live
+    }
+
+    /// They have ended. The executor has told them so; whom it has not is told here.
+    pub(super) fn ended(&self, ended: &[(RequestId, FinishReason)]) {
+        self.lock().ended(ended);
+    }
+
+    /// Nobody goes on.
+    pub(super) fn take(&self) -> Vec<Arc<Outbox>> {
+        self.lock().live.drain().map(|(_, outbox)| outbox).collect()
+    }
+}
+
+impl Inner {
+    fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
+        for (id, reason) in ended {
+            if let Some(outbox) = self.live.remove(id) {
+                outbox.end_with(*reason, None);
+            }
+        }
+    }
+}
+
+impl StepObserver for Hub {
+    fn arrived(&mut self, request: RequestView<'_>) {
+        self.lock().observers.iter_mut().for_each(|observer| observer.arrived(request));
+    }
+
+    fn rejected(&mut self, id: RequestId, arrival: Time, why: &Rejection) {
+        self.lock().observers.iter_mut().for_each(|observer| observer.rejected(id, arrival, why));
+    }
+
+    fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler) {
+        let mut inner = self.lock();
+        // Who is new stands behind who is not.
+        let new = step.step().rows.iter().rev().take_while(|row| row.admitted != Admitted::Before);
+        for row in new.filter(|row| row.admitted == Admitted::Now) {
+            if let Some(outbox) = inner.live.get(&row.id) {
+                outbox.admitted(row.cached);
+            }
+        }
+        for observer in &mut inner.observers {
+            observer.planned(step, scheduler);
+        }
+    }
+
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
+        let mut inner = self.lock();
+        inner.ended(&result.finished);
+        for observer in &mut inner.observers {
+            observer.applied(result, scheduler);
+        }
+    }
+}

@@ -16,12 +16,20 @@
 //! every field.
 //!
 //! * [`Recorder`] writes such a file, as an engine's [`StepObserver`](crate::StepObserver);
-//! * [`read`] reads one event by event.
+//! * [`read`] reads one event by event, [`Run`] makes lanes of them: who was queued, computed or preempted from when to
+//!   when;
+//! * [`Summary`] is a run in twenty numbers, [`write_chrome`] is a run for Perfetto.
 
+mod chrome;
 mod event;
 mod read;
 mod recorder;
+mod run;
+mod summary;
 
+pub use chrome::write_chrome;
 pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig};
 pub use read::{Reader, TraceError, read};
 pub use recorder::Recorder;
+pub use run::{Lane, LaneEnd, Run, Span, SpanKind, StepSpan};
+pub use summary::{Percentiles, Summary};

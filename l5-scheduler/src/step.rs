@@ -51,6 +51,8 @@ pub enum StepOp {
         from: usize,
         /// The token behind the last one, at the end of a block.
         to: usize,
+        /// The blocks of these tokens, in their order.
+        blocks: Vec<BlockId>,
     },
     /// Write the blocks of a finished request elsewhere. They are held until
     /// [`Scheduler::kv_stored`](crate::Scheduler::kv_stored) is told.

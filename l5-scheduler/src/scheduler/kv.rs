@@ -102,7 +102,9 @@ impl Scheduler {
         entry.loading = Some(Loading { from: hit.tokens, to, arrived: false });
         let (id, rank) = (entry.id, entry.rank);
         self.loading.insert(rank, place);
-        self.step.ops.push(StepOp::Load { id, from: hit.tokens, to });
+        let table = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
+        let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();
+        self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks });
         true
     }
 

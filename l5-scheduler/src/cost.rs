@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Step;
+
 /// The time of a step: so much for any, and so much for each token and each byte of keys and values that are read.
 ///
 /// ```text
@@ -10,6 +12,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Measured by `strata bench --fit-cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CostModel {
     /// Seconds of any step.
     pub base: f64,
@@ -34,10 +37,94 @@ pub struct StepLoad {
     pub kv_tokens: usize,
 }
 
+impl StepLoad {
+    /// What a planned step does.
+    pub fn of(step: &Step) -> Self {
+        // exercise l5.clock
+        let mut load = Self::default();
+        for row in &step.rows {
+            match row.len {
+                1 => load.decode_tokens += 1,
+                len => load.prefill_tokens += len,
+            }
+            // A token attends to all before it and to itself.
+            load.kv_tokens += row.computed + row.len;
+        }
+        load
+        // end of exercise
+    }
+}
+
 impl CostModel {
+    /// SmolLM2-135M in bf16 on two cores of a server (AVX-512 with bf16), as `strata bench --fit-cost` measured it.
+    pub const SMOLLM2_TWO_CORES: CostModel = CostModel {
+        base: 8.0e-3,
+        per_prefill_token: 0.45e-3,
+        per_decode_token: 0.55e-3,
+        per_kv_byte: 0.05e-9,
+        kv_bytes_per_token: 23_040.0,
+    };
+
     /// Seconds of a step.
     pub fn seconds(&self, load: &StepLoad) -> f64 {
-        let _ = load;
-        todo!()
+        // exercise l5.clock
+        let kv_bytes = load.kv_tokens as f64 * self.kv_bytes_per_token;
+        self.base
+            + self.per_prefill_token * load.prefill_tokens as f64
+            + self.per_decode_token * load.decode_tokens as f64
+            + self.per_kv_byte * kv_bytes
+        // end of exercise
     }
+
+    /// Read a model, as `strata bench --fit-cost` writes it.
+    ///
+    /// # Errors
+    /// [`CostError`].
+    pub fn from_json(json: &str) -> Result<Self, CostError> {
+        let model: Self = serde_json::from_str(json)?;
+        model.check()?;
+        Ok(model)
+    }
+
+    /// Look for a clock that would stand still or go backwards.
+    ///
+    /// # Errors
+    /// [`CostError`].
+    pub fn check(&self) -> Result<(), CostError> {
+        let parts = [
+            ("base", self.base),
+            ("per_prefill_token", self.per_prefill_token),
+            ("per_decode_token", self.per_decode_token),
+            ("per_kv_byte", self.per_kv_byte),
+            ("kv_bytes_per_token", self.kv_bytes_per_token),
+        ];
+        if let Some((name, value)) = parts.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
+            return Err(CostError::NoTime { name, value });
+        }
+        if self.base == 0.0 && (self.per_prefill_token == 0.0 || self.per_decode_token == 0.0) {
+            return Err(CostError::Free);
+        }
+        Ok(())
+    }
+}
+
+/// Something that is no cost model.
+#[derive(Debug, thiserror::Error)]
+pub enum CostError {
+    /// Not JSON, or not these fields.
+    #[error("not a cost model as `strata bench --fit-cost FILE` writes it: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Less than nothing, or nothing known.
+    #[error("{name} is {value}: a cost is 0 or above; fit the model again")]
+    NoTime {
+        /// The field.
+        name: &'static str,
+        /// What it says.
+        value: f64,
+    },
+    /// Steps that take no time.
+    #[error(
+        "some steps would take no time: make base larger than 0, or both per_prefill_token and per_decode_token"
+    )]
+    Free,
 }

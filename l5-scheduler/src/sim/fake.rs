@@ -60,7 +60,8 @@ impl<S: Script> Executor for FakeModel<S> {
         for (i, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
             let Some(token) = self.next(&row) else {
                 let id = row.row.id;
-                let why = format!("{id} has said all of its tokens: give it more, or a lower limit");
+                let why =
+                    format!("{id} has said all of its tokens: give it more, or a lower limit");
                 return Err(ExecuteError::Malformed(why));
             };
             out.push(i, &[token], None);

@@ -10,8 +10,8 @@ use crate::{
     Scheduler, StepOutput, Time,
 };
 
-/// The most steps of a scenario that does not say how many: those in which nothing happens are recorded, too.
-pub const MOST_STEPS: u64 = 1_000_000;
+/// The most steps of a scenario: those in which nothing happens are recorded, too.
+pub const MOST_STEPS: u64 = 200_000;
 
 /// Why a scenario could not be played.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,9 @@ pub enum ReplayError {
         id: String,
     },
     /// It does not end.
-    #[error("the scenario has not ended after {0} steps: bring its arrivals together, or set max_steps")]
+    #[error(
+        "the scenario takes more than {0} steps: bring its arrivals together, or set max_steps"
+    )]
     TooLong(u64),
     /// The fake model or the scheduler has broken its word.
     #[error(transparent)]
@@ -45,6 +47,11 @@ pub enum ReplayError {
 pub fn replay(scenario: &Scenario) -> Result<Trace<'_>, ReplayError> {
     let mut replay = Replay::new(scenario)?;
     let mut steps = Vec::new();
+    // Whoever comes later than the last step is waited for in vain: better told at once.
+    let last = scenario.requests.iter().map(|request| request.arrival_step).max();
+    if last.unwrap_or_default().min(scenario.max_steps.unwrap_or(u64::MAX)) >= MOST_STEPS {
+        return Err(ReplayError::TooLong(MOST_STEPS));
+    }
     while replay.goes_on(steps.len() as u64)? {
         steps.push(replay.step(steps.len() as u64)?);
     }
@@ -86,16 +93,11 @@ impl<'a> Replay<'a> {
 
     /// Whether there is another step.
     fn goes_on(&self, step: u64) -> Result<bool, ReplayError> {
-        if self.scenario.max_steps.is_some_and(|most| step >= most) {
+        let idle = self.arrivals.is_empty() && !self.scheduler.has_unfinished();
+        if idle || self.scenario.max_steps.is_some_and(|most| step >= most) {
             return Ok(false);
         }
-        if self.arrivals.is_empty() && !self.scheduler.has_unfinished() {
-            return Ok(false);
-        }
-        match self.scenario.max_steps {
-            None if step >= MOST_STEPS => Err(ReplayError::TooLong(step)),
-            _ => Ok(true),
-        }
+        if step >= MOST_STEPS { Err(ReplayError::TooLong(MOST_STEPS)) } else { Ok(true) }
     }
 
     /// Events, arrivals, plan, snapshot, model, resolve and apply, snapshot.

@@ -1,0 +1,418 @@
+//! Who comes when, with how much: for as many requests as one likes, one at a time.
+//!
+//! A workload is a file in one of two forms. **A specification** says how requests are made:
+//!
+//! ```json
+//! {"requests": 1000, "input": {"uniform": [100, 1024]}, "output": {"constant": 128},
+//!  "shared_prefix": {"tokens": 512, "groups": 8, "fraction": 0.5}, "priorities": [[0, 0.1], [10, 0.9]], "deadline": 20}
+//! ```
+//!
+//! **A list** has a line of JSON for each:
+//!
+//! ```json
+//! {"prompt_tokens": 200, "output_tokens": 50, "arrival": 0.25, "prefix": {"id": "system", "tokens": 512}}
+//! ```
+//!
+//! A shared prefix comes before a request's own tokens, and in addition to them. Tokens that are only counted are made up,
+//! so that nobody's are found in the cache but for a prefix. Whatever is by chance follows from a seed.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+
+use serde::Deserialize;
+
+use super::lengths::{Dice, Lengths, MOST_TOKENS, Purpose, check_weights, choose};
+use crate::{Adapter, Job, Request, RequestId, Time};
+
+/// How requests are made.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// How many.
+    pub requests: u64,
+    /// Tokens of a prompt, without a shared prefix.
+    pub input: Lengths,
+    /// Tokens of an answer.
+    pub output: Lengths,
+    /// What several prompts begin with.
+    pub shared_prefix: Option<SharedPrefix>,
+    /// Priorities, and how much of the requests has each.
+    pub priorities: Option<Vec<(i64, f64)>>,
+    /// Seconds after its arrival by which a request should be done.
+    pub deadline: Option<f64>,
+}
+
+/// What several prompts begin with.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedPrefix {
+    /// Its tokens.
+    pub tokens: usize,
+    /// How many different ones there are.
+    #[serde(default = "one")]
+    pub groups: u64,
+    /// The part of the requests that begin with one of them.
+    #[serde(default = "all")]
+    pub fraction: f64,
+}
+
+/// One request of a list.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    prompt_tokens: Prompt,
+    output_tokens: usize,
+    arrival: Option<f64>,
+    #[serde(default)]
+    priority: i64,
+    deadline: Option<f64>,
+    prefix: Option<Prefix>,
+    job: Option<JobLine>,
+    adapter: Option<String>,
+    /// For the reader's own use.
+    #[serde(default, rename = "id")]
+    _id: serde::de::IgnoredAny,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "prompt_tokens is a number of tokens, or a list of token ids")]
+enum Prompt {
+    Count(usize),
+    Ids(Vec<u32>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Prefix {
+    id: String,
+    tokens: usize,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobLine {
+    id: String,
+    #[serde(default)]
+    last_step: bool,
+}
+
+/// When requests come whose file does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Arrivals {
+    /// How many a second, each at any moment as likely as at any other (a Poisson process). Infinite: all at once, at the
+    /// beginning. `None`: as the file says, and all at once if it does not.
+    pub rate: Option<f64>,
+    /// At most so many requests; `None`: as many as the file says.
+    pub requests: Option<u64>,
+    /// What everything that is by chance follows from.
+    pub seed: u64,
+}
+
+/// Requests, one after the other in the order of their arrival.
+pub struct Workload<'a> {
+    source: Source<'a>,
+    arrivals: Arrivals,
+    dice: Dice,
+    /// How many there were, and the last one's arrival.
+    count: u64,
+    last: Time,
+    /// Numbers of named prefixes.
+    prefixes: HashMap<String, u64>,
+}
+
+enum Source<'a> {
+    Spec(Spec),
+    Lines { lines: io::Lines<Box<dyn BufRead + 'a>>, number: usize },
+}
+
+/// Why a file is no workload.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// There is nothing in it.
+    #[error(
+        "the workload is empty: give a specification ({{\"requests\":..}}) or a line of JSON for each request"
+    )]
+    Empty,
+    /// A specification that is not one.
+    #[error("the specification: {0} (at `{1}`)")]
+    Spec(serde_json::Error, String),
+    /// A specification that cannot be.
+    #[error("the specification: {field}: {why}")]
+    Field {
+        /// Where.
+        field: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A line that is no request.
+    #[error("line {number}: {what} (at `{path}`)")]
+    Line {
+        /// Its number, from 1.
+        number: usize,
+        /// Where in it.
+        path: String,
+        /// What is wrong.
+        what: serde_json::Error,
+    },
+    /// A line that cannot be.
+    #[error("line {number}: {why}")]
+    Value {
+        /// Its number, from 1.
+        number: usize,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// A rate that is none.
+    #[error("a rate of {0}: give requests per second, above 0, or inf for all at once")]
+    Rate(f64),
+}
+
+impl<'a> Workload<'a> {
+    /// Read a file in either form: a list line by line, as far as it is wanted.
+    ///
+    /// # Errors
+    /// [`WorkloadError`].
+    pub fn read(
+        mut input: Box<dyn BufRead + 'a>,
+        arrivals: Arrivals,
+    ) -> Result<Self, WorkloadError> {
+        let mut first = String::new();
+        let mut number = 0;
+        while first.trim().is_empty() {
+            first.clear();
+            number += 1;
+            if input.read_line(&mut first)? == 0 {
+                return Err(WorkloadError::Empty);
+            }
+        }
+        if is_list(&first) {
+            let again: Box<dyn BufRead + 'a> =
+                Box::new(io::Read::chain(io::Cursor::new(first.into_bytes()), input));
+            return Self::new(Source::Lines { lines: again.lines(), number: number - 1 }, arrivals);
+        }
+        io::Read::read_to_string(&mut input, &mut first)?;
+        let mut json = serde_json::Deserializer::from_str(&first);
+        let spec = serde_path_to_error::deserialize::<_, Spec>(&mut json).map_err(|e| {
+            let path = e.path().to_string();
+            WorkloadError::Spec(e.into_inner(), path)
+        })?;
+        json.end().map_err(|e| WorkloadError::Spec(e, ".".to_owned()))?;
+        Self::from_spec(spec, arrivals)
+    }
+
+    /// Requests as a specification has them.
+    ///
+    /// # Errors
+    /// [`WorkloadError`].
+    pub fn from_spec(spec: Spec, arrivals: Arrivals) -> Result<Self, WorkloadError> {
+        spec.check()?;
+        Self::new(Source::Spec(spec), arrivals)
+    }
+
+    fn new(source: Source<'a>, arrivals: Arrivals) -> Result<Self, WorkloadError> {
+        if let Some(rate) = arrivals.rate.filter(|rate| rate.is_nan() || *rate <= 0.0) {
+            return Err(WorkloadError::Rate(rate));
+        }
+        let dice = Dice::new(arrivals.seed);
+        Ok(Self { source, arrivals, dice, count: 0, last: Time::ZERO, prefixes: HashMap::new() })
+    }
+
+    fn next_request(&mut self) -> Result<Option<Request>, WorkloadError> {
+        let index = self.count;
+        if self.arrivals.requests.is_some_and(|most| index >= most) {
+            return Ok(None);
+        }
+        let made = match &mut self.source {
+            Source::Spec(spec) => spec.request(index, self.arrivals.requests, self.dice),
+            Source::Lines { lines, number } => {
+                let prefixes = &mut self.prefixes;
+                next_line(lines, number)?
+                    .map(|line| line.request(*number, index, self.dice, prefixes))
+                    .transpose()?
+            }
+        };
+        let Some(mut request) = made else { return Ok(None) };
+        request.id = RequestId(index);
+        request.arrival = self.arrival(request.arrival, index)?;
+        request.deadline = request.deadline.map(|after| request.arrival + after.seconds());
+        self.count += 1;
+        self.last = request.arrival;
+        Ok(Some(request))
+    }
+
+    /// When a request comes: by the rate, or as the file says.
+    fn arrival(&self, said: Time, index: u64) -> Result<Time, WorkloadError> {
+        let arrival = match self.arrivals.rate {
+            Some(rate) if rate.is_infinite() => Time::ZERO,
+            Some(rate) => self.last + self.dice.gap(rate, index),
+            None => said,
+        };
+        match (arrival < self.last, &self.source) {
+            (true, Source::Lines { number, .. }) => {
+                let why = format!(
+                    "arrival {} comes after {}: put the lines in the order of arrival",
+                    arrival.seconds(),
+                    self.last.seconds()
+                );
+                Err(WorkloadError::Value { number: *number, why })
+            }
+            _ => Ok(arrival),
+        }
+    }
+}
+
+impl Iterator for Workload<'_> {
+    type Item = Result<Request, WorkloadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_request().transpose()
+    }
+}
+
+impl Spec {
+    fn check(&self) -> Result<(), WorkloadError> {
+        let field = |field: &'static str| move |why: String| WorkloadError::Field { field, why };
+        self.input.check().map_err(field("input"))?;
+        self.output.check().map_err(field("output"))?;
+        if let Some(prefix) = &self.shared_prefix {
+            if prefix.tokens > MOST_TOKENS {
+                return Err(field("shared_prefix.tokens")(format!("{MOST_TOKENS} at most")));
+            }
+            if prefix.groups == 0 {
+                return Err(field("shared_prefix.groups")("0: there is at least 1".to_owned()));
+            }
+            if !(0.0..=1.0).contains(&prefix.fraction) {
+                let why = format!("{}: a part of all, from 0 to 1", prefix.fraction);
+                return Err(field("shared_prefix.fraction")(why));
+            }
+        }
+        if let Some(priorities) = &self.priorities {
+            let weights = priorities.iter().map(|(_, weight)| *weight);
+            check_weights(weights).map_err(field("priorities"))?;
+        }
+        match self.deadline {
+            Some(after) if !(after.is_finite() && after > 0.0) => {
+                Err(field("deadline")(format!("{after}: seconds after the arrival, above 0")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn request(&self, index: u64, instead: Option<u64>, dice: Dice) -> Option<Request> {
+        if index >= instead.unwrap_or(self.requests) {
+            return None;
+        }
+        let uniform = |purpose| dice.uniform(purpose, index);
+        let mut prompt = Vec::new();
+        if let Some(prefix) = &self.shared_prefix
+            && uniform(Purpose::HasPrefix) < prefix.fraction
+        {
+            let which = (uniform(Purpose::WhichPrefix) * prefix.groups as f64) as u64;
+            dice.tokens(Purpose::Prefix, which, prefix.tokens, &mut prompt);
+        }
+        let own = self.input.at(uniform(Purpose::Input));
+        dice.tokens(Purpose::Prompt, index, own, &mut prompt);
+        Some(Request {
+            prompt,
+            max_tokens: self.output.at(uniform(Purpose::Output)),
+            priority: self
+                .priorities
+                .as_ref()
+                .map_or(0, |all| *choose(all, uniform(Purpose::Priority))),
+            deadline: self.deadline.map(Time),
+            ..Request::default()
+        })
+    }
+}
+
+impl Line {
+    fn request(
+        self,
+        number: usize,
+        index: u64,
+        dice: Dice,
+        prefixes: &mut HashMap<String, u64>,
+    ) -> Result<Request, WorkloadError> {
+        let wrong = |why: String| Err(WorkloadError::Value { number, why });
+        if self.output_tokens == 0 {
+            return wrong("output_tokens is 0: an answer has at least 1".to_owned());
+        }
+        for (name, value) in [("arrival", self.arrival), ("deadline", self.deadline)] {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
+                return wrong(format!("{name} is {value}: give seconds, 0 or above"));
+            }
+        }
+        let mut prompt = Vec::new();
+        if let Some(prefix) = self.prefix {
+            let next = prefixes.len() as u64;
+            let which = *prefixes.entry(prefix.id).or_insert(next);
+            if prefix.tokens > MOST_TOKENS {
+                return wrong(format!(
+                    "a prefix of {} tokens: {MOST_TOKENS} at most",
+                    prefix.tokens
+                ));
+            }
+            dice.tokens(Purpose::Prefix, which, prefix.tokens, &mut prompt);
+        }
+        match self.prompt_tokens {
+            Prompt::Count(count) if count > MOST_TOKENS => {
+                return wrong(format!("a prompt of {count} tokens: {MOST_TOKENS} at most"));
+            }
+            Prompt::Count(count) => dice.tokens(Purpose::Prompt, index, count, &mut prompt),
+            Prompt::Ids(ids) => prompt.extend(ids),
+        }
+        Ok(Request {
+            prompt,
+            max_tokens: self.output_tokens,
+            arrival: Time(self.arrival.unwrap_or_default()),
+            priority: self.priority,
+            deadline: self.deadline.map(Time),
+            adapter: self.adapter.map(|name| Adapter { path: name.clone(), name }),
+            job: self.job.map(|job| Job { id: job.id, last_step: job.last_step }),
+            ..Request::default()
+        })
+    }
+}
+
+/// Whether a file is a list, by its first line.
+fn is_list(first: &str) -> bool {
+    match serde_json::from_str::<serde_json::Value>(first) {
+        Ok(line) => line.get("input").is_none(),
+        Err(_) => first.contains("\"prompt_tokens\""),
+    }
+}
+
+/// The next request of a list, and `number` that of its line.
+fn next_line(
+    lines: &mut io::Lines<Box<dyn BufRead + '_>>,
+    number: &mut usize,
+) -> Result<Option<Line>, WorkloadError> {
+    for line in lines {
+        let line = line?;
+        *number += 1;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let mut json = serde_json::Deserializer::from_str(&line);
+        let read = serde_path_to_error::deserialize::<_, Line>(&mut json);
+        let number = *number;
+        let read = read.map_err(|e| {
+            let path = e.path().to_string();
+            WorkloadError::Line { number, path, what: e.into_inner() }
+        })?;
+        json.end().map_err(|what| WorkloadError::Line { number, path: ".".to_owned(), what })?;
+        return Ok(Some(read));
+    }
+    Ok(None)
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn all() -> f64 {
+    1.0
+}

@@ -1,0 +1,231 @@
+//! The capacity planner: workloads through the real scheduler, under a simulated clock.
+
+use std::io::Cursor;
+
+use l5_scheduler::sim::{Arrivals, Goodput, PlanError, Planner, Report, Workload, WorkloadError};
+use l5_scheduler::{CostModel, PolicyKind, SchedulerConfig};
+use proptest::prelude::*;
+
+/// As in `clock.rs`, but what is read costs nothing.
+const COST: CostModel = CostModel { per_kv_byte: 0.0, ..super::clock::COST };
+
+fn config() -> SchedulerConfig {
+    SchedulerConfig { max_num_seqs: 8, max_num_batched_tokens: 64, ..SchedulerConfig::new(65, 4) }
+}
+
+fn try_plan(
+    file: &str,
+    arrivals: Arrivals,
+    config: SchedulerConfig,
+    goodput: &str,
+) -> Result<Report, PlanError> {
+    let goodput = match goodput {
+        "" => Goodput::default(),
+        some => some.parse().unwrap(),
+    };
+    let file = Box::new(Cursor::new(file.to_owned()));
+    Planner::new(config, COST, goodput)?.run(Workload::read(file, arrivals)?)
+}
+
+fn plan(file: &str, arrivals: Arrivals, config: SchedulerConfig, goodput: &str) -> Report {
+    try_plan(file, arrivals, config, goodput).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// ```text
+///  0     3     4.25            9.5   10.75        20    22
+///  A A A A  |a|      a + BBBBBBBB  |b|  (nobody)  | CC |
+///              ^ B has come at 3.5
+/// ```
+const THREE: &str = r#"
+{"id":"A","prompt_tokens":4,"output_tokens":3}
+{"id":"B","prompt_tokens":8,"output_tokens":2,"arrival":3.5,"deadline":7}
+
+{"id":"C","prompt_tokens":[7,8],"output_tokens":1,"arrival":20,"deadline":3}
+"#;
+
+#[test]
+fn three_requests_can_be_followed_by_hand() {
+    let report = plan(THREE, Arrivals::default(), config(), "ttft:3,itl:5.25");
+    let ttft = report.ttft.unwrap();
+    assert_eq!([ttft.p50, ttft.max], [3.0, 6.0], "seconds to first tokens: A 3, B 6, C 2");
+    let itl = report.itl.unwrap();
+    assert_eq!([itl.p50, itl.max], [1.25, 5.25], "seconds between tokens: A 1.25 and 5.25, B 1.25");
+    let e2e = report.e2e.unwrap();
+    assert_eq!([e2e.p50, e2e.max], [7.25, 9.5], "seconds to last tokens: A 9.5, B 7.25, C 2");
+    assert_eq!(report.seconds, 22.0, "from A's arrival to C's end");
+    assert_eq!(report.counts.steps, 5, "steps");
+    assert_eq!(report.counts.output_tokens, 6, "tokens of answers");
+    assert_eq!(report.counts.scheduled_tokens, 4 + 2 + 8 + 1 + 2, "tokens computed");
+    assert_eq!(report.output_tokens_per_s, 6.0 / 22.0);
+    assert_eq!(report.counts.good, 2, "who had a first token within 3 s and others within 5.25 s");
+    assert_eq!(
+        (report.counts.deadlines, report.counts.deadlines_met),
+        (2, 1),
+        "deadlines of B and C"
+    );
+}
+
+#[test]
+fn a_shared_prefix_is_computed_once() {
+    let spec = r#"{"requests":10,"input":{"constant":4},"output":{"constant":2},
+        "shared_prefix":{"tokens":32}}"#;
+    let slowly = Arrivals { rate: Some(0.01), ..Arrivals::default() };
+    let report = plan(spec, slowly, config(), "");
+    // Of each prompt of 36 tokens but the first, the prefix's 32 are found.
+    assert_eq!(
+        report.prefix_hit_rate,
+        9.0 * 32.0 / 360.0,
+        "the part of the prompts that was found"
+    );
+    assert_eq!(report.counts.scheduled_tokens, 36 + 9 * 4 + 10, "tokens computed");
+    let without = SchedulerConfig { enable_prefix_caching: false, ..config() };
+    let report = plan(spec, slowly, without, "");
+    assert_eq!((report.prefix_hit_rate, report.counts.scheduled_tokens), (0.0, 370));
+}
+
+#[test]
+fn a_pool_too_small_preempts_and_loses_nothing() {
+    let spec = r#"{"requests":40,"input":{"uniform":[4,20]},"output":{"constant":24}}"#;
+    let small = SchedulerConfig { num_gpu_blocks: 21, max_model_len: 64, ..config() };
+    let report = plan(spec, Arrivals::default(), small, "");
+    assert!(report.counts.preemptions > 0, "{report}");
+    assert_eq!((report.counts.finished, report.counts.output_tokens), (40, 40 * 24), "{report}");
+    assert!(report.kv_usage_max > 0.9 && report.kv_usage_mean <= report.kv_usage_max, "{report}");
+}
+
+#[test]
+fn who_can_never_fit_is_told_and_holds_up_nobody() {
+    let list = "{\"prompt_tokens\":600,\"output_tokens\":1}\n{\"prompt_tokens\":8,\"output_tokens\":300}\n\
+                {\"prompt_tokens\":8,\"output_tokens\":2}";
+    let long = SchedulerConfig { max_model_len: 4096, ..config() };
+    let report = plan(list, Arrivals::default(), long, "e2e:1000");
+    let c = report.counts;
+    assert_eq!((c.requests, c.rejected, c.cut_short, c.finished, c.good), (3, 1, 1, 1, 1));
+}
+
+#[test]
+fn the_urgent_wait_less_under_priority_and_least_under_strict_priority() {
+    let spec = r#"{"requests":200,"input":{"constant":16},"output":{"uniform":[8,24]},
+        "priorities":[[0,0.1],[10,0.9]],"deadline":60}"#;
+    let kept = |policy| {
+        let config = SchedulerConfig { policy, num_gpu_blocks: 41, ..config() };
+        let report = plan(spec, Arrivals { rate: Some(0.4), ..Arrivals::default() }, config, "");
+        assert_eq!(report.counts.finished, 200, "{policy}");
+        (report.counts.deadlines_met, report.counts.preemptions)
+    };
+    let [fcfs, priority, strict] = PolicyKind::ALL.map(kept);
+    assert_ne!(fcfs, priority, "the policy is the one that was asked for");
+    assert!(
+        strict.1 > priority.1,
+        "strict {strict:?} interrupts more often than priority {priority:?}"
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_plan_and_another_one_another() {
+    let spec =
+        r#"{"requests":50,"input":{"exponential":20},"output":{"choice":[[2,0.5],[9,0.5]]}}"#;
+    let with = |seed| {
+        let arrivals = Arrivals { rate: Some(2.0), seed, ..Arrivals::default() };
+        plan(spec, arrivals, config(), "").to_string()
+    };
+    assert_eq!(with(1), with(1));
+    assert_ne!(with(1), with(2));
+}
+
+#[test]
+fn arrivals_by_chance_come_at_their_rate() {
+    let spec = r#"{"requests":20000,"input":{"constant":1},"output":{"constant":1}}"#;
+    let spec = Box::new(Cursor::new(spec));
+    let arrivals = Arrivals { rate: Some(4.0), ..Arrivals::default() };
+    let times: Vec<f64> = Workload::read(spec, arrivals)
+        .unwrap()
+        .map(|request| request.unwrap().arrival.seconds())
+        .collect();
+    let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+    let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+    assert!((mean - 0.25).abs() < 0.01, "the mean gap at 4 a second is {mean}");
+    // An exponential distribution's standard deviation is its mean.
+    assert!(
+        (variance.sqrt() - 0.25).abs() < 0.01,
+        "and its standard deviation {}",
+        variance.sqrt()
+    );
+    assert!(gaps.iter().all(|gap| *gap >= 0.0), "in order");
+}
+
+#[test]
+fn a_bad_workload_says_where() {
+    let told = |file: &str| match try_plan(file, Arrivals::default(), config(), "") {
+        Err(PlanError::Workload(e)) => e.to_string(),
+        other => panic!("{file}: {other:?}"),
+    };
+    let cases = [
+        ("", "empty"),
+        ("{\"prompt_tokens\":1,\"output_tokens\":1}\n{\"prompt_tokens\":", "line 2"),
+        ("{\"prompt_tokens\":1,\"output_tokens\":0}", "line 1: output_tokens is 0"),
+        ("{\"prompt_tokens\":\"x\",\"output_tokens\":1}", "prompt_tokens is a number of tokens"),
+        ("{\"prompt_tokens\":1,\"output_tokens\":1,\"priotiry\":1}", "priotiry"),
+        ("{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":-1}", "arrival is -1"),
+        (
+            "{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":2}\n\n{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":1}",
+            "line 3: arrival 1 comes after 2",
+        ),
+        (
+            "{\"requests\":3,\"input\":{\"uniform\":[5,2]},\"output\":{\"constant\":1}}",
+            "input: uniform [5, 2]",
+        ),
+        ("{\"requests\":3,\"input\":{\"gauss\":5},\"output\":{\"constant\":1}}", "gauss"),
+        ("{\"requests\":3,\n\"input\":{\"constant\":5}}", "output"),
+        (
+            "{\"requests\":3,\"input\":{\"constant\":99999999999},\"output\":{\"constant\":1}}",
+            "at most",
+        ),
+        (
+            "{\"requests\":3,\"input\":{\"constant\":5},\"output\":{\"constant\":1},\"priorities\":[[0,-1]]}",
+            "priorities: weights",
+        ),
+    ];
+    for (file, want) in cases {
+        let got = told(file);
+        assert!(got.contains(want), "{file}: told `{got}`, which does not say `{want}`");
+    }
+    let rate = Arrivals { rate: Some(0.0), ..Arrivals::default() };
+    let refused = Workload::read(Box::new(Cursor::new(THREE)), rate);
+    assert!(matches!(refused.err(), Some(WorkloadError::Rate(_))), "a rate of 0");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_request_gets_its_tokens_and_time_goes_forward(
+        requests in 1u64..60,
+        input in 1usize..40,
+        output in 1usize..30,
+        rate in prop::sample::select(vec![0.05, 1.0, f64::INFINITY]),
+        blocks in 20usize..64,
+        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+        seed in any::<u64>(),
+    ) {
+        let spec = format!(
+            r#"{{"requests":{requests},"input":{{"uniform":[1,{input}]}},"output":{{"constant":{output}}},
+                "priorities":[[0,1],[1,1],[2,1]]}}"#
+        );
+        let config = SchedulerConfig { policy, num_gpu_blocks: blocks, max_model_len: 76, ..config() };
+        let arrivals = Arrivals { rate: Some(rate), seed, ..Arrivals::default() };
+        let report = plan(&spec, arrivals, config, "");
+        let c = report.counts;
+        prop_assert_eq!((c.requests, c.finished), (requests, requests), "{}", report);
+        prop_assert_eq!(c.output_tokens, requests * output as u64, "tokens of answers");
+        prop_assert!(c.scheduled_tokens >= c.output_tokens, "{}", report);
+        let (ttft, e2e) = (report.ttft.unwrap(), report.e2e.unwrap());
+        for latency in [ttft, e2e].into_iter().chain(report.itl) {
+            let all = [latency.p50, latency.p95, latency.p99, latency.max];
+            prop_assert!(all.is_sorted() && latency.p50 >= COST.base, "{all:?}");
+        }
+        prop_assert!(e2e.max >= ttft.max && report.seconds >= e2e.max, "{}", report);
+        prop_assert_eq!(report.itl.is_some(), output > 1, "gaps between tokens");
+    }
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use l4_sampler::generate::{Choice, Generation};
 use l4_sampler::{LogprobsRequest, TokenLogprobs};
+use l5_scheduler::{FinishReason, Piece};
 use serde::Serialize;
 
 use super::kv::KvReport;
@@ -30,8 +31,71 @@ struct ChoiceReport<'a> {
     /// The new tokens; the last may be the stop token.
     tokens: &'a [u32],
     finish_reason: &'static str,
+    /// What went wrong, where something did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
     /// One entry for each token; `null` when not asked for.
     logprobs: Option<Vec<LogprobReport<'a>>>,
+}
+
+/// What an engine gave for a prompt.
+pub struct Served<'a> {
+    /// As it was given with the prompt.
+    pub id: &'a serde_json::Value,
+    /// The prompt, as token ids.
+    pub prompt: &'a [u32],
+    /// What all random numbers followed from.
+    pub seed: u64,
+    /// The answers, the best first.
+    pub choices: &'a [ServedChoice],
+    /// Whether their log probabilities are told.
+    pub logprobs: bool,
+    /// Reading the model.
+    pub load: Duration,
+    /// From asking to the first token, the time in the queue included.
+    pub prefill: Duration,
+    /// From there to the last token.
+    pub decode: Duration,
+    /// Where keys and values were.
+    pub kv: KvReport,
+}
+
+/// One of its answers.
+pub struct ServedChoice {
+    /// Its tokens, text and log probabilities.
+    pub piece: Piece,
+    /// How it ended.
+    pub finish: FinishReason,
+    /// What went wrong, where something did.
+    pub error: Option<String>,
+}
+
+/// A line of `strata generate --prompts`: the object of a single prompt, and whose it is.
+#[derive(Serialize)]
+pub struct AnswerLine<'a> {
+    id: &'a serde_json::Value,
+    #[serde(flatten)]
+    answer: Answer<'a>,
+}
+
+impl<'a> AnswerLine<'a> {
+    /// What to print of it.
+    pub fn new(served: Served<'a>) -> Self {
+        let Served { id, prompt, seed, logprobs, load, prefill, decode, kv, .. } = served;
+        let report = |choice| ChoiceReport::served(choice, logprobs);
+        let choices: Vec<_> = served.choices.iter().map(report).collect();
+        let completion = served.choices.iter().map(|choice| choice.piece.tokens.len()).sum();
+        let answer = Answer {
+            prompt_tokens: prompt,
+            seed,
+            first: choices.first().cloned(),
+            choices,
+            usage: Usage::new(prompt.len(), completion),
+            timings: Timings { load_ms: ms(load), prefill_ms: ms(prefill), decode_ms: ms(decode) },
+            kv,
+        };
+        Self { id, answer }
+    }
 }
 
 /// What the model thought of one token.
@@ -76,17 +140,12 @@ impl<'a> Answer<'a> {
     ) -> Self {
         let report = |choice| ChoiceReport::new(choice, logprobs.is_some());
         let choices: Vec<_> = generation.choices.iter().map(report).collect();
-        let completion_tokens = tokens(generation);
         Self {
             prompt_tokens: prompt,
             seed,
             first: choices.first().cloned(),
             choices,
-            usage: Usage {
-                prompt_tokens: prompt.len(),
-                completion_tokens,
-                total_tokens: prompt.len() + completion_tokens,
-            },
+            usage: Usage::new(prompt.len(), tokens(generation)),
             timings: Timings {
                 load_ms: ms(load),
                 prefill_ms: ms(generation.prefill),
@@ -97,12 +156,31 @@ impl<'a> Answer<'a> {
     }
 }
 
+impl Usage {
+    fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        let total_tokens = prompt_tokens + completion_tokens;
+        Self { prompt_tokens, completion_tokens, total_tokens }
+    }
+}
+
 impl<'a> ChoiceReport<'a> {
+    fn served(choice: &'a ServedChoice, logprobs: bool) -> Self {
+        let ServedChoice { piece, finish, error } = choice;
+        Self {
+            text: &piece.text,
+            tokens: &piece.tokens,
+            finish_reason: finish.as_str(),
+            error: error.as_deref(),
+            logprobs: logprobs.then(|| piece.logprobs.iter().map(LogprobReport::new).collect()),
+        }
+    }
+
     fn new(choice: &'a Choice, logprobs: bool) -> Self {
         Self {
             text: &choice.text,
             tokens: &choice.tokens,
             finish_reason: choice.reason.as_str(),
+            error: None,
             logprobs: logprobs.then(|| choice.logprobs.iter().map(LogprobReport::new).collect()),
         }
     }

@@ -14,6 +14,7 @@
 
 mod measure;
 mod report;
+mod serve_offline;
 
 use anyhow::{Context as _, ensure};
 use l1_tensor::Precision;
@@ -32,7 +33,10 @@ use report::{Limits, Report};
 /// Sequences are made-up tokens, decoded greedily; a dense model takes as long for any others. Fractions are of the
 /// memory bandwidth and of the peak of the multipliers, both measured in the same run.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    what: Option<What>,
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of each prompt in the prefill measurement
@@ -60,6 +64,12 @@ pub struct BenchArgs {
     runtime: RuntimeArgs,
 }
 
+/// Other things to measure than steps of equal sequences.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    ServeOffline(Box<serve_offline::ServeOfflineArgs>),
+}
+
 fn at_least_one(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(0) => Err("must be at least 1".into()),
@@ -74,6 +84,9 @@ fn at_least_one(s: &str) -> Result<usize, String> {
 /// A model that cannot be found or loaded, sequences longer than its context, no memory for the
 /// state of the largest batch.
 pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
+    if let Some(What::ServeOffline(args)) = &args.what {
+        return serve_offline::run(args, context);
+    }
     let Loaded { rt, decoder, took, .. } = Loaded::open(&args.model, &args.runtime, context)?;
     let workload = |batch| Workload {
         batch,

@@ -8,6 +8,7 @@ use l2_model::SequenceState;
 use l2_model::chat_template::Message;
 use l2_model::generate::PREFILL_CHUNK;
 use l4_sampler::generate::{Generator, Request};
+use l4_sampler::guide::GuideSpec;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 
@@ -20,26 +21,29 @@ use super::kv::{Kv, KvArgs, StateKind};
 use super::load::Loaded;
 use super::out::{self, Out};
 use super::prompt;
+use super::prompts::{self, Wanted};
 use super::recording::Recording;
 use super::sampling::SamplingArgs;
+use super::serving::SchedulerArgs;
 
 /// Continue a prompt
 ///
 /// The text streams to stdout as it comes. Unless --temperature says otherwise the likeliest token is taken at every
 /// step, so the same prompt gives the same text.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("objects").args(["json", "prompts"]).multiple(true))]
 pub struct GenerateArgs {
     /// The text to continue; `-` reads it from stdin, to the last byte (`printf`, not `echo`)
-    #[arg(value_name = "PROMPT", required_unless_present = "tokens")]
+    #[arg(value_name = "PROMPT", required_unless_present_any = ["tokens", "prompts"])]
     prompt: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// The most new tokens
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     /// Ask instead of continue: put PROMPT into the model's chat format, as the user's message
     #[arg(long)]
-    chat: bool,
+    pub(super) chat: bool,
     /// The system message of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
@@ -51,6 +55,11 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     tokens: Option<TokenIds>,
+    /// Answer many prompts at once: lines of JSON, {"id", "prompt" or "tokens", "sampling": {..}}; `-` reads stdin. What a
+    /// line does not say of sampling, these options say for all. Prints --json's object and the id for each, in the order
+    /// of the lines
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "tokens", "trace_blocks"])]
+    prompts: Option<String>,
     /// Print one JSON object when done, instead of streaming text
     #[arg(long)]
     json: bool,
@@ -58,9 +67,11 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     trace_blocks: Option<PathBuf>,
     #[command(flatten)]
-    kv: KvArgs,
+    pub(super) kv: KvArgs,
     #[command(flatten)]
-    runtime: RuntimeArgs,
+    pub(super) runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(super) scheduler: SchedulerArgs,
     // Groups with a heading of their own in the help come last: what follows them would stand under it.
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -94,7 +105,7 @@ struct AnswersArgs {
     #[arg(long)]
     ignore_eos: bool,
     /// Tell the log probability of every token, and the N likeliest in its place (needs --json)
-    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "json")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "objects")]
     logprobs: Option<usize>,
     /// Whose log probabilities: raw (the model's) or processed (after penalties, temperature and filters)
     #[arg(long, value_name = "WHICH", default_value = "raw", requires = "logprobs")]
@@ -143,6 +154,9 @@ impl AnswersArgs {
 pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
     let samples = check(args)?;
     let spec = args.guide.spec()?;
+    if let Some(file) = &args.prompts {
+        return prompts::run(file, args, &args.wanted(samples, spec), context);
+    }
     let text = args.prompt.as_deref().map(prompt::text_of).transpose()?;
     let model = Loaded::open(&args.model, &args.runtime, context)?;
     let config = model.decoder.config();
@@ -156,20 +170,8 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
             return Err(CliError::Usage("give a PROMPT, or --tokens".into()).into());
         }
     };
-    let params = SamplingParams {
-        min_tokens: args.answers.min_tokens,
-        logprobs: args.answers.logprobs(),
-        ..args.sampling.params()
-    };
-    let stop = StopRules {
-        eos: model.stop_tokens.clone(),
-        ignore_eos: args.answers.ignore_eos,
-        strings: args.answers.stop.clone(),
-        include_stop_str: args.answers.include_stop_str,
-        min_tokens: args.answers.min_tokens,
-        max_tokens: args.max_tokens,
-        ..StopRules::default()
-    };
+    let params = args.params();
+    let stop = StopRules { eos: model.stop_tokens.clone(), ..args.stop() };
     let guide = spec.map(|spec| guide(&spec, tokenizer.as_ref(), config.vocab, &stop.eos));
     let guide = guide.transpose()?;
     args.sampling.explain(
@@ -228,14 +230,60 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
     Ok(())
 }
 
+impl GenerateArgs {
+    fn params(&self) -> SamplingParams {
+        SamplingParams {
+            min_tokens: self.answers.min_tokens,
+            logprobs: self.answers.logprobs(),
+            ..self.sampling.params()
+        }
+    }
+
+    fn stop(&self) -> StopRules {
+        StopRules {
+            ignore_eos: self.answers.ignore_eos,
+            strings: self.answers.stop.clone(),
+            include_stop_str: self.answers.include_stop_str,
+            min_tokens: self.answers.min_tokens,
+            max_tokens: self.max_tokens,
+            ..StopRules::default()
+        }
+    }
+
+    /// What is asked of every prompt of a file, unless its line says otherwise.
+    fn wanted(&self, best_of: usize, guide: Option<GuideSpec>) -> Wanted {
+        Wanted {
+            params: self.params(),
+            stop: self.stop(),
+            seed: self.sampling.given_seed(),
+            n: self.answers.n.into(),
+            best_of: self.answers.best_of.map(|_| best_of),
+            guide,
+            priority: 0,
+            cache_salt: None,
+        }
+    }
+}
+
 /// Refuses options that make no sense together. Returns how many answers to generate.
 fn check(args: &GenerateArgs) -> Result<usize, CliError> {
     if args.trace_blocks.is_some() && args.kv.state != StateKind::Paged {
         let why = "--trace-blocks records blocks, and only --state paged has any";
         return Err(CliError::Usage(why.into()));
     }
-    if args.guide.reads_stdin() && args.prompt.as_deref() == Some("-") {
+    if args.guide.reads_stdin()
+        && [&args.prompt, &args.prompts].into_iter().any(|from| from.as_deref() == Some("-"))
+    {
         let why = "stdin cannot be both the prompt and what the answer must look like";
+        return Err(CliError::Usage(why.into()));
+    }
+    if args.prompts.is_none() {
+        if let Some(flag) = args.scheduler.given() {
+            let why = format!("{flag} is for many prompts at once: give them with --prompts");
+            return Err(CliError::Usage(why));
+        }
+    } else if args.kv.state != StateKind::Paged {
+        let why = "--prompts shares one pool of blocks, and only --state paged has any";
         return Err(CliError::Usage(why.into()));
     }
     args.answers.best_of()
@@ -256,7 +304,7 @@ fn state(
 
 /// With ids for a prompt the tokenizer only serves to show the answer as text: a broken one is worth a word, and an
 /// absent one not even that.
-fn tokenizer_if_any(model: &Loaded) -> Option<l2_model::tokenizer::Tokenizer> {
+pub(super) fn tokenizer_if_any(model: &Loaded) -> Option<l2_model::tokenizer::Tokenizer> {
     match &model.tokenizer {
         Ok(tokenizer) => Some(tokenizer.clone()),
         Err(l2_model::Error::Tokenizer(l2_model::tokenizer::TokenizerError::Missing {
@@ -269,7 +317,7 @@ fn tokenizer_if_any(model: &Loaded) -> Option<l2_model::tokenizer::Tokenizer> {
     }
 }
 
-fn encode(
+pub(super) fn encode(
     args: &GenerateArgs,
     tokenizer: &l2_model::tokenizer::Tokenizer,
     text: &str,

@@ -207,10 +207,30 @@ impl KvArgs {
         }))
     }
 
+    /// The dtype that was asked for; `None` is `auto`.
+    pub fn dtype(&self) -> Option<DType> {
+        self.kv_dtype.0
+    }
+
     /// What a token takes, in the dtype that was asked for.
-    fn spec(&self, config: &ModelConfig, rt: &Runtime) -> anyhow::Result<KvSpec> {
+    pub fn spec(&self, config: &ModelConfig, rt: &Runtime) -> anyhow::Result<KvSpec> {
         let dtype = self.kv_dtype.0.unwrap_or(rt.activation_dtype());
         Ok(KvSpec::from_config(config, dtype, self.block_size)?)
+    }
+}
+
+impl KvReport {
+    /// Of an engine's pool, for one of its requests.
+    pub fn of_pool(spec: &KvSpec, num_blocks: usize, cached_tokens: usize) -> Self {
+        Self {
+            state: StateKind::Paged,
+            dtype: name(spec.dtype()),
+            block_size: Some(spec.block_size()),
+            num_blocks: Some(num_blocks),
+            bytes: spec.pool_bytes(num_blocks),
+            bytes_per_token: spec.bytes_per_token(),
+            cached_tokens,
+        }
     }
 }
 

@@ -27,8 +27,11 @@ mod logits;
 mod models;
 mod out;
 mod prompt;
+mod prompts;
 mod recording;
 mod sampling;
+mod serving;
+mod simulate;
 mod tokenize;
 mod trace;
 
@@ -48,6 +51,7 @@ Examples:
   strata generate --model Qwen/Qwen3-0.6B \"Once upon a time\"
   strata generate --model ./model.Q4_K.gguf --json \"1, 1, 2, 3, 5,\"
   strata tokenize --json \"Hello, world\"
+  strata simulate --workload load.json --rate 4
   strata compare --model fixtures/tiny-llama --golden fixtures/tiny-llama/golden.safetensors
 
 MODEL is one of:
@@ -77,6 +81,7 @@ enum Command {
     ChatTemplate(chat_template::ChatTemplateArgs),
     Compare(compare::CompareArgs),
     Bench(bench::BenchArgs),
+    Simulate(Box<simulate::SimulateArgs>),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
     Trace(trace::TraceArgs),
@@ -105,6 +110,7 @@ impl Cli {
             Command::ChatTemplate(args) => chat_template::run(args, context)?,
             Command::Compare(args) => return compare::run(args, context),
             Command::Bench(args) => bench::run(args, context)?,
+            Command::Simulate(args) => simulate::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
             Command::Trace(args) => trace::run(args)?,

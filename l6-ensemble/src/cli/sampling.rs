@@ -57,6 +57,11 @@ impl SamplingArgs {
         }
     }
 
+    /// The seed, if one was given.
+    pub fn given_seed(&self) -> Option<u64> {
+        self.seed
+    }
+
     /// The seed that was given, or one that nobody can guess.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(fresh_seed)

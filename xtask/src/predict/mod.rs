@@ -4,7 +4,7 @@
 //! small enough for pen and paper; an answer is graded, a wrong one is told what kind of mistake it
 //! looks like, and in the end the computation is shown with the numbers of the instance.
 //!
-//! A kind of question is a file in `l1/` to `l4/` with a function that draws an instance; its `mod`
+//! A kind of question is a file in `l1/` to `l5/` with a function that draws an instance; its `mod`
 //! and its place in the list `KINDS` are in `l1/mod.rs`. A new floor is a directory like those and
 //! a line in [`LAYERS`]. Answers are computed by little formulas of their own, since this crate
 //! uses no floor; `tests/predictions` asks the floors the same questions.
@@ -18,6 +18,7 @@ mod l1;
 mod l2;
 mod l3;
 mod l4;
+mod l5;
 mod show;
 
 use std::collections::hash_map::RandomState;
@@ -32,11 +33,12 @@ use dialogue::{Asked, Outcome};
 use kind::{Kind, Layer};
 
 /// The floors that have questions.
-static LAYERS: [Layer; 4] = [
+static LAYERS: [Layer; 5] = [
     Layer { name: "l1", kinds: l1::KINDS },
     Layer { name: "l2", kinds: l2::KINDS },
     Layer { name: "l3", kinds: l3::KINDS },
     Layer { name: "l4", kinds: l4::KINDS },
+    Layer { name: "l5", kinds: l5::KINDS },
 ];
 
 /// Random seeds stay below this: short to say and to type, and more than anybody answers.
@@ -45,7 +47,7 @@ const SEEDS: u64 = 100_000;
 /// What `cargo x predict` takes.
 #[derive(Args)]
 pub struct PredictArgs {
-    /// The floor: l1, l2, l3 or l4
+    /// The floor: l1, l2, l3, l4 or l5
     layer: Option<String>,
     /// Ask question N again (without it: a random one, which says its number)
     #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]

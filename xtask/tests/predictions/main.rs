@@ -7,6 +7,7 @@ mod l1;
 mod l2;
 mod l3;
 mod l4;
+mod l5;
 
 use std::process::{Command, Output, Stdio};
 
@@ -84,6 +85,7 @@ fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
         include_str!("l2.rs"),
         include_str!("l3.rs"),
         include_str!("l4.rs"),
+        include_str!("l5.rs"),
     ]
     .concat();
     for (layer, kind) in kinds() {
@@ -145,6 +147,7 @@ fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
         (vec!["l2", "--kind", "pool-usage"], "cargo x predict l3 --kind pool-usage"),
         (vec!["l3", "--kind", "text-shown"], "cargo x predict l4 --kind text-shown"),
+        (vec!["l4", "--kind", "gives-way"], "cargo x predict l5 --kind gives-way"),
         (vec!["l1", "--seed", "x"], "a seed is a whole number"),
         (vec!["l1", "--seed", "-1"], "a seed is a whole number"),
         (vec!["l1", "--seed", "99999999999999999999"], "a seed is a whole number"),

@@ -1,8 +1,12 @@
 //! What a step takes, as a formula.
 
+mod fit;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Step;
+
+pub use fit::Fit;
 
 /// The time of a step: so much for any, and so much for each token and each byte of keys and values that are read.
 ///

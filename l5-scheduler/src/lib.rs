@@ -30,7 +30,7 @@ pub mod trace;
 
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};
-pub use cost::{CostError, CostModel, StepLoad};
+pub use cost::{CostError, CostModel, Fit, StepLoad};
 pub use engine::{Answer, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, Piece, SubmitError};
 pub use executor::{Caps, ExecuteError, Executor, Phases, StepOutput};
 pub use lease::{Lease, LeaseId};

@@ -12,9 +12,12 @@
 //! because on shared machines it changes from one minute to the next. The fraction that is reached
 //! is what should be compared between machines and versions.
 
+mod fit;
 mod measure;
 mod report;
 mod serve_offline;
+
+use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use l1_tensor::Precision;
@@ -58,6 +61,9 @@ pub struct BenchArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
+    /// Instead, measure steps of the engine and write what they take as a formula, for `strata simulate --cost-model`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "batch", "repeat"])]
+    fit_cost: Option<PathBuf>,
     #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
@@ -87,7 +93,11 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
     if let Some(What::ServeOffline(args)) = &args.what {
         return serve_offline::run(args, context);
     }
-    let Loaded { rt, decoder, took, .. } = Loaded::open(&args.model, &args.runtime, context)?;
+    let loaded = Loaded::open(&args.model, &args.runtime, context)?;
+    if let Some(file) = &args.fit_cost {
+        return fit::run(loaded, &args.kv, file, context);
+    }
+    let Loaded { rt, decoder, took, .. } = loaded;
     let workload = |batch| Workload {
         batch,
         prompt: args.prompt_tokens,

@@ -1,0 +1,165 @@
+//! A cost model from steps that were measured.
+
+use super::{CostModel, StepLoad};
+
+/// Unknowns: the four coefficients.
+const N: usize = 4;
+
+/// A fitted model, and how well it fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fit {
+    /// The model.
+    pub cost: CostModel,
+    /// Root of the mean square of the relative errors, over all steps.
+    pub error: f64,
+    /// Steps that it was fitted to.
+    pub steps: usize,
+}
+
+impl CostModel {
+    /// The model whose steps take most nearly what was measured, with no coefficient below 0. Errors count by their part of
+    /// a step's time, so that short steps matter as much as long ones; and in the end the tenth of the steps that fits
+    /// worst is left out, since on a shared machine somebody else had the cores then.
+    ///
+    /// `None` for fewer than ten steps of some duration.
+    pub fn fit(steps: &[(StepLoad, f64)], kv_bytes_per_token: f64) -> Option<Fit> {
+        let mut rows: Vec<Row> =
+            steps.iter().filter(|(_, s)| *s > 0.0).map(|(load, s)| row(load, *s)).collect();
+        if rows.len() < 10 {
+            return None;
+        }
+        let first = least_squares(&rows)?;
+        rows.sort_by(|a, b| residual(a, &first).abs().total_cmp(&residual(b, &first).abs()));
+        let x = least_squares(&rows[..rows.len() * 9 / 10])?;
+        let squares: f64 = rows.iter().map(|row| residual(row, &x).powi(2)).sum();
+        let per_kv_byte = if kv_bytes_per_token > 0.0 { x[3] / kv_bytes_per_token } else { 0.0 };
+        let [base, per_prefill_token, per_decode_token, _] = x;
+        let cost = CostModel {
+            base,
+            per_prefill_token,
+            per_decode_token,
+            per_kv_byte,
+            kv_bytes_per_token,
+        };
+        Some(Fit { cost, error: (squares / rows.len() as f64).sqrt(), steps: rows.len() })
+    }
+}
+
+/// What a step has of each unknown, in parts of its time: with the right coefficients they add up to 1.
+type Row = [f64; N];
+
+fn row(load: &StepLoad, seconds: f64) -> Row {
+    let parts = [1, load.prefill_tokens, load.decode_tokens, load.kv_tokens];
+    parts.map(|part| part as f64 / seconds)
+}
+
+fn residual(row: &Row, x: &[f64; N]) -> f64 {
+    row.iter().zip(x).map(|(a, x)| a * x).sum::<f64>() - 1.0
+}
+
+/// Coefficients of 0 or more with the least squares. The best such ones leave some out and are the plain least squares of
+/// the others; four unknowns can be left out in sixteen ways, so all are tried.
+fn least_squares(rows: &[Row]) -> Option<[f64; N]> {
+    let tries = (1u32..1 << N).filter_map(|used| {
+        let x = solve(rows, |i| used & 1 << i != 0)?;
+        let squares: f64 = rows.iter().map(|row| residual(row, &x).powi(2)).sum();
+        x.iter().all(|x| *x >= 0.0).then_some((squares, x))
+    });
+    tries.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, x)| x)
+}
+
+/// Least squares of the unknowns that are used, by the normal equations; the others are 0.
+fn solve(rows: &[Row], used: impl Fn(usize) -> bool) -> Option<[f64; N]> {
+    // Columns of equal length: tokens in thousands and ones then weigh alike.
+    let mut scale = [0.0; N];
+    for (i, scale) in scale.iter_mut().enumerate() {
+        *scale = rows.iter().map(|row| row[i].powi(2)).sum::<f64>().sqrt();
+    }
+    let used: Vec<usize> = (0..N).filter(|i| used(*i)).collect();
+    if used.iter().any(|i| scale[*i] == 0.0) {
+        return None;
+    }
+    let n = used.len();
+    let mut a = vec![vec![0.0; n + 1]; n];
+    for row in rows {
+        for (p, i) in used.iter().enumerate() {
+            for (q, j) in used.iter().enumerate() {
+                a[p][q] += row[*i] / scale[*i] * row[*j] / scale[*j];
+            }
+            a[p][n] += row[*i] / scale[*i];
+        }
+    }
+    // Elimination with the largest pivot.
+    for p in 0..n {
+        let pivot = (p..n).max_by(|x, y| a[*x][p].abs().total_cmp(&a[*y][p].abs()))?;
+        a.swap(p, pivot);
+        if a[p][p].abs() < 1e-12 {
+            return None;
+        }
+        let lead = a[p].clone();
+        for (_, row) in a.iter_mut().enumerate().filter(|(r, _)| *r != p) {
+            let factor = row[p] / lead[p];
+            row.iter_mut().zip(&lead).for_each(|(x, lead)| *x -= factor * lead);
+        }
+    }
+    let mut x = [0.0; N];
+    for (p, i) in used.iter().enumerate() {
+        x[*i] = a[p][n] / a[p][p] / scale[*i];
+    }
+    Some(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads() -> impl Iterator<Item = StepLoad> {
+        (0..200).map(|i| StepLoad {
+            prefill_tokens: if i % 3 == 0 { i * 37 % 512 } else { 0 },
+            decode_tokens: i * 11 % 33 + 1,
+            kv_tokens: i * 7919 % 20_000 + 600,
+        })
+    }
+
+    const TRUTH: CostModel = CostModel {
+        base: 5e-3,
+        per_prefill_token: 4e-4,
+        per_decode_token: 6e-4,
+        per_kv_byte: 1e-10,
+        kv_bytes_per_token: 23_040.0,
+    };
+
+    #[test]
+    fn what_follows_the_formula_is_found_again_with_strangers_at_the_cores() {
+        let steps: Vec<_> = loads()
+            .enumerate()
+            .map(|(i, load)| (load, TRUTH.seconds(&load) * if i % 20 == 7 { 3.0 } else { 1.0 }))
+            .collect();
+        let Fit { cost, .. } = CostModel::fit(&steps, TRUTH.kv_bytes_per_token).unwrap();
+        let pairs = [
+            (cost.base, TRUTH.base),
+            (cost.per_prefill_token, TRUTH.per_prefill_token),
+            (cost.per_decode_token, TRUTH.per_decode_token),
+            (cost.per_kv_byte, TRUTH.per_kv_byte),
+        ];
+        for (got, want) in pairs {
+            assert!((got / want - 1.0).abs() < 1e-6, "{cost:?}, and the truth is {TRUTH:?}");
+        }
+    }
+
+    #[test]
+    fn no_coefficient_is_below_zero() {
+        // The more is read, the faster: the best there is without time travel is that reading costs nothing.
+        let steps: Vec<_> =
+            loads().map(|load| (load, 0.1 - load.kv_tokens as f64 * 1e-6)).collect();
+        let Fit { cost, error, .. } = CostModel::fit(&steps, 1.0).unwrap();
+        assert!(cost.check().is_ok() && cost.per_kv_byte == 0.0, "{cost:?}");
+        assert!(error > 0.0);
+    }
+
+    #[test]
+    fn too_few_steps_make_no_model() {
+        let steps: Vec<_> = loads().take(9).map(|load| (load, 1.0)).collect();
+        assert_eq!(CostModel::fit(&steps, 1.0), None);
+    }
+}

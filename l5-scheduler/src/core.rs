@@ -226,9 +226,9 @@ impl<E: Executor> EngineCore<E> {
             executor.fail(place, id, error);
             scheduler.end(id, FinishReason::Failed);
         }
-        for (place, id, reason) in scheduler.take_ended() {
-            executor.end(place, id, reason);
-            result.finished.push((id, reason));
+        for (place, id, end) in scheduler.take_ended() {
+            executor.end(place, id, end);
+            result.finished.push((id, end));
         }
         result
     }

@@ -101,8 +101,11 @@ impl Answering {
 
     /// Its first token is due, or another one: it has a history from now on.
     pub(super) fn open(&mut self, prompt: &[u32]) {
-        let room = self.room.min(ANSWER_ROOM);
-        self.history.get_or_insert_with(|| History::new(prompt, room));
+        // exercise l5.sample
+        if self.history.is_none() {
+            self.history = Some(History::new(prompt, self.room.min(ANSWER_ROOM)));
+        }
+        // end of exercise
     }
 
     /// Lends its guide to whoever computes what is allowed next, if its next token is to be chosen under one.

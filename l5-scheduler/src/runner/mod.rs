@@ -171,16 +171,16 @@ impl ModelRunner {
 
     fn pack(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
         self.packed.pack(step, &mut self.meta, &self.caps.decode_widths)?;
-        for (number, row) in step.rows().enumerate() {
+        let mut failed = false;
+        for row in step.rows() {
             match sample::at(&self.places, row.row.place) {
-                Some(answering) if answering.id == row.row.id => {
-                    // The model may not even know its tokens, and others take part in this step.
-                    if answering.has_failed() {
-                        self.packed.blank(number, &self.meta);
-                    }
-                }
+                Some(answering) if answering.id == row.row.id => failed |= answering.has_failed(),
                 _ => return Err(missing(row.row.id)),
             }
+        }
+        // The model may not even know its tokens, and others take part in this step.
+        if failed {
+            self.packed.feed_known(self.decoder.config().vocab);
         }
         Ok(())
     }

@@ -78,10 +78,12 @@ impl Packed {
         &self.logit_rows
     }
 
-    /// Feed something else in the place of a request's tokens, of which nothing will be used.
-    pub(super) fn blank(&mut self, row: usize, meta: &ForwardMeta) {
-        let cu = meta.cu_seqlens_q();
-        self.tokens[cu[row] as usize..cu[row + 1] as usize].fill(0);
+    /// Feed something else in the place of tokens that the model does not have. Their request has failed, and nobody else
+    /// will find the blocks that are computed of them: the blocks' hashes are those of the tokens that were asked for.
+    pub(super) fn feed_known(&mut self, vocab: usize) {
+        for token in self.tokens.iter_mut().filter(|token| **token as usize >= vocab) {
+            *token = 0;
+        }
     }
 
     /// As the model wants to see it.

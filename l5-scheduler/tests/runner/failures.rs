@@ -1,0 +1,100 @@
+//! What goes wrong for one, and what goes wrong for all.
+
+use l4_sampler::stop::StopRules;
+use l4_sampler::{ParamError, SamplingParams};
+use l5_scheduler::{
+    EngineCore, ExecuteError, Executor, FinishReason, ModelRunner, Scheduler, SchedulerConfig,
+};
+
+use crate::support::{Ask, Ear, MAX_LEN, ask, drawn, prompt, run, tiny};
+
+#[test]
+fn a_job_that_cannot_be_meant_is_refused_by_name() {
+    let tiny = tiny("tiny-llama");
+    let runner = tiny.runner(&tiny.config(16));
+    let refused = |ask: Ask| runner.check(&ask.job(Ear::default())).unwrap_err().to_string();
+    let plain = Ask::greedy(&prompt(0, 5), 4);
+    let hot = refused(plain.clone().with(drawn(-1.0)));
+    assert!(hot.contains("temperature"), "{hot}");
+    let foreign = refused(Ask { prompt: vec![1, 1_000_000], ..plain.clone() });
+    assert!(foreign.contains("token id 1000000"), "{foreign}");
+    runner.check(&plain.job(Ear::default())).unwrap();
+}
+
+#[test]
+fn a_job_that_was_not_checked_fails_alone() {
+    let tiny = tiny("tiny-llama");
+    let config = tiny.config(64);
+    let mut core = tiny.core(&config);
+    let plain = Ask::greedy(&prompt(0, 9), 6);
+    let foreign = Ask { prompt: vec![1, 1_000_000, 2], ..plain.clone() };
+    let none = SamplingParams { allowed_tokens: Some(vec![]), ..SamplingParams::default() };
+    let empty = StopRules { strings: vec![String::new()], ..plain.stop.clone() };
+    let bad = [
+        (foreign, "token id 1000000 is out of range"),
+        (plain.clone().with(drawn(f32::NAN)), "temperature must be"),
+        (plain.clone().with(none), "allowed_tokens is empty"),
+        (Ask { stop: empty, ..plain.clone() }, "a stop string is empty"),
+    ];
+    let bad = bad.map(|(of, why)| (of, why));
+    let ears: Vec<_> = bad.iter().zip(1..).map(|((of, _), id)| ask(&mut core, id, of)).collect();
+    // It begins with blocks that were computed for those.
+    let stays = ask(&mut core, 0, &plain);
+    run(&mut core);
+    for (ear, (_, why)) in ears.iter().zip(&bad) {
+        let told = ear.told();
+        assert_eq!(told.finish(), Some(FinishReason::Failed), "how it ended ({why})");
+        let error = told.ends[0].error.clone().unwrap_or_default();
+        assert!(error.contains(why), "expected {why:?} in {error:?}");
+        assert_eq!(told.tokens.len(), 0, "tokens of an answer that failed");
+    }
+    assert_eq!(stays.told().tokens, tiny.solo(&plain, MAX_LEN).tokens, "the other one's tokens");
+}
+
+#[test]
+fn stop_strings_without_a_tokenizer_are_refused() {
+    let tiny = tiny("tiny-llama");
+    let config = tiny.config(64);
+    let (decoder, dtype) = (tiny.decoder.clone(), tiny.rt.activation_dtype());
+    let runner = ModelRunner::new(decoder, None, &tiny.rt, &config, dtype).unwrap();
+    let stop = StopRules { strings: vec!["x".into()], max_tokens: 9, ..StopRules::default() };
+    let asked = Ask { stop, ..Ask::greedy(&prompt(0, 5), 9) };
+    let refused = runner.check(&asked.job(Ear::default())).unwrap_err();
+    assert_eq!(refused.to_string(), ParamError::StopWithoutText.to_string());
+    let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
+    let failed = ask(&mut core, 0, &asked);
+    let plain = Ask::greedy(&prompt(1, 5), 9);
+    let without_text = ask(&mut core, 1, &plain);
+    run(&mut core);
+    assert_eq!(failed.told().finish(), Some(FinishReason::Failed), "how it ended");
+    let told = without_text.told();
+    assert_eq!(told.tokens, tiny.solo(&plain, MAX_LEN).tokens, "tokens need no tokenizer");
+    assert_eq!(told.text, "", "text does");
+}
+
+#[test]
+fn a_context_longer_than_the_models_is_refused() {
+    let tiny = tiny("tiny-llama");
+    let longest = tiny.decoder.config().max_context;
+    let config = SchedulerConfig { max_model_len: longest + 1, ..tiny.config(16) };
+    let (decoder, dtype) = (tiny.decoder.clone(), tiny.rt.activation_dtype());
+    let made = ModelRunner::new(decoder, None, &tiny.rt, &config, dtype);
+    let why = made.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(why.contains(&format!("this model's context ends at {longest}")), "{why:?}");
+}
+
+#[test]
+fn a_step_that_is_planned_without_a_job_is_an_error_and_not_a_panic() {
+    let tiny = tiny("tiny-llama");
+    let config = tiny.config(64);
+    let mut runner = tiny.runner(&config);
+    let mut scheduler = Scheduler::new(config).unwrap();
+    let asked = Ask::greedy(&prompt(0, 5), 9);
+    let request = asked.request(7, &asked.job(Ear::default()));
+    scheduler.add_request(request).unwrap();
+    scheduler.plan(l5_scheduler::Time(0.0));
+    let mut out = l5_scheduler::StepOutput::default();
+    let ran = runner.execute(&scheduler.view(), &mut out);
+    assert!(matches!(ran, Err(ExecuteError::Malformed(_))), "{ran:?}");
+    assert_eq!(out.rows().count(), 0, "rows that came out");
+}

@@ -1,0 +1,11 @@
+//! Steps run by the real model: what is packed, what is chosen, and that nobody's answer depends on anybody else.
+
+mod ends;
+mod equality;
+mod failures;
+mod pack;
+#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+mod runtime;
+mod sample;
+mod step;
+mod support;

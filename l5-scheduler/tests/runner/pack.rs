@@ -1,0 +1,194 @@
+//! What goes into one forward pass.
+
+use l3_paged_kv::ForwardMeta;
+use l5_scheduler::runner::Packed;
+use l5_scheduler::{
+    Request, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepView, Time,
+};
+
+use crate::support::prompt;
+
+const BLOCK: usize = 4;
+
+/// A scheduler alone: nothing here needs a model.
+struct Planner {
+    scheduler: Scheduler,
+    meta: ForwardMeta,
+    packed: Packed,
+}
+
+impl Planner {
+    fn new(change: impl FnOnce(&mut SchedulerConfig)) -> Self {
+        let mut config = SchedulerConfig {
+            max_model_len: 64,
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            ..SchedulerConfig::new(64, BLOCK)
+        };
+        change(&mut config);
+        let meta = ForwardMeta::new(64, 8, 16, BLOCK);
+        let scheduler = Scheduler::new(config).unwrap();
+        Self { scheduler, meta, packed: Packed::default() }
+    }
+
+    fn add(&mut self, id: u64, prompt: Vec<u32>) {
+        let request = Request { id: RequestId(id), prompt, max_tokens: 30, ..Request::default() };
+        self.scheduler.add_request(request).unwrap();
+    }
+
+    /// Plan a step and pack it.
+    fn pack(&mut self, widths: &[usize]) -> StepView<'_> {
+        self.scheduler.plan(Time(0.0));
+        let step = self.scheduler.view();
+        self.packed.pack(&step, &mut self.meta, widths).unwrap();
+        step
+    }
+
+    /// Everybody who samples chooses this token.
+    fn apply(&mut self, token: u32) {
+        let mut out = StepOutput::default();
+        let step = self.scheduler.view().step();
+        for (row, _) in step.rows.iter().enumerate().filter(|(_, row)| row.samples) {
+            out.push(row, &[token], None);
+        }
+        let mut resolved = Resolved::default();
+        self.scheduler.resolve(&out, &mut resolved).unwrap();
+        self.scheduler.apply(&resolved);
+    }
+
+    fn step(&mut self, token: u32) {
+        self.pack(&[]);
+        self.apply(token);
+    }
+}
+
+fn lens(meta: &ForwardMeta) -> Vec<i32> {
+    meta.cu_seqlens_q().windows(2).map(|w| w[1] - w[0]).collect()
+}
+
+/// A's second chunk, which is its last; B, which decodes; and C, which has just come.
+fn mixed() -> Planner {
+    let mut planner = Planner::new(|config| config.long_prefill_token_threshold = 5);
+    planner.add(0, prompt(0, 10));
+    planner.add(1, prompt(1, 4));
+    planner.step(77);
+    planner.add(2, prompt(2, 3));
+    planner
+}
+
+#[test]
+fn rows_of_5_1_and_3_tokens_want_logits_4_5_and_8() {
+    let mut planner = mixed();
+    planner.pack(&[]);
+    assert_eq!(lens(&planner.meta), [5, 1, 3], "q_len of each row");
+    assert_eq!(planner.packed.logit_rows(), [4, 5, 8], "the tokens whose logits are wanted");
+}
+
+#[test]
+fn everybodys_tokens_lie_behind_each_other() {
+    let mut planner = mixed();
+    planner.pack(&[]);
+    let a = &prompt(0, 10)[5..];
+    let want = [a, &[77], &prompt(2, 3)].concat();
+    assert_eq!(planner.packed.tokens(), want, "tokens of A's second chunk, of B, and of C");
+    assert_eq!(planner.meta.positions(), [5, 6, 7, 8, 9, 4, 0, 1, 2], "their places");
+    assert_eq!(planner.meta.seq_lens_kv(), [10, 5, 3], "keys of each, this step's included");
+}
+
+#[test]
+fn every_token_is_stored_in_a_block_of_its_own_request() {
+    let mut planner = mixed();
+    let step = planner.pack(&[]);
+    let mut want = Vec::new();
+    for row in step.rows() {
+        let places = row.row.computed..row.row.computed + row.row.len;
+        want.extend(places.map(|p| i64::from(row.table.blocks()[p / BLOCK]) * 4 + (p % 4) as i64));
+    }
+    assert_eq!(planner.meta.slot_mapping(), want, "slots of the tokens");
+}
+
+#[test]
+fn a_partial_prefill_wants_no_logits() {
+    let mut planner = Planner::new(|config| config.long_prefill_token_threshold = 3);
+    planner.add(0, prompt(0, 8));
+    planner.add(1, prompt(1, 2));
+    planner.pack(&[]);
+    assert_eq!(lens(&planner.meta), [3, 2], "q_len of each row");
+    assert_eq!(planner.packed.logit_rows(), [4], "only the second row's last token");
+    planner.apply(9);
+    planner.pack(&[]);
+    assert_eq!(lens(&planner.meta), [3, 1], "q_len of each row");
+    assert_eq!(planner.packed.logit_rows(), [3], "the first is still not through");
+    planner.apply(9);
+    planner.pack(&[]);
+    assert_eq!(lens(&planner.meta), [2, 1], "q_len of each row");
+    assert_eq!(planner.packed.logit_rows(), [1, 2], "now both");
+}
+
+#[test]
+fn a_resumed_request_is_fed_its_prompt_and_its_answer_from_the_beginning() {
+    let mut planner = Planner::new(|config| config.enable_prefix_caching = false);
+    planner.add(0, prompt(0, 6));
+    for token in [70, 71, 72] {
+        planner.step(token);
+    }
+    planner.scheduler.reset_prefix_cache(true).unwrap();
+    planner.pack(&[]);
+    let want = [&prompt(0, 6)[..], &[70, 71, 72]].concat();
+    assert_eq!(planner.packed.tokens(), want, "what a resumed request is fed");
+    assert_eq!(planner.packed.logit_rows(), [8], "only what comes behind its last token is open");
+}
+
+#[test]
+fn a_step_leaves_nothing_behind_for_the_next_one() {
+    let mut planner = mixed();
+    planner.step(5);
+    planner.pack(&[]);
+    assert_eq!(planner.packed.tokens(), [5, 5, 5], "each one's last token");
+    assert_eq!(planner.packed.logit_rows(), [0, 1, 2], "each one's only row");
+    assert_eq!(planner.packed.batch(&planner.meta).state_slots, [0, 1, 2], "a slot for each row");
+}
+
+#[test]
+fn a_step_that_only_decodes_is_filled_up_to_a_captured_width() {
+    let mut planner = Planner::new(|_| ());
+    for id in 0..3 {
+        planner.add(id, prompt(id as u32, 5));
+    }
+    planner.step(9);
+    planner.pack(&[1, 2, 4, 8]);
+    assert_eq!(planner.meta.sequences(), 4, "rows: three, filled up to the next width");
+    assert_eq!(planner.packed.tokens().len(), 4, "tokens");
+    assert_eq!(planner.packed.logit_rows(), [0, 1, 2], "nobody wants the filler's logits");
+    assert_eq!(planner.packed.batch(&planner.meta).state_slots.len(), 4, "slots");
+}
+
+#[test]
+fn filler_has_no_blocks_stores_nothing_and_sees_nothing() {
+    let mut planner = Planner::new(|_| ());
+    // A longer step before: what it leaves behind must not be found by the filler.
+    for id in 0..4 {
+        planner.add(id, prompt(id as u32, 9 + id as usize));
+    }
+    planner.step(9);
+    planner.scheduler.abort(RequestId(3));
+    planner.pack(&[4]);
+    let meta = &planner.meta;
+    assert_eq!(meta.sequences(), 4, "rows");
+    assert!(meta.block_table_row(3).iter().all(|b| *b == -1), "{:?}", meta.block_table_row(3));
+    assert_eq!(meta.slot_mapping()[3], -1, "where the filler's key is stored: nowhere");
+    assert_eq!(meta.seq_lens_kv()[3], 0, "keys that the filler sees");
+}
+
+#[test]
+fn a_step_with_a_prefill_is_not_filled_up_and_neither_is_one_wider_than_all_widths() {
+    let mut planner = Planner::new(|_| ());
+    for id in 0..3 {
+        planner.add(id, prompt(id as u32, 5));
+    }
+    planner.pack(&[4, 8]);
+    assert_eq!(planner.meta.sequences(), 3, "rows of a step of prompts");
+    planner.apply(9);
+    planner.pack(&[1, 2]);
+    assert_eq!(planner.meta.sequences(), 3, "rows of a step that is wider than what was captured");
+}

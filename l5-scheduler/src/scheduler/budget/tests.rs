@@ -71,7 +71,11 @@ fn an_adaptive_threshold_is_a_fair_share_if_that_is_more() {
         ..config(tokens, threshold)
     };
     assert_eq!(Budget::new(&adaptive(64, 16), 3).running(60), 21, "a third of 64");
-    assert_eq!(Budget::new(&adaptive(64, 16), 8).running(60), 16, "an eighth of 64 is less than 16");
+    assert_eq!(
+        Budget::new(&adaptive(64, 16), 8).running(60),
+        16,
+        "an eighth of 64 is less than 16"
+    );
     assert_eq!(Budget::new(&adaptive(64, 0), 3).running(60), 60, "no threshold, nothing to adapt");
 }
 

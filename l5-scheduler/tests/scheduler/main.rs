@@ -1,0 +1,11 @@
+//! What the scheduler does, behaviour by behaviour, in small worlds whose numbers can be checked by hand.
+
+mod aborts;
+mod admission;
+mod applying;
+mod arrival;
+mod preemption;
+mod queue;
+mod resolving;
+mod running;
+mod world;

@@ -17,6 +17,8 @@ pub struct EngineCore<E: Executor> {
     observer: Option<Box<dyn StepObserver>>,
     /// Who took part in the last step, if that could not be run.
     broken: Vec<(u32, RequestId)>,
+    /// Ends that the executor knows of, and no result yet.
+    untold: Vec<(RequestId, FinishReason)>,
     started: Instant,
 }
 
@@ -109,6 +111,7 @@ impl<E: Executor> EngineCore<E> {
             result: StepResult::default(),
             observer: None,
             broken: Vec::new(),
+            untold: Vec::new(),
             started: Instant::now(),
         }
     }
@@ -126,6 +129,8 @@ impl<E: Executor> EngineCore<E> {
     /// # Errors
     /// [`Rejection`], for one that could never be completed.
     pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
+        // Its place may be that of somebody who has just been aborted.
+        self.tell_executor();
         let (id, arrival) = (request.id, request.arrival);
         let place = match self.scheduler.add_request(request) {
             Ok(place) => place,
@@ -148,9 +153,18 @@ impl<E: Executor> EngineCore<E> {
         self.scheduler.abort(id)
     }
 
-    /// Whether there is anything to do.
+    /// Whether there is anything to do, or to tell.
     pub fn has_unfinished(&self) -> bool {
-        self.scheduler.has_unfinished()
+        self.scheduler.has_unfinished() || !self.untold.is_empty()
+    }
+
+    /// Tell the executor who has ended. The next result tells the others.
+    fn tell_executor(&mut self) {
+        let Self { scheduler, executor, untold, .. } = self;
+        for (place, id, end) in scheduler.take_ended() {
+            executor.end(place, id, end);
+            untold.push((id, end));
+        }
     }
 
     /// The clock that [`EngineCore::step`] goes by.
@@ -182,7 +196,8 @@ impl<E: Executor> EngineCore<E> {
             self.scheduler.abandon();
             return Err(e);
         }
-        let Self { scheduler, result, observer, .. } = self;
+        let Self { scheduler, result, observer, untold, .. } = self;
+        result.finished.splice(0..0, untold.drain(..));
         if let Some(observer) = observer {
             observer.applied(result, scheduler);
         }
@@ -221,16 +236,14 @@ impl<E: Executor> EngineCore<E> {
     /// goes on waiting, and the next step is without them. Without such a step, nobody ends. The result tells of the ends.
     pub fn fail_step(&mut self, error: &ExecuteError) -> &StepResult {
         self.result.clear();
-        let Self { scheduler, executor, result, broken, .. } = self;
+        let Self { scheduler, executor, broken, .. } = self;
         for (place, id) in broken.drain(..) {
             executor.fail(place, id, error);
             scheduler.end(id, FinishReason::Failed);
         }
-        for (place, id, end) in scheduler.take_ended() {
-            executor.end(place, id, end);
-            result.finished.push((id, end));
-        }
-        result
+        self.tell_executor();
+        self.result.finished.append(&mut self.untold);
+        &self.result
     }
 
     /// Who decides.

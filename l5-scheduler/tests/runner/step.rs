@@ -146,6 +146,21 @@ fn a_step_without_rows_is_not_executed_and_tells_of_who_was_aborted() {
 }
 
 #[test]
+fn whoever_gets_an_aborted_requests_place_begins_after_its_end() {
+    let (mut core, log) = core();
+    add(&mut core, 0, &[1, 2, 3], 9);
+    core.step_at(Time(0.0)).unwrap();
+    log.take();
+    core.abort(RequestId(0));
+    add(&mut core, 1, &[4, 5], 1);
+    assert_eq!(log.take(), ["end 0 abort", "begin 1"], "what the executor was told, in order");
+    let result = core.step_at(Time(0.0)).unwrap();
+    let ends = [(RequestId(0), FinishReason::Aborted), (RequestId(1), FinishReason::Length)];
+    assert_eq!(result.finished, ends, "who ended");
+    assert_eq!(tokens(result), [(1, vec![100])], "new tokens");
+}
+
+#[test]
 fn nobody_gets_the_last_steps_tokens_again() {
     let (mut core, _) = core();
     add(&mut core, 0, &[1, 2, 3], 9);

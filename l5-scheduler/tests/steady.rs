@@ -1,0 +1,87 @@
+//! A steady decode step of the whole loop allocates nothing: counted, with an allocator that counts.
+
+#[path = "../../l1-tensor/tests/support/counting.rs"]
+mod counting;
+#[path = "../../l3-paged-kv/tests/support/runtime.rs"]
+mod runtime;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use counting::fewest_allocations;
+use l1_tensor::{DType, Precision};
+use l2_model::ModelFiles;
+use l4_sampler::SamplingParams;
+use l4_sampler::stop::StopRules;
+use l5_scheduler::{
+    AnswerEnd, AnswerJob, AnswerSink, EngineCore, ModelRunner, News, RequestId, Scheduler,
+    SchedulerConfig, Time,
+};
+use runtime::runtime;
+
+/// Counts tokens.
+struct Counts(Arc<AtomicUsize>);
+
+impl AnswerSink for Counts {
+    fn push(&mut self, news: &News<'_>) {
+        self.0.fetch_add(news.tokens.len(), Ordering::Relaxed);
+    }
+
+    fn end(&mut self, _end: &AnswerEnd) {}
+}
+
+/// Plan, pack, forward, sample, text, resolve, apply, for three requests with parameters of three kinds. Forty steps take
+/// new blocks and hash full ones as they go along.
+#[test]
+fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
+    let files = ModelFiles::open(&path).unwrap();
+    for threads in [1, 2] {
+        let rt = runtime(Precision::F32, threads);
+        let decoder = Arc::new(files.decoder(&rt).unwrap());
+        let config = SchedulerConfig {
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            max_model_len: 256,
+            ..SchedulerConfig::new(80, 16)
+        };
+        let tokenizer = files.tokenizer().unwrap();
+        let runner = ModelRunner::new(decoder, Some(tokenizer), &rt, &config, DType::F32).unwrap();
+        let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
+        let told = Arc::new(AtomicUsize::new(0));
+        let kinds = [
+            SamplingParams::greedy(),
+            SamplingParams { top_k: 50, top_p: 0.9, temperature: 0.8, ..Default::default() },
+            SamplingParams {
+                repetition_penalty: 1.2,
+                frequency_penalty: 0.1,
+                min_p: 0.01,
+                ..Default::default()
+            },
+        ];
+        for (id, params) in kinds.into_iter().enumerate() {
+            let stop = StopRules { max_tokens: 240, ..StopRules::default() };
+            let sink = Box::new(Counts(Arc::clone(&told)));
+            let job = AnswerJob::new(vec![5, 17, 100, 3, id as u32], params, stop, sink);
+            core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
+        }
+        let first = fewest_allocations(1, || {
+            core.step().unwrap();
+        });
+        assert!(first > 0, "the counter counts");
+        for _ in 0..30 {
+            core.step().unwrap();
+        }
+        let before = told.load(Ordering::Relaxed);
+        let allocations = fewest_allocations(4, || {
+            for _ in 0..40 {
+                let result = core.step().unwrap();
+                assert_eq!((result.scheduled, result.scheduled_tokens), (3, 3));
+            }
+        });
+        let tokens = told.load(Ordering::Relaxed) - before;
+        assert_eq!(tokens, 4 * 40 * 3, "tokens that were told of");
+        assert_eq!(allocations, 0, "allocations of forty decode steps on {threads} threads");
+    }
+}

@@ -70,15 +70,20 @@ impl Scheduler {
         if !self.running.iter().any(|place| yields(&place)) {
             return false;
         }
+        if self.would_fit(place, fits, budget, &self.without_leases()) {
+            // Only this step's tokens are short, and the next step has others.
+            return false;
+        }
         // exercise l5.strict
         let mut yielding: Vec<u32> = self.running.iter().filter(yields).copied().collect();
         yielding.sort_by_key(|place| Reverse(self.requests.at(*place).rank));
         let mut gone = self.without_leases();
         let mut tokens = *budget;
         for victim in yielding {
-            if !self.is_depended_on(victim, &gone) {
-                self.suppose_gone(victim, &mut gone, &mut tokens);
+            if self.is_depended_on(victim, &gone) {
+                continue;
             }
+            self.suppose_gone(victim, &mut gone, &mut tokens);
             if self.would_fit(place, fits, &tokens, &gone) {
                 let enough = self.would_begin(place, &tokens, &gone);
                 let victims = if enough { gone.victims } else { Vec::new() };

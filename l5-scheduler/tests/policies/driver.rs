@@ -1,0 +1,239 @@
+//! A scheduler with a model that is none: the next token follows from those before it, and so does what is remembered in
+//! a slot. So whoever reads a block that does not hold what it should is found out, however the block came to be there.
+
+use std::collections::{HashMap, HashSet};
+
+use l3_paged_kv::{BlockId, TokenChain};
+use l5_scheduler::{
+    FinishReason, KvSource, LeaseId, Policy, Request, RequestId, Resolved, Scheduler,
+    SchedulerConfig, StepOp, StepOutput, Time,
+};
+
+/// The next token of a text; few different ones, so that texts often go on alike.
+pub fn next_token(tokens: &[u32]) -> u32 {
+    let sum: u32 = tokens.iter().zip(1..).map(|(token, n)| token * 7 + n).sum();
+    sum % 5
+}
+
+/// What a slot holds after a text's tokens were computed: everything before it is in it.
+fn memories(tokens: &[u32]) -> Vec<u64> {
+    let mut memory = 14_695_981_039_346_656_037u64;
+    let mut next = |token: &u32| {
+        memory = (memory ^ u64::from(token + 1)).wrapping_mul(1_099_511_628_211);
+        memory
+    };
+    tokens.iter().map(&mut next).collect()
+}
+
+/// What happened in a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Happened {
+    /// Who took part: name, tokens computed before, tokens of this step.
+    pub rows: Vec<(u64, usize, usize)>,
+    pub preempted: Vec<u64>,
+    pub ended: Vec<(u64, FinishReason)>,
+    pub running: Vec<u64>,
+    pub waiting: Vec<u64>,
+    pub free: usize,
+}
+
+/// A request: its name, its prompt, and the most tokens of its answer.
+pub fn request(id: u64, prompt: &[u32], max_tokens: usize) -> Request {
+    Request { id: RequestId(id), prompt: prompt.to_vec(), max_tokens, ..Request::default() }
+}
+
+/// A prompt that shares no block with that of another name.
+pub fn unique(id: u64, len: usize) -> Vec<u32> {
+    let mut prompt = vec![0; len];
+    prompt[0] = 1000 + id as u32;
+    prompt
+}
+
+pub struct Driver {
+    pub scheduler: Scheduler,
+    block_size: usize,
+    slots: Vec<u64>,
+    output: StepOutput,
+    resolved: Resolved,
+    /// Fetching that was asked for and did not end: up to which token, and into which blocks.
+    pub loads: Vec<(u64, usize, Vec<BlockId>)>,
+    /// Storing that was asked for and did not end.
+    pub stores: Vec<LeaseId>,
+    /// Everybody who was taken and has not ended.
+    pub alive: HashSet<u64>,
+}
+
+impl Driver {
+    pub fn new(config: SchedulerConfig) -> Self {
+        Self::around(Scheduler::new(config).expect("the tests' configurations can be"))
+    }
+
+    pub fn with_policy(config: SchedulerConfig, policy: impl Policy + 'static) -> Self {
+        let scheduler = Scheduler::new(config).expect("the tests' configurations can be");
+        Self::around(scheduler.with_policy(Box::new(policy)))
+    }
+
+    pub fn with_source(mut self, source: impl KvSource + 'static) -> Self {
+        self.scheduler = self.scheduler.with_kv_source(Box::new(source));
+        self
+    }
+
+    fn around(scheduler: Scheduler) -> Self {
+        let config = scheduler.config();
+        let block_size = config.block_size;
+        let slots = vec![0; config.num_gpu_blocks * block_size];
+        Self {
+            scheduler,
+            block_size,
+            slots,
+            output: StepOutput::default(),
+            resolved: Resolved::default(),
+            loads: Vec::new(),
+            stores: Vec::new(),
+            alive: HashSet::new(),
+        }
+    }
+
+    /// Add a request that must be taken.
+    pub fn add(&mut self, request: Request) {
+        let id = request.id.0;
+        self.scheduler.add_request(request).expect("a request that can be completed");
+        self.alive.insert(id);
+    }
+
+    /// Plan a step at a moment: who takes part and with how many tokens.
+    pub fn plan(&mut self, now: f64) -> Vec<(u64, usize)> {
+        let step = self.scheduler.plan(Time(now));
+        step.rows.iter().map(|row| (row.id.0, row.len)).collect()
+    }
+
+    /// Run the step that is planned, and let it count.
+    pub fn run(&mut self) -> Happened {
+        self.execute();
+        let result = self.scheduler.resolve(&self.output, &mut self.resolved);
+        result.expect("the output fits the step");
+        let step = self.scheduler.view().step();
+        let mut happened = Happened {
+            rows: step.rows.iter().map(|row| (row.id.0, row.computed, row.len)).collect(),
+            preempted: step.preempted.iter().map(|id| id.0).collect(),
+            ..Happened::default()
+        };
+        self.scheduler.apply(&self.resolved);
+        happened.ended = self.ended();
+        happened.running = self.scheduler.running().map(|request| request.id().0).collect();
+        happened.waiting = self.scheduler.waiting().map(|request| request.id().0).collect();
+        happened.free = self.scheduler.blocks().num_free();
+        happened
+    }
+
+    /// The next step, begun and ended.
+    pub fn step(&mut self, now: f64) -> Happened {
+        self.plan(now);
+        self.run()
+    }
+
+    /// Who ended since this was asked last. Nobody ends twice.
+    pub fn ended(&mut self) -> Vec<(u64, FinishReason)> {
+        let ended: Vec<_> =
+            self.scheduler.take_ended().map(|(_, id, reason)| (id.0, reason)).collect();
+        for (id, reason) in &ended {
+            assert!(self.alive.remove(id), "request {id} ended ({reason}) though it was not there");
+        }
+        ended
+    }
+
+    /// The forward pass: writes all rows' slots, then reads all that they attend to.
+    fn execute(&mut self) {
+        self.output.clear();
+        let view = self.scheduler.view();
+        for op in &view.step().ops {
+            match op {
+                StepOp::Load { id, to, blocks, .. } => self.loads.push((id.0, *to, blocks.clone())),
+                StepOp::Store { lease, .. } => self.stores.push(*lease),
+                StepOp::Copy(copy) => panic!("nobody shares a block that is written to: {copy:?}"),
+            }
+        }
+        let slot = |table: &l3_paged_kv::BlockTable, position: usize| {
+            table.slot(position).expect("a slot for every token") as usize
+        };
+        let mut written = HashMap::new();
+        for row in view.rows() {
+            let end = row.row.computed + row.row.len;
+            let memories = memories(&row.request.tokens()[..end]);
+            for (position, memory) in memories.iter().enumerate().skip(row.row.computed) {
+                let slot = slot(row.table, position);
+                self.slots[slot] = *memory;
+                let before = written.insert(slot, row.row.id);
+                assert_eq!(before, None, "two requests write to one slot in one step");
+            }
+        }
+        for (n, row) in view.rows().enumerate() {
+            let end = row.row.computed + row.row.len;
+            for (position, memory) in memories(&row.request.tokens()[..end]).iter().enumerate() {
+                let read = self.slots[slot(row.table, position)];
+                assert_eq!(read, *memory, "{} reads token {position}", row.row.id);
+            }
+            if row.row.samples {
+                self.output.push(n, &[next_token(row.request.tokens())], None);
+            }
+        }
+        for (id, ..) in &self.loads {
+            let written = |block: &BlockId| {
+                let first = *block as usize * self.block_size;
+                (first..first + self.block_size).any(|slot| written.contains_key(&slot))
+            };
+            let blocks = &self.loads.iter().find(|(other, ..)| other == id).expect("itself").2;
+            assert!(!blocks.iter().any(written), "somebody writes where request {id} is loading");
+        }
+    }
+
+    /// Of what is being fetched for a request, the first `tokens` tokens have come.
+    pub fn arrive(&mut self, id: u64, tokens: usize) {
+        let at = self.loads.iter().position(|(other, ..)| *other == id).expect("it is loading");
+        let (_, to, blocks) = self.loads.remove(at);
+        if let Some(request) = self.scheduler.request(RequestId(id)) {
+            let memories = memories(&request.tokens()[..tokens.min(to)]);
+            let from = to - blocks.len() * self.block_size;
+            for (position, memory) in memories.iter().enumerate().skip(from) {
+                let block = blocks[(position - from) / self.block_size] as usize;
+                self.slots[block * self.block_size + position % self.block_size] = *memory;
+            }
+        }
+        assert!(self.scheduler.kv_arrived(RequestId(id), tokens), "request {id} was loading");
+    }
+
+    /// What is being stored has been.
+    pub fn stored(&mut self, lease: LeaseId) {
+        self.stores.retain(|other| *other != lease);
+        assert!(self.scheduler.kv_stored(lease), "{lease:?} was being stored");
+    }
+
+    /// The pool is in order; with nobody there, everything is free or kept.
+    pub fn check(&self) {
+        let blocks = self.scheduler.blocks();
+        blocks.check_invariants().expect("blocks in order");
+        if self.alive.is_empty() {
+            let kept = self.scheduler.retained_blocks();
+            let all = self.scheduler.config().capacity();
+            assert_eq!(
+                blocks.num_free() + kept,
+                all,
+                "free and retained blocks, with nobody there"
+            );
+        }
+    }
+
+    /// Steps until nobody is there. Returns how everybody ended.
+    pub fn finish(&mut self, mut now: f64) -> Vec<(u64, FinishReason)> {
+        let mut ended = self.ended();
+        for _ in 0..10_000 {
+            if self.alive.is_empty() {
+                self.check();
+                return ended;
+            }
+            ended.extend(self.step(now).ended);
+            now += 1.0;
+        }
+        panic!("still there after 10,000 steps: {:?}", self.alive);
+    }
+}

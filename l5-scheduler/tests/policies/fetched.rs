@@ -1,0 +1,225 @@
+//! Requests whose keys and values come from elsewhere.
+
+use l3_paged_kv::TokenChain;
+use l5_scheduler::{
+    FinishReason, KvSource, PolicyKind, RequestId, SchedulerConfig, Status, StepOp,
+};
+
+use crate::driver::{Driver, request, unique};
+
+/// Has so many tokens of everything.
+pub struct Elsewhere(pub usize);
+
+impl KvSource for Elsewhere {
+    fn available(&mut self, _chain: &TokenChain, from: usize) -> usize {
+        self.0.saturating_sub(from)
+    }
+}
+
+/// Has 12 tokens of prompts that begin with this one, and nothing of others.
+struct ElsewhereOf(u32);
+
+impl KvSource for ElsewhereOf {
+    fn available(&mut self, chain: &TokenChain, _from: usize) -> usize {
+        if chain.tokens()[0] == self.0 { 12 } else { 0 }
+    }
+}
+
+fn driver(blocks: usize, available: usize) -> Driver {
+    Driver::new(SchedulerConfig::new(blocks + 1, 4)).with_source(Elsewhere(available))
+}
+
+fn status(driver: &Driver, id: u64) -> Status {
+    driver.scheduler.request(RequestId(id)).expect("it is there").status()
+}
+
+#[test]
+fn what_others_have_is_fetched_and_only_the_rest_is_computed() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.plan(0.0);
+    let step = driver.scheduler.view().step();
+    assert!(step.rows.is_empty(), "nobody computes yet");
+    let [StepOp::Load { id, from, to, blocks }] = &step.ops[..] else { panic!("{:?}", step.ops) };
+    assert_eq!((id.0, *from, *to, blocks.len()), (1, 0, 12, 3), "what is to be fetched");
+    assert_eq!(status(&driver, 1), Status::WaitingForKv);
+    let happened = driver.run();
+    assert_eq!((happened.waiting, happened.free), (vec![1], 7), "it waits with 3 blocks in hand");
+    assert_eq!(driver.step(1.0).rows, [], "who takes part before anything has come");
+    driver.arrive(1, 12);
+    let happened = driver.step(2.0);
+    assert_eq!(happened.rows, [(1, 12, 6)], "it computes the rest");
+    driver.finish(3.0);
+}
+
+#[test]
+fn what_was_fetched_is_found_by_others() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    driver.arrive(1, 12);
+    driver.add(request(2, &unique(1, 18), 3));
+    let happened = driver.step(1.0);
+    assert_eq!(happened.rows, [(1, 12, 6), (2, 16, 2)], "the second one hits all that is full");
+    driver.finish(2.0);
+}
+
+#[test]
+fn the_last_token_and_what_is_found_here_are_not_fetched() {
+    let mut driver = driver(10, 100);
+    driver.add(request(1, &unique(1, 9), 1));
+    driver.step(0.0);
+    driver.arrive(1, 8);
+    driver.finish(1.0);
+    driver.add(request(2, &[&unique(1, 9)[..8], &[3; 8]].concat(), 1));
+    driver.plan(2.0);
+    let ops = &driver.scheduler.view().step().ops;
+    let [StepOp::Load { from, to, .. }] = &ops[..] else { panic!("what is to be done: {ops:?}") };
+    assert_eq!(
+        (*from, *to),
+        (8, 12),
+        "of 16 tokens, those behind the hit and before the last block"
+    );
+    driver.run();
+    driver.arrive(2, 12);
+    driver.finish(3.0);
+}
+
+#[test]
+fn fewer_tokens_than_hoped_for_or_none_are_fine() {
+    for (came, computed) in [(11, 8), (4, 4), (3, 0), (0, 0)] {
+        let mut driver = driver(10, 12);
+        driver.add(request(1, &unique(1, 18), 3));
+        driver.step(0.0);
+        driver.arrive(1, came);
+        let happened = driver.step(1.0);
+        assert_eq!(happened.rows, [(1, computed, 18 - computed)], "when {came} tokens have come");
+        driver.finish(2.0);
+    }
+}
+
+#[test]
+fn it_begins_before_those_who_wait_and_takes_its_seat_then() {
+    let seats = SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::new(11, 4) };
+    let mut driver = Driver::new(seats).with_source(Elsewhere(8));
+    driver.add(request(1, &unique(1, 10), 3));
+    driver.add(request(2, &unique(2, 3), 3));
+    let happened = driver.step(0.0);
+    assert_eq!(happened.rows, [(2, 0, 3)], "the seat is not kept empty for who is loading");
+    driver.arrive(1, 8);
+    driver.add(request(3, &unique(3, 3), 3));
+    let order: Vec<_> = (1..8).flat_map(|now| driver.step(f64::from(now)).ended).collect();
+    let order: Vec<u64> = order.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(order, [2, 1, 3], "in which order they had the seat");
+    driver.check();
+}
+
+#[test]
+fn an_abort_waits_for_whoever_writes_into_its_blocks() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    assert!(driver.scheduler.abort(RequestId(1)), "it is there");
+    assert!(!driver.scheduler.abort(RequestId(1)), "and is aborted once");
+    let happened = driver.step(1.0);
+    assert_eq!((happened.ended, happened.free), (vec![], 7), "its blocks are still written to");
+    assert!(driver.scheduler.reset_prefix_cache(true).is_none(), "and cannot be forgotten");
+    driver.arrive(1, 12);
+    assert_eq!(driver.ended(), [(1, FinishReason::Aborted)], "now it has ended");
+    driver.check();
+    assert_eq!(driver.scheduler.blocks().num_free(), 10, "and its blocks are free");
+}
+
+#[test]
+fn an_abort_after_the_arrival_is_at_once() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    driver.arrive(1, 12);
+    driver.scheduler.abort(RequestId(1));
+    assert_eq!(driver.ended(), [(1, FinishReason::Aborted)]);
+    driver.check();
+}
+
+#[test]
+fn loads_never_wait_for_each_others_blocks() {
+    // Each needs 5 blocks and has 3 of them fetched: both could begin to load, and neither could go on.
+    let mut driver = driver(8, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.add(request(2, &unique(2, 18), 3));
+    driver.step(0.0);
+    assert_eq!(status(&driver, 1), Status::WaitingForKv);
+    assert_eq!(status(&driver, 2), Status::Waiting, "blocks are promised to the first one");
+    driver.arrive(1, 12);
+    assert_eq!(driver.step(1.0).rows, [(1, 12, 6)]);
+    for now in 2..20 {
+        driver.step(f64::from(now));
+        if driver.loads.iter().any(|(id, ..)| *id == 2) {
+            driver.arrive(2, 12);
+        }
+    }
+    assert!(driver.alive.is_empty(), "both have ended");
+    driver.check();
+}
+
+#[test]
+fn who_has_fetched_and_finds_no_room_is_not_overtaken() {
+    let config = SchedulerConfig::new(9, 4);
+    let mut driver = Driver::new(config).with_source(ElsewhereOf(unique(1, 1)[0]));
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    // This one is computed here, and takes what the first one will need.
+    driver.add(request(2, &unique(2, 15), 3));
+    assert_eq!(driver.step(1.0).rows, [(2, 0, 15)]);
+    driver.arrive(1, 12);
+    driver.add(request(3, &unique(3, 2), 3));
+    let happened = driver.step(2.0);
+    assert_eq!(happened.waiting, [1, 3], "a small one does not overtake it");
+    let ended: Vec<u64> = driver.finish(3.0).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ended[0], 2, "who ends first");
+}
+
+#[test]
+fn abandoning_the_step_that_asks_for_it_puts_it_back_into_the_queue() {
+    for policy in PolicyKind::ALL {
+        let config = SchedulerConfig { policy, ..SchedulerConfig::new(11, 4) };
+        let mut driver = Driver::new(config).with_source(Elsewhere(12));
+        driver.add(request(1, &unique(1, 18), 3));
+        driver.add(request(2, &unique(2, 3), 3));
+        driver.plan(0.0);
+        driver.scheduler.abandon();
+        assert_eq!(status(&driver, 1), Status::Waiting);
+        let waiting: Vec<u64> = driver.scheduler.waiting().map(|request| request.id().0).collect();
+        assert_eq!(waiting, [1, 2], "who waits, in order");
+        assert_eq!(driver.scheduler.blocks().num_free(), 10, "free blocks");
+        assert!(!driver.scheduler.kv_arrived(RequestId(1), 12), "nothing is on its way");
+        driver.step(1.0);
+        driver.arrive(1, 12);
+        driver.finish(2.0);
+    }
+}
+
+#[test]
+fn abandoning_the_step_in_which_it_begins_keeps_what_has_come() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    driver.arrive(1, 12);
+    assert_eq!(driver.plan(1.0), [(1, 6)], "it begins");
+    driver.scheduler.abandon();
+    assert_eq!(status(&driver, 1), Status::WaitingForKv);
+    assert_eq!(driver.scheduler.blocks().num_free(), 7, "it has what was fetched, and no more");
+    assert_eq!(driver.step(2.0).rows, [(1, 12, 6)], "it begins with what was fetched");
+    driver.finish(3.0);
+}
+
+#[test]
+fn aborted_in_the_step_that_asks_for_it_it_ends_when_that_is_abandoned() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.plan(0.0);
+    driver.scheduler.abort(RequestId(1));
+    driver.scheduler.abandon();
+    assert_eq!(driver.ended(), [(1, FinishReason::Aborted)]);
+    driver.check();
+}

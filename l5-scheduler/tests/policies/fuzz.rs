@@ -1,0 +1,197 @@
+//! A hundred thousand steps of everything at once, in pools of every size.
+
+use std::collections::HashSet;
+
+use l3_paged_kv::TokenChain;
+use l5_scheduler::{Job, KvSource, Policy, PolicyKind, Request, RequestId, SchedulerConfig, Time};
+
+use crate::driver::{Driver, Happened, request};
+use crate::leases::Keeping;
+
+const STEPS: usize = 100_000;
+const STEPS_EACH: usize = 400;
+
+/// Numbers that look random and are the same every time.
+#[derive(Clone)]
+struct Dice(u64);
+
+impl Dice {
+    /// Below `n`.
+    fn roll(&mut self, n: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.roll(n) == 0
+    }
+}
+
+/// Has a beginning of some requests, sometimes.
+struct Sometimes(Dice);
+
+impl KvSource for Sometimes {
+    fn available(&mut self, chain: &TokenChain, _from: usize) -> usize {
+        if self.0.one_in(3) { self.0.roll(chain.len()) } else { 0 }
+    }
+}
+
+fn config(dice: &mut Dice) -> SchedulerConfig {
+    let seats = 1 + dice.roll(6);
+    let pool = SchedulerConfig::new(3 + dice.roll(30), 1 << dice.roll(4));
+    let chunked = !dice.one_in(4);
+    let tokens = if chunked { seats } else { seats.max(pool.max_model_len) };
+    SchedulerConfig {
+        policy: PolicyKind::ALL[dice.roll(3)],
+        max_num_seqs: seats,
+        max_num_batched_tokens: tokens + dice.roll(24),
+        long_prefill_token_threshold: if dice.one_in(3) { 1 + dice.roll(6) } else { 0 },
+        enable_chunked_prefill: chunked,
+        enable_prefix_caching: !dice.one_in(4),
+        scheduler_reserve_full_isl: !dice.one_in(4),
+        watermark: if dice.one_in(3) { 0.1 } else { 0.0 },
+        num_lookahead_tokens: if dice.one_in(4) { 2 } else { 0 },
+        max_model_len: pool.max_model_len + if chunked { dice.roll(5) } else { 0 },
+        ..pool
+    }
+}
+
+fn arrival(dice: &mut Dice, id: u64, now: f64, config: &SchedulerConfig) -> Request {
+    let most = (config.capacity() * config.block_size).clamp(1, 40);
+    let family = dice.roll(3) as u32;
+    let shared = dice.roll(most);
+    let mut prompt: Vec<u32> = (0..shared as u32).map(|n| n * (family + 1) % 4).collect();
+    prompt.push(dice.roll(5) as u32);
+    let job =
+        dice.one_in(2).then(|| Job { id: format!("job {family}"), last_step: dice.one_in(4) });
+    Request {
+        eos: if dice.one_in(3) { vec![2] } else { vec![] },
+        priority: dice.roll(4) as i64,
+        arrival: Time(now),
+        job,
+        ..request(id, &prompt, 1 + dice.roll(16))
+    }
+}
+
+/// One run: everything that can happen does. Returns what did.
+fn run(seed: u64) -> Vec<Happened> {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let config = config(&mut dice);
+    let like: Box<dyn Policy> = config.policy.policy();
+    let keeping = Keeping { like, seconds: (!dice.one_in(3)).then_some(dice.roll(30) as f64) };
+    let mut driver = Driver::with_policy(config.clone(), keeping);
+    let fetches = dice.one_in(2);
+    if fetches {
+        driver = driver.with_source(Sometimes(dice.clone()));
+    }
+    let busy = 1 + dice.roll(4);
+    let (mut id, mut log) = (0, Vec::new());
+    let mut begun = HashSet::new();
+    for step in 0..STEPS_EACH {
+        let now = step as f64;
+        if dice.one_in(busy) {
+            let asked = arrival(&mut dice, id, now, &config);
+            if driver.scheduler.add_request(asked).is_ok() {
+                driver.alive.insert(id);
+            }
+            id += 1;
+        }
+        disturb(&mut dice, &mut driver, id);
+        driver.plan(now);
+        if dice.one_in(15) {
+            driver.scheduler.abandon();
+            disturb(&mut dice, &mut driver, id);
+            driver.plan(now);
+        }
+        if dice.one_in(20) {
+            // While the model runs.
+            driver.scheduler.abort(RequestId(dice.roll(id as usize + 1) as u64));
+        }
+        let happened = driver.run();
+        within_limits(&happened, &config);
+        if config.policy == PolicyKind::Fcfs && !fetches {
+            in_turn(&happened, &mut begun);
+        }
+        if step % 16 == 0 {
+            driver.check();
+        }
+        log.push(happened);
+    }
+    finish(&mut driver);
+    log
+}
+
+/// Aborts, resets, arrivals of keys and values, ends of storing.
+fn disturb(dice: &mut Dice, driver: &mut Driver, ids: u64) {
+    if dice.one_in(12) {
+        driver.scheduler.abort(RequestId(dice.roll(ids as usize + 1) as u64));
+    }
+    if dice.one_in(60) {
+        let preempt = dice.one_in(2);
+        driver.scheduler.reset_prefix_cache(preempt);
+    }
+    if !driver.loads.is_empty() && dice.one_in(2) {
+        let (id, to, _) = driver.loads[dice.roll(driver.loads.len())].clone();
+        let came = if dice.one_in(4) { dice.roll(to + 1) } else { to };
+        driver.arrive(id, came);
+    }
+    if !driver.stores.is_empty() && dice.one_in(3) {
+        driver.stored(driver.stores[0]);
+    }
+}
+
+fn within_limits(happened: &Happened, config: &SchedulerConfig) {
+    let tokens: usize = happened.rows.iter().map(|(_, _, len)| len).sum();
+    assert!(tokens <= config.max_num_batched_tokens, "{tokens} tokens in a step");
+    assert!(happened.rows.len() <= config.max_num_seqs, "{} rows in a step", happened.rows.len());
+    assert!(happened.running.len() <= config.max_num_seqs, "{} run", happened.running.len());
+    assert!(happened.rows.iter().all(|(_, _, len)| *len > 0), "a row of no tokens");
+}
+
+/// Nobody who came later begins before somebody who came earlier and still waits for the first time.
+fn in_turn(happened: &Happened, begun: &mut HashSet<u64>) {
+    begun.extend(happened.rows.iter().map(|(id, ..)| *id));
+    let last = begun.iter().max().copied().unwrap_or_default();
+    let overtaken = happened.waiting.iter().find(|id| **id < last && !begun.contains(id));
+    assert_eq!(overtaken, None, "who still waits though request {last} began, which came later");
+}
+
+/// Everybody ends, whatever is under way comes to its end, and everything is back.
+fn finish(driver: &mut Driver) {
+    for step in 0..4000 {
+        while let Some((id, to, _)) = driver.loads.first().cloned() {
+            driver.arrive(id, to);
+        }
+        while let Some(lease) = driver.stores.first().copied() {
+            driver.stored(lease);
+        }
+        driver.ended();
+        if !driver.scheduler.has_unfinished() {
+            driver.check();
+            assert!(driver.alive.is_empty(), "everybody's end was told");
+            driver.step(f64::MAX);
+            let free = driver.scheduler.blocks().num_free();
+            let kept = driver.scheduler.retained_blocks();
+            assert_eq!(free + kept, driver.scheduler.config().capacity(), "free and kept blocks");
+            assert_eq!(kept, 0, "blocks that are kept for ever");
+            return;
+        }
+        driver.step((STEPS_EACH + step) as f64);
+    }
+    panic!("never done: {:?}, {:?}", driver.scheduler, driver.alive);
+}
+
+#[test]
+fn a_hundred_thousand_steps_of_everything_leave_everything_in_order() {
+    for seed in 0..(STEPS / STEPS_EACH) as u64 {
+        run(seed);
+    }
+}
+
+#[test]
+fn the_same_requests_get_the_same_schedule() {
+    for seed in 0..8 {
+        assert_eq!(run(seed), run(seed), "run {seed}, twice");
+    }
+}

@@ -1,0 +1,273 @@
+//! What is kept of a request that has finished, for how long, and before whom it goes.
+
+use l5_scheduler::lease::Leases;
+use l5_scheduler::policy::Fcfs;
+use l5_scheduler::{
+    FinishReason, Job, Policy, PolicyKind, Rank, Request, RequestId, RequestView, Retain,
+    SchedulerConfig, StepOp, Time, Victim,
+};
+
+use crate::driver::{Driver, request, unique};
+
+/// As another policy, but it keeps what a job's steps leave, all but the last one's: so many seconds, or elsewhere.
+pub struct Keeping {
+    pub like: Box<dyn Policy>,
+    pub seconds: Option<f64>,
+}
+
+impl Keeping {
+    fn pinning(seconds: f64) -> Self {
+        Self { like: Box::new(Fcfs), seconds: Some(seconds) }
+    }
+}
+
+impl Policy for Keeping {
+    fn name(&self) -> &'static str {
+        "keeping"
+    }
+
+    fn order(&self, request: &RequestView<'_>) -> Rank {
+        self.like.order(request)
+    }
+
+    fn victim(
+        &self,
+        needy: &RequestView<'_>,
+        running: &mut dyn Iterator<Item = RequestView<'_>>,
+        leases: &Leases,
+    ) -> Option<Victim> {
+        self.like.victim(needy, running, leases)
+    }
+
+    fn yields(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
+        self.like.yields(running, arrival)
+    }
+
+    fn goes_on_after_preemption(&self) -> bool {
+        self.like.goes_on_after_preemption()
+    }
+
+    fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
+        match (finished.job(), self.seconds) {
+            (None, _) | (Some(Job { last_step: true, .. }), _) => Retain::Free,
+            (Some(_), Some(seconds)) => Retain::PinUntil(now + seconds),
+            (Some(_), None) => Retain::Offload,
+        }
+    }
+}
+
+fn config(blocks: usize) -> SchedulerConfig {
+    SchedulerConfig::new(blocks + 1, 4)
+}
+
+/// A step of a job.
+fn step_of(job: &str, id: u64, prompt: &[u32], max_tokens: usize) -> Request {
+    let job = Job { id: job.to_owned(), last_step: false };
+    Request { job: Some(job), ..request(id, prompt, max_tokens) }
+}
+
+/// One step of a job was here: 10 tokens in, 3 out, of which 12 are computed, and 3 blocks are kept from second 2 on.
+fn kept(config: SchedulerConfig, seconds: f64) -> Driver {
+    let mut driver = Driver::with_policy(config, Keeping::pinning(seconds));
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.finish(0.0);
+    driver
+}
+
+#[test]
+fn what_a_step_leaves_is_kept_until_its_time() {
+    let mut driver = kept(config(10), 5.0);
+    assert_eq!(driver.scheduler.leases().len(), 1, "leases");
+    assert_eq!(driver.scheduler.retained_blocks(), 3, "blocks that are kept");
+    assert_eq!(driver.scheduler.blocks().num_free(), 7, "blocks that are free");
+    driver.step(6.9);
+    assert_eq!(driver.scheduler.retained_blocks(), 3, "blocks that are kept before their time");
+    driver.step(7.0);
+    assert!(driver.scheduler.leases().is_empty(), "nothing is kept when its time has come");
+    driver.check();
+}
+
+#[test]
+fn only_full_blocks_are_kept() {
+    let mut driver = Driver::with_policy(config(10), Keeping::pinning(5.0));
+    driver.add(step_of("a", 1, &unique(1, 9), 3));
+    driver.add(step_of("b", 2, &unique(2, 2), 2));
+    driver.finish(0.0);
+    // 11 and 3 tokens are computed.
+    assert_eq!(driver.scheduler.retained_blocks(), 2, "blocks that are kept");
+    assert_eq!(driver.scheduler.leases().len(), 1, "a lease of no block is none");
+}
+
+#[test]
+fn the_next_step_of_the_job_begins_with_what_was_kept() {
+    let mut driver = kept(config(10), 50.0);
+    let before: Vec<u32> = {
+        let mut tokens = unique(1, 10);
+        for _ in 0..3 {
+            tokens.push(crate::driver::next_token(&tokens));
+        }
+        tokens
+    };
+    // In the meantime others use all that is free.
+    driver.add(request(2, &unique(2, 26), 2));
+    let others = driver.step(3.0);
+    assert_eq!(others.free, 0, "free blocks");
+    driver.step(4.0);
+    driver.add(step_of("a", 3, &[&before[..], &[8, 8]].concat(), 2));
+    let happened = driver.step(5.0);
+    assert_eq!(happened.rows, [(3, 12, 3)], "the next step computes only what is new");
+    assert_eq!(driver.finish(6.0).len(), 1);
+    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    assert_eq!(leases, [3], "and its own lease takes the place of the old one");
+    driver.check();
+}
+
+#[test]
+fn the_last_step_of_a_job_leaves_nothing() {
+    let mut driver = kept(config(10), 50.0);
+    let job = Some(Job { id: "a".to_owned(), last_step: true });
+    driver.add(Request { job, ..request(2, &unique(2, 5), 2) });
+    driver.finish(3.0);
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
+}
+
+#[test]
+fn leases_go_before_a_waiting_request_waits_for_blocks_the_soonest_first_and_no_more_than_it_takes()
+{
+    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    for id in 1..=3 {
+        driver.add(step_of(&format!("job {id}"), id, &unique(id, 7), 3));
+        driver.finish(id as f64 * 10.0);
+    }
+    assert_eq!(driver.scheduler.retained_blocks(), 6, "blocks that are kept");
+    driver.add(request(4, &unique(4, 23), 1));
+    let happened = driver.step(40.0);
+    assert_eq!(happened.rows, [(4, 0, 23)], "it needs 6 blocks, and 4 are free");
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, [2, 3], "whose blocks are still kept");
+    driver.check();
+}
+
+#[test]
+fn leases_do_not_end_in_vain() {
+    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    driver.add(step_of("a", 1, &unique(1, 7), 3));
+    driver.finish(0.0);
+    driver.add(request(2, &unique(2, 15), 9));
+    driver.step(10.0);
+    // 2 blocks are kept and 4 in use: a prompt of 9 blocks has to wait whoever goes.
+    driver.add(request(3, &unique(3, 35), 1));
+    let happened = driver.step(11.0);
+    assert_eq!(happened.waiting, [3], "who waits");
+    assert_eq!(driver.scheduler.retained_blocks(), 2, "blocks that are kept");
+    driver.finish(12.0);
+}
+
+#[test]
+fn the_blocks_that_an_arrival_has_hit_in_a_lease_are_no_gain() {
+    let mut driver = kept(config(6), 50.0);
+    // 3 blocks are kept, 3 are free: with the hit of 2 it needs 4 more, and would have 3 + 1.
+    let prompt = [&unique(1, 10)[..], &[7; 13]].concat();
+    driver.add(request(2, &prompt, 1));
+    let happened = driver.step(10.0);
+    assert_eq!(happened.rows, [(2, 8, 15)], "the lease ends, and 6 blocks are enough");
+    driver.finish(11.0);
+    // The same with one block more than there are: it is refused for ever, and not at the lease's cost.
+    let mut driver = kept(config(6), 50.0);
+    assert!(
+        driver
+            .scheduler
+            .add_request(request(2, &[&unique(1, 10)[..], &[7; 15]].concat(), 1))
+            .is_err()
+    );
+    assert_eq!(driver.scheduler.retained_blocks(), 3, "blocks that are kept");
+}
+
+#[test]
+fn leases_go_before_anybody_who_runs() {
+    let mut driver = kept(config(8), 50.0);
+    driver.add(request(2, &unique(2, 10), 9));
+    driver.add(request(3, &unique(3, 8), 9));
+    let happened = driver.step(10.0);
+    assert_eq!((happened.free, happened.running), (0, vec![2, 3]), "free blocks, and who runs");
+    let happened = driver.step(11.0);
+    assert_eq!(happened.preempted, [], "who gave way");
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
+    driver.finish(12.0);
+}
+
+#[test]
+fn leases_go_before_anybody_gives_way_to_somebody_more_urgent() {
+    let like = PolicyKind::StrictPriority.policy();
+    let mut driver = Driver::with_policy(config(8), Keeping { like, seconds: Some(50.0) });
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.finish(0.0);
+    driver.add(Request { priority: 5, ..request(2, &unique(2, 7), 9) });
+    driver.step(10.0);
+    // 3 kept, 2 in use, 3 free.
+    driver.add(request(3, &unique(3, 19), 2));
+    let happened = driver.step(11.0);
+    assert_eq!(happened.preempted, [], "who gave way to somebody who needs 5 blocks");
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
+    driver.finish(12.0);
+}
+
+#[test]
+fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
+    let like = PolicyKind::Fcfs.policy();
+    let mut driver = Driver::with_policy(config(6), Keeping { like, seconds: None });
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.finish(0.0);
+    assert!(driver.scheduler.has_unfinished(), "there is something to be done");
+    driver.plan(5.0);
+    let ops = driver.scheduler.view().step().ops.clone();
+    let [StepOp::Store { lease, id, blocks }] = &ops[..] else {
+        panic!("what is to be done: {ops:?}")
+    };
+    assert_eq!(
+        (*id, blocks.len()),
+        (RequestId(1), 3),
+        "whose blocks are to be stored, and how many"
+    );
+    driver.scheduler.abandon();
+    driver.plan(6.0);
+    assert_eq!(driver.scheduler.view().step().ops, ops, "asked again, as the step did not run");
+    driver.run();
+    driver.plan(7.0);
+    assert!(driver.scheduler.view().step().ops.is_empty(), "and not once more");
+    driver.run();
+    assert!(!driver.scheduler.has_unfinished(), "the rest is the writer's");
+    // Who comes now waits: somebody reads these blocks.
+    driver.add(request(2, &unique(2, 16), 1));
+    assert_eq!(driver.step(8.0).waiting, [2], "who waits while blocks are being stored");
+    assert!(driver.scheduler.reset_prefix_cache(true).is_none(), "nothing can be forgotten either");
+    driver.stored(*lease);
+    assert!(!driver.scheduler.kv_stored(*lease), "stored once");
+    assert_eq!(driver.step(9.0).rows, [(2, 0, 16)], "who begins as soon as they are free");
+    driver.finish(10.0);
+}
+
+#[test]
+fn who_was_aborted_leaves_nothing() {
+    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    driver.add(step_of("a", 1, &unique(1, 10), 9));
+    driver.plan(0.0);
+    driver.scheduler.abort(RequestId(1));
+    let happened = driver.run();
+    assert_eq!(happened.ended, [(1, FinishReason::Aborted)]);
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
+    driver.check();
+}
+
+#[test]
+fn leases_are_forgotten_with_the_cache() {
+    let mut driver = kept(config(10), 50.0);
+    assert!(
+        driver.scheduler.reset_prefix_cache(false).is_some(),
+        "nobody is there to be preempted"
+    );
+    assert_eq!(driver.scheduler.blocks().num_free(), 10, "free blocks");
+    assert_eq!(driver.scheduler.blocks().cache().len(), 0, "blocks that can be found");
+}

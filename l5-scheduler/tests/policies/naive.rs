@@ -1,0 +1,429 @@
+//! The scheduler, said as plainly as possible: lists that are searched from the beginning, tokens compared as tokens, and
+//! whether somebody's giving way helps is found out by trying it on a copy.
+//!
+//! Written from what vLLM 0.32 is known to do (its defect about hashes of unscheduled chunks aside), and for
+//! `strict-priority` from its rules, not from the code that is tested.
+
+use l5_scheduler::{FinishReason, PolicyKind, SchedulerConfig};
+
+use crate::driver::{Happened, next_token};
+
+#[derive(Clone, Debug)]
+pub struct NaiveRequest {
+    pub id: u64,
+    pub tokens: Vec<u32>,
+    pub prompt: usize,
+    pub max_tokens: usize,
+    pub eos: Option<u32>,
+    pub arrival: f64,
+    pub priority: i64,
+    computed: usize,
+    table: Vec<usize>,
+    /// Blocks of the table that can be found.
+    hashed: usize,
+    preempted_now: bool,
+}
+
+impl NaiveRequest {
+    pub fn new(id: u64, prompt: &[u32], max_tokens: usize) -> Self {
+        Self {
+            id,
+            tokens: prompt.to_vec(),
+            prompt: prompt.len(),
+            max_tokens,
+            eos: None,
+            arrival: 0.0,
+            priority: 0,
+            computed: 0,
+            table: Vec::new(),
+            hashed: 0,
+            preempted_now: false,
+        }
+    }
+}
+
+/// One request's part of a step: its name, tokens computed before, tokens of this step, and blocks that can be found only
+/// since it was planned.
+type Row = (u64, usize, usize, Vec<usize>);
+
+#[derive(Clone, Debug)]
+pub struct Naive {
+    config: SchedulerConfig,
+    /// Next to be handed out first.
+    free: Vec<usize>,
+    users: Vec<usize>,
+    /// What is known of which block, in the order in which it became known.
+    cached: Vec<(Vec<u32>, usize)>,
+    /// In the order in which they are asked; sorted where the policy says so.
+    waiting: Vec<NaiveRequest>,
+    running: Vec<NaiveRequest>,
+    /// The step that is planned.
+    rows: Vec<Row>,
+    preempted: Vec<u64>,
+    ended: Vec<(u64, FinishReason)>,
+    budget: usize,
+    most: usize,
+}
+
+impl Naive {
+    pub fn new(config: &SchedulerConfig) -> Self {
+        Self {
+            config: config.clone(),
+            free: (1..config.num_gpu_blocks).collect(),
+            users: vec![0; config.num_gpu_blocks],
+            cached: Vec::new(),
+            waiting: Vec::new(),
+            running: Vec::new(),
+            rows: Vec::new(),
+            preempted: Vec::new(),
+            ended: Vec::new(),
+            budget: 0,
+            most: 0,
+        }
+    }
+
+    fn blocks(&self, tokens: usize) -> usize {
+        tokens.div_ceil(self.config.block_size)
+    }
+
+    /// Slots for drafts are wanted beyond a request's tokens, as far as there can be any.
+    fn with_drafts(&self, tokens: usize) -> usize {
+        let pool = (self.config.num_gpu_blocks - 1) * self.config.block_size;
+        let most = self.config.max_model_len.min(pool);
+        (tokens + self.config.num_lookahead_tokens).min(most).max(tokens)
+    }
+
+    fn strict(&self) -> bool {
+        self.config.policy == PolicyKind::StrictPriority
+    }
+
+    /// Whether a request is taken.
+    pub fn add(&mut self, request: NaiveRequest) -> bool {
+        let more = usize::from(request.max_tokens > 1);
+        let taken = request.prompt > 0
+            && request.prompt < self.config.max_model_len
+            && self.blocks(request.prompt + more) < self.config.num_gpu_blocks;
+        if taken {
+            self.waiting.push(request);
+            self.sort();
+        }
+        taken
+    }
+
+    fn sort(&mut self) {
+        if self.config.policy != PolicyKind::Fcfs {
+            self.waiting.sort_by(|a, b| {
+                let arrivals = a.arrival.total_cmp(&b.arrival);
+                a.priority.cmp(&b.priority).then(arrivals).then(a.id.cmp(&b.id))
+            });
+        }
+    }
+
+    fn is_cached(&self, block: usize) -> bool {
+        self.cached.iter().any(|(_, cached)| *cached == block)
+    }
+
+    fn lookup(&self, tokens: &[u32]) -> Vec<usize> {
+        let size = self.config.block_size;
+        let most = if self.config.enable_prefix_caching { (tokens.len() - 1) / size } else { 0 };
+        let find = |n: usize| {
+            let found = self.cached.iter().find(|(known, _)| known[..] == tokens[..n * size]);
+            found.map(|(_, block)| *block)
+        };
+        (1..=most).map_while(find).collect()
+    }
+
+    fn take(&mut self) -> usize {
+        let block = self.free.remove(0);
+        self.cached.retain(|(_, cached)| *cached != block);
+        self.users[block] = 1;
+        block
+    }
+
+    /// Blocks that are full after `len` tokens can be found. Returns the new ones.
+    fn register(&mut self, request: &mut NaiveRequest, len: usize) -> Vec<usize> {
+        if !self.config.enable_prefix_caching {
+            return Vec::new();
+        }
+        let size = self.config.block_size;
+        let mut new = Vec::new();
+        while (request.hashed + 1) * size <= len {
+            let block = request.table[request.hashed];
+            request.hashed += 1;
+            self.cached.push((request.tokens[..request.hashed * size].to_vec(), block));
+            new.push(block);
+        }
+        new
+    }
+
+    fn give_back(&mut self, request: &mut NaiveRequest) {
+        let table = std::mem::take(&mut request.table);
+        (request.computed, request.hashed) = (0, 0);
+        let mut unknown = Vec::new();
+        for block in table.into_iter().rev() {
+            self.users[block] -= 1;
+            match (self.users[block], self.is_cached(block)) {
+                (0, true) => self.free.push(block),
+                (0, false) => unknown.push(block),
+                _ => {}
+            }
+        }
+        unknown.extend(std::mem::take(&mut self.free));
+        self.free = unknown;
+    }
+
+    /// The `i`-th of those who run gives way.
+    fn preempt(&mut self, i: usize) {
+        let mut request = self.running.remove(i);
+        if let Some(at) = self.rows.iter().position(|row| row.0 == request.id) {
+            let (_, _, len, pending) = self.rows.remove(at);
+            self.budget += len;
+            self.cached.retain(|(_, block)| !pending.contains(block));
+        }
+        self.give_back(&mut request);
+        request.preempted_now = true;
+        self.preempted.push(request.id);
+        self.waiting.insert(0, request);
+        self.sort();
+    }
+
+    pub fn abort(&mut self, id: u64) {
+        if let Some(i) = self.running.iter().position(|request| request.id == id) {
+            let mut request = self.running.remove(i);
+            self.give_back(&mut request);
+            self.ended.push((id, FinishReason::Aborted));
+        } else if let Some(i) = self.waiting.iter().position(|request| request.id == id) {
+            self.waiting.remove(i);
+            self.ended.push((id, FinishReason::Aborted));
+        }
+    }
+
+    pub fn reset(&mut self, preempt: bool) {
+        if preempt {
+            while !self.running.is_empty() {
+                self.preempt(self.running.len() - 1);
+            }
+            self.preempted.clear();
+            self.waiting.iter_mut().for_each(|request| request.preempted_now = false);
+        }
+        if self.running.is_empty() {
+            self.cached.clear();
+        }
+    }
+
+    /// A step, begun and ended.
+    pub fn step(&mut self) -> Happened {
+        let eligible = self.running.len() + self.waiting.len();
+        self.budget = self.config.max_num_batched_tokens;
+        self.most = match self.config.long_prefill_token_threshold {
+            0 => usize::MAX,
+            _ if eligible == 1 => usize::MAX,
+            t if self.config.long_prefill_token_threshold_adaptive => t.max(self.budget / eligible),
+            t => t,
+        };
+        self.plan_running();
+        if self.preempted.is_empty() || self.strict() {
+            while self.admit_next() {}
+        }
+        self.finish_step()
+    }
+
+    fn plan_running(&mut self) {
+        let mut i = 0;
+        'everybody: while i < self.running.len() && self.budget > 0 {
+            let id = self.running[i].id;
+            let request = &self.running[i];
+            let computed = request.computed;
+            let room = (self.config.max_model_len - 1).saturating_sub(computed);
+            let len = (request.tokens.len() - computed).min(self.most).min(self.budget).min(room);
+            if len == 0 {
+                i += 1;
+                continue;
+            }
+            if self.blocks(computed + len) > self.config.num_gpu_blocks - 1 {
+                let mut request = self.running.remove(i);
+                self.give_back(&mut request);
+                self.ended.push((id, FinishReason::KvExhausted));
+                continue;
+            }
+            let wanted = self.blocks(self.with_drafts(computed + len));
+            while wanted > self.running[i].table.len() + self.free.len() {
+                let victim = self.victim();
+                let victim_id = self.running[victim].id;
+                self.preempt(victim);
+                if victim_id == id && self.strict() {
+                    continue 'everybody;
+                }
+                if victim_id == id {
+                    break 'everybody;
+                }
+                i = self.running.iter().position(|request| request.id == id).unwrap();
+            }
+            self.give_row(i, wanted, len);
+            i += 1;
+        }
+    }
+
+    fn victim(&self) -> usize {
+        if self.config.policy == PolicyKind::Fcfs {
+            return self.running.len() - 1;
+        }
+        let mut worst = 0;
+        for i in 1..self.running.len() {
+            let (a, b) = (&self.running[i], &self.running[worst]);
+            if (a.priority, a.arrival) > (b.priority, b.arrival) {
+                worst = i;
+            }
+        }
+        worst
+    }
+
+    /// The `i`-th of those who run takes part, with a table of so many blocks.
+    fn give_row(&mut self, i: usize, blocks: usize, len: usize) {
+        let mut request = self.running.remove(i);
+        while request.table.len() < blocks {
+            let block = self.take();
+            request.table.push(block);
+        }
+        let end = request.computed + len;
+        let pending = self.register(&mut request, end);
+        self.rows.push((request.id, request.computed, len, pending));
+        self.budget -= len;
+        self.running.insert(i, request);
+    }
+
+    /// Admit the first who waits. Returns whether there may be another.
+    fn admit_next(&mut self) -> bool {
+        let Some(head) = self.waiting.first() else { return false };
+        if head.preempted_now || (self.budget == 0 && !self.strict()) {
+            return false;
+        }
+        if self.blocks(head.tokens.len()) > self.config.num_gpu_blocks - 1 {
+            self.ended.push((head.id, FinishReason::KvExhausted));
+            self.waiting.remove(0);
+            return true;
+        }
+        if self.admit(self.budget) {
+            return true;
+        }
+        self.strict() && self.make_room()
+    }
+
+    /// Admit the first who waits, with at most so many tokens, if it fits.
+    fn admit(&mut self, budget: usize) -> bool {
+        let config = &self.config;
+        let seats = config.max_num_seqs.min(config.max_num_active_seqs.unwrap_or(usize::MAX));
+        let head = &self.waiting[0];
+        let hit = self.lookup(&head.tokens);
+        let computed = hit.len() * config.block_size;
+        let mut len = (head.tokens.len() - computed).min(self.most);
+        if budget == 0 || (!config.enable_chunked_prefill && len > budget) {
+            return false;
+        }
+        len = len.min(budget);
+        let wanted = self.blocks(self.with_drafts(computed + len));
+        let capacity = config.num_gpu_blocks - 1;
+        let whole = match config.policy {
+            PolicyKind::StrictPriority => self.blocks(head.tokens.len() + 1).min(capacity),
+            _ if config.scheduler_reserve_full_isl => self.blocks(head.tokens.len()),
+            _ => 0,
+        };
+        let apart = match self.running.is_empty() {
+            true => 0,
+            false => (config.watermark * config.num_gpu_blocks as f64) as usize,
+        };
+        let idle = hit.iter().filter(|block| self.users[**block] == 0).count();
+        let needed = wanted.max(whole).max(hit.len()) - hit.len() + idle + apart;
+        if self.running.len() >= seats || needed > self.free.len() {
+            return false;
+        }
+        let mut request = self.waiting.remove(0);
+        for block in &hit {
+            self.free.retain(|free| free != block);
+            self.users[*block] += 1;
+        }
+        (request.computed, request.hashed, request.table) = (computed, hit.len(), hit);
+        self.running.push(request);
+        self.give_row(self.running.len() - 1, wanted, len);
+        true
+    }
+
+    /// Let those give way who are less urgent than the first who waits: as many as it takes, tried on a copy.
+    fn make_room(&mut self) -> bool {
+        let head = self.waiting[0].clone();
+        let mut copy = self.clone();
+        let mut victims = Vec::new();
+        // Tokens are no reason to preempt anybody, so they are looked at last.
+        let has_room = |copy: &Self| Self { budget: usize::MAX, ..copy.clone() }.admit(usize::MAX);
+        if has_room(&copy) {
+            return false;
+        }
+        while !has_room(&copy) {
+            let worst = copy.running.iter().filter(|request| {
+                request.priority > head.priority && !copy.is_shared_in_this_step(request.id)
+            });
+            let worst = worst.max_by(|a, b| {
+                let arrivals = a.arrival.total_cmp(&b.arrival);
+                a.priority.cmp(&b.priority).then(arrivals).then(a.id.cmp(&b.id))
+            });
+            let Some(worst) = worst else { return false };
+            let id = worst.id;
+            victims.push(id);
+            copy.preempt(copy.running.iter().position(|request| request.id == id).unwrap());
+        }
+        if !copy.admit(copy.budget) {
+            return false;
+        }
+        for id in victims {
+            self.preempt(self.running.iter().position(|request| request.id == id).unwrap());
+        }
+        assert!(self.admit(self.budget));
+        true
+    }
+
+    /// Whether others have hit what a request computes in the step that is being planned.
+    fn is_shared_in_this_step(&self, id: u64) -> bool {
+        let row = self.rows.iter().find(|row| row.0 == id);
+        row.is_some_and(|row| row.3.iter().any(|block| self.users[*block] > 1))
+    }
+
+    fn finish_step(&mut self) -> Happened {
+        let rows = std::mem::take(&mut self.rows);
+        for (id, _, len, _) in &rows {
+            let i = self.running.iter().position(|request| request.id == *id).unwrap();
+            self.running[i].computed += len;
+        }
+        for (id, ..) in &rows {
+            let i = self.running.iter().position(|request| request.id == *id).unwrap();
+            let request = &mut self.running[i];
+            if request.computed < request.tokens.len() {
+                continue;
+            }
+            let token = next_token(&request.tokens);
+            request.tokens.push(token);
+            let long = request.tokens.len() >= self.config.max_model_len
+                || request.tokens.len() - request.prompt >= request.max_tokens;
+            let reason = match () {
+                () if request.eos == Some(token) => FinishReason::Stop,
+                () if long => FinishReason::Length,
+                () => continue,
+            };
+            let mut request = self.running.remove(i);
+            self.give_back(&mut request);
+            self.ended.push((*id, reason));
+        }
+        self.waiting.iter_mut().for_each(|request| request.preempted_now = false);
+        Happened {
+            rows: rows.into_iter().map(|(id, computed, len, _)| (id, computed, len)).collect(),
+            preempted: std::mem::take(&mut self.preempted),
+            ended: std::mem::take(&mut self.ended),
+            running: self.running.iter().map(|request| request.id).collect(),
+            waiting: self.waiting.iter().map(|request| request.id).collect(),
+            free: self.free.len(),
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+}

@@ -1,0 +1,145 @@
+//! Step by step, the scheduler does what the naive one says.
+
+use l5_scheduler::{PolicyKind, Request, RequestId, SchedulerConfig, Time};
+use proptest::prelude::*;
+
+use crate::driver::{Driver, request};
+use crate::naive::{Naive, NaiveRequest};
+
+/// What is asked of both between two steps.
+#[derive(Clone, Debug)]
+enum Order {
+    Add { prompt: Vec<u32>, max_tokens: usize, eos: Option<u32>, arrival: u8, priority: i64 },
+    Abort(usize),
+    Reset(bool),
+}
+
+#[derive(Clone, Debug)]
+struct Scenario {
+    config: SchedulerConfig,
+    /// Each before a step; the later ones are empty.
+    orders: Vec<Vec<Order>>,
+}
+
+/// Prompts begin like those of their family, so that blocks are shared.
+fn prompts() -> impl Strategy<Value = Vec<u32>> {
+    let own = proptest::collection::vec(0u32..3, 0..4);
+    (0u32..3, 0usize..24, own).prop_map(|(family, shared, own)| {
+        let begin = (0..shared as u32).map(|n| (n * (family + 1)) % 4);
+        begin.chain(own).collect()
+    })
+}
+
+fn orders() -> impl Strategy<Value = Order> {
+    let eos = proptest::option::weighted(0.3, Just(2u32));
+    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3);
+    prop_oneof![
+        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority)| {
+            Order::Add { prompt, max_tokens, eos, arrival, priority }
+        }),
+        1 => (0usize..20).prop_map(Order::Abort),
+        1 => any::<bool>().prop_map(Order::Reset),
+    ]
+}
+
+fn configs() -> impl Strategy<Value = SchedulerConfig> {
+    let limits = (3usize..16, 0u32..3, 1usize..6, 0usize..24, any::<bool>(), 0usize..7);
+    let habits = (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..3);
+    (limits, habits).prop_map(|(limits, habits)| {
+        let (blocks, size, seats, tokens, chunked, threshold) = limits;
+        let (policy, adaptive, caching, watermark, whole, lookahead) = habits;
+        let policy = PolicyKind::ALL[policy];
+        let pool = SchedulerConfig::new(blocks, 1 << size);
+        SchedulerConfig {
+            policy,
+            max_num_seqs: seats,
+            max_num_active_seqs: (tokens % 4 == 0).then_some(2),
+            max_num_batched_tokens: match chunked {
+                true => seats + tokens,
+                false => pool.max_model_len.max(seats) + tokens,
+            },
+            long_prefill_token_threshold: if threshold > 4 { 0 } else { threshold },
+            long_prefill_token_threshold_adaptive: adaptive,
+            enable_chunked_prefill: chunked,
+            enable_prefix_caching: caching,
+            scheduler_reserve_full_isl: whole,
+            watermark: [0.0, 0.1, 0.3][watermark],
+            num_lookahead_tokens: if policy == PolicyKind::StrictPriority { 0 } else { lookahead },
+            // Longer than the pool, so that it can be exhausted.
+            max_model_len: pool.max_model_len + if chunked { 4 } else { 0 },
+            ..pool
+        }
+    })
+}
+
+fn scenarios() -> impl Strategy<Value = Scenario> {
+    let orders = proptest::collection::vec(proptest::collection::vec(orders(), 0..3), 1..14);
+    (configs(), orders).prop_map(|(config, orders)| Scenario { config, orders })
+}
+
+/// Both play a scenario, and are compared after every step.
+fn play(scenario: &Scenario) -> Result<(), TestCaseError> {
+    let (mut real, mut naive) =
+        (Driver::new(scenario.config.clone()), Naive::new(&scenario.config));
+    let mut added = 0;
+    for step in 0..600 {
+        for order in scenario.orders.get(step).into_iter().flatten() {
+            obey(order, step, &mut added, &mut real, &mut naive)?;
+        }
+        let (got, want) = (real.step(step as f64), naive.step());
+        prop_assert_eq!(&got, &want, "what happened in step {}", step);
+        real.check();
+        if naive.is_idle() && step >= scenario.orders.len() {
+            prop_assert!(real.alive.is_empty(), "everybody has ended");
+            return Ok(());
+        }
+    }
+    Err(TestCaseError::fail("somebody is still there after 600 steps"))
+}
+
+fn obey(
+    order: &Order,
+    step: usize,
+    added: &mut u64,
+    real: &mut Driver,
+    naive: &mut Naive,
+) -> Result<(), TestCaseError> {
+    match order {
+        Order::Add { prompt, max_tokens, eos, arrival, priority } => {
+            let (id, arrival) = (*added, step as f64 + f64::from(*arrival % 3));
+            *added += 1;
+            let asked = Request {
+                eos: eos.iter().copied().collect(),
+                arrival: Time(arrival),
+                priority: *priority,
+                ..request(id, prompt, *max_tokens)
+            };
+            let mut plain = NaiveRequest::new(id, prompt, *max_tokens);
+            (plain.eos, plain.arrival, plain.priority) = (*eos, arrival, *priority);
+            let (got, want) = (real.scheduler.add_request(asked).is_ok(), naive.add(plain));
+            prop_assert_eq!(got, want, "whether request {} is taken", id);
+            if got {
+                real.alive.insert(id);
+            }
+        }
+        Order::Abort(n) => {
+            let id = *n as u64 % (*added).max(1);
+            real.scheduler.abort(RequestId(id));
+            naive.abort(id);
+        }
+        Order::Reset(preempt) => {
+            real.scheduler.reset_prefix_cache(*preempt);
+            naive.reset(*preempt);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_step_is_as_the_naive_scheduler_has_it(scenario in scenarios()) {
+        play(&scenario)?;
+    }
+}

@@ -136,6 +136,7 @@ impl Scheduler {
         let resumed = entry.preemptions > 0;
         // The step fills these blocks: whoever asks next may count on what they will hold.
         let end = cached + len;
+        let complete = end == entry.chain.len();
         let registered = self.blocks.register(seq, &entry.chain, end);
         debug_assert!(registered.is_ok(), "{registered:?}");
         let row = StepRow {
@@ -143,7 +144,7 @@ impl Scheduler {
             place,
             computed: cached,
             len,
-            samples: end == entry.chain.len(),
+            samples: complete,
             admitted: if resumed { Admitted::Resumed } else { Admitted::Now },
             cached,
             blocks_before: 0,

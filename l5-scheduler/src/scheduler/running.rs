@@ -101,15 +101,16 @@ impl Scheduler {
         let entry = requests.at(place);
         let Some(seq) = entry.seq else { return };
         // exercise l5.running
-        let end = entry.computed + len;
+        let (start, end) = (entry.computed, entry.computed + len);
+        let complete = end == entry.chain.len();
         let registered = blocks.register(seq, &entry.chain, end);
         debug_assert!(registered.is_ok(), "{registered:?}");
         let row = StepRow {
             id: entry.id,
             place,
-            computed: entry.computed,
+            computed: start,
             len,
-            samples: end == entry.chain.len(),
+            samples: complete,
             admitted: Admitted::Before,
             cached: 0,
             blocks_before,

@@ -48,7 +48,7 @@ impl Durations {
         self.sort();
         // exercise l5.clock
         // The value's number among all, from 1.
-        let rank = (percent / 100.0 * self.count as f64).ceil().max(1.0) as u64;
+        let rank = (percent * self.count as f64 / 100.0).ceil().max(1.0) as u64;
         let mut so_far = 0;
         for (value, times) in &self.runs {
             so_far += times;

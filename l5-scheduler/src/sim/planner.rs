@@ -114,7 +114,8 @@ impl Planner {
             }
             let before = self.clock.now();
             let step = self.scheduler.plan(before);
-            let idle = step.is_empty() && step.ended.is_empty();
+            // Whoever gives way to nobody, as under `priority`, may leave a step empty: the next one is not.
+            let idle = step.is_empty() && step.ended.is_empty() && step.preempted.is_empty();
             let now = self.clock.run(step);
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();

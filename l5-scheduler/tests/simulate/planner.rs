@@ -103,22 +103,24 @@ fn who_can_never_fit_is_told_and_holds_up_nobody() {
     assert_eq!((c.requests, c.rejected, c.cut_short, c.finished, c.good), (3, 1, 1, 1, 1));
 }
 
+/// One seat, two long answers, and somebody urgent who comes during the first.
 #[test]
 fn the_urgent_wait_less_under_priority_and_least_under_strict_priority() {
-    let spec = r#"{"requests":200,"input":{"constant":16},"output":{"uniform":[8,24]},
-        "priorities":[[0,0.1],[10,0.9]],"deadline":60}"#;
-    let kept = |policy| {
-        let config = SchedulerConfig { policy, num_gpu_blocks: 41, ..config() };
-        let report = plan(spec, Arrivals { rate: Some(0.4), ..Arrivals::default() }, config, "");
-        assert_eq!(report.counts.finished, 200, "{policy}");
-        (report.counts.deadlines_met, report.counts.preemptions)
+    let in_time = |policy, deadline: u32| {
+        let long = r#"{"prompt_tokens":4,"output_tokens":40,"priority":5}"#;
+        let list = format!(
+            "{long}\n{long}\n{{\"prompt_tokens\":4,\"output_tokens\":2,\"arrival\":1,\"deadline\":{deadline}}}"
+        );
+        let config = SchedulerConfig { policy, max_num_seqs: 1, ..config() };
+        let report = plan(&list, Arrivals::default(), config, "");
+        assert_eq!(report.counts.finished, 3, "{policy}: {report}");
+        report.counts.deadlines_met == 1
     };
-    let [fcfs, priority, strict] = PolicyKind::ALL.map(kept);
-    assert_ne!(fcfs, priority, "the policy is the one that was asked for");
-    assert!(
-        strict.1 > priority.1,
-        "strict {strict:?} interrupts more often than priority {priority:?}"
-    );
+    // A long answer takes 3 + 39 * 1.25 = 51.75 s, the short one 4.25 s.
+    let within = |deadline| PolicyKind::ALL.map(|policy| in_time(policy, deadline));
+    assert_eq!(within(110), [true, true, true], "fcfs, priority, strict-priority: in 110 s");
+    assert_eq!(within(60), [false, true, true], "fcfs: behind both; priority: behind the first");
+    assert_eq!(within(7), [false, false, true], "strict-priority: at the end of the step");
 }
 
 #[test]

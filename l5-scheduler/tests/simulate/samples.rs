@@ -74,7 +74,7 @@ fn a_difference_is_found_and_told() {
     let (got, mut want) = play("three_prompts_5_7_3_bs4");
     want["steps"][1]["num_free_blocks"] = 7.into();
     let told = first_difference(&got, &want).expect("they differ");
-    assert!(told.starts_with("step 1: `num_free_blocks` is 10, and vLLM has 7"), "{told}");
+    assert!(told.starts_with("step 1: `num_free_blocks` is 11, and vLLM has 7"), "{told}");
     let (got, mut want) = play("three_prompts_5_7_3_bs4");
     want["steps"].as_array_mut().unwrap().pop();
     assert_eq!(first_difference(&got, &want).unwrap(), "6 steps, and vLLM takes 5");

@@ -56,8 +56,9 @@ fn draw(draw: &mut Draw) -> Question {
     let text = format!(
         "The policy is fcfs. Blocks of {block_size} tokens, {free} of them free, nothing shared.\n\
          These run, in the order of their admission:\n\n{}\n\n\
-         {} of {} each wait{}. The next step is planned; the model fails, and the\n\
-         step is abandoned. How many blocks are free then, and how many requests wait?",
+         {} of {} each wait{}. The next step is planned; the model\n\
+         fails, and the step is abandoned. How many blocks are free then, and how many\n\
+         requests wait?",
         table(&["request", "tokens", "computed"], &rows),
         if prompts == 1 { "A prompt".into() } else { counted(prompts, "prompt") },
         counted(prompt, "token"),

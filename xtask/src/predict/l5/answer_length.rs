@@ -47,8 +47,9 @@ fn draw(draw: &mut Draw) -> Question {
         true => format!("eos is {eos} and to be ignored"),
     };
     let text = format!(
-        "{end}, pad is {pad}, stop_token_ids are [{stop}]; max_tokens is {max_tokens},\n\
-         max_model_len {longest}, and the prompt has {prompt} tokens. The model writes\n\n{}\n\n\
+        "{end}, pad is {pad}, stop_token_ids are [{stop}];\n\
+         max_tokens is {max_tokens}, max_model_len {longest}, and the prompt has {prompt} tokens.\n\
+         The model writes\n\n{}\n\n\
          as long as it is let. How many tokens has the answer?",
         commas(&tokens)
     );

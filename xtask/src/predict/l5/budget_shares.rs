@@ -75,9 +75,9 @@ fn draw(draw: &mut Draw) -> Question {
         .collect();
     let cut = match (threshold, chunked) {
         (0, true) => "no long_prefill_token_threshold".into(),
-        (0, false) => "no long_prefill_token_threshold, and prompts are not chunked".into(),
+        (0, false) => "no long_prefill_token_threshold; no chunked prefill".into(),
         (t, true) => format!("long_prefill_token_threshold {t}"),
-        (t, false) => format!("long_prefill_token_threshold {t}, and prompts are not chunked"),
+        (t, false) => format!("long_prefill_token_threshold {t}; no chunked prefill"),
     };
     let text = format!(
         "A step has {budget} tokens; {cut}.\n\

@@ -87,7 +87,7 @@ fn draw(draw: &mut Draw) -> Question {
         table(&["request", "prompt", "answer so far", "computed", "this step"], &rows)
     );
     let mut explanation =
-        "Of prompt and answer together: behind the computed ones, as many as the step has.\n"
+        "Of prompt and answer together: behind the computed ones, as many as are due.\n"
             .to_string();
     for (i, part) in parts.iter().enumerate() {
         let (from, to) = (part.computed, part.computed + part.len);

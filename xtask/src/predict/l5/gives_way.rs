@@ -41,8 +41,8 @@ fn draw(draw: &mut Draw) -> Question {
         table(&["request", "came at (s)", "priority"], &rows)
     );
     let rule = if priority {
-        "The least urgent: the highest number, then who came last; of full equals the one\n\
-         admitted first."
+        "The least urgent: the highest number, then who came last; of full equals the\n\
+         one admitted first."
     } else {
         "The one admitted last."
     };

@@ -63,7 +63,7 @@ fn draw(draw: &mut Draw) -> Question {
     } else {
         format!(
             "In the order in which they were added; who was preempted goes to the front:\n\
-             {}, each before all others, so that in the end they are in their order again.\n{}",
+             {}, each before all others, so that in the end they are in their order.\n{}",
             listed(&first),
             joined(right)
         )

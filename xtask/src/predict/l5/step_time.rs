@@ -66,8 +66,9 @@ fn draw(draw: &mut Draw) -> Question {
     let lines: Vec<Vec<usize>> =
         rows.iter().enumerate().map(|(i, [computed, len])| vec![i, *computed, *len]).collect();
     let text = format!(
-        "By the cost model a step takes {base} us, {per_prefill} us a prefill token, {per_decode} us a request that\n\
-         decodes, and {per_kib} ns a KiB of keys and values that are read. A token has {kib} KiB.\n\n{}\n\n\
+        "By the cost model a step takes {base} us, {per_prefill} us a prefill token,\n\
+         {per_decode} us a request that decodes, and {per_kib} ns a KiB of keys and values that\n\
+         are read. A token has {kib} KiB.\n\n{}\n\n\
          How many milliseconds does the step take?",
         table(&["request", "computed", "this step"], &lines)
     );

@@ -91,8 +91,8 @@ fn draw(draw: &mut Draw) -> Question {
         counted(prompt, "token"),
     );
     let mut explanation = format!(
-        "it needs ({prompt} + 1) / {BLOCK}, rounded up, = {} and a seat; {} free, and {} of {seats}\n\
-         seats taken\n",
+        "it needs ({prompt} + 1) / {BLOCK}, rounded up, = {} and a seat\n\
+         {} free, and {} of {seats} seats taken\n",
         counted(need.blocks, "block"),
         if free == 1 { "1 is".into() } else { format!("{free} are") },
         n

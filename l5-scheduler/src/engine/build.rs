@@ -153,6 +153,15 @@ impl EngineModel {
         Ok((core, startup))
     }
 
+    /// How many blocks there would be, and the arithmetic behind it; nothing of it is taken.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn plan(&self, options: &EngineOptions) -> Result<Plan, StartError> {
+        let ((spec, room), _) = self.room(options)?;
+        Ok(limits(options, self.decoder.config(), &spec, room)?.1)
+    }
+
     /// What a token takes, and the memory there is for all of them.
     fn room(&self, options: &EngineOptions) -> Result<((KvSpec, Room), String), StartError> {
         let config = self.decoder.config();

@@ -81,8 +81,8 @@ impl Outbox {
         let room = owed.min(ROOM);
         let unread = Piece {
             tokens: Vec::with_capacity(room),
-            // A token has about so many bytes of text; longer words make more room.
-            text: String::with_capacity(4 * room),
+            // A token has fewer bytes of text in most languages; longer words make more room.
+            text: String::with_capacity(8 * room),
             logprobs: Vec::with_capacity(if told { room } else { 0 }),
             end: None,
         };

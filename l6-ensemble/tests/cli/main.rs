@@ -9,6 +9,7 @@ mod guides;
 mod kv;
 mod logits;
 mod prompts;
+mod run_trace;
 mod sampling;
 mod serve_offline;
 mod simulate;

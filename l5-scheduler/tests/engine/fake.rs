@@ -1,0 +1,192 @@
+//! An executor without a model, whose steps a test can hold, fail and watch.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use l4_sampler::SamplingParams;
+use l4_sampler::stop::StopRules;
+use l5_scheduler::engine::ModelFacts;
+use l5_scheduler::{
+    AnswerEnd, AnswerJob, Caps, Engine, EngineCore, EngineRequest, ExecuteError, Executor,
+    FinishReason, News, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput,
+    StepResult, StepView,
+};
+
+pub const VOCAB: usize = 1000;
+
+/// What a test holds of the executor inside an engine.
+#[derive(Clone, Default)]
+pub struct Control(Arc<(Mutex<State>, Condvar)>);
+
+#[derive(Default)]
+struct State {
+    /// Whether steps wait until they are let through, and how many may pass.
+    held: bool,
+    permits: usize,
+    /// Steps that wait or have passed.
+    begun: usize,
+    /// What goes wrong in the steps to come, in their order.
+    troubles: Vec<Trouble>,
+    /// Who was in each step that ran.
+    steps: Vec<Vec<RequestId>>,
+    /// Who was told an end, and which.
+    ends: Vec<(RequestId, FinishReason)>,
+    /// Free blocks when the last step was over.
+    free: Option<usize>,
+}
+
+/// What can go wrong in a step.
+#[derive(Clone, Copy)]
+pub enum Trouble {
+    None,
+    Error,
+    Panic,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, no step ends that is not let through.
+    pub fn hold(&self) {
+        self.lock().held = true;
+    }
+
+    /// Wait until a step is held.
+    pub fn wait_for_step(&self, number: usize) {
+        let state = self.lock();
+        drop(self.0.1.wait_while(state, |state| state.begun < number).unwrap());
+    }
+
+    /// Let so many steps through.
+    pub fn pass(&self, steps: usize) {
+        self.lock().permits += steps;
+        self.0.1.notify_all();
+    }
+
+    /// Hold no step any more.
+    pub fn open(&self) {
+        self.lock().held = false;
+        self.0.1.notify_all();
+    }
+
+    /// What goes wrong in the next steps.
+    pub fn troubles(&self, troubles: &[Trouble]) {
+        self.lock().troubles = troubles.to_vec();
+    }
+
+    /// Who was in each step that ran.
+    pub fn steps(&self) -> Vec<Vec<RequestId>> {
+        self.lock().steps.clone()
+    }
+
+    /// Who was told an end, and which.
+    pub fn ends(&self) -> Vec<(RequestId, FinishReason)> {
+        self.lock().ends.clone()
+    }
+
+    /// Free blocks when the last step was over.
+    pub fn free_blocks(&self) -> Option<usize> {
+        self.lock().free
+    }
+
+    /// A step begins: held until it is let through.
+    fn begin(&self, rows: Vec<RequestId>) -> Trouble {
+        let mut state = self.lock();
+        state.begun += 1;
+        self.0.1.notify_all();
+        state = self.0.1.wait_while(state, |state| state.held && state.permits == 0).unwrap();
+        if state.held {
+            state.permits -= 1;
+        }
+        state.steps.push(rows);
+        if state.troubles.is_empty() { Trouble::None } else { state.troubles.remove(0) }
+    }
+}
+
+/// Answers with tokens that count on from the sum of the prompt: see [`answer`].
+pub struct Fake {
+    control: Control,
+    places: Vec<Option<(RequestId, AnswerJob, usize)>>,
+}
+
+/// The first `n` tokens of the answer to a prompt.
+pub fn answer(prompt: &[u32], n: usize) -> Vec<u32> {
+    (0..n).map(|i| token(prompt, i)).collect()
+}
+
+fn token(prompt: &[u32], i: usize) -> u32 {
+    (prompt.iter().sum::<u32>() + i as u32) % VOCAB as u32
+}
+
+impl Executor for Fake {
+    type Job = AnswerJob;
+
+    fn caps(&self) -> Caps {
+        Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
+    }
+
+    fn begin(&mut self, place: u32, id: RequestId, job: AnswerJob) {
+        let place = place as usize;
+        self.places.resize_with(self.places.len().max(place + 1), || None);
+        self.places[place] = Some((id, job, 0));
+    }
+
+    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+        match self.control.begin(step.rows().map(|row| row.row.id).collect()) {
+            Trouble::None => {}
+            Trouble::Error => return Err(ExecuteError::Malformed("a cable came loose".into())),
+            Trouble::Panic => panic!("a wheel came off"),
+        }
+        for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
+            let place = self.places[row.row.place as usize].as_mut();
+            let (_, job, given) = place.expect("whoever takes part has begun");
+            let token = token(&job.prompt, *given);
+            *given += 1;
+            let text = format!("{token} ");
+            job.sink.push(&News { tokens: &[token], text: &text, logprobs: &[] });
+            out.push(number, &[token], None);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, place: u32, id: RequestId, reason: FinishReason) {
+        self.control.lock().ends.push((id, reason));
+        if let Some((_, mut job, _)) = self.places[place as usize].take() {
+            job.sink.end(&AnswerEnd { finish: reason, stop: None, error: None });
+        }
+    }
+}
+
+/// Looks at the pool after every step.
+struct PoolWatch(Control);
+
+impl StepObserver for PoolWatch {
+    fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
+
+    fn applied(&mut self, _: &StepResult, scheduler: &Scheduler) {
+        self.0.lock().free = Some(scheduler.blocks().num_free());
+    }
+}
+
+/// A pool that is large enough for most tests, without a cache so that a free block is a free block.
+pub fn limits() -> SchedulerConfig {
+    SchedulerConfig { enable_prefix_caching: false, ..SchedulerConfig::new(65, 4) }
+}
+
+/// An engine without a model. At most `waiting` requests may wait.
+pub fn engine(config: SchedulerConfig, waiting: usize) -> (Engine, Control) {
+    let control = Control::default();
+    let fake = Fake { control: control.clone(), places: Vec::new() };
+    let core = EngineCore::new(Scheduler::new(config).unwrap(), fake);
+    let facts = ModelFacts { vocab: VOCAB, tokenizer: None, stop_tokens: Vec::new() };
+    let engine = Engine::start(core, facts, waiting).unwrap();
+    engine.handle().observe(Box::new(PoolWatch(control.clone()))).unwrap();
+    (engine, control)
+}
+
+/// A request for so many tokens.
+pub fn request(prompt: &[u32], max_tokens: usize) -> EngineRequest {
+    let stop = StopRules { max_tokens, ..StopRules::default() };
+    EngineRequest::new(prompt, SamplingParams::greedy(), stop)
+}

@@ -1,0 +1,10 @@
+//! The engine on its thread, and the offline `Llm` over it.
+
+mod allocations;
+mod ending;
+mod failing;
+mod fake;
+mod idle;
+mod llm;
+mod reading;
+mod submitting;

@@ -1,0 +1,122 @@
+//! Asking: by many at once, too much, and for what cannot be.
+
+use l4_sampler::guide::GuideSpec;
+use l5_scheduler::engine::EngineRequest;
+use l5_scheduler::{FinishReason, Rejection, RequestId, SchedulerConfig, SubmitError};
+
+use crate::fake::{VOCAB, answer, engine, limits, request};
+
+#[test]
+fn many_threads_ask_and_each_gets_its_own_answers() {
+    let (engine, control) = engine(limits(), 1000);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let handle = engine.handle().clone();
+            scope.spawn(move || {
+                for i in 0..40 {
+                    let prompt = [thread, i, 7];
+                    let tokens = 1 + (i as usize + thread as usize) % 9;
+                    let got = handle.submit(request(&prompt, tokens)).unwrap().rest();
+                    assert_eq!(got.tokens, answer(&prompt, tokens), "of thread {thread}, {i}");
+                    assert_eq!(got.end.unwrap().finish, FinishReason::Length);
+                }
+            });
+        }
+    });
+    let mut ended: Vec<RequestId> = control.ends().into_iter().map(|(id, _)| id).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (0..320).map(RequestId).collect::<Vec<_>>(), "each ended, and once");
+    assert_eq!(control.free_blocks(), Some(64), "every block came back");
+}
+
+#[test]
+fn requests_that_are_handed_in_together_are_in_one_step() {
+    let (engine, control) = engine(limits(), 1000);
+    let all = (0..5).map(|i| request(&[i], 2)).collect();
+    let answers = engine.handle().submit_all(all).unwrap();
+    let ids: Vec<_> = answers.iter().map(|answer| answer.id()).collect();
+    for (i, mut got) in answers.into_iter().enumerate() {
+        assert_eq!(got.rest().tokens, answer(&[i as u32], 2));
+    }
+    assert_eq!(control.steps(), [ids.clone(), ids]);
+}
+
+#[test]
+fn several_answers_are_the_samples_of_one_seed() {
+    let (engine, _) = engine(limits(), 1000);
+    let answers = engine.handle().submit_n(request(&[1, 2, 3], 4), 3).unwrap();
+    assert_eq!(answers.len(), 3);
+    for mut got in answers {
+        assert_eq!(got.rest().tokens, answer(&[1, 2, 3], 4));
+    }
+}
+
+#[test]
+fn a_full_inbox_says_so_and_takes_more_when_there_is_room() {
+    let (engine, control) = engine(SchedulerConfig { max_num_seqs: 1, ..limits() }, 3);
+    let handle = engine.handle();
+    let four = || (0..4).map(|i| request(&[i], 1)).collect::<Vec<_>>();
+    assert_eq!(handle.submit_all(four()).unwrap_err(), SubmitError::Full { waiting: 3 });
+    control.hold();
+    let running = handle.submit(request(&[9], 1)).unwrap();
+    control.wait_for_step(1);
+    // One runs. What was looked at while it waited counts until the next look.
+    let waiting = handle.submit_all((0..2).map(|i| request(&[i], 1)).collect()).unwrap();
+    let refused = handle.submit(request(&[5], 1)).unwrap_err();
+    assert_eq!(refused, SubmitError::Full { waiting: 3 });
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| handle.submit_waiting(vec![request(&[6], 1)]));
+        control.open();
+        late.join().unwrap()
+    });
+    for mut answer in late.unwrap().into_iter().chain(waiting).chain([running]) {
+        assert_eq!(answer.rest().end.unwrap().finish, FinishReason::Length);
+    }
+    assert_eq!(control.ends().len(), 4, "nothing is left of what was refused");
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_with_its_reason() {
+    let (engine, control) = engine(SchedulerConfig { max_model_len: 40, ..limits() }, 9);
+    let refused = |request| engine.handle().submit(request).unwrap_err();
+    assert_eq!(refused(request(&[], 1)), Rejection::EmptyPrompt.into());
+    let long = Rejection::MaxModelLen { prompt: 40, max_model_len: 40 };
+    assert_eq!(refused(request(&[1; 40], 1)), long.into());
+    let unknown = SubmitError::UnknownToken { id: 1000, vocab: VOCAB };
+    assert_eq!(refused(request(&[1, 1000], 1)), unknown);
+    let mut hot = request(&[1], 1);
+    hot.params.temperature = -1.0;
+    assert!(matches!(refused(hot), SubmitError::Params(_)));
+    let guided = GuideSpec::Regex("a+".into());
+    let guided = EngineRequest { guide: Some(guided), ..request(&[1], 1) };
+    assert!(matches!(refused(guided), SubmitError::NoTokenizer("guides")));
+    let mut stops = request(&[1], 1);
+    stops.stop.strings = vec!["x".into()];
+    assert!(matches!(refused(stops), SubmitError::NoTokenizer("stop strings")));
+    assert_eq!(control.steps().len(), 0, "nothing of it was run");
+}
+
+#[test]
+fn of_requests_that_are_handed_in_together_all_or_none_are_taken() {
+    let (engine, control) = engine(limits(), 9);
+    let all = vec![request(&[1], 1), request(&[], 1)];
+    assert!(engine.handle().submit_all(all).is_err());
+    engine.handle().drain().unwrap();
+    assert_eq!(control.ends(), []);
+}
+
+#[test]
+fn an_answer_of_no_tokens_needs_no_engine() {
+    let (engine, control) = engine(limits(), 9);
+    let got = engine.handle().submit(request(&[1], 0)).unwrap().rest();
+    assert_eq!((got.tokens, got.end.unwrap().finish), (vec![], FinishReason::Length));
+    assert_eq!(control.steps().len(), 0);
+}
+
+#[test]
+fn an_answer_has_room_up_to_the_longest_sequence() {
+    let (engine, _) = engine(SchedulerConfig { max_model_len: 12, ..limits() }, 9);
+    let got = engine.handle().submit(request(&[1, 2], usize::MAX)).unwrap().rest();
+    assert_eq!(got.tokens, answer(&[1, 2], 10));
+    assert_eq!(got.end.unwrap().finish, FinishReason::Length);
+}

@@ -361,7 +361,10 @@ impl Lane {
     }
 }
 
-/// Nanoseconds of microseconds. What a file says may be negative or beyond all clocks: a cast saturates.
+/// Some 36 years in nanoseconds: moments below it can be added.
+const END_OF_TIME: u64 = 1 << 60;
+
+/// Nanoseconds of microseconds. What a file says may be negative or beyond all clocks.
 fn ns(us: f64) -> u64 {
-    (us * 1000.0).round() as u64
+    ((us * 1000.0).round() as u64).min(END_OF_TIME)
 }

@@ -1,0 +1,9 @@
+//! Recordings of runs: what is written of a run, what is read back, and what is made of it.
+
+mod chrome;
+mod model;
+mod reading;
+mod recording;
+#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+mod runtime;
+mod world;

@@ -1,0 +1,180 @@
+//! What a recorder writes of a run, held against what the engine said of it.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use l5_scheduler::RequestId;
+use l5_scheduler::trace::{self, Event, Recorder, RowPhase, SpanKind, Summary};
+
+use crate::world::{World, crowded, events, request, run_of, small, steps};
+
+#[test]
+fn every_step_is_recorded_as_the_engine_tells_it() {
+    let (text, results) = crowded().finish();
+    let steps = steps(&text);
+    assert_eq!(steps.len(), results.len(), "steps");
+    for (step, result) in steps.iter().zip(&results) {
+        let at = format!("step {}", result.step);
+        assert_eq!(step.step, result.step, "{at}: its number");
+        assert_eq!(step.at_us, result.step as f64 * 1000.0, "{at}: when it was planned");
+        assert_eq!(step.rows.len(), result.scheduled, "{at}: rows");
+        assert_eq!(step.tokens(), result.scheduled_tokens, "{at}: tokens");
+        let told: HashMap<u64, usize> =
+            result.new_tokens().map(|(id, tokens)| (id.0, tokens.len())).collect();
+        let rows = step.rows.iter().filter(|row| row.new > 0);
+        let recorded: HashMap<u64, usize> = rows.map(|row| (row.id, row.new)).collect();
+        assert_eq!(recorded, told, "{at}: who has new tokens");
+        let ids = |ids: &[RequestId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!(step.preempted, ids(&result.preempted), "{at}: who was preempted");
+        let ends = result.finished.iter().map(|(id, why)| (id.0, why.to_string()));
+        assert_eq!(step.finished, ends.collect::<Vec<_>>(), "{at}: who ended");
+        let total = result.phases.total().as_nanos() as f64 / 1000.0;
+        assert!((step.duration_us() - total).abs() < 0.01, "{at}: {} us", step.duration_us());
+        assert_eq!((step.phases_us.forward, step.phases_us.sample), (100.0, 20.0), "{at}");
+        assert!(step.kv.free <= step.kv.total && step.kv.total == 8, "{at}: {:?}", step.kv);
+    }
+    let preempted: usize = results.iter().map(|result| result.preempted.len()).sum();
+    assert!(preempted > 0, "a pool this small makes somebody give way");
+}
+
+#[test]
+fn a_request_is_heard_of_from_its_arrival_to_its_end() {
+    let (text, _) = crowded().finish();
+    let mut told: HashMap<u64, Vec<String>> = HashMap::new();
+    for event in events(&text) {
+        let (id, what) = match event {
+            Event::Arrived { id, prompt, .. } => (id, format!("arrived with {prompt}")),
+            Event::Rejected { id, reason, .. } => (id, format!("rejected: {reason}")),
+            Event::FirstToken { id, .. } => (id, "first token".to_owned()),
+            Event::Ended { id, reason, tokens, .. } => {
+                (id, format!("ended with {tokens}: {reason}"))
+            }
+            Event::Step(_) => continue,
+        };
+        told.entry(id).or_default().push(what);
+    }
+    for id in 0..3 {
+        let life = ["arrived with 8", "first token", "ended with 12: length"];
+        assert_eq!(told[&id], life, "request {id}");
+    }
+    assert_eq!(told[&3], ["arrived with 14", "first token", "ended with 3: length"], "request 3");
+    assert_eq!(told[&9], ["rejected: empty_prompt"], "request 9");
+}
+
+#[test]
+fn the_sums_of_a_run_are_those_of_its_requests() {
+    let (text, results) = crowded().finish();
+    let summary = Summary::of(&run_of(&text));
+    assert_eq!(summary.new_tokens, 3 * 12 + 3, "tokens that were chosen");
+    assert_eq!(summary.steps, results.len(), "steps");
+    assert_eq!((summary.requests, summary.unfinished), (5, 0), "requests");
+    let ends: Vec<_> = summary.ends.iter().map(|(why, n)| (why.as_str(), *n)).collect();
+    assert_eq!(ends, [("empty_prompt", 1), ("length", 4)], "ends");
+    // Whatever is fed is a prompt's token, or again what was fed before, or the last token of an answer.
+    let fed: usize = results.iter().map(|result| result.scheduled_tokens).sum();
+    let decoded: usize = run_of(&text).steps.iter().map(|step| step.decode_tokens).sum();
+    assert_eq!(summary.prefill_tokens + summary.resumed_tokens + decoded, fed, "tokens fed");
+    assert!(summary.resumed_tokens > 0 && summary.mixed > 0, "{summary:?}");
+    assert!((summary.shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{:?}", summary.shares);
+}
+
+#[test]
+fn without_preemption_a_prompt_is_prefilled_once_and_each_other_token_decoded() {
+    let mut world = World::new(small());
+    world.core.add_request(request(0, 20, 5, 0.0), ()).unwrap();
+    let (text, _) = world.finish();
+    let rows: Vec<_> = steps(&text).iter().flat_map(|step| step.rows.clone()).collect();
+    let rows: Vec<_> =
+        rows.iter().map(|row| (row.phase, row.tokens, row.computed, row.new)).collect();
+    let decode = |computed| (RowPhase::Decode, 1, computed, 1);
+    let first = [(RowPhase::Prefill, 12, 0, 0), (RowPhase::Prefill, 8, 12, 1)];
+    assert_eq!(rows, [&first[..], &[20, 21, 22, 23].map(decode)].concat(), "its rows");
+}
+
+#[test]
+fn a_lane_says_what_its_request_did_from_when_to_when() {
+    let run = run_of(&crowded().finish().0);
+    let lane = run.lanes.iter().find(|lane| lane.preemptions > 0).expect("somebody gave way");
+    let kinds: Vec<SpanKind> = lane.spans.iter().map(|span| span.kind).collect();
+    assert_eq!(kinds[0], SpanKind::Queued, "{kinds:?}");
+    let gave_way = kinds.iter().position(|kind| *kind == SpanKind::Preempted).unwrap();
+    assert_eq!(kinds[gave_way + 1], SpanKind::Resumed, "{kinds:?}");
+    for lane in &run.lanes {
+        for pair in lane.spans.windows(2) {
+            assert!(pair[0].end <= pair[1].start, "request {}: {pair:?}", lane.id);
+            assert!(pair[0].to <= pair[1].from, "request {}: {pair:?}", lane.id);
+            assert!(pair[0].start <= pair[0].end && pair[0].from <= pair[0].to, "{pair:?}");
+        }
+    }
+}
+
+#[test]
+fn a_step_that_failed_is_told_of_and_counts_for_nothing() {
+    let mut world = World::new(small());
+    world.core.executor_mut().fails = vec![1];
+    world.core.add_request(request(0, 8, 3, 0.0), ()).unwrap();
+    let (text, _) = world.finish();
+    let failed: Vec<u64> =
+        steps(&text).iter().filter(|step| step.abandoned).map(|step| step.step).collect();
+    assert_eq!(failed, [1], "steps that failed");
+    let summary = Summary::of(&run_of(&text));
+    assert_eq!((summary.steps, summary.abandoned, summary.new_tokens), (3, 1, 3), "{summary:?}");
+}
+
+#[test]
+fn who_is_aborted_while_waiting_has_an_end() {
+    let mut world = World::new(small());
+    for id in 0..5 {
+        world.core.add_request(request(id, 8, 4, 0.0), ()).unwrap();
+    }
+    world.step();
+    assert!(world.core.abort(RequestId(4)), "request 4 was there");
+    let run = run_of(&world.finish().0);
+    let lane = run.lanes.iter().find(|lane| lane.id == 4).unwrap();
+    assert_eq!(lane.end.as_ref().map(|end| end.reason.as_str()), Some("abort"), "how it ended");
+    assert_eq!(lane.spans.len(), 1, "it did nothing but wait: {:?}", lane.spans);
+}
+
+#[test]
+fn the_first_line_says_what_ran() {
+    let (text, _) = crowded().finish();
+    let reader = trace::read(text.as_bytes()).unwrap();
+    let header = reader.header();
+    assert_eq!((header.model.as_deref(), header.policy.as_str()), (Some("sayer"), "fcfs"));
+    assert_eq!((header.config.block_size, header.config.num_gpu_blocks), (4, 9));
+}
+
+#[test]
+fn lines_are_written_again_as_they_were_read() {
+    let (text, _) = crowded().finish();
+    let header = serde_json::to_string(trace::read(text.as_bytes()).unwrap().header()).unwrap();
+    let lines = events(&text).into_iter().map(|event| serde_json::to_string(&event).unwrap());
+    let again: Vec<String> = std::iter::once(header).chain(lines).collect();
+    assert_eq!(again, text.lines().collect::<Vec<_>>(), "the lines");
+}
+
+/// A disk with no room.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other("no space left"))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_of_at_the_end_and_stops_nobody() {
+    let mut world = World::new(small());
+    let recorder = Recorder::new(Full);
+    world.core.set_observer(Some(recorder.observer()));
+    world.core.add_request(request(0, 8, 3, 0.0), ()).unwrap();
+    while world.core.has_unfinished() {
+        world.step();
+    }
+    assert_eq!(world.results.len(), 3, "steps");
+    assert_eq!(recorder.finish().unwrap_err().to_string(), "no space left");
+}

@@ -5,6 +5,8 @@ mod page;
 mod recording;
 mod sentence;
 mod simulation;
+mod template;
+mod timeline;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,8 @@ pub struct TraceArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    View(timeline::ViewArgs),
+    Chrome(timeline::ChromeArgs),
     Blocks(BlocksArgs),
 }
 
@@ -78,8 +82,11 @@ enum TraceFileError {
 /// # Errors
 /// Files that cannot be read or written, or are not what they should be.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
-    let What::Blocks(args) = &args.what;
-    blocks(args)
+    match &args.what {
+        What::View(args) => timeline::view(args),
+        What::Chrome(args) => timeline::chrome(args),
+        What::Blocks(args) => blocks(args),
+    }
 }
 
 fn blocks(args: &BlocksArgs) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::mirror::Mirror;
+use super::template;
 use l3_paged_kv::BlockId;
 
 /// Everything that a page shows.
@@ -184,30 +185,13 @@ impl Page {
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let data = serde_json::to_string(self)?;
-        let title = escaped(&self.title);
-        let mut rest = include_str!("viewer/page.html");
-        while let Some((before, after)) = rest.split_once("<!--[") {
-            let (name, after) = after.split_once("]-->").unwrap_or((after, ""));
-            out.write_all(before.as_bytes())?;
-            out.write_all(match name {
-                "title" => title.as_bytes(),
-                "style" => include_bytes!("viewer/style.css"),
-                "replay" => include_bytes!("viewer/replay.js"),
-                "view" => include_bytes!("viewer/view.js"),
-                _ => b"",
-            })?;
-            if name == "data" {
-                // In a string of JSON, `<` may be written as an escape; then nothing in it can end the element.
-                out.write_all(data.replace('<', "\\u003c").as_bytes())?;
-            }
-            rest = after;
-        }
-        out.write_all(rest.as_bytes())
+        let parts = [
+            ("title", template::escaped(&self.title)),
+            ("style", include_str!("viewer/style.css").to_owned()),
+            ("data", template::data(self)?),
+            ("replay", include_str!("viewer/replay.js").to_owned()),
+            ("view", include_str!("viewer/view.js").to_owned()),
+        ];
+        template::fill(include_str!("viewer/page.html"), &parts, out)
     }
-}
-
-/// Text between the tags of HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

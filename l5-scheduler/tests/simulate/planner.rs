@@ -46,11 +46,11 @@ const THREE: &str = r#"
 #[test]
 fn three_requests_can_be_followed_by_hand() {
     let report = plan(THREE, Arrivals::default(), config(), "ttft:3,itl:5.25");
-    let ttft = report.ttft.unwrap();
+    let ttft = report.ttft.expect("somebody got a first token");
     assert_eq!([ttft.p50, ttft.max], [3.0, 6.0], "seconds to first tokens: A 3, B 6, C 2");
-    let itl = report.itl.unwrap();
+    let itl = report.itl.expect("somebody got a second one");
     assert_eq!([itl.p50, itl.max], [1.25, 5.25], "seconds between tokens: A 1.25 and 5.25, B 1.25");
-    let e2e = report.e2e.unwrap();
+    let e2e = report.e2e.expect("somebody got to the end");
     assert_eq!([e2e.p50, e2e.max], [7.25, 9.5], "seconds to last tokens: A 9.5, B 7.25, C 2");
     assert_eq!(report.seconds, 22.0, "from A's arrival to C's end");
     assert_eq!(report.counts.steps, 5, "steps");
@@ -199,7 +199,7 @@ fn a_bad_workload_says_where() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_request_gets_its_tokens_and_time_goes_forward(

@@ -132,7 +132,6 @@ pub struct StepEvent {
     pub abandoned: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(value: &bool) -> bool {
     !value
 }

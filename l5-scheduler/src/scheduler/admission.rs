@@ -110,7 +110,12 @@ impl Scheduler {
     }
 
     /// Take a request's first blocks. If they are not there, leases end before it waits, as long as that can help.
-    pub(super) fn admit_blocks(&mut self, place: u32, hit: &PrefixHit, want: Admission) -> Option<SeqId> {
+    pub(super) fn admit_blocks(
+        &mut self,
+        place: u32,
+        hit: &PrefixHit,
+        want: Admission,
+    ) -> Option<SeqId> {
         let needed = self.blocks.blocks_to_admit(hit, want.must_fit_len.max(want.up_to_len));
         if !self.free_up(needed + want.keep_free, hit) {
             return None;

@@ -6,17 +6,18 @@ use l5_scheduler::{
 
 use super::world::{config, request};
 
+/// Which row, its tokens, and why it ends.
+type Out<'a> = (usize, &'a [u32], Option<FinishReason>);
+
+/// Whose row, the tokens that count, and why it ends.
 type Row = (u64, Vec<u32>, Option<FinishReason>);
 
 /// What counts of a step in which each row gets these tokens, and perhaps an end.
-fn resolve(scheduler: &Scheduler, rows: &[(usize, &[u32], Option<FinishReason>)]) -> Vec<Row> {
+fn resolve(scheduler: &Scheduler, rows: &[Out<'_>]) -> Vec<Row> {
     try_resolve(scheduler, rows).expect("an output that fits the step")
 }
 
-fn try_resolve(
-    scheduler: &Scheduler,
-    rows: &[(usize, &[u32], Option<FinishReason>)],
-) -> Result<Vec<Row>, String> {
+fn try_resolve(scheduler: &Scheduler, rows: &[Out<'_>]) -> Result<Vec<Row>, String> {
     let mut output = StepOutput::default();
     rows.iter().for_each(|(row, tokens, finish)| output.push(*row, tokens, *finish));
     let mut resolved = Resolved::default();
@@ -137,7 +138,7 @@ fn an_output_that_does_not_fit_the_step_is_an_error() {
     let tight = SchedulerConfig { max_num_batched_tokens: 10, ..config(8) };
     let scheduler = planned(tight, &[request(1, 5), request(2, 3), request(3, 5)]);
     assert!(try_resolve(&scheduler, &[(0, &[6], None), (1, &[4], None)]).is_ok(), "two tokens");
-    let wrong: [&[(usize, &[u32], Option<FinishReason>)]; 5] = [
+    let wrong: [&[Out<'_>]; 5] = [
         &[(0, &[6], None)],
         &[(1, &[4], None), (0, &[6], None)],
         &[(0, &[6], None), (1, &[4], None), (2, &[9], None)],

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::runtime::runtime;
 use crate::support::{
-    Ask, Ear, MAX_LEN, Tiny, ask, drawn, on, penalised, prompt, rated, run, tiny,
+    Ask, Ear, MAX_LEN, Tiny, Told, ask, drawn, on, penalised, prompt, rated, run, tiny,
 };
 
 /// Every tiny model: grouped heads, windows, norms of heads, biases, stretched contexts.
@@ -69,8 +69,6 @@ fn alone(tiny: &Tiny, ask_of: Ask) -> Alone {
     let Told { tokens, text, logprobs, .. } = told;
     Alone { ask: ask_of, tokens, text, logprobs, rows: rows.of(0) }
 }
-
-use crate::support::Told;
 
 /// Keeps the rows of every step.
 #[derive(Clone, Default)]

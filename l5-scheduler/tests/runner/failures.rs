@@ -1,9 +1,11 @@
 //! What goes wrong for one, and what goes wrong for all.
 
+use l4_sampler::guide::GuideSpec;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
 use l5_scheduler::{
-    EngineCore, ExecuteError, Executor, FinishReason, ModelRunner, Scheduler, SchedulerConfig,
+    EngineCore, ExecuteError, Executor, FinishReason, ModelRunner, Request, RequestId, Scheduler,
+    SchedulerConfig,
 };
 
 use crate::support::{Ask, Ear, MAX_LEN, ask, drawn, prompt, run, tiny};
@@ -36,7 +38,6 @@ fn a_job_that_was_not_checked_fails_alone() {
         (plain.clone().with(none), "allowed_tokens is empty"),
         (Ask { stop: empty, ..plain.clone() }, "a stop string is empty"),
     ];
-    let bad = bad.map(|(of, why)| (of, why));
     let ears: Vec<_> = bad.iter().zip(1..).map(|((of, _), id)| ask(&mut core, id, of)).collect();
     // It begins with blocks that were computed for those.
     let stays = ask(&mut core, 0, &plain);
@@ -97,4 +98,58 @@ fn a_step_that_is_planned_without_a_job_is_an_error_and_not_a_panic() {
     let ran = runner.execute(&scheduler.view(), &mut out);
     assert!(matches!(ran, Err(ExecuteError::Malformed(_))), "{ran:?}");
     assert_eq!(out.rows().count(), 0, "rows that came out");
+}
+
+/// Its job says one prompt and its request another, with a token that the model does not have: nothing that anybody checks.
+fn culprit(core: &mut EngineCore<ModelRunner>, id: u64) -> Ear {
+    let ear = Ear::default();
+    let asked = Ask::greedy(&prompt(3, 5), 9);
+    let job = asked.job(ear.clone());
+    let request = Request { prompt: vec![1, 1_000_000], ..asked.request(id, &job) };
+    core.add_request(request, job).unwrap();
+    ear
+}
+
+#[test]
+fn a_step_that_the_model_refuses_has_told_nobody_anything() {
+    let tiny = tiny("tiny-llama");
+    let config = tiny.config(64);
+    let mut core = tiny.core(&config);
+    let spec = GuideSpec::Regex("(yes|no), (I am|we are) (sure|not sure)".into());
+    let guided = Ask::greedy(&prompt(0, 9), 30).guided(&tiny, &spec);
+    let drawn = Ask::greedy(&prompt(1, 6), 12).with(drawn(0.9)).seeded(3, 0);
+    let ears = [ask(&mut core, 0, &guided), ask(&mut core, 1, &drawn)];
+    core.step().unwrap();
+    let had = [0, 1].map(|i: usize| ears[i].told());
+    culprit(&mut core, 2);
+    for _ in 0..3 {
+        let error = core.step().unwrap_err().to_string();
+        assert!(error.contains("token id 1000000"), "{error}");
+        assert_eq!([0, 1].map(|i: usize| ears[i].told()), had, "what the others were told");
+    }
+    core.abort(RequestId(2));
+    run(&mut core);
+    for (ear, of) in ears.iter().zip([&guided, &drawn]) {
+        let (told, alone) = (ear.told(), tiny.solo(of, MAX_LEN));
+        assert_eq!(
+            (told.tokens, told.text),
+            (alone.tokens, alone.text),
+            "tokens and text, and alone"
+        );
+    }
+}
+
+#[test]
+fn whoever_is_ended_with_a_broken_step_is_told_why() {
+    let tiny = tiny("tiny-llama");
+    let mut core = tiny.core(&tiny.config(64));
+    let ears = [culprit(&mut core, 0), ask(&mut core, 1, &Ask::greedy(&prompt(0, 9), 6))];
+    let error = core.step().unwrap_err();
+    core.fail_step(&error);
+    assert!(!core.has_unfinished(), "nobody is left");
+    for ear in ears {
+        let told = ear.told();
+        assert_eq!(told.finish(), Some(FinishReason::Failed), "how it ended");
+        assert_eq!(told.ends[0].error, Some(error.to_string()), "what it was told");
+    }
 }

@@ -161,7 +161,9 @@ impl AnswerSink for Ear {
 /// Rows of logits that tokens were chosen from, as bits, by request and place. A row that is computed twice must be the
 /// same twice.
 #[derive(Clone, Default)]
-pub struct Rows(Arc<Mutex<HashMap<(u64, usize), Vec<u32>>>>);
+pub struct Rows(Arc<Mutex<RowsByPlace>>);
+
+type RowsByPlace = HashMap<(u64, usize), Vec<u32>>;
 
 impl Rows {
     pub fn of(&self, id: u64) -> Vec<(usize, Vec<u32>)> {

@@ -109,7 +109,7 @@ fn who_was_preempted_stays_so_and_comes_back() {
     driver.scheduler.abandon();
     let (running, waiting, _) = state(&driver);
     assert_eq!(running.len(), 1, "who runs");
-    assert_eq!(waiting, [(2, 13, 0)], "who waits, with all that it said");
+    assert_eq!(waiting, [(2, 12, 0)], "who waits, with all that it said");
     assert_eq!(driver.finish(2.0).len(), 2, "and both end");
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use l3_paged_kv::{BlockId, TokenChain};
+use l3_paged_kv::BlockId;
 use l5_scheduler::{
     FinishReason, KvSource, LeaseId, Policy, Request, RequestId, Resolved, Scheduler,
     SchedulerConfig, StepOp, StepOutput, Time,
@@ -36,6 +36,9 @@ pub struct Happened {
     pub waiting: Vec<u64>,
     pub free: usize,
 }
+
+/// No names.
+pub const NOBODY: [u64; 0] = [];
 
 /// A request: its name, its prompt, and the most tokens of its answer.
 pub fn request(id: u64, prompt: &[u32], max_tokens: usize) -> Request {

@@ -90,7 +90,7 @@ fn run(seed: u64) -> Vec<Happened> {
     let mut begun = HashSet::new();
     for step in 0..STEPS_EACH {
         let now = step as f64;
-        if dice.one_in(busy) {
+        if dice.one_in(busy) && driver.alive.len() < 24 {
             let asked = arrival(&mut dice, id, now, &config);
             if driver.scheduler.add_request(asked).is_ok() {
                 driver.alive.insert(id);
@@ -159,7 +159,7 @@ fn in_turn(happened: &Happened, begun: &mut HashSet<u64>) {
 
 /// Everybody ends, whatever is under way comes to its end, and everything is back.
 fn finish(driver: &mut Driver) {
-    for step in 0..4000 {
+    for step in 0..10_000 {
         while let Some((id, to, _)) = driver.loads.first().cloned() {
             driver.arrive(id, to);
         }

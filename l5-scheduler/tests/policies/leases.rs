@@ -7,7 +7,7 @@ use l5_scheduler::{
     SchedulerConfig, StepOp, Time, Victim,
 };
 
-use crate::driver::{Driver, request, unique};
+use crate::driver::{Driver, NOBODY, request, unique};
 
 /// As another policy, but it keeps what a job's steps leave, all but the last one's: so many seconds, or elsewhere.
 pub struct Keeping {
@@ -193,7 +193,7 @@ fn leases_go_before_anybody_who_runs() {
     let happened = driver.step(10.0);
     assert_eq!((happened.free, happened.running), (0, vec![2, 3]), "free blocks, and who runs");
     let happened = driver.step(11.0);
-    assert_eq!(happened.preempted, [], "who gave way");
+    assert_eq!(happened.preempted, NOBODY, "who gave way");
     assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
     driver.finish(12.0);
 }
@@ -209,7 +209,7 @@ fn leases_go_before_anybody_gives_way_to_somebody_more_urgent() {
     // 3 kept, 2 in use, 3 free.
     driver.add(request(3, &unique(3, 19), 2));
     let happened = driver.step(11.0);
-    assert_eq!(happened.preempted, [], "who gave way to somebody who needs 5 blocks");
+    assert_eq!(happened.preempted, NOBODY, "who gave way to somebody who needs 5 blocks");
     assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
     driver.finish(12.0);
 }

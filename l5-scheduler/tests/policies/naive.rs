@@ -217,7 +217,7 @@ impl Naive {
         self.budget = self.config.max_num_batched_tokens;
         self.most = match self.config.long_prefill_token_threshold {
             0 => usize::MAX,
-            _ if eligible == 1 => usize::MAX,
+            _ if eligible <= 1 => usize::MAX,
             t if self.config.long_prefill_token_threshold_adaptive => t.max(self.budget / eligible),
             t => t,
         };
@@ -295,13 +295,16 @@ impl Naive {
     /// Admit the first who waits. Returns whether there may be another.
     fn admit_next(&mut self) -> bool {
         let Some(head) = self.waiting.first() else { return false };
-        if head.preempted_now || (self.budget == 0 && !self.strict()) {
+        if self.budget == 0 && !self.strict() {
             return false;
         }
         if self.blocks(head.tokens.len()) > self.config.num_gpu_blocks - 1 {
             self.ended.push((head.id, FinishReason::KvExhausted));
             self.waiting.remove(0);
             return true;
+        }
+        if head.preempted_now {
+            return false;
         }
         if self.admit(self.budget) {
             return true;

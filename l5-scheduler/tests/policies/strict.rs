@@ -2,7 +2,7 @@
 
 use l5_scheduler::{PolicyKind, Request, SchedulerConfig, Time};
 
-use crate::driver::{Driver, Happened, request, unique};
+use crate::driver::{Driver, Happened, NOBODY, request, unique};
 
 /// Blocks of 4 tokens, so many of them beside the null block.
 fn config(blocks: usize) -> SchedulerConfig {
@@ -59,7 +59,7 @@ fn equals_do_not_give_way() {
     let one: [(u64, &[u32], i64); 1] = [(1, &unique(1, 8), 0)];
     let mut driver = running(SchedulerConfig { max_num_seqs: 1, ..config(100) }, &one);
     let happened = comes(&mut driver, 2, &unique(2, 5), 0);
-    assert_eq!(happened.preempted, [], "who gave way to somebody as urgent");
+    assert_eq!(happened.preempted, NOBODY, "who gave way to somebody as urgent");
     assert_eq!(happened.waiting, [2], "who waits");
     driver.finish(2.0);
 }
@@ -92,7 +92,7 @@ fn nobody_gives_way_in_vain() {
     let mut driver = running(config(8), &two);
     // 5 blocks, and all but those of request 1 are 2.
     let happened = comes(&mut driver, 3, &unique(3, 16), 1);
-    assert_eq!(happened.preempted, [], "who gave way though it does not help");
+    assert_eq!(happened.preempted, NOBODY, "who gave way though it does not help");
     assert_eq!(happened.rows, [(1, 20, 1), (2, 4, 1)], "who took part");
     driver.finish(2.0);
 }
@@ -166,12 +166,12 @@ fn what_a_victim_was_to_compute_in_this_step_is_no_hit() {
 #[test]
 fn who_others_rely_on_in_this_step_stays_until_the_next() {
     let prompt: Vec<u32> = (0..28).collect();
-    let limits = SchedulerConfig { max_num_batched_tokens: 16, ..config(9) };
+    let limits = SchedulerConfig { max_num_seqs: 8, max_num_batched_tokens: 16, ..config(9) };
     let mut driver = running(limits, &[(1, &prompt, 2)]);
     // Hits 5 blocks, of which request 1 computes the last one in this very step.
     driver.add(urgent(2, &[&prompt[..20], &[99]].concat(), 0));
     let happened = comes(&mut driver, 3, &unique(3, 7), 1);
-    assert_eq!(happened.preempted, [], "who gave way while somebody relies on it");
+    assert_eq!(happened.preempted, NOBODY, "who gave way while somebody relies on it");
     assert_eq!(happened.rows, [(1, 16, 12), (2, 20, 1)], "who took part");
     let happened = driver.step(2.0);
     assert_eq!(happened.preempted, [1], "who gave way one step later");

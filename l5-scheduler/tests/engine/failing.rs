@@ -21,6 +21,7 @@ fn a_step_that_fails_ends_who_was_in_it_and_nobody_else() {
     }
     let mut again = engine.handle().submit(request(&[9], 2)).unwrap();
     assert_eq!(again.rest().tokens, answer(&[9], 2), "the engine goes on");
+    engine.handle().drain().unwrap();
     assert_eq!(control.free_blocks(), Some(64));
 }
 

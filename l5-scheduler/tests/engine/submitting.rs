@@ -23,6 +23,7 @@ fn many_threads_ask_and_each_gets_its_own_answers() {
             });
         }
     });
+    engine.handle().drain().unwrap();
     let mut ended: Vec<RequestId> = control.ends().into_iter().map(|(id, _)| id).collect();
     ended.sort_unstable();
     assert_eq!(ended, (0..320).map(RequestId).collect::<Vec<_>>(), "each ended, and once");

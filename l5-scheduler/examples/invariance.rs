@@ -26,7 +26,7 @@ type Anyhow<T> = Result<T, Box<dyn std::error::Error>>;
 /// Requests of the experiment.
 const REQUESTS: u64 = 8;
 /// Tokens of an answer by the small network, and by the real one.
-const TOKENS: usize = 200;
+const TOKENS: usize = 400;
 const REAL_TOKENS: usize = 32;
 
 /// In which order the products of a row are added up.
@@ -409,7 +409,7 @@ fn experiment() -> Anyhow<bool> {
         let other = compare(&by_rows.0[id], &by_rows.1[id]);
         let ahead = other
             .token
-            .map_or(String::new(), |at| format!("{:.5}", margin(&by_rows.0[id].logits[at])));
+            .map_or("-".into(), |at| format!("{:.5}", margin(&by_rows.0[id].logits[at])));
         println!(
             "{id:>7}  {:>6}  {:>9}  {:>9}    {:>9}  {:>9}  {ahead:>12}",
             prompt(id as u64).len(),

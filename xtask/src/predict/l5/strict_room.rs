@@ -102,8 +102,7 @@ fn draw(draw: &mut Draw) -> Question {
         some => {
             let each: Vec<String> =
                 some.iter().map(|r| format!("{} ({})", r.name, r.blocks)).collect();
-            let who = if some.len() == 1 { "who is" } else { "those who are" };
-            format!("{who} less urgent, the least first (blocks): {}\n", listed(&each))
+            format!("less urgent, the least first (blocks): {}\n", listed(&each))
         }
     };
     if !victims.is_empty() {

@@ -31,7 +31,10 @@ pub mod trace;
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};
 pub use cost::{CostError, CostModel, Fit, StepLoad};
-pub use engine::{Answer, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, Piece, SubmitError};
+pub use engine::{
+    Answer, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, Piece,
+    SubmitError,
+};
 pub use executor::{Caps, ExecuteError, Executor, Phases, StepOutput};
 pub use lease::{Lease, LeaseId};
 pub use llm::{Llm, LlmOptions};

@@ -44,13 +44,17 @@ Times are simulated, in seconds; percentiles are exact (nearest rank).";
 #[command(after_help = EXAMPLES)]
 pub struct SimulateArgs {
     /// The scenario, JSON; `-` reads stdin
-    #[arg(value_name = "SCENARIO.json", required_unless_present = "workload")]
+    #[arg(
+        value_name = "SCENARIO.json",
+        required_unless_present = "workload",
+        conflicts_with_all = ["workload", "PlanArgs"]
+    )]
     scenario: Option<PathBuf>,
     /// Where the trace goes [default: stdout]
     #[arg(long, value_name = "TRACE.json", conflicts_with = "workload")]
     out: Option<PathBuf>,
     /// Plan capacity for the requests of this file, a specification (JSON) or a list (JSONL); `-` reads stdin
-    #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
+    #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     #[command(flatten)]
     plan: PlanArgs,

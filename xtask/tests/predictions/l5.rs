@@ -154,8 +154,8 @@ fn a_step_is_dealt_out_as_said() {
             add(&mut scheduler, request(writing, first + wanted[writing]));
             step(&mut scheduler, 7);
         }
-        for id in running..wanted.len() {
-            add(&mut scheduler, request(id, wanted[id]));
+        for (id, tokens) in wanted.iter().enumerate().skip(running) {
+            add(&mut scheduler, request(id, *tokens));
         }
         scheduler.plan(Time::ZERO);
         (0..wanted.len()).map(|id| planned(&scheduler, id)).collect()

@@ -396,7 +396,7 @@ fn experiment() -> Anyhow<bool> {
     println!(
         "{REQUESTS} answers of {TOKENS} tokens by a small network, each alone and then all together\n"
     );
-    println!("{:17}{:^22}    {}", "", "one order", "an order by the number of rows");
+    println!("{:17}{:^22}    an order by the number of rows", "", "one order");
     println!(
         "{:>7}  {:>6}  {:>9}  {:>9}    {:>9}  {:>9}  {:>12}",
         "request", "prompt", "logits", "tokens", "logits", "tokens", "margin there"

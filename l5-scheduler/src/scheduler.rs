@@ -75,13 +75,13 @@ pub struct SchedulerStats {
     pub steps: u64,
     /// Requests that were preempted, each time.
     pub preemptions: u64,
-    /// Preempted requests that came back.
+    /// Preempted requests that came back; an admission whose step was abandoned counts, too.
     pub resumes: u64,
     /// Tokens scheduled.
     pub scheduled_tokens: u64,
     /// Tokens chosen.
     pub sampled_tokens: u64,
-    /// Tokens found in the cache at admissions, those of resumed requests too.
+    /// Tokens found in the cache at admissions, those of resumed requests and of abandoned steps too.
     pub cached_tokens: u64,
     /// Requests that ended.
     pub finished: u64,

@@ -178,7 +178,8 @@ fn a_bad_scenario_says_where_and_what() {
         change(&mut bad);
         play(&bad).expect_err("this cannot be played")
     };
-    let cases: [(&dyn Fn(&mut Value), &str); 12] = [
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let cases: [(Change<'_>, &str); 12] = [
         (&|s| s["config"]["policy"] = "lifo".into(), "there is no policy `lifo`"),
         (&|s| s["config"]["block_size"] = "big".into(), "config.block_size"),
         (&|s| s["config"]["block_size"] = 3.into(), "power of two"),

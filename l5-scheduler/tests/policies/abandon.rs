@@ -13,8 +13,11 @@ fn config(policy: PolicyKind) -> SchedulerConfig {
     }
 }
 
+/// A request's name, its tokens, and those that are computed.
+type Standing = (u64, usize, usize);
+
 /// Who is where with how much, and what is free.
-fn state(driver: &Driver) -> (Vec<(u64, usize, usize)>, Vec<(u64, usize, usize)>, usize) {
+fn state(driver: &Driver) -> (Vec<Standing>, Vec<Standing>, usize) {
     let scheduler = &driver.scheduler;
     let of = |request: l5_scheduler::RequestView<'_>| {
         (request.id().0, request.num_tokens(), request.num_computed())

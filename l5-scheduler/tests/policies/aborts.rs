@@ -30,7 +30,7 @@ fn scenario(policy: PolicyKind, fetching: bool, when: usize, who: u64) -> usize 
         max_num_batched_tokens: 9,
         ..SchedulerConfig::new(10, 4)
     };
-    let keeping = Keeping { like: policy.policy(), seconds: (who % 2 == 0).then_some(4.0) };
+    let keeping = Keeping { like: policy.policy(), seconds: who.is_multiple_of(2).then_some(4.0) };
     let mut driver = Driver::with_policy(config, keeping);
     if fetching {
         driver = driver.with_source(Elsewhere(8));

@@ -44,6 +44,17 @@ fn steps_in_which_nothing_happens_are_recorded() {
 }
 
 #[test]
+fn who_comes_as_somebody_is_aborted_says_words_of_its_own() {
+    let requests = vec![request("gone", 0, 1..6, 9), request("new", 1, 11..16, 3)];
+    let abort = json!([{ "step": 1, "op": "abort", "ids": ["gone"] }]);
+    let trace = play(&scenario(json!({}), requests, abort)).unwrap();
+    assert_eq!(trace["steps"][1]["events"][0]["ok"], true);
+    let said = json!([["gone"], ["new"], ["new"], ["new"]]);
+    assert_eq!(json!(column(&trace, "sampled")), said, "who said a word, step by step");
+    assert_eq!(trace["steps"][3]["finish_reason"], json!({ "new": "length" }));
+}
+
+#[test]
 fn max_steps_ends_it_whoever_is_left() {
     let mut long = scenario(json!({}), vec![request("a", 0, 1..6, 9)], json!([]));
     long["max_steps"] = 3.into();

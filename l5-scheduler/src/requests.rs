@@ -222,11 +222,16 @@ impl Requests {
         place
     }
 
+    /// The request is gone. Its place is not given away before [`Requests::vacate`].
     pub(crate) fn remove(&mut self, place: u32) -> Option<Entry> {
         let entry = self.places.get_mut(place as usize)?.take()?;
         self.by_id.remove(&entry.id);
-        self.vacant.push(place);
         Some(entry)
+    }
+
+    /// Everybody who knows the place has been told that its request is gone: it may be somebody else's.
+    pub(crate) fn vacate(&mut self, place: u32) {
+        self.vacant.push(place);
     }
 
     /// # Panics

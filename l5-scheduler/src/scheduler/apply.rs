@@ -55,8 +55,12 @@ impl Scheduler {
         }
     }
 
-    /// Requests that have ended since this was asked last, however: place, name and reason.
+    /// Requests that have ended since this was asked last, however: place, name and reason. Only now their places may be
+    /// somebody else's, so whoever keeps something by place never meets two requests there.
     pub fn take_ended(&mut self) -> std::vec::Drain<'_, (u32, RequestId, FinishReason)> {
+        for (place, ..) in &self.ended {
+            self.requests.vacate(*place);
+        }
         self.ended.drain(..)
     }
 }

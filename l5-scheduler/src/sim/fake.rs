@@ -18,8 +18,8 @@ impl Script for Vec<u32> {
 /// said it says again never: a request that was preempted goes on where it was.
 #[derive(Debug)]
 pub struct FakeModel<S> {
-    /// By place, with whose it is: a place may be somebody else's before the last one's end is told.
-    scripts: Vec<Option<(RequestId, S)>>,
+    /// By place.
+    scripts: Vec<Option<S>>,
 }
 
 impl<S> Default for FakeModel<S> {
@@ -37,8 +37,7 @@ impl<S: Script> FakeModel<S> {
 
     fn next(&self, row: &crate::RowView<'_>) -> Option<u32> {
         let said = row.request.num_tokens() - row.request.prompt_len();
-        let (_, script) = self.scripts.get(row.row.place as usize)?.as_ref()?;
-        script.token(said)
+        self.scripts.get(row.row.place as usize)?.as_ref()?.token(said)
     }
 }
 
@@ -49,12 +48,12 @@ impl<S: Script> Executor for FakeModel<S> {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, job: S) {
+    fn begin(&mut self, place: u32, _id: RequestId, job: S) {
         let place = place as usize;
         if self.scripts.len() <= place {
             self.scripts.resize_with(place + 1, || None);
         }
-        self.scripts[place] = Some((id, job));
+        self.scripts[place] = Some(job);
     }
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
@@ -70,9 +69,9 @@ impl<S: Script> Executor for FakeModel<S> {
         Ok(())
     }
 
-    fn end(&mut self, place: u32, id: RequestId, _reason: FinishReason) {
+    fn end(&mut self, place: u32, _id: RequestId, _reason: FinishReason) {
         if let Some(script) = self.scripts.get_mut(place as usize) {
-            script.take_if(|(whose, _)| *whose == id);
+            *script = None;
         }
     }
 }

@@ -78,6 +78,14 @@ impl SamplingParams {
             || self.frequency_penalty != 0.0
     }
 
+    /// Whether any token is forbidden. A guide's forced tokens are one way to write the only text that it allows; when that
+    /// way may be closed, another must be looked for.
+    pub fn forbids_tokens(&self) -> bool {
+        self.allowed_tokens.is_some()
+            || !self.banned_tokens.is_empty()
+            || self.logit_bias.iter().any(|(_, bias)| *bias == f32::NEG_INFINITY)
+    }
+
     /// Check everything against a vocabulary, before the request is admitted.
     ///
     /// # Errors

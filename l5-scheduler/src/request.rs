@@ -6,6 +6,10 @@ use l3_paged_kv::ExtraKeys;
 
 use crate::Time;
 
+/// Room for so many tokens of an answer is made before it begins, wherever it is kept: a steady step allocates nothing. A
+/// longer answer makes more as it grows.
+pub(crate) const ANSWER_ROOM: usize = 4096;
+
 /// A request's name. Whoever adds requests chooses them, each once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);

@@ -26,6 +26,7 @@ mod running;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::lease::Leases;
+use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
 use crate::{
     ConfigError, FinishReason, Policy, PoolError, Rejection, Request, RequestId, RequestView,
@@ -34,9 +35,6 @@ use crate::{
 
 pub use kv::KvSource;
 pub use resolve::Resolved;
-
-/// Room for so many tokens of an answer is made when a request comes; a longer one makes more as it grows.
-const ANSWER_ROOM: usize = 4096;
 
 /// Decides who runs when, with which blocks.
 pub struct Scheduler {

@@ -5,7 +5,7 @@ use l1_tensor::cpu::Isa;
 use super::Request;
 use super::answer::Answer;
 use crate::logprobs::{LogprobsOf, LogprobsScratch, raw_into};
-use crate::{Result, Sampled, SamplingParams, TokenLogprobs};
+use crate::{Result, Sampled, TokenLogprobs};
 
 /// A request while it runs.
 pub(super) struct Run<'a> {
@@ -25,7 +25,7 @@ impl<'a> Run<'a> {
             request,
             ends: request.stop.ends(),
             ranks: samples > request.n,
-            forces: request.guide.is_some() && !bans(request.params),
+            forces: request.guide.is_some() && !request.params.forbids_tokens(),
             isa,
         }
     }
@@ -108,12 +108,4 @@ impl<'a> Run<'a> {
         raw_into(self.isa, logits, token, top, &mut out, &mut LogprobsScratch::default());
         out
     }
-}
-
-/// Whether a request forbids tokens. A guide's forced tokens are one way to write the only text that it allows; when
-/// that way may be closed, another must be looked for.
-fn bans(params: &SamplingParams) -> bool {
-    params.allowed_tokens.is_some()
-        || !params.banned_tokens.is_empty()
-        || params.logit_bias.iter().any(|(_, bias)| *bias == f32::NEG_INFINITY)
 }

@@ -11,11 +11,9 @@ use l4_sampler::TokenLogprobs;
 
 use super::inbox::Inbox;
 use super::load::Gauge;
+use crate::request::ANSWER_ROOM;
 use crate::runner::{AnswerEnd, AnswerSink, News};
 use crate::{FinishReason, RequestId};
-
-/// Room that an outbox begins with is for at most so many tokens.
-const ROOM: usize = 4096;
 
 /// A part of an answer: what came since the last one was read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -78,7 +76,7 @@ struct State {
 impl Outbox {
     /// For an answer of at most `owed` tokens to a prompt of `prompt`.
     pub(super) fn new(gauge: Arc<Gauge>, prompt: usize, owed: usize, told: bool) -> Arc<Self> {
-        let room = owed.min(ROOM);
+        let room = owed.min(ANSWER_ROOM);
         let unread = Piece {
             tokens: Vec::with_capacity(room),
             // A token has fewer bytes of text in most languages; longer words make more room.

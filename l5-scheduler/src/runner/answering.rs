@@ -9,10 +9,8 @@ use l4_sampler::stop::{AnswerStream, StopReason, StopRules};
 use l4_sampler::{DrawKey, Error, History, Row, Sampled, SamplingParams, TokenLogprobs, TokenMask};
 
 use super::answer::{AnswerEnd, AnswerJob, AnswerSink, News};
+use crate::request::ANSWER_ROOM;
 use crate::{FinishReason, RequestId};
-
-/// A history has room for so many tokens of an answer from its beginning; a longer one makes more as it grows.
-const ANSWER_ROOM: usize = 4096;
 
 /// One answer on its way.
 pub(super) struct Answering {
@@ -62,7 +60,7 @@ impl Answering {
             (Ok(stream), Some(e)) => (stream, Some(e)),
             (Err(e), _) => (silent(), Some(e.into())),
         };
-        let forces = params.logprobs.is_none() && !bans(&params);
+        let forces = params.logprobs.is_none() && !params.forbids_tokens();
         let forced = guide.as_mut().filter(|_| forces).map(Guide::forced).unwrap_or_default();
         Self {
             id,
@@ -268,12 +266,4 @@ pub(super) fn check(job: &AnswerJob, vocab: usize) -> Result<(), Error> {
 fn silent() -> AnswerStream {
     let stream = AnswerStream::answering(&StopRules::default(), None);
     stream.expect("without stop strings a stream needs no tokenizer")
-}
-
-/// Whether a request forbids tokens. A guide's forced tokens are one way to write the only text that it allows; when that
-/// way may be closed, another must be looked for.
-fn bans(params: &SamplingParams) -> bool {
-    params.allowed_tokens.is_some()
-        || !params.banned_tokens.is_empty()
-        || params.logit_bias.iter().any(|(_, bias)| *bias == f32::NEG_INFINITY)
 }

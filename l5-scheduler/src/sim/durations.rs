@@ -75,3 +75,11 @@ impl Durations {
         });
     }
 }
+
+impl FromIterator<f64> for Durations {
+    fn from_iter<I: IntoIterator<Item = f64>>(seconds: I) -> Self {
+        let mut all = Self::default();
+        seconds.into_iter().for_each(|seconds| all.add(seconds));
+        all
+    }
+}

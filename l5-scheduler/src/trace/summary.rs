@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::event::PhasesUs;
 use super::run::Run;
+use crate::sim::Durations;
 
 /// What is said about a run when there is no room for a picture.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -65,14 +66,10 @@ pub struct Percentiles {
 
 impl Percentiles {
     /// Of durations in nanoseconds, in milliseconds. `None` if there are none.
-    pub fn of(mut durations: Vec<u64>) -> Option<Self> {
-        durations.sort_unstable();
-        let max = *durations.last()? as f64 / 1e6;
-        let at = |percent: usize| {
-            let rank = (durations.len() * percent).div_ceil(100).max(1);
-            durations[rank - 1] as f64 / 1e6
-        };
-        Some(Self { p50: at(50), p95: at(95), p99: at(99), max })
+    pub fn of(durations: Vec<u64>) -> Option<Self> {
+        let mut all: Durations = durations.into_iter().map(|ns| ns as f64 / 1e6).collect();
+        let mut at = |percent| all.percentile(percent);
+        Some(Self { p50: at(50.0)?, p95: at(95.0)?, p99: at(99.0)?, max: at(100.0)? })
     }
 }
 

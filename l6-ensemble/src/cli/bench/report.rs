@@ -251,7 +251,7 @@ impl Figures {
 }
 
 /// The middle one; of an even number, the mean of the two in the middle. 0 of nothing.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Instant;
 
+use l5_scheduler::sim::Durations;
 use serde::Serialize;
 
 use super::Served;
 use super::meter::Tally;
+use crate::cli::bench;
 
 /// The whole object of `--json`.
 #[derive(Debug, Serialize)]
@@ -77,21 +79,16 @@ struct Percentiles {
 
 impl Percentiles {
     /// Of seconds, in milliseconds: nearest rank. Of none: 0.
-    fn of(mut seconds: Vec<f64>) -> Self {
-        seconds.sort_by(f64::total_cmp);
-        let at = |p: f64| {
-            let rank = (p * seconds.len() as f64).ceil() as usize;
-            seconds.get(rank.saturating_sub(1)).map_or(0.0, |s| s * 1e3)
-        };
-        Self { p50: at(0.50), p95: at(0.95), p99: at(0.99) }
+    fn of(seconds: Vec<f64>) -> Self {
+        let mut all = Durations::from_iter(seconds);
+        let mut at = |percent| all.percentile(percent).map_or(0.0, |s| s * 1e3);
+        Self { p50: at(50.0), p95: at(95.0), p99: at(99.0) }
     }
 }
 
-/// The middle one, or the mean of the two.
-pub(super) fn median(mut of: Vec<f64>) -> Option<f64> {
-    of.sort_by(f64::total_cmp);
-    let (above, below) = (of.len() / 2, of.len().saturating_sub(1) / 2);
-    Some((of.get(above)? + of.get(below)?) / 2.0)
+/// The middle one, or the mean of the two; `None` of none.
+pub(super) fn median(of: Vec<f64>) -> Option<f64> {
+    (!of.is_empty()).then(|| bench::report::median(of.into_iter()))
 }
 
 impl Report {

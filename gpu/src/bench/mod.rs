@@ -1,0 +1,239 @@
+//! How fast the device is, and how near kernels and models come to what it can do.
+//!
+//! Two limits are measured first, in the same run: the bandwidth of a copy, and the rate of a large
+//! matmul. Everything else is told as a share of them, so a figure means the same on another device.
+//! Times are the device's own (events in the stream), medians of several runs after some that do not
+//! count.
+
+mod attention;
+mod limits;
+mod memory;
+mod model;
+mod serve;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use kernels::{Buffer, Gpu, Timer};
+use serde::Serialize;
+
+use crate::{Context, Numbers};
+pub use limits::Limits;
+pub(crate) use serve::workloads;
+pub use serve::{SERVED, Served, Workload, serve};
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// This, or more.
+    AtLeast(f64),
+    /// This, or less.
+    AtMost(f64),
+}
+
+impl Target {
+    /// Whether a figure reaches it.
+    pub fn reached(self, figure: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => figure >= least,
+            Self::AtMost(most) => figure <= most,
+        }
+    }
+}
+
+/// A figure beside something it is to be held against.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratio {
+    /// What it is a share or a multiple of.
+    pub of: String,
+    /// How much of it.
+    pub value: f64,
+    /// Whether it is a share of a limit, of which more is better, and not a multiple.
+    pub share: bool,
+    /// What it should be.
+    pub target: Option<Target>,
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measure {
+    /// What.
+    pub name: String,
+    /// Of what size.
+    pub workload: String,
+    /// The figure.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The median time of one run, in seconds.
+    pub seconds: f64,
+    /// Beside a limit.
+    pub ratio: Option<Ratio>,
+}
+
+impl Measure {
+    /// Whether it reaches its target, if it has one.
+    pub fn reached(&self) -> Option<bool> {
+        let ratio = self.ratio.as_ref()?;
+        Some(ratio.target?.reached(ratio.value))
+    }
+}
+
+/// Measure everything, and tell of each figure as it comes. What fails is told by name, and the rest
+/// goes on.
+///
+/// # Errors
+/// The limits could not be measured.
+pub fn run(
+    ctx: &Context,
+    only: &str,
+    mut said: impl FnMut(&Measure),
+) -> Result<(Limits, Vec<Measure>, Vec<String>)> {
+    let mut failures = Vec::new();
+    let limits = Limits::measure(ctx)?;
+    let mut measures = limits.measures();
+    measures.iter().for_each(&mut said);
+    type Part = fn(&Context, &Limits, &mut dyn FnMut(Measure)) -> Result<()>;
+    let parts: [(&str, Part); 5] = [
+        ("memory", memory::run),
+        ("gemv", memory::gemv),
+        ("attention", attention::run),
+        ("model", model::run),
+        ("serve", serve::run),
+    ];
+    for (name, part) in parts.into_iter().filter(|(name, _)| name.contains(only)) {
+        let mut take = |measure: Measure| {
+            said(&measure);
+            measures.push(measure);
+        };
+        if let Err(e) = part(ctx, &limits, &mut take) {
+            failures.push(format!("{name}: {e:#}"));
+        }
+    }
+    Ok((limits, measures, failures))
+}
+
+/// Runs that are timed together, and how many times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runs {
+    pub together: usize,
+    pub samples: usize,
+}
+
+impl Runs {
+    /// Of something that takes microseconds.
+    pub(crate) fn short(ctx: &Context) -> Self {
+        if ctx.tiny() {
+            Self { together: 1, samples: 1 }
+        } else {
+            Self { together: 20, samples: 15 }
+        }
+    }
+
+    /// Of something that takes milliseconds.
+    pub(crate) fn long(ctx: &Context) -> Self {
+        if ctx.tiny() { Self { together: 1, samples: 1 } } else { Self { together: 3, samples: 7 } }
+    }
+}
+
+/// The median time of one run of `work`, which only enqueues, by the device's clock.
+pub(crate) fn time(
+    gpu: &Gpu,
+    runs: Runs,
+    mut work: impl FnMut(usize) -> Result<()>,
+) -> Result<Duration> {
+    let mut timer = Timer::new(gpu)?;
+    // Compiles, allocates scratch, and wakes the clocks.
+    for i in 0..runs.together.div_ceil(2) {
+        work(i)?;
+    }
+    gpu.synchronize()?;
+    let mut times = Vec::with_capacity(runs.samples);
+    for _ in 0..runs.samples {
+        let timed =
+            timer.time(gpu, || -> Result<()> { (0..runs.together).try_for_each(&mut work) })?;
+        times.push(timed / runs.together as u32);
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}
+
+/// Memory of `len` bytes that is not all zeros: bf16 or f32, small ordinary numbers either way.
+pub(crate) fn filled(gpu: &Arc<Gpu>, len: usize) -> Result<Buffer> {
+    // One piece, drawn once, is copied as often as it takes: nothing here looks for repetitions.
+    let mut numbers = Numbers::new("filled");
+    let piece: Vec<f32> = numbers.normals((len / 4).clamp(1, 1 << 18), 0.05);
+    // A bf16 in each half: the lower one is as ordinary as the upper one.
+    let piece: Vec<u32> = piece.iter().map(|x| (x.to_bits() >> 16) * 0x1_0001).collect();
+    let mut buffer = Buffer::zeroed(gpu, len)?;
+    let mut at = 0;
+    while at < len / 4 {
+        let n = piece.len().min(len / 4 - at);
+        buffer.view_mut().cast::<u32>().part(at, n).copy_from(gpu, &piece[..n])?;
+        at += n;
+    }
+    Ok(buffer)
+}
+
+/// A rate of bytes as a measure, held against the copy.
+pub(crate) fn by_bandwidth(
+    limits: &Limits,
+    name: impl Into<String>,
+    workload: String,
+    bytes: usize,
+    took: Duration,
+    least: Option<f64>,
+) -> Measure {
+    let rate = bytes as f64 / took.as_secs_f64().max(1e-9);
+    Measure {
+        name: name.into(),
+        workload,
+        value: rate / 1e9,
+        unit: "GB/s",
+        seconds: took.as_secs_f64(),
+        ratio: Some(Ratio {
+            of: "copy bandwidth".into(),
+            value: rate / limits.copy,
+            share: true,
+            target: least.map(Target::AtLeast),
+        }),
+    }
+}
+
+/// A rate of operations as a measure, held against the large matmul.
+pub(crate) fn by_matmul(
+    limits: &Limits,
+    name: impl Into<String>,
+    workload: String,
+    operations: f64,
+    took: Duration,
+    least: f64,
+) -> Measure {
+    let rate = operations / took.as_secs_f64().max(1e-9);
+    Measure {
+        name: name.into(),
+        workload,
+        value: rate / 1e12,
+        unit: "TFLOP/s",
+        seconds: took.as_secs_f64(),
+        ratio: Some(Ratio {
+            of: "matmul peak".into(),
+            value: rate / limits.matmul,
+            share: true,
+            target: Some(Target::AtLeast(least)),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_reached_on_its_own_side() {
+        assert!(Target::AtLeast(0.8).reached(0.8) && !Target::AtLeast(0.8).reached(0.79));
+        assert!(Target::AtMost(1.25).reached(1.25) && !Target::AtMost(1.25).reached(1.26));
+    }
+}

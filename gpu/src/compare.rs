@@ -1,0 +1,92 @@
+//! transformers on the same machine: a script, run by the machine's own Python, on a model of the same
+//! config with random weights, and on prompts of the same lengths.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::Context;
+use crate::bench::{Served, Target, Workload, serve, workloads};
+
+/// The script's name: it lies beside the program, or in `gpu/compare`.
+const SCRIPT: &str = "transformers_bench.py";
+
+/// One workload, served by both.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pair {
+    /// Here.
+    pub ours: Served,
+    /// The script's figure: tokens of all answers in a second. None where it could not be had.
+    pub theirs: Option<f64>,
+    /// How it was served there, or why it was not.
+    pub how: String,
+    /// Ours by theirs.
+    pub ratio: Option<f64>,
+    /// What that should be.
+    pub target: Target,
+}
+
+/// Both sides' figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Versions and device, in the script's words.
+    pub machine: Value,
+    /// Workload by workload.
+    pub pairs: Vec<Pair>,
+}
+
+/// Serve the workloads here and there.
+///
+/// # Errors
+/// No script, no Python, no torch or transformers, which the script says; no memory.
+pub fn run(ctx: &Context) -> Result<Comparison> {
+    let script = find_script()?;
+    let mut pairs = Vec::new();
+    let mut machine = Value::Null;
+    for workload in workloads(ctx) {
+        let ours = serve(ctx, *workload)?;
+        let answer = ask(ctx, &script, workload)?;
+        machine.clone_from(&answer["machine"]);
+        let theirs = answer["tokens_per_second"].as_f64();
+        let how = answer["how"].as_str().unwrap_or("the script does not say").to_string();
+        let target = Target::AtLeast(if workload.requests == 1 { 3.0 } else { 5.0 });
+        let ratio = theirs.filter(|theirs| *theirs > 0.0).map(|t| ours.tokens_per_second / t);
+        pairs.push(Pair { ours, theirs, how, ratio, target });
+    }
+    Ok(Comparison { machine, pairs })
+}
+
+fn ask(ctx: &Context, script: &Path, workload: &Workload) -> Result<Value> {
+    let out = std::env::temp_dir().join(format!("strata-compare-{}.json", std::process::id()));
+    let python = std::env::var("STRATA_PYTHON").unwrap_or_else(|_| "python3".into());
+    let config = ctx.fixtures.join(workload.config);
+    let options = json!({
+        "config": config, "requests": workload.requests, "prompt": workload.prompt,
+        "answer": workload.answer, "out": out,
+        "device": if ctx.gpu.is_emulated() { "cpu" } else { "cuda" },
+    });
+    let status = Command::new(&python)
+        .arg(script)
+        .arg(options.to_string())
+        .status()
+        .with_context(|| format!("{python}: STRATA_PYTHON names another one"))?;
+    let text = std::fs::read_to_string(&out);
+    let _ = std::fs::remove_file(&out);
+    ensure!(status.success(), "{} ended with {status}: see above", script.display());
+    let text = text.with_context(|| out.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| format!("what {} wrote", script.display()))
+}
+
+fn find_script() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("where is this program?")?;
+    let here = std::env::current_dir().context("the current directory")?;
+    let beside = program.parent().map(|folder| folder.join(SCRIPT));
+    let in_tree = here.ancestors().map(|folder| folder.join("gpu/compare").join(SCRIPT));
+    match beside.into_iter().chain(in_tree).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!("{SCRIPT} is neither beside this program nor in gpu/compare"),
+    }
+}

@@ -1,0 +1,135 @@
+//! What every check and every benchmark needs: the device, a CPU beside it, and the files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use kernels::Gpu;
+use l1_tensor::{
+    DType, Device, DeviceRequest, Precision, PrecisionRequest, RowOrder, Runtime, RuntimeOptions,
+    Tensor, Weight, bf16,
+};
+
+/// How much is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Little: under compute-sanitizer, and on a CPU that stands in for the device.
+    Tiny,
+    /// All of it.
+    Full,
+}
+
+/// The device and what is held against it.
+pub struct Context {
+    /// The device.
+    pub gpu: Arc<Gpu>,
+    /// How much is tried.
+    pub size: Size,
+    /// The directory `fixtures`: tiny models, and configs of large ones.
+    pub fixtures: PathBuf,
+    cpu: Runtime,
+    /// In f32 and in bf16, each with sums as is fastest and in one order.
+    runtimes: [[Runtime; 2]; 2],
+}
+
+impl Context {
+    /// The first device; with `emulated` a CPU in its place.
+    ///
+    /// # Errors
+    /// No device, or no fixtures: the program must be run where the directory `fixtures` is, or
+    /// `STRATA_FIXTURES` say where.
+    pub fn new(emulated: bool, size: Size) -> Result<Self> {
+        if emulated {
+            kernels::emulate()?;
+        }
+        let gpu = Gpu::open(0)?;
+        let of = |precision, batch_invariant| runtime(Device::Cuda(0), precision, batch_invariant);
+        let both = |precision| -> Result<_> { Ok([of(precision, false)?, of(precision, true)?]) };
+        let runtimes = [both(Precision::F32)?, both(Precision::Bf16)?];
+        let cpu = runtime(Device::Cpu, Precision::F32, false)?;
+        Ok(Self { gpu, size, fixtures: fixtures()?, cpu, runtimes })
+    }
+
+    /// The CPU, in full precision.
+    pub fn cpu(&self) -> &Runtime {
+        &self.cpu
+    }
+
+    /// The device in a precision, with sums as is fastest or in one order.
+    pub fn device(&self, precision: Precision, batch_invariant: bool) -> &Runtime {
+        let [f32s, bf16s] = &self.runtimes;
+        let of_precision = if precision == Precision::F32 { f32s } else { bf16s };
+        &of_precision[usize::from(batch_invariant)]
+    }
+
+    /// Whether there is only little to be done.
+    pub fn tiny(&self) -> bool {
+        self.size == Size::Tiny
+    }
+}
+
+fn runtime(device: Device, precision: Precision, batch_invariant: bool) -> Result<Runtime> {
+    // The CPU computes what the device is held against, and nothing here waits for a device's threads.
+    let threads = if device == Device::Cpu { None } else { Some(1) };
+    Ok(Runtime::new(RuntimeOptions {
+        device: DeviceRequest::Exactly(device),
+        precision: PrecisionRequest::Exactly(precision),
+        threads,
+        batch_invariant,
+        ..RuntimeOptions::default()
+    })?)
+}
+
+fn fixtures() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("STRATA_FIXTURES") {
+        return Ok(given.into());
+    }
+    let beside =
+        |dir: &Path| Some(dir.join("fixtures")).filter(|path| path.join("configs").is_dir());
+    let here = std::env::current_dir().context("the current directory")?;
+    let program = std::env::current_exe().context("where is this program?")?;
+    let found = here.ancestors().chain(program.ancestors().skip(1)).find_map(beside);
+    match found {
+        Some(path) => Ok(path),
+        None => bail!(
+            "there is no directory `fixtures` in {} or above: run this where it is, or let STRATA_FIXTURES name it",
+            here.display()
+        ),
+    }
+}
+
+/// A tensor of these numbers on a runtime's device, rounded to its type: F32 or BF16.
+///
+/// # Errors
+/// Another type, a shape that does not fit, no memory.
+pub fn tensor(rt: &Runtime, values: &[f32], shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let host = match dtype {
+        DType::F32 => Tensor::from_slice(values, shape)?,
+        DType::BF16 => {
+            let rounded: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
+            Tensor::from_slice(&rounded, shape)?
+        }
+        _ => bail!("a tensor of {dtype}"),
+    };
+    Ok(host.to_device(rt.device())?)
+}
+
+/// Zeros on a runtime's device.
+///
+/// # Errors
+/// No memory.
+pub fn zeros(rt: &Runtime, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Ok(Tensor::zeros(shape, dtype, rt.device())?)
+}
+
+/// A weight `[n, k]` of these numbers (rounded to bf16), as a runtime's matmuls want it.
+///
+/// # Errors
+/// A shape that does not fit, no memory.
+pub fn weight(rt: &Runtime, values: &[f32], n: usize, k: usize, order: RowOrder) -> Result<Weight> {
+    let row = |i: usize, out: &mut [f32]| -> l1_tensor::Result<()> {
+        out.copy_from_slice(&values[i * k..(i + 1) * k]);
+        Ok(())
+    };
+    Ok(Weight::load(rt, n, k, order, &row)?)
+}

@@ -1,0 +1,23 @@
+//! What can only be known on a GPU, as one program that can be carried to a machine with one.
+//!
+//! * [`parity`] holds the device against the CPU, op by op and as whole models. The same checks run in
+//!   `cargo test` on the CPU that stands in for a device.
+//! * [`bench`](mod@bench) measures the limits of the device, and kernels and models against them.
+//! * [`report`] writes both down, as JSON and as a table.
+//! * [`compare`] runs transformers on the same machine, on a model of the same shape.
+//!
+//! Nothing here is part of serving. It uses all floors up to the scheduler, and none uses it.
+
+#![warn(missing_docs)]
+
+pub mod bench;
+pub mod compare;
+mod context;
+mod numbers;
+pub mod parity;
+pub mod report;
+pub mod sanitize;
+pub mod step;
+
+pub use context::{Context, Size};
+pub use numbers::Numbers;

@@ -1,0 +1,75 @@
+//! From `cu/*.cu` to machine code, at run time.
+//!
+//! The sources are part of the binary. [`image`] compiles one for a device, with NVRTC or, where a CPU
+//! stands in for the device, with the host's C++ compiler; what came out is kept in the user's cache
+//! directory, under the hash of everything it was made from.
+
+mod cache;
+mod host;
+mod locate;
+mod nvrtc;
+mod usage;
+
+pub use host::{Sanitize, host_library};
+pub(crate) use nvrtc::directories as nvrtc_directories;
+pub use nvrtc::{Compiled, carried_name, find_nvrtc, nvrtc, nvrtc_version};
+pub use usage::KernelUse;
+
+use crate::error::{Error, Result};
+
+/// A file of `cu/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// Its name without the ending.
+    pub name: &'static str,
+    /// What is in it.
+    pub text: &'static str,
+}
+
+macro_rules! sources {
+    ($ending:literal: $($name:literal),* $(,)?) => {
+        &[$(Source { name: $name, text: include_str!(concat!("../../cu/", $name, $ending)) }),*]
+    };
+}
+
+/// Files with kernels.
+pub const SOURCES: &[Source] = sources!(".cu":
+    "elementwise", "embedding", "norm", "rope", "gated", "kv_cache",
+    "attention_decode", "attention_prefill", "attention_rows",
+    "gemv", "gemm", "argmax", "top_k", "sample",
+);
+
+/// Files that these include.
+pub const HEADERS: &[Source] =
+    sources!(".cuh": "types", "reduce", "ptx", "quads", "linear", "select", "attention");
+
+/// The source of this name.
+///
+/// # Errors
+/// [`Error::State`] when there is none.
+pub fn source(name: &str) -> Result<&'static Source> {
+    let found = SOURCES.iter().find(|source| source.name == name);
+    found.ok_or_else(|| Error::State(format!("there is no {name}.cu")))
+}
+
+/// What a device of this compute capability is compiled for. Hopper's own instructions need the `a`.
+pub fn architecture((major, minor): (i32, i32)) -> String {
+    let own = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
+
+/// The machine code of a file, for `cuModuleLoadData`.
+///
+/// # Errors
+/// [`Error::NoCompiler`], [`Error::Compile`], [`Error::Cache`].
+pub fn image(file: &str, capability: (i32, i32), emulated: bool) -> Result<Vec<u8>> {
+    image_of(source(file)?, capability, emulated)
+}
+
+/// The same for any text.
+pub(crate) fn image_of(source: &Source, capability: (i32, i32), emulated: bool) -> Result<Vec<u8>> {
+    if emulated {
+        return host::image(source);
+    }
+    nvrtc::image(source, &architecture(capability))
+}

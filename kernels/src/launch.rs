@@ -1,0 +1,166 @@
+//! Launching a kernel: its arguments, its grid.
+
+use std::ffi::c_void;
+
+use cudarc::driver::result;
+
+use crate::error::{Called, Error, Result};
+use crate::{Gpu, Pod, View, ViewMut};
+
+/// The most arguments a kernel here has.
+const MOST: usize = 32;
+
+/// A kernel's arguments, in its order. The types must be the kernel's own: a device pointer, `int`,
+/// `long long`, `float`.
+#[derive(Clone, Debug)]
+pub struct Args {
+    values: [u64; MOST],
+    len: usize,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self { values: [0; MOST], len: 0 }
+    }
+}
+
+impl Args {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(mut self, bits: u64) -> Self {
+        // One too many shows as a launch that is refused.
+        if let Some(value) = self.values.get_mut(self.len) {
+            *value = bits;
+        }
+        self.len += 1;
+        self
+    }
+
+    /// A pointer by its address; 0 for none.
+    #[must_use]
+    pub fn ptr(self, address: u64) -> Self {
+        self.push(address)
+    }
+
+    /// A pointer to elements.
+    #[must_use]
+    pub fn view<T: Pod>(self, view: View<'_, T>) -> Self {
+        self.push(view.ptr())
+    }
+
+    /// A pointer to elements that it writes.
+    #[must_use]
+    pub fn view_mut<T: Pod>(self, view: &ViewMut<'_, T>) -> Self {
+        self.push(view.ptr())
+    }
+
+    /// `int`: a size. One that does not fit shows as a launch that is refused.
+    #[must_use]
+    pub fn int(self, value: usize) -> Self {
+        match i32::try_from(value) {
+            Ok(value) => self.push(u64::from(value as u32)),
+            Err(_) => Self { len: MOST + 1, ..self },
+        }
+    }
+
+    /// `int`: a number with a sign.
+    #[must_use]
+    pub fn signed(self, value: i32) -> Self {
+        self.push(u64::from(value as u32))
+    }
+
+    /// `long long`: a stride or an offset.
+    #[must_use]
+    pub fn long(self, value: usize) -> Self {
+        self.push(value as u64)
+    }
+
+    /// `float`.
+    #[must_use]
+    pub fn float(self, value: f32) -> Self {
+        self.push(u64::from(value.to_bits()))
+    }
+}
+
+/// A kernel and the shape of its launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Its file in `cu/`, without the ending.
+    pub file: &'static str,
+    /// Its `extern "C"` name.
+    pub name: &'static str,
+    /// Blocks of threads.
+    pub grid: [usize; 3],
+    /// Threads of a block.
+    pub block: [usize; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+}
+
+impl Launch {
+    /// A one-dimensional launch.
+    pub fn new(file: &'static str, name: &'static str, blocks: usize, threads: usize) -> Self {
+        Self { file, name, grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+    }
+
+    /// The same with a grid of several dimensions.
+    #[must_use]
+    pub fn grid(self, grid: [usize; 3]) -> Self {
+        Self { grid, ..self }
+    }
+
+    /// The same with dynamic shared memory.
+    #[must_use]
+    pub fn shared(self, bytes: usize) -> Self {
+        Self { shared: bytes, ..self }
+    }
+
+    /// Enqueue it. A grid without blocks is done at once.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel, and what it reads and writes for a grid of this shape lies
+    /// within memory that lives until it has run.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes no launch can have; what compiling reports; the driver's.
+    pub unsafe fn enqueue(self, gpu: &Gpu, mut args: Args) -> Result<()> {
+        if self.grid.contains(&0) {
+            return Ok(());
+        }
+        let bad = |why: String| Err(Error::shape(self.name, why));
+        if args.len > MOST {
+            return bad("an argument is too large for a 32-bit int".into());
+        }
+        let threads: usize = self.block.iter().product();
+        let [x, y, z] = self.grid;
+        if threads == 0 || threads > 1024 || x > i32::MAX as usize || y > 65_535 || z > 65_535 {
+            return bad(format!("{:?} blocks of {:?} threads", self.grid, self.block));
+        }
+        if self.shared > gpu.properties().shared_memory {
+            let most = gpu.properties().shared_memory;
+            return bad(format!("{} bytes of shared memory, but a block has {most}", self.shared));
+        }
+        let function = gpu.function(self.file, self.name, self.shared)?;
+        gpu.bind()?;
+        let mut params = [std::ptr::null_mut::<c_void>(); MOST];
+        for (param, value) in params.iter_mut().zip(&mut args.values[..args.len]) {
+            *param = std::ptr::from_mut(value).cast();
+        }
+        let dims = |d: [usize; 3]| (d[0] as u32, d[1] as u32, d[2] as u32);
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        unsafe {
+            result::launch_kernel(
+                function,
+                dims(self.grid),
+                dims(self.block),
+                self.shared as u32,
+                gpu.stream(),
+                &mut params[..args.len],
+            )
+        }
+        .called(self.name)
+    }
+}

@@ -1,0 +1,308 @@
+//! Attention over blocks: which of three kernels takes which sequences.
+//!
+//! | | `Fast` | `BatchInvariant` |
+//! |---|---|---|
+//! | sequences with one query | `attention_decode`: split over the keys | `attention_prefill` |
+//! | sequences with more | `attention_prefill`: tiles of queries | `attention_prefill` |
+//! | f32 caches, head sizes without tensor core kernels | `attention_rows` | `attention_rows` |
+//!
+//! The host knows bounds only, so that a captured launch stays right whatever the lengths are when it is
+//! replayed: a step with both sorts of sequences launches both kernels, and each leaves out, on the
+//! device, what is the other's.
+
+use std::sync::Arc;
+
+use super::Arithmetic;
+use crate::error::{Error, Result};
+use crate::scratch::Purpose;
+use crate::{Args, Float, Gpu, Heads, Kv, Launch, MatMut, View};
+
+/// What attention needs to know beside memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionParams {
+    /// Multiplies the scores; positive.
+    pub scale: f32,
+    /// A query sees at most this many keys, itself included; at least 1. `None`: all before it.
+    pub window: Option<usize>,
+    /// How sums are taken.
+    pub arithmetic: Arithmetic,
+}
+
+/// Which tokens form which sequence, and where their keys lie; and how large a step of this shape can
+/// become, which alone decides the grid.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences<'a> {
+    /// `[S + 1]`: queries of sequence `s` are tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
+    pub cu_seqlens_q: View<'a, i32>,
+    /// `[S]`: keys of each sequence, those of this step included; 0 for padding.
+    pub seq_lens_kv: View<'a, i32>,
+    /// `[S, max_blocks]`: blocks of each sequence, -1 where there is none.
+    pub block_table: View<'a, i32>,
+    /// Entries of a row of the table.
+    pub max_blocks: usize,
+    /// No sequence has more queries in this step.
+    pub max_q_len: usize,
+    /// No sequence has more keys.
+    pub max_kv_len: usize,
+}
+
+/// Attend: `q` f32 `[T, q_heads, dim]` over the cache, `out` `[T, q_heads * dim]` f32 or bf16. Query `i`
+/// of a sequence sees keys `0..=(kv_len - q_len + i)`, of which a window leaves the last few. A sequence
+/// without keys gets zeros; tokens of no sequence are left as they are.
+///
+/// Over a bf16 cache queries and weights are rounded to bf16 where tensor cores multiply them (heads of
+/// 64, 80, 96 or 128); sums are f32 always. With [`Arithmetic::BatchInvariant`] the bits of a query's
+/// output depend on its own keys and its position only.
+///
+/// # Errors
+/// [`Error::Shape`], or the driver's.
+pub fn attention(
+    gpu: &Arc<Gpu>,
+    q: Heads<'_>,
+    cache: Kv<'_>,
+    sequences: Sequences<'_>,
+    params: AttentionParams,
+    out: MatMut<'_>,
+) -> Result<()> {
+    let call = Call { gpu, q, cache, sequences, params, out };
+    call.check()?;
+    let (count, queries) = (call.count(), call.queries());
+    if count == 0 || queries == 0 || q.heads == 0 || q.dim == 0 {
+        return Ok(());
+    }
+    let Some(kernels) = call.tensor_cores() else {
+        return call.rows();
+    };
+    match params.arithmetic {
+        Arithmetic::BatchInvariant => call.prefill(kernels, 1),
+        Arithmetic::Fast if queries == 1 => call.decode(kernels),
+        // One sequence: which sort it is, is known well enough.
+        Arithmetic::Fast if count == 1 => call.prefill(kernels, 1),
+        Arithmetic::Fast => {
+            call.decode(kernels)?;
+            call.prefill(kernels, 2)
+        }
+    }
+}
+
+/// The kernels for a head size.
+#[derive(Clone, Copy)]
+struct Names {
+    decode: &'static str,
+    prefill: &'static str,
+}
+
+struct Call<'a> {
+    gpu: &'a Arc<Gpu>,
+    q: Heads<'a>,
+    cache: Kv<'a>,
+    sequences: Sequences<'a>,
+    params: AttentionParams,
+    out: MatMut<'a>,
+}
+
+// What the kernels are built with: see the constants of the same names there.
+const ROWS_HEADS_PER_BLOCK: usize = 4;
+const PREFILL_THREADS: usize = 256;
+const PREFILL_ROWS: usize = 128;
+const PREFILL_KEYS: usize = 64;
+const DECODE_THREADS: usize = 128;
+const DECODE_HEADS: usize = 16;
+const DECODE_ROUND: usize = 64;
+const DECODE_SHORTEST_SPLIT: usize = 128;
+const DECODE_MOST_PARTS: usize = 64;
+
+/// Blocks wanted for each multiprocessor when keys are split: of the decode kernel it holds three at a
+/// time, and with several more to follow none is idle for long at the end.
+const DECODE_BLOCKS: usize = 16;
+
+impl Call<'_> {
+    /// Sequences, padding included.
+    fn count(&self) -> usize {
+        self.sequences.seq_lens_kv.len()
+    }
+
+    /// The most queries a sequence has.
+    fn queries(&self) -> usize {
+        self.sequences.max_q_len.min(self.q.tokens)
+    }
+
+    fn window(&self) -> i32 {
+        let window = self.params.window.and_then(|w| i32::try_from(w).ok());
+        window.unwrap_or(i32::MAX)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Self { q, cache: Kv { shape, .. }, sequences: s, params, out, .. } = self;
+        let bad = |why: String| Err(Error::shape("attention", why));
+        if q.dtype != Float::F32 {
+            return bad(format!("queries are {:?}, not F32", q.dtype));
+        }
+        if q.dim != shape.dim {
+            return bad(format!("queries of {} elements, keys of {}", q.dim, shape.dim));
+        }
+        if shape.heads == 0 || !q.heads.is_multiple_of(shape.heads) {
+            return bad(format!("{} query heads over {} KV heads", q.heads, shape.heads));
+        }
+        if (out.rows, out.width) != (q.tokens, q.heads * q.dim) {
+            let (t, w) = (q.tokens, q.heads * q.dim);
+            return bad(format!("output is [{}, {}], not [{t}, {w}]", out.rows, out.width));
+        }
+        let count = self.count();
+        if s.cu_seqlens_q.len() != count + 1 {
+            let n = s.cu_seqlens_q.len();
+            return bad(format!("{n} starts of queries for {count} sequences, not one more"));
+        }
+        if s.block_table.len() != count * s.max_blocks {
+            let (n, m) = (s.block_table.len(), s.max_blocks);
+            return bad(format!("a table of {n} blocks for {count} sequences of {m}"));
+        }
+        if shape.block_size == 0 || i32::try_from(shape.blocks * shape.block_size).is_err() {
+            return bad(format!("{} blocks of {} tokens", shape.blocks, shape.block_size));
+        }
+        if s.max_kv_len > s.max_blocks * shape.block_size {
+            let (n, m, b) = (s.max_kv_len, s.max_blocks, shape.block_size);
+            return bad(format!("{n} keys in {m} blocks of {b}"));
+        }
+        if params.window == Some(0) {
+            return bad("a window of 0 keys, but a query sees itself".into());
+        }
+        if !(params.scale.is_finite() && params.scale > 0.0) {
+            return bad(format!("scores are multiplied by {}", params.scale));
+        }
+        Ok(())
+    }
+
+    /// The kernels on tensor cores, where there are any for this cache: they read 16 bytes at a time.
+    fn tensor_cores(&self) -> Option<Names> {
+        let aligned = (self.cache.k | self.cache.v).is_multiple_of(16);
+        if self.cache.shape.dtype != Float::Bf16 || !aligned {
+            return None;
+        }
+        let (decode, prefill) = match self.q.dim {
+            64 => ("attention_decode_d64", "attention_prefill_d64"),
+            80 => ("attention_decode_d80", "attention_prefill_d80"),
+            96 => ("attention_decode_d96", "attention_prefill_d96"),
+            128 => ("attention_decode_d128", "attention_prefill_d128"),
+            _ => return None,
+        };
+        Some(Names { decode, prefill })
+    }
+
+    /// What all kernels begin with.
+    fn inputs(&self) -> Args {
+        Args::new()
+            .ptr(self.q.ptr)
+            .ptr(self.cache.k)
+            .ptr(self.cache.v)
+            .view(self.sequences.cu_seqlens_q)
+            .view(self.sequences.seq_lens_kv)
+            .view(self.sequences.block_table)
+            .ptr(self.out.ptr)
+    }
+
+    fn strides_and_heads(&self, args: Args) -> Args {
+        args.long(self.q.stride).long(self.out.stride).int(self.q.heads).int(self.cache.shape.heads)
+    }
+
+    fn paging(&self, args: Args) -> Args {
+        args.int(self.cache.shape.block_size).int(self.sequences.max_blocks).signed(self.window())
+    }
+
+    /// The scale of scores whose exponential is taken to the base of 2.
+    fn scale_log2(&self) -> f32 {
+        self.params.scale * std::f32::consts::LOG2_E
+    }
+
+    fn out_bf16(&self) -> usize {
+        usize::from(self.out.dtype == Float::Bf16)
+    }
+
+    fn rows(&self) -> Result<()> {
+        let name = match self.cache.shape.dtype {
+            Float::F32 => "attention_rows_f32",
+            Float::Bf16 => "attention_rows_bf16",
+        };
+        let args = self.strides_and_heads(self.inputs()).int(self.q.dim);
+        let args = self.paging(args).float(self.params.scale).int(self.out_bf16());
+        let heads = self.q.heads.div_ceil(ROWS_HEADS_PER_BLOCK);
+        let launch = Launch::new("attention_rows", name, 0, ROWS_HEADS_PER_BLOCK * 32)
+            .grid([self.queries(), heads, self.count()])
+            .shared(ROWS_HEADS_PER_BLOCK * (2 * self.q.dim + 64) * 4);
+        // SAFETY: `check` has seen that all shapes fit each other, and the views that they fit memory;
+        // lengths and tables are the caller's promise (see the docs of `ops`).
+        unsafe { launch.enqueue(self.gpu, args) }
+    }
+
+    /// Sequences with at least so many queries.
+    fn prefill(&self, kernels: Names, least_q_len: usize) -> Result<()> {
+        let (dim, kv_heads) = (self.q.dim, self.cache.shape.heads);
+        let args = self.paging(self.strides_and_heads(self.inputs()));
+        let args = args.float(self.scale_log2()).int(least_q_len).int(self.out_bf16());
+        let tiles = (self.queries() * (self.q.heads / kv_heads)).div_ceil(PREFILL_ROWS);
+        let stages = 2 * 2 * PREFILL_KEYS * (dim + 8) * 2;
+        let launch = Launch::new("attention_prefill", kernels.prefill, 0, PREFILL_THREADS)
+            .grid([kv_heads, tiles, self.count()])
+            .shared(stages + 2 * PREFILL_KEYS * 4);
+        // SAFETY: as in `rows`; cache and stages are aligned to 16 bytes.
+        unsafe { launch.enqueue(self.gpu, args) }
+    }
+
+    /// Into how many parts keys are split. Only what is the same at every replay decides.
+    fn parts(&self) -> usize {
+        let group = self.q.heads / self.cache.shape.heads;
+        let blocks = self.count() * self.cache.shape.heads * group.div_ceil(DECODE_HEADS);
+        let wanted = (DECODE_BLOCKS * self.gpu.properties().multiprocessors).div_ceil(blocks);
+        let window = self.params.window.unwrap_or(usize::MAX);
+        let keys = self.sequences.max_kv_len.min(window);
+        wanted.min(keys.div_ceil(DECODE_SHORTEST_SPLIT)).clamp(1, DECODE_MOST_PARTS)
+    }
+
+    /// Sequences with one query.
+    fn decode(&self, kernels: Names) -> Result<()> {
+        let parts = self.parts();
+        if parts == 1 {
+            return self.splits(kernels, parts, (0, 0));
+        }
+        let cells = self.count() * self.q.heads * parts;
+        // The scratch is this call's until the splits are merged: another thread's would be enqueued
+        // in between.
+        self.gpu.scratch(|scratch| {
+            let bytes = cells * (self.q.dim + 2) * 4;
+            let partial = scratch.region(self.gpu, Purpose::AttentionSplits, bytes)?;
+            let ends = partial + (cells * self.q.dim * 4) as u64;
+            self.splits(kernels, parts, (partial, ends))?;
+            self.merge(parts, (partial, ends))
+        })
+    }
+
+    fn splits(&self, kernels: Names, parts: usize, (partial, ends): (u64, u64)) -> Result<()> {
+        let (heads, kv_heads) = (self.q.heads, self.cache.shape.heads);
+        let args = self.strides_and_heads(self.inputs().ptr(partial).ptr(ends));
+        let args = self.paging(args).float(self.scale_log2()).int(self.out_bf16());
+        let head_tiles = kv_heads * (heads / kv_heads).div_ceil(DECODE_HEADS);
+        let launch = Launch::new("attention_decode", kernels.decode, 0, DECODE_THREADS)
+            .grid([parts, head_tiles, self.count()])
+            .shared(2 * 2 * DECODE_ROUND * (self.q.dim + 8) * 2);
+        // SAFETY: as in `prefill`; the scratch has place for every part of every head.
+        unsafe { launch.enqueue(self.gpu, args) }
+    }
+
+    fn merge(&self, parts: usize, (partial, ends): (u64, u64)) -> Result<()> {
+        let args = Args::new()
+            .ptr(partial)
+            .ptr(ends)
+            .view(self.sequences.cu_seqlens_q)
+            .view(self.sequences.seq_lens_kv)
+            .ptr(self.out.ptr)
+            .long(self.out.stride)
+            .int(self.q.dim)
+            .int(parts)
+            .signed(self.window())
+            .int(self.out_bf16());
+        let launch = Launch::new("attention_decode", "attention_decode_merge", 0, DECODE_THREADS)
+            .grid([self.q.heads, self.count(), 1]);
+        // SAFETY: as in `splits`.
+        unsafe { launch.enqueue(self.gpu, args) }
+    }
+}

@@ -1,0 +1,61 @@
+//! A typed launcher for each kernel: shapes are checked here, on the host, and then the kernel is
+//! enqueued. Nothing here waits for the device.
+//!
+//! What lies in device memory (indices, lengths, tables) cannot be checked here; whoever uploads it
+//! has to. A kernel ignores an index of -1 where the docs say so.
+//!
+//! What they do is bound by moving bytes, except for matmuls of many rows and attention of many queries,
+//! which multiply more than they move ([`traffic`] counts it for any shape). For each element:
+//!
+//! | op | file in `cu/` | reads | writes |
+//! |---|---|---|---|
+//! | [`add_in_place`] | `elementwise` | 8 | 4 |
+//! | [`scale_in_place`], [`add_bias`] | `elementwise` | 4 | 4 |
+//! | [`convert`] | `elementwise` | 4 or 2 | 2 or 4 |
+//! | [`embedding`] | `embedding` | 2 | 4 |
+//! | [`gather_rows`] | `embedding` | 4 or 2 | as it reads |
+//! | [`rms_norm`], [`layer_norm`] | `norm` | 4 | 4 or 2 |
+//! | [`add_rms_norm`] | `norm` | 8 | 8 or 6 |
+//! | [`rms_norm_heads`] | `norm` | 4 | 4 |
+//! | [`rope`] | `rope` | 4 | 4 |
+//! | [`gated`] | `gated` | 8 | 4 or 2 |
+//! | [`kv_write`] | `kv_cache` | 4 | 4 or 2 |
+//! | [`copy_blocks`] | `kv_cache` | 4 or 2 | as it reads |
+//! | [`clear_slots`] | none: the driver's memset | 0 | 4 or 2 |
+//! | [`linear`], few rows | `gemv` | 2 for each weight | 4 or 2 |
+//! | [`linear`], many rows | cuBLASLt, `gemm` | bound by multiplying | |
+//! | [`attention`], one query | `attention_decode` | 2 for each element of a key and a value | 4 or 2 |
+//! | [`attention`], many queries | `attention_prefill`, `attention_rows` | bound by multiplying | |
+//! | [`argmax`], [`sample`], [`top_k`] | `argmax`, `sample`, `top_k` | 4 for each logit | |
+
+mod attention;
+mod elementwise;
+mod embedding;
+mod gated;
+mod kv_cache;
+mod linear;
+mod norm;
+mod rope;
+mod rows;
+mod sampling;
+pub mod traffic;
+
+pub use attention::{AttentionParams, Sequences, attention};
+pub use elementwise::{add_bias, add_in_place, convert, scale_in_place};
+pub use embedding::{embedding, gather_rows};
+pub use gated::{Activation, gated};
+pub use kv_cache::{clear_slots, copy_blocks, kv_write};
+pub use linear::{Accumulate, linear, linear_gated};
+pub use norm::{add_rms_norm, layer_norm, rms_norm, rms_norm_heads};
+pub use rope::{rope, rope_angles};
+pub use sampling::{MOST_TOP_K, NO_TOKEN, SampleRow, argmax, sample, top_k};
+
+/// How sums are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Arithmetic {
+    /// As is fastest for the shape: a row's last bits may depend on the batch around it.
+    #[default]
+    Fast,
+    /// In one order for each element, whatever the batch.
+    BatchInvariant,
+}

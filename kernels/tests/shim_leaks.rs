@@ -1,0 +1,26 @@
+//! What was made is gone when it is dropped. Alone in its program: the device counts for all tests at once.
+
+mod common;
+
+use kernels::{Buffer, Graph, Pinned, Timer, Uploader};
+
+#[test]
+fn nothing_is_left_when_everything_was_dropped() {
+    let gpu = common::emulated();
+    let live = || kernels::shim_live_allocations().unwrap();
+    let (before, (free, _)) = (live(), gpu.memory().unwrap());
+    for _ in 0..3 {
+        let mut x = Buffer::from_slice(&gpu, &[1.0f32; 100]).unwrap();
+        let y = Buffer::zeroed(&gpu, 0).unwrap();
+        assert_eq!(live(), before + 2);
+        assert!(gpu.memory().unwrap().0 < free);
+        let pinned = Pinned::<u32>::zeroed(&gpu, 10).unwrap();
+        let mut uploader = Uploader::new(&gpu).unwrap();
+        uploader.upload::<kernels::Error>(&mut x.view_mut(), 4, |_, _| Ok(())).unwrap();
+        let timer = Timer::new(&gpu).unwrap();
+        let graph = Graph::capture(&gpu, || x.view_mut().clear(&gpu)).unwrap();
+        drop((graph, timer, uploader, pinned, y, x));
+        assert_eq!(live(), before);
+        assert_eq!(gpu.memory().unwrap().0, free);
+    }
+}

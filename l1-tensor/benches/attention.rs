@@ -104,6 +104,7 @@ impl Case {
             seq_lens_kv: &self.kv,
             block_table: &self.table,
             max_blocks: self.per_sequence,
+            device: None,
         };
         let params = AttentionParams { scale: 0.125, window: None };
         let (q, out) = (self.q.view(), self.out.view_mut());
@@ -155,7 +156,7 @@ fn shapes() -> Vec<Shape> {
 
 fn main() -> Result<()> {
     let threads = std::env::args().find_map(|a| a.strip_prefix("--threads=")?.parse().ok());
-    let rt = Runtime::new(RuntimeOptions { threads, ..RuntimeOptions::default() })?;
+    let rt = Runtime::new(RuntimeOptions { threads, ..RuntimeOptions::cpu() })?;
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let wanted = |s: &Shape| wanted.iter().all(|w| s.name().contains(w.as_str()));
     println!("{rt}");

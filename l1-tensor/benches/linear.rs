@@ -126,7 +126,7 @@ fn shapes(criterion: &mut Criterion, rt: &Runtime) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let rt = Runtime::new(RuntimeOptions::default())?;
+    let rt = Runtime::new(RuntimeOptions::cpu())?;
     let mut criterion = Criterion::default().configure_from_args();
     shapes(&mut criterion, &rt)?;
     criterion.final_summary();

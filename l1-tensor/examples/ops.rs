@@ -9,7 +9,7 @@ use l1_tensor::ops::{
 use l1_tensor::{DType, Device, Result, Runtime, RuntimeOptions, Tensor};
 
 fn main() -> Result<()> {
-    let rt = Runtime::new(RuntimeOptions::default())?;
+    let rt = Runtime::new(RuntimeOptions::cpu())?;
     println!("Running on {rt}.\n");
 
     // 1. A tensor owns memory; a view is a layout over it. Attention's projections come out of one

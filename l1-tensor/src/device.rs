@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kernels::{Gpu, compile};
+
 use crate::{Error, Result};
 
 /// Where a tensor lives and an op runs.
@@ -27,37 +29,44 @@ pub enum DeviceRequest {
 impl DeviceRequest {
     /// Choose the device, and say why in words fit for a log line.
     ///
+    /// A CUDA device counts when its driver starts, it is new enough, and its kernels can be compiled
+    /// (or are there already). One that is emulated by the CPU is never chosen unasked: it is there to be
+    /// tested, not to be fast.
+    ///
     /// # Errors
     /// [`Error::Device`] when a device was named that cannot be used here.
     pub fn resolve(self) -> Result<(Device, String)> {
         match self {
             DeviceRequest::Exactly(Device::Cpu) => Ok((Device::Cpu, "asked for".into())),
-            DeviceRequest::Auto => Ok((
-                Device::Cpu,
-                match kernels::probe() {
-                    Ok(found) => {
-                        format!("{found}, but the CUDA kernels are not part of this version")
-                    }
-                    Err(why) => format!("no CUDA: {why}"),
+            DeviceRequest::Auto => Ok(match kernels::probe() {
+                Err(why) => (Device::Cpu, format!("no CUDA: {why}")),
+                Ok(found) if found.emulated => {
+                    (Device::Cpu, format!("{found}: only taken by --device cuda"))
+                }
+                Ok(found) => match usable(0) {
+                    Ok(()) => (Device::Cuda(0), found.to_string()),
+                    Err(why) => (Device::Cpu, format!("{found}, but it cannot be used: {why}")),
                 },
-            )),
-            DeviceRequest::Exactly(device @ Device::Cuda(ordinal)) => {
-                let why = match kernels::probe() {
-                    Err(why) => why.to_string(),
-                    Ok(found) if ordinal >= found.device_count => {
-                        format!("{found}: there is no device {ordinal}")
-                    }
-                    Ok(found) => {
-                        format!("{found}, but the CUDA kernels are not part of this version")
-                    }
-                };
-                Err(Error::Device {
+            }),
+            DeviceRequest::Exactly(device @ Device::Cuda(ordinal)) => match usable(ordinal) {
+                Ok(()) if kernels::is_emulated() => {
+                    Ok((device, "asked for; emulated on the CPU, which is slow".into()))
+                }
+                Ok(()) => Ok((device, "asked for".into())),
+                Err(why) => Err(Error::Device {
                     device: device.to_string(),
                     why: format!("{why}; use --device cpu"),
-                })
-            }
+                }),
+            },
         }
     }
+}
+
+/// Whether a model can run on a CUDA device: it opens, and it gets kernels. The smallest file of them
+/// stands for all.
+fn usable(ordinal: usize) -> kernels::Result<()> {
+    let gpu = Gpu::open(ordinal)?;
+    compile::image("elementwise", gpu.properties().capability, gpu.is_emulated()).map(|_| ())
 }
 
 impl fmt::Display for Device {

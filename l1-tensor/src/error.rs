@@ -81,6 +81,9 @@ pub enum Error {
         /// Why not, and what to do.
         why: String,
     },
+    /// CUDA refused: no memory, a kernel that does not compile, a failed launch.
+    #[error("cuda: {0}")]
+    Cuda(#[from] kernels::Error),
     /// Too little memory for a buffer.
     #[error(
         "could not allocate {bytes} bytes for a tensor: free some memory or use a smaller context or batch"

@@ -46,6 +46,11 @@ impl Layout {
         // end of exercise
     }
 
+    /// `[rows, len]`, the rows `stride` elements apart.
+    pub(crate) fn strided_rows(offset: usize, rows: usize, len: usize, stride: usize) -> Self {
+        Self { rank: 2, dims: [rows, len, 1, 1], strides: [stride, 1, 1, 1], offset }
+    }
+
     /// The size of every dimension.
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]

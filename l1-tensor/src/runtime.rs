@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kernels::ops::Arithmetic;
+use kernels::{Gpu, Uploader};
 
 use crate::cpu::{Isa, ThreadPool};
-use crate::{DType, Device, DeviceRequest, Result};
+use crate::{DType, Device, DeviceRequest, Result, Tensor};
 
 /// How activations enter a matmul. Weights are bf16 and sums are f32 in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +22,7 @@ pub enum Precision {
 /// The precision a user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PrecisionRequest {
-    /// bf16 where the processor multiplies bf16 pairs itself, else f32.
+    /// bf16 on CUDA, and where the processor multiplies bf16 pairs itself; else f32.
     #[default]
     Auto,
     /// Exactly this one (bf16 works on every processor, it is only not faster on all).
@@ -60,6 +63,16 @@ pub struct RuntimeOptions {
     pub threads: Option<usize>,
     /// The instruction set; `None` lets `STRATA_CPU` or the processor decide.
     pub isa: Option<Isa>,
+    /// On CUDA: take sums in one order for each element, whatever the batch, where that is slower. The
+    /// CPU never does otherwise.
+    pub batch_invariant: bool,
+}
+
+impl RuntimeOptions {
+    /// The default on the CPU, whatever else there is: for what compares or measures the CPU itself.
+    pub fn cpu() -> Self {
+        Self { device: DeviceRequest::Exactly(Device::Cpu), ..Self::default() }
+    }
 }
 
 /// A device with its threads, ready to run ops. Cheap to clone; clones share the threads.
@@ -74,6 +87,17 @@ struct Inner {
     isa: Isa,
     precision: Precision,
     pool: ThreadPool,
+    batch_invariant: bool,
+    cuda: Option<Cuda>,
+}
+
+/// What a runtime on CUDA has beside the device.
+struct Cuda {
+    gpu: Arc<Gpu>,
+    /// The way of weights to the device: made by the first, used by all.
+    uploader: Mutex<Option<Uploader>>,
+    /// Where answers wait that the host asked for: grows to the most that was ever asked for.
+    answers: Mutex<Option<Tensor>>,
 }
 
 impl Runtime {
@@ -90,6 +114,7 @@ impl Runtime {
         };
         let precision = match options.precision {
             PrecisionRequest::Exactly(p) => p,
+            PrecisionRequest::Auto if device != Device::Cpu => Precision::Bf16,
             PrecisionRequest::Auto if isa.has_bf16_dot() => Precision::Bf16,
             PrecisionRequest::Auto => Precision::F32,
         };
@@ -98,12 +123,52 @@ impl Runtime {
             Some(n) => n,
         };
         let pool = ThreadPool::new(threads);
-        Ok(Self { inner: Arc::new(Inner { device, why, isa, precision, pool }) })
+        let cuda = match device {
+            Device::Cpu => None,
+            Device::Cuda(n) => Some(Cuda {
+                gpu: Gpu::open(n)?,
+                uploader: Mutex::default(),
+                answers: Mutex::default(),
+            }),
+        };
+        let batch_invariant = options.batch_invariant;
+        let inner = Inner { device, why, isa, precision, pool, batch_invariant, cuda };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The device in use.
     pub fn device(&self) -> Device {
         self.inner.device
+    }
+
+    /// The CUDA device, where this is one: ops then run on it, over tensors that lie there.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.inner.cuda.as_ref().map(|cuda| &cuda.gpu)
+    }
+
+    /// How sums are taken on CUDA: see [`RuntimeOptions::batch_invariant`].
+    pub fn arithmetic(&self) -> Arithmetic {
+        if self.inner.batch_invariant { Arithmetic::BatchInvariant } else { Arithmetic::Fast }
+    }
+
+    /// The way to the device for something of so many bytes; `None` on a CPU.
+    pub(crate) fn uploader(
+        &self,
+        bytes: usize,
+    ) -> Result<Option<MutexGuard<'_, Option<Uploader>>>> {
+        let Some(cuda) = &self.inner.cuda else { return Ok(None) };
+        let mut uploader = cuda.uploader.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = bytes.min(Uploader::LARGEST);
+        if uploader.as_ref().is_none_or(|uploader| uploader.most() < wanted) {
+            *uploader = Some(Uploader::with_room_for(&cuda.gpu, wanted.next_power_of_two())?);
+        }
+        Ok(Some(uploader))
+    }
+
+    /// Where an op leaves what the host asked for; `None` on a CPU.
+    pub(crate) fn answers(&self) -> Option<MutexGuard<'_, Option<Tensor>>> {
+        let cuda = self.inner.cuda.as_ref()?;
+        Some(cuda.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Why this device was taken, in words.
@@ -138,13 +203,11 @@ impl Runtime {
 impl fmt::Display for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let i = &*self.inner;
-        write!(
-            f,
-            "{} ({}), {} threads, {} activations",
-            i.device,
-            i.isa,
-            i.pool.threads(),
-            i.precision
-        )
+        write!(f, "{} (", i.device)?;
+        match &i.cuda {
+            Some(cuda) => f.write_str(&cuda.gpu.properties().name)?,
+            None => write!(f, "{}", i.isa)?,
+        }
+        write!(f, "), {} threads, {} activations", i.pool.threads(), i.precision)
     }
 }

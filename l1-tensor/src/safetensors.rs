@@ -150,7 +150,7 @@ impl SafetensorsFile {
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] for a view with gaps (make a copy with
-/// [`convert`](crate::ops::convert)), [`Error::Io`] when it cannot be written,
+/// [`convert`](crate::ops::convert)), [`Error::Device`] for one that is not the host's, [`Error::Io`] when it cannot be written,
 /// [`Error::Safetensors`] when two tensors have one name.
 pub fn save(
     path: impl AsRef<Path>,
@@ -165,6 +165,7 @@ pub fn save(
             let why = format!("`{name}` is not a free name: every tensor needs its own");
             return Err(Error::Safetensors { path: path.to_path_buf(), why });
         }
+        tensor.on_host("safetensors::save")?;
         if !tensor.layout().is_contiguous() {
             let why = "needs a contiguous tensor";
             let layout = *tensor.layout();

@@ -1,9 +1,10 @@
 //! The bytes behind a tensor.
 
 use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc};
+use std::fmt;
 use std::ptr::NonNull;
 
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 
 /// Owned host memory, zeroed, aligned to a cache line so that a full AVX-512 vector never
 /// straddles two.
@@ -75,32 +76,97 @@ unsafe impl Send for AlignedBytes {}
 // SAFETY: as above.
 unsafe impl Sync for AlignedBytes {}
 
-/// The memory of a tensor. A device's memory becomes another variant; ops match on it.
+/// The memory of a tensor: one variant for each kind of device.
 pub enum Storage {
     /// Host memory owned by the tensor.
     Cpu(AlignedBytes),
+    /// Memory of a CUDA device, owned by the tensor. The host cannot read it in place.
+    Cuda(kernels::Buffer),
 }
 
 impl Storage {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Zeroed memory of a device.
+    pub(crate) fn zeroed(device: Device, bytes: usize) -> Result<Self> {
+        Ok(match device {
+            Device::Cpu => Storage::Cpu(AlignedBytes::zeroed(bytes)?),
+            Device::Cuda(n) => {
+                Storage::Cuda(kernels::Buffer::zeroed(&kernels::Gpu::open(n)?, bytes)?)
+            }
+        })
+    }
+
+    /// Where the memory is.
+    pub fn device(&self) -> Device {
         match self {
-            Storage::Cpu(b) => b.as_slice(),
+            Storage::Cpu(_) => Device::Cpu,
+            Storage::Cuda(b) => Device::Cuda(b.gpu().ordinal()),
         }
     }
 
+    /// The bytes of host memory; none for a device's, which [`Storage::on_host`] refuses before.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Storage::Cpu(b) => b.as_slice(),
+            Storage::Cuda(_) => &[],
+        }
+    }
+
+    /// As [`Storage::bytes`], to write.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Storage::Cpu(b) => b.as_mut_slice(),
+            Storage::Cuda(_) => &mut [],
+        }
+    }
+
+    /// Refuse a device's memory: everything that hands out slices asks here first.
+    pub(crate) fn on_host(&self, op: &'static str) -> Result<()> {
+        match self {
+            Storage::Cpu(_) => Ok(()),
+            Storage::Cuda(_) => Err(Error::Device {
+                device: self.device().to_string(),
+                why: format!("{op} reads host memory, and this tensor is the device's"),
+            }),
+        }
+    }
+
+    /// The device's memory, or why there is none.
+    pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&kernels::Buffer> {
+        match self {
+            Storage::Cuda(b) => Ok(b),
+            Storage::Cpu(_) => Err(not_on_cuda(op)),
+        }
+    }
+
+    /// As [`Storage::on_cuda`], to write.
+    pub(crate) fn on_cuda_mut(&mut self, op: &'static str) -> Result<&mut kernels::Buffer> {
+        match self {
+            Storage::Cuda(b) => Ok(b),
+            Storage::Cpu(_) => Err(not_on_cuda(op)),
         }
     }
 
     /// Size in bytes.
     pub fn len(&self) -> usize {
-        self.bytes().len()
+        match self {
+            Storage::Cpu(b) => b.as_slice().len(),
+            Storage::Cuda(b) => b.len(),
+        }
     }
 
     /// Whether there are no bytes at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes on {}", self.len(), self.device())
+    }
+}
+
+fn not_on_cuda(op: &'static str) -> Error {
+    let why = format!("{op} runs on CUDA, and this is host memory: Tensor::to_device brings it");
+    Error::Device { device: Device::Cpu.to_string(), why }
 }

@@ -4,8 +4,15 @@
 //! [`Layout`], all on the stack, so slicing in the middle of a forward pass costs nothing and the
 //! borrow checker still sees who writes where.
 
+mod device;
+mod rows;
+
+use std::fmt;
+
 use crate::storage::{AlignedBytes, Storage};
 use crate::{DType, Device, Element, Error, Layout, Result};
+
+pub use rows::{Rows, RowsMut};
 
 /// An n-dimensional array that owns its storage.
 pub struct Tensor {
@@ -22,17 +29,8 @@ impl Tensor {
     /// memory here.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let layout = Layout::contiguous(shape)?;
-        match device {
-            Device::Cpu => {
-                let bytes = layout.elem_count() * dtype.size();
-                let storage = Storage::Cpu(AlignedBytes::zeroed(bytes)?);
-                Ok(Self { storage, dtype, layout })
-            }
-            Device::Cuda(_) => Err(Error::Device {
-                device: device.to_string(),
-                why: "CUDA tensors are not part of this version; use --device cpu".into(),
-            }),
-        }
+        let storage = Storage::zeroed(device, layout.elem_count() * dtype.size())?;
+        Ok(Self { storage, dtype, layout })
     }
 
     /// A host tensor with a copy of `data`.
@@ -68,14 +66,22 @@ impl Tensor {
 
     /// Where the memory is.
     pub fn device(&self) -> Device {
-        match self.storage {
-            Storage::Cpu(_) => Device::Cpu,
-        }
+        self.storage.device()
     }
 
     /// Bytes of storage held.
     pub fn bytes(&self) -> usize {
         self.storage.len()
+    }
+
+    /// Its memory.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Its memory, to write.
+    pub(crate) fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
     }
 
     /// All bytes of the storage, for kernels with a layout of their own.
@@ -122,45 +128,9 @@ pub struct TensorMut<'a> {
     layout: Layout,
 }
 
-/// Rows of a view: `n` rows of `len` dense elements, `stride` elements apart.
-#[derive(Clone, Copy)]
-pub struct Rows<'a, T> {
-    data: &'a [T],
-    /// How many rows.
-    pub n: usize,
-    /// Elements in a row.
-    pub len: usize,
-    /// Elements from one row's start to the next one's.
-    pub stride: usize,
-}
-
-impl<'a, T> Rows<'a, T> {
-    /// Row `i`. Panics beyond the last row: callers iterate over `0..n`.
-    pub fn row(&self, i: usize) -> &'a [T] {
-        &self.data[i * self.stride..][..self.len]
-    }
-}
-
-/// Rows of a view, to write. See [`Rows`].
-pub struct RowsMut<'a, T> {
-    data: &'a mut [T],
-    /// How many rows.
-    pub n: usize,
-    /// Elements in a row.
-    pub len: usize,
-    /// Elements from one row's start to the next one's.
-    pub stride: usize,
-}
-
-impl<T> RowsMut<'_, T> {
-    /// Row `i`. Panics beyond the last row: callers iterate over `0..n`.
-    pub fn row(&mut self, i: usize) -> &mut [T] {
-        &mut self.data[i * self.stride..][..self.len]
-    }
-
-    /// Start of the first row, for kernels that split rows among threads.
-    pub fn as_mut_ptr(&mut self) -> *mut T {
-        self.data.as_mut_ptr()
+impl fmt::Debug for TensorRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.dtype, self.layout, self.storage.device())
     }
 }
 
@@ -198,7 +168,8 @@ macro_rules! shared_view_methods {
             self.layout.dims()
         }
 
-        fn check<T: Element>(&self, op: &'static str) -> Result<()> {
+        /// The right type, wherever it is.
+        pub(crate) fn is_of<T: Element>(&self, op: &'static str) -> Result<()> {
             if self.dtype != T::DTYPE {
                 return Err(Error::UnexpectedDType {
                     op,
@@ -208,6 +179,25 @@ macro_rules! shared_view_methods {
                 });
             }
             Ok(())
+        }
+
+        /// How many rows of which length, of a view that can be walked as rows at one stride.
+        pub(crate) fn row_shape<T: Element>(&self, op: &'static str) -> Result<(usize, usize)> {
+            self.is_of::<T>(op)?;
+            let why = DENSE_ROWS;
+            let no_rows = Error::UnsupportedLayout { op, why, layout: self.layout };
+            self.layout.as_rows().map(|(n, len, _)| (n, len)).ok_or(no_rows)
+        }
+
+        /// The right type, and host memory.
+        fn check<T: Element>(&self, op: &'static str) -> Result<()> {
+            self.is_of::<T>(op)?;
+            self.storage.on_host(op)
+        }
+
+        /// Where the memory is.
+        pub fn device(&self) -> Device {
+            self.storage.device()
         }
 
         /// Another layout over the same storage, made by `f` from this one. The storage must hold
@@ -239,6 +229,22 @@ macro_rules! shared_view_methods {
 
 impl<'a> TensorRef<'a> {
     shared_view_methods!();
+
+    /// Refuse a device's memory, in the name of `op`.
+    pub(crate) fn on_host(&self, op: &'static str) -> Result<()> {
+        self.storage.on_host(op)
+    }
+
+    /// What it is a view of.
+    pub(crate) fn storage(&self) -> &'a Storage {
+        self.storage
+    }
+
+    /// Some of a storage that no tensor owns. It must hold all of the layout.
+    pub(crate) fn over(storage: &'a Storage, dtype: DType, layout: Layout) -> Self {
+        debug_assert!(layout.end() * dtype.size() <= storage.len());
+        Self { storage, dtype, layout }
+    }
 
     /// All bytes of the storage, whatever the layout shows of them.
     pub(crate) fn raw(&self) -> &'a [u8] {
@@ -291,9 +297,9 @@ impl<'a> TensorRef<'a> {
     pub fn to_vec_f32(&self) -> Result<Vec<f32>> {
         let mut out = Vec::with_capacity(self.layout.elem_count());
         match self.dtype {
-            DType::F32 => self.for_each::<f32>(|v| out.push(v)),
-            DType::BF16 => self.for_each::<half::bf16>(|v| out.push(v.to_f32())),
-            DType::F16 => self.for_each::<half::f16>(|v| out.push(v.to_f32())),
+            DType::F32 => self.for_each::<f32>(|v| out.push(v))?,
+            DType::BF16 => self.for_each::<half::bf16>(|v| out.push(v.to_f32()))?,
+            DType::F16 => self.for_each::<half::f16>(|v| out.push(v.to_f32()))?,
             got => {
                 return Err(Error::UnexpectedDType {
                     op: "to_vec_f32",
@@ -306,13 +312,53 @@ impl<'a> TensorRef<'a> {
         Ok(out)
     }
 
-    fn for_each<T: Element>(&self, mut f: impl FnMut(T)) {
-        let data: &[T] = cast(self.storage.bytes());
+    /// A copy of the elements on the host, in row-major order, when everything that was enqueued on
+    /// their device has run.
+    ///
+    /// # Errors
+    /// [`Error::UnexpectedDType`]; [`Error::Cuda`].
+    pub fn to_host<T: Element>(&self) -> Result<Vec<T>> {
+        self.is_of::<T>("to_host")?;
+        let mut out = Vec::with_capacity(self.layout.elem_count());
+        self.for_each::<T>(|v| out.push(v))?;
+        Ok(out)
+    }
+
+    /// The same elements (f32) where the host can read them: as they are, or fetched from a device into
+    /// `copy`, which waits for it.
+    ///
+    /// # Errors
+    /// As [`TensorRef::to_host`], of a tensor on a device.
+    pub fn on_cpu(self, copy: &'a mut Option<Tensor>) -> Result<TensorRef<'a>> {
+        match self.device() {
+            Device::Cpu => Ok(self),
+            Device::Cuda(_) => {
+                let fetched = Tensor::from_slice(&self.to_host::<f32>()?, self.dims())?;
+                Ok(copy.insert(fetched).view())
+            }
+        }
+    }
+
+    /// The elements in row-major order. The dtype must be `T`'s.
+    fn for_each<T: Element>(&self, mut f: impl FnMut(T)) -> Result<()> {
         let l = &self.layout;
+        let (start, end) = (l.offset().min(l.end()), l.end());
+        let fetched;
+        let data: &[T] = match self.storage {
+            Storage::Cpu(bytes) => &cast(bytes.as_slice())[start..end],
+            Storage::Cuda(memory) => {
+                let size = self.dtype.size();
+                let mut bytes = AlignedBytes::zeroed((end - start) * size)?;
+                let part = memory.view().part(start * size, (end - start) * size);
+                part.copy_to(memory.gpu(), bytes.as_mut_slice())?;
+                fetched = bytes;
+                cast(fetched.as_slice())
+            }
+        };
         let mut index = [0usize; crate::MAX_RANK];
         for _ in 0..l.elem_count() {
             let at: usize = l.strides().iter().zip(&index).map(|(s, i)| s * i).sum();
-            f(data[l.offset() + at]);
+            f(data[at]);
             for d in (0..l.rank()).rev() {
                 index[d] += 1;
                 if index[d] < l.dims()[d] {
@@ -321,6 +367,7 @@ impl<'a> TensorRef<'a> {
                 index[d] = 0;
             }
         }
+        Ok(())
     }
 }
 
@@ -335,6 +382,11 @@ impl<'a> TensorMut<'a> {
     /// Read what it shows.
     pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef { storage: self.storage, dtype: self.dtype, layout: self.layout }
+    }
+
+    /// What it is a view of, to write.
+    pub(crate) fn into_storage(self) -> &'a mut Storage {
+        self.storage
     }
 
     /// The elements of a contiguous view, to write.

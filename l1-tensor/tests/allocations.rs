@@ -116,6 +116,7 @@ impl Model {
             seq_lens_kv: &[t as i32],
             block_table: &[0],
             max_blocks: 1,
+            device: None,
         };
         let params = AttentionParams { scale: 0.2, window: None };
         let (scratch, out) = (&mut self.attention, self.attended.view_mut());

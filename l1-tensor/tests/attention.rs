@@ -253,8 +253,13 @@ fn a_padding_row_without_keys_gets_zeros() {
     let mut scratch = AttentionScratch::new(&rt, 1, 16, 4, 8).unwrap();
     let q = Tensor::from_slice(&noise(32, 3), &[1, 4, 8]).unwrap();
     let mut out = Tensor::from_slice(&[7.0f32; 32], &[1, 32]).unwrap();
-    let sequences =
-        Sequences { cu_seqlens_q: &[0, 1], seq_lens_kv: &[0], block_table: &[], max_blocks: 0 };
+    let sequences = Sequences {
+        cu_seqlens_q: &[0, 1],
+        seq_lens_kv: &[0],
+        block_table: &[],
+        max_blocks: 0,
+        device: None,
+    };
     let params = AttentionParams { scale: 1.0, window: None };
     attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut()).unwrap();
     assert_eq!(out.to_vec_f32().unwrap(), [0.0; 32], "attention of a query without keys");
@@ -277,6 +282,7 @@ fn what_an_earlier_owner_left_in_a_tile_cannot_leak() {
             seq_lens_kv: &[1],
             block_table: &[0],
             max_blocks: 1,
+            device: None,
         };
         let params = AttentionParams { scale: 1.0, window: None };
         attention(&rt, one.view(), &cache, sequences, params, &mut scratch, out.view_mut())
@@ -316,6 +322,7 @@ fn clearing_the_end_of_a_tile_keeps_its_beginning() {
                     seq_lens_kv: &[keep.max(1) as i32],
                     block_table: &[0],
                     max_blocks: 1,
+                    device: None,
                 };
                 let (q, out_view) = (q.view(), out.view_mut());
                 let params = AttentionParams { scale: 1.0, window: None };
@@ -348,6 +355,7 @@ fn inputs_that_do_not_fit_are_typed_errors() {
             seq_lens_kv: kv,
             block_table: table,
             max_blocks: table.len(),
+            device: None,
         };
         let params = AttentionParams { scale: 1.0, window: None };
         attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut())

@@ -45,6 +45,7 @@ fn a_steady_step_over_blocks_allocates_nothing() {
                     seq_lens_kv: &[KEYS as i32],
                     block_table: &table,
                     max_blocks: blocks,
+                    device: None,
                 };
                 let params = AttentionParams { scale: 0.2, window: None };
                 let out = out.view_mut();

@@ -183,8 +183,13 @@ fn a_block_that_is_needed_must_be_there() {
         let q = Tensor::zeros(&[2, 1, 4], DType::F32, Device::Cpu).unwrap();
         let mut out = Tensor::zeros(&[2, 4], DType::F32, Device::Cpu).unwrap();
         let cu_seqlens_q = &[0, 1, 2];
-        let sequences =
-            Sequences { cu_seqlens_q, seq_lens_kv: &kv, block_table: table, max_blocks };
+        let sequences = Sequences {
+            cu_seqlens_q,
+            seq_lens_kv: &kv,
+            block_table: table,
+            max_blocks,
+            device: None,
+        };
         let params = AttentionParams { scale: 1.0, window };
         attention(&rt, q.view(), &cache, sequences, params, &mut scratch, out.view_mut())
     };

@@ -94,7 +94,7 @@ pub fn compare(
     let t = tokens.len();
     let spec = WorkspaceSpec { max_tokens: t, max_rows: t, max_context: t };
     let mut ws = Workspace::new(rt, config, spec)?;
-    let mut state = ContiguousState::new(config, 1, t, rt.activation_dtype())?;
+    let mut state = ContiguousState::new_on(rt.device(), config, 1, t, rt.activation_dtype())?;
     let positions: Vec<i32> = (0..t as i32).collect();
     let rows: Vec<u32> = (0..t as u32).collect();
     let batch = Batch {

@@ -60,6 +60,12 @@ pub enum Error {
     },
 }
 
+impl From<l1_tensor::cuda::Error> for Error {
+    fn from(e: l1_tensor::cuda::Error) -> Self {
+        Self::Tensor(e.into())
+    }
+}
+
 impl From<TensorSetError> for Error {
     fn from(e: TensorSetError) -> Self {
         Self::Checkpoint(e.into())

@@ -33,11 +33,12 @@ impl<'m> Session<'m> {
     /// No memory.
     pub fn new(decoder: &'m Decoder, rt: &Runtime, max_len: usize) -> Result<Self> {
         let max_len = max_len.clamp(1, decoder.config().max_context);
-        let state = ContiguousState::new(decoder.config(), 1, max_len, rt.activation_dtype())?;
+        let (config, dtype) = (decoder.config(), rt.activation_dtype());
+        let state = ContiguousState::new_on(rt.device(), config, 1, max_len, dtype)?;
         Self::with_state(decoder, rt, Box::new(state), max_len)
     }
 
-    /// A session in slot 0 of a state that takes sequences of `max_len` tokens and steps of
+    /// A session in slot 0 of a state, on the runtime's device, that takes sequences of `max_len` tokens and steps of
     /// [`PREFILL_CHUNK`]. The slot must be empty.
     ///
     /// # Errors

@@ -6,13 +6,16 @@
 //! sequences differ in length. The paged state of the next floor implements the same trait over
 //! small blocks; the decoder stays as it is.
 
+mod device;
+
 use std::any::Any;
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch, KvCache, Sequences, TILE, attention};
-use l1_tensor::{DType, Runtime, TensorMut, TensorRef};
+use l1_tensor::{DType, Device, Runtime, TensorMut, TensorRef};
 
 use crate::batch::BatchError;
 use crate::{Batch, Error, ModelConfig, Result};
+use device::OnDevice;
 
 /// What a sequence's state was at some moment. Made and understood by one implementation.
 pub struct Snapshot {
@@ -24,14 +27,25 @@ pub struct Snapshot {
 
 /// The memory of sequences, one slot each.
 ///
-/// A step runs `begin`, then `attend` for every attention layer, then `commit`. A step that fails
-/// between has changed nothing that counts: lengths move only at `commit`.
+/// A step runs `begin` and `stage`, then `attend` for every attention layer, then `commit`. A step that
+/// fails between has changed nothing that counts: lengths move only at `commit`.
 pub trait SequenceState {
     /// Prepare a step: check that positions continue the sequences and that everything fits.
     ///
     /// # Errors
     /// [`BatchError`] for a slot, a position or a length that cannot be.
     fn begin(&mut self, batch: &Batch) -> Result<()>;
+
+    /// Bring what `attend` reads of the step beside q, k and v (lengths, tables, slots) to the runtime's
+    /// device, to where `attend` will find it in every step: a recorded step is replayed with what was
+    /// staged last. Only enqueues. A state on a CPU has nothing to do.
+    ///
+    /// # Errors
+    /// No memory, or a device's own.
+    fn stage(&mut self, rt: &Runtime, batch: &Batch) -> Result<()> {
+        let _ = (rt, batch);
+        Ok(())
+    }
 
     /// Begin an empty slot with as many of `tokens`, from the first on, as the state still has from
     /// other sequences. Returns how many: they need not be fed. At least one is left to feed, since
@@ -107,6 +121,9 @@ pub struct ContiguousState {
     kv_lens: Vec<i32>,
     /// `[S, 1]`: the block of each sequence.
     block_table: Vec<i32>,
+    device: Device,
+    /// The same, where the device reads it.
+    staged: OnDevice,
 }
 
 impl ContiguousState {
@@ -116,10 +133,25 @@ impl ContiguousState {
     /// # Errors
     /// No memory, another dtype, or more than 32-bit indices address.
     pub fn new(config: &ModelConfig, slots: usize, max_len: usize, dtype: DType) -> Result<Self> {
+        Self::new_on(Device::Cpu, config, slots, max_len, dtype)
+    }
+
+    /// The same in the memory of a device, for a runtime on it.
+    ///
+    /// # Errors
+    /// As [`ContiguousState::new`]; a dtype that the device's kernels do not read.
+    pub fn new_on(
+        device: Device,
+        config: &ModelConfig,
+        slots: usize,
+        max_len: usize,
+        dtype: DType,
+    ) -> Result<Self> {
         let block_size = block_for(max_len);
         let mut layers: Vec<_> = config.layers.iter().map(|_| None).collect();
         for (i, a) in config.attention_layers() {
-            layers[i] = Some(KvCache::new(slots, block_size, a.kv_heads, a.head_dim, dtype)?);
+            let (heads, dim) = (a.kv_heads, a.head_dim);
+            layers[i] = Some(KvCache::on(device, slots, block_size, heads, dim, dtype)?);
         }
         Ok(Self {
             layers,
@@ -131,6 +163,8 @@ impl ContiguousState {
             slots: Vec::new(),
             kv_lens: Vec::with_capacity(slots),
             block_table: Vec::with_capacity(slots),
+            device,
+            staged: OnDevice::default(),
         })
     }
 
@@ -195,6 +229,11 @@ impl SequenceState for ContiguousState {
         Ok(())
     }
 
+    fn stage(&mut self, rt: &Runtime, batch: &Batch) -> Result<()> {
+        self.staged.prepare(rt, self.lens.len(), self.max_len)?;
+        self.staged.stage(batch.cu_seqlens_q, &self.kv_lens, &self.block_table, &self.slots)
+    }
+
     fn attend(
         &mut self,
         rt: &Runtime,
@@ -213,12 +252,13 @@ impl SequenceState for ContiguousState {
             return Err(BatchError::Malformed(why).into());
         };
         // exercise l2.state
-        cache.write(rt, &self.slots, k, v)?;
+        cache.write(rt, self.staged.slots(&self.slots)?, k, v)?;
         let sequences = Sequences {
             cu_seqlens_q: batch.cu_seqlens_q,
             seq_lens_kv: &self.kv_lens,
             block_table: &self.block_table,
             max_blocks: 1,
+            device: self.staged.sequences()?,
         };
         Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
         // end of exercise
@@ -242,7 +282,7 @@ impl SequenceState for ContiguousState {
         // exercise l2.state
         let copy = |cache: &KvCache| -> Result<KvCache> {
             let (heads, dim) = (cache.heads(), cache.head_dim());
-            let mut out = KvCache::new(1, block_for(len), heads, dim, cache.dtype())?;
+            let mut out = KvCache::on(self.device, 1, block_for(len), heads, dim, cache.dtype())?;
             out.copy_prefix(0, cache, slot as u32, len)?;
             Ok(out)
         };

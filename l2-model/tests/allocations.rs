@@ -6,7 +6,7 @@ mod counting;
 use std::path::Path;
 
 use counting::fewest_allocations;
-use l1_tensor::{Precision, PrecisionRequest, Runtime, RuntimeOptions};
+use l1_tensor::{Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions};
 use l2_model::{ModelFiles, Session};
 
 #[test]
@@ -19,6 +19,7 @@ fn a_steady_decode_step_allocates_nothing() {
         ("tiny-qwen3", Precision::Bf16, 2),
     ] {
         let rt = Runtime::new(RuntimeOptions {
+            device: DeviceRequest::Exactly(Device::Cpu),
             precision: PrecisionRequest::Exactly(precision),
             threads: Some(threads),
             ..Default::default()

@@ -23,7 +23,7 @@ fn runtime() -> Runtime {
         device: DeviceRequest::Exactly(Device::Cpu),
         precision: PrecisionRequest::Exactly(Precision::F32),
         threads: Some(1),
-        isa: None,
+        ..Default::default()
     })
     .unwrap()
 }

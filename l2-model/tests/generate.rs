@@ -6,7 +6,8 @@ use std::path::Path;
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
 use l1_tensor::{
-    DType, Precision, PrecisionRequest, Runtime, RuntimeOptions, TensorMut, TensorRef,
+    DType, Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, TensorMut,
+    TensorRef,
 };
 use l2_model::{
     Batch, ContiguousState, Decoder, Error, FinishReason, GenerateOptions, Generation, ModelFiles,
@@ -24,6 +25,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let rt = Runtime::new(RuntimeOptions {
+            device: DeviceRequest::Exactly(Device::Cpu),
             precision: PrecisionRequest::Exactly(Precision::F32),
             threads: Some(1),
             ..Default::default()

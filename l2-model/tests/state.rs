@@ -8,7 +8,8 @@ use std::path::Path;
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
 use l1_tensor::{
-    DType, Device, Precision, PrecisionRequest, Runtime, RuntimeOptions, Tensor, TensorRef,
+    DType, Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, Tensor,
+    TensorRef,
 };
 use l2_model::{Batch, BatchError, ContiguousState, Error, ModelConfig, SequenceState};
 
@@ -88,6 +89,7 @@ impl Bench {
         let config = ModelConfig::from_hf_file(&path).unwrap();
         assert_eq!(config.layers.len(), LAYERS);
         let rt = Runtime::new(RuntimeOptions {
+            device: DeviceRequest::Exactly(Device::Cpu),
             precision: PrecisionRequest::Exactly(Precision::F32),
             threads: Some(1),
             ..Default::default()

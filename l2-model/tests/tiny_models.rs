@@ -23,7 +23,7 @@ fn runtime(precision: Precision, threads: usize) -> Runtime {
         device: DeviceRequest::Exactly(Device::Cpu),
         precision: PrecisionRequest::Exactly(precision),
         threads: Some(threads),
-        isa: None,
+        ..Default::default()
     })
     .unwrap()
 }

@@ -9,9 +9,10 @@
 //! * [`TokenChain`]: tokens with the hashes of their full blocks; [`PrefixCache`]: hash to block;
 //! * [`BlockManager`]: the three together, with all-or-nothing reservations and steps that can be
 //!   committed or abandoned; [`events`] tells others what is cached;
-//! * [`ForwardMeta`]: what one forward pass must know about a mixed batch;
+//! * [`ForwardMeta`]: what one forward pass must know about a mixed batch ([`MetaOnDevice`]: where a device
+//!   reads it);
 //! * [`PagedKv`]: the memory, written and attended through block tables; [`PagedState`] puts it
-//!   behind l2's `SequenceState`; [`RecurrentStore`] is the place for state that is not KV;
+//!   behind l2's `SequenceState`, [`StepState`] one step that a scheduler has planned; [`RecurrentStore`] is the place for state that is not KV;
 //! * [`sizing`]: how many blocks fit, as arithmetic a person can follow;
 //! * [`trace`]: a recording of all of this, for the block viewer.
 //!
@@ -36,6 +37,7 @@ mod recurrent;
 pub mod reference;
 pub mod sizing;
 mod state;
+mod step_state;
 mod table;
 pub mod trace;
 
@@ -45,10 +47,11 @@ pub use free_list::FreeList;
 pub use hash::{BlockHash, BlockHasher, ExtraKeys};
 pub use ids::{BlockId, GroupId, NULL_BLOCK, SeqId};
 pub use manager::{Admission, BlockManager, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
-pub use meta::ForwardMeta;
+pub use meta::{ForwardMeta, MetaOnDevice};
 pub use paged_kv::PagedKv;
 pub use pool::BlockPool;
 pub use prefix_cache::{Forgotten, PrefixCache};
 pub use recurrent::{RecurrentSnapshot, RecurrentStore};
 pub use state::{PagedOptions, PagedState};
+pub use step_state::StepState;
 pub use table::BlockTable;

@@ -20,6 +20,10 @@
 //! not happen then is that a short step reads what a longer one left behind. (vLLM's
 //! `CommonAttentionMetadata` is the model for these fields.)
 
+mod device;
+
+pub use device::MetaOnDevice;
+
 use crate::{BlockTable, KvError, Result};
 
 /// Stands in a block table where there is no block, and in a slot mapping for "store nothing".

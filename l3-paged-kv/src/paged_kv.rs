@@ -5,18 +5,21 @@
 //! business here: [`ForwardMeta`] says where a step writes and what it reads.
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch, KvCache, Sequences, attention};
-use l1_tensor::{DType, Runtime, TensorMut, TensorRef};
+use l1_tensor::{DType, Device, Runtime, TensorMut, TensorRef};
 use l2_model::ModelConfig;
 
-use crate::{BlockId, CopyBlock, ForwardMeta, KvError, Result};
+use crate::{BlockId, CopyBlock, ForwardMeta, KvError, MetaOnDevice, Result};
 
-/// Keys and values of a model, in `num_blocks` blocks (the null block included).
+/// Keys and values of a model, in `num_blocks` blocks (the null block included), on one device.
 pub struct PagedKv {
     /// One for each layer that attends.
     layers: Vec<Option<KvCache>>,
     num_blocks: usize,
     block_size: usize,
     dtype: DType,
+    device: Device,
+    /// The step's arrays, where the device reads them.
+    staged: MetaOnDevice,
 }
 
 impl PagedKv {
@@ -31,11 +34,27 @@ impl PagedKv {
         block_size: usize,
         dtype: DType,
     ) -> Result<Self> {
+        Self::new_on(Device::Cpu, config, num_blocks, block_size, dtype)
+    }
+
+    /// The same in the memory of a device, for a runtime on it.
+    ///
+    /// # Errors
+    /// As [`PagedKv::new`]; a dtype that the device's kernels do not read.
+    pub fn new_on(
+        device: Device,
+        config: &ModelConfig,
+        num_blocks: usize,
+        block_size: usize,
+        dtype: DType,
+    ) -> Result<Self> {
         let mut layers: Vec<_> = config.layers.iter().map(|_| None).collect();
         for (i, a) in config.attention_layers() {
-            layers[i] = Some(KvCache::new(num_blocks, block_size, a.kv_heads, a.head_dim, dtype)?);
+            let (heads, dim) = (a.kv_heads, a.head_dim);
+            layers[i] = Some(KvCache::on(device, num_blocks, block_size, heads, dim, dtype)?);
         }
-        Ok(Self { layers, num_blocks, block_size, dtype })
+        let staged = MetaOnDevice::default();
+        Ok(Self { layers, num_blocks, block_size, dtype, device, staged })
     }
 
     /// Blocks, the null block included.
@@ -53,6 +72,11 @@ impl PagedKv {
         self.dtype
     }
 
+    /// Where they are stored.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
     /// Bytes of all blocks of all layers.
     pub fn bytes(&self) -> usize {
         self.layers.iter().flatten().map(KvCache::bytes).sum()
@@ -66,6 +90,18 @@ impl PagedKv {
     /// A layer's memory; `None` where the layer does not attend.
     pub fn layer(&self, layer: usize) -> Option<&KvCache> {
         self.layers.get(layer)?.as_ref()
+    }
+
+    /// Bring a step's arrays to the device, before its first layer; on a CPU nothing is done. Only enqueues.
+    /// `captured`: the step is being recorded, or a recorded one will be replayed: see [`MetaOnDevice::stage`].
+    ///
+    /// On a device, [`PagedKv::write`] and [`PagedKv::attend`] then read these, and refuse a step of another
+    /// shape. If no step was ever staged, each of them brings what it needs, and waits for it.
+    ///
+    /// # Errors
+    /// [`KvError::Tensor`]: no memory, or a device's own.
+    pub fn stage(&mut self, rt: &Runtime, meta: &ForwardMeta, captured: bool) -> Result<()> {
+        self.staged.stage(rt, meta, captured)
     }
 
     /// Store this step's keys and values of one layer, then attend over all there are.
@@ -91,13 +127,14 @@ impl PagedKv {
         out: TensorMut,
     ) -> Result<()> {
         self.write(rt, layer, meta, k, v)?;
-        let cache = self.layer_of(layer, meta)?;
+        let (cache, staged) = self.layer_of(layer, meta)?;
         // exercise l3.attend
         let sequences = Sequences {
             cu_seqlens_q: meta.cu_seqlens_q(),
             seq_lens_kv: meta.seq_lens_kv(),
             block_table: meta.block_table(),
             max_blocks: meta.max_blocks(),
+            device: staged.sequences(meta)?,
         };
         Ok(attention(rt, q, cache, sequences, params, scratch, out)?)
         // end of exercise
@@ -115,14 +152,18 @@ impl PagedKv {
         k: TensorRef,
         v: TensorRef,
     ) -> Result<()> {
-        let cache = self.layer_of(layer, meta)?;
+        let (cache, staged) = self.layer_of(layer, meta)?;
         // exercise l3.attend
-        Ok(cache.write(rt, meta.slot_mapping(), k, v)?)
+        Ok(cache.write(rt, staged.slot_mapping(meta)?, k, v)?)
         // end of exercise
     }
 
-    /// The memory of a layer, for a step in blocks of its size.
-    fn layer_of(&mut self, layer: usize, meta: &ForwardMeta) -> Result<&mut KvCache> {
+    /// The memory of a layer, for a step in blocks of its size, and the step's arrays on the device.
+    fn layer_of(
+        &mut self,
+        layer: usize,
+        meta: &ForwardMeta,
+    ) -> Result<(&mut KvCache, &MetaOnDevice)> {
         if meta.block_size() != self.block_size {
             let (theirs, ours) = (meta.block_size(), self.block_size);
             let why =
@@ -131,7 +172,8 @@ impl PagedKv {
         }
         let cache = self.layers.get_mut(layer).and_then(Option::as_mut);
         let why = || format!("layer {layer} has no blocks: they were made for another model");
-        cache.ok_or_else(|| KvError::Malformed(why()))
+        let cache = cache.ok_or_else(|| KvError::Malformed(why()))?;
+        Ok((cache, &self.staged))
     }
 
     /// Copy the beginning of a block to another, in every layer: a sequence was cut back into the
@@ -172,12 +214,14 @@ impl PagedKv {
         let to: Vec<BlockId> = (0..blocks.len() as u32).collect();
         let save = |cache: &KvCache| -> Result<KvCache> {
             let (heads, dim) = (cache.heads(), cache.head_dim());
-            let mut copy = KvCache::new(blocks.len(), self.block_size, heads, dim, self.dtype)?;
+            let (n, size, dtype) = (blocks.len(), self.block_size, self.dtype);
+            let mut copy = KvCache::on(self.device, n, size, heads, dim, dtype)?;
             copy.copy_blocks(&to, cache, blocks)?;
             Ok(copy)
         };
         let layers = self.layers.iter().map(|l| l.as_ref().map(save).transpose());
-        Ok(Self { layers: layers.collect::<Result<_>>()?, num_blocks: blocks.len(), ..*self })
+        let (layers, staged) = (layers.collect::<Result<_>>()?, MetaOnDevice::default());
+        Ok(Self { layers, num_blocks: blocks.len(), staged, ..*self })
         // end of exercise
     }
 
@@ -196,16 +240,18 @@ impl PagedKv {
         Ok(())
         // end of exercise
     }
+
     /// Whether saved blocks are of this kind.
     pub(crate) fn check_saved(&self, saved: &PagedKv) -> Result<()> {
         let kind = |cache: &Option<KvCache>| {
             let cache = cache.as_ref()?;
             Some((cache.heads(), cache.head_dim(), cache.dtype(), cache.block_size()))
         };
-        if self.layers.iter().map(kind).eq(saved.layers.iter().map(kind)) {
+        let same = self.layers.iter().map(kind).eq(saved.layers.iter().map(kind));
+        if same && self.device == saved.device {
             return Ok(());
         }
-        let why = "these blocks were saved of another model, or in another dtype or size";
+        let why = "these blocks were saved of another model, on another device, or in another dtype or size";
         Err(KvError::Malformed(why.into()))
     }
 }

@@ -13,6 +13,7 @@
 //! does not fit.
 
 mod bytes;
+mod machine;
 mod plan;
 mod profile;
 
@@ -21,6 +22,7 @@ use l1_tensor::ops::TILE;
 use l2_model::ModelConfig;
 
 pub use bytes::{Budget, Bytes, ParseBytesError, parse_bytes};
+pub use machine::device_memory;
 pub use plan::{Memory, Plan, Room};
 pub use profile::peak_activation;
 

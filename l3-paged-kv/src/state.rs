@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! begin     room for every sequence of the step, or for none; hashes; the arrays of the step
+//! stage     the arrays, brought to where a device reads them
 //! attend    once a layer: write through the slots, read through the tables
 //! commit    lengths move, hashes are certain
 //! ```
@@ -16,7 +17,7 @@
 mod snapshot;
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
-use l1_tensor::{DType, Runtime, TensorMut, TensorRef};
+use l1_tensor::{DType, Device, Runtime, TensorMut, TensorRef};
 use l2_model::{Batch, BatchError, ModelConfig, SequenceState, Snapshot};
 
 use crate::events::EventStream;
@@ -101,6 +102,14 @@ impl PagedState {
     /// [`KvError::BadConfig`] for a block size that is no power of two or a pool that cannot be;
     /// [`KvError::Tensor`] for another dtype, or no memory.
     pub fn new(config: &ModelConfig, options: PagedOptions) -> Result<Self> {
+        Self::new_on(Device::Cpu, config, options)
+    }
+
+    /// The same in the memory of a device, for a runtime on it.
+    ///
+    /// # Errors
+    /// As [`PagedState::new`]; [`KvError::Tensor`] for a dtype that the device's kernels do not read.
+    pub fn new_on(device: Device, config: &ModelConfig, options: PagedOptions) -> Result<Self> {
         let PagedOptions { num_blocks, block_size, slots, max_len, .. } = options;
         let max_blocks = max_len.div_ceil(block_size.max(1));
         let manager = BlockManager::new(ManagerConfig {
@@ -110,7 +119,7 @@ impl PagedState {
             events: options.events,
             ..ManagerConfig::new(num_blocks, block_size)
         })?;
-        let kv = PagedKv::new(config, num_blocks, block_size, options.dtype)?;
+        let kv = PagedKv::new_on(device, config, num_blocks, block_size, options.dtype)?;
         let hasher = BlockHasher::new(block_size);
         let chain = || TokenChain::with_capacity(&hasher, ExtraKeys::default(), max_len);
         let slot = |_| Slot { seq: None, chain: chain(), len: 0 };
@@ -302,6 +311,10 @@ impl SequenceState for PagedState {
             }
         }
         Ok(())
+    }
+
+    fn stage(&mut self, rt: &Runtime, _batch: &Batch) -> l2_model::Result<()> {
+        Ok(self.kv.stage(rt, &self.meta, false)?)
     }
 
     fn resume(&mut self, slot: u32, tokens: &[u32]) -> usize {

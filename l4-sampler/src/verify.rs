@@ -20,7 +20,7 @@
 
 use std::borrow::Cow;
 
-use l1_tensor::{Rows, TensorRef};
+use l1_tensor::{Device, Rows, Tensor, TensorRef};
 
 use crate::error::{Error, ParamError, Result, RowError};
 use crate::sampler::{Bench, Line, Pieces, Row, expect};
@@ -72,6 +72,8 @@ impl Sampler {
     /// that a request with penalties has its history copied, to go on in the copy. A draft that ends the answer (a
     /// token that [`crate::stop::StopRules`] stops at) is to be cut there by whoever made it.
     ///
+    /// Logits on a device, the model's or a draft's, are fetched first: the rule needs whole distributions in f64.
+    ///
     /// # Errors
     /// Lengths that do not fit, tokens out of range. A row without tokens is that proposal's own outcome.
     pub fn verify(
@@ -80,7 +82,17 @@ impl Sampler {
         proposals: &[Proposal<'_>],
         out: &mut Vec<Result<Verdict, RowError>>,
     ) -> Result<()> {
-        let rows = logits.rows::<f32>(OP)?;
+        if proposals.iter().any(|proposal| device_of(proposal) != Device::Cpu) {
+            let copies = proposals.iter().map(fetched);
+            let copies = copies.collect::<Result<Vec<_>>>()?;
+            let here = proposals.iter().zip(&copies).map(|(proposal, copy)| {
+                let draft = copy.as_ref().map_or(Draft::Certain, |c| Draft::Logits(c.view()));
+                Proposal { draft, ..*proposal }
+            });
+            return self.verify(logits, &here.collect::<Vec<_>>(), out);
+        }
+        let mut copy = None;
+        let rows = logits.on_cpu(&mut copy)?.rows::<f32>(OP)?;
         expect("logits in a row", self.vocab(), rows.len)?;
         let mut starts = std::mem::take(&mut self.starts);
         starts.clear();
@@ -164,6 +176,20 @@ fn remembers(row: &Row<'_>) -> bool {
 fn row_at<'a>(proposal: &Proposal<'a>, i: usize, history: &'a History) -> Row<'a> {
     let row = proposal.row;
     Row { history, mask: proposal.masks.get(i), key: row.key.ahead(i as u32), ..row }
+}
+
+/// Where a draft's logits are.
+fn device_of(proposal: &Proposal<'_>) -> Device {
+    match proposal.draft {
+        Draft::Certain => Device::Cpu,
+        Draft::Logits(logits) => logits.device(),
+    }
+}
+
+/// A copy of a draft's logits that can be read here.
+fn fetched(proposal: &Proposal<'_>) -> Result<Option<Tensor>> {
+    let Draft::Logits(logits) = proposal.draft else { return Ok(None) };
+    Ok(Some(Tensor::from_slice(&logits.to_host::<f32>()?, logits.dims())?))
 }
 
 /// The logits that a proposal's tokens were drawn from. [`check`] has seen that they are there.

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn the_yardsticks_are_of_a_plausible_length() {
-        let rt = Runtime::new(RuntimeOptions { threads: Some(1), ..Default::default() }).unwrap();
+        let rt =
+            Runtime::new(RuntimeOptions { threads: Some(1), ..RuntimeOptions::cpu() }).unwrap();
         let bandwidth = read_bandwidth(rt.pool());
         assert!((1e8..1e13).contains(&bandwidth), "{bandwidth:e} bytes/s");
         for precision in [Precision::F32, Precision::Bf16] {

@@ -11,6 +11,8 @@
 
 use std::ops::Range;
 
+use kernels::ops::Activation;
+
 use super::rows::{Dst, Src, for_rows, not_f32_or_bf16, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, exp, mul_add};
 use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
@@ -64,7 +66,7 @@ pub fn gelu_mul_reference(kind: Gelu, gate: &[f32], up: &[f32], out: &mut [f32])
 }
 
 /// `out = silu(gate) * up` for `gate`, `up`: f32 `[.., I]` and `out` of the same shape, f32 or
-/// bf16. Gate and up may be two halves of one packed `[T, 2 I]` buffer.
+/// bf16. Gate and up may be two halves of one packed `[T, 2 I]` buffer; on CUDA they must be.
 ///
 /// `silu(-inf)` is NaN, as `-inf / inf` is in torch; every finite input has a finite result.
 ///
@@ -118,6 +120,14 @@ fn gated(
     }
     same_dims(op, gate.layout(), up.layout())?;
     same_dims(op, gate.layout(), out.layout())?;
+    if let Some(gpu) = rt.gpu() {
+        let activation = match gelu {
+            None => Activation::Silu,
+            Some(Gelu::Erf) => Activation::GeluErf,
+            Some(Gelu::Tanh) => Activation::GeluTanh,
+        };
+        return crate::gpu::gated::gated(op, gpu, activation, gate, up, out);
+    }
     let (gate, up) = (Src::new(op, gate)?, Src::new(op, up)?);
     match out.dtype() {
         DType::F32 => run(rt, gelu, &gate, &up, &Dst::<f32>::new(op, out)?),

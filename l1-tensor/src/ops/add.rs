@@ -24,6 +24,9 @@ pub fn add(rt: &Runtime, a: TensorRef<'_>, b: TensorRef<'_>, out: TensorMut<'_>)
     const OP: &str = "add";
     same_dims(OP, a.layout(), b.layout())?;
     same_dims(OP, a.layout(), out.layout())?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::elementwise::add(OP, gpu, a, b, out);
+    }
     let (a, b, out) = (Src::new(OP, a)?, Src::new(OP, b)?, Dst::new(OP, out)?);
     for_rows(rt, out.n(), out.len(), |rows| add_rows(rt.isa(), &a, &b, &out, rows));
     Ok(())
@@ -36,6 +39,9 @@ pub fn add(rt: &Runtime, a: TensorRef<'_>, b: TensorRef<'_>, out: TensorMut<'_>)
 pub fn add_in_place(rt: &Runtime, a: TensorMut<'_>, b: TensorRef<'_>) -> Result<()> {
     const OP: &str = "add_in_place";
     same_dims(OP, a.layout(), b.layout())?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::elementwise::add_in_place(OP, gpu, a, b);
+    }
     let (a, b) = (Dst::new(OP, a)?, Src::new(OP, b)?);
     for_rows(rt, a.n(), a.len(), |rows| add_rows_in_place(rt.isa(), &a, &b, rows));
     Ok(())

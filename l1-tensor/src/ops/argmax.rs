@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Dst, Src, for_rows};
+use super::rows::{Dst, Src, check_rows, for_rows};
 use crate::cpu::lanes::{LANES, dispatch, max_of};
 use crate::{Error, Result, Runtime, TensorRef};
 
@@ -23,7 +23,7 @@ pub fn argmax_reference(x: &[f32]) -> u32 {
 /// entry a row.
 ///
 /// Of equal elements the lowest index wins, and 0 and -0 are equal. NaN is passed over: it ranks
-/// below -inf, and only a row of nothing but NaN answers 0.
+/// below -inf, and only a row of nothing but NaN answers 0. On CUDA it waits for the device.
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] for empty rows or an `out` of another length,
@@ -31,16 +31,21 @@ pub fn argmax_reference(x: &[f32]) -> u32 {
 pub fn argmax(rt: &Runtime, x: TensorRef<'_>, out: &mut [u32]) -> Result<()> {
     const OP: &str = "argmax";
     let layout = *x.layout();
-    let x = Src::<f32>::new(OP, x)?;
-    if x.n() != out.len() {
+    check_rows(OP, &layout)?;
+    let (len, leading) = layout.dims().split_last().unwrap_or((&1, &[]));
+    let n: usize = leading.iter().product();
+    if n != out.len() {
         let why = "needs one output for each row";
         return Err(Error::UnsupportedLayout { op: OP, why, layout });
     }
-    if x.len() == 0 && x.n() > 0 {
+    if *len == 0 && n > 0 {
         let why = "an empty row has no largest element";
         return Err(Error::UnsupportedLayout { op: OP, why, layout });
     }
-    let out = Dst::from_slice(out);
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::select::argmax(rt, OP, gpu, x, out);
+    }
+    let (x, out) = (Src::<f32>::new(OP, x)?, Dst::from_slice(out));
     for_rows(rt, x.n(), x.len(), |rows| argmax_rows(rt.isa(), &x, &out, rows));
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::{Narrow, Widen, dispatch};
 use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef, bf16, f16};
 
-/// Copy `x` into `out`, of the same shape: each f32, bf16 or f16. Also the way to make a
+/// Copy `x` into `out`, of the same shape: each f32, bf16 or (not on CUDA) f16. Also the way to make a
 /// contiguous copy of a strided view.
 ///
 /// # Errors
@@ -18,6 +18,9 @@ use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef, bf16, f16};
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn convert(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     same_dims(OP, x.layout(), out.layout())?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::elementwise::convert(OP, gpu, x, out);
+    }
     match x.dtype() {
         DType::F32 => from::<f32>(rt, x, out),
         DType::BF16 => from::<bf16>(rt, x, out),

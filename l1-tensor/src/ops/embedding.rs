@@ -1,7 +1,7 @@
 //! Picking rows: token ids to embeddings, and the rows of a batch that someone asked for.
 
 use crate::{
-    DType, Element, Error, Layout, Result, Runtime, TensorMut, TensorRef, Weight, bf16, f16,
+    DType, Element, Error, Index, Layout, Result, Runtime, TensorMut, TensorRef, Weight, bf16, f16,
 };
 
 /// `out[t, :] = table[tokens[t], :]` for a table `[V, H]` and `out`: f32 `[T, H]`.
@@ -13,15 +13,26 @@ use crate::{
 /// # Errors
 /// [`Error::OutOfRange`] for a token the table does not have, before anything is written;
 /// [`Error::ShapeMismatch`], [`Error::UnexpectedDType`] or [`Error::UnsupportedLayout`].
-pub fn embedding(rt: &Runtime, table: &Weight, tokens: &[u32], out: TensorMut<'_>) -> Result<()> {
+pub fn embedding<'a>(
+    rt: &Runtime,
+    table: &Weight,
+    tokens: impl Into<Index<'a, u32>>,
+    out: TensorMut<'_>,
+) -> Result<()> {
     const OP: &str = "embedding";
+    let index = tokens.into();
+    let tokens = index.host;
     let layout = *out.layout();
-    let mut rows = out.rows_mut::<f32>(OP)?;
-    if rows.len != table.k() {
+    let (n, len) = out.row_shape::<f32>(OP)?;
+    if len != table.k() {
         let why = "the output's rows must be as long as the table's";
         return Err(Error::ShapeMismatch { op: OP, why, lhs: layout, rhs: table.layout()? });
     }
-    check_indices(OP, "token id", tokens, rows.n, table.n(), layout)?;
+    check_indices(OP, "token id", tokens, n, table.n(), layout)?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::embedding::embedding(OP, gpu, table, index, out);
+    }
+    let (mut rows, table) = (out.rows_mut::<f32>(OP)?, table.on_host(OP)?);
     let (len, stride) = (rows.len, rows.stride);
     let start = Start(rows.as_mut_ptr());
     rt.pool().run(tokens.len(), &|t, _worker| {
@@ -38,8 +49,14 @@ pub fn embedding(rt: &Runtime, table: &Weight, tokens: &[u32], out: TensorMut<'_
 ///
 /// # Errors
 /// As [`embedding`].
-pub fn gather_rows(rt: &Runtime, x: TensorRef<'_>, rows: &[u32], out: TensorMut<'_>) -> Result<()> {
+pub fn gather_rows<'a>(
+    rt: &Runtime,
+    x: TensorRef<'_>,
+    rows: impl Into<Index<'a, u32>>,
+    out: TensorMut<'_>,
+) -> Result<()> {
     const OP: &str = "gather_rows";
+    let index = rows.into();
     if x.dtype() != out.dtype() {
         return Err(Error::UnexpectedDType {
             op: OP,
@@ -49,9 +66,9 @@ pub fn gather_rows(rt: &Runtime, x: TensorRef<'_>, rows: &[u32], out: TensorMut<
         });
     }
     match x.dtype() {
-        DType::F32 => gather::<f32>(rt, OP, x, rows, out),
-        DType::BF16 => gather::<bf16>(rt, OP, x, rows, out),
-        DType::F16 => gather::<f16>(rt, OP, x, rows, out),
+        DType::F32 => gather::<f32>(rt, OP, x, index, out),
+        DType::BF16 => gather::<bf16>(rt, OP, x, index, out),
+        DType::F16 => gather::<f16>(rt, OP, x, index, out),
         got => Err(Error::UnexpectedDType {
             op: OP,
             expected: "F32, BF16 or F16",
@@ -65,17 +82,20 @@ fn gather<T: Element>(
     rt: &Runtime,
     op: &'static str,
     x: TensorRef<'_>,
-    rows: &[u32],
+    index: Index<'_, u32>,
     out: TensorMut<'_>,
 ) -> Result<()> {
-    let (from, to) = (*x.layout(), *out.layout());
-    let x = x.rows::<T>(op)?;
-    let mut out = out.rows_mut::<T>(op)?;
-    if x.len != out.len {
+    let (from, to, rows) = (*x.layout(), *out.layout(), index.host);
+    let ((x_n, x_len), (n, len)) = (x.row_shape::<T>(op)?, out.row_shape::<T>(op)?);
+    if x_len != len {
         let why = "the output's rows must be as long as the input's";
         return Err(Error::ShapeMismatch { op, why, lhs: from, rhs: to });
     }
-    check_indices(op, "row", rows, out.n, x.n, to)?;
+    check_indices(op, "row", rows, n, x_n, to)?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::embedding::gather_rows(op, gpu, x, index, out);
+    }
+    let (x, mut out) = (x.rows::<T>(op)?, out.rows_mut::<T>(op)?);
     let (len, stride) = (out.len, out.stride);
     let start = Start(out.as_mut_ptr());
     rt.pool().run(rows.len(), &|r, _worker| {

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Dst, Src, for_rows, not_f32_or_bf16, row_vector, same_dims};
+use super::rows::{Dst, Src, check_row_vector, for_rows, not_f32_or_bf16, row_vector, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, sum, sum_squared_deviations};
 use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
 
@@ -60,6 +60,12 @@ pub fn layer_norm(
     }
     same_dims(OP, x.layout(), out.layout())?;
     let each = "weight and bias must have one element for each element of a row";
+    for vector in [Some(&weight), bias.as_ref()].into_iter().flatten() {
+        check_row_vector(OP, each, x.layout(), vector)?;
+    }
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::norm::layer_norm(OP, gpu, x, weight, bias, eps, out);
+    }
     let w = row_vector(OP, each, x.layout(), weight)?;
     let b = bias.map(|b| row_vector(OP, each, x.layout(), b)).transpose()?;
     match out.dtype() {

@@ -77,7 +77,7 @@ pub enum Epilogue {
 /// use l1_tensor::ops::{Epilogue, linear};
 /// use l1_tensor::*;
 ///
-/// let rt = Runtime::new(RuntimeOptions::default())?;
+/// let rt = Runtime::new(RuntimeOptions::cpu())?;
 /// // y = x W^T with W = [[1, 2], [3, 4], [5, 6]], given row by row.
 /// let rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
 /// let fill = |i: usize, out: &mut [f32]| -> Result<()> {
@@ -150,6 +150,9 @@ fn run(
     out: TensorMut<'_>,
 ) -> Result<()> {
     check(op, &x, w, bias.as_ref(), after, &out)?;
+    if rt.gpu().is_some() {
+        return crate::gpu::linear::linear(rt, op, x, w, bias, after, out);
+    }
     let bias = bias.map(|b| b.as_slice::<f32>(op)).transpose()?;
     match x.dtype() {
         DType::F32 => typed::<f32>(rt, op, x, w, bias, after, out),
@@ -180,7 +183,7 @@ fn typed<X: Element + Kernels>(
     if x.n == 0 {
         return Ok(());
     }
-    let Weight::Bf16(w) = w;
+    let w = w.on_host(op)?;
     let input = Input { data: x.row(0).as_ptr(), rows: x.n, stride: x.stride };
     // SAFETY: `check` has found `x.n` rows of `w.k()` elements, as many rows of output of the
     // length `after` makes, a bias of `w.n()`, an f32 output where it is added to, and gate-up

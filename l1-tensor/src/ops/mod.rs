@@ -12,6 +12,8 @@
 //!   strides: a slice of a packed `[T, q + k + v]` buffer is as good as a tensor of its own.
 //! * **Checks first.** Shapes and dtypes are checked before anything is written. An error names the
 //!   op and shows both layouts.
+//! * **One runtime, one device.** Behind the checks an op asks its runtime where to run: on CUDA it is
+//!   a launch ([`crate::cuda::ops`]), over tensors that lie there; the rest of its file is the CPU's.
 //! * **f32 inside.** Sums, norms and exponentials are f32 whatever the output is stored as; a bf16
 //!   output is rounded once, at the end, to nearest even.
 //! * **No allocation**, so that a steady decode step never waits for the allocator.
@@ -39,7 +41,8 @@ pub(crate) use activation::{gelu_erf, gelu_tanh, silu};
 pub use add::{add, add_in_place, add_reference};
 pub use argmax::{argmax, argmax_reference};
 pub use attention::{
-    AttentionParams, AttentionScratch, AttentionShape, KvCache, Sequences, TILE, attention,
+    AttentionParams, AttentionScratch, AttentionShape, DeviceSequences, KvCache, Sequences, TILE,
+    attention,
 };
 pub use convert::convert;
 pub use embedding::{embedding, gather_rows};
@@ -48,6 +51,7 @@ pub use linear::{Epilogue, linear, linear_low_rank};
 pub use rms_norm::{rms_norm, rms_norm_in_place, rms_norm_reference};
 pub use rope::{rope, rope_reference};
 pub use rope_table::{RopeScaling, RopeTable};
+pub(crate) use rows::check_rows;
 pub use scale::{scale, scale_reference};
 pub use softmax::{log_softmax, log_softmax_reference, softmax, softmax_reference};
 pub use top_k::{TopKScratch, top_k, top_k_reference};

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Dst, Src, for_rows, not_f32_or_bf16, row_vector, same_dims};
+use super::rows::{Dst, Src, check_row_vector, for_rows, not_f32_or_bf16, row_vector, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, sum_squares};
 use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
 
@@ -52,6 +52,10 @@ pub fn rms_norm(
         Ok(())
     }
     same_dims(OP, x.layout(), out.layout())?;
+    check_row_vector(OP, WEIGHT, x.layout(), &weight)?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::norm::rms_norm(OP, gpu, x, weight, eps, out);
+    }
     let w = row_vector(OP, WEIGHT, x.layout(), weight)?;
     match out.dtype() {
         DType::F32 => run::<f32>(rt, x, w, eps, out),
@@ -72,6 +76,10 @@ pub fn rms_norm_in_place(
     eps: f32,
 ) -> Result<()> {
     const OP: &str = "rms_norm_in_place";
+    check_row_vector(OP, WEIGHT, x.layout(), &weight)?;
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::norm::rms_norm_in_place(OP, gpu, x, weight, eps);
+    }
     let w = row_vector(OP, WEIGHT, x.layout(), weight)?;
     let x = Dst::<f32>::new(OP, x)?;
     for_rows(rt, x.n(), x.len(), |rows| norm_rows_in_place(rt.isa(), &x, w, eps, rows));

@@ -49,6 +49,9 @@ pub fn rope(rt: &Runtime, x: TensorMut<'_>, cos: TensorRef<'_>, sin: TensorRef<'
         let why = "cos and sin must be [tokens, rotary_dim / 2] with rotary_dim <= head_dim";
         return Err(Error::ShapeMismatch { op: OP, why, lhs: *x.layout(), rhs: *cos.layout() });
     }
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::rope::rope(OP, gpu, x, cos, sin);
+    }
     let (cos, sin) = (Src::new(OP, cos)?, Src::new(OP, sin)?);
     let x = Dst::<f32>::new(OP, x)?;
     for_rows(rt, tokens, heads * d, |t| turn_tokens(rt.isa(), &x, &cos, &sin, heads, t));

@@ -14,7 +14,8 @@
 //! hundredth of a radian.
 
 use super::rows::{Dst, for_rows};
-use crate::{Error, Result, Runtime, TensorMut};
+use crate::gpu::rope::Frequencies;
+use crate::{Error, Index, Result, Runtime, TensorMut};
 
 const OP: &str = "rope";
 
@@ -74,6 +75,7 @@ pub enum RopeScaling {
 pub struct RopeTable {
     inv_freq: Vec<f32>,
     attention_scaling: f32,
+    on_device: Frequencies,
 }
 
 impl RopeTable {
@@ -159,7 +161,7 @@ impl RopeTable {
                 (base.iter().enumerate().map(blend).collect(), sharper as f32)
             }
         };
-        Ok(Self { inv_freq, attention_scaling })
+        Ok(Self { inv_freq, attention_scaling, on_device: Frequencies::default() })
     }
 
     /// Radians per position of each pair: `[rotary_dim / 2]`.
@@ -186,14 +188,16 @@ impl RopeTable {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::UnexpectedDType`] or [`Error::UnsupportedLayout`].
-    pub fn angles(
+    pub fn angles<'a>(
         &self,
         rt: &Runtime,
-        positions: &[i32],
+        positions: impl Into<Index<'a, i32>>,
         cos: TensorMut<'_>,
         sin: TensorMut<'_>,
     ) -> Result<()> {
         const OP: &str = "rope angles";
+        let index = positions.into();
+        let positions = index.host;
         let want = [positions.len(), self.inv_freq.len()];
         if cos.dims() != want || sin.dims() != want {
             let why = "cos and sin must be [positions, rotary_dim / 2]";
@@ -203,6 +207,10 @@ impl RopeTable {
                 lhs: *cos.layout(),
                 rhs: *sin.layout(),
             });
+        }
+        if let Some(gpu) = rt.gpu() {
+            let (f, scaling) = (&self.inv_freq, self.attention_scaling);
+            return self.on_device.angles(OP, gpu, f, scaling, index, cos, sin);
         }
         let (cos, sin) = (Dst::<f32>::new(OP, cos)?, Dst::<f32>::new(OP, sin)?);
         // A sine costs a dozen times what the ops that `for_rows` has in mind cost.

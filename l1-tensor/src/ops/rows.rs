@@ -68,6 +68,11 @@ impl RowMap {
     }
 }
 
+/// Whether a layout has rows at all: dense, in at least one dimension.
+pub(crate) fn check_rows(op: &'static str, layout: &Layout) -> Result<()> {
+    RowMap::new(op, layout).map(|_| ())
+}
+
 /// The rows of a view, to read.
 #[derive(Clone, Copy)]
 pub(crate) struct Src<'a, T> {
@@ -164,10 +169,21 @@ pub(crate) fn row_vector<'a>(
     x: &Layout,
     v: TensorRef<'a>,
 ) -> Result<&'a [f32]> {
+    check_row_vector(op, why, x, &v)?;
+    v.as_slice::<f32>(op)
+}
+
+/// The shape of a [`row_vector`].
+pub(crate) fn check_row_vector(
+    op: &'static str,
+    why: &'static str,
+    x: &Layout,
+    v: &TensorRef<'_>,
+) -> Result<()> {
     if x.rank() == 0 || v.layout().rank() != 1 || v.dims().last() != x.dims().last() {
         return Err(Error::ShapeMismatch { op, why, lhs: *x, rhs: *v.layout() });
     }
-    v.as_slice::<f32>(op)
+    Ok(())
 }
 
 /// An output of the wrong type.

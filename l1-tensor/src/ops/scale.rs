@@ -19,7 +19,11 @@ pub fn scale_reference(x: &mut [f32], factor: f32) {
 /// [`UnexpectedDType`](crate::Error::UnexpectedDType) or
 /// [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn scale(rt: &Runtime, x: TensorMut<'_>, factor: f32) -> Result<()> {
-    let x = Dst::<f32>::new("scale", x)?;
+    const OP: &str = "scale";
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::elementwise::scale(OP, gpu, x, factor);
+    }
+    let x = Dst::<f32>::new(OP, x)?;
     for_rows(rt, x.n(), x.len(), |rows| scale_rows(rt.isa(), &x, factor, rows));
     Ok(())
 }

@@ -47,14 +47,17 @@ pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
     // end of exercise
 }
 
-/// Softmax of every row of `x: [.., N]` into `out: [.., N]`, both f32.
+/// Softmax of every row of `x: [.., N]` into `out: [.., N]`, both f32. On a CPU only: what needs
+/// probabilities on a device has them inside of its own kernel (attention, sampling).
 ///
 /// # Errors
+/// [`Device`](crate::Error::Device) on CUDA;
 /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`UnexpectedDType`](crate::Error::UnexpectedDType)
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "softmax";
     same_dims(OP, x.layout(), out.layout())?;
+    crate::gpu::no_kernel(rt, OP)?;
     let (x, out) = (Src::new(OP, x)?, Dst::new(OP, out)?);
     for_rows(rt, x.n(), x.len(), |rows| softmax_rows(rt.isa(), &x, &out, rows));
     Ok(())
@@ -68,6 +71,7 @@ pub fn softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()>
 pub fn log_softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "log_softmax";
     same_dims(OP, x.layout(), out.layout())?;
+    crate::gpu::no_kernel(rt, OP)?;
     let (x, out) = (Src::new(OP, x)?, Dst::new(OP, out)?);
     for_rows(rt, x.n(), x.len(), |rows| log_softmax_rows(rt.isa(), &x, &out, rows));
     Ok(())

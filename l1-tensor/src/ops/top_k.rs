@@ -6,7 +6,7 @@
 //! elements, so all of it is `O(n + k log k)`, the last term for sorting what is left.
 
 use super::rows::Src;
-use crate::{Error, Result, TensorRef};
+use crate::{Device, Error, Result, TensorRef};
 
 /// Memory of [`top_k`], kept by the caller so that a steady step allocates nothing.
 #[derive(Debug, Default)]
@@ -39,7 +39,8 @@ pub fn top_k_reference(x: &[f32], k: usize) -> Vec<(u32, f32)> {
 /// Write the `k = values.len()` largest elements of `x: [N]` (f32) to `values`, largest first, and
 /// their indices to `indices`. Returns how many there are: `min(k, N)`; the rest is left untouched.
 ///
-/// Of equal elements the lower index comes first (0 and -0 are equal). NaN ranks below -inf.
+/// Of equal elements the lower index comes first (0 and -0 are equal). NaN ranks below -inf. A row that
+/// lies on a device is brought to the host first.
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] unless `x` has one dimension, [`Error::UnexpectedDType`],
@@ -61,7 +62,14 @@ pub fn top_k(
         let why = format!("values ({v}) and indices ({i}) must have the same length");
         return Err(Error::BadParameter { op: OP, why });
     }
-    let x = Src::<f32>::new(OP, x)?.row(0);
+    let fetched;
+    let x = if x.device() == Device::Cpu {
+        Src::<f32>::new(OP, x)?.row(0)
+    } else {
+        x.is_of::<f32>(OP)?;
+        fetched = x.to_vec_f32()?;
+        fetched.as_slice()
+    };
     let k = values.len().min(x.len());
     if k == 0 {
         return Ok(0);

@@ -5,25 +5,53 @@
 //! codes and scales. So [`crate::ops::linear()`] takes a [`Weight`], and each storage scheme is one
 //! variant with its own file here.
 
+mod device;
 mod packed;
 
+pub use device::DeviceWeight;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
 
-use crate::{Layout, Result};
+use crate::{Error, Layout, Result, Runtime};
 
 /// A weight `[n, k]`: `n` outputs by `k` inputs, one variant per storage scheme.
 #[derive(Debug)]
 pub enum Weight {
-    /// Dense bf16.
+    /// Dense bf16, packed for a CPU.
     Bf16(PackedBf16),
+    /// Dense bf16 in a device's memory.
+    Device(DeviceWeight),
 }
 
 impl Weight {
+    /// A weight of `n` rows of `k` values, rounded to bf16, as the runtime's device wants it: packed in
+    /// panels for a CPU, row by row in the memory of a CUDA device. `row(i, out)` writes logical row
+    /// `i` as f32 into `out` (`[k]`); it is called once per row, from all threads of the pool.
+    ///
+    /// # Errors
+    /// The first error `row` returns; as [`PackedBf16::pack`]; [`Error::Cuda`].
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub fn load<E>(
+        rt: &Runtime,
+        n: usize,
+        k: usize,
+        order: RowOrder,
+        row: &(dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
+        Ok(match rt.gpu() {
+            None => Self::Bf16(PackedBf16::pack(rt.pool(), n, k, order, row)?),
+            Some(_) => Self::Device(DeviceWeight::upload(rt, n, k, order, row)?),
+        })
+    }
+
     /// Outputs: how many logical rows there are.
     pub fn n(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.n(),
+            Weight::Device(w) => w.n(),
         }
     }
 
@@ -31,6 +59,7 @@ impl Weight {
     pub fn k(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.k(),
+            Weight::Device(w) => w.k(),
         }
     }
 
@@ -38,6 +67,7 @@ impl Weight {
     pub fn order(&self) -> RowOrder {
         match self {
             Weight::Bf16(w) => w.order(),
+            Weight::Device(w) => w.order(),
         }
     }
 
@@ -45,6 +75,7 @@ impl Weight {
     pub fn bytes(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.bytes(),
+            Weight::Device(w) => w.bytes(),
         }
     }
 
@@ -56,6 +87,31 @@ impl Weight {
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         match self {
             Weight::Bf16(w) => w.row(i, out),
+            Weight::Device(w) => w.row(i, out),
+        }
+    }
+
+    /// The panels, or why there are none.
+    pub(crate) fn on_host(&self, op: &'static str) -> Result<&PackedBf16> {
+        match self {
+            Weight::Bf16(w) => Ok(w),
+            Weight::Device(w) => Err(Error::Device {
+                device: w.device().to_string(),
+                why: format!("{op} runs on the CPU, and this weight is the device's"),
+            }),
+        }
+    }
+
+    /// The rows on the device, or why there are none.
+    pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&DeviceWeight> {
+        match self {
+            Weight::Device(w) => Ok(w),
+            Weight::Bf16(_) => Err(Error::Device {
+                device: "cpu".into(),
+                why: format!(
+                    "{op} runs on CUDA, and this weight is packed for a CPU: Weight::load"
+                ),
+            }),
         }
     }
 
@@ -63,6 +119,23 @@ impl Weight {
     pub(crate) fn layout(&self) -> Result<Layout> {
         Layout::contiguous(&[self.n(), self.k()])
     }
+}
+
+/// A row that is there, and a buffer that holds it.
+fn check_row([n, k]: [usize; 2], i: usize, out: &[f32]) -> Result<()> {
+    if i >= n {
+        let (index, limit) = (i as i64, n);
+        return Err(Error::OutOfRange { op: "weight row", what: "row", index, limit });
+    }
+    if out.len() != k {
+        return Err(Error::ShapeMismatch {
+            op: "weight row",
+            why: "the buffer must hold one row",
+            lhs: Layout::contiguous(&[out.len()])?,
+            rhs: Layout::contiguous(&[n, k])?,
+        });
+    }
+    Ok(())
 }
 
 /// A low-rank side term, LoRA (Hu et al. 2021, arXiv 2106.09685): `y += scale * (x A^T) B^T`.

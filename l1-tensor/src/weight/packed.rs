@@ -170,18 +170,7 @@ impl PackedBf16 {
     /// [`Error::OutOfRange`] for a row that is not there, [`Error::ShapeMismatch`] when `out` is
     /// not `k` long.
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
-        if i >= self.n {
-            let (index, limit) = (i as i64, self.n);
-            return Err(Error::OutOfRange { op: "weight row", what: "row", index, limit });
-        }
-        if out.len() != self.k {
-            return Err(Error::ShapeMismatch {
-                op: "weight row",
-                why: "the buffer must hold one row",
-                lhs: Layout::contiguous(&[out.len()])?,
-                rhs: Layout::contiguous(&[self.n, self.k])?,
-            });
-        }
+        super::check_row([self.n, self.k], i, out)?;
         // exercise l1.pack
         let (panel, vector, lane) = match self.order {
             RowOrder::Plain => (i / PANEL, i % PANEL / LANES, i % LANES),

@@ -194,8 +194,13 @@ pub fn run_and_read(rt: &Runtime, case: &Case, dtype: DType, plan: &Plan) -> Res
         }
         let tokens = b_q + chunk + plan.padding;
         let q = Tensor::from_slice(&q, &[tokens, q_heads, head_dim])?;
-        let sequences =
-            Sequences { cu_seqlens_q: &cu, seq_lens_kv: &kv, block_table: &table, max_blocks };
+        let sequences = Sequences {
+            cu_seqlens_q: &cu,
+            seq_lens_kv: &kv,
+            block_table: &table,
+            max_blocks,
+            device: None,
+        };
         let mut o = Tensor::zeros(&[tokens, width], DType::F32, Device::Cpu)?;
         attention(rt, q.view(), &cache, sequences, case.params, &mut scratch, o.view_mut())?;
         let o = o.to_vec_f32()?;

@@ -17,7 +17,7 @@ use l1_tensor::{
 /// A runtime with so many threads on this instruction set.
 pub fn runtime(isa: Isa, threads: usize) -> Runtime {
     let options =
-        RuntimeOptions { threads: Some(threads), isa: Some(isa), ..RuntimeOptions::default() };
+        RuntimeOptions { threads: Some(threads), isa: Some(isa), ..RuntimeOptions::cpu() };
     Runtime::new(options).unwrap()
 }
 

@@ -13,12 +13,8 @@ use l1_tensor::{Runtime, RuntimeOptions, Tensor, bf16};
 
 /// A runtime with this instruction set and so many threads.
 pub fn runtime(isa: Isa, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        isa: Some(isa),
-        threads: Some(threads),
-        ..RuntimeOptions::default()
-    })
-    .expect("an instruction set from Isa::available() runs here")
+    Runtime::new(RuntimeOptions { isa: Some(isa), threads: Some(threads), ..RuntimeOptions::cpu() })
+        .expect("an instruction set from Isa::available() runs here")
 }
 
 /// One runtime for every instruction set of this processor, with one thread.

@@ -1,14 +1,15 @@
-//! From a checkpoint to packed weights.
+//! From a checkpoint to weights as the runtime's device wants them.
 //!
 //! The config says which tensors there must be; all that are missing, left over or of another shape
 //! are reported in one error. Then each matrix is read row by row, expanded to f32, rounded to bf16
 //! and packed, on all threads, and its mapped pages are given back, so that the file and the model
-//! are never in memory together.
+//! are never in memory together. For a device the rows go into pinned memory instead, piece by piece, and
+//! one piece travels while the next is being expanded.
 
 use std::sync::Arc;
 
 use l1_tensor::ops::{Epilogue, RopeTable};
-use l1_tensor::{PackedBf16, RowOrder, Runtime, Tensor, Weight};
+use l1_tensor::{RowOrder, Runtime, Tensor, Weight};
 
 use super::{Attention, Branch, Decoder, Layer, Mlp, NormWeights, OpWeights};
 use crate::checkpoint::names::unpermute_rows;
@@ -153,11 +154,7 @@ impl Loader<'_> {
                 OpWeights::Mlp(Mlp {
                     gate_up: self.matrix(&[(&gate, None), (&up, None)], RowOrder::GateUp)?,
                     gate_up_bias: bias(&["gate_proj", "up_proj"])?,
-                    activation: match m.activation {
-                        Activation::Silu => Epilogue::SiluMul,
-                        Activation::Gelu => Epilogue::GeluMul,
-                        Activation::GeluTanh => Epilogue::GeluTanhMul,
-                    },
+                    activation: activation(m.activation),
                     intermediate: m.intermediate,
                     down: self.matrix(&[(&down, None)], RowOrder::Plain)?,
                     down_bias: bias(&["down_proj"])?,
@@ -186,7 +183,7 @@ impl Loader<'_> {
         Ok(Attention {
             config: a.clone(),
             qkv: self.matrix(&qkv, RowOrder::Plain)?,
-            qkv_bias: a.qkv_bias.then(|| vector_tensor(&qkv_bias)).transpose()?,
+            qkv_bias: a.qkv_bias.then(|| on_device(self.rt, &qkv_bias)).transpose()?,
             q_norm: head_norm("q_norm")?,
             k_norm: head_norm("k_norm")?,
             o: self.matrix(&[(&o, None)], RowOrder::Plain)?,
@@ -213,7 +210,7 @@ impl Loader<'_> {
         for part in parts {
             all.extend(self.vector(&format!("{p}.{part}.bias"))?);
         }
-        vector_tensor(&all).map(Some)
+        on_device(self.rt, &all).map(Some)
     }
 
     fn stored(&self, name: &str) -> Result<StoredTensor<'_>> {
@@ -231,7 +228,7 @@ impl Loader<'_> {
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor> {
-        vector_tensor(&self.vector(name)?)
+        on_device(self.rt, &self.vector(name)?)
     }
 
     /// A vector with its elements in Hugging Face order: `heads` is (head dim, heads) of a q or k.
@@ -245,7 +242,7 @@ impl Loader<'_> {
         // end of exercise
     }
 
-    /// Pack matrices of one width, one above the other, as a single weight. For a q or k,
+    /// Load matrices of one width, one above the other, as a single weight. For a q or k,
     /// `(head dim, heads)` goes with the name.
     fn matrix(&self, names: &[(&str, Option<(usize, usize)>)], order: RowOrder) -> Result<Weight> {
         // exercise l2.load
@@ -271,16 +268,16 @@ impl Loader<'_> {
             }
             unreachable_row(i)
         };
-        let packed = PackedBf16::pack(self.rt.pool(), n, k, order, &row)?;
+        let weight = Weight::load(self.rt, n, k, order, &row)?;
         for (name, _) in names {
             self.checkpoint.release(name);
         }
-        Ok(Weight::Bf16(packed))
+        Ok(weight)
         // end of exercise
     }
 }
 
-/// `pack` asks for rows below the sum of all parts only; a wrong sum should not become a panic.
+/// Loading asks for rows below the sum of all parts only; a wrong sum should not become a panic.
 fn unreachable_row(beyond: usize) -> Result<()> {
     Err(Error::Tensor(l1_tensor::Error::OutOfRange {
         op: "pack",
@@ -290,8 +287,18 @@ fn unreachable_row(beyond: usize) -> Result<()> {
     }))
 }
 
-fn vector_tensor(values: &[f32]) -> Result<Tensor> {
-    Ok(Tensor::from_slice(values, &[values.len()])?)
+/// What folds gates and ups.
+pub(super) fn activation(of: Activation) -> Epilogue {
+    match of {
+        Activation::Silu => Epilogue::SiluMul,
+        Activation::Gelu => Epilogue::GeluMul,
+        Activation::GeluTanh => Epilogue::GeluTanhMul,
+    }
+}
+
+/// A vector in the memory of the runtime's device.
+pub(super) fn on_device(rt: &Runtime, values: &[f32]) -> Result<Tensor> {
+    Ok(Tensor::from_slice(values, &[values.len()])?.to_device(rt.device())?)
 }
 
 #[cfg(test)]

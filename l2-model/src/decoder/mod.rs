@@ -9,8 +9,22 @@
 //!
 //! Only the rows whose logits are wanted pay for the output projection: it is the largest matrix
 //! of a small model, and a prompt needs one row of it.
+//!
+//! A step has three parts, and [`Decoder::forward`] is one after the other:
+//!
+//! ```text
+//! stage    check the batch, let the state plan, bring ids, positions and tables to the device
+//! run      every op, in order; on a device nothing is read but what was staged, and nothing waits
+//! finish   the tokens are part of their sequences; the logits
+//! ```
+//!
+//! On a CPU `stage` copies nothing. On a device the cut is what lets a step be recorded once and replayed
+//! ([`Graph::capture`](l1_tensor::cuda::Graph::capture) around `run`): which launches there are depends on
+//! shapes alone, all else is numbers at fixed addresses.
 
 mod load;
+mod random;
+mod staged;
 mod tap;
 mod workspace;
 
@@ -124,7 +138,8 @@ impl Decoder {
         (self.layers.iter().flat_map(|l| &l.branches).map(of).sum(), w(&self.lm_head))
     }
 
-    /// Run one step and return the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace.
+    /// Run one step and return the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace, on the
+    /// device it was made for.
     ///
     /// The batch's tokens become part of their sequences when the step succeeds, and only then.
     ///
@@ -137,20 +152,53 @@ impl Decoder {
         state: &mut dyn SequenceState,
         ws: &'w mut Workspace,
     ) -> Result<TensorRef<'w>> {
-        let (t, r) = (batch.tokens.len(), batch.logit_rows.len());
+        self.stage(batch, state, ws)?;
+        self.run(batch, state, ws)?;
+        self.finish(batch, state, ws)
+    }
+
+    /// The first part of a step: everything that needs the host. Refuses what cannot be run, begins the
+    /// step of the state, makes room for taps, and enqueues the copy of the step's small arrays to the
+    /// device, if the workspace is on one.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub fn stage(
+        &self,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &mut Workspace,
+    ) -> Result<()> {
         self.check(batch, ws)?;
         state.begin(batch)?;
-        ws.prepare_taps(batch.taps, t, r)?;
+        ws.prepare_taps(batch.taps, batch.tokens.len(), batch.logit_rows.len())?;
+        ws.staged.stage(batch)?;
+        state.stage(&ws.rt, batch)
+    }
+
+    /// The second part: every op of the step that was staged last.
+    ///
+    /// On a device this only enqueues. What is enqueued depends on the lengths of the batch's slices and on
+    /// the geometry that the state was staged with, and reads ids, positions and tables where they were
+    /// staged. So it can be recorded by [`Graph::capture`](l1_tensor::cuda::Graph::capture) and replayed
+    /// for other batches of the same shape, each staged before.
+    ///
+    /// # Errors
+    /// Whatever the ops report.
+    pub fn run(
+        &self,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &mut Workspace,
+    ) -> Result<()> {
+        let (t, r) = (batch.tokens.len(), batch.logit_rows.len());
         // exercise l2.forward
         let rt = ws.rt.clone();
-        embedding(&rt, &self.embedding, batch.tokens, first_mut(&mut ws.residual, t)?)?;
+        let residual = first_mut(&mut ws.residual, t)?;
+        embedding(&rt, &self.embedding, ws.staged.tokens(batch)?, residual)?;
         record(&mut ws.taps, &rt, Tap::Embed, first(&ws.residual, t)?)?;
-        self.rope.angles(
-            &rt,
-            batch.positions,
-            first_mut(&mut ws.cos, t)?,
-            first_mut(&mut ws.sin, t)?,
-        )?;
+        let (cos, sin) = (first_mut(&mut ws.cos, t)?, first_mut(&mut ws.sin, t)?);
+        self.rope.angles(&rt, ws.staged.positions(batch)?, cos, sin)?;
         for (i, layer) in self.layers.iter().enumerate() {
             self.layer(&rt, i, layer, batch, state, ws)?;
             record(&mut ws.taps, &rt, Tap::Residual(i), first(&ws.residual, t)?)?;
@@ -161,13 +209,30 @@ impl Decoder {
             record(&mut ws.taps, &rt, Tap::FinalNorm, first(&ws.branch, t)?)?;
         }
         let rows = first_mut(&mut ws.rows, r)?;
-        gather_rows(&rt, first(&ws.residual, t)?, batch.logit_rows, rows)?;
+        gather_rows(&rt, first(&ws.residual, t)?, ws.staged.logit_rows(batch)?, rows)?;
         self.final_norm.apply(&rt, first(&ws.rows, r)?, first_mut(&mut ws.normed_rows, r)?)?;
         let logits = first_mut(&mut ws.logits, r)?;
         linear(&rt, first(&ws.normed_rows, r)?, &self.lm_head, None, Epilogue::Store, logits)?;
-        record(&mut ws.taps, &rt, Tap::Logits, first(&ws.logits, r)?)?;
+        record(&mut ws.taps, &rt, Tap::Logits, first(&ws.logits, r)?)
+        // end of exercise
+    }
+
+    /// The last part: the batch's tokens are part of their sequences from here on, and these are the logits
+    /// of `batch.logit_rows`: f32 `[R, V]`, in the workspace.
+    ///
+    /// On a device neither has been computed yet when this returns; whoever reads them waits.
+    ///
+    /// # Errors
+    /// More rows than the workspace holds: it is not that of [`Decoder::run`].
+    pub fn finish<'w>(
+        &self,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &'w Workspace,
+    ) -> Result<TensorRef<'w>> {
+        // exercise l2.forward
         state.commit(batch);
-        first(&ws.logits, r)
+        ws.logits(batch.logit_rows.len())
         // end of exercise
     }
 

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use l1_tensor::safetensors::SafetensorsFile;
-use l1_tensor::{DType, Precision, PrecisionRequest, RuntimeOptions};
+use l1_tensor::{DType, Device, DeviceRequest, Precision, PrecisionRequest, RuntimeOptions};
 
 use super::*;
 use crate::{ContiguousState, ModelFiles, judge};
@@ -28,6 +28,7 @@ const MODELS: [&str; 8] = [
 
 fn runtime() -> Runtime {
     Runtime::new(RuntimeOptions {
+        device: DeviceRequest::Exactly(Device::Cpu),
         precision: PrecisionRequest::Exactly(Precision::F32),
         threads: Some(1),
         ..Default::default()

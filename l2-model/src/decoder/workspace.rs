@@ -1,9 +1,10 @@
 //! The buffers of a forward pass: made once, for the largest step there will be.
 
 use l1_tensor::ops::AttentionScratch;
-use l1_tensor::{DType, Device, Runtime, Tensor, TensorMut, TensorRef};
+use l1_tensor::{DType, Runtime, Tensor, TensorMut, TensorRef};
 
 use super::Tap;
+use super::staged::Staged;
 use crate::config::Op;
 use crate::{ModelConfig, Result};
 
@@ -18,11 +19,13 @@ pub struct WorkspaceSpec {
     pub max_context: usize,
 }
 
-/// Buffers of [`Decoder::forward`](super::Decoder::forward). With one in hand, a steady step
-/// allocates nothing.
+/// Buffers of [`Decoder::forward`](super::Decoder::forward), in the memory of the runtime's device. With
+/// one in hand, a steady step allocates nothing.
 pub struct Workspace {
     pub(super) spec: WorkspaceSpec,
     pub(super) rt: Runtime,
+    /// Ids, positions and rows of a step, where the ops read them.
+    pub(super) staged: Staged,
     /// f32 `[T, H]`: the residual stream.
     pub(super) residual: Tensor,
     /// f32 `[T, H]`: the stream as a layer found it, for parallel branches.
@@ -54,11 +57,11 @@ impl Workspace {
     /// Buffers for a model on a runtime.
     ///
     /// # Errors
-    /// [`l1_tensor::Error::OutOfMemory`].
+    /// [`l1_tensor::Error::OutOfMemory`], or a device's own.
     pub fn new(rt: &Runtime, config: &ModelConfig, spec: WorkspaceSpec) -> Result<Self> {
         let act = rt.activation_dtype();
         let tensor =
-            |rows: usize, width: usize, dtype| Tensor::zeros(&[rows, width], dtype, Device::Cpu);
+            |rows: usize, width: usize, dtype| Tensor::zeros(&[rows, width], dtype, rt.device());
         let (t, r, h) = (spec.max_tokens, spec.max_rows, config.hidden);
         let ops = || config.layers.iter().flat_map(|l| &l.branches).map(|b| &b.op);
         let (mut qkv, mut attended, mut inner) = (0, 0, 0);
@@ -77,6 +80,7 @@ impl Workspace {
         Ok(Self {
             spec,
             rt: rt.clone(),
+            staged: Staged::new(rt, t, r)?,
             residual: tensor(t, h, DType::F32)?,
             layer_input: tensor(t, h, DType::F32)?,
             branch: tensor(t, h, DType::F32)?,
@@ -125,7 +129,8 @@ impl Workspace {
         tensors + self.attention.bytes()
     }
 
-    /// The first `rows` rows of logits the last step left: f32 `[rows, V]`.
+    /// The first `rows` rows of logits the last step left: f32 `[rows, V]`, in the memory of the runtime's
+    /// device.
     ///
     /// # Errors
     /// [`l1_tensor::Error::OutOfRange`] beyond `max_rows`.
@@ -133,7 +138,8 @@ impl Workspace {
         first(&self.logits, rows)
     }
 
-    /// The rows the last step left at a tap it was asked for: f32 `[T, H]` (`[R, V]` for logits).
+    /// The rows the last step left at a tap it was asked for: f32 `[T, H]` (`[R, V]` for logits), in the
+    /// memory of the runtime's device. [`TensorRef::to_vec_f32`] brings them to the host from anywhere.
     pub fn tapped(&self, tap: Tap) -> Option<TensorRef<'_>> {
         let (_, n, t) = self.taps.iter().find(|(at, ..)| *at == tap)?;
         t.view().narrow(0, 0, *n).ok()
@@ -146,7 +152,7 @@ impl Workspace {
             self.taps.clear();
             for tap in taps {
                 let like = if *tap == Tap::Logits { &self.logits } else { &self.residual };
-                let buffer = Tensor::zeros(like.dims(), DType::F32, Device::Cpu)?;
+                let buffer = Tensor::zeros(like.dims(), DType::F32, self.rt.device())?;
                 self.taps.push((*tap, 0, buffer));
             }
         }

@@ -8,8 +8,9 @@ use l1_tensor::Runtime;
 /// The most bytes that activations take in steps of a given size: runs one such step, of tokens that
 /// mean nothing, over a state that is thrown away, and takes as long as it does.
 ///
-/// On a CPU every activation lies in a [`Workspace`], so the answer is what that holds when the step
-/// has run, buffers that grew on the way included.
+/// Every activation lies in a [`Workspace`], so the answer is what that holds when the step has run, buffers
+/// that grew on the way included. On a GPU there is also what lies between two kernels of one op, which stays
+/// where it is until the process ends.
 ///
 /// # Errors
 /// Whatever the step reports; no memory above all.
@@ -40,7 +41,9 @@ pub fn peak_activation(
     };
     let len = longest.min(spec.max_tokens);
     let dtype = rt.activation_dtype();
-    let mut state = ContiguousState::new(config, state_slots.len(), len, dtype)?;
+    let slots = state_slots.len();
+    let mut state = ContiguousState::new_on(rt.device(), config, slots, len, dtype)?;
     decoder.forward(&batch, &mut state, &mut workspace)?;
-    Ok(Bytes(workspace.bytes() as u64))
+    let between = rt.gpu().map_or(0, |gpu| gpu.scratch_bytes());
+    Ok(Bytes((workspace.bytes() + between) as u64))
 }

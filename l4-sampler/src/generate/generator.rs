@@ -274,7 +274,12 @@ impl<'m> Generator<'m> {
         work: &mut Work,
     ) -> Result<()> {
         let all = self.ws.logits(1)?;
-        let logits = all.rows("the prompt's logits")?.row(0);
+        // Whoever rates a token reads its whole row, which may lie on a device.
+        let mut copy = None;
+        let logits = match run.rates() {
+            true => all.on_cpu(&mut copy)?.rows::<f32>("the prompt's logits")?.row(0),
+            false => &[],
+        };
         for (i, mask) in self.masks.drain(..) {
             answers[i].finish_mask(mask)?;
         }
@@ -381,9 +386,14 @@ impl<'m> Generator<'m> {
         for (i, mask) in self.masks.drain(..) {
             answers[i].finish_mask(mask)?;
         }
-        let logits = all.rows("a step's logits")?;
+        let mut copy = None;
+        let rated = match run.rates() {
+            true => Some(all.on_cpu(&mut copy)?.rows::<f32>("a step's logits")?),
+            false => None,
+        };
+        let logits = |row: usize| rated.map_or(&[][..], |rows| rows.row(row));
         for (row, (i, token, _)) in (choosing.len()..).zip(rating.iter()) {
-            run.rate(&mut answers[*i], logits.row(row), *token);
+            run.rate(&mut answers[*i], logits(row), *token);
         }
         let sampled = &mut sampled[..choosing.len()];
         let mut rows = emptied(std::mem::take(&mut self.rows));
@@ -393,8 +403,7 @@ impl<'m> Generator<'m> {
         chosen?;
         for (row, i) in choosing.iter().enumerate() {
             let show = &mut |text: &str| on_text(*i, text);
-            work.forced_tokens +=
-                run.choose(&mut answers[*i], &sampled[row], logits.row(row), show)?;
+            work.forced_tokens += run.choose(&mut answers[*i], &sampled[row], logits(row), show)?;
         }
         Ok(())
     }

@@ -35,7 +35,8 @@ impl<'a> Run<'a> {
         self.ranks || self.request.params.logprobs.is_some()
     }
 
-    /// A token was sampled: it is the answer's, and what its guide forces behind it. Returns how many those are.
+    /// A token was sampled: it is the answer's, and what its guide forces behind it. Returns how many those are. `logits`,
+    /// the row it was chosen from, are looked at if the request [rates](Run::rates) its tokens.
     ///
     /// # Errors
     /// A row without a token; what the guide reports.

@@ -4,10 +4,11 @@
 //! order of sums, and its random number is its own. So a token does not depend on the batch.
 //!
 //! The ideas, one file each: `shared` hands the rows to the threads, `worker` has the stages of one row in their order,
-//! `blocks` the passes over a row, `select` the k largest and `nucleus` the mass p, both without a sort. A device's path
-//! will come behind the same [`Sampler`].
+//! `blocks` the passes over a row, `select` the k largest and `nucleus` the mass p, both without a sort; `device` has what
+//! is different where the logits lie on one.
 
 mod blocks;
+mod device;
 mod nucleus;
 mod select;
 mod shared;
@@ -16,7 +17,7 @@ mod worker;
 use std::sync::{Mutex, PoisonError};
 
 use l1_tensor::cpu::Isa;
-use l1_tensor::{Runtime, TensorMut, TensorRef};
+use l1_tensor::{Device, Runtime, TensorMut, TensorRef};
 
 use crate::error::{Error, Result, RowError};
 use crate::logprobs::{LogprobsOf, LogprobsScratch, TokenLogprobs, processed_into, raw_into};
@@ -25,14 +26,24 @@ use crate::{Distribution, DrawKey, History, Purpose, SamplingParams, TokenMask};
 pub(crate) use shared::{Line, Pieces};
 pub(crate) use worker::Worker;
 
+use device::OnDevice;
 use shared::Lines;
 
-/// Logits of a step: f32 `[S, V]`, a row for each token that is to be chosen.
+/// Logits of a step: f32 `[S, V]`, a row for each token that is to be chosen. They may lie on a device: contiguous then.
 pub enum Logits<'a> {
     /// To be read only. Rows that must be changed are copied first.
     Shared(TensorRef<'a>),
     /// Handed over: their contents afterwards are of no use to anybody, and no copy is made.
     Owned(TensorMut<'a>),
+}
+
+impl Logits<'_> {
+    fn view(&self) -> TensorRef<'_> {
+        match self {
+            Logits::Shared(logits) => *logits,
+            Logits::Owned(logits) => logits.as_ref(),
+        }
+    }
 }
 
 /// What one row of logits is about.
@@ -75,6 +86,8 @@ pub struct Sampler {
     benches: Vec<Mutex<Bench>>,
     /// The first row of each draft that is verified.
     pub(crate) starts: Vec<usize>,
+    /// What it needs for logits on a device. Made for the first of them.
+    device: Option<Box<OnDevice>>,
 }
 
 /// Where one thread works.
@@ -92,14 +105,17 @@ impl Sampler {
     pub fn new(rt: &Runtime, vocab: usize) -> Self {
         let bench = || Bench { worker: Worker::new(vocab), ..Bench::default() };
         let benches = (0..rt.pool().threads()).map(|_| Mutex::new(bench())).collect();
-        Self { rt: rt.clone(), vocab, benches, starts: Vec::new() }
+        Self { rt: rt.clone(), vocab, benches, starts: Vec::new(), device: None }
     }
 
     /// Choose a token for every row, rows in parallel. Row `i` of `logits` belongs to `rows[i]`, its outcome is
     /// `out[i]`, and nothing about it depends on the others.
     ///
+    /// Logits on a device are waited for, once. Rows that want only temperature, top-k, top-p and min-p are chosen from
+    /// there, with sums in f32: the token is another one than a CPU's where the draw is within rounding of a border.
+    ///
     /// # Errors
-    /// Only for lengths and types that do not fit. What is wrong with a row is its own outcome.
+    /// Only for lengths and types that do not fit, and what a device reports. What is wrong with a row is its own outcome.
     pub fn sample(
         &mut self,
         logits: Logits<'_>,
@@ -107,6 +123,9 @@ impl Sampler {
         out: &mut [Sampled],
     ) -> Result<()> {
         const OP: &str = "sample";
+        if logits.view().device() != Device::Cpu {
+            return self.sample_on_device(logits.view(), rows, out);
+        }
         let lines = match logits {
             Logits::Shared(logits) => Lines::Shared(logits.rows::<f32>(OP)?),
             Logits::Owned(logits) => Lines::Owned(Pieces::rows(logits.rows_mut::<f32>(OP)?)),

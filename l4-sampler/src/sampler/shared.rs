@@ -24,6 +24,12 @@ impl<'a, T> Pieces<'a, T> {
         Self { first, n, len: 1, stride: 1, borrowed: PhantomData }
     }
 
+    /// The first `n` pieces of `len` elements.
+    pub(crate) fn chunks(slice: &'a mut [T], n: usize, len: usize) -> Self {
+        assert!(n * len <= slice.len(), "{n} pieces of {len} elements in {}", slice.len());
+        Self { first: slice.as_mut_ptr(), n, len, stride: len, borrowed: PhantomData }
+    }
+
     /// Every row by itself. A view's rows do not overlap.
     pub(crate) fn rows(mut rows: RowsMut<'a, T>) -> Self {
         let (n, len, stride) = (rows.n, rows.len, rows.stride);

@@ -85,7 +85,7 @@ impl Worker {
 }
 
 /// Whether anything but temperature and filters applies to a row.
-fn is_changed(row: &Row<'_>) -> bool {
+pub(super) fn is_changed(row: &Row<'_>) -> bool {
     let params = row.params;
     !params.logit_bias.is_empty()
         || params.allowed_tokens.is_some()

@@ -123,7 +123,7 @@ impl Model {
             device: DeviceRequest::Exactly(Device::Cpu),
             precision: PrecisionRequest::Exactly(Precision::F32),
             threads: Some(2),
-            isa: None,
+            ..Default::default()
         })
         .unwrap();
         let files = ModelFiles::open(&fixtures().join("tiny-llama")).unwrap();

@@ -45,7 +45,7 @@ mod store_fp8;
 use std::ops::Range;
 
 use crate::cpu::attention::Pool;
-use crate::{DType, Device, Error, Layout, Result, Runtime, Tensor, TensorRef};
+use crate::{DType, Device, Error, Index, Layout, Result, Runtime, Tensor, TensorRef};
 pub(crate) use places::Geometry;
 
 /// Tokens in a tile.
@@ -78,6 +78,22 @@ impl KvCache {
         head_dim: usize,
         dtype: DType,
     ) -> Result<Self> {
+        Self::on(Device::Cpu, blocks, block_size, heads, head_dim, dtype)
+    }
+
+    /// [`KvCache::new`] in the memory of a device. On CUDA there are no tiles: keys and values are
+    /// `[blocks, block_size, heads, head_dim]` each, and F32 or BF16.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`]; [`Error::BadParameter`] for 8-bit keys and values on CUDA; [`Error::Cuda`].
+    pub fn on(
+        device: Device,
+        blocks: usize,
+        block_size: usize,
+        heads: usize,
+        head_dim: usize,
+        dtype: DType,
+    ) -> Result<Self> {
         let refuse = |why| Err(Error::BadParameter { op: "kv_cache", why });
         if !matches!(dtype, DType::F32 | DType::BF16 | DType::F8E4M3) {
             return refuse(format!("keys and values are F32, BF16 or F8E4M3, not {dtype}"));
@@ -91,13 +107,24 @@ impl KvCache {
         let Some(slots) = slots else {
             return refuse(format!("{blocks} blocks do not fit a table of 32-bit indices"));
         };
-        let tiles = slots.div_ceil(TILE);
+        if device != Device::Cpu && dtype == DType::F8E4M3 {
+            return refuse(format!("no {dtype} keys and values on {device} yet: use bf16 there"));
+        }
         let geometry = Geometry { head_dim, dtype };
-        let zeros = |width: usize, dtype| Tensor::zeros(&[tiles, heads, width], dtype, Device::Cpu);
+        let tiles = slots.div_ceil(TILE);
+        let (pool, scales) = match device {
+            Device::Cpu => {
+                let scales = [tiles, heads, geometry.scale_bytes(), 1];
+                ([tiles, heads, geometry.elems(), 1], scales)
+            }
+            Device::Cuda(_) => ([blocks, block_size, heads, head_dim], [0; 4]),
+        };
+        let rank = if device == Device::Cpu { 3 } else { 4 };
+        let zeros = |shape: [usize; 4], dtype, device| Tensor::zeros(&shape[..rank], dtype, device);
         Ok(Self {
-            k: zeros(geometry.elems(), dtype)?,
-            v: zeros(geometry.elems(), dtype)?,
-            scales: zeros(geometry.scale_bytes(), DType::U8)?,
+            k: zeros(pool, dtype, device)?,
+            v: zeros(pool, dtype, device)?,
+            scales: zeros(scales, DType::U8, Device::Cpu)?,
             blocks,
             block_size,
             heads,
@@ -130,8 +157,16 @@ impl KvCache {
         self.geometry.dtype
     }
 
+    /// Where it lies.
+    pub fn device(&self) -> Device {
+        self.k.device()
+    }
+
     /// Bytes of keys and values in one block, all heads, scales included.
     pub fn block_bytes(&self) -> usize {
+        if self.device() != Device::Cpu {
+            return 2 * self.block_size * self.heads * self.head_dim() * self.dtype().size();
+        }
         let part = 2 * self.geometry.tile_bytes() + self.geometry.scale_bytes();
         // A tile's bytes are sixteen times those of a token, so this divides.
         self.heads * part * self.block_size / TILE
@@ -140,6 +175,21 @@ impl KvCache {
     /// Bytes of the pool.
     pub fn bytes(&self) -> usize {
         self.k.bytes() + self.v.bytes() + self.scales.bytes()
+    }
+
+    /// Keys and values.
+    pub(crate) fn stored(&self) -> [&Tensor; 2] {
+        [&self.k, &self.v]
+    }
+
+    /// Keys and values, to write.
+    pub(crate) fn stored_mut(&mut self) -> [&mut Tensor; 2] {
+        [&mut self.k, &mut self.v]
+    }
+
+    /// Refuse a cache on a device, in the name of an op that runs on the CPU.
+    pub(super) fn on_host(&self, op: &'static str) -> Result<()> {
+        self.k.storage().on_host(op)
     }
 
     /// What the kernel reads.
@@ -176,8 +226,16 @@ impl KvCache {
     ///
     /// # Errors
     /// A shape that does not fit, or a slot beyond the pool.
-    pub fn write(&mut self, rt: &Runtime, slots: &[i64], k: TensorRef, v: TensorRef) -> Result<()> {
+    pub fn write<'a>(
+        &mut self,
+        rt: &Runtime,
+        slots: impl Into<Index<'a, i64>>,
+        k: TensorRef,
+        v: TensorRef,
+    ) -> Result<()> {
         const OP: &str = "kv_write";
+        let index = slots.into();
+        let slots = index.host;
         let (heads, dim) = (self.heads, self.geometry.head_dim);
         for x in [&k, &v] {
             if *x.layout().dims() != [slots.len(), heads, dim] {
@@ -198,6 +256,10 @@ impl KvCache {
         if let Some(bad) = slots.iter().find(|s| **s >= limit as i64 || **s < -1) {
             return Err(Error::OutOfRange { op: OP, what: "slot", index: *bad, limit });
         }
+        if let Some(gpu) = rt.gpu() {
+            return self.write_on_cuda(OP, gpu, index, k, v);
+        }
+        self.on_host(OP)?;
         let rows = (k.strided::<f32>(OP)?, v.strided::<f32>(OP)?);
         let layouts = (*k.layout(), *v.layout());
         let (isa, span, g) = (rt.isa(), self.span(), self.geometry);

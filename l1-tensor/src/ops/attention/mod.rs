@@ -50,10 +50,29 @@ pub struct Sequences<'a> {
     pub block_table: &'a [i32],
     /// Entries of a row of the table.
     pub max_blocks: usize,
+    /// The same three in a device's memory, where a step runs on one.
+    pub device: Option<DeviceSequences<'a>>,
+}
+
+/// [`Sequences`] as a device reads them, and how large a step of this shape can become: that alone
+/// decides the launch, so that a captured step fits every later one.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSequences<'a> {
+    /// I32 `[S + 1]`.
+    pub cu_seqlens_q: TensorRef<'a>,
+    /// I32 `[S]`.
+    pub seq_lens_kv: TensorRef<'a>,
+    /// I32 `[S, max_blocks]`.
+    pub block_table: TensorRef<'a>,
+    /// No sequence has more queries in a step.
+    pub max_q_len: usize,
+    /// No sequence has more keys.
+    pub max_kv_len: usize,
 }
 
 /// Scratch memory of [`attention`]: one area per thread, the list of work, and room for what threads
-/// that share a long context find in their parts of it.
+/// that share a long context find in their parts of it. On a device it holds nothing: there the splits of a
+/// context have a place of their own.
 pub struct AttentionScratch {
     pub(crate) areas: Vec<kernel::Area>,
     pub(crate) agenda: kernel::Agenda,
@@ -76,7 +95,8 @@ impl AttentionScratch {
         q_heads: usize,
         head_dim: usize,
     ) -> Result<Self> {
-        let threads = rt.pool().threads();
+        let threads = if rt.gpu().is_some() { 0 } else { rt.pool().threads() };
+        let q_heads = if threads == 0 { 0 } else { q_heads };
         let areas = (0..threads).map(|_| kernel::Area::new(head_dim)).collect::<Result<_>>()?;
         let agenda = kernel::Agenda::new(max_tokens, max_kv, q_heads, threads);
         let partials = agenda.partials();
@@ -139,6 +159,10 @@ pub fn attention(
     if tokens == 0 || q_heads == 0 || dim == 0 {
         return Ok(());
     }
+    if let Some(gpu) = rt.gpu() {
+        return crate::gpu::attention::attention(rt, gpu, q, cache, sequences, params, out);
+    }
+    cache.on_host(OP)?;
     let out_layout = *out.layout();
     let out = match out.dtype() {
         DType::F32 => kernel::Out::F32(out.rows_mut::<f32>(OP)?.as_mut_ptr()),

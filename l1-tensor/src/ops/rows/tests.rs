@@ -5,7 +5,7 @@ use crate::RuntimeOptions;
 
 /// The ranges that [`for_rows`] hands out, sorted.
 fn dealt(threads: usize, n: usize, len: usize) -> Vec<Range<usize>> {
-    let options = RuntimeOptions { threads: Some(threads), ..Default::default() };
+    let options = RuntimeOptions { threads: Some(threads), ..RuntimeOptions::cpu() };
     let all = Mutex::new(Vec::new());
     for_rows(&Runtime::new(options).unwrap(), n, len, |rows| all.lock().unwrap().push(rows));
     let mut all = all.into_inner().unwrap();

@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use l1_tensor::{Device, DeviceRequest, RuntimeOptions};
+
 use super::*;
 use crate::{ModelFiles, judge};
 
@@ -8,7 +10,8 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn runtime() -> Runtime {
-    Runtime::new(l1_tensor::RuntimeOptions { threads: Some(1), ..Default::default() }).unwrap()
+    let device = DeviceRequest::Exactly(Device::Cpu);
+    Runtime::new(RuntimeOptions { device, threads: Some(1), ..Default::default() }).unwrap()
 }
 
 struct Loaded {

@@ -1,19 +1,23 @@
 //! Blocks copied and cut short.
 
 use super::{KvCache, TILE};
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 
 impl KvCache {
     /// Forget offsets `from..` of a block. A sequence that was rolled back into the middle of a block
     /// leaves values there that no mask should have to meet: `0 * NaN` is NaN.
     ///
     /// In a block of more than one tile only the tile of `from` is touched: those behind it are
-    /// cleared by the first token that is written to each.
+    /// cleared by the first token that is written to each. A device's block is cleared to its end.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a block beyond the pool.
     pub fn clear(&mut self, block: u32, from: usize) -> Result<()> {
-        self.check_blocks("kv_clear", &[block])?;
+        const OP: &str = "kv_clear";
+        self.check_blocks(OP, &[block])?;
+        if self.device() != Device::Cpu {
+            return self.clear_on_cuda(OP, block, from.min(self.block_size)..self.block_size);
+        }
         if from < self.block_size {
             let slot = block as usize * self.block_size + from;
             let span = self.span();
@@ -74,6 +78,11 @@ impl KvCache {
         self.check_blocks(OP, &[to])?;
         source.check_blocks(OP, &[from])?;
         check_tokens(OP, tokens, self.block_size.min(source.block_size))?;
+        if self.device() != Device::Cpu {
+            self.copy_on_cuda(OP, to, source, from, tokens)?;
+            return self.clear_unfinished(to, tokens);
+        }
+        source.on_host(OP)?;
         for (to, from) in self.spans(to, tokens).zip(source.spans(from, tokens)) {
             self.put_span(to, source.tile(from / TILE), from % TILE);
         }
@@ -90,6 +99,10 @@ impl KvCache {
         self.check_blocks(OP, &[to, from])?;
         check_tokens(OP, tokens, self.block_size)?;
         if to == from {
+            return self.clear_unfinished(to, tokens);
+        }
+        if self.device() != Device::Cpu {
+            self.copy_inside_on_cuda(OP, to, from, tokens)?;
             return self.clear_unfinished(to, tokens);
         }
         // The two may be parts of one tile, so the source is set aside.

@@ -1,7 +1,7 @@
 //! Reading a cache back, one number after the other: for references, tests and curious people.
 
 use super::{KvCache, TILE};
-use crate::{DType, Error, Result, bf16, e4m3};
+use crate::{DType, Device, Error, Result, bf16, e4m3};
 
 impl KvCache {
     /// The keys and values of a sequence's first `len` tokens as the cache has them, rounding
@@ -20,6 +20,9 @@ impl KvCache {
         if let Some(bad) = table.iter().find(|b| self.block(**b).is_none()) {
             let (what, index, limit) = ("block", i64::from(*bad), self.blocks());
             return Err(Error::OutOfRange { op: OP, what, index, limit });
+        }
+        if self.device() != Device::Cpu {
+            return self.gather_from_cuda(&table[..blocks], len);
         }
         let size = len * self.heads() * self.head_dim();
         let (mut k, mut v) = (Vec::with_capacity(size), Vec::with_capacity(size));

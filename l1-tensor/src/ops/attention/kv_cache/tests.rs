@@ -7,7 +7,8 @@ const HEADS: usize = 2;
 const DIM: usize = 19;
 
 fn runtime(isa: Isa) -> Runtime {
-    Runtime::new(RuntimeOptions { isa: Some(isa), threads: Some(2), ..Default::default() }).unwrap()
+    Runtime::new(RuntimeOptions { isa: Some(isa), threads: Some(2), ..RuntimeOptions::cpu() })
+        .unwrap()
 }
 
 /// Element `d` of head `h` of token `t`: a small integer, exact in bf16, never 0.

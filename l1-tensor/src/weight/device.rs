@@ -1,0 +1,155 @@
+//! Dense bf16 weights in a device's memory: `[n, k]`, row by row.
+//!
+//! A GPU's matmul reads rows as they are; it brings tiles of them into shared memory itself. So nothing
+//! is packed here: gates lie before ups, outputs behind each other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kernels::{Float, Gpu, Mat};
+
+use super::RowOrder;
+use crate::cpu::ThreadPool;
+use crate::cpu::lanes::round_bf16;
+use crate::storage::Storage;
+use crate::{Device, Error, Layout, Result, Runtime};
+
+/// Rows that a thread takes at once.
+const ROWS: usize = 16;
+
+/// A dense `[n, k]` matrix in bf16 on a CUDA device, row-major. Made by
+/// [`Weight::load`](super::Weight::load).
+#[derive(Debug)]
+pub struct DeviceWeight {
+    n: usize,
+    k: usize,
+    order: RowOrder,
+    storage: Storage,
+}
+
+/// Writes one row, or says why it cannot.
+type RowFn<'a, E> = dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync + 'a;
+
+impl DeviceWeight {
+    /// Bring `n` rows of `k` values to the runtime's device, each rounded to the nearest bf16 (ties to
+    /// even). `row` is called as by [`PackedBf16::pack`](super::PackedBf16::pack). The host holds two
+    /// pieces of pinned memory, never the matrix.
+    pub(super) fn upload<E: Send + From<Error>>(
+        rt: &Runtime,
+        n: usize,
+        k: usize,
+        order: RowOrder,
+        row: &RowFn<'_, E>,
+    ) -> std::result::Result<Self, E> {
+        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
+            let why = format!("gates and ups come in pairs, but there are {n} rows");
+            return Err(Error::BadParameter { op: "pack", why }.into());
+        }
+        let bytes = Layout::contiguous(&[n, k])?.elem_count() * size_of::<u16>();
+        let mut storage = Storage::zeroed(rt.device(), bytes)?;
+        let unit = k * size_of::<u16>();
+        let mut uploader = rt.uploader(bytes)?;
+        if let Some(uploader) = uploader.as_deref_mut().and_then(Option::as_mut) {
+            let mut to = storage.on_cuda_mut("weight")?.view_mut();
+            let filled = uploader.upload(&mut to, unit, |offset, piece| {
+                fill(rt.pool(), offset / unit, k, piece, row).map_err(Failure)
+            });
+            // What is under way must arrive, or stop, before the memory is used or goes.
+            uploader.finish().map_err(Error::from)?;
+            filled.map_err(|Failure(e)| e)?;
+        }
+        Ok(Self { n, k, order, storage })
+    }
+
+    /// Read logical row `i` back into `out` (`[k]`), as f32: waits for the device.
+    pub(super) fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
+        super::check_row([self.n, self.k], i, out)?;
+        let memory = self.storage.on_cuda("weight row")?;
+        let bits = memory.view().cast::<u16>().part(i * self.k, self.k).to_vec(memory.gpu())?;
+        for (out, bits) in out.iter_mut().zip(bits) {
+            *out = f32::from_bits(u32::from(bits) << 16);
+        }
+        Ok(())
+    }
+
+    /// Outputs: how many logical rows there are.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs: how long a logical row is.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// What the rows are: plain, or gates before ups.
+    pub fn order(&self) -> RowOrder {
+        self.order
+    }
+
+    /// Bytes of memory held.
+    pub fn bytes(&self) -> usize {
+        self.storage.len()
+    }
+
+    /// Where it lies.
+    pub fn device(&self) -> Device {
+        self.storage.device()
+    }
+
+    /// What the launchers take.
+    pub(crate) fn mat(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Mat<'_>> {
+        let memory = self.storage.on_cuda(op)?;
+        crate::gpu::same_device(op, gpu, memory.gpu())?;
+        Ok(Mat::dense(memory.view(), Float::Bf16, self.n, self.k)?)
+    }
+}
+
+/// An error of whoever writes the rows, or one of ours that it takes.
+struct Failure<E>(E);
+
+impl<E: From<Error>> From<kernels::Error> for Failure<E> {
+    fn from(e: kernels::Error) -> Self {
+        Self(Error::from(e).into())
+    }
+}
+
+/// Write the rows from `first` on as bf16, as many as `piece` holds, by all threads.
+fn fill<E: Send + From<Error>>(
+    pool: &ThreadPool,
+    first: usize,
+    k: usize,
+    piece: &mut [u8],
+    row: &RowFn<'_, E>,
+) -> std::result::Result<(), E> {
+    let row_bytes = k * size_of::<u16>();
+    // One lock a piece of work: nobody else ever asks for it, it only hands `&mut` to the thread.
+    let parts: Vec<Mutex<&mut [u8]>> =
+        piece.chunks_mut((ROWS * row_bytes).max(1)).map(Mutex::new).collect();
+    let scratch: Vec<Mutex<Vec<f32>>> =
+        (0..pool.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
+    let failed = AtomicBool::new(false);
+    let failure: Mutex<Option<E>> = Mutex::new(None);
+    pool.run(parts.len(), &|i, worker| {
+        if failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let (mut values, mut part) = (lock(&scratch[worker]), lock(&parts[i]));
+        for (r, out) in part.chunks_exact_mut(row_bytes).enumerate() {
+            if let Err(e) = row(first + i * ROWS + r, &mut values) {
+                failed.store(true, Ordering::Relaxed);
+                lock(&failure).get_or_insert(e);
+                return;
+            }
+            for (out, v) in out.chunks_exact_mut(size_of::<u16>()).zip(values.iter()) {
+                out.copy_from_slice(&round_bf16(*v).to_bits().to_le_bytes());
+            }
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// A lock whose poison does not matter: what it guards is overwritten before it is read.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -64,6 +64,8 @@ pub struct StepResult {
     pub preempted: Vec<RequestId>,
     /// What its parts took.
     pub phases: Phases,
+    /// The rows that a captured step was filled up to; `None` of one that was not replayed.
+    pub replayed: Option<usize>,
 }
 
 impl StepResult {
@@ -93,6 +95,7 @@ impl StepResult {
     fn clear(&mut self) {
         (self.scheduled, self.scheduled_tokens) = (0, 0);
         self.phases = Phases::default();
+        self.replayed = None;
         self.tokens.clear();
         self.new_tokens.clear();
         self.finished.clear();
@@ -196,7 +199,8 @@ impl<E: Executor> EngineCore<E> {
             self.scheduler.abandon();
             return Err(e);
         }
-        let Self { scheduler, result, observer, untold, .. } = self;
+        let Self { scheduler, output, result, observer, untold, .. } = self;
+        result.replayed = output.replayed;
         result.finished.splice(0..0, untold.drain(..));
         if let Some(observer) = observer {
             observer.applied(result, scheduler);

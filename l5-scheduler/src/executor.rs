@@ -52,6 +52,9 @@ pub struct StepOutput {
     rows: Vec<OutputRow>,
     /// What the parts of the step took.
     pub phases: Phases,
+    /// Of a step that was captured before and launched as a whole: the rows that it was filled up to. `None` where its
+    /// kernels were launched one by one, or on a CPU.
+    pub replayed: Option<usize>,
 }
 
 /// One row's outcome.
@@ -71,9 +74,9 @@ pub struct Phases {
     pub plan: Duration,
     /// Writing the arrays of the forward pass.
     pub pack: Duration,
-    /// The forward pass.
+    /// The forward pass; on a device, telling it what to do.
     pub forward: Duration,
-    /// Choosing tokens, and telling who waits for them.
+    /// Choosing tokens, and telling who waits for them; on a device, waiting for it above all.
     pub sample: Duration,
     /// Appending them, and ending who is done.
     pub apply: Duration,
@@ -92,6 +95,7 @@ impl StepOutput {
         self.tokens.clear();
         self.rows.clear();
         self.phases = Phases::default();
+        self.replayed = None;
     }
 
     /// Row `row` of the step samples these tokens (several where drafts were accepted or a guide left no choice), and ends
@@ -120,6 +124,9 @@ pub enum ExecuteError {
     /// The memory of keys and values.
     #[error(transparent)]
     Kv(#[from] l3_paged_kv::KvError),
+    /// The device.
+    #[error("cuda: {0}")]
+    Cuda(#[from] l1_tensor::cuda::Error),
     /// The sampler.
     #[error(transparent)]
     Sampler(#[from] l4_sampler::Error),

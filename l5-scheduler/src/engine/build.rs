@@ -6,18 +6,18 @@
 //! weights   read, and laid out for the device
 //! kv        what a token takes; the largest step, if memory is to be what it leaves      build
 //! pool      memory -> blocks, and the buffers of a step
-//! capture   decode steps recorded in advance: none on a CPU
+//! capture   decode steps recorded in advance, of the widths that steps are padded to: none on a CPU
 //! ```
 
 use std::path::Path;
 use std::sync::Arc;
 
-use l1_tensor::{Runtime, RuntimeOptions};
+use l1_tensor::{Device, Runtime, RuntimeOptions};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, ModelConfig, ModelFiles, WorkspaceSpec};
 use l3_paged_kv::ManagerConfig;
 use l3_paged_kv::sizing::{
-    Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, peak_activation,
+    Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, device_memory, peak_activation,
 };
 
 use super::options::DEFAULT_KV_BYTES;
@@ -141,14 +141,18 @@ impl EngineModel {
             let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?;
             Ok(((scheduler, runner), plan.to_string()))
         })?;
-        let core = EngineCore::new(scheduler, runner);
-        let core = startup.step("capture", || -> Result<_, StartError> {
+        let mut core = EngineCore::new(scheduler, runner);
+        startup.step("capture", || -> Result<_, StartError> {
+            if !options.eager {
+                core.executor_mut().capture()?;
+            }
             let widths = core.executor().caps().decode_widths;
-            let what = match widths.as_slice() {
-                [] => "none: a step on a CPU needs no launches".to_owned(),
-                widths => format!("decode steps of {widths:?} rows"),
+            let what = match (self.rt.device(), widths.as_slice()) {
+                (Device::Cpu, _) => "none: a step on a CPU needs no launches".to_owned(),
+                (_, []) => "none: every step is launched kernel by kernel (eager)".to_owned(),
+                (_, widths) => format!("decode steps of {widths:?} rows"),
             };
-            Ok((core, what))
+            Ok(((), what))
         })?;
         Ok((core, startup))
     }
@@ -169,7 +173,8 @@ impl EngineModel {
         let spec = KvSpec::from_config(config, dtype, options.block_size)?;
         let token = format!("{} a token in {dtype}", Bytes(spec.bytes_per_token()));
         if let Some(utilisation) = options.memory_utilization {
-            let total = Bytes(machine_memory().map_err(StartError::Memory)?);
+            let weights = Bytes(self.decoder.weight_bytes() as u64);
+            let total = device_memory(&self.rt, weights).map_err(StartError::Memory)?;
             let step = WorkspaceSpec {
                 max_tokens: options.max_num_batched_tokens,
                 max_rows: options.max_num_seqs,
@@ -179,7 +184,7 @@ impl EngineModel {
             let memory = Memory {
                 total,
                 utilisation,
-                weights: Bytes(self.decoder.weight_bytes() as u64),
+                weights,
                 peak_activation,
                 margin: Bytes(total.0 / 50),
             };
@@ -190,9 +195,21 @@ impl EngineModel {
             let len = options.max_model_len.unwrap_or(config.max_context);
             let blocks = len.div_ceil(options.block_size).saturating_mul(options.max_num_seqs);
             let all = spec.pool_bytes(blocks.saturating_add(1));
-            Budget::exact(all.min(DEFAULT_KV_BYTES))
+            Budget::exact(all.min(self.unasked()))
         });
         Ok(((spec, room.into()), token))
+    }
+}
+
+impl EngineModel {
+    /// The most memory that keys and values take where nobody says how much, in bytes. On a device it is what the weights
+    /// have left of it, but for a fifth, which activations and recordings need.
+    fn unasked(&self) -> u64 {
+        let device = self.rt.gpu().filter(|gpu| !gpu.is_emulated());
+        match device.and_then(|gpu| gpu.memory().ok()) {
+            Some((free, _)) => (free - free / 5) as u64,
+            None => DEFAULT_KV_BYTES,
+        }
     }
 }
 
@@ -219,13 +236,4 @@ fn limits(
     let limits = options.scheduler(plan.num_blocks(), longest);
     limits.validate()?;
     Ok((limits, plan))
-}
-
-/// All memory of this machine, in bytes.
-fn machine_memory() -> Result<u64, String> {
-    const FROM: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(FROM).map_err(|e| format!("{FROM} does not say: {e}"))?;
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| format!("{FROM} does not say"))
 }

@@ -16,6 +16,17 @@ pub struct Load {
     pub owed_tokens: usize,
     /// How long all of that takes at the speed of the last steps; `None` before the first one.
     pub seconds: Option<f64>,
+    /// Steps since the engine began.
+    pub steps: u64,
+    /// Those of them that had been captured and were launched as a whole.
+    pub replayed: u64,
+}
+
+impl Load {
+    /// The share of steps that were replayed. `None` before the first step.
+    pub fn replay_rate(&self) -> Option<f64> {
+        (self.steps > 0).then(|| self.replayed as f64 / self.steps as f64)
+    }
 }
 
 /// What [`Load`] is read from, without a lock.
@@ -27,6 +38,8 @@ pub(super) struct Gauge {
     owed: AtomicUsize,
     /// Nanoseconds a token, as an `f64`'s bits: a mean in which the last steps count most. 0: no step yet.
     pace: AtomicU64,
+    steps: AtomicU64,
+    replayed: AtomicU64,
 }
 
 /// What the newest step counts in the mean.
@@ -49,11 +62,13 @@ impl Gauge {
         self.waiting.store(waiting, Ordering::Relaxed);
     }
 
-    /// A step took so long. Only the engine says so.
-    pub(super) fn step(&self, tokens: usize, took: Duration) {
+    /// A step took so long, and was replayed or not. Only the engine says so.
+    pub(super) fn step(&self, tokens: usize, took: Duration, replayed: bool) {
         if tokens == 0 {
             return;
         }
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.replayed.fetch_add(u64::from(replayed), Ordering::Relaxed);
         let new = took.as_nanos() as f64 / tokens as f64;
         let old = f64::from_bits(self.pace.load(Ordering::Relaxed));
         let mean = if old == 0.0 { new } else { old + NEWEST * (new - old) };
@@ -71,6 +86,8 @@ impl Gauge {
             queued_tokens,
             owed_tokens,
             seconds: (pace > 0.0).then_some(tokens * pace / 1e9),
+            steps: self.steps.load(Ordering::Relaxed),
+            replayed: self.replayed.load(Ordering::Relaxed),
         }
     }
 }

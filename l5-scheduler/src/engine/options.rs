@@ -5,7 +5,7 @@ use l3_paged_kv::sizing::Budget;
 
 use crate::{PolicyKind, SchedulerConfig};
 
-/// Memory for keys and values where nobody says how much: at most this (as vLLM's CPU backend).
+/// Memory for keys and values where nobody says how much, and on a CPU: at most this (as vLLM's CPU backend).
 pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 
 /// An engine's limits and habits. Names and meanings are vLLM's, where it has them; [`Default`] is what a small server
@@ -27,9 +27,10 @@ pub struct EngineOptions {
     pub block_size: usize,
     /// How keys and values are kept. `None`: as activations are.
     pub kv_dtype: Option<DType>,
-    /// Memory for keys and values. `None`: what `max_num_seqs` requests of full length need, but at most 4 GiB.
+    /// Memory for keys and values. `None`: what `max_num_seqs` requests of full length need, but at most 4 GiB, or on a GPU
+    /// four fifths of what is free there.
     pub kv_memory: Option<Budget>,
-    /// Take for keys and values what is left of this share of the machine's memory when the model is in it, and the largest
+    /// Take for keys and values what is left of this share of the machine's memory (or the GPU's) when the model is in it, and the largest
     /// step has been run to see what that takes. Goes before `kv_memory`.
     pub memory_utilization: Option<f64>,
     /// Whether full blocks are found again by what they hold.
@@ -40,6 +41,9 @@ pub struct EngineOptions {
     pub watermark: f64,
     /// The most requests that wait; more are refused.
     pub max_num_waiting: usize,
+    /// Launch every kernel of every step by itself, even where steps that only decode could be captured once and replayed:
+    /// on a device. Starts faster and takes less memory, and every step takes the host longer.
+    pub eager: bool,
 }
 
 impl Default for EngineOptions {
@@ -59,6 +63,7 @@ impl Default for EngineOptions {
             enable_chunked_prefill: scheduler.enable_chunked_prefill,
             watermark: scheduler.watermark,
             max_num_waiting: 1 << 16,
+            eager: false,
         }
     }
 }

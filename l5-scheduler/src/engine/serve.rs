@@ -80,7 +80,8 @@ fn serve<E: Executor<Job = AnswerJob>>(
             Err(why) => return Err(why),
         };
         failures = 0;
-        shared.gauge.step(result.scheduled_tokens, began.elapsed());
+        let replayed = result.replayed.is_some();
+        shared.gauge.step(result.scheduled_tokens, began.elapsed(), replayed);
         let nothing_moved = result.scheduled == 0 && result.finished.is_empty();
         let scheduler = core.scheduler();
         shared.gauge.set(scheduler.num_running(), scheduler.num_waiting());

@@ -11,17 +11,17 @@
 
 mod answer;
 mod answering;
-mod kv_state;
+mod capture;
 mod pack;
 mod sample;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use l1_tensor::{DType, Runtime};
+use l1_tensor::{DType, Device, Runtime, TensorRef};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, Workspace, WorkspaceSpec};
-use l3_paged_kv::{ForwardMeta, PagedKv};
+use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
 use l4_sampler::guide::MaskAhead;
 use l4_sampler::{Row, Sampled, Sampler};
 
@@ -33,7 +33,7 @@ use crate::{
     StepView,
 };
 use answering::Answering;
-use kv_state::KvState;
+use capture::Captured;
 
 /// Is shown every row of logits that a token is chosen from: whose, the place of that token in prompt and answer, and the
 /// row as the model gave it.
@@ -42,6 +42,8 @@ pub type LogitsTap = Box<dyn FnMut(RequestId, usize, &[f32]) + Send>;
 /// The model, its memory of keys and values, and the answers it is giving. Its buffers are made once: a steady step of
 /// plain requests allocates nothing.
 pub struct ModelRunner {
+    /// Before all that its recordings have the addresses of: fields are dropped in their order.
+    captured: Captured,
     decoder: Arc<Decoder>,
     tokenizer: Option<Tokenizer>,
     ws: Workspace,
@@ -91,12 +93,15 @@ impl ModelRunner {
         let max_tokens = config.max_num_batched_tokens.max(max_num_seqs);
         let spec = WorkspaceSpec { max_tokens, max_rows: max_num_seqs, max_context: wanted };
         let max_blocks = config.blocks(wanted).min(config.capacity());
+        let model = decoder.config();
+        let kv = PagedKv::new_on(rt.device(), model, num_gpu_blocks, block_size, kv_dtype)?;
         Ok(Self {
-            ws: Workspace::new(rt, decoder.config(), spec)?,
-            kv: PagedKv::new(decoder.config(), num_gpu_blocks, block_size, kv_dtype)?,
+            captured: Captured::default(),
+            ws: Workspace::new(rt, model, spec)?,
+            kv,
             meta: ForwardMeta::new(max_tokens, max_num_seqs, max_blocks, block_size),
             packed: Packed::with_capacity(max_tokens, max_num_seqs),
-            sampler: Sampler::new(rt, decoder.config().vocab),
+            sampler: Sampler::new(rt, model.vocab),
             caps: Caps { max_tokens, max_seqs: max_num_seqs, ..Caps::default() },
             max_model_len: wanted,
             places: Vec::new(),
@@ -113,7 +118,7 @@ impl ModelRunner {
     }
 
     /// Fill steps that only decode up to the next of these numbers of rows. A device that has such steps captured runs
-    /// them faster; results are the same bits.
+    /// them faster ([`ModelRunner::capture`]); without a device, or in its batch-invariant mode, results are the same bits.
     #[must_use]
     pub fn with_decode_widths(mut self, mut widths: Vec<usize>) -> Self {
         widths.retain(|width| (1..=self.caps.max_seqs).contains(width));
@@ -185,18 +190,42 @@ impl ModelRunner {
         Ok(())
     }
 
-    fn forward(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        let Self { decoder, ws, kv, meta, packed, tap, .. } = self;
-        let mut state = KvState { kv, meta };
-        let logits = decoder.forward(&packed.batch(meta), &mut state, ws)?;
-        if let Some(tap) = tap {
-            let logits = logits.rows("a step's logits").map_err(l2_model::Error::from)?;
-            for (i, row) in step.rows().filter(|row| row.row.samples).enumerate() {
-                tap(row.row.id, row.row.computed + row.row.len, logits.row(i));
-            }
+    /// The forward pass. Returns the width of the captured step that was replayed, if one was.
+    fn forward(&mut self, step: &StepView<'_>) -> Result<Option<usize>, ExecuteError> {
+        let Self { decoder, ws, kv, meta, packed, tap, captured, caps, .. } = self;
+        let width = meta.sequences();
+        let padded = kv.device() != Device::Cpu
+            && caps.decode_widths.contains(&width)
+            && packed.only_decodes(meta, step.step().rows.len());
+        if padded {
+            packed.want_all();
         }
-        Ok(())
+        let batch = packed.batch(meta);
+        let mut state = StepState { kv, meta, captured: padded };
+        decoder.stage(&batch, &mut state, ws)?;
+        let graph = captured.of(width).filter(|_| padded);
+        let replayed = graph.is_some().then_some(width);
+        match graph {
+            // SAFETY: what it was recorded over belongs to this runner and is never made anew, or to the device.
+            Some(graph) => unsafe { graph.replay()? },
+            None => decoder.run(&batch, &mut state, ws)?,
+        }
+        let logits = decoder.finish(&batch, &mut state, ws)?;
+        if let Some(tap) = tap {
+            show(tap, step, logits)?;
+        }
+        Ok(replayed)
     }
+}
+
+/// Show a step's logits, row by row. From a device they are fetched, which waits for it.
+fn show(tap: &mut LogitsTap, step: &StepView<'_>, logits: TensorRef<'_>) -> l2_model::Result<()> {
+    let mut copy = None;
+    let logits = logits.on_cpu(&mut copy)?.rows("a step's logits")?;
+    for (i, row) in step.rows().filter(|row| row.row.samples).enumerate() {
+        tap(row.row.id, row.row.computed + row.row.len, logits.row(i));
+    }
+    Ok(())
 }
 
 impl Executor for ModelRunner {
@@ -226,9 +255,9 @@ impl Executor for ModelRunner {
         let packed = Instant::now();
         let ran = self.prepare(step).and_then(|()| self.forward(step));
         self.finish_masks();
-        ran?;
+        out.replayed = ran?;
         let forwarded = Instant::now();
-        let samples = self.packed.logit_rows().len();
+        let samples = step.step().samples();
         if samples > 0 {
             self.sample(step, samples)?;
             self.deal(step, out)?;

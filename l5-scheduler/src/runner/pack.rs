@@ -78,6 +78,34 @@ impl Packed {
         &self.logit_rows
     }
 
+    /// Whether every sequence has one token and wants its logits, filler aside: then the step differs from others of its
+    /// width by numbers only. `rows`: sequences that are not filler.
+    pub(super) fn only_decodes(&self, meta: &ForwardMeta, rows: usize) -> bool {
+        meta.tokens() == meta.sequences() && self.logit_rows.len() == rows
+    }
+
+    /// Let the logits of filler be wanted too: nobody looks at them, and a step of this width has one shape whoever takes
+    /// part.
+    pub(super) fn want_all(&mut self) {
+        self.logit_rows.clear();
+        self.logit_rows.extend(0..self.tokens.len() as u32);
+    }
+
+    /// A step of filler alone, to be captured.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] for a step that is larger than the arrays.
+    pub(super) fn fill(&mut self, meta: &mut ForwardMeta, width: usize) -> Result<(), KvError> {
+        meta.clear();
+        meta.pad_to(width)?;
+        self.tokens.clear();
+        self.tokens.resize(width, 0);
+        self.slots.clear();
+        self.slots.extend(0..width as u32);
+        self.want_all();
+        Ok(())
+    }
+
     /// Feed something else in the place of tokens that the model does not have. Their request has failed, and nobody else
     /// will find the blocks that are computed of them: the blocks' hashes are those of the tokens that were asked for.
     pub(super) fn feed_known(&mut self, vocab: usize) {

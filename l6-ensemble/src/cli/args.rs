@@ -15,7 +15,8 @@ pub struct ModelArgs {
 /// What to run it on.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RuntimeArgs {
-    /// auto, cpu, cuda or cuda:N
+    /// auto, cpu, cuda or cuda:N. Without a GPU, STRATA_CUDA=emulated lets the processor run the CUDA kernels: slow, but
+    /// right
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceRequest,
     /// How activations enter a matmul: auto, f32 (exact) or bf16 (fast)
@@ -24,6 +25,9 @@ pub struct RuntimeArgs {
     /// Threads that work on one forward pass [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// On CUDA: an answer's bits do not depend on the requests beside it, where that is slower. A CPU keeps this always
+    #[arg(long)]
+    pub batch_invariant: bool,
 }
 
 impl RuntimeArgs {
@@ -37,6 +41,7 @@ impl RuntimeArgs {
             precision: self.precision,
             threads: self.threads.map(usize::from),
             isa: None,
+            batch_invariant: self.batch_invariant,
         })
     }
 }

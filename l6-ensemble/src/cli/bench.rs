@@ -10,14 +10,17 @@
 //! (This is the roofline model; Williams, Waterman and Patterson 2009.) Both limits are measured in
 //! the same run: the peak at the start, the bandwidth again right before and after every decode,
 //! because on shared machines it changes from one minute to the next. The fraction that is reached
-//! is what should be compared between machines and versions.
+//! is what should be compared between machines and versions. (On CUDA the bandwidth is that of a copy on the device, what
+//! is read and what is written counted, and the steps are the engine's own, captured ones.)
 
 mod fit;
 mod measure;
+mod on_device;
 mod report;
 mod serve_offline;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use l1_tensor::Precision;
@@ -25,7 +28,8 @@ use l1_tensor::cpu::machine::{flop_peak, read_bandwidth};
 
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
-use super::kv::KvArgs;
+use super::error::CliError;
+use super::kv::{KvArgs, StateKind};
 use super::load::Loaded;
 use super::out;
 use measure::{Workload, measure};
@@ -42,6 +46,12 @@ pub struct BenchArgs {
     what: Option<What>,
     #[command(flatten)]
     model: ModelArgs,
+    /// Instead of reading a model, make one with random weights, of the shapes that --config says
+    #[arg(long, requires = "config", conflicts_with = "model")]
+    random_weights: bool,
+    /// The config.json of the model to make
+    #[arg(long, value_name = "FILE", requires = "random_weights")]
+    config: Option<PathBuf>,
     /// Tokens of each prompt in the prefill measurement
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
     prompt_tokens: usize,
@@ -64,10 +74,23 @@ pub struct BenchArgs {
     /// Instead, measure steps of the engine and write what they take as a formula, for `strata simulate --cost-model`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "batch", "repeat"])]
     fit_cost: Option<PathBuf>,
+    /// On CUDA: launch every kernel of a decode step by itself, instead of capturing the step and replaying it
+    #[arg(long)]
+    eager: bool,
     #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
+}
+
+impl BenchArgs {
+    /// What is measured, for people.
+    fn name(&self) -> String {
+        match &self.config {
+            Some(config) => format!("{} with random weights", config.display()),
+            None => self.model.model.clone(),
+        }
+    }
 }
 
 /// Other things to measure than steps of equal sequences.
@@ -93,11 +116,19 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
     if let Some(What::ServeOffline(args)) = &args.what {
         return serve_offline::run(args, context);
     }
-    let loaded = Loaded::open(&args.model, &args.runtime, context)?;
+    let loaded = match &args.config {
+        Some(config) => Loaded::random(config, &args.runtime, context)?,
+        None => Loaded::open(&args.model, &args.runtime, context)?,
+    };
     if let Some(file) = &args.fit_cost {
-        return fit::run(loaded, &args.kv, file, context);
+        return fit::run(loaded, &args.kv, file, args.eager, context);
     }
     let Loaded { rt, decoder, took, .. } = loaded;
+    let decoder = Arc::new(decoder);
+    if rt.gpu().is_some() && args.kv.state != StateKind::Paged {
+        let why = "on CUDA the engine's steps are measured, over --state paged";
+        return Err(CliError::Usage(why.into()).into());
+    }
     let workload = |batch| Workload {
         batch,
         prompt: args.prompt_tokens,
@@ -110,7 +141,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         longest <= room,
         "sequences would have {longest} tokens, but the context of {} holds {room}: \
          lower --prompt-tokens, --context or --gen-tokens",
-        args.model.model
+        args.name()
     );
 
     // Refused before anything is measured.
@@ -120,15 +151,23 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
     largest.explain(&args.kv, context);
 
     context.say("measuring this machine");
-    let limits = Limits {
-        read_bytes_per_s: read_bandwidth(rt.pool()),
-        bf16_flops: flop_peak(&rt, Precision::Bf16),
-        f32_flops: flop_peak(&rt, Precision::F32),
+    let limits = match rt.gpu() {
+        Some(gpu) => on_device::limits(gpu)?,
+        None => Limits {
+            read_bytes_per_s: read_bandwidth(rt.pool()),
+            bf16_flops: flop_peak(&rt, Precision::Bf16),
+            f32_flops: flop_peak(&rt, Precision::F32),
+        },
     };
     let mut report = Report::new(args, &rt, &decoder, took, limits, largest);
     for &batch in &args.batch {
         context.say(format_args!("measuring batch {batch}"));
-        let timings = measure(&rt, &decoder, &plan(batch)?, &workload(batch));
+        let timings = match rt.gpu() {
+            Some(gpu) => {
+                on_device::measure(gpu, &rt, &decoder, &args.kv, &workload(batch), args.eager)
+            }
+            None => measure(&rt, &decoder, &plan(batch)?, &workload(batch)),
+        };
         report.add(batch, &timings.with_context(|| format!("batch {batch}"))?);
     }
     match args.json {

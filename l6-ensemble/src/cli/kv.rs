@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 use l1_tensor::ops::TILE;
-use l1_tensor::{DType, Runtime};
+use l1_tensor::{DType, Device, Runtime};
 use l2_model::{ContiguousState, ModelConfig, SequenceState};
 use l3_paged_kv::sizing::{Budget, Bytes, KvSpec, Plan};
 use l3_paged_kv::{PagedOptions, PagedState};
@@ -87,6 +87,8 @@ fn power_of_two(s: &str) -> Result<usize, String> {
 #[derive(Debug, Clone)]
 pub struct Kv {
     state: StateKind,
+    /// Whose memory it is.
+    device: Device,
     /// Its dtype and its blocks.
     spec: KvSpec,
     /// Sequences at once.
@@ -143,7 +145,8 @@ impl KvArgs {
     ) -> anyhow::Result<Kv> {
         let spec = self.spec(config, rt)?;
         let max_len = max_len.clamp(1, config.max_context);
-        let kv = |plan| Kv { state: self.state, spec: spec.clone(), slots, max_len, plan };
+        let (state, device) = (self.state, rt.device());
+        let kv = |plan| Kv { state, device, spec: spec.clone(), slots, max_len, plan };
         // The null block, what the sequences share, and what each has of its own. The prompt's last token is fed for every
         // sequence, for its logits, so its block is never shared.
         let each = max_len.div_ceil(self.block_size);
@@ -246,7 +249,8 @@ impl Kv {
     ) -> anyhow::Result<Box<dyn SequenceState>> {
         Ok(match self.state {
             StateKind::Contiguous => {
-                Box::new(ContiguousState::new(config, self.slots, self.max_len, self.spec.dtype())?)
+                let (slots, max_len, dtype) = (self.slots, self.max_len, self.spec.dtype());
+                Box::new(ContiguousState::new_on(self.device, config, slots, max_len, dtype)?)
             }
             StateKind::Paged => Box::new(self.paged(config, max_step_tokens)?),
         })
@@ -269,7 +273,7 @@ impl Kv {
             options.num_blocks = plan.num_blocks();
         }
         let blocks = options.num_blocks;
-        let state = PagedState::new(config, options);
+        let state = PagedState::new_on(self.device, config, options);
         state.with_context(|| format!("{blocks} blocks of {} tokens", self.spec.block_size()))
     }
 

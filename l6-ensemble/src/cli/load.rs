@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use l1_tensor::Runtime;
-use l2_model::tokenizer::Tokenizer;
-use l2_model::{Decoder, ModelFiles, open_tokenizer};
+use l2_model::tokenizer::{Tokenizer, TokenizerError};
+use l2_model::{Decoder, ModelConfig, ModelFiles, open_tokenizer};
 
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
@@ -51,6 +51,27 @@ impl Loaded {
             took.as_secs_f64()
         ));
         Ok(Self { rt, decoder, tokenizer, stop_tokens, took })
+    }
+}
+
+impl Loaded {
+    /// A model of any size without a checkpoint: the shapes of a config.json, weights drawn at random on the device. It has
+    /// no tokenizer and no end.
+    ///
+    /// # Errors
+    /// What device and config report; no memory.
+    pub fn random(config: &Path, run: &RuntimeArgs, context: &Context) -> anyhow::Result<Self> {
+        let rt = run.runtime()?;
+        let config = ModelConfig::from_hf_file(config).map_err(l2_model::Error::from)?;
+        let started = Instant::now();
+        let decoder = Decoder::random(&rt, config, 0)?;
+        let took = started.elapsed();
+        context.say(format_args!("{rt}; {}", rt.device_reason()));
+        let megabytes = decoder.weight_bytes() as f64 / 1e6;
+        let seconds = took.as_secs_f64();
+        context.say(format_args!("{megabytes:.0} MB of random weights, made in {seconds:.2} s"));
+        let none = TokenizerError::Missing { path: "random weights".into() };
+        Ok(Self { rt, decoder, tokenizer: Err(none.into()), stop_tokens: Vec::new(), took })
     }
 }
 

@@ -119,7 +119,8 @@ fn each_position(
     let max_rows = if all { max_tokens } else { 1 };
     let spec = WorkspaceSpec { max_tokens, max_rows, max_context: n };
     let mut ws = Workspace::new(rt, decoder.config(), spec)?;
-    let mut state = ContiguousState::new(decoder.config(), 1, n, rt.activation_dtype())?;
+    let (config, dtype) = (decoder.config(), rt.activation_dtype());
+    let mut state = ContiguousState::new_on(rt.device(), config, 1, n, dtype)?;
     for (i, part) in tokens.chunks(max_tokens).enumerate() {
         let start = i * max_tokens;
         let positions: Vec<i32> = (start..start + part.len()).map(|p| p as i32).collect();
@@ -138,6 +139,8 @@ fn each_position(
             ..Batch::default()
         };
         let logits = decoder.forward(&batch, &mut state, &mut ws)?;
+        let mut copy = None;
+        let logits = logits.on_cpu(&mut copy)?;
         for (r, row) in rows.iter().enumerate() {
             let one = logits.narrow(0, r, 1)?.reshape(&[decoder.config().vocab])?;
             visit(start + *row as usize, one)?;

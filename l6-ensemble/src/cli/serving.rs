@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use l1_tensor::Device;
 use l2_model::tokenizer::Tokenizer;
 use l3_paged_kv::sizing::KvSpec;
 use l5_scheduler::engine::{EngineModel, StartError, Startup};
@@ -38,6 +39,9 @@ pub struct SchedulerArgs {
     /// Compute every prompt from its beginning, even where its blocks are in the cache
     #[arg(long)]
     pub no_prefix_caching: bool,
+    /// On CUDA: launch every kernel of every step by itself, instead of capturing steps that only decode and replaying them
+    #[arg(long)]
+    pub eager: bool,
     /// Record the run step by step, for `strata trace view`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -62,6 +66,7 @@ impl SchedulerArgs {
             ("--max-model-len", self.max_model_len.is_some()),
             ("--policy", self.policy.is_some()),
             ("--no-prefix-caching", self.no_prefix_caching),
+            ("--eager", self.eager),
             ("--trace", self.trace.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
@@ -82,6 +87,7 @@ impl SchedulerArgs {
             kv_dtype: kv.dtype(),
             kv_memory: kv.kv_memory,
             enable_prefix_caching: !self.no_prefix_caching,
+            eager: self.eager,
             ..off
         }
     }
@@ -132,6 +138,7 @@ impl Serving {
         demand: Demand,
         context: &Context,
     ) -> anyhow::Result<Self> {
+        let on_device = model.rt.device() != Device::Cpu;
         let config = model.decoder.config();
         let spec = kv.spec(config, &model.rt)?;
         let options = args.options(kv, demand, config.max_context);
@@ -145,6 +152,11 @@ impl Serving {
         })?;
         if context.verbose {
             engine.startup().to_string().lines().for_each(|line| context.say(line));
+        } else if on_device {
+            for step in engine.startup().steps.iter().filter(|step| step.name == "capture") {
+                let ms = step.took.as_secs_f64() * 1e3;
+                context.say(format_args!("capture: {}, {ms:.0} ms", step.what));
+            }
         }
         if let Some((_, recorder)) = &recording {
             engine.handle().observe(recorder.observer())?;

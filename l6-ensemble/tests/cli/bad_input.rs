@@ -169,7 +169,7 @@ fn names_of_models_that_cannot_be_meant() {
 
 #[test]
 fn cuda_where_there_is_none() {
-    // No driver is loaded from an empty path; where there is one, this version has no kernels for it.
+    // Without a driver, or with one that sees no device.
     for device in ["cuda", "cuda:0", "cuda:7"] {
         let args = ["generate", "-m", &fixture("tiny-llama"), "--device", device, "x"];
         fails(&args, "use --device cpu");

@@ -4,6 +4,7 @@ mod answers;
 mod bad_input;
 mod chat;
 mod compare;
+mod cuda;
 mod golden;
 mod guides;
 mod kv;

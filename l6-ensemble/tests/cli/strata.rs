@@ -33,7 +33,7 @@ impl Ran {
     }
 }
 
-/// The binary in a world without hub, cache and configuration.
+/// The binary in a world without hub, cache, configuration and GPU.
 pub fn command() -> Command {
     let nowhere = std::env::temp_dir().join("strata-tests-without-a-cache");
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
@@ -42,6 +42,8 @@ pub fn command() -> Command {
         .env("HF_HOME", &nowhere)
         .env("STRATA_CACHE", &nowhere)
         .env_remove("HF_HUB_CACHE")
+        .env_remove("STRATA_CUDA")
+        .env("CUDA_VISIBLE_DEVICES", "")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -50,6 +52,19 @@ pub fn command() -> Command {
 
 pub fn strata<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
     end(command().args(args).spawn().unwrap())
+}
+
+/// The binary with a CUDA device: a CPU that stands in for one or, with `STRATA_TEST_DEVICE=cuda`, a real one. Its kernels
+/// are compiled once and kept where those of other tests are.
+pub fn with_cuda() -> Command {
+    let mut command = command();
+    command.env_remove("STRATA_CACHE");
+    if std::env::var_os("STRATA_TEST_DEVICE").is_some_and(|device| device == "cuda") {
+        command.env_remove("CUDA_VISIBLE_DEVICES");
+    } else {
+        command.env("STRATA_CUDA", "emulated");
+    }
+    command
 }
 
 pub fn strata_reading<S: AsRef<OsStr>>(stdin: &[u8], args: impl IntoIterator<Item = S>) -> Ran {

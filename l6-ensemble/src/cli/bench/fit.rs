@@ -44,7 +44,13 @@ const STEP_TOKENS: usize = 256;
 ///
 /// # Errors
 /// No memory, a model that fails, a file that cannot be written.
-pub fn run(loaded: Loaded, kv: &KvArgs, file: &Path, context: &Context) -> anyhow::Result<()> {
+pub fn run(
+    loaded: Loaded,
+    kv: &KvArgs,
+    file: &Path,
+    eager: bool,
+    context: &Context,
+) -> anyhow::Result<()> {
     let Loaded { rt, decoder, .. } = loaded;
     let spec = kv.spec(decoder.config(), &rt)?;
     let longest = GRID.iter().map(|(_, prompt)| prompt + ANSWER).max().unwrap_or(0) + 1;
@@ -62,7 +68,10 @@ pub fn run(loaded: Loaded, kv: &KvArgs, file: &Path, context: &Context) -> anyho
         ..SchedulerConfig::new(blocks.max().unwrap_or(0) + 1, kv.block_size)
     };
     let vocab = decoder.config().vocab;
-    let runner = ModelRunner::new(Arc::new(decoder), None, &rt, &config, spec.dtype())?;
+    let mut runner = ModelRunner::new(Arc::new(decoder), None, &rt, &config, spec.dtype())?;
+    if !eager {
+        runner.capture()?;
+    }
     let mut core = EngineCore::new(Scheduler::new(config)?, runner);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut next = 0;

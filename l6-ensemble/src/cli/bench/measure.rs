@@ -12,7 +12,7 @@ use crate::cli::kv::Kv;
 
 /// Decode steps before the clock starts: they bring the threads and the caches back from the
 /// bandwidth reading.
-const WARM_UP: usize = 2;
+pub(super) const WARM_UP: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
 }
 
 /// A token of a made-up prompt: scattered over the vocabulary, the same in every run.
-fn made_up(slot: usize, position: usize, vocab: usize) -> u32 {
+pub(super) fn made_up(slot: usize, position: usize, vocab: usize) -> u32 {
     // One round of the finaliser of MurmurHash3 (Appleby).
     let mut x = (slot as u64) << 32 | position as u64;
     x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -71,7 +71,7 @@ impl Report {
         kv: Kv,
     ) -> Self {
         Self {
-            model: args.model.model.clone(),
+            model: args.name(),
             architecture: decoder.config().architecture.clone(),
             runtime: rt.to_string(),
             device: rt.device().to_string(),

@@ -155,7 +155,7 @@ pub fn run(args: &ServeOfflineArgs, context: &Context) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let report = Report::new(name, blocks, &served, &tally, compared);
+    let report = Report::new(name, blocks, &served, &tally, rt.gpu().is_some(), compared);
     match args.json {
         true => out::json_line(&report)?,
         false => out::text(&report.to_string())?,

@@ -47,6 +47,8 @@ pub(super) struct Measure {
     pub decodes: bool,
     /// Tokens that its requests had, together.
     pub context: usize,
+    /// Whether it had been captured and was launched as a whole.
+    pub replayed: bool,
 }
 
 impl Meter {
@@ -87,7 +89,8 @@ impl StepObserver for Meter {
         tally.preemptions += result.preempted.len();
         if result.scheduled > 0 {
             let scheduling = (result.phases.plan + result.phases.apply).as_secs_f64();
-            tally.steps.push(Measure { seconds, scheduling, ..*open });
+            let replayed = result.replayed.is_some();
+            tally.steps.push(Measure { seconds, scheduling, replayed, ..*open });
         }
         for (id, tokens) in result.new_tokens() {
             if let Some(before) = last.insert(id, now) {

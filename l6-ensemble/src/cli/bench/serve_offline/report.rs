@@ -34,6 +34,11 @@ pub(super) struct Report {
     /// Plan and apply, of the time of all steps.
     scheduler_share: f64,
     decode: Decode,
+    /// Steps that had been captured and were launched as a whole, of all; 0 on a CPU, where nothing is captured.
+    replay_rate: f64,
+    /// Whether there is anything to replay.
+    #[serde(skip)]
+    captures: bool,
     #[serde(rename = "static")]
     compared: Option<Compared>,
 }
@@ -97,6 +102,7 @@ impl Report {
         num_gpu_blocks: usize,
         served: &Served,
         tally: &Tally,
+        captures: bool,
         alone: Option<Static>,
     ) -> Self {
         let seconds = served.took.as_secs_f64().max(1e-9);
@@ -137,6 +143,8 @@ impl Report {
                 steps: rates.len(),
                 median_tokens_per_s: median(rates).unwrap_or(0.0),
             },
+            replay_rate: sum(|step| f64::from(u8::from(step.replayed))) / steps.max(1) as f64,
+            captures,
             compared,
         }
     }
@@ -173,6 +181,13 @@ impl fmt::Display for Report {
             "decode       {:.2} tokens/s for each request, the median of {} steps without prefill",
             self.decode.median_tokens_per_s, self.decode.steps
         )?;
+        if self.captures {
+            writeln!(
+                f,
+                "replay rate  {:.1}% of the steps were replayed, the others launched kernel by kernel",
+                self.replay_rate * 100.0
+            )?;
+        }
         let Some(compared) = &self.compared else { return Ok(()) };
         let Static { batch, context, tokens_per_s } = compared.alone;
         writeln!(

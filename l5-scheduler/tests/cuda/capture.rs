@@ -1,0 +1,175 @@
+//! Steps that are replayed give the bits of steps that are not.
+
+use std::sync::{Arc, Mutex};
+
+use l1_tensor::Precision;
+use l4_sampler::stop::StopRules;
+use l4_sampler::{LogprobsOf, SamplingParams};
+use l5_scheduler::{
+    EngineCore, FinishReason, ModelRunner, Scheduler, SchedulerConfig, StepObserver, StepResult,
+    StepView,
+};
+
+use crate::device;
+use crate::support::{Ask, Ear, Rows, Tiny, ask, drawn, on, penalised, prompt, rated, run};
+
+const WIDTHS: [usize; 3] = [1, 2, 4];
+
+fn config(tiny: &Tiny, blocks: usize) -> SchedulerConfig {
+    SchedulerConfig { max_num_seqs: 4, max_num_batched_tokens: 24, ..tiny.config(blocks) }
+}
+
+/// How a step was launched: rows, and the width that was replayed.
+type Launched = (usize, Option<usize>);
+
+/// How every step was launched.
+#[derive(Clone, Default)]
+struct Steps(Arc<Mutex<Vec<Launched>>>);
+
+impl StepObserver for Steps {
+    fn planned(&mut self, _step: &StepView<'_>, _scheduler: &Scheduler) {}
+
+    fn applied(&mut self, result: &StepResult, _scheduler: &Scheduler) {
+        if result.scheduled > 0 {
+            self.0.lock().unwrap().push((result.scheduled, result.replayed));
+        }
+    }
+}
+
+/// What a run came to.
+struct Ran {
+    ears: Vec<Ear>,
+    rows: Rows,
+    steps: Vec<Launched>,
+    preemptions: u64,
+}
+
+impl Ran {
+    fn tokens(&self) -> Vec<Vec<u32>> {
+        self.ears.iter().map(|ear| ear.told().tokens).collect()
+    }
+}
+
+/// Requests, each from its own step on.
+fn serve(
+    tiny: &Tiny,
+    asks: &[Ask],
+    config: &SchedulerConfig,
+    prepare: impl FnOnce(ModelRunner) -> ModelRunner,
+) -> Ran {
+    let (runner, rows) = tiny.tapped(config);
+    let mut core = EngineCore::new(Scheduler::new(config.clone()).unwrap(), prepare(runner));
+    let steps = Steps::default();
+    core.set_observer(Some(Box::new(steps.clone())));
+    let mut ears = Vec::new();
+    for (id, of) in asks.iter().enumerate() {
+        ears.push(ask(&mut core, id as u64, of));
+        core.step().unwrap();
+    }
+    run(&mut core);
+    for ear in &ears {
+        assert_eq!(ear.told().finish(), Some(FinishReason::Length), "{:?}", ear.told().ends);
+    }
+    let steps = steps.0.lock().unwrap().clone();
+    Ran { ears, rows, steps, preemptions: core.scheduler().stats().preemptions }
+}
+
+fn captured(mut runner: ModelRunner) -> ModelRunner {
+    runner.capture_widths(WIDTHS.to_vec()).unwrap();
+    runner
+}
+
+/// The same steps, filled up to the same widths, launched kernel by kernel.
+fn eager(runner: ModelRunner) -> ModelRunner {
+    runner.with_decode_widths(WIDTHS.to_vec())
+}
+
+/// Requests of several kinds, plain and not.
+fn asks() -> Vec<Ask> {
+    let few = SamplingParams { top_k: 20, top_p: 0.9, min_p: 0.02, ..drawn(0.8) };
+    let rated = rated(drawn(0.9), LogprobsOf::Raw);
+    let of = |which, len, max_tokens| {
+        let ask = Ask::greedy(&prompt(which, len), max_tokens);
+        Ask { stop: StopRules { ignore_eos: true, ..ask.stop.clone() }, ..ask }
+    };
+    vec![
+        of(0, 9, 10),
+        of(1, 3, 9).with(few).seeded(3, 0),
+        of(2, 14, 7).with(penalised()).seeded(2, 0),
+        of(3, 1, 6).with(rated).seeded(4, 1),
+    ]
+}
+
+/// Nothing that filler stored shows either: whoever it belonged to would have other logits.
+fn same_rows(what: &str, n: usize, got: &Rows, want: &Rows) {
+    for id in 0..n as u64 {
+        let (got, want) = (got.of(id), want.of(id));
+        assert_eq!(got.len(), want.len(), "{what}: rows of logits of request {id}");
+        for ((at, got), (_, want)) in got.iter().zip(&want) {
+            let differ = got.iter().zip(want).filter(|(a, b)| a != b).count();
+            assert_eq!(differ, 0, "{what}: logits of request {id}, place {at}, that differ");
+        }
+    }
+}
+
+#[test]
+fn captured_steps_give_the_bits_of_eager_ones_and_are_counted() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let tiny = on("tiny-llama", device(precision, false));
+        let (asks, config) = (asks(), config(&tiny, 64));
+        let replayed = serve(&tiny, &asks, &config, captured);
+        let eager = serve(&tiny, &asks, &config, eager);
+        assert_eq!(replayed.tokens(), eager.tokens(), "{precision}: tokens, replayed and eager");
+        same_rows("replayed and eager", asks.len(), &replayed.rows, &eager.rows);
+        assert!(eager.steps.iter().all(|(_, width)| width.is_none()), "{:?}", eager.steps);
+        let widths: Vec<_> = replayed.steps.iter().filter_map(|(_, width)| *width).collect();
+        assert!(widths.contains(&4) && widths.contains(&2), "{:?}", replayed.steps);
+        for (rows, width) in &replayed.steps {
+            let next = WIDTHS.iter().copied().find(|width| width >= rows);
+            assert!(width.is_none() || *width == next, "{rows} rows in a step of {width:?}");
+        }
+    }
+}
+
+#[test]
+fn tokens_in_f32_are_those_of_a_cpu() {
+    let (asks, there) = (asks(), on("tiny-llama", device(Precision::F32, false)));
+    let here = on("tiny-llama", crate::runtime::runtime(Precision::F32, 2));
+    let config = config(&there, 64);
+    let got = serve(&there, &asks, &config, captured);
+    let want = serve(&here, &asks, &config, |runner| runner);
+    assert_eq!(got.tokens(), want.tokens());
+    for (got, want) in got.ears.iter().zip(&want.ears) {
+        assert_eq!(got.told().text, want.told().text);
+    }
+}
+
+#[test]
+fn in_the_batch_invariant_mode_a_request_has_the_bits_it_has_alone() {
+    let tiny = on("tiny-llama", device(Precision::Bf16, true));
+    let (asks, config) = (asks(), config(&tiny, 64));
+    let together = serve(&tiny, &asks, &config, captured);
+    for (id, ask) in asks.iter().enumerate() {
+        // Launched kernel by kernel, without filler, with nobody beside it.
+        let alone = serve(&tiny, std::slice::from_ref(ask), &config, |runner| runner);
+        assert_eq!(together.tokens()[id], alone.tokens()[0], "tokens of request {id}");
+        let (got, want) = (together.rows.of(id as u64), alone.rows.of(0));
+        assert_eq!(got.len(), want.len(), "rows of logits of request {id}");
+        for ((at, got), (_, want)) in got.iter().zip(&want) {
+            let differ = got.iter().zip(want).filter(|(a, b)| a != b).count();
+            assert_eq!(differ, 0, "logits of request {id}, place {at}, that differ");
+        }
+    }
+}
+
+#[test]
+fn whoever_gave_way_comes_back_to_the_same_bits() {
+    let tiny = on("tiny-llama", device(Precision::F32, true));
+    let asks = asks();
+    let roomy = serve(&tiny, &asks, &config(&tiny, 64), captured);
+    let crowded = serve(&tiny, &asks, &config(&tiny, 13), captured);
+    assert_eq!(roomy.preemptions, 0);
+    assert!(crowded.preemptions > 0, "a pool this small must be too small");
+    assert_eq!(crowded.tokens(), roomy.tokens());
+    same_rows("crowded and roomy", asks.len(), &crowded.rows, &roomy.rows);
+}

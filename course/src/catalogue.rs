@@ -111,6 +111,12 @@ impl Layer {
         self.id.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(u32::MAX)
     }
 
+    /// Where it stands in the curriculum: by number, and `l0` last. The kernels lie beneath the house, but
+    /// what they compute is what the floors above them are about.
+    pub fn turn(&self) -> u32 {
+        self.number().checked_sub(1).unwrap_or(u32::MAX)
+    }
+
     fn problem(&self) -> Option<String> {
         if !marks::is_id(&format!("{}.x", self.id)) {
             return Some(format!("`{}` is no layer; they are called l1, l2, ..", self.id));

@@ -1,7 +1,7 @@
 //! Taking the body of an exercise out of a source file, and putting it back.
 
 use crate::marks::{self, Region};
-use crate::{Exercise, MarkProblem};
+use crate::{Exercise, Language, MarkProblem};
 
 /// What a blank says when it is reached. [`blamed`] finds it again in the output of a test.
 pub fn todo_message(exercise: &Exercise) -> String {
@@ -20,11 +20,15 @@ pub fn blamed(output: &str) -> Vec<String> {
     found
 }
 
-/// The text with every region of these exercises replaced by a `todo!`. The marks stay.
+/// The text with every region of these exercises replaced by a [`Language::todo`]. The marks stay.
 ///
 /// # Errors
 /// As [`marks::regions`].
-pub fn blank(text: &str, exercises: &[&Exercise]) -> Result<String, (usize, MarkProblem)> {
+pub fn blank(
+    text: &str,
+    language: Language,
+    exercises: &[&Exercise],
+) -> Result<String, (usize, MarkProblem)> {
     let lines: Vec<&str> = text.lines().collect();
     replace(text, |region| {
         let exercise = exercises.iter().find(|e| e.id == region.id)?;
@@ -32,9 +36,10 @@ pub fn blank(text: &str, exercises: &[&Exercise]) -> Result<String, (usize, Mark
         // statement.
         let mut rest = lines[region.end + 1..].iter().map(|l| l.trim());
         let next = rest.find(|l| !l.is_empty() && !l.starts_with("//"));
-        let semicolon = if next.is_none_or(|l| l.starts_with('}')) { "" } else { ";" };
+        let ends = next.is_none_or(|l| l.starts_with('}'));
+        let semicolon = if ends && language.has_block_values() { "" } else { ";" };
         let indent = indent_of(lines[region.begin]);
-        Some(vec![format!("{indent}todo!(\"{}\"){semicolon}", todo_message(exercise))])
+        Some(vec![format!("{indent}{}{semicolon}", language.todo(exercise))])
     })
 }
 
@@ -132,7 +137,8 @@ fn b(n: u8) {
 
     #[test]
     fn a_blank_is_a_value_at_the_end_of_a_block_and_a_statement_elsewhere() {
-        let blanked = blank(SOURCE, &[&exercise("l1.a"), &exercise("l1.b")]).unwrap();
+        let both = [&exercise("l1.a"), &exercise("l1.b")];
+        let blanked = blank(SOURCE, Language::Rust, &both).unwrap();
         let expected = "\
 fn a() -> u8 {
     // exercise l1.a
@@ -152,8 +158,18 @@ fn b(n: u8) {
     }
 
     #[test]
+    fn a_blank_in_a_kernel_is_always_a_statement() {
+        let source = "__device__ float f() {\n    // exercise l0.a\n    return 1;\n    // end of exercise\n}\n";
+        let blanked = blank(source, Language::Cuda, &[&exercise("l0.a")]).unwrap();
+        assert!(
+            blanked.contains("    STRATA_TODO(\"exercise l0.a, chapter l1/c.md\");\n"),
+            "{blanked}"
+        );
+    }
+
+    #[test]
     fn what_is_taken_out_and_put_back_is_the_source_again() {
-        let only_a = blank(SOURCE, &[&exercise("l1.a")]).unwrap();
+        let only_a = blank(SOURCE, Language::Rust, &[&exercise("l1.a")]).unwrap();
         assert!(only_a.contains("print(i)") && !only_a.contains("let one"));
         let bodies = bodies(SOURCE, "l1.a").unwrap();
         assert_eq!(splice(&only_a, "l1.a", &bodies).unwrap().as_deref(), Some(SOURCE));

@@ -22,6 +22,7 @@ mod build_script;
 mod catalogue;
 pub mod edit;
 mod error;
+mod language;
 pub mod marks;
 mod mutant;
 pub mod schemata;
@@ -30,6 +31,7 @@ pub mod sources;
 pub use build_script::check_in_build_script;
 pub use catalogue::{CATALOGUE, Exercise, Gate, Layer};
 pub use error::{CourseError, MarkProblem};
+pub use language::Language;
 pub use mutant::Mutant;
 pub use sources::Sources;
 

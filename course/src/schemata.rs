@@ -5,9 +5,9 @@
 //! environment variable says which is on (Untch, Offutt and Harrold, "Mutation analysis using
 //! mutant schemata", 1993). One build, then only test programs to run.
 
-use crate::edit::{indent_of, todo_message};
+use crate::edit::indent_of;
 use crate::marks;
-use crate::{Layer, MarkProblem, Mutant};
+use crate::{Language, Layer, MarkProblem, Mutant};
 
 /// The environment variable that lists what is on: ids of exercises (blank) and
 /// [switches](Mutant::switch) of mutants, with commas between them.
@@ -50,8 +50,13 @@ pub enum SchemataError {
 ///
 /// # Errors
 /// [`SchemataError`].
-pub fn instrument(text: &str, layer: &Layer, mutants: &[&Mutant]) -> Result<String, SchemataError> {
-    let text = switch_mutants(text, mutants)?;
+pub fn instrument(
+    text: &str,
+    language: Language,
+    layer: &Layer,
+    mutants: &[&Mutant],
+) -> Result<String, SchemataError> {
+    let text = switch_mutants(text, language, mutants)?;
     let regions = marks::regions(&text).map_err(|(line, p)| SchemataError::Mark(line, p))?;
     let mut out = String::new();
     for (n, line) in text.lines().enumerate() {
@@ -59,11 +64,8 @@ pub fn instrument(text: &str, layer: &Layer, mutants: &[&Mutant]) -> Result<Stri
         out.push('\n');
         let begins = regions.iter().find(|r| r.begin == n);
         if let Some(exercise) = begins.and_then(|r| layer.exercise(&r.id)) {
-            let (indent, id) = (indent_of(line), &exercise.id);
-            let message = todo_message(exercise);
-            out.push_str(&format!(
-                "{indent}if crate::schemata::on(\"{id}\") {{ todo!(\"{message}\") }}\n"
-            ));
+            let blank = language.when(&exercise.id, &language.todo(exercise));
+            out.push_str(&format!("{}{blank}\n", indent_of(line)));
         }
     }
     Ok(out)
@@ -73,7 +75,11 @@ pub fn instrument(text: &str, layer: &Layer, mutants: &[&Mutant]) -> Result<Stri
 ///
 /// # Errors
 /// [`SchemataError`].
-pub fn switch_mutants(text: &str, mutants: &[&Mutant]) -> Result<String, SchemataError> {
+pub fn switch_mutants(
+    text: &str,
+    language: Language,
+    mutants: &[&Mutant],
+) -> Result<String, SchemataError> {
     let mut places: Vec<(usize, &Mutant)> = Vec::new();
     for mutant in mutants {
         let mut found = text.match_indices(&mutant.original);
@@ -96,18 +102,8 @@ pub fn switch_mutants(text: &str, mutants: &[&Mutant]) -> Result<String, Schemat
             return Err(SchemataError::Overlap(first.switch(), next.switch()));
         }
         out.push_str(&text[copied..at]);
-        let mut choice = String::new();
-        for (_, mutant) in &places[i..i + group] {
-            let (switch, wrong) = (mutant.switch(), &mutant.mutant);
-            choice.push_str(&format!("if crate::schemata::on(\"{switch}\") {{ {wrong} }} else "));
-        }
-        choice.push_str(&format!("{{ {} }}", first.original));
-        // Statements stand for themselves; an expression may be part of a larger one.
-        if first.original.trim_end().ends_with([';', '}']) {
-            out.push_str(&choice);
-        } else {
-            out.push_str(&format!("({choice})"));
-        }
+        let wrong = places[i..i + group].iter().map(|(_, m)| (m.switch(), m.mutant.as_str()));
+        out.push_str(&language.choice(&first.original, &wrong.collect::<Vec<_>>()));
         copied = at + first.original.len();
         i += group;
     }
@@ -148,7 +144,7 @@ mod tests {
     #[test]
     fn blanks_and_mutants_become_branches() {
         let (one, two) = (mutant(1, "x + 1", "x"), mutant(2, "x + 1", "x - 1"));
-        let made = instrument(SOURCE, &layer(), &[&two, &one]).unwrap();
+        let made = instrument(SOURCE, Language::Rust, &layer(), &[&two, &one]).unwrap();
         let expected = "fn f() {\n    // exercise l1.a\n    \
             if crate::schemata::on(\"l1.a\") { todo!(\"exercise l1.a, chapter c.md\") }\n    \
             g((if crate::schemata::on(\"l1#1\") { x } else \
@@ -159,7 +155,8 @@ mod tests {
 
     #[test]
     fn statements_are_not_put_into_parentheses() {
-        let made = instrument(SOURCE, &layer(), &[&mutant(1, "g(x + 1);", "h();")]).unwrap();
+        let wrong = mutant(1, "g(x + 1);", "h();");
+        let made = instrument(SOURCE, Language::Rust, &layer(), &[&wrong]).unwrap();
         assert!(
             made.contains("\n    if crate::schemata::on(\"l1#1\") { h(); } else { g(x + 1); }\n")
         );
@@ -168,9 +165,10 @@ mod tests {
     #[test]
     fn overlapping_mutants_are_refused() {
         let (one, two) = (mutant(1, "g(x + 1)", "g(x)"), mutant(2, "x + 1", "x"));
-        let error = instrument(SOURCE, &layer(), &[&one, &two]).unwrap_err();
+        let error = instrument(SOURCE, Language::Rust, &layer(), &[&one, &two]).unwrap_err();
         assert_eq!(error, SchemataError::Overlap("l1#1".into(), "l1#2".into()));
-        let gone = instrument(SOURCE, &layer(), &[&mutant(1, "y", "z")]).unwrap_err();
+        let gone =
+            instrument(SOURCE, Language::Rust, &layer(), &[&mutant(1, "y", "z")]).unwrap_err();
         assert_eq!(gone, SchemataError::Missing("l1#1".into()));
     }
 }

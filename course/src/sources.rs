@@ -52,7 +52,7 @@ impl Sources {
         if let Some(e) = layer.exercises.iter().find(|e| !marked.contains(e.id.as_str())) {
             return Err(CourseError::Catalogue {
                 path: dir.join(CATALOGUE),
-                what: format!("{} is marked nowhere in src/", e.id),
+                what: format!("{} is marked nowhere in src/ or cu/", e.id),
             });
         }
         Ok(Self { layer, files })
@@ -77,7 +77,7 @@ impl Sources {
 /// [`CourseError::Read`] or [`CourseError::Mark`].
 fn read_marked(dir: &Path) -> Result<Vec<SourceFile>, CourseError> {
     let mut files = Vec::new();
-    for path in rust_files(&dir.join("src"))? {
+    for path in source_files(dir)? {
         let text = fs::read_to_string(&path)
             .map_err(|source| CourseError::Read { path: path.clone(), source })?;
         let regions = marks::regions(&text).map_err(|(line, problem)| CourseError::Mark {
@@ -94,11 +94,29 @@ fn read_marked(dir: &Path) -> Result<Vec<SourceFile>, CourseError> {
     Ok(files)
 }
 
+/// The sources of the crate in `dir`, in a fixed order: `.rs` below `src/`, and, where there are
+/// kernels, `.cu` and `.cuh` below `cu/`.
+///
+/// # Errors
+/// [`CourseError::Read`].
+pub fn source_files(dir: &Path) -> Result<Vec<PathBuf>, CourseError> {
+    let mut files = rust_files(&dir.join("src"))?;
+    let kernels = dir.join("cu");
+    if kernels.is_dir() {
+        files.extend(files_ending(&kernels, &["cu", "cuh"])?);
+    }
+    Ok(files)
+}
+
 /// Every `.rs` file below a directory, in a fixed order.
 ///
 /// # Errors
 /// [`CourseError::Read`].
 pub fn rust_files(dir: &Path) -> Result<Vec<PathBuf>, CourseError> {
+    files_ending(dir, &["rs"])
+}
+
+fn files_ending(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, CourseError> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -107,7 +125,7 @@ pub fn rust_files(dir: &Path) -> Result<Vec<PathBuf>, CourseError> {
             let path = entry.map_err(unreadable)?.path();
             if path.is_dir() {
                 dirs.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+            } else if path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)) {
                 found.push(path);
             }
         }

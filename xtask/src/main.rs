@@ -5,14 +5,18 @@
 //! * `cargo x proof` shows that the course holds what it promises.
 //! * `cargo x test` runs every test; `--full` adds the long ones.
 //! * `cargo x book` builds the book and tests the code in it.
+//! * `cargo x nvrtc` compiles every kernel with NVIDIA's compiler, which needs no GPU.
+//! * `cargo x gpu` tries everything on a GPU, or makes a directory to carry to one.
 //! * `cargo x bench-peers` measures Strata beside llama.cpp.
 //!
 //! This crate uses no floor of the house, so it builds in seconds on a fresh machine and works while
 //! a floor does not compile.
 
 mod book;
+mod gpu;
 mod learn;
 mod neighbour;
+mod nvrtc;
 mod peers;
 mod predict;
 mod shell;
@@ -40,6 +44,10 @@ enum Command {
     Book(book::BookArgs),
     /// Ask for a number to work out by hand, and grade the answer
     Predict(predict::PredictArgs),
+    /// Compile every kernel for GPUs; show registers, shared memory and spills
+    Nvrtc(nvrtc::NvrtcArgs),
+    /// Try everything on a GPU: parity, graphs, compute-sanitizer, benches
+    Gpu(gpu::GpuArgs),
     /// Measure Strata beside llama.cpp on the same weights
     BenchPeers(peers::PeersArgs),
     /// Keep one core busy until killed (bench-peers starts it)
@@ -54,6 +62,8 @@ fn main() -> ExitCode {
         Command::Book(args) => book::run(&args),
         // Its exit status is part of the answer: 1 says wrong.
         Command::Predict(args) => return predict::run(&args),
+        Command::Nvrtc(args) => nvrtc::run(&args),
+        Command::Gpu(args) => gpu::run(&args),
         Command::BenchPeers(args) => peers::run(&args),
         Command::Neighbour => neighbour::be_busy(),
     };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::shell;
 
-/// A workspace and its layers, the lowest first.
+/// A workspace and its layers, in the order of the curriculum.
 pub struct House {
     /// The directory of the workspace.
     pub root: PathBuf,
@@ -115,7 +115,7 @@ impl House {
                 floors.push(Floor { layer: Layer::load(&reference)?, dir, reference });
             }
         }
-        floors.sort_by_key(|f| f.layer.number());
+        floors.sort_by_key(|f| f.layer.turn());
         if floors.is_empty() {
             bail!("no layer with an {CATALOGUE} below {}", root.display());
         }

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use course::{LEARNER_DIR, edit};
+use course::{LEARNER_DIR, Language, edit};
 use sha2::{Digest, Sha256};
 
 use super::house::{Floor, House, Manifest, reference_dir};
@@ -171,7 +171,7 @@ fn take_out(floor: &Floor, dir: &Path) -> Result<()> {
     let sources = floor.sources()?;
     let all: Vec<&course::Exercise> = floor.layer.exercises.iter().collect();
     for file in &sources.files {
-        let blanked = edit::blank(&file.text, &all)
+        let blanked = edit::blank(&file.text, Language::of(&file.path), &all)
             .map_err(|(line, problem)| anyhow::anyhow!("{}:{}: {problem}", file.path, line + 1))?;
         fs::write(dir.join(&file.path), blanked)?;
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use course::{LEARNER_DIR, edit, sources};
+use course::{LEARNER_DIR, Language, sources};
 use serde::{Deserialize, Serialize};
 
 use super::house::{Floor, House, Task};
@@ -164,7 +164,7 @@ impl Blanks {
     /// Of the crate that is built and tested.
     pub fn of(floor: &Floor) -> Result<Self> {
         let mut text = String::new();
-        for path in sources::rust_files(&floor.dir.join("src"))? {
+        for path in sources::source_files(&floor.dir)? {
             // A file that is half written, or not text at the moment, is the compiler's business.
             text.push_str(&fs::read_to_string(path).unwrap_or_default());
         }
@@ -173,7 +173,8 @@ impl Blanks {
 
     /// Whether the exercise's `todo!` is still somewhere.
     pub fn has(&self, task: &Task) -> bool {
-        self.text.contains(&format!("todo!(\"{}\")", edit::todo_message(task.exercise)))
+        let said = [Language::Rust, Language::Cuda].map(|language| language.todo(task.exercise));
+        said.iter().any(|todo| self.text.contains(todo))
     }
 }
 

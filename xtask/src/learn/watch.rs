@@ -77,7 +77,7 @@ fn look(root: &Path) -> Snapshot {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let package = entry.path();
         note(&package.join("Cargo.toml"), &mut found);
-        for folder in ["src", "tests"] {
+        for folder in ["src", "tests", "cu"] {
             walk(&package.join(folder), &mut found);
         }
     }
@@ -90,7 +90,9 @@ fn walk(dir: &Path, found: &mut Snapshot) {
         // What a link leads to is looked at, but not walked through: it might lead back here.
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => walk(&path, found),
-            _ if path.extension().is_some_and(|e| e == "rs") => note(&path, found),
+            _ if path.extension().is_some_and(|e| e == "rs" || e == "cu" || e == "cuh") => {
+                note(&path, found);
+            }
             _ => {}
         }
     }

@@ -4,8 +4,8 @@
 //! small enough for pen and paper; an answer is graded, a wrong one is told what kind of mistake it
 //! looks like, and in the end the computation is shown with the numbers of the instance.
 //!
-//! A kind of question is a file in `l1/` to `l5/` with a function that draws an instance; its `mod`
-//! and its place in the list `KINDS` are in `l1/mod.rs`. A new floor is a directory like those and
+//! A kind of question is a file in `l0/` to `l5/` with a function that draws an instance; its `mod`
+//! and its place in the list `KINDS` are in its `mod.rs`. A new floor is a directory like those and
 //! a line in [`LAYERS`]. Answers are computed by little formulas of their own, since this crate
 //! uses no floor; `tests/predictions` asks the floors the same questions.
 
@@ -14,6 +14,7 @@ mod arithmetic;
 mod dialogue;
 mod draw;
 mod kind;
+mod l0;
 mod l1;
 mod l2;
 mod l3;
@@ -33,12 +34,13 @@ use dialogue::{Asked, Outcome};
 use kind::{Kind, Layer};
 
 /// The floors that have questions.
-static LAYERS: [Layer; 5] = [
+static LAYERS: [Layer; 6] = [
     Layer { name: "l1", kinds: l1::KINDS },
     Layer { name: "l2", kinds: l2::KINDS },
     Layer { name: "l3", kinds: l3::KINDS },
     Layer { name: "l4", kinds: l4::KINDS },
     Layer { name: "l5", kinds: l5::KINDS },
+    Layer { name: "l0", kinds: l0::KINDS },
 ];
 
 /// Random seeds stay below this: short to say and to type, and more than anybody answers.
@@ -47,7 +49,7 @@ const SEEDS: u64 = 100_000;
 /// What `cargo x predict` takes.
 #[derive(Args)]
 pub struct PredictArgs {
-    /// The floor: l1, l2, l3, l4 or l5
+    /// The floor: l1, l2, l3, l4, l5 or l0
     layer: Option<String>,
     /// Ask question N again (without it: a random one, which says its number)
     #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]

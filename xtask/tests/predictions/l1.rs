@@ -10,19 +10,7 @@ use l1_tensor::{
 };
 use serde_json::Value;
 
-use super::{agree, number, numbers, questions, reals};
-
-/// Whether a real answer is the engine's, to what f32 can tell.
-fn close(got: f64, expected: f32) -> bool {
-    (got - f64::from(expected)).abs() <= 1e-4 * f64::from(expected).abs()
-}
-
-fn agree_closely((layer, kind): (&str, &str), engine: impl Fn(&Value) -> f32) {
-    for question in questions(layer, kind, 100) {
-        let (got, expected) = (question["answer"].as_f64().unwrap(), engine(&question["facts"]));
-        assert!(close(got, expected), "{kind} {}: {got}, engine {expected}", question["seed"]);
-    }
-}
+use super::{agree, agree_closely, number, numbers, reals};
 
 #[test]
 fn whole_numbers_round_as_bf16_does() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use course::{LEARNER_DIR, Mutant, schemata};
+use course::{LEARNER_DIR, Language, Mutant, schemata};
 use serde::{Deserialize, Serialize};
 
 use super::hunt;
@@ -75,7 +75,8 @@ pub fn install(house: &House, floor: &Floor, mutant: &Mutant) -> Result<bool> {
 
     let file = dir.join(mutant.file_in(&floor.layer));
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    let text = schemata::switch_mutants(&text, &[mutant]).map_err(|e| anyhow!("{e}"))?;
+    let text = schemata::switch_mutants(&text, Language::of(&mutant.file), &[mutant])
+        .map_err(|e| anyhow!("{e}"))?;
     fs::write(&file, text)?;
     let lib = dir.join("src/lib.rs");
     let text = fs::read_to_string(&lib)?;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use course::{Exercise, Gate, Mutant, edit, schemata};
+use course::{Exercise, Gate, Language, Mutant, edit, schemata};
 
 use super::{none, seconds};
 use crate::learn::house::{Floor, House};
@@ -78,8 +78,8 @@ fn instrument(
     for file in files {
         let text = fs::read_to_string(house.root.join(&file)).with_context(|| file.clone())?;
         let here: Vec<&Mutant> = mutants.iter().filter(|m| m.file == file).collect();
-        let text =
-            schemata::instrument(&text, &floor.layer, &here).map_err(|e| anyhow!("{file}: {e}"))?;
+        let text = schemata::instrument(&text, Language::of(&file), &floor.layer, &here)
+            .map_err(|e| anyhow!("{file}: {e}"))?;
         changed.insert(PathBuf::from(file), text);
     }
     let lib = PathBuf::from(package).join("src/lib.rs");

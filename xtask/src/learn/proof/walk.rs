@@ -9,7 +9,7 @@ use std::process::{Output, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use course::{Exercise, edit, marks};
+use course::{Exercise, Language, edit, marks};
 
 use super::{seconds, starter};
 use crate::learn::house::{Floor, House};
@@ -59,7 +59,7 @@ struct Learner {
 impl Learner {
     /// Put the reference's bodies of an exercise into the learner's files.
     fn write(&self, floor: &Floor, exercise: &Exercise) -> Result<()> {
-        self.edit(floor, exercise, |text, reference| {
+        self.edit(floor, exercise, |_, text, reference| {
             let bodies = edit::bodies(reference, &exercise.id).map_err(marks_of)?;
             edit::splice(text, &exercise.id, &bodies)
                 .map_err(marks_of)?
@@ -69,20 +69,24 @@ impl Learner {
 
     /// Make an exercise blank again.
     fn unwrite(&self, floor: &Floor, exercise: &Exercise) -> Result<()> {
-        self.edit(floor, exercise, |text, _| edit::blank(text, &[exercise]).map_err(marks_of))
+        self.edit(floor, exercise, |language, text, _| {
+            edit::blank(text, language, &[exercise]).map_err(marks_of)
+        })
     }
 
     fn edit(
         &self,
         floor: &Floor,
         exercise: &Exercise,
-        change: impl Fn(&str, &str) -> Result<String>,
+        change: impl Fn(Language, &str, &str) -> Result<String>,
     ) -> Result<()> {
         for file in floor.sources()?.files {
             if file.regions.iter().any(|r| r.id == exercise.id) {
                 let path = self.dir.join(&floor.layer.package).join(&file.path);
                 let text = fs::read_to_string(&path)?;
-                let text = change(&text, &file.text).with_context(|| file.path.clone())?;
+                let language = Language::of(&file.path);
+                let text =
+                    change(language, &text, &file.text).with_context(|| file.path.clone())?;
                 fs::write(&path, text)?;
             }
         }

@@ -22,11 +22,12 @@ const ROOTS: [&str; 12] = [
     "xtask",
 ];
 
-/// The Rust sources of a workspace member, tests, benches and examples included. In a learner's
+/// The sources of a workspace member, tests, benches, examples and kernels included. In a learner's
 /// workspace also those of the reference: what is not written yet is in no other place.
 fn sources(member: &str) -> String {
     let reference = root().join(course::LEARNER_DIR).join("reference").join(member);
-    let files = [root().join(member), reference].map(|dir| files_below(&dir, "rs")).concat();
+    let of = |ending| [root().join(member), reference.clone()].map(|dir| files_below(&dir, ending));
+    let files = ["rs", "cu", "cuh", "hpp", "cpp"].map(of).concat().concat();
     files.iter().map(|f| fs::read_to_string(f).unwrap()).collect::<Vec<_>>().join("\n")
 }
 
@@ -63,6 +64,7 @@ fn every_long_name_in_backticks_is_in_the_sources() {
         "l4-sampler",
         "l5-scheduler",
         "l6-ensemble",
+        "kernels",
         "course",
         "xtask",
         "fixtures",

@@ -42,6 +42,8 @@ impl Piece {
 pub struct AnswerTimes {
     /// When it was asked for.
     pub submitted: Instant,
+    /// When it was first scheduled: until then it waited.
+    pub scheduled: Option<Instant>,
     /// When its first token came.
     pub first: Option<Instant>,
     /// When its last piece came.
@@ -86,7 +88,7 @@ impl Outbox {
         };
         gauge.add(prompt, owed);
         let submitted = Instant::now();
-        let times = AnswerTimes { submitted, first: None, last: None, cached: 0 };
+        let times = AnswerTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
         let state = State {
             unread,
             waker: None,
@@ -109,6 +111,7 @@ impl Outbox {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.admitted, true) {
             state.times.cached = cached;
+            state.times.scheduled = Some(Instant::now());
         }
     }
 

@@ -36,13 +36,18 @@ impl RuntimeArgs {
     /// # Errors
     /// A device or an instruction set that is not here.
     pub fn runtime(&self) -> l1_tensor::Result<Runtime> {
-        Runtime::new(RuntimeOptions {
+        Runtime::new(self.options())
+    }
+
+    /// The same, for whoever makes the runtime.
+    pub fn options(&self) -> RuntimeOptions {
+        RuntimeOptions {
             device: self.device,
             precision: self.precision,
             threads: self.threads.map(usize::from),
             isa: None,
             batch_invariant: self.batch_invariant,
-        })
+        }
     }
 }
 

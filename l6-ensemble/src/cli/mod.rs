@@ -30,6 +30,7 @@ mod prompt;
 mod prompts;
 mod recording;
 mod sampling;
+mod serve;
 mod serving;
 mod simulate;
 mod tokenize;
@@ -81,6 +82,7 @@ enum Command {
     ChatTemplate(chat_template::ChatTemplateArgs),
     Compare(compare::CompareArgs),
     Bench(bench::BenchArgs),
+    Serve(Box<serve::ServeArgs>),
     Simulate(Box<simulate::SimulateArgs>),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
@@ -110,6 +112,7 @@ impl Cli {
             Command::ChatTemplate(args) => chat_template::run(args, context)?,
             Command::Compare(args) => return compare::run(args, context),
             Command::Bench(args) => bench::run(args, context)?,
+            Command::Serve(args) => serve::run(args, context)?,
             Command::Simulate(args) => simulate::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,

@@ -1,0 +1,38 @@
+//! `GET /v1/models`: what can be asked.
+
+use axum::Json;
+use axum::extract::{Path, State};
+
+use super::known_model;
+use crate::server::app::{App, Shared};
+use crate::server::error::ApiError;
+use crate::server::protocol::models::{ModelCard, ModelList};
+
+/// Every name of the model.
+pub async fn list(State(app): State<Shared>) -> Json<ModelList> {
+    let data = app.model.names.iter().map(|name| card(&app, name)).collect();
+    Json(ModelList { object: "list", data })
+}
+
+/// One of them.
+///
+/// # Errors
+/// 404 for another.
+pub async fn one(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Json<ModelCard>, ApiError> {
+    known_model(&app, Some(&name))?;
+    Ok(Json(card(&app, &name)))
+}
+
+fn card(app: &App, name: &str) -> ModelCard {
+    ModelCard {
+        id: name.to_owned(),
+        object: "model",
+        created: app.model.created,
+        owned_by: "strata",
+        root: app.model.root.clone(),
+        max_model_len: app.model.max_model_len,
+    }
+}

@@ -1,0 +1,356 @@
+//! `/v1/chat/completions`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::common::{Sampling, Usage};
+use crate::server::error::ApiError;
+use crate::server::json::{FromBody, part};
+
+/// A conversation to go on with.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatRequest {
+    /// What is particular to chats.
+    #[serde(flatten)]
+    pub own: ChatFields,
+    /// What is not.
+    #[serde(flatten)]
+    pub sampling: Sampling,
+}
+
+impl FromBody for ChatRequest {
+    fn from_body(body: &Value) -> Result<Self, ApiError> {
+        Ok(Self { own: part(body)?, sampling: part(body)? })
+    }
+}
+
+/// What is particular to chats.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatFields {
+    /// The model's name.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// The conversation so far.
+    pub messages: Vec<ChatMessage>,
+    /// Tokens of an answer [default: what the context leaves].
+    #[serde(default)]
+    pub max_completion_tokens: Option<usize>,
+    /// The older name of the same.
+    #[serde(default)]
+    pub max_tokens: Option<usize>,
+    /// Whether log probabilities are told.
+    #[serde(default)]
+    pub logprobs: Option<bool>,
+    /// Of so many of the likeliest tokens beside each.
+    #[serde(default)]
+    pub top_logprobs: Option<usize>,
+    /// What the model may call.
+    #[serde(default)]
+    pub tools: Option<Vec<Tool>>,
+    /// Whether it must.
+    #[serde(default)]
+    pub tool_choice: Option<ToolChoice>,
+    /// Whether it may call several at once [default: true].
+    #[serde(default)]
+    pub parallel_tool_calls: Option<bool>,
+    /// Variables for the chat template, such as `enable_thinking`.
+    #[serde(default)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// Whether the head of the assistant's answer is added to the prompt [default: true].
+    #[serde(default)]
+    pub add_generation_prompt: Option<bool>,
+    /// Whether the last message is the beginning of the answer.
+    #[serde(default)]
+    pub continue_final_message: Option<bool>,
+    /// Whether thoughts are told apart from the answer [default: true].
+    #[serde(default)]
+    pub include_reasoning: Option<bool>,
+    /// Who asks, in the client's words.
+    #[serde(default)]
+    pub user: Option<String>,
+}
+
+/// One message. Fields that templates may know beside these are kept.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// Text, parts, or nothing beside calls.
+    #[serde(default)]
+    pub content: Option<Content>,
+    /// Everything else: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub more: Map<String, Value>,
+}
+
+/// What a message says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Content {
+    /// Text.
+    Text(String),
+    /// Parts, of which this server takes those of text.
+    Parts(Vec<ContentPart>),
+}
+
+/// A part of a message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ContentPart {
+    /// `text`; others are refused.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    #[serde(default)]
+    pub text: Option<String>,
+}
+
+/// Something that the model may call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Tool {
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it is.
+    pub function: Function,
+}
+
+/// A function, described.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// A JSON schema of its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Value>,
+    /// Whether arguments must follow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+}
+
+/// Whether the model must call something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ToolChoice {
+    /// `none`, `auto` or `required`.
+    Mode(ToolMode),
+    /// This one.
+    Named(NamedTool),
+}
+
+/// Whether the model must call something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolMode {
+    /// It must not.
+    None,
+    /// It may.
+    Auto,
+    /// It must.
+    Required,
+}
+
+/// The one that must be called.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NamedTool {
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Which.
+    pub function: NamedFunction,
+}
+
+/// A function's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NamedFunction {
+    /// The name.
+    pub name: String,
+}
+
+/// The answers to a [`ChatRequest`].
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatCompletion {
+    /// The request's name.
+    pub id: String,
+    /// `chat.completion`.
+    pub object: &'static str,
+    /// When, in seconds since 1970.
+    pub created: u64,
+    /// Who answered.
+    pub model: String,
+    /// The answers.
+    pub choices: Vec<ChatChoice>,
+    /// Tokens, counted.
+    pub usage: Usage,
+}
+
+/// One answer.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChoice {
+    /// Which answer.
+    pub index: usize,
+    /// What it says.
+    pub message: AssistantMessage,
+    /// What the model thought of its tokens.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended.
+    pub finish_reason: Option<&'static str>,
+    /// The text or token that stopped it.
+    pub stop_reason: Option<Value>,
+    /// Its tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// What the model says.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct AssistantMessage {
+    /// `assistant`.
+    pub role: &'static str,
+    /// Text; null beside calls without a word.
+    pub content: Option<String>,
+    /// What it thought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// OpenAI's word for a declined request: always null here.
+    pub refusal: Option<String>,
+    /// What it calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct ToolCall {
+    /// A name for its result to refer to.
+    pub id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What is called.
+    pub function: CalledFunction,
+}
+
+/// What is called, and with what.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct CalledFunction {
+    /// Its name.
+    pub name: String,
+    /// Its arguments: JSON, as text.
+    pub arguments: String,
+}
+
+/// Log probabilities as chats tell them: token by token.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct ChatLogprobs {
+    /// One for each token.
+    pub content: Vec<ChatTokenLogprob>,
+}
+
+/// What the model thought of a token.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatTokenLogprob {
+    /// The token as text.
+    pub token: String,
+    /// Its log probability.
+    pub logprob: f32,
+    /// The token's bytes.
+    pub bytes: Option<Vec<u8>>,
+    /// The likeliest tokens at its place.
+    pub top_logprobs: Vec<ChatTopLogprob>,
+}
+
+/// One of the likeliest tokens.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatTopLogprob {
+    /// The token as text.
+    pub token: String,
+    /// Its log probability.
+    pub logprob: f32,
+    /// The token's bytes.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// An event of a streamed chat.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChunk {
+    /// The request's name.
+    pub id: String,
+    /// `chat.completion.chunk`.
+    pub object: &'static str,
+    /// When, in seconds since 1970.
+    pub created: u64,
+    /// Who answers.
+    pub model: String,
+    /// What came.
+    pub choices: Vec<ChatChunkChoice>,
+    /// Tokens, counted: in the last event, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// What came of one answer.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChatChunkChoice {
+    /// Which answer.
+    pub index: usize,
+    /// What is new.
+    pub delta: Delta,
+    /// What the model thought of its tokens.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended; null while it goes on.
+    pub finish_reason: Option<&'static str>,
+    /// The text or token that stopped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<Value>,
+    /// Its tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// What is new in an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct Delta {
+    /// `assistant`, with the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// Text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Thoughts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Calls, or parts of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallDelta>,
+}
+
+/// A part of a call: name and id come first, then the arguments in pieces.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct ToolCallDelta {
+    /// Which of the answer's calls.
+    pub index: usize,
+    /// With the first part: its name for results.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// With the first part: `function`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// What is called.
+    pub function: FunctionDelta,
+}
+
+/// A part of what is called.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct FunctionDelta {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The next piece of its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<String>,
+}

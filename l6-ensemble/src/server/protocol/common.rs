@@ -1,0 +1,177 @@
+//! What completions and chats have in common.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// How tokens are chosen, where the answer ends, and what the scheduler should know: fields of every request for text.
+/// Without one, what the model's generation_config.json says; then OpenAI's default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Sampling {
+    /// Divides the logits. 0 takes the likeliest token at every step.
+    pub temperature: Option<f32>,
+    /// Keep the likeliest tokens that have this probability together.
+    pub top_p: Option<f32>,
+    /// Keep so many of the likeliest tokens. 0 or -1: all.
+    pub top_k: Option<i64>,
+    /// Keep tokens at least this many times as likely as the likeliest.
+    pub min_p: Option<f32>,
+    /// Keep the tokens whose surprise is nearest to the expected one.
+    pub typical_p: Option<f32>,
+    /// Against what the answer already holds.
+    pub presence_penalty: Option<f32>,
+    /// Against what the answer holds often.
+    pub frequency_penalty: Option<f32>,
+    /// Against what prompt or answer hold.
+    pub repetition_penalty: Option<f32>,
+    /// Added to the logits of tokens, by id.
+    pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// Only these tokens may come.
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// What all random numbers follow from.
+    pub seed: Option<i64>,
+    /// Answers to the prompt.
+    pub n: Option<u32>,
+    /// Answers to choose the best `n` of.
+    pub best_of: Option<u32>,
+    /// Texts that end the answer.
+    pub stop: Option<Stop>,
+    /// Tokens that end the answer.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Whether the text that ended the answer is part of it.
+    pub include_stop_str_in_output: Option<bool>,
+    /// Tokens before which the answer does not end by itself.
+    pub min_tokens: Option<usize>,
+    /// Go on past the model's end tokens.
+    pub ignore_eos: Option<bool>,
+    /// Leave special tokens out of the text (always so here).
+    pub skip_special_tokens: Option<bool>,
+    /// Whether the answer comes as events.
+    pub stream: Option<bool>,
+    /// What the events tell.
+    pub stream_options: Option<StreamOptions>,
+    /// What the answer must look like.
+    pub structured_outputs: Option<StructuredOutputs>,
+    /// The older names of the same: a JSON schema.
+    pub guided_json: Option<Value>,
+    /// A regular expression.
+    pub guided_regex: Option<String>,
+    /// One of these texts.
+    pub guided_choice: Option<Vec<String>>,
+    /// A grammar.
+    pub guided_grammar: Option<String>,
+    /// OpenAI's way to ask for JSON.
+    pub response_format: Option<ResponseFormat>,
+    /// How urgent it is: lower goes first, where the policy asks for priorities.
+    pub priority: Option<i64>,
+    /// Keeps its cached blocks apart from others'.
+    pub cache_salt: Option<String>,
+    /// The longer job that it is a step of.
+    pub job_id: Option<String>,
+    /// Whether it is that job's last step.
+    pub is_last_step: Option<bool>,
+    /// Whether chunks and answers tell the ids of their tokens.
+    pub return_token_ids: Option<bool>,
+}
+
+/// One text or several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Stop {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// What the events of a stream tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct StreamOptions {
+    /// End with an event that counts tokens.
+    pub include_usage: Option<bool>,
+    /// Count tokens in every event.
+    pub continuous_usage_stats: Option<bool>,
+}
+
+/// vLLM's way to say what an answer must look like. At most one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct StructuredOutputs {
+    /// A JSON schema, as an object or its text.
+    pub json: Option<Value>,
+    /// Any JSON object.
+    pub json_object: Option<bool>,
+    /// A regular expression.
+    pub regex: Option<String>,
+    /// One of these texts.
+    pub choice: Option<Vec<String>>,
+    /// A grammar, in llguidance's dialect of Lark.
+    pub grammar: Option<String>,
+}
+
+/// OpenAI's way to ask for JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ResponseFormat {
+    /// Anything.
+    Text,
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that a schema describes.
+    JsonSchema {
+        /// The schema.
+        json_schema: NamedSchema,
+    },
+}
+
+/// A schema with a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NamedSchema {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// The schema.
+    #[serde(default)]
+    pub schema: Option<Value>,
+    /// Whether it must be followed (always so here).
+    #[serde(default)]
+    pub strict: Option<bool>,
+}
+
+/// Tokens of a request, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Usage {
+    /// Of the prompt; of several, together.
+    pub prompt_tokens: usize,
+    /// Of all answers.
+    pub completion_tokens: usize,
+    /// Both.
+    pub total_tokens: usize,
+    /// More about those of the prompt.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// More about the tokens of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Those that were in the cache.
+    pub cached_tokens: usize,
+}
+
+impl Usage {
+    /// Of a prompt of so many tokens, so many of which were cached, and its answers.
+    pub fn new(prompt: usize, cached: usize, completion: usize) -> Self {
+        Self {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            total_tokens: prompt + completion,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: cached },
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! From what a client says to what an engine is asked.
+
+use l4_sampler::SamplingParams;
+use l4_sampler::guide::GuideSpec;
+use l4_sampler::logprobs::LogprobsRequest;
+use l4_sampler::philox::fresh_seed;
+use l4_sampler::stop::StopRules;
+use l5_scheduler::{EngineRequest, Job};
+use serde_json::Value;
+
+use super::app::App;
+use super::error::ApiError;
+use super::protocol::common::{ResponseFormat, Sampling, Stop};
+
+/// What all answers to one request have in common.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Everything but the prompt and the number of the sample.
+    pub template: EngineRequest,
+    /// Answers to each prompt that the client gets.
+    pub n: u32,
+}
+
+/// What a request's fields come to. `max_tokens` is what the endpoint makes of its own field; `logprobs` how many of the
+/// likeliest tokens are told, if any.
+///
+/// # Errors
+/// [`ApiError`] naming the field that cannot be meant.
+pub fn plan(
+    app: &App,
+    sampling: &Sampling,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+) -> Result<Plan, ApiError> {
+    let defaults = &app.model.defaults;
+    let off = SamplingParams::default();
+    let top_k = match sampling.top_k {
+        None => defaults.top_k.unwrap_or(off.top_k),
+        Some(-1 | 0) => 0,
+        Some(k) => usize::try_from(k).map_err(|_| {
+            ApiError::param("top_k", format!("top_k: {k} should be -1, 0 or above"))
+        })?,
+    };
+    let params = SamplingParams {
+        temperature: sampling.temperature.or(defaults.temperature).unwrap_or(off.temperature),
+        top_p: sampling.top_p.or(defaults.top_p).unwrap_or(off.top_p),
+        top_k,
+        min_p: sampling.min_p.or(defaults.min_p).unwrap_or(off.min_p),
+        typical_p: sampling.typical_p.unwrap_or(off.typical_p),
+        repetition_penalty: sampling
+            .repetition_penalty
+            .or(defaults.repetition_penalty)
+            .unwrap_or(off.repetition_penalty),
+        presence_penalty: sampling.presence_penalty.unwrap_or(off.presence_penalty),
+        frequency_penalty: sampling.frequency_penalty.unwrap_or(off.frequency_penalty),
+        min_tokens: sampling.min_tokens.unwrap_or(0),
+        logit_bias: logit_bias(sampling)?,
+        allowed_tokens: sampling.allowed_token_ids.clone(),
+        logprobs: logprobs.map(|top| LogprobsRequest { top, ..Default::default() }),
+        ..off
+    };
+    let stop = StopRules {
+        ignore_eos: sampling.ignore_eos.unwrap_or(false),
+        token_ids: sampling.stop_token_ids.clone().unwrap_or_default(),
+        strings: match sampling.stop.clone() {
+            None => Vec::new(),
+            Some(Stop::One(text)) => vec![text],
+            Some(Stop::Many(texts)) => texts,
+        },
+        include_stop_str: sampling.include_stop_str_in_output.unwrap_or(false),
+        min_tokens: params.min_tokens,
+        max_tokens: max_tokens.or(defaults.max_tokens).unwrap_or(usize::MAX),
+        ..StopRules::default()
+    };
+    let n = sampling.n.unwrap_or(1);
+    if n == 0 || n as usize > app.options.limits.answers {
+        let most = app.options.limits.answers;
+        return Err(ApiError::param("n", format!("n: {n} should be from 1 to {most}")));
+    }
+    let template = EngineRequest {
+        params,
+        stop,
+        guide: guide(sampling)?,
+        seed: sampling.seed.map_or_else(fresh_seed, i64::cast_unsigned),
+        priority: sampling.priority.unwrap_or(0),
+        cache_salt: sampling.cache_salt.clone(),
+        job: sampling
+            .job_id
+            .clone()
+            .map(|id| Job { id, last_step: sampling.is_last_step.unwrap_or(false) }),
+        ..EngineRequest::default()
+    };
+    Ok(Plan { template, n })
+}
+
+impl Plan {
+    /// The requests for one prompt: samples 0 to n - 1 of one seed.
+    pub fn for_prompt(&self, prompt: Vec<u32>) -> impl Iterator<Item = EngineRequest> + '_ {
+        (0..self.n).map(move |sample| EngineRequest {
+            prompt: prompt.clone(),
+            sample,
+            ..self.template.clone()
+        })
+    }
+}
+
+fn logit_bias(sampling: &Sampling) -> Result<Vec<(u32, f32)>, ApiError> {
+    let given = sampling.logit_bias.iter().flatten();
+    given
+        .map(|(id, bias)| match id.parse() {
+            Ok(id) => Ok((id, *bias)),
+            Err(_) => {
+                let path = format!("logit_bias.{id}");
+                let message = format!("{path}: `{id}` is not a token id");
+                Err(ApiError::param(path, message))
+            }
+        })
+        .collect()
+}
+
+/// What the answer must look like, however it was said.
+fn guide(sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> {
+    let mut specs = Vec::new();
+    if let Some(schema) = &sampling.guided_json {
+        specs.push(GuideSpec::JsonSchema(schema_of(schema, "guided_json")?));
+    }
+    specs.extend(sampling.guided_regex.clone().map(GuideSpec::Regex));
+    specs.extend(sampling.guided_choice.clone().map(GuideSpec::Choice));
+    specs.extend(sampling.guided_grammar.clone().map(GuideSpec::Lark));
+    if let Some(asked) = &sampling.structured_outputs {
+        if let Some(schema) = &asked.json {
+            specs.push(GuideSpec::JsonSchema(schema_of(schema, "structured_outputs.json")?));
+        }
+        specs.extend(asked.regex.clone().map(GuideSpec::Regex));
+        specs.extend(asked.choice.clone().map(GuideSpec::Choice));
+        specs.extend(asked.grammar.clone().map(GuideSpec::Lark));
+        if asked.json_object == Some(true) {
+            specs.push(any_object());
+        }
+    }
+    match &sampling.response_format {
+        None | Some(ResponseFormat::Text) => {}
+        Some(ResponseFormat::JsonObject) => specs.push(any_object()),
+        Some(ResponseFormat::JsonSchema { json_schema }) => {
+            let schema = json_schema.schema.clone();
+            specs.push(schema.map_or_else(any_object, GuideSpec::JsonSchema));
+        }
+    }
+    match specs.len() {
+        0 | 1 => Ok(specs.pop()),
+        n => {
+            let message = format!("the answer cannot follow {n} guides: ask for one");
+            Err(ApiError::param("structured_outputs", message))
+        }
+    }
+}
+
+/// A schema, as an object or as its text.
+fn schema_of(schema: &Value, path: &str) -> Result<Value, ApiError> {
+    let Value::String(text) = schema else { return Ok(schema.clone()) };
+    serde_json::from_str(text).map_err(|why| ApiError::param(path, format!("{path}: {why}")))
+}
+
+/// OpenAI's json_object: an object of any shape.
+fn any_object() -> GuideSpec {
+    GuideSpec::JsonSchema(serde_json::json!({"type": "object"}))
+}

@@ -1,0 +1,33 @@
+//! Which path is answered by whom.
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::app::Shared;
+use super::endpoints::{
+    chat, completions, health, metrics, missing, models, openapi, page, tokens,
+};
+use super::middleware;
+
+/// All paths, behind all middleware.
+pub fn router(app: &Shared) -> Router {
+    let api = Router::new()
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/v1/embeddings", post(missing::embeddings))
+        .route("/v1/responses", post(missing::responses))
+        .route("/v1/messages", post(missing::messages));
+    let open = Router::new()
+        .route("/", get(page::page))
+        .route("/page/{file}", get(page::file))
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .route("/version", get(health::version))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::openapi));
+    middleware::around(app, api, open).with_state(app.clone())
+}

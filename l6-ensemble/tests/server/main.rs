@@ -1,0 +1,6 @@
+//! `strata serve` as its clients meet it: the built binary over loopback, on the tiny models.
+//!
+//! One file for each subject; `served.rs` starts a server and asks it.
+
+mod completions;
+mod served;

@@ -7,6 +7,12 @@ use super::app::App;
 pub struct Metrics {}
 
 impl Metrics {
+    /// A parser looked for calls of tools in an answer, and found some or none.
+    pub fn tool_parser(&self, _streaming: bool, _called: bool) {}
+
+    /// A request was turned away before it reached the engine: vLLM's `max_num_queued_reqs` or `max_num_queued_tokens`.
+    pub fn rejected(&self, _reason: &'static str) {}
+
     /// All of it, in Prometheus' text format.
     pub fn render(&self, app: &App) -> String {
         let load = app.engine.load();

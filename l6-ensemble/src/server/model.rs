@@ -19,6 +19,8 @@ pub struct ServedModel {
     pub tokenizer: Tokenizer,
     /// From messages to a prompt; `None`: there are no chats with this model.
     pub template: Option<ChatTemplate>,
+    /// Whether its template knows the role `developer`; else such messages are the system's.
+    pub developer: bool,
     /// How it writes calls of tools.
     pub tools: ToolFormat,
     /// How it sets its thoughts apart.

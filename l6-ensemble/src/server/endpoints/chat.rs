@@ -8,17 +8,21 @@ use super::known_model;
 use crate::server::answers::{Answers, finish_reason};
 use crate::server::app::Shared;
 use crate::server::chat::prompt::{Rendering, render};
-use crate::server::error::{ApiError, ErrorResponse};
+use crate::server::error::ApiError;
 use crate::server::json::Body;
+use crate::server::openapi::WorkTroubles;
 use crate::server::model::unix_time;
 use crate::server::protocol::chat::{AssistantMessage, ChatChoice, ChatCompletion, ChatRequest};
 use crate::server::protocol::common::Usage;
 use crate::server::request::plan;
 
 /// Go on with a conversation.
-#[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses(
-    (status = 200, description = "The answers, or events of them", body = ChatCompletion),
-    (status = 400, description = "What cannot be meant", body = ErrorResponse),
+#[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, security((), ("key" = [])), responses(
+    (status = 200, content(
+        (ChatCompletion = "application/json"),
+        (String = "text/event-stream"),
+    ), description = "The answers whole or, with `stream`, events: each is `data: ` and a ChatChunk, the last `data: [DONE]`"),
+    WorkTroubles,
 ))]
 pub async fn create(
     State(app): State<Shared>,

@@ -9,8 +9,9 @@ use l5_scheduler::Piece;
 use super::known_model;
 use crate::server::answers::{Answers, failure, finish_reason};
 use crate::server::app::Shared;
-use crate::server::error::{ApiError, ErrorResponse};
+use crate::server::error::ApiError;
 use crate::server::json::Body;
+use crate::server::openapi::WorkTroubles;
 use crate::server::model::unix_time;
 use crate::server::protocol::common::Usage;
 use crate::server::protocol::completions::{
@@ -23,9 +24,12 @@ use crate::server::sse;
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Continue a text.
-#[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses(
-    (status = 200, description = "The answers, or events of them", body = Completion),
-    (status = 400, description = "What cannot be meant", body = ErrorResponse),
+#[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, security((), ("key" = [])), responses(
+    (status = 200, content(
+        (Completion = "application/json"),
+        (String = "text/event-stream"),
+    ), description = "The answers whole or, with `stream`, events: each is `data: ` and a Completion, the last `data: [DONE]`"),
+    WorkTroubles,
 ))]
 pub async fn create(
     State(app): State<Shared>,

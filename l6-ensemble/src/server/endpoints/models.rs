@@ -5,10 +5,15 @@ use axum::extract::{Path, State};
 
 use super::known_model;
 use crate::server::app::{App, Shared};
-use crate::server::error::ApiError;
+use crate::server::error::{ApiError, ErrorResponse};
+use crate::server::openapi::KeyTroubles;
 use crate::server::protocol::models::{ModelCard, ModelList};
 
 /// Every name of the model.
+#[utoipa::path(get, path = "/v1/models", security((), ("key" = [])), responses(
+    (status = 200, description = "The names", body = ModelList),
+    KeyTroubles,
+))]
 pub async fn list(State(app): State<Shared>) -> Json<ModelList> {
     let data = app.model.names.iter().map(|name| card(&app, name)).collect();
     Json(ModelList { object: "list", data })
@@ -18,6 +23,12 @@ pub async fn list(State(app): State<Shared>) -> Json<ModelList> {
 ///
 /// # Errors
 /// 404 for another.
+#[utoipa::path(get, path = "/v1/models/{name}", params(("name" = String, Path, description = "A name, slashes included")),
+    security((), ("key" = [])), responses(
+    (status = 200, description = "The model", body = ModelCard),
+    (status = 404, description = "It is not here", body = ErrorResponse),
+    KeyTroubles,
+))]
 pub async fn one(
     State(app): State<Shared>,
     Path(name): Path<String>,

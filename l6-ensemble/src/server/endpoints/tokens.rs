@@ -7,12 +7,17 @@ use super::known_model;
 use crate::server::app::Shared;
 use crate::server::error::ApiError;
 use crate::server::json::Body;
+use crate::server::openapi::BodyTroubles;
 use crate::server::protocol::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
 
 /// A text as tokens.
 ///
 /// # Errors
 /// [`ApiError`].
+#[utoipa::path(post, path = "/tokenize", request_body = TokenizeRequest, security((), ("key" = [])), responses(
+    (status = 200, description = "The tokens", body = Tokenized),
+    BodyTroubles,
+))]
 pub async fn tokenize(
     State(app): State<Shared>,
     Body(request): Body<TokenizeRequest>,
@@ -29,6 +34,10 @@ pub async fn tokenize(
 ///
 /// # Errors
 /// [`ApiError`].
+#[utoipa::path(post, path = "/detokenize", request_body = DetokenizeRequest, security((), ("key" = [])), responses(
+    (status = 200, description = "The text", body = Detokenized),
+    BodyTroubles,
+))]
 pub async fn detokenize(
     State(app): State<Shared>,
     Body(request): Body<DetokenizeRequest>,

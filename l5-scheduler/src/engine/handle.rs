@@ -209,6 +209,17 @@ impl EngineHandle {
         }
     }
 
+    /// Why there is no engine any more; `None` while there is one.
+    pub fn ended(&self) -> Option<EngineError> {
+        self.shared.inbox.ended()
+    }
+
+    /// Wait until there is no engine any more, and say why. For a thread that watches over it: an engine that fails by
+    /// itself tells those who wait for answers, and nobody else.
+    pub fn wait_for_the_end(&self) -> EngineError {
+        self.shared.inbox.wait_for_the_end()
+    }
+
     /// How busy it is. Never waits for a step.
     pub fn load(&self) -> Load {
         self.shared.gauge.read(self.shared.inbox.waiting())

@@ -182,6 +182,11 @@ impl Inbox {
         rest
     }
 
+    /// Why there is no engine any more.
+    pub(super) fn ended(&self) -> Option<EngineError> {
+        self.lock().ended.clone()
+    }
+
     /// Wait until there is no engine any more, and say why.
     pub(super) fn wait_for_the_end(&self) -> EngineError {
         let mut state = self.lock();

@@ -5,7 +5,7 @@ use axum::routing::{get, post};
 
 use super::app::Shared;
 use super::endpoints::{
-    chat, completions, health, metrics, missing, models, openapi, page, tokens,
+    chat, completions, health, metrics, missing, models, openapi, page, state, tokens,
 };
 use super::middleware;
 
@@ -28,6 +28,7 @@ pub fn router(app: &Shared) -> Router {
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::metrics))
+        .route("/strata/state", get(state::state))
         .route("/openapi.json", get(openapi::openapi));
     middleware::around(app, api, open).with_state(app.clone())
 }

@@ -8,6 +8,7 @@ pub mod missing;
 pub mod models;
 pub mod openapi;
 pub mod page;
+pub mod state;
 pub mod tokens;
 
 use super::app::App;

@@ -28,9 +28,11 @@ pub mod protocol;
 pub mod request;
 pub mod routes;
 pub mod sse;
+pub mod told;
+pub mod tokenise;
 
 pub use app::App;
 pub use error::ApiError;
 pub use listen::Server;
 pub use model::ServedModel;
-pub use options::{Limits, ServerOptions};
+pub use options::{AccessLog, Limits, ServerOptions};

@@ -1,6 +1,7 @@
 //! What an operator decides about the server. What concerns the engine is in [`l5_scheduler::EngineOptions`].
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where the server listens, who may ask, and how long anything may take.
@@ -18,8 +19,20 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// How long requests that are under way may go on after SIGTERM.
     pub shutdown_grace: Duration,
-    /// Whether one line of JSON a request goes to stderr.
-    pub access_log: bool,
+    /// Where one line of JSON a request goes.
+    pub access_log: AccessLog,
+}
+
+/// Where one line of JSON a request goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// To stderr.
+    Stderr,
+    /// To the end of this file.
+    File(PathBuf),
 }
 
 /// What a client may not exceed. Every limit has an error of its own.
@@ -54,7 +67,7 @@ impl Default for ServerOptions {
             allowed_origins: Vec::new(),
             limits: Limits::default(),
             shutdown_grace: Duration::from_secs(30),
-            access_log: false,
+            access_log: AccessLog::Off,
         }
     }
 }

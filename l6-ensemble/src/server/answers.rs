@@ -1,12 +1,16 @@
 //! Answers on their way from the engine to a task.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::http::StatusCode;
+use l4_sampler::stop::StopReason;
 use l5_scheduler::engine::AnswerTimes;
-use l5_scheduler::{Answer, EngineRequest, FinishReason, Piece};
+use l5_scheduler::{Answer, AnswerEnd, EngineRequest, FinishReason, Piece};
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::app::App;
@@ -17,7 +21,12 @@ use super::error::ApiError;
 pub struct Answers {
     /// `None` once its end was read.
     open: Vec<Option<Answer>>,
+    /// When the parts of those that were read to their end came.
     times: Vec<Option<AnswerTimes>>,
+    /// Which prompt each of them answers.
+    prompts: Vec<usize>,
+    /// What was looked at before anybody asked for it: see [`Answers::begun`].
+    early: VecDeque<(usize, Piece)>,
     /// Whose turn it is to be looked at first, so that none waits for the others.
     turn: usize,
     deadline: Option<Instant>,
@@ -30,9 +39,26 @@ impl Answers {
     /// As [`backpressure::submit`].
     pub async fn submit(app: &Arc<App>, requests: Vec<EngineRequest>) -> Result<Self, ApiError> {
         let deadline = app.options.limits.request_timeout.map(|within| Instant::now() + within);
+        let prompts = prompts(&requests);
         let answers = backpressure::submit(app, requests).await?;
         let times = vec![None; answers.len()];
-        Ok(Self { open: answers.into_iter().map(Some).collect(), times, turn: 0, deadline })
+        let open = answers.into_iter().map(Some).collect();
+        Ok(Self { open, times, prompts, early: VecDeque::new(), turn: 0, deadline })
+    }
+
+    /// Wait until there is something to tell: a response's head is sent when it is known that there will be a body, and
+    /// tells how long the request waited.
+    ///
+    /// # Errors
+    /// As [`Answers::next`], and what the first piece has for an error.
+    pub async fn begun(&mut self) -> Result<(), ApiError> {
+        if self.early.is_empty()
+            && let Some((at, piece)) = self.next().await?
+        {
+            failure(&piece)?;
+            self.early.push_back((at, piece));
+        }
+        Ok(())
     }
 
     /// The next piece of any of them, with its place among the requests; `None` when all have ended.
@@ -40,6 +66,9 @@ impl Answers {
     /// # Errors
     /// [`ApiError`] when the time is up. All answers are then aborted.
     pub async fn next(&mut self) -> Result<Option<(usize, Piece)>, ApiError> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(Some(early));
+        }
         let Some(deadline) = self.deadline else {
             return Ok(poll_fn(|cx| self.poll(cx)).await);
         };
@@ -64,8 +93,8 @@ impl Answers {
             match answer.poll_recv(cx) {
                 Poll::Ready(Some(piece)) => {
                     self.turn = at + 1;
-                    self.times[at] = Some(answer.times());
                     if piece.end.is_some() {
+                        self.times[at] = Some(answer.times());
                         self.open[at] = None;
                     }
                     return Poll::Ready(Some((at, piece)));
@@ -77,9 +106,40 @@ impl Answers {
         if pending { Poll::Pending } else { Poll::Ready(None) }
     }
 
-    /// When an answer's parts came, as of its last piece.
+    /// When an answer's parts came, as far as they have.
     pub fn times(&self, at: usize) -> Option<AnswerTimes> {
-        self.times.get(at).copied().flatten()
+        let open = self.open.get(at).and_then(Option::as_ref).map(Answer::times);
+        open.or_else(|| self.times.get(at).copied().flatten())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether nothing was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// How long the first of them waited that was scheduled; `None` while none was.
+    pub fn queued(&self) -> Option<Duration> {
+        let all = (0..self.len()).filter_map(|at| self.times(at));
+        all.filter_map(|times| Some(times.scheduled? - times.submitted)).min()
+    }
+
+    /// Tokens of the prompts that were in the cache before this request. Of several answers to one prompt the first
+    /// computes what the others find: what counts is who found least.
+    pub fn cached(&self) -> usize {
+        let mut least: Vec<Option<usize>> = Vec::new();
+        for (at, prompt) in self.prompts.iter().enumerate() {
+            least.resize(least.len().max(prompt + 1), None);
+            let times = self.times(at).filter(|times| times.scheduled.is_some());
+            if let (Some(times), Some(least)) = (times, least.get_mut(*prompt)) {
+                *least = Some(least.map_or(times.cached, |least| least.min(times.cached)));
+            }
+        }
+        least.into_iter().flatten().sum()
     }
 
     /// Every answer whole, in the order of the requests.
@@ -98,6 +158,16 @@ impl Answers {
         whole.iter().try_for_each(failure)?;
         Ok(whole)
     }
+}
+
+/// Which prompt each request is about: its samples are numbered from 0, so another prompt begins at every 0.
+fn prompts(requests: &[EngineRequest]) -> Vec<usize> {
+    let mut prompt = 0;
+    let of = |(at, request): (usize, &EngineRequest)| {
+        prompt += usize::from(at > 0 && request.sample == 0);
+        prompt
+    };
+    requests.iter().enumerate().map(of).collect()
 }
 
 /// What a client is told of an answer that did not end well.
@@ -127,5 +197,16 @@ pub fn finish_reason(finish: FinishReason) -> &'static str {
         FinishReason::Length | FinishReason::KvExhausted => "length",
         FinishReason::Aborted => "abort",
         FinishReason::Failed => "error",
+    }
+}
+
+/// What exactly ended an answer, in vLLM's `stop_reason`: the stop string, or the stop token's id. Null for what needs no
+/// more words. A pool without room for one token more is told here, since OpenAI has no word for it.
+pub fn stop_reason(end: &AnswerEnd) -> Option<Value> {
+    match (&end.stop, end.finish) {
+        (_, FinishReason::KvExhausted) => Some(FinishReason::KvExhausted.as_str().into()),
+        (Some(StopReason::Text(text)), _) => Some(text.as_str().into()),
+        (Some(StopReason::Token(id)), _) => Some((*id).into()),
+        _ => None,
     }
 }

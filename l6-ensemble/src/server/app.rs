@@ -8,6 +8,7 @@ use super::life::Life;
 use super::metrics::Metrics;
 use super::model::ServedModel;
 use super::options::ServerOptions;
+use super::tokenise::Tokenising;
 
 /// What every request can see. One value for the life of the server.
 pub struct App {
@@ -17,6 +18,8 @@ pub struct App {
     pub model: ServedModel,
     /// What the operator decided.
     pub options: ServerOptions,
+    /// Who may cut long texts into tokens.
+    pub tokenising: Tokenising,
     /// What is counted.
     pub metrics: Metrics,
     /// Whether requests are taken.

@@ -18,6 +18,7 @@ use crate::server::chat::tools::ToolFormat;
 use crate::server::life::Life;
 use crate::server::metrics::Metrics;
 use crate::server::model::{GenerationDefaults, unix_time};
+use crate::server::tokenise::Tokenising;
 use crate::server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 
 /// Load the model, take the address, serve.
@@ -52,6 +53,7 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         model,
         options: flags.options(),
         metrics: Metrics::default(),
+        tokenising: Tokenising::default(),
         life: Life::default(),
     };
     let runtime =

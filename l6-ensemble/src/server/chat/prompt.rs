@@ -1,11 +1,18 @@
 //! From a conversation to the tokens of a prompt.
+//!
+//! Messages come as clients of OpenAI write them, and go to the template as templates want them: parts become one text,
+//! the arguments of calls become objects, `developer` becomes `system` where the template knows no developers.
 
 use l2_model::chat_template::Message;
 use serde_json::{Map, Value};
 
 use crate::server::error::ApiError;
 use crate::server::model::ServedModel;
-use crate::server::protocol::chat::{ChatMessage, Content, Tool};
+use crate::server::protocol::chat::{ChatMessage, Content, ContentPart, Tool};
+
+/// Stands behind the text that the answer continues, to find it again in what a template made of it. (Two characters of
+/// Unicode's private use: no text has them both by accident.)
+const OPEN_END: &str = "\u{f8c3}\u{f8c4}";
 
 /// What a conversation is rendered with.
 #[derive(Clone, Debug, Default)]
@@ -33,31 +40,153 @@ pub fn render(
         let message = "this model has no chat template: use /v1/completions, or start the server with --chat-template";
         return Err(ApiError::invalid(message).with_code("no_chat_template"));
     };
+    if messages.is_empty() {
+        return Err(ApiError::param("messages", "messages: there should be at least one"));
+    }
+    let last = messages.len() - 1;
+    let message = |(at, message): (usize, &ChatMessage)| {
+        let open = rendering.continue_final_message && at == last;
+        self::message(model, at, message, open)
+    };
     let messages: Result<Vec<_>, _> = messages.iter().enumerate().map(message).collect();
     let mut variables = rendering.variables.clone();
+    // What the request says by fields of its own, variables cannot say otherwise.
+    variables.remove("messages");
     if !rendering.tools.is_empty() {
         let tools = serde_json::to_value(rendering.tools);
         variables.insert("tools".into(), tools.map_err(|e| ApiError::internal(e.to_string()))?);
     }
     let text = template.render(&messages?, rendering.add_generation_prompt, &variables);
-    text.map_err(|why| ApiError::param("messages", why.to_string()))
+    let mut text = text.map_err(|why| ApiError::param("messages", why.to_string()))?;
+    if rendering.continue_final_message {
+        let Some(end) = text.rfind(OPEN_END) else {
+            let message = "continue_final_message: this model's template does not write the last message at the end";
+            return Err(ApiError::param("continue_final_message", message));
+        };
+        text.truncate(end);
+    }
+    Ok(text)
 }
 
-fn message((at, message): (usize, &ChatMessage)) -> Result<Message, ApiError> {
-    let mut fields = Map::new();
-    fields.insert("role".into(), message.role.clone().into());
-    match &message.content {
-        None => {}
-        Some(Content::Text(text)) => _ = fields.insert("content".into(), text.clone().into()),
+/// A prompt's text as tokens. Most templates write what the model expects at the beginning (BOS, mostly) themselves; it is
+/// put before the rest only where it is missing, so that there is never a second one.
+///
+/// # Errors
+/// [`ApiError`]: what the tokenizer reports.
+pub fn encode(model: &ServedModel, text: &str) -> Result<Vec<u32>, ApiError> {
+    let ids = model.tokenizer.encode(text, false);
+    let ids = ids.map_err(|why| ApiError::param("messages", why.to_string()))?;
+    let prefix = model.tokenizer.prefix();
+    if ids.starts_with(prefix) { Ok(ids) } else { Ok([prefix, &ids].concat()) }
+}
+
+/// The text of a message's content; none where it has no content.
+///
+/// # Errors
+/// [`ApiError`] with the path of a part that is not text. `at` is the message's place.
+pub fn text_of(at: usize, content: Option<&Content>) -> Result<Option<String>, ApiError> {
+    match content {
+        None => Ok(None),
+        Some(Content::Text(text)) => Ok(Some(text.clone())),
         Some(Content::Parts(parts)) => {
-            let text: Option<String> = parts.iter().map(|part| part.text.as_deref()).collect();
-            let path = format!("messages[{at}].content");
-            let text = text.ok_or_else(|| ApiError::param(&path, "only parts of text are read"))?;
-            fields.insert("content".into(), text.into());
+            let texts: Result<Vec<_>, _> = parts
+                .iter()
+                .enumerate()
+                .map(|(part_at, part)| part_text(at, part_at, part))
+                .collect();
+            Ok(Some(texts?.join("\n")))
         }
     }
-    fields.extend(message.more.clone());
+}
+
+fn part_text(at: usize, part_at: usize, part: &ContentPart) -> Result<&str, ApiError> {
+    let path = format!("messages[{at}].content[{part_at}]");
+    match (part.kind.as_str(), &part.text) {
+        ("text", Some(text)) => Ok(text),
+        ("text", None) => {
+            let path = format!("{path}.text");
+            Err(ApiError::param(path.clone(), format!("{path}: missing: a part of text has it")))
+        }
+        (kind, _) => {
+            let path = format!("{path}.type");
+            let message = format!("{path}: this model reads `text` only, not `{kind}`");
+            Err(ApiError::param(path, message).with_code("unsupported_content"))
+        }
+    }
+}
+
+/// A message as templates want it. `open`: the answer continues it.
+fn message(
+    model: &ServedModel,
+    at: usize,
+    message: &ChatMessage,
+    open: bool,
+) -> Result<Message, ApiError> {
+    let mut content = text_of(at, message.content.as_ref())?;
+    let mut more = message.more.clone();
+    let calls = more.get_mut("tool_calls").map(|calls| tool_calls(at, calls)).transpose()?;
+    if calls == Some(0) {
+        more.shift_remove("tool_calls");
+    }
+    let calls = calls.unwrap_or(0) > 0;
+    if open && message.role != "assistant" {
+        let path = format!("messages[{at}].role");
+        let message = format!("{path}: continue_final_message goes on with the assistant's words");
+        return Err(ApiError::param(path, message));
+    }
+    if message.role == "assistant" && (calls || open) {
+        // Templates join or test the text beside calls: null is none to them all.
+        content.get_or_insert_default();
+    }
+    let Some(mut content) = content else {
+        let path = format!("messages[{at}].content");
+        let message = format!("{path}: missing: say something");
+        return Err(ApiError::param(path, message));
+    };
+    if open {
+        content.push_str(OPEN_END);
+    }
+    let role = match message.role.as_str() {
+        "developer" if !model.developer => "system",
+        role => role,
+    };
+    let mut fields = Map::new();
+    fields.insert("role".into(), role.into());
+    fields.insert("content".into(), content.into());
+    fields.extend(more);
     let path = format!("messages[{at}]");
     Message::from_value(Value::Object(fields), &path)
         .map_err(|why| ApiError::param(path, why.to_string()))
+}
+
+/// Calls that the assistant made: their arguments are text on the wire, and an object to a template. How many there are.
+fn tool_calls(at: usize, calls: &mut Value) -> Result<usize, ApiError> {
+    let path = format!("messages[{at}].tool_calls");
+    let wrong = |path: String, what: &str| ApiError::param(path.clone(), format!("{path}: {what}"));
+    let Value::Array(calls) = calls else {
+        return Err(wrong(path, "should be a list of calls"));
+    };
+    for (call_at, call) in calls.iter_mut().enumerate() {
+        let path = format!("{path}[{call_at}].function");
+        let Some(Value::Object(function)) = call.get_mut("function") else {
+            return Err(wrong(path, "missing: should be an object with `name` and `arguments`"));
+        };
+        if !function.get("name").is_some_and(Value::is_string) {
+            return Err(wrong(format!("{path}.name"), "missing: should be text"));
+        }
+        let arguments = function.entry("arguments").or_insert(Value::Null);
+        let path = format!("{path}.arguments");
+        match arguments {
+            Value::Object(_) => {}
+            Value::Null => *arguments = Value::Object(Map::new()),
+            Value::String(text) if text.trim().is_empty() => *arguments = Value::Object(Map::new()),
+            Value::String(text) => match serde_json::from_str(text) {
+                Ok(Value::Object(object)) => *arguments = Value::Object(object),
+                Ok(_) => return Err(wrong(path, "should be the text of a JSON object")),
+                Err(why) => return Err(wrong(path, &format!("is not JSON: {why}"))),
+            },
+            _ => return Err(wrong(path, "should be the text of a JSON object")),
+        }
+    }
+    Ok(calls.len())
 }

@@ -1,6 +1,10 @@
 //! `/v1/chat/completions`.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -72,12 +76,11 @@ pub struct ChatFields {
 }
 
 /// One message. Fields that templates may know beside these are kept.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ChatMessage {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     pub role: String,
     /// Text, parts, or nothing beside calls.
-    #[serde(default)]
     pub content: Option<Content>,
     /// Everything else: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`, ...
     #[serde(flatten)]
@@ -85,14 +88,79 @@ pub struct ChatMessage {
     pub more: Map<String, Value>,
 }
 
+/// Read by hand: serde's own `flatten` forgets the path of an error.
+impl<'de> Deserialize<'de> for ChatMessage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = ChatMessage;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a message: an object with `role` and `content`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ChatMessage, A::Error> {
+                let (mut role, mut content, mut more) = (None, None, Map::new());
+                while let Some(field) = map.next_key::<String>()? {
+                    match field.as_str() {
+                        "role" => role = Some(map.next_value()?),
+                        "content" => content = map.next_value()?,
+                        _ => {
+                            let value: Value = map.next_value()?;
+                            // Clients write null for what is not there, and templates tell the two apart.
+                            if !value.is_null() {
+                                more.insert(field, value);
+                            }
+                        }
+                    }
+                }
+                let role = role.ok_or_else(|| A::Error::missing_field("role"))?;
+                Ok(ChatMessage { role, content, more })
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
 /// What a message says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Content {
     /// Text.
     Text(String),
     /// Parts, of which this server takes those of text.
     Parts(Vec<ContentPart>),
+}
+
+/// Read by hand: serde's own way with untagged values forgets the path of an error.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrParts;
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = Content;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text or a list of parts")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content::Text(text.to_owned()))
+            }
+
+            fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
+                Ok(Content::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = list.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Content::Parts(parts))
+            }
+        }
+        deserializer.deserialize_any(TextOrParts)
+    }
 }
 
 /// A part of a message.
@@ -133,13 +201,42 @@ pub struct Function {
 }
 
 /// Whether the model must call something.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ToolChoice {
     /// `none`, `auto` or `required`.
     Mode(ToolMode),
     /// This one.
     Named(NamedTool),
+}
+
+/// Read by hand, as [`Content`].
+impl<'de> Deserialize<'de> for ToolChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ModeOrName;
+        impl<'de> Visitor<'de> for ModeOrName {
+            type Value = ToolChoice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(r#""none", "auto", "required" or the function to call"#)
+            }
+
+            fn visit_str<E: Error>(self, mode: &str) -> Result<ToolChoice, E> {
+                let mode = match mode {
+                    "none" => ToolMode::None,
+                    "auto" => ToolMode::Auto,
+                    "required" => ToolMode::Required,
+                    _ => return Err(E::unknown_variant(mode, &["none", "auto", "required"])),
+                };
+                Ok(ToolChoice::Mode(mode))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ToolChoice, A::Error> {
+                NamedTool::deserialize(MapAccessDeserializer::new(map)).map(ToolChoice::Named)
+            }
+        }
+        deserializer.deserialize_any(ModeOrName)
+    }
 }
 
 /// Whether the model must call something.
@@ -186,6 +283,9 @@ pub struct ChatCompletion {
     pub choices: Vec<ChatChoice>,
     /// Tokens, counted.
     pub usage: Usage,
+    /// The prompt's tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// One answer.
@@ -288,13 +388,17 @@ pub struct ChatChunk {
     pub model: String,
     /// What came.
     pub choices: Vec<ChatChunkChoice>,
-    /// Tokens, counted: in the last event, if asked for.
+    /// Tokens, counted, if asked for: in the last event, and null in those before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    #[schema(value_type = Option<Usage>)]
+    pub usage: Option<Option<Usage>>,
+    /// With the first event: the prompt's tokens, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// What came of one answer.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ChatChunkChoice {
     /// Which answer.
     pub index: usize,

@@ -1,9 +1,20 @@
 //! Calls of tools in an answer's text.
+//!
+//! Models write calls into their text, each family in its own way ([`ToolFormat`]). [`ToolParser`] finds them while the
+//! text comes; [`guide`] makes a model call what it must call.
 
-use l4_sampler::guide::GuideSpec;
+mod envelope;
+mod guide;
+mod json;
+mod scan;
+#[cfg(test)]
+mod tests;
 
-use crate::server::error::ApiError;
-use crate::server::protocol::chat::{Tool, ToolChoice};
+pub use guide::guide;
+
+use json::{JsonCalls, Tags};
+
+use crate::server::protocol::chat::Tool;
 
 /// How a model writes calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +40,7 @@ pub enum ToolEvent {
         /// What is called.
         name: String,
     },
-    /// The arguments of a call go on: together they are JSON.
+    /// The arguments of a call go on: together they are JSON, unless the model wrote something else.
     Arguments {
         /// Which call.
         index: usize,
@@ -39,11 +50,35 @@ pub enum ToolEvent {
 }
 
 impl ToolFormat {
+    /// The names that [`ToolFormat::named`] knows.
+    pub const NAMES: [&str; 3] = ["hermes", "llama3_json", "none"];
+
+    /// A format by the name that vLLM has for its parser.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "hermes" => Some(Self::Hermes),
+            "llama3_json" => Some(Self::Llama3Json),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Hermes => "hermes",
+            Self::Llama3Json => "llama3_json",
+        }
+    }
+
     /// What a chat template shows of it.
     pub fn detect(template: &str) -> Self {
-        if template.contains("<tool_call>") {
-            Self::Hermes
-        } else if template.contains("<|python_tag|>") || template.contains("\"parameters\"") {
+        let says = |text| template.contains(text);
+        if says("<tool_call>") {
+            // Qwen3-Coder writes the same tag around another language.
+            if says("<function=") { Self::None } else { Self::Hermes }
+        } else if says("<|python_tag|>") || says("\"parameters\": dictionary") {
             Self::Llama3Json
         } else {
             Self::None
@@ -51,41 +86,58 @@ impl ToolFormat {
     }
 }
 
-/// Finds calls in text that comes in pieces.
+/// Finds calls in text that comes in pieces. However it is cut, what comes out is the same when joined, and nothing is lost:
+/// what looked like a call and is none comes out as text.
 #[derive(Clone, Debug)]
 pub struct ToolParser {
-    format: ToolFormat,
+    /// `None`: everything is text.
+    calls: Option<JsonCalls>,
 }
 
 impl ToolParser {
-    /// For one answer of a model that may call these.
+    /// For one answer of a model that may call these. Where there is nothing to call, everything is text.
     pub fn new(format: ToolFormat, tools: &[Tool]) -> Self {
-        let _ = tools;
-        Self { format }
+        let tags = match format {
+            _ if tools.is_empty() => None,
+            ToolFormat::None => None,
+            ToolFormat::Hermes => {
+                Some(Tags { open: "<tool_call>", close: Some("</tool_call>"), bare: false })
+            }
+            // The tag is a special token, and seldom part of the text.
+            ToolFormat::Llama3Json => {
+                Some(Tags { open: "<|python_tag|>", close: None, bare: true })
+            }
+        };
+        let names = || tools.iter().map(|tool| tool.function.name.clone()).collect();
+        Self { calls: tags.map(|tags| JsonCalls::new(tags, names())) }
     }
 
     /// The next piece of text. What could still become a call is held back.
     pub fn push(&mut self, text: &str, events: &mut Vec<ToolEvent>) {
-        let _ = self.format;
-        events.push(ToolEvent::Text(text.to_owned()));
+        match &mut self.calls {
+            None => emit(events, ToolEvent::Text(text.to_owned())),
+            Some(calls) => calls.push(text, events),
+        }
     }
 
     /// There is no more text: what was held back is what it looks like.
     pub fn finish(&mut self, events: &mut Vec<ToolEvent>) {
-        let _ = events;
+        if let Some(calls) = &mut self.calls {
+            calls.finish(events);
+        }
     }
 }
 
-/// What the answer must look like so that it calls what it must call. `None`: it may look like anything.
-///
-/// # Errors
-/// [`ApiError`]: a model that was not taught to call, a tool that is not there.
-pub fn guide(
-    format: ToolFormat,
-    tools: &[Tool],
-    choice: Option<&ToolChoice>,
-    parallel: bool,
-) -> Result<Option<GuideSpec>, ApiError> {
-    let _ = (format, tools, choice, parallel);
-    Ok(None)
+/// Add an event: to the one before, if that goes on with the same. Nothing new is no event.
+fn emit(events: &mut Vec<ToolEvent>, event: ToolEvent) {
+    match (events.last_mut(), event) {
+        (_, ToolEvent::Text(text)) if text.is_empty() => {}
+        (_, ToolEvent::Arguments { delta, .. }) if delta.is_empty() => {}
+        (Some(ToolEvent::Text(last)), ToolEvent::Text(text)) => last.push_str(&text),
+        (
+            Some(ToolEvent::Arguments { index: last, delta: so_far }),
+            ToolEvent::Arguments { index, delta },
+        ) if *last == index => so_far.push_str(&delta),
+        (_, event) => events.push(event),
+    }
 }

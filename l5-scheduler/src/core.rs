@@ -44,6 +44,12 @@ pub trait StepObserver: Send {
 
     /// It is over, and this came of it.
     fn applied(&mut self, result: &StepResult, scheduler: &Scheduler);
+
+    /// The planned step could not be run, or the engine has ended, and these requests ended with it: no result tells of
+    /// them.
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        let _ = ended;
+    }
 }
 
 /// What came of a step. Memory is used again.
@@ -247,6 +253,9 @@ impl<E: Executor> EngineCore<E> {
         }
         self.tell_executor();
         self.result.finished.append(&mut self.untold);
+        if let Some(observer) = &mut self.observer {
+            observer.lost(&self.result.finished);
+        }
         &self.result
     }
 

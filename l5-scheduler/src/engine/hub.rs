@@ -41,18 +41,18 @@ impl Hub {
         live
     }
 
-    /// They have ended. The executor has told them so; whom it has not is told here.
-    pub(super) fn ended(&self, ended: &[(RequestId, FinishReason)]) {
-        self.lock().ended(ended);
-    }
-
-    /// Nobody goes on.
-    pub(super) fn take(&self) -> Vec<Arc<Outbox>> {
-        self.lock().live.drain().map(|(_, outbox)| outbox).collect()
+    /// Nobody goes on: all end so.
+    pub(super) fn close(&self, finish: FinishReason) -> Vec<Arc<Outbox>> {
+        let mut inner = self.lock();
+        let (ended, outboxes): (Vec<_>, _) =
+            inner.live.drain().map(|(id, outbox)| ((id, finish), outbox)).unzip();
+        inner.observers.iter_mut().for_each(|observer| observer.lost(&ended));
+        outboxes
     }
 }
 
 impl Inner {
+    /// They have ended. The executor has told them so; whom it has not is told here.
     fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
         for (id, reason) in ended {
             if let Some(outbox) = self.live.remove(id) {
@@ -91,5 +91,11 @@ impl StepObserver for Hub {
         for observer in &mut inner.observers {
             observer.applied(result, scheduler);
         }
+    }
+
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        let mut inner = self.lock();
+        inner.ended(ended);
+        inner.observers.iter_mut().for_each(|observer| observer.lost(ended));
     }
 }

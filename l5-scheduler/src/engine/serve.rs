@@ -35,7 +35,7 @@ pub(super) fn run<E: Executor<Job = AnswerJob>>(mut core: EngineCore<E>, shared:
         EngineError::Failed(_) => (FinishReason::Failed, Some(why.to_string())),
     };
     let waited = rest.submissions.iter().map(|submission| submission.outbox.clone());
-    for outbox in hub.take().into_iter().chain(waited) {
+    for outbox in hub.close(finish).into_iter().chain(waited) {
         outbox.end_with(finish, error.clone());
     }
     shared.gauge.set(0, 0);
@@ -74,7 +74,7 @@ fn serve<E: Executor<Job = AnswerJob>>(
             Err(why) if failures < MOST_FAILURES => {
                 failures += 1;
                 tracing::error!("engine: a step failed, and who was in it ends: {why}");
-                hub.ended(&core.fail_step(&why).finished);
+                core.fail_step(&why);
                 continue;
             }
             Err(why) => return Err(why),

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "each test uses its own part")]
 mod support;
 
-use support::{built, fences, normal, pages, run, snapshots};
+use support::{built, fences, normal, pages, run, servers, snapshots};
 
 #[test]
 fn every_command_of_the_book_does_what_the_page_shows() {
@@ -60,6 +60,7 @@ fn what_changes_from_run_to_run_is_not_compared() {
         ("a/src/b.rs:9; 2 of the 6 others", "a/src/b.rs:<line>; 2 of the 6 others"),
         ("thread 'a::b' (8123) panicked at x.rs:7:1:", "thread 'a::b' panicked at x.rs:<line>:"),
         ("src/lib.rs - f (line 12) ... ok", "src/lib.rs - f (line <n>) ... ok"),
+        ("{\"id\":\"x-1\",\"created\":17,\"n\":1}", "{\"id\":\"<id>\",\"created\":<time>,\"n\":1}"),
         ("about 30 minutes, 64 sizes, bf16, q4_1", "about 30 minutes, 64 sizes, bf16, q4_1"),
     ] {
         assert_eq!(normal::line(came), kept);

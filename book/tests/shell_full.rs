@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "each test uses its own part")]
 mod support;
 
-use support::{built, fences, normal, pages, run, snapshots};
+use support::{built, fences, normal, pages, run, servers, snapshots};
 
 #[test]
 fn every_command_that_needs_the_model_does_what_the_page_shows() {

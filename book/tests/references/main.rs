@@ -11,7 +11,7 @@ mod links;
 mod names;
 mod structure;
 
-use support::{built, fences, normal, pages, run};
+use support::{built, fences, normal, pages, run, servers};
 
 fn none(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));

@@ -118,6 +118,19 @@ impl Built {
         (said, status)
     }
 
+    /// The package's own program, ready to be started where a reader stands. `None` for tests.
+    pub fn program_alone(&self, prepare: impl Fn(&mut Command)) -> Option<Command> {
+        if matches!(self.targets, Targets::Tests(_)) {
+            return None;
+        }
+        let program = programs().iter().find(|p| self.means(p))?;
+        let mut command = Command::new(&program.path);
+        prepare(&mut command);
+        command.args(&self.arguments).envs(self.environment.iter().cloned());
+        command.current_dir(root()).stdin(Stdio::null());
+        Some(command)
+    }
+
     fn means(&self, program: &Program) -> bool {
         let by_name = match &self.targets {
             Targets::Tests(names) => {

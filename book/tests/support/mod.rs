@@ -5,4 +5,5 @@ pub mod fences;
 pub mod normal;
 pub mod pages;
 pub mod run;
+pub mod servers;
 pub mod snapshots;

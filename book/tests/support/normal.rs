@@ -48,7 +48,7 @@ fn is_about_building(line: &str) -> bool {
 
 /// One line.
 pub fn line(line: &str) -> String {
-    let line = without_thread_ids(line.trim_end());
+    let line = without_names(&without_thread_ids(line.trim_end()));
     let mut out = String::new();
     let mut rest = line.as_str();
     while let Some(c) = rest.chars().next() {
@@ -107,6 +107,17 @@ fn number<'a>(text: &str, before: &str) -> (usize, &'a str) {
     } else {
         (0, "")
     }
+}
+
+/// A server's JSON without what it gives every answer anew: its name and the second it came in.
+fn without_names(line: &str) -> String {
+    let replace = |line: String, key: &str, name: &str, ends: fn(char) -> bool| {
+        let Some((before, after)) = line.split_once(key) else { return line };
+        let rest = after.find(ends).map_or("", |end| &after[end..]);
+        format!("{before}{key}{name}{rest}")
+    };
+    let line = replace(line.into(), "\"id\":\"", "<id>", |c| c == '"');
+    replace(line, "\"created\":", "<time>", |c| !c.is_ascii_digit())
 }
 
 /// `thread 'main' (4711) panicked` without the number.

@@ -12,6 +12,7 @@ use crate::built::Built;
 use crate::fences::{Fence, Step, shows};
 use crate::normal;
 use crate::pages::root;
+use crate::servers::{BEHIND, Servers};
 
 /// What the book calls a learner's workspace. The tests make it elsewhere.
 const MINE: &str = "../my-strata";
@@ -20,7 +21,7 @@ const START: &str = "cargo x start ../my-strata --all";
 
 /// What a command printed, normalised, and how it ended.
 #[derive(Clone)]
-struct Said {
+pub struct Said {
     lines: Vec<String>,
     /// `None`: killed.
     status: Option<i32>,
@@ -66,6 +67,11 @@ impl Workshop {
 
     fn in_reference(&mut self, fence: &Fence) -> Vec<Said> {
         let mut dir = root();
+        // What is asked of a server is asked of this one, and not of another page's.
+        if fence.steps.iter().any(|step| step.command.ends_with(BEHIND)) {
+            let mut servers = Servers::default();
+            return fence.steps.iter().map(|step| servers.run(&step.command)).collect();
+        }
         let run = |step: &Step| {
             if let Some(to) = step.command.strip_prefix("cd ") {
                 dir = dir.join(to);
@@ -148,7 +154,7 @@ fn learners_dir() -> PathBuf {
 }
 
 /// Run a command of a page in `dir`.
-fn execute(command: &str, dir: &Path) -> Said {
+pub fn execute(command: &str, dir: &Path) -> Said {
     eprintln!("$ {command}");
     let started = Instant::now();
     let built = Built::parse(command).filter(|_| dir == root());
@@ -157,6 +163,11 @@ fn execute(command: &str, dir: &Path) -> Said {
         None => in_a_shell(command, dir),
     };
     eprintln!("  {:.1} s", started.elapsed().as_secs_f64());
+    said(command, &text, status)
+}
+
+/// What a command printed, as it is compared.
+pub fn said(command: &str, text: &str, status: Option<i32>) -> Said {
     let (root, target) = (root(), target_dir());
     let shown = |path: &Path| path.to_str().expect("a path in UTF-8").to_string();
     let paths = [
@@ -165,7 +176,7 @@ fn execute(command: &str, dir: &Path) -> Said {
         (format!("{}/", shown(&root)), ""),
         (shown(&root), "."),
     ];
-    let lines = normal::output(&text, &paths);
+    let lines = normal::output(text, &paths);
     let lines = if is_cargo_test(command) { normal::tests(lines) } else { lines };
     Said { lines, status }
 }

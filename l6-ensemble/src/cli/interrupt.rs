@@ -10,6 +10,9 @@ static ANSWERING: AtomicBool = AtomicBool::new(false);
 /// It shall end.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// Signals are somebody else's.
+static HANDED_OVER: AtomicBool = AtomicBool::new(false);
+
 /// What a shell reports for a program that Ctrl-C ended: 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -17,12 +20,20 @@ const INTERRUPTED: i32 = 130;
 pub fn install() {
     // Without it the system's own rule holds, which ends the program too: no reason not to start.
     let _ = ctrlc::set_handler(|| {
+        if HANDED_OVER.load(Ordering::SeqCst) {
+            return;
+        }
         let first = ANSWERING.load(Ordering::SeqCst) && !STOP.swap(true, Ordering::SeqCst);
         if !first {
             abandon_downloads();
             exit(INTERRUPTED);
         }
     });
+}
+
+/// From here on signals mean nothing here: whoever calls this has handlers of its own, as a server has.
+pub fn hand_over() {
+    HANDED_OVER.store(true, Ordering::SeqCst);
 }
 
 /// While this value lives, the first signal only sets [`Answering::stopped`]. A second one ends the program: an

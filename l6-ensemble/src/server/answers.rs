@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::app::App;
 use super::backpressure;
 use super::error::ApiError;
+use super::middleware::Record;
 
 /// The answers to one request: one for each prompt and sample. Dropped, those that have not ended are aborted.
 pub struct Answers {
@@ -30,6 +31,8 @@ pub struct Answers {
     /// Whose turn it is to be looked at first, so that none waits for the others.
     turn: usize,
     deadline: Option<Instant>,
+    /// What the access log tells of them.
+    record: Option<Record>,
 }
 
 impl Answers {
@@ -40,10 +43,16 @@ impl Answers {
     pub async fn submit(app: &Arc<App>, requests: Vec<EngineRequest>) -> Result<Self, ApiError> {
         let deadline = app.options.limits.request_timeout.map(|within| Instant::now() + within);
         let prompts = prompts(&requests);
+        let first = requests.iter().filter(|request| request.sample == 0);
+        let prompt_tokens = first.map(|request| request.prompt.len()).sum();
+        let record = Record::current();
         let answers = backpressure::submit(app, requests).await?;
+        if let Some(record) = &record {
+            record.submitted(prompt_tokens);
+        }
         let times = vec![None; answers.len()];
         let open = answers.into_iter().map(Some).collect();
-        Ok(Self { open, times, prompts, early: VecDeque::new(), turn: 0, deadline })
+        Ok(Self { open, times, prompts, early: VecDeque::new(), turn: 0, deadline, record })
     }
 
     /// Wait until there is something to tell: a response's head is sent when it is known that there will be a body, and
@@ -93,6 +102,9 @@ impl Answers {
             match answer.poll_recv(cx) {
                 Poll::Ready(Some(piece)) => {
                     self.turn = at + 1;
+                    if let Some(record) = &self.record {
+                        record.piece(piece.tokens.len(), &answer.times(), piece.end.is_some());
+                    }
                     if piece.end.is_some() {
                         self.times[at] = Some(answer.times());
                         self.open[at] = None;

@@ -1,0 +1,144 @@
+//! The listening socket: from the first connection to the end of the process.
+//!
+//! ```text
+//! accept -> connection -> router          one task a connection, at most so many
+//! signals --\
+//! engine ----+-> run: serving -> draining -> everybody has his answer, or the grace is over -> closing -> the end
+//! ```
+
+mod accept;
+mod connection;
+mod signals;
+mod stall;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use l5_scheduler::{EngineError, EngineHandle};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+pub use connection::Client;
+
+use super::app::App;
+use super::life::State;
+use super::middleware::access::AccessLogger;
+use super::routes::router;
+use accept::Door;
+use signals::Signals;
+
+/// How long a server whose engine has failed still answers: time for errors to be read, and for a probe to see it.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(2);
+
+/// How long answers that were ended may take to be written.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long connections may take to close.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// A server that listens and does not serve yet.
+pub struct Server {
+    listener: TcpListener,
+    log: AccessLogger,
+    app: Arc<App>,
+}
+
+/// Why a server did not serve to its proper end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The system's.
+    #[error("the server cannot listen: {0}")]
+    Io(#[from] std::io::Error),
+    /// There is no engine any more, and nobody had asked it to end.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl Server {
+    /// Take the address.
+    ///
+    /// # Errors
+    /// It is taken, or is none of this machine's; or the access log cannot be written.
+    pub async fn bind(app: App) -> std::io::Result<Self> {
+        let address = SocketAddr::new(app.options.host, app.options.port);
+        let log = AccessLogger::open(&app.options.access_log)?;
+        Ok(Self { listener: TcpListener::bind(address).await?, log, app: Arc::new(app) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What every request sees.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// Serve until SIGTERM or SIGINT, and then until what was under way is done. A second signal ends the process at once.
+    ///
+    /// # Errors
+    /// [`ServeError`]: the engine has ended by itself. Everybody was told, and there is nothing left to serve with.
+    pub async fn run(self) -> Result<(), ServeError> {
+        let Self { listener, log, app } = self;
+        let mut signals = Signals::install()?;
+        let router: Router = router(&app).layer(Extension(log.clone()));
+        let (closing, _) = watch::channel(false);
+        let door = Door { listener, router, app: app.clone(), closing: closing.clone() };
+        let door = tokio::spawn(door.stand_open());
+        let mut ended = watch_over(app.engine.clone())?;
+        let outcome = tokio::select! {
+            signal = signals.next() => {
+                tracing::info!("server: {signal}: finishing what is under way");
+                signals.exit_at_the_next();
+                drain(&app, &mut ended).await;
+                Ok(())
+            }
+            why = &mut ended => {
+                let why = why.unwrap_or(EngineError::ShutDown);
+                tracing::error!("server: {why}");
+                app.life.set(State::Failed);
+                sleep(AFTER_A_FAILURE).await;
+                Err(why.into())
+            }
+        };
+        door.abort();
+        closing.send_replace(true);
+        // Whoever does not read what he asked for cannot keep the process from ending.
+        let _ = timeout(GOODBYE, app.life.connections().none()).await;
+        log.close();
+        outcome
+    }
+}
+
+/// Nothing new is taken from here on. Returns when nothing is under way, or the grace is over and the rest has been ended.
+async fn drain(app: &Arc<App>, ended: &mut oneshot::Receiver<EngineError>) {
+    app.life.set(State::Draining);
+    tokio::select! {
+        () = app.life.requests().none() => return,
+        () = sleep(app.options.shutdown_grace) => {}
+        _ = ended => {}
+    }
+    tracing::warn!("server: {} requests did not end in time", app.life.requests().now());
+    let engine = app.engine.clone();
+    // All answers end with it, and their tasks tell so. A step that never ends must not hold anybody up: nobody joins.
+    std::thread::spawn(move || engine.shutdown());
+    let _ = timeout(LAST_WORDS, app.life.requests().none()).await;
+}
+
+/// A thread that waits for the engine's end: it is the only one who would notice while nobody asks.
+fn watch_over(engine: EngineHandle) -> std::io::Result<oneshot::Receiver<EngineError>> {
+    let (tell, ended) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("strata-watch".into());
+    thread.spawn(move || {
+        // The server may be gone before its engine.
+        let _ = tell.send(engine.wait_for_the_end());
+    })?;
+    Ok(ended)
+}

@@ -1,16 +1,21 @@
 //! From what a client says to what an engine is asked.
 
-use l4_sampler::SamplingParams;
 use l4_sampler::guide::GuideSpec;
 use l4_sampler::logprobs::LogprobsRequest;
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
+use l4_sampler::{ParamError, SamplingParams};
 use l5_scheduler::{EngineRequest, Job};
 use serde_json::Value;
 
 use super::app::App;
 use super::error::ApiError;
 use super::protocol::common::{ResponseFormat, Sampling, Stop};
+
+/// What no request needs more of, and what the engine would lose time over.
+const MOST_STOPS: usize = 64;
+const MOST_STOP_BYTES: usize = 4096;
+const MOST_STOP_TOKENS: usize = 1024;
 
 /// What all answers to one request have in common.
 #[derive(Clone, Debug)]
@@ -19,6 +24,8 @@ pub struct Plan {
     pub template: EngineRequest,
     /// Answers to each prompt that the client gets.
     pub n: u32,
+    /// Answers to each prompt that are asked of the engine: more than `n`, where the best are wanted.
+    pub samples: u32,
 }
 
 /// What a request's fields come to. `max_tokens` is what the endpoint makes of its own field; `logprobs` how many of the
@@ -34,6 +41,7 @@ pub fn plan(
 ) -> Result<Plan, ApiError> {
     let defaults = &app.model.defaults;
     let off = SamplingParams::default();
+    refuse(sampling)?;
     let top_k = match sampling.top_k {
         None => defaults.top_k.unwrap_or(off.top_k),
         Some(-1 | 0) => 0,
@@ -69,9 +77,12 @@ pub fn plan(
         },
         include_stop_str: sampling.include_stop_str_in_output.unwrap_or(false),
         min_tokens: params.min_tokens,
-        max_tokens: max_tokens.or(defaults.max_tokens).unwrap_or(usize::MAX),
+        // As in vLLM, the model's own figure is the most that anybody gets.
+        max_tokens: max_tokens.unwrap_or(usize::MAX).min(defaults.max_tokens.unwrap_or(usize::MAX)),
         ..StopRules::default()
     };
+    let vocab = app.engine.model().vocab;
+    params.validate(vocab).and_then(|()| stop.validate(vocab)).map_err(blame)?;
     let n = sampling.n.unwrap_or(1);
     if n == 0 || n as usize > app.options.limits.answers {
         let most = app.options.limits.answers;
@@ -90,13 +101,13 @@ pub fn plan(
             .map(|id| Job { id, last_step: sampling.is_last_step.unwrap_or(false) }),
         ..EngineRequest::default()
     };
-    Ok(Plan { template, n })
+    Ok(Plan { template, n, samples: n })
 }
 
 impl Plan {
-    /// The requests for one prompt: samples 0 to n - 1 of one seed.
+    /// The requests for one prompt: samples 0, 1, 2, ... of one seed.
     pub fn for_prompt(&self, prompt: Vec<u32>) -> impl Iterator<Item = EngineRequest> + '_ {
-        (0..self.n).map(move |sample| EngineRequest {
+        (0..self.samples).map(move |sample| EngineRequest {
             prompt: prompt.clone(),
             sample,
             ..self.template.clone()
@@ -104,11 +115,58 @@ impl Plan {
     }
 }
 
+/// What is wrong whatever the model is.
+fn refuse(sampling: &Sampling) -> Result<(), ApiError> {
+    if sampling.stream_options.is_some() && sampling.stream != Some(true) {
+        let message =
+            "stream_options: only a stream has them; say \"stream\": true, or leave them out";
+        return Err(ApiError::param("stream_options", message));
+    }
+    if sampling.skip_special_tokens == Some(false) {
+        let message = "skip_special_tokens: this server's text never has special tokens; ask for their ids with return_token_ids";
+        return Err(ApiError::param("skip_special_tokens", message));
+    }
+    let (stops, bytes) = match &sampling.stop {
+        None => (0, 0),
+        Some(Stop::One(text)) => (1, text.len()),
+        Some(Stop::Many(texts)) => (texts.len(), texts.iter().map(String::len).sum()),
+    };
+    if stops > MOST_STOPS || bytes > MOST_STOP_BYTES {
+        let message = format!(
+            "stop: {stops} texts of {bytes} bytes; there may be {MOST_STOPS} of {MOST_STOP_BYTES} bytes together"
+        );
+        return Err(ApiError::param("stop", message));
+    }
+    let tokens = sampling.stop_token_ids.as_ref().map_or(0, Vec::len);
+    if tokens > MOST_STOP_TOKENS {
+        let message = format!("stop_token_ids: {tokens} tokens; there may be {MOST_STOP_TOKENS}");
+        return Err(ApiError::param("stop_token_ids", message));
+    }
+    Ok(())
+}
+
+/// A parameter's error with the name that the parameter has in requests.
+fn blame(why: ParamError) -> ApiError {
+    let param = match &why {
+        ParamError::OutOfRange { name, .. } | ParamError::TokenOutOfRange { name, .. } => {
+            match *name {
+                "stop token_ids" => "stop_token_ids",
+                "allowed_tokens" => "allowed_token_ids",
+                name => name,
+            }
+        }
+        ParamError::NothingAllowed => "allowed_token_ids",
+        ParamError::EmptyStop | ParamError::StopWithoutText => "stop",
+    };
+    ApiError::param(param, why.to_string())
+}
+
 fn logit_bias(sampling: &Sampling) -> Result<Vec<(u32, f32)>, ApiError> {
     let given = sampling.logit_bias.iter().flatten();
     given
         .map(|(id, bias)| match id.parse() {
-            Ok(id) => Ok((id, *bias)),
+            // OpenAI's range, to which vLLM clamps as well: 100 is as good as "always".
+            Ok(id) => Ok((id, bias.clamp(-100.0, 100.0))),
             Err(_) => {
                 let path = format!("logit_bias.{id}");
                 let message = format!("{path}: `{id}` is not a token id");

@@ -1,24 +1,31 @@
 //! `POST /v1/completions`: a text to continue.
+//!
+//! One request may have several prompts, and want several answers to each: choice `p * n + i` is answer `i` to prompt `p`.
+
+mod logprobs;
+mod prompts;
+mod stream;
+mod telling;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use l5_scheduler::Piece;
 
+use self::prompts::Prompt;
+use self::stream::Streaming;
+use self::telling::Telling;
 use super::known_model;
-use crate::server::answers::{Answers, failure, finish_reason};
-use crate::server::app::Shared;
+use crate::server::answers::Answers;
+use crate::server::app::{App, Shared};
 use crate::server::error::ApiError;
 use crate::server::json::Body;
+use crate::server::middleware::RequestName;
 use crate::server::openapi::WorkTroubles;
-use crate::server::model::unix_time;
-use crate::server::protocol::common::Usage;
-use crate::server::protocol::completions::{
-    Completion, CompletionChoice, CompletionRequest, PromptField,
-};
-use crate::server::request::plan;
-use crate::server::sse;
+use crate::server::protocol::common::{Sampling, Usage};
+use crate::server::protocol::completions::{Completion, CompletionFields, CompletionRequest};
+use crate::server::request::{Plan, plan};
+use crate::server::told;
 
 /// Tokens of an answer where nobody says how many, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -33,101 +40,104 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 ))]
 pub async fn create(
     State(app): State<Shared>,
+    name: RequestName,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    known_model(&app, request.own.model.as_deref())?;
-    let max_tokens = request.own.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
-    let mut plan = plan(&app, &request.sampling, Some(max_tokens), request.own.logprobs)?;
+    let CompletionRequest { own, sampling } = request;
+    known_model(&app, own.model.as_deref())?;
+    refuse(&app, &own)?;
+    let mut plan = plan(&app, &sampling, Some(max_tokens(&own)), own.logprobs)?;
     plan.template.continues = true;
-    let prompts =
-        prompts(&app, &request.own.prompt, request.own.add_special_tokens.unwrap_or(true))?;
-    let prompt_tokens = prompts.iter().map(Vec::len).sum();
-    let requests = prompts.into_iter().flat_map(|prompt| plan.for_prompt(prompt)).collect();
-    let answers = Answers::submit(&app, requests).await?;
-    let job = Job {
-        answers,
-        id: "cmpl-0".into(),
-        created: unix_time(),
-        model: app.model.name().into(),
-        prompt_tokens,
-    };
-    if request.sampling.stream == Some(true) {
-        return Ok(job.stream());
+    best_of(&mut plan, &sampling)?;
+    let prompts = prompts::read(&app, &own, &plan).await?;
+    let mut requests = Vec::new();
+    for prompt in &prompts {
+        requests.extend(plan.for_prompt(prompt.tokens.clone()));
     }
-    job.whole().await
-}
-
-fn prompts(app: &Shared, prompt: &PromptField, special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
-    let encode = |text: &String| {
-        app.model
-            .tokenizer
-            .encode(text, special)
-            .map_err(|why| ApiError::param("prompt", why.to_string()))
-    };
-    match prompt {
-        PromptField::Text(text) => Ok(vec![encode(text)?]),
-        PromptField::Ids(ids) => Ok(vec![ids.clone()]),
-        PromptField::Texts(texts) => texts.iter().map(encode).collect(),
-        PromptField::IdLists(lists) => Ok(lists.clone()),
+    let telling = Telling::new(&app, &name, &own, &sampling);
+    let mut answers = Answers::submit(&app, requests).await?;
+    if sampling.stream == Some(true) {
+        answers.begun().await?;
+        let head = told::headers(&app, &answers);
+        let mut response = Streaming::new(app, telling, prompts, plan.n, answers).response();
+        response.headers_mut().extend(head);
+        return Ok(response);
     }
+    let pieces = answers.all().await?;
+    let usage = usage(&prompts, &answers, pieces.iter().map(|piece| piece.tokens.len()).sum());
+    let chosen = if plan.samples > plan.n { best(pieces, &plan) } else { pieces };
+    let mut choices = Vec::new();
+    for (index, piece) in chosen.into_iter().enumerate() {
+        let prompt = prompts.get(index / plan.n as usize);
+        choices.push(telling.whole(&app, index, prompt, piece));
+    }
+    let completion = telling.completion(choices, Some(Some(usage)));
+    Ok((told::headers(&app, &answers), Json(completion)).into_response())
 }
 
-struct Job {
-    answers: Answers,
-    id: String,
-    created: u64,
-    model: String,
-    prompt_tokens: usize,
+fn max_tokens(own: &CompletionFields) -> usize {
+    own.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)
 }
 
-impl Job {
-    fn completion(&self, choices: Vec<CompletionChoice>, usage: Option<Usage>) -> Completion {
-        Completion {
-            id: self.id.clone(),
-            object: "text_completion",
-            created: self.created,
-            model: self.model.clone(),
-            choices,
-            usage,
+/// What completions cannot do here.
+fn refuse(app: &App, own: &CompletionFields) -> Result<(), ApiError> {
+    if own.suffix.as_ref().is_some_and(|text| !text.is_empty()) {
+        let message = "suffix: this server only continues texts; leave it out";
+        return Err(ApiError::param("suffix", message));
+    }
+    let most = app.options.limits.logprobs;
+    match own.logprobs {
+        Some(top) if top > most => {
+            let message = format!("logprobs: {top} should be from 0 to {most}");
+            Err(ApiError::param("logprobs", message))
         }
-    }
-
-    async fn whole(mut self) -> Result<Response, ApiError> {
-        let pieces = self.answers.all().await?;
-        let cached =
-            (0..pieces.len()).filter_map(|at| self.answers.times(at)).map(|t| t.cached).sum();
-        let completion = pieces.iter().map(|piece| piece.tokens.len()).sum();
-        let choices = pieces.into_iter().enumerate().map(|(at, piece)| choice(at, piece)).collect();
-        let usage = Usage::new(self.prompt_tokens, cached, completion);
-        Ok(Json(self.completion(choices, Some(usage))).into_response())
-    }
-
-    fn stream(self) -> Response {
-        sse::response(stream::unfold(Some(self), |job| async move {
-            let mut job = job?;
-            match job.answers.next().await {
-                Ok(Some((at, piece))) => {
-                    let event = match failure(&piece) {
-                        Ok(()) => sse::event(&job.completion(vec![choice(at, piece)], None)),
-                        Err(error) => sse::event(&error.body()),
-                    };
-                    Some((event, Some(job)))
-                }
-                Ok(None) => Some((sse::DONE, None)),
-                Err(error) => Some((sse::event(&error.body()), None::<Job>)),
-            }
-        }))
+        Some(_) if own.echo == Some(true) => {
+            let message = "logprobs: there are no log probabilities of prompts here; leave out echo or logprobs";
+            Err(ApiError::param("logprobs", message))
+        }
+        _ => Ok(()),
     }
 }
 
-fn choice(index: usize, piece: Piece) -> CompletionChoice {
-    CompletionChoice {
-        index,
-        text: piece.text,
-        logprobs: None,
-        finish_reason: piece.end.as_ref().map(|end| finish_reason(end.finish)),
-        stop_reason: None,
-        token_ids: None,
-        prompt_token_ids: None,
+/// Ask for more answers than the client gets, and for what ranks them.
+fn best_of(plan: &mut Plan, sampling: &Sampling) -> Result<(), ApiError> {
+    let Some(samples) = sampling.best_of else { return Ok(()) };
+    let n = plan.n;
+    if samples < n {
+        let message = format!("best_of: {samples} should be at least n, which is {n}");
+        return Err(ApiError::param("best_of", message));
     }
+    if samples > n {
+        if sampling.stream == Some(true) {
+            let message = "best_of: which answers are best is known at their end, so they cannot be streamed";
+            return Err(ApiError::param("best_of", message));
+        }
+        plan.template.params.logprobs.get_or_insert_default();
+    }
+    plan.samples = samples;
+    Ok(())
+}
+
+/// The best `n` answers to each prompt, the best first: by the mean log probability of their tokens.
+fn best(pieces: Vec<Piece>, plan: &Plan) -> Vec<Piece> {
+    let mean = |piece: &Piece| {
+        let sum: f64 = piece.logprobs.iter().map(|about| f64::from(about.logprob)).sum();
+        sum / piece.logprobs.len().max(1) as f64
+    };
+    let mut pieces = pieces.into_iter();
+    let mut best = Vec::new();
+    loop {
+        let mut group: Vec<_> = pieces.by_ref().take(plan.samples as usize).collect();
+        if group.is_empty() {
+            return best;
+        }
+        group.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        best.extend(group.into_iter().take(plan.n as usize));
+    }
+}
+
+/// Tokens of a request, counted: those of every prompt once, and of all answers.
+fn usage(prompts: &[Prompt], answers: &Answers, completion: usize) -> Usage {
+    let prompt = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    Usage::new(prompt, answers.cached(), completion)
 }

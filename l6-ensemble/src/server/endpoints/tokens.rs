@@ -5,12 +5,15 @@ use axum::extract::State;
 
 use super::known_model;
 use crate::server::app::Shared;
+use crate::server::chat::prompt::{self, Rendering};
 use crate::server::error::ApiError;
 use crate::server::json::Body;
+use crate::server::model::ServedModel;
 use crate::server::openapi::BodyTroubles;
 use crate::server::protocol::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
+use crate::server::tokenise::{aside, encode};
 
-/// A text as tokens.
+/// A text, or a conversation, as tokens.
 ///
 /// # Errors
 /// [`ApiError`].
@@ -23,11 +26,39 @@ pub async fn tokenize(
     Body(request): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
     known_model(&app, request.model.as_deref())?;
-    let text = request.prompt.unwrap_or_default();
-    let tokens = app.model.tokenizer.encode(&text, request.add_special_tokens.unwrap_or(true));
-    let tokens = tokens.map_err(|why| ApiError::param("prompt", why.to_string()))?;
+    let told = request.return_token_strs == Some(true);
+    let tokens = match (&request.prompt, &request.messages) {
+        (Some(prompt), None) => {
+            let special = request.add_special_tokens.unwrap_or(true);
+            encode(&app, prompt.clone(), special, "prompt").await?
+        }
+        (None, Some(_)) => aside(&app, move |app| conversation(&app.model, &request)).await??,
+        (Some(_), Some(_)) => {
+            let message = "messages: there is a prompt already; leave out one of them";
+            return Err(ApiError::param("messages", message));
+        }
+        (None, None) => {
+            let message = "prompt: missing; there should be a text, or messages";
+            return Err(ApiError::param("prompt", message));
+        }
+    };
+    let spelled = |id: &u32| app.model.tokenizer.id_to_token(*id).unwrap_or_default();
+    let token_strs = told.then(|| tokens.iter().map(spelled).collect());
     let max_model_len = app.model.max_model_len;
-    Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs: None }))
+    Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs }))
+}
+
+/// The tokens that a conversation is for the model: those that `/v1/chat/completions` would prompt it with.
+fn conversation(model: &ServedModel, request: &TokenizeRequest) -> Result<Vec<u32>, ApiError> {
+    let open = request.continue_final_message == Some(true);
+    let rendering = Rendering {
+        tools: request.tools.as_deref().unwrap_or_default(),
+        variables: request.chat_template_kwargs.clone().unwrap_or_default(),
+        add_generation_prompt: request.add_generation_prompt.unwrap_or(!open),
+        continue_final_message: open,
+    };
+    let messages = request.messages.as_deref().unwrap_or_default();
+    prompt::encode(model, &prompt::render(model, messages, &rendering)?)
 }
 
 /// Tokens as a text.
@@ -43,7 +74,19 @@ pub async fn detokenize(
     Body(request): Body<DetokenizeRequest>,
 ) -> Result<Json<Detokenized>, ApiError> {
     known_model(&app, request.model.as_deref())?;
-    let text = app.model.tokenizer.decode(&request.tokens, false);
-    let prompt = text.map_err(|why| ApiError::param("tokens", why.to_string()))?;
-    Ok(Json(Detokenized { prompt }))
+    let text = aside(&app, move |app| {
+        let tokenizer = &app.model.tokenizer;
+        let last = tokenizer.vocab_size();
+        match request.tokens.iter().position(|id| *id as usize >= last) {
+            Some(at) => {
+                let path = format!("tokens[{at}]");
+                let message = format!("{path}: the tokenizer has tokens below {last}");
+                Err(ApiError::param(path, message))
+            }
+            None => tokenizer
+                .decode(&request.tokens, false)
+                .map_err(|why| ApiError::param("tokens", format!("tokens: {why}"))),
+        }
+    });
+    Ok(Json(Detokenized { prompt: text.await?? }))
 }

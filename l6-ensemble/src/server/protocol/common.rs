@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::whole;
+
 /// How tokens are chosen, where the answer ends, and what the scheduler should know: fields of every request for text.
 /// Without one, what the model's generation_config.json says; then OpenAI's default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -16,6 +18,7 @@ pub struct Sampling {
     /// Keep the likeliest tokens that have this probability together.
     pub top_p: Option<f32>,
     /// Keep so many of the likeliest tokens. 0 or -1: all.
+    #[serde(deserialize_with = "whole::option")]
     pub top_k: Option<i64>,
     /// Keep tokens at least this many times as likely as the likeliest.
     pub min_p: Option<f32>,
@@ -27,27 +30,31 @@ pub struct Sampling {
     pub frequency_penalty: Option<f32>,
     /// Against what prompt or answer hold.
     pub repetition_penalty: Option<f32>,
-    /// Added to the logits of tokens, by id.
+    /// Added to the logits of tokens, by id: -100 to 100, what is beyond counts as that.
     pub logit_bias: Option<BTreeMap<String, f32>>,
     /// Only these tokens may come.
     pub allowed_token_ids: Option<Vec<u32>>,
     /// What all random numbers follow from.
+    #[serde(deserialize_with = "whole::option")]
     pub seed: Option<i64>,
     /// Answers to the prompt.
+    #[serde(deserialize_with = "whole::option")]
     pub n: Option<u32>,
     /// Answers to choose the best `n` of.
+    #[serde(deserialize_with = "whole::option")]
     pub best_of: Option<u32>,
-    /// Texts that end the answer.
+    /// Texts that end the answer: at most 64, of 4,096 bytes together.
     pub stop: Option<Stop>,
-    /// Tokens that end the answer.
+    /// Tokens that end the answer: at most 1,024.
     pub stop_token_ids: Option<Vec<u32>>,
     /// Whether the text that ended the answer is part of it.
     pub include_stop_str_in_output: Option<bool>,
     /// Tokens before which the answer does not end by itself.
+    #[serde(deserialize_with = "whole::option")]
     pub min_tokens: Option<usize>,
     /// Go on past the model's end tokens.
     pub ignore_eos: Option<bool>,
-    /// Leave special tokens out of the text (always so here).
+    /// Leave special tokens out of the text: always so here, so `false` is refused.
     pub skip_special_tokens: Option<bool>,
     /// Whether the answer comes as events.
     pub stream: Option<bool>,
@@ -66,6 +73,7 @@ pub struct Sampling {
     /// OpenAI's way to ask for JSON.
     pub response_format: Option<ResponseFormat>,
     /// How urgent it is: lower goes first, where the policy asks for priorities.
+    #[serde(deserialize_with = "whole::option")]
     pub priority: Option<i64>,
     /// Keeps its cached blocks apart from others'.
     pub cache_salt: Option<String>,

@@ -6,3 +6,4 @@ pub mod common;
 pub mod completions;
 pub mod models;
 pub mod tokens;
+pub mod whole;

@@ -1,7 +1,7 @@
 //! `/tokenize` and `/detokenize`, as vLLM has them.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::chat::{ChatMessage, Tool};
@@ -23,12 +23,18 @@ pub struct TokenizeRequest {
     /// What the model may call.
     #[serde(default)]
     pub tools: Option<Vec<Tool>>,
-    /// Whether what the model expects around a text is added [default: true for a text].
+    /// Whether what the model expects around a text is added [default: true]. A conversation's template decides by itself.
     #[serde(default)]
     pub add_special_tokens: Option<bool>,
     /// Whether the head of an answer is added to a conversation [default: true].
     #[serde(default)]
     pub add_generation_prompt: Option<bool>,
+    /// Whether the last message is the beginning of the answer.
+    #[serde(default)]
+    pub continue_final_message: Option<bool>,
+    /// Variables for the chat template, such as `enable_thinking`.
+    #[serde(default)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Whether the tokens are told as text, too.
     #[serde(default)]
     pub return_token_strs: Option<bool>,

@@ -1,0 +1,118 @@
+//! The prompts of a request as tokens, each checked before anything is done with any of them.
+
+use std::sync::Arc;
+
+use super::max_tokens;
+use crate::server::app::App;
+use crate::server::error::ApiError;
+use crate::server::protocol::completions::{CompletionFields, PromptField};
+use crate::server::request::Plan;
+use crate::server::tokenise::{could_fit, encode, fits};
+
+/// A prompt.
+pub(super) struct Prompt {
+    /// What the model sees.
+    pub tokens: Vec<u32>,
+    /// What the answer's text begins with, if the client wants that.
+    pub echo: Option<String>,
+}
+
+/// Every prompt of a request, in its order.
+///
+/// # Errors
+/// [`ApiError`] with the path of the prompt that cannot be one, or for too many.
+pub(super) async fn read(
+    app: &Arc<App>,
+    own: &CompletionFields,
+    plan: &Plan,
+) -> Result<Vec<Prompt>, ApiError> {
+    let many = match &own.prompt {
+        PromptField::Text(_) | PromptField::Ids(_) => 1,
+        PromptField::Texts(texts) => texts.len(),
+        PromptField::IdLists(lists) => lists.len(),
+    };
+    let (answers, most) = (many.saturating_mul(plan.samples as usize), app.options.limits.answers);
+    if answers > most {
+        let message = format!(
+            "prompt: {many} prompts with {} answers to each are {answers} answers, and a request may ask for {most}",
+            plan.samples
+        );
+        return Err(ApiError::param("prompt", message));
+    }
+    let mut prompts = Vec::new();
+    match &own.prompt {
+        PromptField::Text(text) => prompts.push(of_text(app, own, text, "prompt").await?),
+        PromptField::Ids(ids) => prompts.push(of_ids(app, own, ids, "prompt")?),
+        PromptField::Texts(texts) => {
+            for (at, text) in texts.iter().enumerate() {
+                prompts.push(of_text(app, own, text, &format!("prompt[{at}]")).await?);
+            }
+        }
+        PromptField::IdLists(lists) => {
+            for (at, ids) in lists.iter().enumerate() {
+                prompts.push(of_ids(app, own, ids, &format!("prompt[{at}]"))?);
+            }
+        }
+    }
+    Ok(prompts)
+}
+
+async fn of_text(
+    app: &Arc<App>,
+    own: &CompletionFields,
+    text: &str,
+    path: &str,
+) -> Result<Prompt, ApiError> {
+    could_fit(app, text, path)?;
+    let special = own.add_special_tokens.unwrap_or(true);
+    let mut tokens = encode(app, text.to_owned(), special, path).await?;
+    let cut = truncate(app, own, tokens.len())?;
+    tokens.drain(..cut);
+    fits(app, &tokens, path)?;
+    let wanted = own.echo == Some(true);
+    // What was cut off is not the prompt any more.
+    let echo = match (wanted, cut) {
+        (false, _) => None,
+        (true, 0) => Some(text.to_owned()),
+        (true, _) => Some(decode(app, &tokens, path)?),
+    };
+    Ok(Prompt { tokens, echo })
+}
+
+fn of_ids(app: &App, own: &CompletionFields, ids: &[u32], path: &str) -> Result<Prompt, ApiError> {
+    let cut = truncate(app, own, ids.len())?;
+    let tokens = ids.get(cut..).unwrap_or_default();
+    fits(app, tokens, path)?;
+    let vocab = app.engine.model().vocab;
+    if let Some((at, id)) = tokens.iter().enumerate().find(|(_, id)| **id as usize >= vocab) {
+        let path = format!("{path}[{}]", cut + at);
+        let message = format!("{path}: there is no token {id}, the model has {vocab}");
+        return Err(ApiError::param(path, message));
+    }
+    let wanted = own.echo == Some(true);
+    let echo = wanted.then(|| decode(app, tokens, path)).transpose()?;
+    Ok(Prompt { tokens: tokens.to_vec(), echo })
+}
+
+/// How many of a prompt's tokens are cut off at its head, as `truncate_prompt_tokens` says.
+fn truncate(app: &App, own: &CompletionFields, len: usize) -> Result<usize, ApiError> {
+    let kept = match own.truncate_prompt_tokens {
+        None => return Ok(0),
+        Some(-1) => app.model.max_model_len.saturating_sub(max_tokens(own).max(1)).max(1),
+        Some(kept) => match usize::try_from(kept) {
+            Ok(kept) if kept > 0 => kept,
+            _ => {
+                let path = "truncate_prompt_tokens";
+                let message = format!("{path}: {kept} should be -1, or 1 or above");
+                return Err(ApiError::param(path, message));
+            }
+        },
+    };
+    Ok(len.saturating_sub(kept))
+}
+
+/// A prompt's text, as the answer continues it. Ids that the model has room for and the tokenizer no word have none.
+fn decode(app: &App, tokens: &[u32], path: &str) -> Result<String, ApiError> {
+    let text = app.model.tokenizer.decode(tokens, true);
+    text.map_err(|why| ApiError::param(path, format!("{path}: {why}")))
+}

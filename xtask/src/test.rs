@@ -1,9 +1,10 @@
 //! `cargo x test`: everything that should hold, in one command.
 //!
 //! Without options it is `cargo test` over the whole workspace, with a summary at the end. `--full`
-//! adds what takes longer or needs a download: the gates on SmolLM2, more cases for every property
-//! test, and the first floor on every instruction set this processor has.
+//! adds what takes longer or needs a download: the server's clients that others made, the gates on SmolLM2, more cases
+//! for every property test, and the first floor on every instruction set this processor has.
 
+mod outside;
 mod tally;
 mod targets;
 
@@ -26,7 +27,8 @@ const CASES: &str = "1000";
 /// Run the tests of every crate, with doc tests and examples
 #[derive(Args)]
 pub struct TestArgs {
-    /// Add the SmolLM2 gates (fetching the model), more property test cases, every instruction set
+    /// Add the server's clients that others made (installing them), the SmolLM2 gates (fetching the model), more property
+    /// test cases, every instruction set
     #[arg(long)]
     full: bool,
     /// With --full: only what it adds
@@ -47,6 +49,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
         stages.run("the workspace", workspace().args(&args.cargo_args))?;
     }
     if let Some(model) = model {
+        other_programs(&mut stages)?;
         real_model(&mut stages, &model)?;
         more_cases(&mut stages)?;
         every_instruction_set(&mut stages)?;
@@ -77,6 +80,15 @@ fn real_model(stages: &mut Stages, model: &Path) -> Result<()> {
     choose(&mut test, gates);
     test.args(["--", "--nocapture"]).env(MODEL_VARIABLE, model);
     stages.run("SmolLM2", &mut test)
+}
+
+/// The server and those who are made for others: OpenAI's clients, Prometheus, a browser.
+fn other_programs(stages: &mut Stages) -> Result<()> {
+    let tools = outside::install()?;
+    let mut test = workspace();
+    choose(&mut test, targets::mentioning(outside::VARIABLE)?);
+    test.args(["--", "--nocapture"]).envs(tools);
+    stages.run("other people's programs", &mut test)
 }
 
 fn more_cases(stages: &mut Stages) -> Result<()> {

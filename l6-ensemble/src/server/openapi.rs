@@ -12,9 +12,10 @@ use utoipa::openapi::{ContentBuilder, Header, OpenApi, Ref, RefOr, Response, Res
 use utoipa::{IntoResponses, Modify, ToSchema};
 
 use super::endpoints::{
-    chat, completions, health, metrics, missing, models, openapi, page, tokens,
+    chat, completions, health, metrics, missing, models, openapi, page, state, tokens,
 };
 use super::error::ErrorResponse;
+use super::protocol::chat::ChatChunk;
 
 /// What this server understands, for programs.
 #[derive(utoipa::OpenApi)]
@@ -38,11 +39,12 @@ use super::error::ErrorResponse;
         health::ready,
         health::version,
         metrics::metrics,
+        state::state,
         openapi::openapi,
         page::page,
         page::file,
     ),
-    components(schemas(ErrorResponse)),
+    components(schemas(ErrorResponse, ChatChunk)),
     modifiers(&EveryResponse, &Key)
 )]
 pub struct Document;
@@ -154,5 +156,28 @@ impl Modify for Key {
         let scheme = scheme.description(Some("One of those that --api-key gave, if it gave any."));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("key", SecurityScheme::Http(scheme.build()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use utoipa::OpenApi;
+
+    use super::Document;
+
+    #[test]
+    fn every_route_is_in_the_document_and_nothing_else_is() {
+        let routes = include_str!("routes.rs");
+        let routed: BTreeSet<String> = routes
+            .split(".route(")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').nth(1))
+            // OpenAPI has no word for "slashes included".
+            .map(|path| path.replace("{*", "{"))
+            .collect();
+        let told = Document::openapi().paths.paths.into_keys().collect();
+        assert_eq!(routed, told);
     }
 }

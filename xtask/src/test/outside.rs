@@ -1,0 +1,210 @@
+//! Other people's programs that talk to the server: what `cargo x test --full` installs for them, below the target
+//! directory, in versions that are named here.
+//!
+//! Where a registry is out of reach, what it would have given is missing, loudly, and the tests that need it stand
+//! aside. In CI that is a failure.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell::{exists, program, quiet_output, root, run, target_dir};
+
+/// The variable that tests name who need one of these programs.
+pub const VARIABLE: &str = "STRATA_PYTHON";
+
+/// The npm packages: OpenAI's client, and what drives a browser.
+const NODE_PACKAGES: [&str; 2] = ["openai@7.57.0", "playwright-core@1.65.1"];
+
+/// The oldest Node.js that OpenAI's client runs on.
+const NODE: u32 = 20;
+
+/// The wheel with vLLM's bench client, and where in it the client is.
+const VLLM: &str = "vllm==0.33.0";
+const VLLM_BENCH: &str = "vllm/vllm-rs";
+
+/// Takes one file out of a wheel, which is a zip archive.
+const UNPACK: &str = "
+import os, shutil, sys, zipfile
+wheel, name, to = sys.argv[1:]
+with zipfile.ZipFile(wheel) as files, files.open(name) as source, open(to + '.part', 'wb') as target:
+    shutil.copyfileobj(source, target)
+os.chmod(to + '.part', 0o755)
+os.replace(to + '.part', to)
+";
+
+/// One thing to be had: the variable that tells tests where it is, and how it is got.
+struct Tool {
+    variable: &'static str,
+    what: &'static str,
+    install: fn(&Path) -> Result<PathBuf>,
+}
+
+const TOOLS: [Tool; 5] = [
+    Tool {
+        variable: VARIABLE,
+        what: "OpenAI's Python client and schemathesis",
+        install: python_packages,
+    },
+    Tool {
+        variable: "STRATA_NODE_MODULES",
+        what: "OpenAI's JavaScript client",
+        install: node_packages,
+    },
+    Tool { variable: "STRATA_CHROMIUM", what: "a browser", install: |_| debian("chromium") },
+    Tool { variable: "STRATA_PROMETHEUS", what: "Prometheus", install: |_| debian("prometheus") },
+    Tool { variable: "STRATA_VLLM_BENCH", what: "vLLM's bench client", install: vllm_bench },
+];
+
+/// Install what can be installed; the variables that say where it is. What a variable names already is left as it is.
+///
+/// # Errors
+/// In CI: something cannot be had.
+pub fn install() -> Result<Vec<(&'static str, PathBuf)>> {
+    let dir = target_dir()?.join("outside");
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let mut found = Vec::new();
+    for tool in TOOLS {
+        let given = std::env::var_os(tool.variable).filter(|path| !path.is_empty());
+        let path = match given {
+            Some(path) => Ok(path.into()),
+            None => (tool.install)(&dir),
+        };
+        match path {
+            Ok(path) => found.push((tool.variable, path)),
+            Err(why) if in_ci() => {
+                return Err(why.context(format!("{} cannot be had", tool.what)));
+            }
+            Err(why) => eprintln!(
+                "\n!!! NOT TESTED: {} cannot be had, and tests that need it stand aside\n!!! {why:#}\n",
+                tool.what
+            ),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether nothing may be left out.
+fn in_ci() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    set("CI") || set("STRATA_CI")
+}
+
+/// A virtual environment with the packages of `requirements.txt`; its Python.
+fn python_packages(dir: &Path) -> Result<PathBuf> {
+    let venv = dir.join("python");
+    let python = venv.join("bin/python");
+    if !python.is_file() {
+        let made = run(program("python3").args(["-m", "venv", "--clear"]).arg(&venv));
+        // Debian keeps this module apart.
+        made.or_else(|_| {
+            apt_get(&["python3-venv"])?;
+            run(program("python3").args(["-m", "venv", "--clear"]).arg(&venv))
+        })?;
+    }
+    let wanted = root().join("l6-ensemble/tests/outside/requirements.txt");
+    run(pip(&python).args(["install", "--quiet", "--requirement"]).arg(wanted))?;
+    Ok(python)
+}
+
+/// The directory of npm's packages.
+fn node_packages(dir: &Path) -> Result<PathBuf> {
+    if !exists("node") || !exists("npm") {
+        apt_get(&["nodejs", "npm"])?;
+    }
+    let version = quiet_output(program("node").arg("--version"))?;
+    let major = version.trim().trim_start_matches('v').split('.').next();
+    let major: u32 = major.and_then(|major| major.parse().ok()).context("node's version")?;
+    ensure!(major >= NODE, "node is {}: OpenAI's client needs {NODE}", version.trim());
+    let prefix = dir.join("node");
+    fs::create_dir_all(&prefix)?;
+    let mut npm = program("npm");
+    npm.args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts"]);
+    run(npm.arg("--prefix").arg(&prefix).args(NODE_PACKAGES))?;
+    Ok(prefix.join("node_modules"))
+}
+
+/// A program that Debian has, unless it is there.
+fn debian(name: &str) -> Result<PathBuf> {
+    if !exists(name) {
+        apt_get(&[name])?;
+    }
+    let path = quiet_output(program("sh").args(["-c", &format!("command -v {name}")]))?;
+    Ok(path.trim().into())
+}
+
+/// The client out of vLLM's wheel, which is large and not kept.
+fn vllm_bench(dir: &Path) -> Result<PathBuf> {
+    let kept = dir.join(VLLM.replace("==", "-"));
+    if kept.is_file() {
+        return Ok(kept);
+    }
+    let wheels = dir.join("wheels");
+    let _ = fs::remove_dir_all(&wheels);
+    let mut download = pip("python3");
+    download.args(["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]);
+    run(download.arg(&wheels).arg(VLLM))?;
+    let wheel = fs::read_dir(&wheels)?.next().context("pip left no wheel")??.path();
+    let unpacked = run(program("python3")
+        .args(["-c", UNPACK])
+        .args([&wheel, Path::new(VLLM_BENCH)])
+        .arg(&kept));
+    fs::remove_dir_all(&wheels)?;
+    unpacked?;
+    Ok(kept)
+}
+
+fn pip(python: impl AsRef<OsStr>) -> Command {
+    let mut pip = program(python);
+    pip.args(["-m", "pip"]).env("PIP_NO_INPUT", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+    pip
+}
+
+/// Install Debian's packages, as root or not at all.
+fn apt_get(packages: &[&str]) -> Result<()> {
+    if !exists("apt-get") {
+        bail!("{} is not here, and there is no apt-get to install it", packages.join(" and "));
+    }
+    let apt_get = || {
+        let mut command = program("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    run(apt_get().args(["update", "-qq"]))?;
+    run(apt_get().args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_read_by_a_test_and_every_one_read_is_set() {
+        let dir = root().join("l6-ensemble/tests/outside");
+        let mut read = std::collections::BTreeSet::new();
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let text = fs::read_to_string(path).unwrap();
+            let named = text.split("wanted(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            read.extend(named.map(str::to_owned));
+        }
+        let set = TOOLS.iter().map(|tool| tool.variable.to_owned()).collect();
+        assert_eq!(read, set);
+    }
+
+    #[test]
+    fn every_python_package_is_of_one_version() {
+        let path = root().join("l6-ensemble/tests/outside/requirements.txt");
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.lines().all(|line| line.contains("==")), "{text}");
+        for needed in ["openai==", "schemathesis==", "openapi-spec-validator=="] {
+            assert!(text.lines().any(|line| line.starts_with(needed)), "{needed}");
+        }
+    }
+}

@@ -2,5 +2,14 @@
 //!
 //! One file for each subject; `served.rs` starts a server and asks it.
 
+mod abuse;
+mod chat;
 mod completions;
+mod formats;
+mod lifecycle;
+mod limits;
+mod load;
+mod openapi;
+mod reasoning;
 mod served;
+mod wire;

@@ -1,0 +1,109 @@
+//! How a server ends: when it is told to, when it is told twice, and when it is not told at all.
+
+use serde_json::{Value, json};
+
+use crate::served::Served;
+use crate::wire::{PATIENCE, Wire, head, status, until};
+
+fn stream(n: u32, max_tokens: u32) -> Value {
+    json!({"prompt": "Once upon", "max_tokens": max_tokens, "n": n, "ignore_eos": true,
+           "temperature": 1, "stream": true})
+}
+
+/// The first bytes of a request that keeps a connection: a body is still to come.
+fn kept(length: usize) -> String {
+    head("/v1/completions", length).replace("Connection: close\r\n", "")
+}
+
+#[test]
+fn a_server_with_nothing_to_do_ends_at_once() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Served::start("tiny-llama", [""; 0]);
+        // An open connection on which nothing is asked is no reason to stay.
+        let _idle = Wire::open(&server);
+        assert_eq!(server.get("/ready").status, 200);
+        server.signal(signal);
+        assert_eq!(server.ended(PATIENCE).code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn what_was_accepted_is_finished_and_nothing_new_is_taken() {
+    let mut server = Served::start("tiny-llama", ["--max-num-seqs", "4"]);
+    let mut streams: Vec<Wire> = (0..6).map(|_| Wire::open(&server)).collect();
+    let mut begun = String::new();
+    for wire in &mut streams {
+        wire.post("/v1/completions", &stream(4, 300));
+    }
+    begun.push_str(&streams[0].read_until("data: "));
+    // Known by the server, and not yet asked anything.
+    let (mut late, mut ready) = (Wire::open(&server), Wire::open(&server));
+    late.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    late.read_until("\r\n\r\n");
+    server.signal("TERM");
+    let body = stream(1, 5).to_string();
+    until("requests are not taken", || {
+        let mut probe = Wire::open(&server);
+        probe.send("GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        status(&probe.rest()) == 503
+    });
+    late.send(kept(body.len()) + &body);
+    let late = late.rest();
+    assert_eq!(status(&late), 503, "{late}");
+    assert!(late.contains("connection: close") && late.contains("draining"), "{late}");
+    ready.send("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(status(&ready.rest()), 200);
+    for wire in &mut streams {
+        let text = std::mem::take(&mut begun) + &wire.rest();
+        assert_eq!(status(&text), 200);
+        assert!(text.contains("data: [DONE]") && !text.contains("\"error\""), "{text}");
+        assert_eq!(text.matches("\"finish_reason\":\"length\"").count(), 4, "{text}");
+    }
+    assert_eq!(server.ended(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn whoever_is_not_done_when_the_grace_is_over_is_told_so() {
+    let args = ["--max-num-seqs", "1", "--shutdown-grace", "0.1"];
+    let mut server = Served::start("tiny-llama", args);
+    let (mut streamed, mut whole) = (Wire::open(&server), Wire::open(&server));
+    streamed.post("/v1/completions", &stream(64, 450));
+    let begun = streamed.read_until("data: ");
+    let mut body = stream(64, 450);
+    body["stream"] = false.into();
+    whole.post("/v1/completions", &body);
+    until("all wait", || server.metric("vllm:num_requests_waiting") >= 100.0);
+    server.signal("TERM");
+    let (streamed, whole) = (begun + &streamed.rest(), whole.rest());
+    assert!(streamed.contains("shut_down"), "{}", &streamed[streamed.len().saturating_sub(500)..]);
+    assert!(status(&whole) == 503 && whole.contains("shut_down"), "{whole}");
+    assert_eq!(server.ended(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn whoever_says_it_twice_does_not_wait() {
+    let mut server = Served::start("tiny-llama", ["--max-num-seqs", "1"]);
+    let mut busy = Wire::open(&server);
+    busy.post("/v1/completions", &stream(64, 450));
+    busy.read_until("data: ");
+    server.signal("TERM");
+    until("requests are not taken", || server.get("/ready").status == 503);
+    server.signal("TERM");
+    assert_eq!(server.ended(PATIENCE).code(), Some(143));
+}
+
+#[test]
+fn a_killed_server_starts_again_at_the_same_address() {
+    let mut server = Served::start("tiny-llama", [""; 0]);
+    let mut busy = Wire::open(&server);
+    busy.post("/v1/completions", &stream(64, 450));
+    busy.read_until("data: ");
+    let port = server.address().rsplit(':').next().unwrap().to_owned();
+    server.signal("KILL");
+    assert!(!server.ended(PATIENCE).success());
+    let mut command = crate::served::command();
+    command.args(["serve", "--port", &port, "--model"]).arg(crate::served::fixture("tiny-llama"));
+    let server = Served::run(command);
+    server.post("/v1/completions", &json!({"prompt": "Once", "max_tokens": 2})).json();
+    drop(busy);
+}

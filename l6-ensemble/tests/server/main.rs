@@ -11,5 +11,7 @@ mod limits;
 mod load;
 mod openapi;
 mod reasoning;
+mod sampling;
 mod served;
+mod tokens;
 mod wire;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::common::{Sampling, Usage};
+use super::whole;
 use crate::server::error::ApiError;
 use crate::server::json::{FromBody, part};
 
@@ -38,16 +39,16 @@ pub struct ChatFields {
     /// The conversation so far.
     pub messages: Vec<ChatMessage>,
     /// Tokens of an answer [default: what the context leaves].
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::option")]
     pub max_completion_tokens: Option<usize>,
     /// The older name of the same.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::option")]
     pub max_tokens: Option<usize>,
     /// Whether log probabilities are told.
     #[serde(default)]
     pub logprobs: Option<bool>,
     /// Of so many of the likeliest tokens beside each.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole::option")]
     pub top_logprobs: Option<usize>,
     /// What the model may call.
     #[serde(default)]

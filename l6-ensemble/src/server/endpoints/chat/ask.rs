@@ -5,14 +5,15 @@ use serde_json::{Map, Value};
 use super::reader::Reader;
 use crate::server::app::{App, Shared};
 use crate::server::chat::prompt::{Rendering, encode, render, text_of};
-use crate::server::chat::reasoning::{ReasoningFormat, ReasoningParser};
-use crate::server::chat::tools::{ToolFormat, ToolParser, guide};
+use crate::server::chat::reasoning::ReasoningParser;
+use crate::server::chat::tools::{ToolParser, guide};
 use crate::server::error::ApiError;
 use crate::server::protocol::chat::{ChatFields, ChatRequest, Tool, ToolChoice, ToolMode};
 use crate::server::request::{Plan, plan};
+use crate::server::tokenise::{aside, could_fit, fits};
 
-/// A conversation of more bytes than this is made into tokens on a thread that may take its time.
-const LONG: usize = 8 << 10;
+/// A conversation of more bytes than this is made into tokens aside, so that others need not wait for it.
+const LONG: usize = 4 << 10;
 
 /// A request that can be meant.
 pub struct Asked {
@@ -35,10 +36,8 @@ pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> 
     let own = &request.own;
     let max_tokens = max_tokens(own)?;
     let mut plan = plan(app, &request.sampling, max_tokens, logprobs(app, own)?)?;
-    let calling = calling(app, own)?;
+    let calling = calling(own)?;
     plan.template.continues = own.continue_final_message == Some(true);
-    // An answer to a guide follows it from its first token: there is no room for thoughts before.
-    let mut thinks = plan.template.guide.is_none();
     if let Some(calls) = &calling {
         if let Some(guide) = calls.guide(app)? {
             if plan.template.guide.is_some() {
@@ -46,17 +45,16 @@ pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> 
                 return Err(ApiError::param("tool_choice", message));
             }
             plan.template.guide = Some(guide);
-            thinks = false;
         }
     }
     let calls_end = !matches!(own.tool_choice, Some(ToolChoice::Named(_)));
-    let format = if thinks { app.model.reasoning } else { ReasoningFormat::None };
+    let guided = plan.template.guide.is_some();
     let thoughts = own.include_reasoning != Some(false);
     let parser = calling
         .as_ref()
         .map(|calls| (ToolParser::new(app.model.tools, &calls.tools), calls.most()));
     let tools = calling.map_or_else(Vec::new, |calls| calls.tools);
-    let Prompt { tokens, reasoning } = prompt(app, request.own, tools, format).await?;
+    let Prompt { tokens, reasoning } = prompt(app, request.own, tools, guided).await?;
     let reader = Reader::new(reasoning, thoughts);
     let reader = match parser {
         Some((parser, most)) => reader.calling(parser, most),
@@ -108,43 +106,25 @@ impl Calling {
 
 /// What the request says of tools; `None`: nothing may be called. The prompt then tells of no tools either, which is the
 /// surest way.
-fn calling(app: &App, own: &ChatFields) -> Result<Option<Calling>, ApiError> {
+fn calling(own: &ChatFields) -> Result<Option<Calling>, ApiError> {
     let tools = own.tools.clone().unwrap_or_default();
-    let path = |at: usize, field: &str| format!("tools[{at}].{field}");
     for (at, tool) in tools.iter().enumerate() {
-        let wrong = |field: &str, why: String| {
-            let path = path(at, field);
-            Err(ApiError::param(path.clone(), format!("{path}: {why}")))
-        };
-        if tool.kind != "function" {
-            return wrong("type", format!("`{}` should be `function`", tool.kind));
-        }
-        if tool.function.name.is_empty() {
-            return wrong("function.name", "should not be empty".into());
-        }
-        if tools[..at].iter().any(|other| other.function.name == tool.function.name) {
-            return wrong("function.name", format!("`{}` is there already", tool.function.name));
-        }
-        if tool.function.parameters.as_ref().is_some_and(|schema| !schema.is_object()) {
-            return wrong("function.parameters", "should be a JSON schema".into());
+        let name = &tool.function.name;
+        if tools[..at].iter().any(|other| other.function.name == *name) {
+            let path = format!("tools[{at}].function.name");
+            let message = format!("{path}: `{name}` is there already: give it another name");
+            return Err(ApiError::param(path, message));
         }
     }
     let choice = own.tool_choice.clone();
-    match (&choice, tools.is_empty()) {
-        (Some(ToolChoice::Mode(ToolMode::None)), _) => return Ok(None),
-        (None | Some(ToolChoice::Mode(ToolMode::Auto)), true) => return Ok(None),
-        (Some(_), true) => {
-            let message = "tool_choice: there are no tools to choose from: send `tools`";
-            return Err(ApiError::param("tool_choice", message));
-        }
-        (_, false) => {}
-    }
-    if app.model.tools == ToolFormat::None {
-        let message = "tools: this model's chat template shows no way to call tools that this server reads: start it with \
-                       --tool-call-parser, or send no tools";
-        return Err(ApiError::param("tools", message).with_code("tools_not_supported"));
-    }
-    Ok(Some(Calling { tools, choice, parallel: own.parallel_tool_calls != Some(false) }))
+    let calls = match (&choice, tools.is_empty()) {
+        (Some(ToolChoice::Mode(ToolMode::None)), _) => false,
+        (None | Some(ToolChoice::Mode(ToolMode::Auto)), nothing) => !nothing,
+        // Without tools, that is an error; see `guide`.
+        (Some(_), _) => true,
+    };
+    let parallel = own.parallel_tool_calls != Some(false);
+    Ok(calls.then_some(Calling { tools, choice, parallel }))
 }
 
 struct Prompt {
@@ -156,7 +136,7 @@ async fn prompt(
     app: &Shared,
     own: ChatFields,
     tools: Vec<Tool>,
-    format: ReasoningFormat,
+    guided: bool,
 ) -> Result<Prompt, ApiError> {
     let open = own.continue_final_message == Some(true);
     if open && own.add_generation_prompt == Some(true) {
@@ -164,8 +144,7 @@ async fn prompt(
         return Err(ApiError::param("add_generation_prompt", message));
     }
     let long = length(&own, &tools) > LONG;
-    let app = app.clone();
-    let make = move || {
+    let make = move |app: &App| {
         let rendering = Rendering {
             tools: &tools,
             variables: own.chat_template_kwargs.clone().unwrap_or_default(),
@@ -173,20 +152,22 @@ async fn prompt(
             continue_final_message: open,
         };
         let text = render(&app.model, &own.messages, &rendering)?;
+        let format = app.model.reasoning;
         let reasoning = match own.messages.last().filter(|_| open) {
             Some(last) => {
                 let begun = text_of(own.messages.len() - 1, last.content.as_ref())?;
                 ReasoningParser::within(format, begun.as_deref().unwrap_or_default())
             }
+            // An answer to a guide follows it from its first token: it is no thought that the template began.
+            None if guided => ReasoningParser::new(format, ""),
             None => ReasoningParser::new(format, &text),
         };
-        Ok(Prompt { tokens: encode(&app.model, &text)?, reasoning })
+        could_fit(app, &text, "messages")?;
+        let tokens = encode(&app.model, &text)?;
+        fits(app, &tokens, "messages")?;
+        Ok(Prompt { tokens, reasoning })
     };
-    if !long {
-        return make();
-    }
-    let made = tokio::task::spawn_blocking(make).await;
-    made.map_err(|why| ApiError::internal(why.to_string()))?
+    if long { aside(app, make).await? } else { make(app) }
 }
 
 /// About how many bytes a template has to write.

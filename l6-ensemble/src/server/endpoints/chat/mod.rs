@@ -16,15 +16,13 @@ mod whole;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use l4_sampler::stop::StopReason;
-use l5_scheduler::FinishReason;
-use l5_scheduler::runner::AnswerEnd;
+use l5_scheduler::AnswerEnd;
 use serde_json::Value;
 
 use self::ask::{Asked, ask};
 use self::reader::Reader;
 use super::known_model;
-use crate::server::answers::{Answers, finish_reason};
+use crate::server::answers::{Answers, finish_reason, stop_reason};
 use crate::server::app::Shared;
 use crate::server::error::ApiError;
 use crate::server::json::Body;
@@ -33,6 +31,7 @@ use crate::server::model::unix_time;
 use crate::server::openapi::WorkTroubles;
 use crate::server::protocol::chat::{ChatCompletion, ChatRequest};
 use crate::server::protocol::common::Usage;
+use crate::server::told;
 
 /// Go on with a conversation.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, security((), ("key" = [])), responses(
@@ -59,12 +58,10 @@ pub async fn create(
     let logprobs = plan.template.params.logprobs.is_some();
     let kept = if token_ids { prompt.clone() } else { Vec::new() };
     let requests: Vec<_> = plan.for_prompt(prompt).collect();
-    let n = requests.len();
     let answers = Answers::submit(&app, requests).await?;
     let chat = Chat {
         app,
         answers,
-        n,
         id: format!("chatcmpl-{}", name.0),
         created: unix_time(),
         prompt_tokens,
@@ -83,8 +80,6 @@ pub async fn create(
 struct Chat {
     app: Shared,
     answers: Answers,
-    /// How many answers there are.
-    n: usize,
     id: String,
     created: u64,
     prompt_tokens: usize,
@@ -103,12 +98,11 @@ struct Chat {
 impl Chat {
     /// The one prompt is counted once, however many answers it has.
     fn usage(&self, completion: usize) -> Usage {
-        let cached = self.answers.times(0).map_or(0, |times| times.cached);
-        Usage::new(self.prompt_tokens, cached, completion)
+        Usage::new(self.prompt_tokens, self.answers.cached(), completion)
     }
 
     fn headers(&self) -> HeaderMap {
-        HeaderMap::new()
+        told::headers(&self.app, &self.answers)
     }
 
     /// How an answer ended, and what stopped it.
@@ -126,15 +120,5 @@ impl Chat {
             why => why,
         };
         (why, stop_reason(end))
-    }
-}
-
-/// What stopped an answer that the model did not end itself.
-fn stop_reason(end: &AnswerEnd) -> Option<Value> {
-    match (&end.stop, end.finish) {
-        (Some(StopReason::Text(text)), _) => Some(text.as_str().into()),
-        (Some(StopReason::Token(id)), _) => Some((*id).into()),
-        (_, FinishReason::KvExhausted) => Some("kv_exhausted".into()),
-        _ => None,
     }
 }

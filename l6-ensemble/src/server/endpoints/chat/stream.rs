@@ -21,20 +21,12 @@ use crate::server::sse;
 /// # Errors
 /// [`ApiError`]: the time is up, or the engine could not begin.
 pub async fn stream(mut chat: Chat) -> Result<Response, ApiError> {
-    let first = chat.answers.next().await?;
-    if let Some((_, piece)) = &first {
-        failure(piece)?;
-    }
+    chat.answers.begun().await?;
     let headers = chat.headers();
-    let mut stream = Stream::new(chat);
-    let first = first.map(|(at, piece)| stream.piece(at, &piece));
-    let events = unfold(Some((stream, first)), |state| async move {
-        let (mut stream, first) = state?;
-        let (event, goes_on) = match first {
-            Some(event) => (event, true),
-            None => stream.next().await,
-        };
-        Some((event, goes_on.then_some((stream, None))))
+    let events = unfold(Some(Stream::new(chat)), |stream| async move {
+        let mut stream = stream?;
+        let (events, goes_on) = stream.next().await;
+        Some((events, goes_on.then_some(stream)))
     });
     let mut response = sse::response(events);
     response.headers_mut().extend(headers);
@@ -61,7 +53,7 @@ impl Stream {
             usage: None,
             prompt_token_ids: None,
         };
-        Self { readers: vec![None; chat.n], completion: 0, chunk, chat }
+        Self { readers: vec![None; chat.answers.len()], completion: 0, chunk, chat }
     }
 
     /// The next events, and whether more come.

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::app::App;
 use super::backpressure;
 use super::error::ApiError;
+use super::metrics::Groups;
 use super::middleware::Record;
 
 /// The answers to one request: one for each prompt and sample. Dropped, those that have not ended are aborted.
@@ -33,6 +34,8 @@ pub struct Answers {
     deadline: Option<Instant>,
     /// What the access log tells of them.
     record: Option<Record>,
+    /// What is counted of them together.
+    groups: Groups,
 }
 
 impl Answers {
@@ -46,13 +49,15 @@ impl Answers {
         let first = requests.iter().filter(|request| request.sample == 0);
         let prompt_tokens = first.map(|request| request.prompt.len()).sum();
         let record = Record::current();
+        let samples = requests.iter().map(|request| request.sample).collect();
         let answers = backpressure::submit(app, requests).await?;
+        let groups = app.metrics.groups(samples);
         if let Some(record) = &record {
             record.submitted(prompt_tokens);
         }
         let times = vec![None; answers.len()];
         let open = answers.into_iter().map(Some).collect();
-        Ok(Self { open, times, prompts, early: VecDeque::new(), turn: 0, deadline, record })
+        Ok(Self { open, times, prompts, early: VecDeque::new(), turn: 0, deadline, record, groups })
     }
 
     /// Wait until there is something to tell: a response's head is sent when it is known that there will be a body, and
@@ -102,6 +107,7 @@ impl Answers {
             match answer.poll_recv(cx) {
                 Poll::Ready(Some(piece)) => {
                     self.turn = at + 1;
+                    self.groups.came(at, piece.tokens.len());
                     if let Some(record) = &self.record {
                         record.piece(piece.tokens.len(), &answer.times(), piece.end.is_some());
                     }

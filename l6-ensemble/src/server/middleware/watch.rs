@@ -18,6 +18,7 @@ use super::record::{RECORD, Record};
 use crate::server::app::Shared;
 use crate::server::life::{self, Counted};
 use crate::server::listen::Client;
+use crate::server::metrics::Asked;
 
 /// The status of a request whose client did not wait for one, as nginx has it.
 const CLIENT_GONE: u16 = 499;
@@ -41,12 +42,14 @@ pub async fn request(State(app): State<Shared>, mut request: Request, next: Next
         span: span.clone(),
         status: CLIENT_GONE,
         complete: false,
+        asked: app.metrics.asked(&request, CLIENT_GONE),
         _under_way: under_way,
     };
     let header = name.header();
     request.extensions_mut().insert(name);
     let mut response = RECORD.scope(record, next.run(request)).instrument(span).await;
     watch.status = response.status().as_u16();
+    watch.asked.answered(&response);
     let headers = response.headers_mut();
     if let Some(header) = header {
         headers.insert(REQUEST_ID, header);
@@ -69,6 +72,8 @@ struct Watch {
     span: Span,
     status: u16,
     complete: bool,
+    /// What is counted of it.
+    asked: Asked,
     _under_way: Counted,
 }
 

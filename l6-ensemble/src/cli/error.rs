@@ -101,16 +101,23 @@ pub fn refuse(refusal: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            let text = refusal.render().to_string();
-            let mut paragraphs = text.split("\n\n");
-            let mut line = one_line(paragraphs.next().unwrap_or_default());
-            for tip in paragraphs.filter(|p| p.trim_start().starts_with("tip:")) {
-                line = format!("{line}; {}", one_line(tip));
-            }
-            let _ = writeln!(stderr(), "{line}; see --help");
+            let line = sentence(refusal);
+            let _ = writeln!(stderr(), "error: {line}; see --help");
             ExitCode::from(2)
         }
     }
+}
+
+/// What is wrong with arguments, in one line without `error:`.
+pub fn sentence(refusal: &clap::Error) -> String {
+    let text = refusal.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let line = one_line(paragraphs.next().unwrap_or_default());
+    let mut line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
+    for tip in paragraphs.filter(|p| p.trim_start().starts_with("tip:")) {
+        line = format!("{line}; {}", one_line(tip));
+    }
+    line
 }
 
 fn one_line(text: &str) -> String {

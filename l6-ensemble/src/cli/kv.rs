@@ -340,7 +340,7 @@ impl fmt::Display for Kv {
 }
 
 /// As `--kv-dtype` names it.
-fn name(dtype: DType) -> &'static str {
+pub fn name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
         DType::BF16 => "bf16",

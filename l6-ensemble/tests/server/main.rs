@@ -4,6 +4,7 @@
 
 mod abuse;
 mod chat;
+mod cli;
 mod completions;
 mod formats;
 mod lifecycle;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -11,6 +11,7 @@ use serde_json::Value;
 /// A running `strata serve`. Dropped, it is killed.
 pub struct Served {
     child: Child,
+    line: String,
     url: String,
 }
 
@@ -54,14 +55,23 @@ impl Served {
     pub fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = lines.by_ref().find_map(|line| {
-            let line = line.unwrap();
-            line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned)
-        });
-        let url = url.expect("the server ended before it told its URL");
+        let line = lines.by_ref().map(|line| line.unwrap()).find(|line| line.contains("http://"));
+        let line = line.expect("the server ended before it told its URL");
+        let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+        let url = url.unwrap().to_owned();
         // Somebody must read on, or a server that prints would wait for ever.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, url }
+        Self { child, line, url }
+    }
+
+    /// The line that told the URL.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// What it writes to stderr, if the command has a pipe for that.
+    pub fn stderr(&mut self) -> ChildStderr {
+        self.child.stderr.take().unwrap()
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -14,7 +14,7 @@ use l5_scheduler::PolicyKind;
 use super::values;
 
 /// What is served.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// smollm2, a hub id (org/name), a Hugging Face directory, or a .gguf file
@@ -215,5 +215,22 @@ impl KvFlags {
     /// How keys and values are stored; `None`: as activations are.
     pub fn dtype(&self) -> Option<DType> {
         self.kv_dtype.0
+    }
+}
+
+impl Flags {
+    /// What `--model` or the argument says.
+    pub fn model_name(&self) -> &str {
+        self.which.as_deref().unwrap_or(&self.model.model)
+    }
+
+    /// Whether full blocks are found again.
+    pub fn prefix_caching(&self) -> bool {
+        self.kv.enable_prefix_caching && !self.kv.no_enable_prefix_caching
+    }
+
+    /// Whether a prompt may be computed in pieces.
+    pub fn chunked_prefill(&self) -> bool {
+        self.scheduler.enable_chunked_prefill && !self.scheduler.no_enable_chunked_prefill
     }
 }

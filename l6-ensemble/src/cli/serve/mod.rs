@@ -1,23 +1,76 @@
 //! `strata serve`: an OpenAI-compatible server.
+//!
+//! ```text
+//! command line > STRATA_* > --config FILE.toml > defaults     layers: who says what
+//!                     |
+//!                   flags -> start -> server                  print: all of it, with where it is from
+//! ```
 
+mod file;
 mod flags;
+mod generation;
+mod layers;
+mod print;
 mod start;
 mod values;
 
-use super::context::Context;
-use flags::Flags;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-/// Answer OpenAI's API over HTTP
-#[derive(Debug, clap::Args)]
+use super::context::Context;
+use super::out;
+use flags::Flags;
+use layers::Layers;
+
+const EXAMPLES: &str = "\
+Examples:
+  strata serve
+  strata serve Qwen/Qwen3-0.6B --host 0.0.0.0 --port 8080 --api-key secret
+  strata serve ./model --max-num-seqs 64 --max-model-len 8k --kv-memory 2GiB
+  strata serve --config deploy/strata.toml --print-config
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+
+Every flag can also be given by the environment, as STRATA_PORT=8080 for --port, or in the file of --config, as
+port = 8080. The command line goes before the environment, that before the file. Where a flag takes several values,
+the environment has commas between them.";
+
+/// What the command line says. What the environment and a file say comes to it when the command runs.
+#[derive(Debug)]
 pub struct ServeArgs {
-    #[command(flatten)]
-    flags: Flags,
+    given: layers::Given,
+}
+
+impl Args for ServeArgs {
+    fn augment_args(command: Command) -> Command {
+        let about = "Answer OpenAI's API over HTTP";
+        Flags::augment_args(command).about(about).after_help(EXAMPLES)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { given: layers::given(matches) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Run the subcommand.
 ///
 /// # Errors
-/// What device, hub, checkpoint and socket report.
+/// What environment and file say wrong; what device, hub, checkpoint and socket report.
 pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
-    start::serve(&args.flags, context)
+    let layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
+    let flags = layers.flags()?;
+    if flags.print_config {
+        return Ok(out::text(&print::config(&layers))?);
+    }
+    start::serve(&flags, context)
 }

@@ -1,17 +1,24 @@
 //! From flags to a server.
 
-use std::path::Path;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use l1_tensor::RuntimeOptions;
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
-use l5_scheduler::engine::EngineModel;
+use l5_scheduler::engine::{EngineModel, StartError, Startup};
+use l5_scheduler::trace::Recorder;
 use l5_scheduler::{Engine, EngineOptions};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::flags::Flags;
-use crate::cli::context::Context;
+use super::generation;
+use crate::cli::context::{Context, warn};
 use crate::cli::error::CliError;
-use crate::cli::out;
+use crate::cli::interrupt;
+use crate::cli::{kv, out};
 use crate::hub;
 use crate::server::chat::reasoning::ReasoningFormat;
 use crate::server::chat::tools::ToolFormat;
@@ -27,13 +34,28 @@ use crate::server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 /// What device, hub, checkpoint and socket report.
 pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
     let name = flags.model_name();
+    free(SocketAddr::new(flags.server.host, flags.server.port))?;
+    log();
     let source = hub::resolve(name, &context.hub())?;
+    // Before gigabytes are read: what the flags say wrong, and a file that cannot be made.
+    let defaults = generation::defaults(&flags.model, source.path())?;
+    let recording = flags.scheduler.trace.as_deref().map(|path| record(path, name)).transpose()?;
     let model = EngineModel::open(source.path(), flags.runtime())?;
+    let kv_dtype = flags.kv.dtype().unwrap_or(model.rt.activation_dtype());
     let Some(tokenizer) = model.tokenizer.clone() else {
         anyhow::bail!("{name} has no tokenizer: a server needs one");
     };
-    let engine = Engine::new(model, &flags.engine())?;
     let template = flags.template(&tokenizer)?;
+    let engine = Engine::new(model, &flags.engine()).map_err(|why| match why {
+        StartError::Config(_) | StartError::Context { .. } => {
+            CliError::Usage(why.to_string()).into()
+        }
+        why => anyhow::Error::from(why),
+    })?;
+    if let Some((_, recorder)) = &recording {
+        engine.handle().observe(recorder.observer())?;
+    }
+    tell(engine.startup(), &defaults, context);
     let text = template.as_ref().map_or("", |(text, _)| text.as_str());
     let max_model_len = engine.handle().config().max_model_len;
     let model = ServedModel {
@@ -42,36 +64,77 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
         reasoning: flags.model.reasoning_parser.0.unwrap_or_else(|| ReasoningFormat::detect(text)),
         developer: text.contains("developer"),
-        defaults: GenerationDefaults::default(),
+        defaults,
         max_model_len,
         created: unix_time(),
         tokenizer,
         template: template.map(|(_, template)| template),
     };
+    let metrics = Metrics::new(engine.handle(), model.name(), kv::name(kv_dtype))?;
     let app = App {
         engine: engine.handle().clone(),
         model,
         options: flags.options(),
-        metrics: Metrics::default(),
+        metrics,
         tokenising: Tokenising::default(),
         life: Life::default(),
     };
     let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {
         let server = Server::bind(app).await?;
         let name = server.app().model.name();
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
-        Ok(server.run().await?)
+        interrupt::hand_over();
+        anyhow::Ok(server.run().await?)
+    })?;
+    engine.shutdown()?;
+    if let Some((path, recorder)) = recording {
+        recorder.finish().map_err(|reason| CliError::Output { path, reason })?;
+    }
+    Ok(())
+}
+
+/// Threads for sockets, JSON and texts. The engine has its own, so these must not be many; two, so that one request that
+/// takes long to read holds up nobody who asks for `/health`.
+const WORKERS: usize = 2;
+
+/// Whether the address can be taken: said now, and not when the model has been read. It is taken when there is something
+/// to serve; until then whoever connects is refused, which is what load balancers understand.
+fn free(address: SocketAddr) -> anyhow::Result<()> {
+    TcpListener::bind(address).map(drop).with_context(|| {
+        format!(
+            "cannot listen on {address}: give another --host or --port (0 takes any that is free)"
+        )
     })
 }
 
-impl Flags {
-    /// What `--model` or the argument says.
-    pub fn model_name(&self) -> &str {
-        self.which.as_deref().unwrap_or(&self.model.model)
-    }
+/// What the program says of itself goes to stderr: warnings, or what RUST_LOG asks for.
+fn log() {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    // One that is there already is as good.
+    let _ = log.with_env_filter(filter.from_env_lossy()).try_init();
+}
 
+/// How memory came to be shared out, for whoever will wonder: unlike other commands, a server says it to a journal too.
+fn tell(startup: &Startup, defaults: &GenerationDefaults, context: &Context) {
+    if context.quiet {
+        return;
+    }
+    startup.to_string().lines().for_each(warn);
+    if *defaults != GenerationDefaults::default() {
+        warn(format_args!("sampling defaults: {defaults:?}; --generation-config vllm has none"));
+    }
+}
+
+fn record(path: &Path, model: &str) -> Result<(PathBuf, Recorder), CliError> {
+    let refused = |reason| CliError::Output { path: path.to_owned(), reason };
+    let recorder = Recorder::create(path).map_err(refused)?;
+    Ok((path.to_owned(), recorder.with_model(model)))
+}
+
+impl Flags {
     fn names(&self) -> Vec<String> {
         match self.model.served_model_name.as_slice() {
             [] => vec![self.model_name().to_owned()],
@@ -102,9 +165,8 @@ impl Flags {
             kv_dtype: kv.dtype(),
             kv_memory: kv.kv_memory,
             memory_utilization: kv.memory_utilization,
-            enable_prefix_caching: kv.enable_prefix_caching && !kv.no_enable_prefix_caching,
-            enable_chunked_prefill: scheduler.enable_chunked_prefill
-                && !scheduler.no_enable_chunked_prefill,
+            enable_prefix_caching: self.prefix_caching(),
+            enable_chunked_prefill: self.chunked_prefill(),
             max_num_waiting: self.limits.max_num_waiting,
             eager: self.machine.eager,
             ..EngineOptions::default()

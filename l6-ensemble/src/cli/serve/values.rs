@@ -9,11 +9,11 @@ use crate::server::chat::reasoning::ReasoningFormat;
 use crate::server::chat::tools::ToolFormat;
 
 /// A format of tool calls; `None`: the one that the chat template shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToolParser(pub Option<ToolFormat>);
 
 /// How thoughts are set apart; `None`: as the chat template shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReasoningChoice(pub Option<ReasoningFormat>);
 
 /// How keys and values are kept; `None`: as activations are.

@@ -10,6 +10,8 @@ mod accept;
 mod connection;
 mod signals;
 mod stall;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -16,8 +16,11 @@
 mod fit;
 mod measure;
 mod on_device;
+mod random;
 mod report;
+mod serve;
 mod serve_offline;
+mod span;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,6 +99,7 @@ impl BenchArgs {
 /// Other things to measure than steps of equal sequences.
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Serve(Box<serve::ServeBenchArgs>),
     ServeOffline(Box<serve_offline::ServeOfflineArgs>),
 }
 
@@ -107,14 +111,24 @@ fn at_least_one(s: &str) -> Result<usize, String> {
     }
 }
 
+fn positive(s: &str) -> Result<f64, String> {
+    match s.parse::<f64>() {
+        Ok(x) if x.is_finite() && x > 0.0 => Ok(x),
+        Ok(_) => Err("must be above 0".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// A model that cannot be found or loaded, sequences longer than its context, no memory for the
 /// state of the largest batch.
 pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
-    if let Some(What::ServeOffline(args)) = &args.what {
-        return serve_offline::run(args, context);
+    match &args.what {
+        Some(What::Serve(args)) => return serve::run(args, context),
+        Some(What::ServeOffline(args)) => return serve_offline::run(args, context),
+        None => {}
     }
     let loaded = match &args.config {
         Some(config) => Loaded::random(config, &args.runtime, context)?,

@@ -8,7 +8,6 @@ mod report;
 mod workload;
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -19,8 +18,9 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::AnswerTimes;
 use l5_scheduler::{EngineHandle, EngineRequest, FinishReason};
 
-use super::at_least_one;
 use super::measure::{self, measure};
+use super::span::Span;
+use super::{at_least_one, positive};
 use crate::cli::args::{ModelArgs, RuntimeArgs};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -77,38 +77,6 @@ pub struct ServeOfflineArgs {
     runtime: RuntimeArgs,
     #[command(flatten)]
     scheduler: SchedulerArgs,
-}
-
-/// Numbers from one to another, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    from: usize,
-    to: usize,
-}
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let number =
-            |s: &str| s.trim().parse::<usize>().map_err(|e| format!("{e}: write 100,1024"));
-        let (from, to) = match s.split_once(',') {
-            Some((from, to)) => (number(from)?, number(to)?),
-            None => (number(s)?, number(s)?),
-        };
-        if from == 0 || from > to {
-            return Err("must be two numbers A,B with 1 <= A <= B".to_owned());
-        }
-        Ok(Self { from, to })
-    }
-}
-
-fn positive(s: &str) -> Result<f64, String> {
-    match s.parse::<f64>() {
-        Ok(x) if x.is_finite() && x > 0.0 => Ok(x),
-        Ok(_) => Err("must be above 0".to_owned()),
-        Err(e) => Err(e.to_string()),
-    }
 }
 
 /// Runs the command.

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Span, refused};
+use super::refused;
+use crate::cli::bench::random::Random;
+use crate::cli::bench::span::Span;
 use crate::cli::error::CliError;
 
 /// A request and its moment.
@@ -29,14 +31,14 @@ pub(super) fn draw(
     vocab: usize,
     seed: u64,
 ) -> Vec<Arriving> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut arrival = 0.0;
     let request = |i: usize| {
         let (prompt, output_tokens) = (random.within(input), random.within(output));
         let tokens = (0..prompt).map(|_| random.below(vocab as u64) as u32).collect();
         // Moments that know nothing of each other lie apart by times that are distributed exponentially.
         if let Some(rate) = rate.filter(|_| i > 0) {
-            arrival -= (1.0 - random.uniform()).ln() / rate;
+            arrival += random.exponential() / rate;
         }
         Arriving { arrival, tokens, output_tokens }
     };
@@ -52,33 +54,6 @@ pub(super) fn dump(path: &Path, all: &[Arriving]) -> Result<(), CliError> {
         written.and_then(|()| file.write_all(b"\n")).map_err(|why| refused(path, why))?;
     }
     file.flush().map_err(|why| refused(path, why))
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014): a counter and a finaliser.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = self.0;
-        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    /// Below `n`; a remainder, as `n` is small beside 2^64.
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    fn within(&mut self, span: Span) -> usize {
-        span.from + self.below((span.to - span.from + 1) as u64) as usize
-    }
-
-    /// In `[0, 1)`.
-    fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]

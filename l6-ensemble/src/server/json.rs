@@ -129,9 +129,17 @@ fn read<T: FromBody>(bytes: &[u8]) -> Result<T, ApiError> {
 pub fn part<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(body).map_err(|why| {
         let path = why.path().to_string();
-        let problem = why.into_inner();
-        if path == "." {
-            return ApiError::invalid(problem.to_string());
+        let path = if path == "." { String::new() } else { path };
+        let problem = why.into_inner().to_string();
+        // Where a field is missing, the path ends at the object that should have it.
+        let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
+        let path = match missing {
+            Some((field, _)) if path.is_empty() => field.to_owned(),
+            Some((field, _)) => format!("{path}.{field}"),
+            None => path,
+        };
+        if path.is_empty() {
+            return ApiError::invalid(problem);
         }
         ApiError::param(path.clone(), format!("{path}: {problem}"))
     })

@@ -179,11 +179,27 @@ fn a_conversation_becomes_the_prompt_that_the_template_writes() {
 }
 
 #[test]
-fn a_template_that_knows_developers_gets_them() {
-    let template = "{% for m in messages %}{{ '[' + m.role + ']' }}{% endfor %}{# developer #}";
+fn a_template_gets_what_it_knows_of() {
+    let template = "{% for m in messages %}{{ '[' + m.role + ']' }}{% endfor %}{# developer #}\
+                    {{ reasoning_effort }}{{ documents[0].title }}{{ more }}";
     let server = Served::start("tiny-qwen3", ["--chat-template", template]);
-    let body = json!({"messages": [{"role": "developer", "content": "x"}]});
-    assert_eq!(prompt(&server, body), "[developer]");
+    let body = json!({
+        "messages": [{"role": "developer", "content": "x"}], "reasoning_effort": "low",
+        "documents": [{"title": "A"}], "chat_template_kwargs": {"more": 5, "messages": []},
+    });
+    assert_eq!(prompt(&server, body), "[developer]lowA5");
+}
+
+#[test]
+fn tokenize_says_what_a_conversation_costs() {
+    let server = able();
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "Hello"}], "return_token_ids": true, "max_tokens": 1,
+        "tools": [{"type": "function", "function": {"name": "add"}}],
+    });
+    let tokens = server.post("/tokenize", &body).json()["tokens"].clone();
+    body["temperature"] = 0.into();
+    assert_eq!(server.post(CHAT, &body).json()["prompt_token_ids"], tokens);
 }
 
 #[test]
@@ -264,6 +280,9 @@ fn what_cannot_be_meant_is_told_by_its_path() {
                 "response_format": {"type": "json_object"}}),
             "tool_choice",
         ),
+        (json!({"messages": [user], "functions": []}), "functions"),
+        (json!({"messages": [user], "modalities": ["text", "audio"]}), "modalities"),
+        (json!({"messages": [user], "chat_template": "x"}), "chat_template"),
         (json!({"messages": [user], "continue_final_message": true}), "messages[0].role"),
         (
             json!({"messages": [user], "continue_final_message": true, "add_generation_prompt": true}),

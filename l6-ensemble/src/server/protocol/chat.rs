@@ -26,8 +26,30 @@ pub struct ChatRequest {
 
 impl FromBody for ChatRequest {
     fn from_body(body: &Value) -> Result<Self, ApiError> {
+        refuse(body)?;
         Ok(Self { own: part(body)?, sampling: part(body)? })
     }
+}
+
+/// Fields that others' servers know, which would change the answer, and which are not to be passed over in silence.
+fn refuse(body: &Value) -> Result<(), ApiError> {
+    let not_here = [
+        ("functions", "send `tools`, which took its place"),
+        ("function_call", "send `tool_choice`, which took its place"),
+        ("audio", "this server's answers are text"),
+        ("chat_template", "the server's operator chooses the template"),
+    ];
+    for (field, instead) in not_here {
+        if body.get(field).is_some_and(|value| !value.is_null()) {
+            return Err(ApiError::param(field, format!("{field}: not supported: {instead}")));
+        }
+    }
+    let kinds = body.get("modalities").and_then(Value::as_array);
+    if kinds.into_iter().flatten().any(|kind| kind != "text") {
+        let message = "modalities: not supported: this server's answers are text";
+        return Err(ApiError::param("modalities", message));
+    }
+    Ok(())
 }
 
 /// What is particular to chats.
@@ -62,6 +84,12 @@ pub struct ChatFields {
     /// Variables for the chat template, such as `enable_thinking`.
     #[serde(default)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
+    /// How much the model should think, for templates that know the variable.
+    #[serde(default)]
+    pub reasoning_effort: Option<String>,
+    /// Texts to answer from, for templates that know the variable.
+    #[serde(default)]
+    pub documents: Option<Vec<Map<String, Value>>>,
     /// Whether the head of the assistant's answer is added to the prompt [default: true].
     #[serde(default)]
     pub add_generation_prompt: Option<bool>,

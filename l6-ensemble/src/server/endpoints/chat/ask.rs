@@ -8,7 +8,9 @@ use crate::server::chat::prompt::{Rendering, encode, render, text_of};
 use crate::server::chat::reasoning::ReasoningParser;
 use crate::server::chat::tools::{ToolParser, guide};
 use crate::server::error::ApiError;
-use crate::server::protocol::chat::{ChatFields, ChatRequest, Tool, ToolChoice, ToolMode};
+use crate::server::protocol::chat::{
+    ChatFields, ChatMessage, ChatRequest, Content, Tool, ToolChoice, ToolMode,
+};
 use crate::server::request::{Plan, plan};
 use crate::server::tokenise::{aside, could_fit, fits};
 
@@ -147,7 +149,7 @@ async fn prompt(
     let make = move |app: &App| {
         let rendering = Rendering {
             tools: &tools,
-            variables: own.chat_template_kwargs.clone().unwrap_or_default(),
+            variables: variables(&own),
             add_generation_prompt: !open && own.add_generation_prompt != Some(false),
             continue_final_message: open,
         };
@@ -170,11 +172,24 @@ async fn prompt(
     if long { aside(app, make).await? } else { make(app) }
 }
 
+/// What templates may know beside messages and tools. Those of `chat_template_kwargs` win.
+fn variables(own: &ChatFields) -> Map<String, Value> {
+    let mut variables = Map::new();
+    if let Some(effort) = &own.reasoning_effort {
+        variables.insert("reasoning_effort".into(), effort.as_str().into());
+    }
+    if let Some(documents) = &own.documents {
+        let documents = documents.iter().cloned().map(Value::Object);
+        variables.insert("documents".into(), documents.collect());
+    }
+    variables.extend(own.chat_template_kwargs.clone().unwrap_or_default());
+    variables
+}
+
 /// About how many bytes a template has to write.
 fn length(own: &ChatFields, tools: &[Tool]) -> usize {
-    use crate::server::protocol::chat::Content;
     let object = |fields: &Map<String, Value>| fields.values().map(bytes).sum::<usize>();
-    let message = |message: &crate::server::protocol::chat::ChatMessage| {
+    let message = |message: &ChatMessage| {
         let content = match &message.content {
             None => 0,
             Some(Content::Text(text)) => text.len(),
@@ -190,7 +205,10 @@ fn length(own: &ChatFields, tools: &[Tool]) -> usize {
         64 + function.description.as_ref().map_or(0, String::len)
             + function.parameters.as_ref().map_or(0, bytes)
     };
-    own.messages.iter().map(message).sum::<usize>() + tools.iter().map(tool).sum::<usize>()
+    let documents = own.documents.iter().flatten().map(object).sum::<usize>();
+    documents
+        + own.messages.iter().map(message).sum::<usize>()
+        + tools.iter().map(tool).sum::<usize>()
 }
 
 fn bytes(value: &Value) -> usize {

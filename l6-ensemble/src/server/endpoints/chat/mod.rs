@@ -50,8 +50,8 @@ pub async fn create(
     let sampling = &request.sampling;
     let streams = sampling.stream == Some(true);
     let options = sampling.stream_options.unwrap_or_default();
-    let counts_always = options.continuous_usage_stats == Some(true);
-    let counts = counts_always || options.include_usage == Some(true);
+    let counts = options.include_usage == Some(true);
+    let counts_always = counts && options.continuous_usage_stats == Some(true);
     let token_ids = sampling.return_token_ids == Some(true);
     let Asked { plan, prompt, reader, calls_end } = ask(&app, request).await?;
     let prompt_tokens = prompt.len();

@@ -46,7 +46,7 @@ impl Served {
     /// A server of a tiny model, named `tiny`.
     pub fn start<S: AsRef<OsStr>>(model: &str, args: impl IntoIterator<Item = S>) -> Self {
         let mut command = command();
-        command.args(["serve", "--port", "0", "--served-model-name", "tiny", "--model"]);
+        command.args(["--quiet", "serve", "--port", "0", "--served-model-name", "tiny", "--model"]);
         command.arg(fixture(model)).args(args);
         Self::run(command)
     }

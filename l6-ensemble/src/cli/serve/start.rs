@@ -83,9 +83,9 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {
         let server = Server::bind(app).await?;
+        interrupt::hand_over();
         let name = server.app().model.name();
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
-        interrupt::hand_over();
         anyhow::Ok(server.run().await?)
     })?;
     engine.shutdown()?;

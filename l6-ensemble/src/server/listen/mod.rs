@@ -44,6 +44,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// A server that listens and does not serve yet.
 pub struct Server {
     listener: TcpListener,
+    signals: Signals,
     log: AccessLogger,
     app: Arc<App>,
 }
@@ -67,7 +68,10 @@ impl Server {
     pub async fn bind(app: App) -> std::io::Result<Self> {
         let address = SocketAddr::new(app.options.host, app.options.port);
         let log = AccessLogger::open(&app.options.access_log)?;
-        Ok(Self { listener: TcpListener::bind(address).await?, log, app: Arc::new(app) })
+        let listener = TcpListener::bind(address).await?;
+        // Before anybody is told that it listens: who knows where it is may also end it.
+        let signals = Signals::install()?;
+        Ok(Self { listener, signals, log, app: Arc::new(app) })
     }
 
     /// Where it listens.
@@ -88,8 +92,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`]: the engine has ended by itself. Everybody was told, and there is nothing left to serve with.
     pub async fn run(self) -> Result<(), ServeError> {
-        let Self { listener, log, app } = self;
-        let mut signals = Signals::install()?;
+        let Self { listener, mut signals, log, app } = self;
         let router: Router = router(&app).layer(Extension(log.clone()));
         let (closing, _) = watch::channel(false);
         let door = Door { listener, router, app: app.clone(), closing: closing.clone() };

@@ -157,8 +157,9 @@ async function send() {
   } catch (why) {
     // The question was not answered: it can be asked again.
     mine.pop();
-    place.classList.add("error");
-    place.textContent = why.name === "AbortError" ? "Stopped." : why.message;
+    const stopped = why.name === "AbortError";
+    place.classList.toggle("error", !stopped);
+    place.textContent = stopped ? "Stopped." : why.message;
     $("told").textContent = place.textContent;
     if (messages === mine && !$("prompt").value) $("prompt").value = text;
   } finally {

@@ -1,0 +1,172 @@
+//! Answers that are made to call: whatever a model says within the guide is read as calls that keep to the schemas.
+
+use boon::{Compiler, Schemas};
+use l2_model::tokenizer::Tokenizer;
+use l4_sampler::TokenMask;
+use l4_sampler::guide::Guides;
+use serde_json::{Value, json};
+
+use super::super::{ToolEvent, ToolFormat, ToolParser, guide};
+use crate::server::protocol::chat::{Tool, ToolChoice};
+
+/// Two tools, one of which refers to a definition of its own.
+fn tools() -> Vec<Tool> {
+    let weather = json!({
+        "type": "object",
+        "properties": {
+            "city": {"$ref": "#/$defs/city"},
+            "unit": {"enum": ["C", "F", "\"K\n"]},
+            "days": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 14}, "maxItems": 3},
+        },
+        "required": ["city", "unit", "days"],
+        "additionalProperties": false,
+        "$defs": {"city": {"type": "string", "pattern": "^[a-zé]{1,8}$"}},
+    });
+    let tools = json!([
+        {"type": "function", "function": {"name": "get_weather", "parameters": weather}},
+        {"type": "function", "function": {"name": "now"}},
+    ]);
+    serde_json::from_value(tools).unwrap()
+}
+
+fn choice(value: Value) -> ToolChoice {
+    serde_json::from_value(value).unwrap()
+}
+
+/// The calls of an answer that is drawn at random among those a guide allows.
+fn forced(
+    format: ToolFormat,
+    choice: &ToolChoice,
+    parallel: bool,
+    seed: u64,
+) -> Vec<(String, Value)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-qwen3/tokenizer.json");
+    let tokenizer = Tokenizer::from_file(path).unwrap();
+    let vocab = tokenizer.vocab_size();
+    let end = (0..vocab as u32).find(|&id| tokenizer.is_special(id)).unwrap();
+    let guides = Guides::new(&tokenizer, vocab, &[end]).unwrap();
+    let spec = guide(format, &tools(), Some(choice), parallel).unwrap().unwrap();
+    let mut guide = guides.guide(&spec).unwrap();
+
+    let mut parser = ToolParser::new(format, &tools());
+    let mut events = Vec::new();
+    let mut bytes = Vec::new();
+    let mut mask = TokenMask::default();
+    let mut dice = seed;
+    loop {
+        guide.mask(&mut mask).unwrap();
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Where it may end it does so every other time.
+        let allowed: Vec<u32> = (0..vocab as u32).filter(|&id| mask.allows(id)).collect();
+        let token = match (allowed.contains(&end), dice >> 63) {
+            (true, 1) => end,
+            _ => allowed[(dice >> 33) as usize % allowed.len()],
+        };
+        if token == end {
+            break;
+        }
+        guide.advance(token).unwrap();
+        bytes.extend_from_slice(tokenizer.token_bytes(token).unwrap_or_default());
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            parser.push(text, &mut events);
+            bytes.clear();
+        }
+    }
+    parser.finish(&mut events);
+
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for event in events {
+        match event {
+            ToolEvent::Text(text) => panic!("text beside calls: {text:?}"),
+            ToolEvent::Begin { name, .. } => calls.push((name, String::new())),
+            ToolEvent::Arguments { index, delta } => calls[index].1.push_str(&delta),
+        }
+    }
+    calls.into_iter().map(|(name, text)| (name, serde_json::from_str(&text).unwrap())).collect()
+}
+
+fn assert_follows(name: &str, arguments: &Value) {
+    let tools = tools();
+    let tool = tools.iter().find(|tool| tool.function.name == name).unwrap();
+    let Some(schema) = tool.function.parameters.clone() else {
+        assert_eq!(*arguments, json!({}), "{name} takes no arguments");
+        return;
+    };
+    let (mut compiler, mut schemas) = (Compiler::new(), Schemas::new());
+    compiler.add_resource("tool.json", schema).unwrap();
+    let schema = compiler.compile("tool.json", &mut schemas).unwrap();
+    schemas.validate(arguments, schema).unwrap_or_else(|e| panic!("{e}: {arguments}"));
+}
+
+const FORMATS: [ToolFormat; 2] = [ToolFormat::Hermes, ToolFormat::Llama3Json];
+
+#[test]
+fn required_calls_are_read_back_and_keep_to_their_schemas() {
+    for format in FORMATS {
+        let (mut names, mut most) = (Vec::new(), 0);
+        for seed in 0..12 {
+            let calls = forced(format, &choice("required".into()), true, seed);
+            assert!(!calls.is_empty(), "{format:?}, seed {seed}");
+            calls.iter().for_each(|(name, arguments)| assert_follows(name, arguments));
+            most = most.max(calls.len());
+            names.extend(calls.into_iter().map(|(name, _)| name));
+        }
+        assert!(most > 1, "{format:?}: several calls may come");
+        for name in ["get_weather", "now"] {
+            assert!(names.iter().any(|called| called == name), "{format:?}: {name} may be called");
+        }
+    }
+}
+
+#[test]
+fn one_call_comes_where_they_may_not_be_parallel_or_one_is_named() {
+    let named = json!({"type": "function", "function": {"name": "get_weather"}});
+    for format in FORMATS {
+        for seed in 0..6 {
+            let calls = forced(format, &choice("required".into()), false, seed);
+            assert_eq!(calls.len(), 1, "{format:?}, seed {seed}");
+            let calls = forced(format, &choice(named.clone()), true, seed);
+            assert!(matches!(&calls[..], [(name, _)] if name == "get_weather"), "{calls:?}");
+            assert_follows("get_weather", &calls[0].1);
+        }
+    }
+}
+
+#[test]
+fn a_choice_that_forces_nothing_has_no_guide() {
+    for format in FORMATS {
+        for free in [None, Some(choice("auto".into())), Some(choice("none".into()))] {
+            assert_eq!(guide(format, &tools(), free.as_ref(), true), Ok(None));
+            assert_eq!(guide(format, &[], free.as_ref(), true), Ok(None));
+        }
+    }
+    assert_eq!(guide(ToolFormat::None, &tools(), Some(&choice("none".into())), true), Ok(None));
+    assert_eq!(guide(ToolFormat::None, &[], None, true), Ok(None));
+}
+
+#[test]
+fn what_cannot_be_called_is_refused_by_path() {
+    let required = || choice("required".into());
+    let refusal = |format, tools: &Value, choice: Option<ToolChoice>| {
+        let tools: Vec<Tool> = serde_json::from_value(tools.clone()).unwrap();
+        let error = guide(format, &tools, choice.as_ref(), true).unwrap_err();
+        assert_eq!(error.status, 400);
+        error.param.unwrap()
+    };
+    let with = |parameters: Value| json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let hermes = ToolFormat::Hermes;
+    let named = choice(json!({"type": "function", "function": {"name": "g"}}));
+    let one = with(json!({}));
+    assert_eq!(refusal(hermes, &one, Some(named)), "tool_choice.function.name");
+    assert_eq!(refusal(hermes, &json!([]), Some(required())), "tool_choice");
+    assert_eq!(refusal(ToolFormat::None, &one, None), "tools");
+    assert_eq!(refusal(ToolFormat::None, &one, Some(required())), "tools");
+    for (tools, path) in [
+        (with(json!([])), "tools[0].function.parameters"),
+        (with(json!({"type": "array"})), "tools[0].function.parameters.type"),
+        (json!([{"type": "file", "function": {"name": "f"}}]), "tools[0].type"),
+        (json!([{"type": "function", "function": {"name": ""}}]), "tools[0].function.name"),
+    ] {
+        assert_eq!(refusal(hermes, &tools, Some(required())), path);
+    }
+}

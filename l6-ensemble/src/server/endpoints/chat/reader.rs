@@ -151,3 +151,94 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::server::chat::reasoning::ReasoningFormat;
+    use crate::server::chat::tools::ToolFormat;
+    use crate::server::protocol::chat::Tool;
+
+    fn reader(most_calls: usize) -> Reader {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let tools: Vec<Tool> = vec![serde_json::from_value(tool).unwrap()];
+        let thoughts = ReasoningParser::new(ReasoningFormat::ThinkTags, "");
+        Reader::new(thoughts, true).calling(ToolParser::new(ToolFormat::Hermes, &tools), most_calls)
+    }
+
+    /// Thoughts, words, and calls without their ids.
+    type Told = (String, String, Vec<(String, String)>);
+
+    fn in_pieces(mut reader: Reader, text: &str, size: usize) -> Told {
+        let chars: Vec<char> = text.chars().collect();
+        let mut told = Told::default();
+        let pieces = chars.chunks(size).map(|piece| (piece.iter().collect::<String>(), false));
+        for (piece, last) in pieces.chain([(String::new(), true)]) {
+            let delta = reader.read(&piece, last);
+            told.0.push_str(&delta.reasoning_content.unwrap_or_default());
+            told.1.push_str(&delta.content.unwrap_or_default());
+            for call in delta.tool_calls {
+                let FunctionDelta { name, arguments } = call.function;
+                if let Some(name) = name {
+                    assert_eq!((call.index, call.id.is_some()), (told.2.len(), true));
+                    told.2.push((name, String::new()));
+                }
+                told.2[call.index].1.push_str(&arguments.unwrap_or_default());
+            }
+        }
+        told
+    }
+
+    fn whole(mut reader: Reader, text: &str) -> Told {
+        let message = reader.read_whole(text);
+        let calls = message.tool_calls.into_iter();
+        (
+            message.reasoning_content.unwrap_or_default(),
+            message.content.unwrap_or_default(),
+            calls.map(|call| (call.function.name, call.function.arguments)).collect(),
+        )
+    }
+
+    const CALL: &str = r#"<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>"#;
+
+    #[test]
+    fn whole_answers_and_pieces_say_the_same() {
+        for text in [
+            format!("<think>\nHm.\n</think>\n\nLook: {CALL}\n{CALL}\n"),
+            format!("\n{CALL}"),
+            format!("<think>{CALL}</think>So."),
+            "\n \n".to_owned(),
+            "Only <tool words".to_owned(),
+        ] {
+            for most in [1, 9] {
+                let expected = whole(reader(most), &text);
+                for size in 1..text.len() {
+                    assert_eq!(in_pieces(reader(most), &text, size), expected, "{text:?}, {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn white_space_beside_calls_is_no_text() {
+        let message = reader(9).read_whole(&format!("\n{CALL}\n{CALL}\n"));
+        assert_eq!((message.content, message.tool_calls.len()), (None, 2));
+        assert_eq!(reader(9).read_whole("\n \n").content.as_deref(), Some("\n \n"));
+        assert_eq!(reader(9).read_whole("").content.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn only_as_many_calls_are_told_as_may_be() {
+        let message = reader(1).read_whole(&format!("{CALL}{CALL}"));
+        assert_eq!(message.tool_calls.len(), 1);
+    }
+
+    #[test]
+    fn thoughts_can_be_kept_back() {
+        let thoughts = ReasoningParser::new(ReasoningFormat::ThinkTags, "");
+        let message = Reader::new(thoughts, false).read_whole("<think>Hm</think>So");
+        assert_eq!((message.reasoning_content, message.content.as_deref()), (None, Some("So")));
+    }
+}

@@ -45,7 +45,7 @@ use super::protocol::chat::ChatChunk;
         page::file,
     ),
     components(schemas(ErrorResponse, ChatChunk)),
-    modifiers(&EveryResponse, &Key)
+    modifiers(&Names, &EveryResponse, &Key)
 )]
 pub struct Document;
 
@@ -125,6 +125,23 @@ fn error(status: u16, why: &str) -> Response {
 fn header(kind: Type, description: &str) -> Header {
     let schema = ObjectBuilder::new().schema_type(SchemaType::new(kind)).build();
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
+}
+
+/// Operations are named after method and path: `post_v1_chat_completions`. Their functions' names are not unique.
+struct Names;
+
+impl Modify for Names {
+    fn modify(&self, document: &mut OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            let words = path.split(|c: char| !c.is_ascii_alphanumeric());
+            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+            for (method, operation) in [("get", &mut item.get), ("post", &mut item.post)] {
+                let Some(operation) = operation else { continue };
+                let all: Vec<&str> = [method].into_iter().chain(words.iter().copied()).collect();
+                operation.operation_id = Some(all.join("_"));
+            }
+        }
+    }
 }
 
 /// The header that every response has, whatever it says.

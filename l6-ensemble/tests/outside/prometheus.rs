@@ -1,5 +1,6 @@
 //! A real Prometheus: it scrapes a server, and what lies in `deploy/` loads.
 
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,7 @@ fn a_prometheus_scrapes_a_server_and_answers_questions_about_it() {
         "scrape_configs": [{"job_name": "strata", "static_configs": [{"targets": [server.address()]}]}],
     });
     let config = dir.path().join("prometheus.yml");
+    let log = dir.path().join("log");
     // JSON is YAML.
     std::fs::write(&config, scrapes.to_string()).unwrap();
     // A port that was free a moment ago: Prometheus cannot be told to take any.
@@ -71,20 +73,30 @@ fn a_prometheus_scrapes_a_server_and_answers_questions_about_it() {
         .arg(format!("--web.listen-address=127.0.0.1:{port}"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
     let _running = Running(child);
     let base = format!("http://127.0.0.1:{port}/api/v1");
-    let asked = |question: &str| query(&base, question);
-    eventually("the target is up", || asked("up{job=\"strata\"}") == Some(1.0));
-    let tokens = "sum(vllm:generation_tokens_total{model_name=\"tiny\"})";
-    eventually("the tokens are there", || asked(tokens) == Some(6.0));
+    let expect = |question: &str, holds: fn(f64) -> bool| {
+        let began = Instant::now();
+        loop {
+            match query(&base, question) {
+                Ok(value) if holds(value) => break,
+                answer if began.elapsed() > LONGEST => {
+                    panic!("{question}: {answer:?}\n{}", std::fs::read_to_string(&log).unwrap())
+                }
+                _ => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    };
+    expect("up{job=\"strata\"}", |up| up == 1.0);
+    expect("sum(vllm:generation_tokens_total{model_name=\"tiny\"})", |tokens| tokens == 6.0);
     let finished =
         "sum(vllm:request_success_total{model_name=\"tiny\",finished_reason=\"length\"})";
-    eventually("the request is there", || asked(finished) == Some(1.0));
-    let median = "histogram_quantile(0.5, vllm:time_to_first_token_seconds_bucket) > 0";
-    eventually("a histogram has a median", || asked(median).is_some());
+    expect(finished, |requests| requests == 1.0);
+    let median = "histogram_quantile(0.5, vllm:time_to_first_token_seconds_bucket)";
+    expect(median, |seconds| seconds > 0.0);
     let rules = get(&format!("{base}/rules")).unwrap();
     let groups = rules["data"]["groups"].as_array().unwrap();
     assert!(!groups.is_empty(), "{rules}");
@@ -95,25 +107,16 @@ fn ask(server: &Served) {
     server.post("/v1/completions", &body).json();
 }
 
-fn get(url: &str) -> Option<Value> {
-    let text = ureq::get(url).call().ok()?.into_body().read_to_string().ok()?;
-    serde_json::from_str(&text).ok()
+fn get(url: &str) -> Result<Value, String> {
+    let response = ureq::get(url).call().map_err(|why| why.to_string())?;
+    let text = response.into_body().read_to_string().map_err(|why| why.to_string())?;
+    serde_json::from_str(&text).map_err(|why| format!("{why}: {text}"))
 }
 
-/// The number that a query comes to, if it comes to one.
-fn query(base: &str, question: &str) -> Option<f64> {
-    let mut url = String::from(base) + "/query?query=";
-    for byte in question.bytes() {
-        url.push_str(&format!("%{byte:02X}"));
-    }
-    get(&url)?["data"]["result"][0]["value"][1].as_str()?.parse().ok()
-}
-
-#[track_caller]
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < LONGEST, "not within {LONGEST:?}: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+/// The number that a query comes to, or what it comes to instead.
+fn query(base: &str, question: &str) -> Result<f64, String> {
+    let question: String = question.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let answer = get(&format!("{base}/query?query={question}"))?;
+    let value = answer["data"]["result"][0]["value"][1].as_str();
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| answer.to_string())
 }

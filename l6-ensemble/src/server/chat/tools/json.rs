@@ -37,6 +37,8 @@ pub(super) struct JsonCalls {
     calls: usize,
     /// Bytes of the last call's arguments that were told.
     told: usize,
+    /// Whether nothing was said since the last call.
+    called: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +61,7 @@ impl JsonCalls {
     pub(super) fn new(tags: Tags, names: Vec<String>) -> Self {
         let state = if tags.bare { State::Start } else { State::Text { unclosed: false } };
         let (pending, skipped) = (String::new(), String::new());
-        Self { tags, names, state, pending, skipped, calls: 0, told: 0 }
+        Self { tags, names, state, pending, skipped, calls: 0, told: 0, called: false }
     }
 
     pub(super) fn push(&mut self, text: &str, events: &mut Vec<ToolEvent>) {
@@ -82,8 +84,8 @@ impl JsonCalls {
             _ => rest.push_str(&self.pending),
         }
         self.pending.clear();
-        // White space behind calls says nothing.
-        if self.calls == 0 || !blank(&rest) {
+        // White space behind a call says nothing.
+        if !self.called || !blank(&rest) {
             emit(events, ToolEvent::Text(rest));
         }
         self.state = State::Rest;
@@ -202,7 +204,9 @@ impl JsonCalls {
                 false
             }
             // A brace too few is no reason to doubt the arguments.
-            Progress::Done | Progress::Broken if told && envelope.has_all_arguments() => {
+            Progress::Done | Progress::Broken
+                if told && (progress == Progress::Done || envelope.has_all_arguments()) =>
+            {
                 self.pending = envelope.unread().to_owned();
                 self.skipped.clear();
                 self.state = State::Between { first: false, bare };
@@ -231,6 +235,7 @@ impl JsonCalls {
         let skipped = std::mem::take(&mut self.skipped);
         self.pending.insert_str(0, &back);
         if first {
+            self.called = false;
             emit(events, ToolEvent::Text(skipped));
         } else {
             self.pending.insert_str(0, &skipped);
@@ -261,6 +266,7 @@ impl JsonCalls {
     }
 
     fn tell_text(&mut self, upto: usize, events: &mut Vec<ToolEvent>) {
+        self.called &= upto == 0;
         emit(events, ToolEvent::Text(self.pending.drain(..upto).collect()));
     }
 
@@ -273,6 +279,7 @@ impl JsonCalls {
         if self.told == 0 {
             events.push(ToolEvent::Begin { index: self.calls, name: name.to_owned() });
             self.calls += 1;
+            self.called = true;
         }
         let delta = arguments.get(self.told..).unwrap_or_default().to_owned();
         self.told = arguments.len();

@@ -50,28 +50,6 @@ pub enum ToolEvent {
 }
 
 impl ToolFormat {
-    /// The names that [`ToolFormat::named`] knows.
-    pub const NAMES: [&str; 3] = ["hermes", "llama3_json", "none"];
-
-    /// A format by the name that vLLM has for its parser.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "none" => Some(Self::None),
-            "hermes" => Some(Self::Hermes),
-            "llama3_json" => Some(Self::Llama3Json),
-            _ => None,
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Hermes => "hermes",
-            Self::Llama3Json => "llama3_json",
-        }
-    }
-
     /// What a chat template shows of it.
     pub fn detect(template: &str) -> Self {
         let says = |text| template.contains(text);

@@ -54,14 +54,6 @@ fn a_template_shows_the_format() {
 }
 
 #[test]
-fn every_format_has_a_name() {
-    for name in ToolFormat::NAMES {
-        assert_eq!(ToolFormat::named(name).map(ToolFormat::name), Some(name));
-    }
-    assert_eq!(ToolFormat::named("pythonic"), None);
-}
-
-#[test]
 fn without_tools_or_a_format_everything_is_text() {
     let said = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call> ";
     assert_eq!(parse(ToolFormat::None, [said]), [text(said)]);

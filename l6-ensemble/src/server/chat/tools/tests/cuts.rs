@@ -58,7 +58,7 @@ fn cut_text() -> impl Strategy<Value = (String, Vec<String>)> {
     )
 }
 
-/// The characters that are neither white space nor parts of tags, calls around arguments, and separators.
+/// How often a character comes.
 fn count(text: &str, what: char) -> usize {
     text.chars().filter(|c| *c == what).count()
 }

@@ -94,12 +94,18 @@ try {
   assert.deepEqual(await entries(page), []);
   await setting(page, "#max-tokens", "100000");
   await page.locator("#mode").selectOption("text");
+  // A tiny model is done before anybody could press a key, so the question is held back until the key was pressed.
+  let release;
+  const pressed = new Promise((resolve) => { release = resolve; });
+  await page.route("**/v1/completions", (route) => pressed.then(() => route.continue()).catch(() => {}));
   await page.locator("#prompt").focus();
   await page.keyboard.type("Once upon a time");
   await page.keyboard.press("Enter");
   await until(page, () => !document.getElementById("stop").disabled);
   await page.keyboard.press("Escape");
   await until(page, () => document.getElementById("stop").disabled);
+  release();
+  await page.unroute("**/v1/completions");
   await until(page, () => document.getElementById("running").textContent === "0");
 
   // What the server refuses is told in its words, and the question is kept. The browser notes the status as well.

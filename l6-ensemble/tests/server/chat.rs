@@ -191,6 +191,21 @@ fn a_template_gets_what_it_knows_of() {
 }
 
 #[test]
+fn a_prompt_begins_once() {
+    let bare = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    for args in [vec![], vec!["--chat-template", bare]] {
+        let server = Served::start("tiny-llama", args);
+        let begin = server.post("/tokenize", &json!({"prompt": "x"})).json()["tokens"][0].clone();
+        let messages = json!([{"role": "user", "content": "Hello"}]);
+        let body = json!({"messages": messages, "return_token_ids": true, "max_tokens": 1});
+        let prompt = server.post(CHAT, &body).json()["prompt_token_ids"].clone();
+        let prompt = prompt.as_array().unwrap();
+        assert_eq!(prompt[0], begin);
+        assert_eq!(prompt.iter().filter(|id| **id == begin).count(), 1, "{prompt:?}");
+    }
+}
+
+#[test]
 fn tokenize_says_what_a_conversation_costs() {
     let server = able();
     let mut body = json!({
@@ -289,6 +304,7 @@ fn what_cannot_be_meant_is_told_by_its_path() {
             "add_generation_prompt",
         ),
         (json!({"messages": [{"role": "user", "content": "long ".repeat(600)}]}), "messages"),
+        (json!({"messages": [{"role": "user", "content": "longer ".repeat(90_000)}]}), "messages"),
     ];
     for (body, param) in cases {
         let response = server.post(CHAT, &body);

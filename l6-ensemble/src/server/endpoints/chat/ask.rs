@@ -40,14 +40,14 @@ pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> 
     let mut plan = plan(app, &request.sampling, max_tokens, logprobs(app, own)?)?;
     let calling = calling(own)?;
     plan.template.continues = own.continue_final_message == Some(true);
-    if let Some(calls) = &calling {
-        if let Some(guide) = calls.guide(app)? {
-            if plan.template.guide.is_some() {
-                let message = "tool_choice: the answer cannot follow a guide and call a tool: ask for one of them";
-                return Err(ApiError::param("tool_choice", message));
-            }
-            plan.template.guide = Some(guide);
+    if let Some(calls) = &calling
+        && let Some(guide) = calls.guide(app)?
+    {
+        if plan.template.guide.is_some() {
+            let message = "tool_choice: the answer cannot follow a guide and call a tool: ask for one of them";
+            return Err(ApiError::param("tool_choice", message));
         }
+        plan.template.guide = Some(guide);
     }
     let calls_end = !matches!(own.tool_choice, Some(ToolChoice::Named(_)));
     let guided = plan.template.guide.is_some();

@@ -88,7 +88,7 @@ impl Stream {
         let delta = reader.read(&piece.text, piece.end.is_some());
         let end = piece.end.as_ref().map(|end| chat.end(reader, end, true));
         let (finish_reason, stop_reason) = end.unzip();
-        let told = chat.logprobs || chat.token_ids;
+        let told = (chat.logprobs || chat.token_ids) && !piece.tokens.is_empty();
         let silent = delta == Delta::default() && finish_reason.is_none();
         let mut events = Vec::new();
         if begins {
@@ -100,7 +100,7 @@ impl Stream {
             self.event(choice, &mut events);
             self.chunk.prompt_token_ids = None;
         }
-        if silent && !(told && !piece.tokens.is_empty()) {
+        if silent && !told {
             return events.into();
         }
         let chat = &self.chat;

@@ -110,10 +110,10 @@ pub struct MachineFlags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// On CUDA: an answer's bits do not depend on the requests beside it, where that is slower. A CPU keeps this always
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub batch_invariant: bool,
     /// On CUDA: launch every kernel of every step by itself, instead of capturing steps that only decode
-    #[arg(long, alias = "enforce-eager", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    #[arg(long, alias = "enforce-eager", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub eager: bool,
     /// One machine, one process: vLLM's ways to use several, which are accepted where they ask for one
     #[arg(long, hide = true, value_name = "N", aliases = ["pipeline-parallel-size", "data-parallel-size", "api-server-count"], value_parser = values::only_one)]
@@ -143,7 +143,7 @@ pub struct KvFlags {
     #[arg(long, alias = "kv-cache-dtype", value_name = "DTYPE", default_value = "auto", value_parser = values::kv_dtype)]
     pub kv_dtype: values::KvDtype,
     /// Find full blocks again by what they hold, so that a beginning that was computed is not computed again
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new(), overrides_with = "no_enable_prefix_caching")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new(), overrides_with = "no_enable_prefix_caching")]
     pub enable_prefix_caching: bool,
     /// --enable-prefix-caching=false
     #[arg(
@@ -176,7 +176,7 @@ pub struct SchedulerFlags {
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
     /// Compute a long prompt in pieces, so that others go on beside it
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new(), overrides_with = "no_enable_chunked_prefill")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new(), overrides_with = "no_enable_chunked_prefill")]
     pub enable_chunked_prefill: bool,
     /// --enable-chunked-prefill=false
     #[arg(long, hide = true, overrides_with = "enable_chunked_prefill")]

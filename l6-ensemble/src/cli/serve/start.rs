@@ -82,7 +82,7 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::bind(app).await?;
+        let server = Server::bind(app).await.context("the server cannot start")?;
         interrupt::hand_over();
         let name = server.app().model.name();
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;

@@ -180,3 +180,55 @@ pub fn always(s: &str) -> Result<bool, String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        for (text, n) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4k", 4000),
+            ("4K", 4096),
+            ("25.6k", 25_600),
+            ("1m", 1_000_000),
+            ("2M", 2 << 20),
+            ("4294967295", u32::MAX as usize),
+        ] {
+            assert_eq!(any_count(text), Ok(n), "{text}");
+        }
+        for text in ["", "k", "-1", "1.5K", "1.5", "4x", "5g", "1e3", "nank", "infk", "-1k", "é"] {
+            assert!(any_count(text).is_err(), "{text}");
+        }
+        assert!(count("0").is_err());
+        assert_eq!(model_len("auto"), Ok(ModelLen(None)));
+        assert_eq!(model_len("8K"), Ok(ModelLen(Some(8192))));
+    }
+
+    #[test]
+    fn times_are_seconds_or_say_what_they_are() {
+        for (text, ms) in [
+            ("0", 0),
+            ("30", 30_000),
+            ("0.5", 500),
+            ("250ms", 250),
+            ("2 m", 120_000),
+            ("1h", 3_600_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "-1", "s", "1d", "nan", "inf", "1e30", "1h1m"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_what_a_header_can_carry() {
+        assert_eq!(api_key("sk-1_~!"), Ok("sk-1_~!".into()));
+        for text in ["", "a b", "ü", "a\n"] {
+            assert!(api_key(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -59,6 +59,7 @@ pub struct ChatFields {
     #[serde(default)]
     pub model: Option<String>,
     /// The conversation so far.
+    #[schema(min_items = 1)]
     pub messages: Vec<ChatMessage>,
     /// Tokens of an answer [default: what the context leaves].
     #[serde(default, deserialize_with = "whole::option")]
@@ -70,6 +71,7 @@ pub struct ChatFields {
     #[serde(default)]
     pub logprobs: Option<bool>,
     /// Of so many of the likeliest tokens beside each.
+    #[schema(maximum = 20)]
     #[serde(default, deserialize_with = "whole::option")]
     pub top_logprobs: Option<usize>,
     /// What the model may call.

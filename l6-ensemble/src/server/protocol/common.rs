@@ -14,21 +14,29 @@ use super::whole;
 #[serde(default)]
 pub struct Sampling {
     /// Divides the logits. 0 takes the likeliest token at every step.
+    #[schema(minimum = 0)]
     pub temperature: Option<f32>,
     /// Keep the likeliest tokens that have this probability together.
+    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
     /// Keep so many of the likeliest tokens. 0 or -1: all.
+    #[schema(minimum = -1)]
     #[serde(deserialize_with = "whole::option")]
     pub top_k: Option<i64>,
     /// Keep tokens at least this many times as likely as the likeliest.
+    #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
     /// Keep the tokens whose surprise is nearest to the expected one.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     pub typical_p: Option<f32>,
     /// Against what the answer already holds.
+    #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f32>,
     /// Against what the answer holds often.
+    #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f32>,
     /// Against what prompt or answer hold.
+    #[schema(exclusive_minimum = 0)]
     pub repetition_penalty: Option<f32>,
     /// Added to the logits of tokens, by id: -100 to 100, what is beyond counts as that.
     pub logit_bias: Option<BTreeMap<String, f32>>,
@@ -38,9 +46,11 @@ pub struct Sampling {
     #[serde(deserialize_with = "whole::option")]
     pub seed: Option<i64>,
     /// Answers to the prompt.
+    #[schema(minimum = 1)]
     #[serde(deserialize_with = "whole::option")]
     pub n: Option<u32>,
     /// Answers to choose the best `n` of.
+    #[schema(minimum = 1)]
     #[serde(deserialize_with = "whole::option")]
     pub best_of: Option<u32>,
     /// Texts that end the answer: at most 64, of 4,096 bytes together.

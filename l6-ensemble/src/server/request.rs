@@ -158,7 +158,9 @@ fn blame(why: ParamError) -> ApiError {
         ParamError::NothingAllowed => "allowed_token_ids",
         ParamError::EmptyStop | ParamError::StopWithoutText => "stop",
     };
-    ApiError::param(param, why.to_string())
+    let message = why.to_string();
+    let message = message.replace("allowed_tokens", "allowed_token_ids");
+    ApiError::param(param, message.replace("stop token_ids", "stop_token_ids"))
 }
 
 fn logit_bias(sampling: &Sampling) -> Result<Vec<(u32, f32)>, ApiError> {

@@ -2,6 +2,7 @@
 
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::TokenLogprobs;
+use l4_sampler::stop::TextStream;
 
 use crate::server::protocol::completions::CompletionLogprobs;
 
@@ -18,13 +19,20 @@ pub(super) enum Names {
 }
 
 /// Where in an answer's text its next token begins, in characters.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Cursor {
-    /// Characters that have begun.
-    begun: usize,
+    /// Makes of the tokens the text that the answer has. None where nobody asks for log probabilities.
+    text: Option<TextStream>,
+    /// Characters of it.
+    passed: usize,
 }
 
 impl Cursor {
+    /// At the head of an answer that continues a prompt.
+    pub fn begin(&mut self, tokenizer: &Tokenizer, prompt: &[u32]) {
+        self.text = Some(TextStream::continuing(Some(tokenizer), prompt));
+    }
+
     /// The lists for the next tokens.
     pub fn table(
         &mut self,
@@ -47,14 +55,13 @@ impl Cursor {
 
     /// Where this token begins; the next one is behind it. A token that goes on with a character begins where that does.
     fn pass(&mut self, tokenizer: &Tokenizer, id: u32) -> usize {
-        let bytes = match tokenizer.is_special(id) {
-            true => &[],
-            false => tokenizer.token_bytes(id).unwrap_or_default(),
-        };
-        let goes_on = |byte: &u8| byte & 0xc0 == 0x80;
-        let inside = bytes.first().is_some_and(goes_on);
-        let at = self.begun.saturating_sub(usize::from(inside));
-        self.begun += bytes.iter().filter(|byte| !goes_on(byte)).count();
+        let Some(stream) = &mut self.text else { return self.passed };
+        let text = stream.push(id);
+        // Before its own text there may be what stands for bytes that became no character.
+        let own = std::str::from_utf8(tokenizer.token_bytes(id).unwrap_or_default()).ok();
+        let before = own.and_then(|own| text.strip_suffix(own)).unwrap_or_default();
+        let at = self.passed + before.chars().count();
+        self.passed += text.chars().count();
         at
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Streaming {
     told: Vec<Told>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Told {
     begun: bool,
     tokens: usize,

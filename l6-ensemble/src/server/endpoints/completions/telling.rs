@@ -86,6 +86,9 @@ impl Telling {
             None => piece.text,
         };
         let tokenizer = &app.model.tokenizer;
+        if let (Some(_), Some(prompt)) = (self.logprobs, prompt) {
+            cursor.begin(tokenizer, &prompt.tokens);
+        }
         let logprobs = self.logprobs.map(|names| cursor.table(tokenizer, names, &piece.logprobs));
         let prompt_ids = prompt.filter(|_| self.token_ids).map(|prompt| prompt.tokens.clone());
         CompletionChoice {

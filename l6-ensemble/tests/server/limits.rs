@@ -123,8 +123,10 @@ fn prompts_that_wait_have_a_limit_together() {
     let prompt = |n: u32| json!({"prompt": vec![7; n as usize], "max_tokens": 2, "n": 1});
     refused(&server.post("/v1/completions", &prompt(301)), 400, "prompt_too_long");
     let mut busy = Wire::open(&server);
-    busy.post("/v1/completions", &long());
-    until("many wait", || server.metric("vllm:num_requests_waiting") >= 40.0);
+    let mut some = long();
+    some["n"] = 20.into();
+    busy.post("/v1/completions", &some);
+    until("many wait", || server.metric("vllm:num_requests_waiting") >= 15.0);
     let full = server.post("/v1/completions", &prompt(290));
     refused(&full, 429, "queue_full");
     drop(busy);

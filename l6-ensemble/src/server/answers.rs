@@ -228,3 +228,45 @@ pub fn stop_reason(end: &AnswerEnd) -> Option<Value> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_prompt_begins_where_samples_begin_again() {
+        let sample = |sample| EngineRequest { sample, ..EngineRequest::default() };
+        let requests: Vec<_> = [0, 1, 2, 0, 0, 1].into_iter().map(sample).collect();
+        assert_eq!(prompts(&requests), [0, 0, 0, 1, 2, 2]);
+        assert_eq!(prompts(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn the_end_of_the_pool_is_a_length_with_a_reason() {
+        let end = |finish, stop| AnswerEnd { finish, stop, error: None };
+        let full = end(FinishReason::KvExhausted, None);
+        assert_eq!(finish_reason(full.finish), "length");
+        assert_eq!(stop_reason(&full), Some("kv_exhausted".into()));
+        let token = end(FinishReason::Stop, Some(StopReason::Token(7)));
+        assert_eq!(stop_reason(&token), Some(7.into()));
+        let eos = end(FinishReason::Stop, Some(StopReason::Eos(7)));
+        assert_eq!(stop_reason(&eos), None);
+        assert_eq!(stop_reason(&end(FinishReason::Length, Some(StopReason::Length))), None);
+    }
+
+    #[test]
+    fn an_answer_that_failed_is_an_error_with_the_reason() {
+        let mut piece = Piece::default();
+        assert_eq!(failure(&piece), Ok(()));
+        let error = Some("out of luck".to_owned());
+        piece.end = Some(AnswerEnd { finish: FinishReason::Failed, stop: None, error });
+        let why = failure(&piece).unwrap_err();
+        assert_eq!(
+            (why.status, why.code),
+            (StatusCode::INTERNAL_SERVER_ERROR, Some("engine_failed"))
+        );
+        assert!(why.message.contains("out of luck"));
+        piece.end = Some(AnswerEnd { finish: FinishReason::Aborted, stop: None, error: None });
+        assert_eq!(failure(&piece).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

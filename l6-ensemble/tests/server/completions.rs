@@ -366,6 +366,7 @@ fn what_cannot_be_meant_is_named_by_its_path() {
         let message = refused(&server.post(PATH, &body), param);
         assert!(message.contains(param.split(['[', '.']).next().unwrap()), "{param}: {message}");
     }
+    refused(&server.post(PATH, &json!({"max_tokens": 1})), "prompt");
     let both = json!({"prompt": "Once", "echo": true, "logprobs": 1});
     refused(&server.post(PATH, &both), "logprobs");
     let many = json!({"prompt": vec!["a"; 100], "n": 2});

@@ -73,3 +73,18 @@ fn an_answer_ends_at_the_models_end_token_unless_it_shall_not() {
     assert_eq!(late["usage"]["completion_tokens"], 6);
     assert_eq!(ids(&server, &json!({"logit_bias": eos})), [388; 8]);
 }
+
+#[test]
+fn the_models_own_configuration_says_what_a_request_does_not() {
+    let own = r#"{"temperature": 0, "max_new_tokens": 5, "repetition_penalty": 50}"#;
+    let server = Served::start("tiny-llama", ["--override-generation-config", own]);
+    let plain = Served::start("tiny-llama", ["--generation-config", "vllm"]);
+    let said = json!({"temperature": 0, "repetition_penalty": 50, "max_tokens": 5});
+    let default = ids(&server, &json!({"max_tokens": 5}));
+    assert_eq!(default, ids(&plain, &said));
+    assert_eq!(ids(&server, &json!({"max_tokens": 40})).len(), 5, "nobody gets more");
+    assert_eq!(ids(&server, &json!({"max_tokens": 3})).len(), 3);
+    let other = json!({"repetition_penalty": 1, "max_tokens": 5});
+    let same = json!({"temperature": 0, "max_tokens": 5});
+    assert_eq!(ids(&server, &other), ids(&plain, &same), "what a request says goes first");
+}

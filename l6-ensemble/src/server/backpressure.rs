@@ -15,9 +15,9 @@ const LONGEST_WAIT: f64 = 120.0;
 /// pace of the last steps. Clients that are told the same moment come at the same moment, so each is told another:
 /// `chance` is from 0 to 1.
 pub fn retry_after(load: &Load, chance: f64) -> u32 {
-    let seconds = load.seconds.unwrap_or(1.0) * (0.5 + 0.5 * chance);
-    // From here on the number is small and whole, and what is no number is 1.
-    seconds.ceil().max(1.0).min(LONGEST_WAIT) as u32
+    let seconds = (load.seconds.unwrap_or(1.0) * (0.5 + 0.5 * chance)).ceil();
+    // Whole and small; what is no number is 1.
+    if seconds >= 1.0 { seconds.min(LONGEST_WAIT) as u32 } else { 1 }
 }
 
 /// Hand requests to the engine, all or none. A guide is compiled here, on a thread that may take its time.

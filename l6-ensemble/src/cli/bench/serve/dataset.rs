@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(all, draw(3));
         assert_ne!(all, draw(4));
         assert!(all.iter().all(|ask| ids(ask)[..5] == ids(&all[0])[..5]));
-        assert!(all.iter().flat_map(|ask| ids(ask)).all(|id| (100..=120).contains(id)));
+        assert!(all.iter().flat_map(ids).all(|id| (100..=120).contains(id)));
         let lengths = || all.iter().map(|ask| ids(ask).len() - 5);
         assert_eq!((lengths().min(), lengths().max()), (Some(5), Some(15)));
         let outputs = || all.iter().map(|ask| ask.output);

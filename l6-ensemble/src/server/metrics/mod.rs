@@ -73,7 +73,8 @@ impl Metrics {
         let watch = Watch::new(families);
         engine.observe(Box::new(watch.clone()))?;
         let rejection = |reason| {
-            let help = "Requests that were told to come back because enough others wait, by which limit.";
+            let help =
+                "Requests that were told to come back because enough others wait, by which limit.";
             let labels = [("model_name", model_name), ("reason", reason)];
             registry.counter("vllm:admission_rejections_total", help, &labels)
         };

@@ -3,6 +3,7 @@
 //! One file for each subject; `served.rs` starts a server and asks it.
 
 mod abuse;
+mod bench_serve;
 mod chat;
 mod cli;
 mod completions;
@@ -10,9 +11,11 @@ mod formats;
 mod lifecycle;
 mod limits;
 mod load;
+mod metrics;
 mod openapi;
 mod reasoning;
 mod sampling;
 mod served;
 mod tokens;
+mod tools;
 mod wire;

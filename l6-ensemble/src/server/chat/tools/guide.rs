@@ -19,15 +19,17 @@ pub fn guide(
     choice: Option<&ToolChoice>,
     parallel: bool,
 ) -> Result<Option<GuideSpec>, ApiError> {
-    if let Some(at) = tools.iter().position(|tool| tool.kind != "function") {
-        let path = format!("tools[{at}].type");
-        let message = format!("{path}: `{}` is not known: use \"function\"", tools[at].kind);
-        return Err(ApiError::param(path, message));
-    }
-    if let Some(at) = tools.iter().position(|tool| tool.function.name.is_empty()) {
-        let path = format!("tools[{at}].function.name");
-        let message = format!("{path}: it is empty: give the function a name");
-        return Err(ApiError::param(path, message));
+    for (at, tool) in tools.iter().enumerate() {
+        if tool.kind != "function" {
+            let path = format!("tools[{at}].type");
+            let message = format!("{path}: `{}` is not known: use \"function\"", tool.kind);
+            return Err(ApiError::param(path, message));
+        }
+        if tool.function.name.is_empty() {
+            let path = format!("tools[{at}].function.name");
+            let message = format!("{path}: it is empty: give the function a name");
+            return Err(ApiError::param(path, message));
+        }
     }
     let (named, parallel) = match choice {
         Some(ToolChoice::Mode(ToolMode::None)) => return Ok(None),

@@ -46,6 +46,8 @@ pub(super) async fn read(
         PromptField::Texts(texts) => {
             for (at, text) in texts.iter().enumerate() {
                 prompts.push(of_text(app, own, text, &format!("prompt[{at}]")).await?);
+                // Each is short work; a hundred of them are not.
+                tokio::task::yield_now().await;
             }
         }
         PromptField::IdLists(lists) => {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -198,6 +198,27 @@ fn failures_are_counted_by_their_kind_and_chunks_where_nobody_counts_tokens() {
         (&report["total_output_tokens"], &report["counted_by_server"]),
         (&json!(2), &json!(false))
     );
+}
+
+#[test]
+fn an_interrupted_run_tells_what_it_has_and_fails() {
+    // A server that takes the connection, and that is all.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut command = command();
+    command.args(["bench", "serve", "--model", "m", "--warmup", "0", "--num-prompts", "3"]);
+    command.args(["--concurrency", "1", "--url", &url]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let _connection = listener.accept().unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let (table, told) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(table.contains("0 answered"), "{table}");
+    assert!(told.contains("interrupted: 3 requests"), "{told}");
 }
 
 #[test]

@@ -115,7 +115,7 @@ pub struct ServeBenchArgs {
     /// Meanwhile, GET such a path every 50 ms and tell what that takes: /health
     #[arg(long, value_name = "PATH", value_parser = path)]
     probe: Option<String>,
-    /// What lengths, tokens and moments follow from
+    /// What lengths, tokens and moments follow from. The same ones again would find their prompts in the server's cache
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
     /// Requests before the measurement, one after the other, that do not count
@@ -196,12 +196,15 @@ async fn measure(args: &ServeBenchArgs, context: &Context) -> anyhow::Result<()>
         }
     }
     context.say(format_args!("sending {} requests to {}", bodies.len(), client.url()));
+    let url = client.url().to_owned();
     client.begin();
     let (driven, cpu) = watched(client, &bodies, &load, args, context).await?;
-    let url = format!("{}{}", args.url.trim_end_matches('/'), args.endpoint.path());
     let subject = Subject { url: &url, model: &model, load: &load, bounds: args.goodput, cpu };
     let report = Report::new(&subject, &driven);
     args.tell(&report, &driven)?;
+    if driven.interrupted > 0 {
+        bail!("interrupted: {} requests have no end", driven.interrupted);
+    }
     match report.first_error() {
         Some(why) if !report.answered() => bail!("no request was answered: {why}"),
         _ => Ok(()),

@@ -58,7 +58,7 @@ fn distributions<B: DrawingBackend>(
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(42)
-        .y_label_area_size(56)
+        .y_label_area_size(76)
         .build_cartesian_2d(range, 0.0..100.0)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_desc("latency, ms").y_desc("at most so long, %").label_style(TEXT).draw()?;
@@ -95,7 +95,7 @@ fn throughput<B: DrawingBackend>(
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(42)
-        .y_label_area_size(56)
+        .y_label_area_size(76)
         .build_cartesian_2d(0.0..seconds, 0.0..most)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_desc("time, s").y_desc("output tokens/s").label_style(TEXT).draw()?;

@@ -263,9 +263,6 @@ impl Report {
         if self.answered() && !self.counted_by_server {
             all.push("the server counted no tokens: each chunk was taken for one".to_owned());
         }
-        if self.interrupted > 0 {
-            all.push(format!("interrupted: {} requests have no end", self.interrupted));
-        }
         all
     }
 }

@@ -143,16 +143,16 @@ impl StepObserver for Watch {
 
     fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
         let now = Instant::now();
-        let mut seen = self.lock();
-        seen.sampled(result, now, &self.families);
-        let time = seen.time(result, now);
-        for (id, reason) in &result.finished {
-            seen.ended(*id, *reason, time, &self.families);
-        }
-        drop(seen);
         self.families.blocks(scheduler);
         if result.scheduled_tokens > 0 {
             self.families.stepped(result);
+        }
+        let mut seen = self.lock();
+        seen.sampled(result, now, &self.families);
+        let time = seen.time(result, now);
+        // Last of all: whoever sees that a request has ended sees all that was counted of it.
+        for (id, reason) in &result.finished {
+            seen.ended(*id, *reason, time, &self.families);
         }
     }
 
@@ -221,24 +221,30 @@ impl Seen {
     /// A request ended. Of one that ended early, only what took place is counted.
     fn ended(&mut self, id: RequestId, reason: FinishReason, now: Time, families: &EngineFamilies) {
         let Some(live) = self.live.remove(&id) else { return };
+        live.ended(now, families);
         families.ended(reason);
-        families.request_prompt.observe(live.prompt as f64);
-        families.request_generation.observe(live.generated as f64);
-        families.request_max_tokens.observe(live.max_tokens as f64);
-        families.request_preemptions.observe(f64::from(live.preemptions));
-        if live.preemptions > 0 {
+    }
+}
+
+impl Live {
+    fn ended(&self, now: Time, families: &EngineFamilies) {
+        families.request_prompt.observe(self.prompt as f64);
+        families.request_generation.observe(self.generated as f64);
+        families.request_max_tokens.observe(self.max_tokens as f64);
+        families.request_preemptions.observe(f64::from(self.preemptions));
+        if self.preemptions > 0 {
             families.preempted_requests.inc();
         }
-        families.e2e.observe(now - live.arrival);
-        let Some(scheduled) = live.scheduled else { return };
-        families.request_computed.observe((live.prompt - live.cached.min(live.prompt)) as f64);
-        families.queue.observe(scheduled - live.arrival);
-        let Some(first) = live.first else { return };
+        families.e2e.observe(now - self.arrival);
+        let Some(scheduled) = self.scheduled else { return };
+        families.request_computed.observe((self.prompt - self.cached.min(self.prompt)) as f64);
+        families.queue.observe(scheduled - self.arrival);
+        let Some(first) = self.first else { return };
         families.prefill.observe(first - scheduled);
-        families.decode.observe(live.last - first);
-        families.inference.observe(live.last - scheduled);
-        let between = live.generated.saturating_sub(1).max(1) as f64;
-        families.tpot.observe((live.last - first) / between);
+        families.decode.observe(self.last - first);
+        families.inference.observe(self.last - scheduled);
+        let between = self.generated.saturating_sub(1).max(1) as f64;
+        families.tpot.observe((self.last - first) / between);
     }
 }
 

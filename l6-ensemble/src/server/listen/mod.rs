@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use axum::{Extension, Router};
 use l5_scheduler::{EngineError, EngineHandle};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -40,6 +40,10 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How long connections may take to close.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Connections that the system keeps until they are taken, if it may. With the usual 128, a few hundred clients that come
+/// at the same moment make it reset some.
+const BACKLOG: u32 = 4096;
 
 /// A server that listens and does not serve yet.
 pub struct Server {
@@ -68,7 +72,16 @@ impl Server {
     pub async fn bind(app: App) -> std::io::Result<Self> {
         let address = SocketAddr::new(app.options.host, app.options.port);
         let log = AccessLogger::open(&app.options.access_log)?;
-        let listener = TcpListener::bind(address).await?;
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // Connections of a server that has just ended do not keep the next one from its address. On Windows it would let
+        // two servers have the same one.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
         // Before anybody is told that it listens: who knows where it is may also end it.
         let signals = Signals::install()?;
         Ok(Self { listener, signals, log, app: Arc::new(app) })

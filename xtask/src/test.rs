@@ -21,6 +21,9 @@ use tally::Tally;
 /// The variable that tells tests where the real model is.
 const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
 
+/// The variable that makes the tests of many requests those of very many.
+const LONG: &str = "STRATA_LONG";
+
 /// Cases for each property test in the long tests. Normally 24 to 400.
 const CASES: &str = "1000";
 
@@ -50,6 +53,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
     }
     if let Some(model) = model {
         other_programs(&mut stages)?;
+        very_many_requests(&mut stages)?;
         real_model(&mut stages, &model)?;
         more_cases(&mut stages)?;
         every_instruction_set(&mut stages)?;
@@ -89,6 +93,15 @@ fn other_programs(stages: &mut Stages) -> Result<()> {
     choose(&mut test, targets::mentioning(outside::VARIABLE)?);
     test.args(["--", "--nocapture"]).envs(tools);
     stages.run("other people's programs", &mut test)
+}
+
+/// The server under the load that it is held to: five hundred streams at once, ten thousand requests one after another.
+fn very_many_requests(stages: &mut Stages) -> Result<()> {
+    let tests = targets::mentioning(LONG)?;
+    ensure!(!tests.is_empty(), "no test reads {LONG}: where are the tests of a server's load?");
+    let mut test = workspace();
+    choose(&mut test, tests);
+    stages.run("very many requests", test.args(["--", "load::"]).env(LONG, "1"))
 }
 
 fn more_cases(stages: &mut Stages) -> Result<()> {

@@ -22,7 +22,7 @@ pub use ahead::{MaskAhead, MaskPending, MaskReady};
 pub use cache::CacheStats;
 pub use error::GuideError;
 pub use follow::Guide;
-pub use spec::GuideSpec;
+pub use spec::{GuideSpec, quoted};
 
 use cache::Cache;
 use compiled::Compiled;

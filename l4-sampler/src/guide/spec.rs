@@ -195,8 +195,9 @@ fn one_of(choices: &[String]) -> String {
     format!("start: CHOICE\nCHOICE: {}", choices.join("\n  | "))
 }
 
-/// A text as Lark writes it: as JSON does, but with no control character left, DEL and its kind included.
-fn quoted(text: &str) -> String {
+/// A text as Lark writes it, for whoever writes a grammar for [`GuideSpec::Lark`]: as JSON does, but with no control
+/// character left, DEL and its kind included.
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     for c in Value::from(text).to_string().chars() {
         if c.is_control() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use l4_sampler::guide::GuideSpec;
+use l4_sampler::guide::{GuideSpec, quoted};
 use serde_json::{Value, json};
 
 use super::ToolFormat;
@@ -127,17 +127,4 @@ fn grammar(format: ToolFormat, calls: &[Call<'_>], parallel: bool) -> String {
         let _ = writeln!(lark, "call_{at}: {head} args_{at} {foot}\nargs_{at}: %json {schema}");
     }
     lark
-}
-
-/// A text as Lark writes it: as JSON does, but with no control character left.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    for c in Value::from(text).to_string().chars() {
-        if c.is_control() {
-            let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-        } else {
-            quoted.push(c);
-        }
-    }
-    quoted
 }

@@ -177,8 +177,8 @@ impl Seen {
         live.scheduled = Some(now);
         live.cached = cached;
         if caching {
-            families.prefix_queries.add(live.prompt as u64);
-            families.prefix_hits.add(cached as u64);
+            families.prefix_queries.inc_by(live.prompt as u64);
+            families.prefix_hits.inc_by(cached as u64);
         }
     }
 
@@ -210,7 +210,7 @@ impl Seen {
             self.window.first(now, live.prompt, seconds);
         }
         if generated > 0 {
-            families.generation_tokens.add(generated as u64);
+            families.generation_tokens.inc_by(generated as u64);
             self.window.generated(now, generated);
         }
         if result.scheduled_tokens > 0 {
@@ -252,10 +252,10 @@ impl EngineFamilies {
     /// A prompt was answered.
     fn prompt(&self, prompt: usize, cached: usize) {
         let cached = cached.min(prompt);
-        self.prompt_tokens.add(prompt as u64);
-        self.prompt_computed.add((prompt - cached) as u64);
+        self.prompt_tokens.inc_by(prompt as u64);
+        self.prompt_computed.inc_by((prompt - cached) as u64);
         for counter in [&self.prompt_hit, &self.prompt_cached, &self.prompt_cached_device] {
-            counter.add(cached as u64);
+            counter.inc_by(cached as u64);
         }
     }
 

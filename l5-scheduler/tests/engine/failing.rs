@@ -25,6 +25,18 @@ fn a_step_that_fails_ends_who_was_in_it_and_nobody_else() {
     assert_eq!(control.free_blocks(), Some(64));
 }
 
+#[test]
+fn observers_are_told_of_a_request_whose_step_failed() {
+    let (engine, control) = engine(limits(), 99);
+    control.troubles(&[Trouble::None, Trouble::Error]);
+    let mut lost = engine.handle().submit(request(&[1], 4)).unwrap();
+    assert_eq!(lost.rest().end.unwrap().finish, FinishReason::Failed);
+    let mut answered = engine.handle().submit(request(&[2], 4)).unwrap();
+    assert_eq!(answered.rest().end.unwrap().finish, FinishReason::Length);
+    engine.handle().drain().unwrap();
+    assert_eq!(control.lost(), [(lost.id(), FinishReason::Failed)], "once, and nobody else");
+}
+
 /// An engine in which things go wrong until it has ended: everybody is told why.
 fn ends_with(troubles: &[Trouble], word: &str) {
     let (engine, control) = engine(SchedulerConfig { max_num_seqs: 1, ..limits() }, 99);

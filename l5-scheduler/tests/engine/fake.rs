@@ -30,6 +30,8 @@ struct State {
     steps: Vec<Vec<RequestId>>,
     /// Who was told an end, and which.
     ends: Vec<(RequestId, FinishReason)>,
+    /// Of whom observers were told that no result will tell of them.
+    lost: Vec<(RequestId, FinishReason)>,
     /// Free blocks when the last step was over.
     free: Option<usize>,
 }
@@ -83,6 +85,11 @@ impl Control {
     /// Who was told an end, and which.
     pub fn ends(&self) -> Vec<(RequestId, FinishReason)> {
         self.lock().ends.clone()
+    }
+
+    /// Of whom observers were told that no result will tell of them.
+    pub fn lost(&self) -> Vec<(RequestId, FinishReason)> {
+        self.lock().lost.clone()
     }
 
     /// Free blocks when the last step was over.
@@ -158,7 +165,7 @@ impl Executor for Fake {
     }
 }
 
-/// Looks at the pool after every step.
+/// Looks at the pool after every step, and at who was lost with one.
 struct PoolWatch(Control);
 
 impl StepObserver for PoolWatch {
@@ -166,6 +173,10 @@ impl StepObserver for PoolWatch {
 
     fn applied(&mut self, _: &StepResult, scheduler: &Scheduler) {
         self.0.lock().free = Some(scheduler.blocks().num_free());
+    }
+
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        self.0.lock().lost.extend(ended);
     }
 }
 

@@ -1,5 +1,6 @@
 //! `/metrics` and `/strata/state`: every family is there, and right to the token.
 
+mod allocations;
 mod text;
 
 use std::collections::BTreeSet;

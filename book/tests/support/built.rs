@@ -24,6 +24,8 @@ pub struct Built {
     pub targets: Targets,
     /// For the programs: of tests a filter, and what stands behind `--`.
     pub arguments: Vec<String>,
+    /// A file that takes what would be printed: `> FILE` at the end.
+    pub into: Option<String>,
 }
 
 /// Which programs of a package.
@@ -46,9 +48,13 @@ impl Default for Targets {
 impl Built {
     /// Understand a command. `None`: it is another, or it says more than this knows.
     pub fn parse(command: &str) -> Option<Self> {
+        let (command, into) = match command.split_once(" > ") {
+            Some((command, file)) => (command, Some(file.to_string())),
+            None => (command, None),
+        };
         let words = words(command)?;
         let mut words = words.iter().map(String::as_str).peekable();
-        let mut it = Self::default();
+        let mut it = Self { into, ..Self::default() };
         while let Some((name, value)) = words.peek().and_then(|w| w.split_once('=')) {
             it.environment.push((name.into(), value.into()));
             words.next();
@@ -114,6 +120,10 @@ impl Built {
             if status != Some(0) {
                 break;
             }
+        }
+        if let Some(file) = &self.into {
+            std::fs::write(root().join(file), said).unwrap_or_else(|e| panic!("{file}: {e}"));
+            return (String::new(), status);
         }
         (said, status)
     }

@@ -28,8 +28,8 @@ pub mod protocol;
 pub mod request;
 pub mod routes;
 pub mod sse;
-pub mod told;
 pub mod tokenise;
+pub mod told;
 
 pub use app::App;
 pub use error::ApiError;

@@ -159,12 +159,12 @@ pub struct KvFlags {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Scheduler")]
 pub struct SchedulerFlags {
-    /// The most requests that run at once
-    #[arg(long, value_name = "N", default_value = "256", value_parser = values::count)]
-    pub max_num_seqs: usize,
-    /// The most tokens of one step, all requests together
-    #[arg(long, value_name = "N", default_value = "2048", value_parser = values::count)]
-    pub max_num_batched_tokens: usize,
+    /// The most requests that run at once [default: 128 on a CPU, 256 on a GPU]
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub max_num_seqs: Option<usize>,
+    /// The most tokens of one step, all requests together [default: 256 on a CPU, 2048 on a GPU]
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub max_num_batched_tokens: Option<usize>,
     /// The most tokens of a request, prompt and answer together: 4096, 4k (4,000), 4K (4,096)
     /// [default: what model and memory allow]
     #[arg(long, value_name = "N", value_parser = values::model_len)]

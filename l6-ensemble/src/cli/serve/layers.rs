@@ -199,10 +199,10 @@ mod tests {
         let environment = [("STRATA_PORT", "5"), ("STRATA_MAX_NUM_SEQS", "6")];
         let flags = with(&["--port", "7"], &environment, file).unwrap();
         assert_eq!(flags.server.port, 7);
-        assert_eq!(flags.scheduler.max_num_seqs, 6);
+        assert_eq!(flags.scheduler.max_num_seqs, Some(6));
         assert_eq!(flags.kv.block_size, 32);
         assert_eq!(flags.limits.max_num_waiting, 4);
-        assert_eq!(flags.scheduler.max_num_batched_tokens, 2048);
+        assert_eq!(flags.scheduler.max_num_batched_tokens, None);
     }
 
     #[test]

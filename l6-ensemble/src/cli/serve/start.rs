@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use l1_tensor::RuntimeOptions;
+use l1_tensor::{Device, RuntimeOptions};
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::engine::{EngineModel, StartError, Startup};
@@ -46,7 +46,8 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         anyhow::bail!("{name} has no tokenizer: a server needs one");
     };
     let template = flags.template(&tokenizer)?;
-    let engine = Engine::new(model, &flags.engine()).map_err(|why| match why {
+    let options = flags.engine(model.rt.device());
+    let engine = Engine::new(model, &options).map_err(|why| match why {
         StartError::Config(_) | StartError::Context { .. } => {
             CliError::Usage(why.to_string()).into()
         }
@@ -94,6 +95,11 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Requests at once, and tokens a step, where nobody says how many. On a CPU a step of 2,048 tokens would take a second,
+/// and all who decode would wait for it; the weights are read for 256 as well as for more.
+const ON_A_CPU: (usize, usize) = (128, 256);
+const ON_A_GPU: (usize, usize) = (256, 2048);
 
 /// Threads for sockets, JSON and texts. The engine has its own, so these must not be many; two, so that one request that
 /// takes long to read holds up nobody who asks for `/health`.
@@ -152,13 +158,15 @@ impl Flags {
         }
     }
 
-    fn engine(&self) -> EngineOptions {
+    fn engine(&self, device: Device) -> EngineOptions {
         let (scheduler, kv) = (&self.scheduler, &self.kv);
+        let (seats, budget) = if device == Device::Cpu { ON_A_CPU } else { ON_A_GPU };
+        let budget = scheduler.max_num_batched_tokens.unwrap_or(budget);
         EngineOptions {
             policy: scheduler.policy,
             // More could never run: a step has a token for each.
-            max_num_seqs: scheduler.max_num_seqs.min(scheduler.max_num_batched_tokens),
-            max_num_batched_tokens: scheduler.max_num_batched_tokens,
+            max_num_seqs: scheduler.max_num_seqs.unwrap_or(seats).min(budget),
+            max_num_batched_tokens: budget,
             long_prefill_token_threshold: scheduler.long_prefill_token_threshold,
             max_model_len: scheduler.max_model_len.and_then(|len| len.0),
             block_size: kv.block_size,

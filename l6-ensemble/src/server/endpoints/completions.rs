@@ -109,7 +109,8 @@ fn best_of(plan: &mut Plan, sampling: &Sampling) -> Result<(), ApiError> {
     }
     if samples > n {
         if sampling.stream == Some(true) {
-            let message = "best_of: which answers are best is known at their end, so they cannot be streamed";
+            let message =
+                "best_of: which answers are best is known at their end, so they cannot be streamed";
             return Err(ApiError::param("best_of", message));
         }
         plan.template.params.logprobs.get_or_insert_default();

@@ -97,7 +97,7 @@ pub struct Sampling {
 
 /// One text or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
 pub enum Stop {
     /// One.
     One(String),

@@ -69,6 +69,9 @@ impl Client {
     ) -> anyhow::Result<Self> {
         // A proxy would be measured with the server.
         let http = reqwest::Client::builder().no_proxy().http1_only().timeout(timeout);
+        // A connection for each request, as different users have. Some servers close one that they have just answered on
+        // without a word, and a request on its way then would be lost.
+        let http = http.pool_max_idle_per_host(0);
         let http = http.redirect(reqwest::redirect::Policy::none()).build()?;
         // OpenAI's tools are given URLs that end in /v1, browsers those that end in a slash.
         let base = base.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches('/');

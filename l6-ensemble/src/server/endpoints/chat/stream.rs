@@ -1,7 +1,8 @@
 //! Answers told as they come.
 //!
 //! Each piece that the engine gives is one event, or none where all of its text could still become a tag. The first event
-//! of an answer says who speaks.
+//! of an answer says who speaks. Its last one says why it ended, and nothing else: OpenAI's own client takes a call for
+//! complete when that comes behind it, and misses it when it comes with it.
 
 use axum::body::Bytes;
 use axum::response::Response;
@@ -89,7 +90,7 @@ impl Stream {
         let end = piece.end.as_ref().map(|end| chat.end(reader, end, true));
         let (finish_reason, stop_reason) = end.unzip();
         let told = (chat.logprobs || chat.token_ids) && !piece.tokens.is_empty();
-        let silent = delta == Delta::default() && finish_reason.is_none();
+        let silent = delta == Delta::default() && !told;
         let mut events = Vec::new();
         if begins {
             let role =
@@ -100,20 +101,28 @@ impl Stream {
             self.event(choice, &mut events);
             self.chunk.prompt_token_ids = None;
         }
-        if silent && !told {
-            return events.into();
+        if !silent {
+            let chat = &self.chat;
+            let tokenizer = &chat.app.model.tokenizer;
+            let choice = ChatChunkChoice {
+                index: at,
+                delta,
+                logprobs: chat.logprobs.then(|| logprobs(tokenizer, &piece.logprobs)),
+                token_ids: chat.token_ids.then(|| piece.tokens.clone()),
+                ..ChatChunkChoice::default()
+            };
+            self.event(choice, &mut events);
         }
-        let chat = &self.chat;
-        let logprobs = chat.logprobs.then(|| logprobs(&chat.app.model.tokenizer, &piece.logprobs));
-        let choice = ChatChunkChoice {
-            index: at,
-            delta,
-            logprobs,
-            finish_reason,
-            stop_reason: stop_reason.flatten(),
-            token_ids: chat.token_ids.then(|| piece.tokens.clone()),
-        };
-        self.event(choice, &mut events);
+        if finish_reason.is_some() {
+            let stop_reason = stop_reason.flatten();
+            let choice = ChatChunkChoice {
+                index: at,
+                finish_reason,
+                stop_reason,
+                ..ChatChunkChoice::default()
+            };
+            self.event(choice, &mut events);
+        }
         events.into()
     }
 

@@ -122,7 +122,11 @@ impl Built {
             }
         }
         if let Some(file) = &self.into {
-            std::fs::write(root().join(file), said).unwrap_or_else(|e| panic!("{file}: {e}"));
+            let path = root().join(file);
+            // Built things may be elsewhere, and then nothing has made this directory.
+            let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            made.and_then(|()| std::fs::write(&path, said))
+                .unwrap_or_else(|e| panic!("{file}: {e}"));
             return (String::new(), status);
         }
         (said, status)

@@ -1,6 +1,7 @@
 //! The engine on its thread, and the offline `Llm` over it.
 
 mod allocations;
+mod counting;
 mod ending;
 mod failing;
 mod fake;

@@ -9,6 +9,9 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "../support/command.rs"]
+mod world;
+
 /// How a run ended.
 #[derive(Debug)]
 pub struct Ran {
@@ -33,20 +36,10 @@ impl Ran {
     }
 }
 
-/// The binary in a world without hub, cache, configuration and GPU.
+/// The binary in a world without hub, cache, configuration and GPU. What it says is kept.
 pub fn command() -> Command {
-    let nowhere = std::env::temp_dir().join("strata-tests-without-a-cache");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
-    command
-        .env("HF_HUB_OFFLINE", "1")
-        .env("HF_HOME", &nowhere)
-        .env("STRATA_CACHE", &nowhere)
-        .env_remove("HF_HUB_CACHE")
-        .env_remove("STRATA_CUDA")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let mut command = world::command();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -2,6 +2,9 @@
 //!
 //! One file for each subject; `served.rs` starts a server and asks it.
 
+#[path = "../../../l5-scheduler/tests/engine/counting.rs"]
+mod counting;
+
 mod abuse;
 mod bench_serve;
 mod chat;

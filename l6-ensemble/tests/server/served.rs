@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "../support/command.rs"]
+mod world;
+
+pub use world::command;
+
 /// A running `strata serve`. Dropped, it is killed.
 pub struct Served {
     child: Child,
@@ -25,21 +30,6 @@ pub struct Response {
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
-}
-
-/// The binary in a world without hub, cache, configuration and GPU.
-pub fn command() -> Command {
-    let nowhere = std::env::temp_dir().join("strata-tests-without-a-cache");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
-    command
-        .env("HF_HUB_OFFLINE", "1")
-        .env("HF_HOME", &nowhere)
-        .env("STRATA_CACHE", &nowhere)
-        .env_remove("HF_HUB_CACHE")
-        .env_remove("STRATA_CUDA")
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .stdin(Stdio::null());
-    command
 }
 
 impl Served {

@@ -264,7 +264,7 @@ impl Llm {
             let mut outputs = Vec::new();
             for (prompt, seed, answer) in answers {
                 let answer = answer?.pop();
-                outputs.extend(answer.map(|answer| Self::output(prompt, seed, answer)));
+                outputs.extend(answer.map(|answer| Self::output(prompt.to_vec(), seed, answer)));
                 bar.inc(1);
             }
             bar.finish_and_clear();

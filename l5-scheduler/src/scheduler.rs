@@ -63,6 +63,8 @@ pub struct Scheduler {
     aborted: Vec<RequestId>,
     /// Requests that have ended since [`Scheduler::take_ended`] was asked.
     ended: Vec<(u32, RequestId, FinishReason)>,
+    /// Whether the last plan left a request waiting for blocks or a seat, and not only for tokens of the step.
+    held_up: bool,
     stats: SchedulerStats,
 }
 
@@ -132,6 +134,7 @@ impl Scheduler {
             front: 0,
             aborted: Vec::new(),
             ended: Vec::new(),
+            held_up: false,
             stats: SchedulerStats::default(),
             config,
         })
@@ -175,15 +178,19 @@ impl Scheduler {
         if self.requests.find(request.id).is_some() {
             return Err(Rejection::DuplicateId(request.id));
         }
-        Self::completable(&self.config, request)
+        Self::completable(&self.config, request.prompt.len(), request.max_tokens)
     }
 
-    /// Whether a scheduler of this configuration can complete a request, with all of the pool to itself.
+    /// Whether a scheduler of this configuration can complete a request of `prompt` tokens that asks for `max_tokens`, with
+    /// all of the pool to itself.
     ///
     /// # Errors
     /// [`Rejection`], with what to do about it.
-    pub fn completable(config: &SchedulerConfig, request: &Request) -> Result<(), Rejection> {
-        let prompt = request.prompt.len();
+    pub fn completable(
+        config: &SchedulerConfig,
+        prompt: usize,
+        max_tokens: usize,
+    ) -> Result<(), Rejection> {
         // exercise l5.arrive
         if prompt == 0 {
             return Err(Rejection::EmptyPrompt);
@@ -192,13 +199,19 @@ impl Scheduler {
             return Err(Rejection::MaxModelLen { prompt, max_model_len: config.max_model_len });
         }
         // The last token of an answer is never fed, so it needs no slot: who asks for one needs none.
-        let tokens = prompt + usize::from(request.max_tokens > 1);
+        let tokens = prompt + usize::from(max_tokens > 1);
         let (needed, capacity) = (config.blocks(tokens), config.capacity());
         if needed > capacity {
             return Err(Rejection::ExceedsPool { needed, capacity });
         }
         Ok(())
         // end of exercise
+    }
+
+    /// Whether the first waiting request cannot be admitted, for lack of blocks or seats. One that waits only because the
+    /// last step had no tokens left for it is not held up.
+    pub fn is_held_up(&self) -> bool {
+        self.held_up && self.num_waiting() > 0
     }
 
     /// Put a request into the queue, where its policy says.

@@ -81,8 +81,8 @@ pub fn serve(ctx: &Context, workload: Workload) -> Result<Served> {
     for _ in 0..2 {
         let requests: Vec<EngineRequest> = (0..workload.requests)
             .map(|_| EngineRequest {
-                prompt: numbers.tokens(workload.prompt, vocab),
-                params: SamplingParams::greedy(),
+                prompt: numbers.tokens(workload.prompt, vocab).into(),
+                params: SamplingParams::greedy().into(),
                 stop: StopRules {
                     max_tokens: workload.answer,
                     ignore_eos: true,

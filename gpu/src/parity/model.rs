@@ -273,12 +273,13 @@ fn engines(ctx: &Context) -> Result<Outcome> {
         let mut numbers = Numbers::new("engines");
         let requests: Vec<EngineRequest> = (0..6)
             .map(|i| EngineRequest {
-                prompt: numbers.tokens(3 + 4 * i, vocab),
+                prompt: numbers.tokens(3 + 4 * i, vocab).into(),
                 params: SamplingParams {
                     temperature: [0.0, 0.8][i % 2],
                     logprobs: Some(LogprobsRequest::default()),
                     ..SamplingParams::default()
-                },
+                }
+                .into(),
                 stop: StopRules { max_tokens: 8 + i, ignore_eos: true, ..StopRules::default() },
                 seed: i as u64,
                 ..EngineRequest::default()

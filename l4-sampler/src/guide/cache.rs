@@ -17,10 +17,13 @@ pub struct CacheStats {
     pub kept: usize,
 }
 
-/// A map of the `capacity` things that were asked for last. Each is made once, also when several threads ask for it at the
+/// A map of the `capacity` things that were asked for last, fewer where their keys are long: a compiled grammar takes
+/// about eight times the memory of its source, which is its key. Each is made once, also when several threads ask for it at the
 /// same time: one makes it and the others wait for that one. Who asks for something else waits for nobody.
 pub(super) struct Cache<T> {
     capacity: usize,
+    /// Maximum number of bytes of all keys together.
+    key_bytes: usize,
     entries: Mutex<Entries<T>>,
     hits: AtomicU64,
     compilations: AtomicU64,
@@ -33,16 +36,24 @@ struct Entries<T> {
     by_key: HashMap<String, Entry<T>>,
 }
 
+impl<T> Entries<T> {
+    /// Bytes of all keys.
+    fn bytes(&self) -> usize {
+        self.by_key.keys().map(String::len).sum()
+    }
+}
+
 struct Entry<T> {
     slot: Slot<T>,
     used: u64,
 }
 
 impl<T> Cache<T> {
-    /// A cache of at most `capacity` things; at least one.
-    pub(super) fn new(capacity: usize) -> Self {
+    /// A cache of at most `capacity` things whose keys have at most `key_bytes` together; at least one thing.
+    pub(super) fn new(capacity: usize, key_bytes: usize) -> Self {
         Self {
             capacity: capacity.max(1),
+            key_bytes,
             entries: Mutex::new(Entries { clock: 0, by_key: HashMap::new() }),
             hits: AtomicU64::new(0),
             compilations: AtomicU64::new(0),
@@ -89,12 +100,12 @@ impl<T> Cache<T> {
             entry.used = used;
             return Arc::clone(&entry.slot);
         }
-        if entries.by_key.len() >= self.capacity {
-            // A walk over all of them: there are a few dozen, and a compilation follows.
+        // Walks over all of them: there are a few dozen, and a compilation follows.
+        while entries.by_key.len() >= self.capacity || entries.bytes() + key.len() > self.key_bytes
+        {
             let oldest = entries.by_key.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| k.clone());
-            if let Some(oldest) = oldest {
-                entries.by_key.remove(&oldest);
-            }
+            let Some(oldest) = oldest else { break };
+            entries.by_key.remove(&oldest);
         }
         let slot = Slot::default();
         entries.by_key.insert(key.to_owned(), Entry { slot: Arc::clone(&slot), used });

@@ -8,7 +8,7 @@ use llguidance::{ParserFactory, TokenParser};
 
 use super::env::Words;
 use super::follow::careful;
-use super::{GuideError, GuideSpec, first_line};
+use super::{Guide, GuideError, GuideSpec, first_line};
 use crate::TokenMask;
 
 /// A compiled grammar at its beginning, with its first mask computed.
@@ -19,6 +19,30 @@ pub(super) struct Compiled {
     vocab: usize,
     ends: Vec<u32>,
     only_ends: TokenMask,
+}
+
+/// A grammar that was compiled and can be followed by any number of answers. Clones share it.
+#[derive(Clone)]
+pub struct CompiledGuide(pub(super) Arc<Compiled>);
+
+impl CompiledGuide {
+    /// A guide at its beginning. It has a parser of its own: about eight times the bytes of the grammar's source.
+    pub fn start(&self) -> Guide {
+        Guide::new(&self.0)
+    }
+}
+
+/// Two are equal when they are clones of each other.
+impl PartialEq for CompiledGuide {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for CompiledGuide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompiledGuide").finish_non_exhaustive()
+    }
 }
 
 /// Compilers of grammars recurse, along nesting and chains of references.

@@ -20,6 +20,7 @@ use llguidance::toktrie::TokEnv;
 
 pub use ahead::{MaskAhead, MaskPending, MaskReady};
 pub use cache::CacheStats;
+pub use compiled::CompiledGuide;
 pub use error::GuideError;
 pub use follow::Guide;
 pub use spec::{GuideSpec, quoted};
@@ -30,6 +31,9 @@ use env::Words;
 
 /// Compiled grammars kept, unless told otherwise.
 const KEPT: usize = 64;
+
+/// Maximum number of bytes of their sources.
+const KEPT_BYTES: usize = 1 << 20;
 
 /// Makes guides for one model: its vocabulary as a trie, and compiled grammars kept for the next request. Threads share
 /// one.
@@ -63,24 +67,31 @@ impl Guides {
         limits.step_max_items = 50_000;
         limits.max_lexer_states = 30_000;
         limits.verbose_errors = false;
-        Ok(Self { words, factory, cache: Cache::new(KEPT) })
+        Ok(Self { words, factory, cache: Cache::new(KEPT, KEPT_BYTES) })
     }
 
     /// The same, with room for `grammars` compiled ones.
     #[must_use]
     pub fn keeping(self, grammars: usize) -> Self {
-        Self { cache: Cache::new(grammars), ..self }
+        Self { cache: Cache::new(grammars, KEPT_BYTES), ..self }
     }
 
-    /// A guide at its beginning. What was compiled before is not compiled again.
+    /// A guide at its beginning: [`Guides::compile`], and [`CompiledGuide::start`].
+    ///
+    /// # Errors
+    /// As [`Guides::compile`].
+    pub fn guide(&self, spec: &GuideSpec) -> Result<Guide, GuideError> {
+        Ok(self.compile(spec)?.start())
+    }
+
+    /// Compile a guide. What was compiled before is not compiled again.
     ///
     /// # Errors
     /// [`GuideError::Compile`], [`GuideError::Impossible`], [`GuideError::TooComplex`]: before anything was admitted.
-    pub fn guide(&self, spec: &GuideSpec) -> Result<Guide, GuideError> {
+    pub fn compile(&self, spec: &GuideSpec) -> Result<CompiledGuide, GuideError> {
         spec.check()?;
-        let compiled =
-            self.cache.get(spec.key(), || Compiled::new(&self.factory, &self.words, spec))?;
-        Ok(Guide::new(&compiled))
+        let make = || Compiled::new(&self.factory, &self.words, spec);
+        self.cache.get(spec.key(), make).map(CompiledGuide)
     }
 
     /// What the cache of compiled grammars did.

@@ -55,6 +55,11 @@ impl GuideSpec {
         }
     }
 
+    /// Bytes of its source, of a schema as compact JSON.
+    pub fn source_bytes(&self) -> usize {
+        self.key().len()
+    }
+
     /// What compiled grammars are found by. Two schemas that differ only in the order of properties are equal as values, and
     /// yet ask for different texts; so the key is the spelling.
     pub(super) fn key(&self) -> String {

@@ -5,16 +5,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use l2_model::tokenizer::Tokenizer;
-use l4_sampler::guide::{Guide, GuideError, GuideSpec, Guides};
+use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec, Guides};
 
-use super::inbox::{Inbox, Submission};
+use super::inbox::{Inbox, Submission, Terms};
 use super::load::{Gauge, Load};
 use super::outbox::{Answer, Outbox, Sink};
-use super::{EngineError, EngineRequest, SubmitError};
+use super::{EngineError, EngineRequest, GuideSource, SubmitError};
 use crate::runner::AnswerJob;
-use crate::{
-    FinishReason, Rejection, Request, RequestId, Scheduler, SchedulerConfig, StepObserver,
-};
+use crate::{FinishReason, Rejection, RequestId, Scheduler, SchedulerConfig, StepObserver};
 
 /// What must be known of a model to tell whether a request can be meant.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +39,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(config: SchedulerConfig, facts: ModelFacts, capacity: usize) -> Self {
         Self {
-            inbox: Arc::new(Inbox::new(capacity)),
+            inbox: Arc::new(Inbox::new(capacity, config.max_num_seqs)),
             gauge: Arc::new(Gauge::default()),
             config,
             facts,
@@ -74,9 +72,20 @@ impl EngineHandle {
     /// # Errors
     /// As [`EngineHandle::submit`]; then none of them was taken.
     pub fn submit_n(&self, request: EngineRequest, n: u32) -> Result<Vec<Answer>, SubmitError> {
-        let first = request.sample;
-        let sample = |i| EngineRequest { sample: first + i, ..request.clone() };
-        self.submit_all((0..n).map(sample).collect())
+        self.submit_samples(vec![request], n)
+    }
+
+    /// Ask for `n` answers to each of several prompts, all or none. Answers come prompt by prompt, and samples of one
+    /// prompt in their order. A sample shares with its siblings whatever is long.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`]; then none of them was taken.
+    pub fn submit_samples(
+        &self,
+        requests: Vec<EngineRequest>,
+        n: u32,
+    ) -> Result<Vec<Answer>, SubmitError> {
+        self.hand_in(requests, n, false)
     }
 
     /// Ask for several answers, all or none: they can be in the same step.
@@ -84,29 +93,37 @@ impl EngineHandle {
     /// # Errors
     /// As [`EngineHandle::submit`]; then none of them was taken.
     pub fn submit_all(&self, requests: Vec<EngineRequest>) -> Result<Vec<Answer>, SubmitError> {
-        self.hand_in(requests, false)
+        self.hand_in(requests, 1, false)
     }
 
-    /// As [`EngineHandle::submit_all`], but waits while others wait as many as may.
+    /// As [`EngineHandle::submit_all`], but waits while the queue is full.
     ///
     /// # Errors
     /// As [`EngineHandle::submit`], but never [`SubmitError::Full`].
     pub fn submit_waiting(&self, requests: Vec<EngineRequest>) -> Result<Vec<Answer>, SubmitError> {
-        self.hand_in(requests, true)
+        self.hand_in(requests, 1, true)
     }
 
     fn hand_in(
         &self,
         requests: Vec<EngineRequest>,
+        samples: u32,
         waits: bool,
     ) -> Result<Vec<Answer>, SubmitError> {
-        let jobs: Result<Vec<_>, _> = requests.into_iter().map(|r| self.vet(r)).collect();
-        let mut answers = Vec::new();
-        let mut submissions = Vec::new();
-        for (request, guide) in jobs? {
-            let (answer, submission) = self.prepare(request, guide);
-            answers.push(answer);
-            submissions.extend(submission);
+        let wanted = requests.len().saturating_mul(samples as usize);
+        if !waits {
+            // Before anything is compiled or copied for a request that would then be refused.
+            self.room_for(wanted)?;
+        }
+        let checked: Result<Vec<_>, _> = requests.into_iter().map(|r| self.vet(r)).collect();
+        let mut answers = Vec::with_capacity(wanted);
+        let mut submissions = Vec::with_capacity(wanted);
+        for (request, guide) in checked? {
+            for sample in 0..samples {
+                let (answer, submission) = self.prepare(&request, sample, guide.clone());
+                answers.push(answer);
+                submissions.extend(submission);
+            }
         }
         match self.shared.inbox.submit(submissions.into_iter(), waits) {
             Ok(()) => Ok(answers),
@@ -115,6 +132,14 @@ impl EngineHandle {
                 Err(why)
             }
         }
+    }
+
+    /// Whether the queue has room for `n` more requests at this moment.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`], [`SubmitError::Draining`], [`SubmitError::Stopped`].
+    pub fn room_for(&self, n: usize) -> Result<(), SubmitError> {
+        self.shared.inbox.room_for(n)
     }
 
     /// Whether a request can be meant: whether it would be taken, if there is room.
@@ -143,24 +168,36 @@ impl EngineHandle {
         let max_len = self.shared.config.max_model_len;
         let room = max_len.saturating_sub(request.prompt.len());
         request.stop.max_tokens = request.stop.max_tokens.min(room.max(1));
-        Scheduler::completable(&self.shared.config, &scheduled(RequestId(0), &request))?;
-        let guide = request.guide.as_ref().map(|spec| self.guide(spec)).transpose()?;
+        let max_tokens = request.stop.max_tokens;
+        Scheduler::completable(&self.shared.config, request.prompt.len(), max_tokens)?;
+        let guide = match request.guide.take() {
+            None => None,
+            Some(GuideSource::Compiled(guide)) => Some(guide),
+            Some(GuideSource::Spec(spec)) => Some(self.compile_guide(&spec)?),
+        };
         Ok((request, guide))
     }
 
-    fn guide(&self, spec: &GuideSpec) -> Result<Guide, SubmitError> {
+    /// Compile a guide for this engine's model on the calling thread: up to about a second, and for ever the same for the
+    /// same guide, so callers with many clients bound how many do so at once.
+    ///
+    /// # Errors
+    /// [`SubmitError::Guide`], [`SubmitError::NoTokenizer`].
+    pub fn compile_guide(&self, spec: &GuideSpec) -> Result<CompiledGuide, SubmitError> {
         let ModelFacts { vocab, tokenizer, stop_tokens } = &self.shared.facts;
         let Some(tokenizer) = tokenizer else { return Err(SubmitError::NoTokenizer("guides")) };
         let guides = self.shared.guides.get_or_init(|| Guides::new(tokenizer, *vocab, stop_tokens));
         let guides = guides.as_ref().map_err(Clone::clone)?;
-        Ok(guides.guide(spec)?)
+        Ok(guides.compile(spec)?)
     }
 
-    /// An answer with room for all of it, and what the engine needs to give it. An answer of no tokens needs no engine.
+    /// Sample `sample` of a request: an answer with room for all of it, and what the engine needs to give it. An answer of
+    /// no tokens needs no engine.
     fn prepare(
         &self,
-        request: EngineRequest,
-        guide: Option<Guide>,
+        request: &EngineRequest,
+        sample: u32,
+        guide: Option<CompiledGuide>,
     ) -> (Answer, Option<Submission>) {
         let shared = &self.shared;
         let id = RequestId(shared.ids.fetch_add(1, Ordering::Relaxed));
@@ -172,11 +209,24 @@ impl EngineHandle {
             outbox.end_with(FinishReason::Length, None);
             return (answer, None);
         }
-        let scheduled = scheduled(id, &request);
-        let sink = Box::new(Sink(outbox.clone()));
-        let EngineRequest { prompt, params, stop, seed, sample, continues, deadline, .. } = request;
-        let job = AnswerJob { prompt, params, stop, seed, sample, guide, continues, sink };
-        (answer, Some(Submission { request: scheduled, job, outbox, at: Instant::now(), deadline }))
+        let job = AnswerJob {
+            prompt: request.prompt.clone(),
+            params: request.params.clone(),
+            stop: request.stop.clone(),
+            seed: request.seed,
+            sample: request.sample + sample,
+            guide,
+            continues: request.continues,
+            sink: Box::new(Sink(outbox.clone())),
+        };
+        let terms = Terms {
+            priority: request.priority,
+            deadline: request.deadline,
+            adapter: request.adapter.clone(),
+            cache_salt: request.cache_salt.clone(),
+            job: request.job.clone(),
+        };
+        (answer, Some(Submission { id, job, terms, outbox, at: Instant::now() }))
     }
 
     /// End a request that is not wanted any more: its answer ends with [`FinishReason::Aborted`], unless it has ended.
@@ -256,21 +306,4 @@ impl std::fmt::Debug for EngineHandle {
 }
 
 /// A request that can be meant, with its guide.
-type Checked = (EngineRequest, Option<Guide>);
-
-/// What the scheduler must know of a request.
-fn scheduled(id: RequestId, request: &EngineRequest) -> Request {
-    let stop = &request.stop;
-    Request {
-        id,
-        prompt: request.prompt.clone(),
-        max_tokens: stop.max_tokens,
-        eos: if stop.ignore_eos { Vec::new() } else { stop.eos.clone() },
-        stop_token_ids: stop.token_ids.clone(),
-        priority: request.priority,
-        adapter: request.adapter.clone(),
-        cache_salt: request.cache_salt.clone(),
-        job: request.job.clone(),
-        ..Request::default()
-    }
-}
+type Checked = (EngineRequest, Option<CompiledGuide>);

@@ -7,16 +7,36 @@ use std::time::{Duration, Instant};
 use super::outbox::Outbox;
 use super::{EngineError, SubmitError};
 use crate::runner::AnswerJob;
-use crate::{Request, RequestId, StepObserver};
+use crate::{Adapter, Job, RequestId, StepObserver};
 
 /// A request on its way to the scheduler.
 pub(super) struct Submission {
-    pub request: Request,
+    pub id: RequestId,
     pub job: AnswerJob,
+    pub terms: Terms,
     pub outbox: Arc<Outbox>,
     /// When it was handed in. What it waited here counts.
     pub at: Instant,
+}
+
+/// What only the scheduler must know of a request.
+pub(super) struct Terms {
+    pub priority: i64,
+    /// From its submission on.
     pub deadline: Option<Duration>,
+    pub adapter: Option<Adapter>,
+    pub cache_salt: Option<String>,
+    pub job: Option<Job>,
+}
+
+/// What the scheduler has and could take, as of the last step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Occupancy {
+    /// Requests in the scheduler's queue.
+    pub queued: usize,
+    /// Seats that requests in the queue or in the inbox could take now: free seats, or none while the first in the queue
+    /// finds no blocks.
+    pub seats: usize,
 }
 
 /// What the engine takes out in one go. Its memory is used again.
@@ -42,15 +62,16 @@ pub(super) struct Inbox {
     mail: Condvar,
     /// There may be room, or the engine is idle, or it has ended.
     moved: Condvar,
-    /// The most requests that wait, here and in the scheduler's queue.
+    /// Maximum number of requests that wait, here and in the scheduler's queue: beyond those that free seats are for.
     capacity: usize,
+    /// All seats.
+    seats: usize,
 }
 
 #[derive(Default)]
 struct State {
     mail: Mail,
-    /// Requests that wait in the scheduler's queue, as of the last step.
-    queued: usize,
+    occupancy: Occupancy,
     /// Whether the engine has nothing to do but what is in here.
     idle: bool,
     draining: bool,
@@ -59,10 +80,19 @@ struct State {
     ended: Option<EngineError>,
 }
 
+impl State {
+    /// Requests that wait here or in the scheduler's queue.
+    fn waiting(&self) -> usize {
+        self.mail.submissions.len() + self.occupancy.queued
+    }
+}
+
 impl Inbox {
-    pub(super) fn new(capacity: usize) -> Self {
-        let state = Mutex::new(State { idle: true, ..State::default() });
-        Self { state, mail: Condvar::new(), moved: Condvar::new(), capacity }
+    /// An inbox of an engine with so many seats, in which `capacity` requests may wait for one.
+    pub(super) fn new(capacity: usize, seats: usize) -> Self {
+        let occupancy = Occupancy { queued: 0, seats };
+        let state = Mutex::new(State { idle: true, occupancy, ..State::default() });
+        Self { state, mail: Condvar::new(), moved: Condvar::new(), capacity, seats }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -80,19 +110,12 @@ impl Inbox {
     ) -> Result<(), SubmitError> {
         let mut state = self.lock();
         loop {
-            if let Some(why) = &state.ended {
-                return Err(why.clone().into());
-            }
-            if state.draining {
-                return Err(SubmitError::Draining);
-            }
-            let there = state.mail.submissions.len() + state.queued;
-            // More than there is room for at all can be taken in by nobody but an engine where nobody waits.
-            if there + submissions.len() <= self.capacity || (waits && there == 0) {
-                break;
-            }
-            if !waits {
-                return Err(SubmitError::Full { waiting: self.capacity });
+            match self.room(&state, submissions.len()) {
+                Ok(()) => break,
+                // More than there is ever room for is taken when the queue is empty.
+                Err(SubmitError::Full { .. }) if waits && state.waiting() == 0 => break,
+                Err(SubmitError::Full { .. }) if waits => {}
+                Err(why) => return Err(why),
             }
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -101,6 +124,27 @@ impl Inbox {
         drop(state);
         self.mail.notify_one();
         Ok(())
+    }
+
+    /// Whether `n` more requests could be put in at this moment.
+    ///
+    /// # Errors
+    /// As [`Inbox::submit`].
+    pub(super) fn room_for(&self, n: usize) -> Result<(), SubmitError> {
+        self.room(&self.lock(), n)
+    }
+
+    fn room(&self, state: &State, n: usize) -> Result<(), SubmitError> {
+        if let Some(why) = &state.ended {
+            return Err(why.clone().into());
+        }
+        if state.draining {
+            return Err(SubmitError::Draining);
+        }
+        if state.waiting() + n <= self.capacity + state.occupancy.seats {
+            return Ok(());
+        }
+        Err(SubmitError::Full { waiting: self.capacity, most: self.capacity + self.seats })
     }
 
     /// Put something else in. There is always room for it: it is little, and about what is there already.
@@ -127,12 +171,12 @@ impl Inbox {
     }
 
     /// Take what is there, into `mail`, which is empty. With nothing else to do (not `busy`), sleep until there is
-    /// something. `queued` requests are in the scheduler's queue.
-    pub(super) fn take(&self, mail: &mut Mail, busy: bool, queued: usize) {
+    /// something. `now` is what the scheduler has.
+    pub(super) fn take(&self, mail: &mut Mail, busy: bool, now: Occupancy) {
         let mut state = self.lock();
         state.looks += 1;
-        let had = std::mem::replace(&mut state.queued, queued);
-        if had > queued {
+        let had = std::mem::replace(&mut state.occupancy, now);
+        if had.queued > now.queued || had.seats < now.seats {
             self.moved.notify_all();
         }
         while !busy && state.mail.is_empty() {
@@ -143,7 +187,7 @@ impl Inbox {
         }
         std::mem::swap(mail, &mut state.mail);
         // Until the next look they wait nowhere else.
-        state.queued += mail.submissions.len();
+        state.occupancy.queued += mail.submissions.len();
     }
 
     /// Sleep until there is mail, but not for long.

@@ -34,7 +34,7 @@ pub use handle::{EngineHandle, ModelFacts};
 pub use load::Load;
 pub use options::EngineOptions;
 pub use outbox::{Answer, AnswerTimes, Piece};
-pub use request::{EngineError, EngineRequest, SubmitError};
+pub use request::{EngineError, EngineRequest, GuideSource, SubmitError};
 pub use startup::{Startup, StartupStep};
 
 use crate::runner::AnswerJob;

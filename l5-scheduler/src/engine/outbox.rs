@@ -65,6 +65,8 @@ struct State {
     /// Who is to be woken.
     waker: Option<Waker>,
     times: AnswerTimes,
+    /// Whether log probabilities come with the tokens.
+    logprobs: bool,
     /// Whether the first admission was told.
     admitted: bool,
     /// What is counted of it in the load: tokens of the prompt until the first of the answer, and of the answer at most.
@@ -76,21 +78,14 @@ struct State {
 }
 
 impl Outbox {
-    /// For an answer of at most `owed` tokens to a prompt of `prompt`.
+    /// For an answer of at most `owed` tokens to a prompt of `prompt`, with log probabilities if `told`.
     pub(super) fn new(gauge: Arc<Gauge>, prompt: usize, owed: usize, told: bool) -> Arc<Self> {
-        let room = owed.min(ANSWER_ROOM);
-        let unread = Piece {
-            tokens: Vec::with_capacity(room),
-            // A token has fewer bytes of text in most languages; longer words make more room.
-            text: String::with_capacity(8 * room),
-            logprobs: Vec::with_capacity(if told { room } else { 0 }),
-            end: None,
-        };
         gauge.add(prompt, owed);
         let submitted = Instant::now();
         let times = AnswerTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
         let state = State {
-            unread,
+            unread: Piece::default(),
+            logprobs: told,
             waker: None,
             times,
             admitted: false,
@@ -112,6 +107,14 @@ impl Outbox {
         if !std::mem::replace(&mut state.admitted, true) {
             state.times.cached = cached;
             state.times.scheduled = Some(Instant::now());
+            // Not before: a request that waits takes little memory.
+            let room = state.owed.min(ANSWER_ROOM);
+            state.unread.tokens.reserve(room);
+            // A token has fewer bytes of text in most languages; longer words make more room.
+            state.unread.text.reserve(8 * room);
+            if state.logprobs {
+                state.unread.logprobs.reserve(room);
+            }
         }
     }
 

@@ -1,25 +1,28 @@
 //! What is asked of an engine, and why it may refuse.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use l4_sampler::SamplingParams;
-use l4_sampler::guide::{GuideError, GuideSpec};
+use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 
 use crate::{Adapter, Job, Rejection};
 
 /// One answer to one prompt. The fields of [`Default`] ask for nothing special: a request is its prompt and what differs.
+///
+/// Whatever a client can make long is shared, so that the `n` samples of a request cost the memory of one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineRequest {
     /// The prompt, as token ids.
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// How tokens are chosen.
-    pub params: SamplingParams,
+    pub params: Arc<SamplingParams>,
     /// Where the answer ends. Without end tokens of its own it has the model's.
     pub stop: StopRules,
     /// What the answer must look like.
-    pub guide: Option<GuideSpec>,
+    pub guide: Option<GuideSource>,
     /// What all random numbers follow from.
     pub seed: u64,
     /// Which of the answers from this seed: see [`l4_sampler::DrawKey`].
@@ -40,8 +43,28 @@ pub struct EngineRequest {
 
 impl EngineRequest {
     /// A request with a seed that nobody can guess.
-    pub fn new(prompt: impl Into<Vec<u32>>, params: SamplingParams, stop: StopRules) -> Self {
-        Self { prompt: prompt.into(), params, stop, seed: fresh_seed(), ..Self::default() }
+    pub fn new(
+        prompt: impl Into<Arc<[u32]>>,
+        params: impl Into<Arc<SamplingParams>>,
+        stop: StopRules,
+    ) -> Self {
+        let (prompt, params) = (prompt.into(), params.into());
+        Self { prompt, params, stop, seed: fresh_seed(), ..Self::default() }
+    }
+}
+
+/// A guide that a request brings: to be compiled when the request is submitted, or compiled before.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuideSource {
+    /// Compiled on the submitting thread, which may take up to a second.
+    Spec(Arc<GuideSpec>),
+    /// From [`EngineHandle::compile_guide`](super::EngineHandle::compile_guide) of the same engine.
+    Compiled(CompiledGuide),
+}
+
+impl From<GuideSpec> for GuideSource {
+    fn from(spec: GuideSpec) -> Self {
+        Self::Spec(Arc::new(spec))
     }
 }
 
@@ -68,13 +91,13 @@ pub enum SubmitError {
     /// Text is needed, and there are only tokens.
     #[error("{0} need a tokenizer, and this model has none: stop at tokens, and ask for no guide")]
     NoTokenizer(&'static str),
-    /// Enough others wait.
-    #[error(
-        "{waiting} requests wait already, as many as may: try again when some of them are done"
-    )]
+    /// The queue is full.
+    #[error("the queue is full: {waiting} requests may wait for a seat; try again later")]
     Full {
-        /// The most requests that wait.
+        /// Maximum number of waiting requests.
         waiting: usize,
+        /// Maximum number of requests that could be taken together, with nothing else there.
+        most: usize,
     },
     /// The engine finishes what it has.
     #[error("the engine is draining and takes no new requests: ask another one")]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::EngineError;
 use super::handle::Shared;
 use super::hub::Hub;
-use super::inbox::{Mail, Submission};
+use super::inbox::{Mail, Occupancy, Submission};
 use crate::runner::AnswerJob;
-use crate::{EngineCore, ExecuteError, Executor, FinishReason};
+use crate::{EngineCore, ExecuteError, Executor, FinishReason, Request, Scheduler};
 
 /// How long to wait when everybody waits for keys and values from elsewhere, whose arrival nobody puts into the inbox.
 const A_MOMENT: Duration = Duration::from_millis(1);
@@ -53,7 +53,7 @@ fn serve<E: Executor<Job = AnswerJob>>(
     let mut mail = Mail::default();
     let mut failures = 0;
     loop {
-        shared.inbox.take(&mut mail, core.has_unfinished(), core.scheduler().num_waiting());
+        shared.inbox.take(&mut mail, core.has_unfinished(), occupancy(core.scheduler()));
         mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
         let mut due = core.has_unfinished();
@@ -91,15 +91,28 @@ fn serve<E: Executor<Job = AnswerJob>>(
     }
 }
 
+fn occupancy(scheduler: &Scheduler) -> Occupancy {
+    let free = scheduler.config().seats().saturating_sub(scheduler.num_running());
+    let seats = if scheduler.is_held_up() { 0 } else { free };
+    Occupancy { queued: scheduler.num_waiting(), seats }
+}
+
 fn take_in<E: Executor<Job = AnswerJob>>(
     core: &mut EngineCore<E>,
     hub: &Hub,
     submission: Submission,
 ) {
-    let Submission { mut request, job, outbox, at, deadline } = submission;
-    request.arrival = core.now() + -at.elapsed().as_secs_f64();
-    request.deadline = deadline.map(|within| request.arrival + within.as_secs_f64());
-    hub.begin(request.id, outbox.clone());
+    let Submission { id, job, terms, outbox, at } = submission;
+    let arrival = core.now() + -at.elapsed().as_secs_f64();
+    let request = Request {
+        priority: terms.priority,
+        deadline: terms.deadline.map(|within| arrival + within.as_secs_f64()),
+        adapter: terms.adapter,
+        cache_salt: terms.cache_salt,
+        job: terms.job,
+        ..job.request(id, arrival)
+    };
+    hub.begin(id, outbox.clone());
     // The handle has asked the same before: what it lets pass is not rejected here.
     if let Err(rejection) = core.add_request(request, job) {
         outbox.end_with(FinishReason::Failed, Some(rejection.to_string()));

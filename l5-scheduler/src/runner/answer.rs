@@ -1,6 +1,8 @@
 //! What is asked of the model for one request, and who is told of the answer as it comes.
 
-use l4_sampler::guide::Guide;
+use std::sync::Arc;
+
+use l4_sampler::guide::CompiledGuide;
 use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{SamplingParams, TokenLogprobs};
 
@@ -9,17 +11,17 @@ use crate::{FinishReason, Request, RequestId, Time};
 /// One answer to a prompt: all that a [`ModelRunner`](crate::ModelRunner) must know of a request beside its tokens.
 pub struct AnswerJob {
     /// The prompt, as token ids. The scheduler is given the same: see [`AnswerJob::request`].
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// How to choose tokens.
-    pub params: SamplingParams,
+    pub params: Arc<SamplingParams>,
     /// When to end.
     pub stop: StopRules,
     /// Of all random numbers of its request.
     pub seed: u64,
     /// Which of several answers to the same prompt this is: with the seed and a token's place, it keys the random number.
     pub sample: u32,
-    /// What the answer must look like.
-    pub guide: Option<Guide>,
+    /// What the answer must look like. Followed from the request's first token on: a request that waits has no parser.
+    pub guide: Option<CompiledGuide>,
     /// Whether its text continues the prompt's, or stands for itself as in a chat.
     pub continues: bool,
     /// Who is told.
@@ -61,11 +63,12 @@ pub struct AnswerEnd {
 impl AnswerJob {
     /// An answer from seed 0 that stands for itself, without a guide.
     pub fn new(
-        prompt: Vec<u32>,
-        params: SamplingParams,
+        prompt: impl Into<Arc<[u32]>>,
+        params: impl Into<Arc<SamplingParams>>,
         stop: StopRules,
         sink: Box<dyn AnswerSink>,
     ) -> Self {
+        let (prompt, params) = (prompt.into(), params.into());
         Self { prompt, params, stop, seed: 0, sample: 0, guide: None, continues: false, sink }
     }
 
@@ -74,7 +77,7 @@ impl AnswerJob {
         let StopRules { eos, ignore_eos, token_ids, max_tokens, .. } = &self.stop;
         Request {
             id,
-            prompt: self.prompt.clone(),
+            prompt: self.prompt.to_vec(),
             max_tokens: *max_tokens,
             eos: if *ignore_eos { Vec::new() } else { eos.clone() },
             stop_token_ids: token_ids.clone(),

@@ -3,8 +3,10 @@
 //! It is there from when the request is added until it ends. A request that is preempted loses its blocks and nothing of
 //! this, so what was told is never told again.
 
+use std::sync::Arc;
+
 use l2_model::tokenizer::Tokenizer;
-use l4_sampler::guide::{Guide, MaskAhead, MaskPending, MaskReady};
+use l4_sampler::guide::{CompiledGuide, Guide, MaskAhead, MaskPending, MaskReady};
 use l4_sampler::stop::{AnswerStream, StopReason, StopRules};
 use l4_sampler::{DrawKey, Error, History, Row, Sampled, SamplingParams, TokenLogprobs, TokenMask};
 
@@ -15,7 +17,7 @@ use crate::{FinishReason, RequestId};
 /// One answer on its way.
 pub(super) struct Answering {
     pub id: RequestId,
-    params: SamplingParams,
+    params: Arc<SamplingParams>,
     /// Tokens that end it.
     ends: Vec<u32>,
     seed: u64,
@@ -24,7 +26,9 @@ pub(super) struct Answering {
     room: usize,
     /// What it has seen. Empty until the model has seen its prompt: those who wait need no memory.
     history: Option<History>,
-    /// What it must look like. Away while its mask is computed.
+    /// What it must look like, until its first token is due: parsers take memory, and a request that waits takes little.
+    compiled: Option<CompiledGuide>,
+    /// Where it is in that. Lent out while its mask is computed.
     guide: Option<Guide>,
     /// What its guide allows next, once that was computed.
     mask: TokenMask,
@@ -48,7 +52,7 @@ impl Answering {
         max_model_len: usize,
     ) -> Self {
         let refused = check(&job, vocab).err();
-        let AnswerJob { prompt, params, stop, seed, sample, mut guide, continues, sink } = job;
+        let AnswerJob { prompt, params, stop, seed, sample, guide, continues, sink } = job;
         // Whether the last token that fits is the end is ours to say: a guide that it completes is the better reason.
         let rules = StopRules { max_tokens: usize::MAX, ..stop.clone() };
         let stream = match continues {
@@ -61,20 +65,20 @@ impl Answering {
             (Err(e), _) => (silent(), Some(e.into())),
         };
         let forces = params.logprobs.is_none() && !params.forbids_tokens();
-        let forced = guide.as_mut().filter(|_| forces).map(Guide::forced).unwrap_or_default();
         Self {
             id,
             ends: stop.ends(),
             // What was refused is not shown to the sampler.
-            params: if refused.is_some() { SamplingParams::greedy() } else { params },
+            params: if refused.is_some() { SamplingParams::greedy().into() } else { params },
             seed,
             sample,
             room: stop.max_tokens.min(max_model_len.saturating_sub(prompt.len())),
             history: None,
-            guide,
+            compiled: guide,
+            guide: None,
             mask: TokenMask::default(),
             forces,
-            forced,
+            forced: Vec::new(),
             stream,
             reason: None,
             error: refused.map(|e| e.to_string()),
@@ -104,6 +108,13 @@ impl Answering {
             self.history = Some(History::new(prompt, self.room.min(ANSWER_ROOM)));
         }
         // end of exercise
+        if let Some(compiled) = self.compiled.take() {
+            let mut guide = compiled.start();
+            if self.forces {
+                self.forced = guide.forced();
+            }
+            self.guide = Some(guide);
+        }
     }
 
     /// Lends its guide to whoever computes what is allowed next, if its next token is to be chosen under one.

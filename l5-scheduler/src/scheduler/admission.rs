@@ -24,6 +24,7 @@ impl Scheduler {
     pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
         let held_up = self.plan_arrived(budget);
         let mut behind: Option<Rank> = None;
+        self.held_up = held_up.is_some();
         // Without tokens nobody can begin, unless somebody who runs gives back what was planned for it.
         while budget.left() > 0 || self.policy.goes_on_after_preemption() {
             let Some((rank, place)) = self.waiting.next(behind) else { break };
@@ -33,7 +34,10 @@ impl Scheduler {
             match self.ask(place, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
-                Outcome::Nobody => break,
+                Outcome::Nobody => {
+                    self.held_up = true;
+                    break;
+                }
             }
         }
     }

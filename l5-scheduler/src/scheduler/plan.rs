@@ -21,6 +21,8 @@ impl Scheduler {
         self.plan_running(&mut budget);
         if self.step.preempted.is_empty() || self.policy.goes_on_after_preemption() {
             self.plan_waiting(&mut budget);
+        } else {
+            self.held_up = true;
         }
         self.stats.scheduled_tokens += self.step.tokens as u64;
         &self.step

@@ -9,6 +9,7 @@ use l4_sampler::generate::{Generation, Generator, Request};
 use l4_sampler::guide::Guides;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsRequest, SamplingParams};
+use l5_scheduler::engine::GuideSource;
 use l5_scheduler::llm::{GuideSpec, LlmError};
 use l5_scheduler::{EngineOptions, EngineRequest, FinishReason, Llm, LlmOptions, SubmitError};
 
@@ -35,7 +36,10 @@ fn alone(requests: &[EngineRequest], n: usize) -> Vec<Generation> {
     let guides = Guides::new(&tokenizer, decoder.config().vocab, files.stop_tokens()).unwrap();
     let run = |request: &EngineRequest| {
         let stop = StopRules { eos: files.stop_tokens().to_vec(), ..request.stop.clone() };
-        let guide = request.guide.as_ref().map(|spec| guides.guide(spec).unwrap());
+        let guide = request.guide.as_ref().map(|source| match source {
+            GuideSource::Spec(spec) => guides.guide(spec).unwrap(),
+            GuideSource::Compiled(guide) => guide.start(),
+        });
         let request = Request {
             n,
             seed: request.seed,
@@ -68,7 +72,8 @@ fn requests() -> Vec<EngineRequest> {
     let logprobs = Some(LogprobsRequest { top: 2, ..Default::default() });
     all.push(request(3, SamplingParams { logprobs, ..sampled() }));
     all.push(request(2, SamplingParams { repetition_penalty: 1.3, ..sampled() }));
-    let guide = Some(GuideSpec::Choice(vec!["yes".into(), "no".into(), "perhaps".into()]));
+    let guide = GuideSpec::Choice(vec!["yes".into(), "no".into(), "perhaps".into()]);
+    let guide = Some(guide.into());
     all.push(EngineRequest { guide, ..request(1, sampled()) });
     let mut stopped = request(0, sampled());
     stopped.stop.strings = vec!["e".into()];
@@ -87,7 +92,11 @@ fn many_together_are_answered_as_each_would_be_alone() {
         assert_eq!(got.text, want.text, "text of request {i}");
         assert_eq!(got.logprobs, want.logprobs, "log probabilities of request {i}");
         assert_eq!(got.finish_reason.as_str(), want.reason.as_str(), "end of request {i}");
-        assert_eq!(got.prompt, requests[i].prompt, "answers are in the order of the prompts");
+        assert_eq!(
+            got.prompt[..],
+            requests[i].prompt[..],
+            "answers are in the order of the prompts"
+        );
     }
 }
 
@@ -96,7 +105,7 @@ fn several_answers_share_their_prompt_and_are_samples_of_one_seed() {
     let llm = llm();
     let request = EngineRequest {
         prompt: (0..40).map(|t| 3 + t * 5 % 200).collect(),
-        params: sampled(),
+        params: sampled().into(),
         stop: StopRules { max_tokens: 12, ..StopRules::default() },
         seed: 5,
         continues: true,
@@ -138,7 +147,7 @@ fn a_prompt_that_cannot_be_meant_is_named_before_anything_runs() {
     let LlmError::Prompt { at: 0, why: SubmitError::Params(_) } = refused else {
         panic!("{refused}")
     };
-    let guide = Some(GuideSpec::Regex("(".into()));
+    let guide = Some(GuideSpec::Regex("(".into()).into());
     let broken = EngineRequest { guide, ..requests().remove(0) };
     let refused = llm.run(vec![requests().remove(0), broken]).unwrap_err();
     let LlmError::Prompt { at: 1, why: SubmitError::Guide(_) } = refused else {

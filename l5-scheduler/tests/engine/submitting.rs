@@ -1,5 +1,7 @@
 //! Asking: by many at once, too much, and for what cannot be.
 
+use std::sync::Arc;
+
 use l4_sampler::guide::GuideSpec;
 use l5_scheduler::engine::EngineRequest;
 use l5_scheduler::{FinishReason, Rejection, RequestId, SchedulerConfig, SubmitError};
@@ -56,15 +58,17 @@ fn several_answers_are_the_samples_of_one_seed() {
 fn a_full_inbox_says_so_and_takes_more_when_there_is_room() {
     let (engine, control) = engine(SchedulerConfig { max_num_seqs: 1, ..limits() }, 3);
     let handle = engine.handle();
-    let four = || (0..4).map(|i| request(&[i], 1)).collect::<Vec<_>>();
-    assert_eq!(handle.submit_all(four()).unwrap_err(), SubmitError::Full { waiting: 3 });
+    // One has a seat, and three may wait.
+    let full = SubmitError::Full { waiting: 3, most: 4 };
+    let five = || (0..5).map(|i| request(&[i], 1)).collect::<Vec<_>>();
+    assert_eq!(handle.submit_all(five()).unwrap_err(), full);
     control.hold();
     let running = handle.submit(request(&[9], 1)).unwrap();
     control.wait_for_step(1);
     // One runs. What was looked at while it waited counts until the next look.
     let waiting = handle.submit_all((0..2).map(|i| request(&[i], 1)).collect()).unwrap();
     let refused = handle.submit(request(&[5], 1)).unwrap_err();
-    assert_eq!(refused, SubmitError::Full { waiting: 3 });
+    assert_eq!(refused, full);
     let late = std::thread::scope(|scope| {
         let late = scope.spawn(|| handle.submit_waiting(vec![request(&[6], 1)]));
         control.open();
@@ -86,10 +90,10 @@ fn what_cannot_be_answered_is_refused_with_its_reason() {
     let unknown = SubmitError::UnknownToken { id: 1000, vocab: VOCAB };
     assert_eq!(refused(request(&[1, 1000], 1)), unknown);
     let mut hot = request(&[1], 1);
-    hot.params.temperature = -1.0;
+    Arc::make_mut(&mut hot.params).temperature = -1.0;
     assert!(matches!(refused(hot), SubmitError::Params(_)));
     let guided = GuideSpec::Regex("a+".into());
-    let guided = EngineRequest { guide: Some(guided), ..request(&[1], 1) };
+    let guided = EngineRequest { guide: Some(guided.into()), ..request(&[1], 1) };
     assert!(matches!(refused(guided), SubmitError::NoTokenizer("guides")));
     let mut stops = request(&[1], 1);
     stops.stop.strings = vec!["x".into()];

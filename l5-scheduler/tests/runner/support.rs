@@ -8,7 +8,7 @@ use l1_tensor::{Precision, Runtime};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{ContiguousState, Decoder, ModelFiles};
 use l4_sampler::generate::{Choice, Generator, Request as Solo};
-use l4_sampler::guide::{Guide, GuideSpec, Guides};
+use l4_sampler::guide::{CompiledGuide, GuideSpec, Guides};
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams, TokenLogprobs};
 use l5_scheduler::{
@@ -49,7 +49,7 @@ pub struct Ask {
     pub stop: StopRules,
     pub seed: u64,
     pub sample: u32,
-    pub guide: Option<Guide>,
+    pub guide: Option<CompiledGuide>,
     pub priority: i64,
 }
 
@@ -78,7 +78,7 @@ impl Ask {
     pub fn guided(self, tiny: &Tiny, spec: &GuideSpec) -> Self {
         let guides = Guides::new(&tiny.tokenizer, tiny.vocab(), &tiny.ends).unwrap();
         let stop = StopRules { eos: tiny.ends.clone(), ..self.stop.clone() };
-        Self { guide: Some(guides.guide(spec).unwrap()), stop, ..self }
+        Self { guide: Some(guides.compile(spec).unwrap()), stop, ..self }
     }
 
     pub fn job(&self, sink: impl AnswerSink + 'static) -> AnswerJob {
@@ -220,8 +220,9 @@ impl Tiny {
         let tokenizer = Some(&self.tokenizer);
         let mut generator =
             Generator::new(&self.decoder, tokenizer, &self.rt, state, 1, max_len).unwrap();
+        let guide = ask.guide.as_ref().map(CompiledGuide::start);
         let request = Solo {
-            guide: ask.guide.as_ref(),
+            guide: guide.as_ref(),
             seed: ask.seed,
             first_sample: ask.sample as usize,
             ..Solo::new(&ask.prompt, &ask.params, &ask.stop)

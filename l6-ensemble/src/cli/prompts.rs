@@ -132,7 +132,7 @@ fn ask(file: &str, args: &GenerateArgs, parts: &Parts, line: Line) -> anyhow::Re
         }
     }
     let first = EngineRequest {
-        guide,
+        guide: guide.map(Into::into),
         continues: !args.chat,
         priority,
         cache_salt,

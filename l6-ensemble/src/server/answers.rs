@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use l4_sampler::stop::StopReason;
 use l5_scheduler::engine::AnswerTimes;
 use l5_scheduler::{Answer, AnswerEnd, EngineRequest, FinishReason, Piece};
@@ -39,19 +38,25 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Hand requests to the engine, all or none.
+    /// Hand requests to the engine, `samples` of each, all or none.
     ///
     /// # Errors
     /// As [`backpressure::submit`].
-    pub async fn submit(app: &Arc<App>, requests: Vec<EngineRequest>) -> Result<Self, ApiError> {
-        let deadline = app.options.limits.request_timeout.map(|within| Instant::now() + within);
-        let prompts = prompts(&requests);
-        let first = requests.iter().filter(|request| request.sample == 0);
-        let prompt_tokens = first.map(|request| request.prompt.len()).sum();
+    pub async fn submit(
+        app: &Arc<App>,
+        requests: Vec<EngineRequest>,
+        samples: u32,
+    ) -> Result<Self, ApiError> {
         let record = Record::current();
-        let samples = requests.iter().map(|request| request.sample).collect();
-        let answers = backpressure::submit(app, requests).await?;
-        let groups = app.metrics.groups(samples);
+        let arrived = record.as_ref().map(|record| record.figures().began.into());
+        let arrived = arrived.unwrap_or_else(Instant::now);
+        let deadline = app.options.limits.request_timeout.map(|within| arrived + within);
+        let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+        let prompts: Vec<usize> =
+            (0..requests.len()).flat_map(|prompt| (0..samples).map(move |_| prompt)).collect();
+        let numbers = requests.iter().flat_map(|_| 0..samples).collect();
+        let answers = backpressure::submit(app, requests, samples).await?;
+        let groups = app.metrics.groups(numbers);
         if let Some(record) = &record {
             record.submitted(prompt_tokens);
         }
@@ -91,9 +96,7 @@ impl Answers {
             piece = poll_fn(|cx| self.poll(cx)) => Ok(piece),
             () = sleep_until(deadline) => {
                 self.open.clear();
-                let message = "the request took longer than this server allows: ask for fewer tokens";
-                let error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message);
-                Err(error.with_code("request_timeout"))
+                Err(ApiError::timeout())
             }
         }
     }
@@ -178,16 +181,6 @@ impl Answers {
     }
 }
 
-/// Which prompt each request is about: its samples are numbered from 0, so another prompt begins at every 0.
-fn prompts(requests: &[EngineRequest]) -> Vec<usize> {
-    let mut prompt = 0;
-    let of = |(at, request): (usize, &EngineRequest)| {
-        prompt += usize::from(at > 0 && request.sample == 0);
-        prompt
-    };
-    requests.iter().enumerate().map(of).collect()
-}
-
 /// What a client is told of an answer that did not end well.
 ///
 /// # Errors
@@ -232,14 +225,6 @@ pub fn stop_reason(end: &AnswerEnd) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_new_prompt_begins_where_samples_begin_again() {
-        let sample = |sample| EngineRequest { sample, ..EngineRequest::default() };
-        let requests: Vec<_> = [0, 1, 2, 0, 0, 1].into_iter().map(sample).collect();
-        assert_eq!(prompts(&requests), [0, 0, 0, 1, 2, 2]);
-        assert_eq!(prompts(&[]), [0; 0]);
-    }
 
     #[test]
     fn the_end_of_the_pool_is_a_length_with_a_reason() {

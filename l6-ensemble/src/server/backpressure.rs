@@ -1,15 +1,41 @@
-//! Who is taken, who is told to come back, and when.
+//! Which requests are taken, which are told to come back, and when.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use l4_sampler::guide::GuideSpec;
 use l4_sampler::philox::fresh_seed;
+use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{Answer, EngineRequest, Load, SubmitError};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::app::App;
+use super::background::{self, lower_priority};
 use super::error::ApiError;
 
 /// OpenAI's clients wait as long as `Retry-After` says only up to this many seconds.
 const LONGEST_WAIT: f64 = 120.0;
+
+/// Guides that are compiled at once.
+const COMPILING_AT_ONCE: usize = 2;
+
+/// How long a request may wait for its guide: behind those of others, and to be compiled.
+const GUIDE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Maximum number of bytes of a guide's source, times the samples that follow it. Each running sample has a parser of its
+/// own, of about eight times that size.
+const MAX_GUIDE_BYTES: usize = 256 << 10;
+
+/// Seats for guides that are being compiled.
+#[derive(Debug)]
+pub struct Compiling(Arc<Semaphore>);
+
+impl Default for Compiling {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(COMPILING_AT_ONCE)))
+    }
+}
 
 /// In how many seconds it is worth coming back: when between half and all of the work that is there will be done, at the
 /// pace of the last steps. Clients that are told the same moment come at the same moment, so each is told another:
@@ -20,30 +46,91 @@ pub fn retry_after(load: &Load, chance: f64) -> u32 {
     if seconds >= 1.0 { seconds.min(LONGEST_WAIT) as u32 } else { 1 }
 }
 
-/// Hand requests to the engine, all or none. A guide is compiled here, on a thread that may take its time.
+/// Whether the queue has room for so many requests: asked before anything is made of them.
 ///
 /// # Errors
-/// [`ApiError`]: 400 for what cannot be meant or can never fit, 429 with `Retry-After` when enough others wait, 503 while
+/// As [`submit`].
+pub fn room_for(app: &App, requests: usize) -> Result<(), ApiError> {
+    app.engine.room_for(requests).map_err(|why| refused(app, requests, why))
+}
+
+/// Hand requests to the engine, `samples` of each, all or none. A guide is compiled first, in the background.
+///
+/// # Errors
+/// [`ApiError`]: 400 for what is invalid or can never fit, 429 with `Retry-After` when the queue is full, 503 while
 /// draining, 500 without an engine.
-pub async fn submit(app: &Arc<App>, requests: Vec<EngineRequest>) -> Result<Vec<Answer>, ApiError> {
-    let answers = requests.len();
-    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+pub async fn submit(
+    app: &Arc<App>,
+    mut requests: Vec<EngineRequest>,
+    samples: u32,
+) -> Result<Vec<Answer>, ApiError> {
+    let answers = requests.len().saturating_mul(samples as usize);
+    room_for(app, answers)?;
     if let Some(most) = app.options.limits.queued_tokens {
-        room_for(app, prompt_tokens, most)?;
+        let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
+        room_for_tokens(app, tokens.saturating_mul(samples as usize), most)?;
     }
-    let slow = requests.iter().any(|request| request.guide.is_some());
-    let submitted = if slow {
+    // All prompts of a request have the same guide.
+    let spec = requests.iter().find_map(|request| match &request.guide {
+        Some(GuideSource::Spec(spec)) => Some(spec.clone()),
+        _ => None,
+    });
+    if let Some(spec) = spec {
+        let guide = compile(app, spec, answers).await?;
+        for request in &mut requests {
+            request.guide = Some(guide.clone());
+        }
+    }
+    let submitted = app.engine.submit_samples(requests, samples);
+    submitted.map_err(|why| refused(app, answers, why))
+}
+
+/// A guide that so many answers can follow.
+async fn compile(
+    app: &Arc<App>,
+    spec: Arc<GuideSpec>,
+    answers: usize,
+) -> Result<GuideSource, ApiError> {
+    let bytes = background::run(app, 0, {
+        let spec = spec.clone();
+        move |_| spec.source_bytes()
+    });
+    let bytes = bytes.await?;
+    if answers > 1 && bytes.saturating_mul(answers) > MAX_GUIDE_BYTES {
+        let message = format!(
+            "n: {answers} choices cannot follow a guide of {bytes} bytes: bytes times choices may be {MAX_GUIDE_BYTES}. Ask for fewer choices, or for one in each request."
+        );
+        return Err(ApiError::param("n", message).with_code("guide_too_large"));
+    }
+    let compiled = timeout(GUIDE_TIMEOUT, async {
+        // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.
+        let seat = app.compiling.0.clone().acquire_owned().await;
         let engine = app.engine.clone();
-        let submitted = tokio::task::spawn_blocking(move || engine.submit_all(requests)).await;
-        submitted.map_err(|why| ApiError::internal(why.to_string()))?
-    } else {
-        app.engine.submit_all(requests)
-    };
-    submitted.map_err(|why| match why {
+        let compiled = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            lower_priority();
+            engine.compile_guide(&spec)
+        });
+        compiled.await.map_err(|why| ApiError::internal(why.to_string()))
+    });
+    match compiled.await {
+        Ok(compiled) => {
+            compiled?.map(GuideSource::Compiled).map_err(|why| refused(app, answers, why))
+        }
+        Err(_) => {
+            let message = "the guide was not compiled in time, behind those of other requests: try again later";
+            Err(busy(app, message.to_owned()))
+        }
+    }
+}
+
+/// What a client is told of an engine's refusal.
+fn refused(app: &App, answers: usize, why: SubmitError) -> ApiError {
+    match why {
         // It would be told to come back for ever.
-        SubmitError::Full { waiting } if answers > waiting => {
+        SubmitError::Full { most, .. } if answers > most => {
             let message = format!(
-                "n: {answers} answers are asked for, and at most {waiting} requests may wait: ask for fewer at once"
+                "n: {answers} choices are asked for, and this server has room for {most} requests, running and waiting: ask for fewer at once"
             );
             ApiError::param("n", message)
         }
@@ -52,14 +139,14 @@ pub async fn submit(app: &Arc<App>, requests: Vec<EngineRequest>) -> Result<Vec<
             busy(app, why.to_string())
         }
         why => why.into(),
-    })
+    }
 }
 
 /// Whether prompts of so many tokens may wait beside those that do.
-fn room_for(app: &App, tokens: usize, most: usize) -> Result<(), ApiError> {
+fn room_for_tokens(app: &App, tokens: usize, most: usize) -> Result<(), ApiError> {
     if tokens > most {
         let message = format!(
-            "the prompt has {tokens} tokens, and no more than {most} may wait here: send a shorter one"
+            "the prompts have {tokens} tokens, counted once for each choice, and at most {most} may wait here: send less at once"
         );
         return Err(ApiError::invalid(message).with_code("prompt_too_long"));
     }
@@ -69,7 +156,7 @@ fn room_for(app: &App, tokens: usize, most: usize) -> Result<(), ApiError> {
     }
     app.metrics.rejected("max_num_queued_tokens");
     let message = format!(
-        "prompts of {waiting} tokens wait already, {tokens} more would be above {most}: try again when some of them are done"
+        "{waiting} prompt tokens are waiting, and {tokens} more would exceed the limit of {most}: try again later"
     );
     Err(busy(app, message))
 }
@@ -85,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_must_wait_is_told_a_time_that_clients_believe() {
+    fn clients_of_a_full_queue_are_told_a_time_that_they_believe() {
         let after = |seconds, chance| retry_after(&Load { seconds, ..Load::default() }, chance);
         assert_eq!(after(None, 1.0), 1);
         assert_eq!(after(Some(0.01), 0.0), 1);

@@ -82,6 +82,13 @@ impl ApiError {
         Self { retry_after: Some(retry_after), ..error }
     }
 
+    /// The request's time is up.
+    pub fn timeout() -> Self {
+        let message = "the request took longer than this server allows: ask for fewer tokens";
+        let error = Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message);
+        error.with_code("request_timeout")
+    }
+
     /// The same error with a word for programs.
     #[must_use]
     pub fn with_code(self, code: &'static str) -> Self {
@@ -92,13 +99,38 @@ impl ApiError {
     pub fn body(&self) -> ErrorResponse {
         ErrorResponse {
             error: ErrorBody {
-                message: self.message.clone(),
+                message: shortened(&self.message, MAX_MESSAGE),
                 kind: self.kind.to_owned(),
-                param: self.param.clone(),
+                param: self.param.as_deref().map(|param| shortened(param, MAX_QUOTED)),
                 code: self.code.map(str::to_owned),
             },
         }
     }
+}
+
+/// Maximum number of characters of a message. Those of this server are shorter; a client's own words may be in them.
+const MAX_MESSAGE: usize = 1000;
+
+/// Maximum number of characters of a client's own words, where an error quotes them.
+const MAX_QUOTED: usize = 200;
+
+/// A client's own words, as far as an error repeats them.
+pub fn quoted(text: &str) -> String {
+    shortened(text, MAX_QUOTED)
+}
+
+/// A text without its middle, if it is longer than so many characters: what is wrong stands at a message's beginning, and
+/// what to do at its end.
+fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most || text.chars().nth(most).is_none() {
+        return text.to_owned();
+    }
+    let half = most / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: Vec<char> = text.chars().rev().take(half).collect();
+    let left_out = text.len() - head.len() - tail.iter().map(|c| c.len_utf8()).sum::<usize>();
+    let tail: String = tail.into_iter().rev().collect();
+    format!("{head}... ({left_out} bytes left out) ...{tail}")
 }
 
 impl IntoResponse for ApiError {
@@ -139,4 +171,23 @@ impl From<SubmitError> for ApiError {
 pub fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message);
     ApiError { retry_after: Some(5), ..error.with_code(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_repeats_only_the_ends_of_a_long_text() {
+        assert_eq!(quoted("short"), "short");
+        let exactly = "\u{fc}".repeat(200);
+        assert_eq!(quoted(&exactly), exactly);
+        let long = format!("a{}z", "\u{fc}".repeat(1 << 20));
+        let told = quoted(&long);
+        assert!(told.starts_with("a\u{fc}") && told.ends_with("\u{fc}z"), "{told}");
+        assert!(told.contains("2096756 bytes left out"), "{told}");
+        let error = ApiError::param(long.clone(), format!("{long}: not here")).body().error;
+        assert!(error.message.len() < 2200 && error.message.ends_with("not here"));
+        assert!(error.param.unwrap().len() < 500);
+    }
 }

@@ -5,44 +5,53 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::app::Shared;
-use super::error::ApiError;
+use super::background;
+use super::error::{ApiError, quoted};
 use super::options::Limits;
 
-/// Bodies from this many bytes on are read on a thread that may take its time.
+pub mod shape;
+pub mod tree;
+
+use shape::{Held, Shape};
+
+/// Bodies from this many bytes on are parsed in the background.
 const LONG: usize = 64 << 10;
 
 /// So many times the limit of a body is read before its client is cut off.
 const THROWN_AWAY: usize = 8;
 
-/// A type that a JSON body can be read as. A body of several parts reads each of them from the same object: serde's own
-/// `flatten` forgets the path of an error.
+/// Memory is made for at most so many times the bytes that have come of a body, whatever its `Content-Length` says.
+const RESERVED_AHEAD: usize = 8;
+
+/// A type that a JSON body can be read as. A body of several parts reads each of them from the same bytes: serde's own
+/// `flatten` forgets the path of an error, and a tree of all values takes 36 times the bytes of a body.
 pub trait FromBody: Sized {
     /// Read it.
     ///
     /// # Errors
     /// [`ApiError`] with the path of the field that is to blame.
-    fn from_body(body: &Value) -> Result<Self, ApiError>;
+    fn from_body(body: &[u8]) -> Result<Self, ApiError>;
 }
 
-/// A JSON body as an extractor.
-pub struct Body<T>(pub T);
+/// A JSON body as an extractor, and its share of the memory for parsed bodies: to be dropped when the value is.
+pub struct Body<T>(pub T, pub Held);
 
 impl<T: FromBody + Send + 'static> FromRequest<Shared> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Shared) -> Result<Self, ApiError> {
         is_json(request.headers())?;
-        let bytes = bytes(request, app).await?;
+        let Read { bytes, shape } = bytes(request, app).await?;
+        let held = app.parsed.hold(shape.parsed_bytes(bytes.len())).await;
         if bytes.len() < LONG {
-            return read(&bytes).map(Self);
+            return Ok(Self(read(&bytes)?, held));
         }
         // Megabytes of JSON take their time, which is not that of the tasks beside this one.
-        let read = tokio::task::spawn_blocking(move || read(&bytes)).await;
-        read.map_err(|why| ApiError::internal(why.to_string()))?.map(Self)
+        let value = background::run(app, bytes.len(), move |_| read(&bytes)).await??;
+        Ok(Self(value, held))
     }
 }
 
@@ -67,9 +76,9 @@ fn is_json(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// The bytes of a body, up to the limit.
-async fn bytes(request: Request, app: &Shared) -> Result<Bytes, ApiError> {
+async fn bytes(request: Request, app: &Shared) -> Result<Read, ApiError> {
     let Limits { body_bytes: most, body_timeout, .. } = app.options.limits;
-    // Whoever waits for a word before he sends need not send.
+    // With `Expect: 100-continue`, a request is rejected before its body is uploaded.
     let asks_first = request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
     if asks_first && body.size_hint().lower() > most as u64 {
@@ -85,17 +94,30 @@ async fn bytes(request: Request, app: &Shared) -> Result<Bytes, ApiError> {
     }
 }
 
+/// A body that was read.
+struct Read {
+    bytes: Bytes,
+    shape: Shape,
+}
+
 /// All of a body that is not too large. Of one that is, a good part is read and thrown away: a client that is cut off
-/// while it writes often does not see what it was told.
-async fn gather(body: &mut axum::body::Body, most: usize) -> Result<Bytes, ApiError> {
+/// while it writes often does not see the response.
+async fn gather(body: &mut axum::body::Body, most: usize) -> Result<Read, ApiError> {
     let too_much = most.saturating_mul(THROWN_AWAY);
+    let told = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let (mut bytes, mut came) = (BytesMut::new(), 0_usize);
+    let mut shape = Shape::default();
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|why| ApiError::invalid(format!("the body could not be read: {why}")))?;
         let Ok(data) = frame.into_data() else { continue };
         came = came.saturating_add(data.len());
-        if came <= most {
+        shape.read(&data);
+        if came <= most && shape.is_bounded() {
+            if bytes.is_empty() {
+                // What was announced and has begun to come. A vector that doubles would take up to three times as much.
+                bytes.reserve(told.min(most).min(data.len().saturating_mul(RESERVED_AHEAD)));
+            }
             bytes.extend_from_slice(&data);
         } else {
             bytes = BytesMut::new();
@@ -104,7 +126,11 @@ async fn gather(body: &mut axum::body::Body, most: usize) -> Result<Bytes, ApiEr
             }
         }
     }
-    if came > most { Err(too_large(most)) } else { Ok(bytes.freeze()) }
+    if came > most {
+        return Err(too_large(most));
+    }
+    shape.check()?;
+    Ok(Read { bytes: bytes.freeze(), shape })
 }
 
 fn too_large(most: usize) -> ApiError {
@@ -114,23 +140,30 @@ fn too_large(most: usize) -> ApiError {
 }
 
 fn read<T: FromBody>(bytes: &[u8]) -> Result<T, ApiError> {
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|why| ApiError::invalid(format!("the body is not JSON: {why}")))?;
-    if value.is_object() {
-        return T::from_body(&value);
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte != b'{') {
+        // Broken JSON is told as that.
+        part::<IgnoredAny>(bytes)?;
+        return Err(ApiError::invalid("The request body must be a JSON object."));
     }
-    Err(ApiError::invalid("the body should be a JSON object"))
+    T::from_body(bytes)
 }
 
 /// One part of a body, with the path of what is wrong in it.
 ///
 /// # Errors
 /// [`ApiError`] with that path as `param`.
-pub fn part<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(body).map_err(|why| {
+pub fn part<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    tree::begin();
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|why| {
         let path = why.path().to_string();
+        let inner = why.into_inner();
+        if inner.is_syntax() || inner.is_eof() {
+            return ApiError::invalid(format!("The request body is not valid JSON: {inner}"));
+        }
         let path = if path == "." { String::new() } else { path };
-        let problem = why.into_inner().to_string();
+        // It may repeat the value, which may be a megabyte.
+        let problem = quoted(&without_position(&inner));
         // Where a field is missing, the path ends at the object that should have it.
         let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
         let path = match missing {
@@ -142,5 +175,16 @@ pub fn part<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
             return ApiError::invalid(problem);
         }
         ApiError::param(path.clone(), format!("{path}: {problem}"))
-    })
+    })?;
+    match json.end() {
+        Ok(()) => Ok(value),
+        Err(why) => Err(ApiError::invalid(format!("The request body is not valid JSON: {why}"))),
+    }
+}
+
+/// The words of an error about a value, without the line and column of a body that nobody sees as lines.
+fn without_position(why: &serde_json::Error) -> String {
+    let text = why.to_string();
+    let position = format!(" at line {} column {}", why.line(), why.column());
+    text.strip_suffix(&position).unwrap_or(&text).to_owned()
 }

@@ -12,6 +12,7 @@
 
 pub mod answers;
 pub mod app;
+pub mod background;
 pub mod backpressure;
 pub mod chat;
 pub mod endpoints;

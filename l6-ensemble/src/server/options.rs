@@ -13,6 +13,13 @@ pub struct ServerOptions {
     pub port: u16,
     /// Keys of which a client must show one. Empty: everybody may ask.
     pub api_keys: Vec<String>,
+    /// Names beside loopback's own that `Host` may have where the server listens on loopback (`*` for any).
+    pub allowed_hosts: Vec<String>,
+    /// Whether requests of one key find cached blocks of another's. What is cached can be told from `cached_tokens` and
+    /// from times, so this confirms guesses of what others asked.
+    pub share_prefix_cache: bool,
+    /// The lowest (most urgent) priority that requests may have: lower ones count as this.
+    pub min_priority: i64,
     /// Origins whose pages may ask from a browser (`*` for all). Empty: none, which is a browser's own rule.
     pub allowed_origins: Vec<String>,
     /// What nobody may exceed.
@@ -50,8 +57,10 @@ pub struct Limits {
     pub request_timeout: Option<Duration>,
     /// Connections at once.
     pub connections: usize,
-    /// Tokens of prompts that wait together; more are refused. `None`: as many as requests may wait.
+    /// Tokens of prompts that wait together; more are refused. `None`: any number.
     pub queued_tokens: Option<usize>,
+    /// Tokens of a chat's completion where the request does not say how many. `None`: what the context leaves.
+    pub default_chat_tokens: Option<usize>,
     /// Answers to one request: `n`, or prompts times `n`.
     pub answers: usize,
     /// The most likely tokens that are told beside each.
@@ -64,6 +73,9 @@ impl Default for ServerOptions {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8000,
             api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
+            share_prefix_cache: false,
+            min_priority: i64::MIN,
             allowed_origins: Vec::new(),
             limits: Limits::default(),
             shutdown_grace: Duration::from_secs(30),
@@ -81,7 +93,8 @@ impl Default for Limits {
             body_timeout: Duration::from_secs(60),
             request_timeout: None,
             connections: 4096,
-            queued_tokens: None,
+            queued_tokens: Some(1 << 20),
+            default_chat_tokens: Some(4096),
             answers: 128,
             logprobs: 20,
         }

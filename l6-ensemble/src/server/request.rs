@@ -1,5 +1,8 @@
 //! From what a client says to what an engine is asked.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use l4_sampler::guide::GuideSpec;
 use l4_sampler::logprobs::LogprobsRequest;
 use l4_sampler::philox::fresh_seed;
@@ -9,13 +12,21 @@ use l5_scheduler::{EngineRequest, Job};
 use serde_json::Value;
 
 use super::app::App;
-use super::error::ApiError;
+use super::error::{ApiError, quoted};
+use super::middleware::key::Tenant;
 use super::protocol::common::{ResponseFormat, Sampling, Stop};
 
 /// What no request needs more of, and what the engine would lose time over.
 const MOST_STOPS: usize = 64;
 const MOST_STOP_BYTES: usize = 4096;
 const MOST_STOP_TOKENS: usize = 1024;
+
+/// Maximum number of bytes of a salt or a job's id, of which every sample of a request has a copy.
+const MAX_NAME_BYTES: usize = 512;
+
+/// Maximum number of log probabilities that a request may ask for: tokens, times those that are told for each, times
+/// choices. They wait in memory for a client that does not read.
+const MAX_LOGPROBS: usize = 1 << 20;
 
 /// What all answers to one request have in common.
 #[derive(Clone, Debug)]
@@ -35,12 +46,14 @@ pub struct Plan {
 /// [`ApiError`] naming the field that cannot be meant.
 pub fn plan(
     app: &App,
+    tenant: Tenant,
     sampling: &Sampling,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
 ) -> Result<Plan, ApiError> {
     let defaults = &app.model.defaults;
     let off = SamplingParams::default();
+    let vocab = app.engine.model().vocab;
     refuse(sampling)?;
     let top_k = match sampling.top_k {
         None => defaults.top_k.unwrap_or(off.top_k),
@@ -62,8 +75,8 @@ pub fn plan(
         presence_penalty: sampling.presence_penalty.unwrap_or(off.presence_penalty),
         frequency_penalty: sampling.frequency_penalty.unwrap_or(off.frequency_penalty),
         min_tokens: sampling.min_tokens.unwrap_or(0),
-        logit_bias: logit_bias(sampling)?,
-        allowed_tokens: sampling.allowed_token_ids.clone(),
+        logit_bias: logit_bias(sampling, vocab)?,
+        allowed_tokens: allowed_tokens(sampling, vocab)?,
         logprobs: logprobs.map(|top| LogprobsRequest { top, ..Default::default() }),
         ..off
     };
@@ -81,7 +94,6 @@ pub fn plan(
         max_tokens: max_tokens.unwrap_or(usize::MAX).min(defaults.max_tokens.unwrap_or(usize::MAX)),
         ..StopRules::default()
     };
-    let vocab = app.engine.model().vocab;
     params.validate(vocab).and_then(|()| stop.validate(vocab)).map_err(blame)?;
     let n = sampling.n.unwrap_or(1);
     if n == 0 || n as usize > app.options.limits.answers {
@@ -89,12 +101,12 @@ pub fn plan(
         return Err(ApiError::param("n", format!("n: {n} should be from 1 to {most}")));
     }
     let template = EngineRequest {
-        params,
+        params: params.into(),
         stop,
-        guide: guide(sampling)?,
+        guide: guide(sampling)?.map(Into::into),
         seed: sampling.seed.map_or_else(fresh_seed, i64::cast_unsigned),
-        priority: sampling.priority.unwrap_or(0),
-        cache_salt: sampling.cache_salt.clone(),
+        priority: sampling.priority.unwrap_or(0).max(app.options.min_priority),
+        cache_salt: tenant.salt(sampling.cache_salt.clone()),
         job: sampling
             .job_id
             .clone()
@@ -105,13 +117,27 @@ pub fn plan(
 }
 
 impl Plan {
-    /// The requests for one prompt: samples 0, 1, 2, ... of one seed.
-    pub fn for_prompt(&self, prompt: Vec<u32>) -> impl Iterator<Item = EngineRequest> + '_ {
-        (0..self.samples).map(move |sample| EngineRequest {
-            prompt: prompt.clone(),
-            sample,
-            ..self.template.clone()
-        })
+    /// Whether so many answers have few enough log probabilities.
+    ///
+    /// # Errors
+    /// [`ApiError`] that says what to ask for instead.
+    pub fn bound_logprobs(&self, app: &App, answers: usize) -> Result<(), ApiError> {
+        let Some(asked) = &self.template.params.logprobs else { return Ok(()) };
+        let tokens = self.template.stop.max_tokens.min(app.model.max_model_len);
+        let all = tokens.saturating_mul(asked.top + 1).saturating_mul(answers);
+        if all <= MAX_LOGPROBS {
+            return Ok(());
+        }
+        let message = format!(
+            "logprobs: {answers} choices of {tokens} tokens with {} log probabilities each are {all}, and a request may ask for {MAX_LOGPROBS}: lower max_tokens, logprobs or n",
+            asked.top + 1
+        );
+        Err(ApiError::param("logprobs", message))
+    }
+
+    /// The request for one prompt, of which the engine is asked `samples`.
+    pub fn for_prompt(&self, prompt: impl Into<Arc<[u32]>>) -> EngineRequest {
+        EngineRequest { prompt: prompt.into(), ..self.template.clone() }
     }
 }
 
@@ -136,6 +162,14 @@ fn refuse(sampling: &Sampling) -> Result<(), ApiError> {
             "stop: {stops} texts of {bytes} bytes; there may be {MOST_STOPS} of {MOST_STOP_BYTES} bytes together"
         );
         return Err(ApiError::param("stop", message));
+    }
+    let texts = [("cache_salt", &sampling.cache_salt), ("job_id", &sampling.job_id)];
+    for (name, text) in texts {
+        let bytes = text.as_ref().map_or(0, String::len);
+        if bytes > MAX_NAME_BYTES {
+            let message = format!("{name}: {bytes} bytes; it may have {MAX_NAME_BYTES}");
+            return Err(ApiError::param(name, message));
+        }
     }
     let tokens = sampling.stop_token_ids.as_ref().map_or(0, Vec::len);
     if tokens > MOST_STOP_TOKENS {
@@ -163,19 +197,44 @@ fn blame(why: ParamError) -> ApiError {
     ApiError::param(param, message.replace("stop token_ids", "stop_token_ids"))
 }
 
-fn logit_bias(sampling: &Sampling) -> Result<Vec<(u32, f32)>, ApiError> {
-    let given = sampling.logit_bias.iter().flatten();
-    given
-        .map(|(id, bias)| match id.parse() {
-            // OpenAI's range, to which vLLM clamps as well: 100 is as good as "always".
-            Ok(id) => Ok((id, bias.clamp(-100.0, 100.0))),
-            Err(_) => {
-                let path = format!("logit_bias.{id}");
-                let message = format!("{path}: `{id}` is not a token id");
-                Err(ApiError::param(path, message))
-            }
-        })
-        .collect()
+/// Each token once, however its id is written.
+fn logit_bias(sampling: &Sampling, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+    let given = sampling.logit_bias.as_ref();
+    at_most("logit_bias", given.map_or(0, BTreeMap::len), vocab)?;
+    let mut biases = BTreeMap::new();
+    for (written, bias) in given.into_iter().flatten() {
+        let wrong = |why: &str| {
+            let path = format!("logit_bias.{}", quoted(written));
+            let message = format!("{path}: {why}");
+            Err(ApiError::param(path, message))
+        };
+        let Ok(id) = written.parse::<u32>() else {
+            return wrong("the key must be a token id");
+        };
+        // OpenAI's range, to which vLLM clamps as well: 100 is as good as "always".
+        if biases.insert(id, bias.clamp(-100.0, 100.0)).is_some() {
+            return wrong("this token is there already, with its id written in another way");
+        }
+    }
+    Ok(biases.into_iter().collect())
+}
+
+/// Each token once.
+fn allowed_tokens(sampling: &Sampling, vocab: usize) -> Result<Option<Vec<u32>>, ApiError> {
+    let Some(given) = &sampling.allowed_token_ids else { return Ok(None) };
+    at_most("allowed_token_ids", given.len(), vocab)?;
+    let mut allowed = given.clone();
+    allowed.sort_unstable();
+    allowed.dedup();
+    Ok(Some(allowed))
+}
+
+fn at_most(name: &'static str, given: usize, vocab: usize) -> Result<(), ApiError> {
+    if given <= vocab {
+        return Ok(());
+    }
+    let message = format!("{name}: {given} tokens, and the model has {vocab}: name each once");
+    Err(ApiError::param(name, message))
 }
 
 /// What the answer must look like, however it was said.

@@ -18,6 +18,7 @@ pub fn router(app: &Shared) -> Router {
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/strata/state", get(state::state))
         .route("/v1/embeddings", post(missing::embeddings))
         .route("/v1/responses", post(missing::responses))
         .route("/v1/messages", post(missing::messages));
@@ -28,7 +29,6 @@ pub fn router(app: &Shared) -> Router {
         .route("/ready", get(health::ready))
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::metrics))
-        .route("/strata/state", get(state::state))
         .route("/openapi.json", get(openapi::openapi));
     middleware::around(app, api, open).with_state(app.clone())
 }

@@ -1,37 +1,24 @@
-//! Text to tokens, on whose time.
+//! Text to tokens.
 //!
-//! A short text is cut into tokens where it arrives: that takes less time than to hand it to another thread. A long one
-//! takes milliseconds to seconds, and the few threads that read and write for everybody must not be away so long: it goes
-//! to a thread of its own, and only so many may be there at once. A text that is too long for the model whatever its tokens
-//! are is refused before anybody looks at it.
+//! A short text is tokenized where it arrives: that takes less time than to hand it to another thread. A long one takes
+//! milliseconds to seconds, in the [`background`]. A text that is too long for the model whatever its tokens are is
+//! refused before it is tokenized.
 
 use std::sync::{Arc, OnceLock};
 
 use l2_model::tokenizer::Tokenizer;
-use tokio::sync::Semaphore;
 
 use super::app::App;
+use super::background::{self, SHORT};
 use super::error::ApiError;
 
-/// Bytes of text that are cut where they arrive: well below a millisecond.
-const SHORT: usize = 4 << 10;
+/// Bytes of text that `/tokenize` takes of any model, and for each token of the model's context where that is more.
+const MIN_TOKENIZED_BYTES: usize = 256 << 10;
+const TOKENIZED_BYTES_PER_TOKEN: usize = 8;
 
-/// Long texts that are cut at once. The engine needs the processors more.
-const AT_ONCE: usize = 2;
-
-/// Who may cut long texts into tokens.
-#[derive(Debug)]
-pub struct Tokenising {
-    seats: Arc<Semaphore>,
-    /// The bytes of the longest token. Found when the first long text comes.
-    longest: OnceLock<usize>,
-}
-
-impl Default for Tokenising {
-    fn default() -> Self {
-        Self { seats: Arc::new(Semaphore::new(AT_ONCE)), longest: OnceLock::new() }
-    }
-}
+/// The bytes of the longest token. Found when the first long text comes.
+#[derive(Debug, Default)]
+pub struct LongestToken(OnceLock<usize>);
 
 /// The tokens of a text. `path` is the field that it came in.
 ///
@@ -46,27 +33,28 @@ pub async fn encode(
     let tokens = if text.len() <= SHORT {
         app.model.tokenizer.encode(&text, special)
     } else {
-        aside(app, move |app| app.model.tokenizer.encode(&text, special)).await?
+        let bytes = text.len();
+        background::run(app, bytes, move |app| app.model.tokenizer.encode(&text, special)).await?
     };
     tokens.map_err(|why| ApiError::param(path, format!("{path}: {why}")))
 }
 
-/// Do something slow with text or tokens without keeping others from theirs.
-///
+/// Bytes of text, or tokens, that `/tokenize` and `/detokenize` take: more than fits the model, for clients that count
+/// before they cut, and not so much that others wait for it.
+pub fn most_tokenized(app: &App) -> usize {
+    MIN_TOKENIZED_BYTES.max(app.model.max_model_len.saturating_mul(TOKENIZED_BYTES_PER_TOKEN))
+}
+
 /// # Errors
-/// [`ApiError`] if it panicked.
-pub async fn aside<T: Send + 'static>(
-    app: &Arc<App>,
-    work: impl FnOnce(&App) -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let seat = app.tokenising.seats.clone().acquire_owned().await;
-    let app = app.clone();
-    let done = tokio::task::spawn_blocking(move || {
-        // Held until the work is done, also when nobody waits for it any more.
-        let _seat = seat;
-        work(&app)
-    });
-    done.await.map_err(|why| ApiError::internal(format!("a text could not be read: {why}")))
+/// [`ApiError`] for more than [`most_tokenized`].
+pub fn tokenizable(app: &App, len: usize, what: &str, path: &str) -> Result<(), ApiError> {
+    let most = most_tokenized(app);
+    if len <= most {
+        return Ok(());
+    }
+    let message =
+        format!("{path}: {len} {what}, and at most {most} are taken at once: send it in parts");
+    Err(ApiError::param(path, message).with_code("text_too_long"))
 }
 
 /// Whether a text could be a prompt, going by its bytes alone: so many that every token would have to be the longest of all
@@ -79,13 +67,13 @@ pub fn could_fit(app: &App, text: &str, path: &str) -> Result<(), ApiError> {
     if text.len() <= most.max(SHORT) {
         return Ok(());
     }
-    let longest = *app.tokenising.longest.get_or_init(|| longest(&app.model.tokenizer));
+    let longest = *app.longest_token.0.get_or_init(|| longest(&app.model.tokenizer));
     let least = text.len() / longest.max(1);
     if least < most {
         return Ok(());
     }
     let message = format!(
-        "{path}: this text of {} bytes has at least {least} tokens, and prompt and answer together have at most {most}: shorten it",
+        "{path}: this text of {} bytes has at least {least} tokens, and this model's maximum context length is {most} tokens, for prompt and completion together: shorten it",
         text.len()
     );
     Err(ApiError::param(path, message).with_code("context_length_exceeded"))

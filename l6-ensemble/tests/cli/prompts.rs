@@ -123,8 +123,9 @@ fn a_small_pool_and_small_steps_change_no_answer() {
             json!({"tokens": tokens, "sampling": {"temperature": 0.9, "seed": i, "max_tokens": 25}})
         })
         .collect();
-    let plain = objects(&answer(&lines, "--ignore-eos"));
-    let small = "--ignore-eos --max-num-seqs 5 --max-num-batched-tokens 16 --kv-memory 48KiB \
+    // The pool is of one size whatever this processor computes in.
+    let plain = objects(&answer(&lines, "--ignore-eos --kv-dtype bf16"));
+    let small = "--ignore-eos --kv-dtype bf16 --max-num-seqs 5 --max-num-batched-tokens 16 --kv-memory 48KiB \
         --policy priority --long-prefill-token-threshold 8 --no-prefix-caching";
     let ran = answer(&lines, small);
     assert_eq!(ran.code, 0, "{ran:?}");

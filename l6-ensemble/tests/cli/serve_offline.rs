@@ -56,7 +56,9 @@ fn requests_may_come_one_by_one_and_be_compared_with_a_static_batch() {
 
 #[test]
 fn a_pool_that_is_too_small_for_all_preempts_and_serves_them_all_the_same() {
-    let said = serve("--requests 8 --input 30 --output 40 --kv-memory 48KiB --json").json();
+    let said =
+        serve("--requests 8 --input 30 --output 40 --kv-dtype bf16 --kv-memory 48KiB --json")
+            .json();
     assert_eq!(said["output_tokens"], 320, "{said}");
     assert!(said["preemptions"].as_u64() > Some(0), "{said}");
 }

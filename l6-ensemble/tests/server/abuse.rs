@@ -70,7 +70,7 @@ fn who_sends_half_or_nothing_takes_nothing_from_others() {
     for (number, wire) in slow.iter_mut().enumerate() {
         match number % 4 {
             0 => wire.send("POST /v1/compl"),
-            1 => wire.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "),
+            1 => wire.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "),
             2 => wire.send(head(PATH, 1000) + "{\"prompt\": "),
             _ => {}
         }

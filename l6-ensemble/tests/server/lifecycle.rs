@@ -38,20 +38,20 @@ fn what_was_accepted_is_finished_and_nothing_new_is_taken() {
     begun.push_str(&streams[0].read_until("data: "));
     // Known by the server, and not yet asked anything.
     let (mut late, mut ready) = (Wire::open(&server), Wire::open(&server));
-    late.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    late.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     late.read_until("\r\n\r\n");
     server.signal("TERM");
     let body = stream(1, 5).to_string();
     until("requests are not taken", || {
         let mut probe = Wire::open(&server);
-        probe.send("GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        probe.send("GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         status(&probe.rest()) == 503
     });
     late.send(kept(body.len()) + &body);
     let late = late.rest();
     assert_eq!(status(&late), 503, "{late}");
     assert!(late.contains("connection: close") && late.contains("draining"), "{late}");
-    ready.send("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ready.send("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert_eq!(status(&ready.rest()), 200);
     for wire in &mut streams {
         let text = std::mem::take(&mut begun) + &wire.rest();

@@ -28,7 +28,10 @@ fn what_is_too_large_or_nowhere_or_not_json_is_told_as_an_error() {
     let large = vec![b' '; 60 << 10];
     refused(&server.post_bytes("/v1/completions", &large), 413, "body_too_large");
     let mut wire = Wire::open(&server);
-    wire.send(format!("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(70_000)));
+    wire.send(format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(70_000)
+    ));
     assert_eq!(status(&wire.rest()), 431);
     refused(&server.get("/v1/nothing"), 404, "unknown_url");
     let wrong = server.get("/v1/completions");
@@ -65,7 +68,7 @@ fn who_has_no_key_learns_only_that_the_server_lives() {
     let asks = |key: &str| {
         let mut wire = Wire::open(&server);
         wire.send(format!(
-            "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: {key}\r\n\r\n"
+            "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: {key}\r\n\r\n"
         ));
         status(&wire.rest())
     };
@@ -78,7 +81,7 @@ fn pages_of_others_may_ask_only_where_the_operator_says_so() {
     let preflight = |server: &Served, origin: &str| {
         let mut wire = Wire::open(server);
         wire.send(format!(
-            "OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nOrigin: {origin}\r\n\
+            "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: {origin}\r\n\
              Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n\r\n"
         ));
         wire.rest()

@@ -76,7 +76,7 @@ impl Wire {
 /// The head of a request whose body has so many bytes.
 pub fn head(path: &str, length: usize) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nHost: tests\r\nConnection: close\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
 }

@@ -123,7 +123,7 @@ fn describe(fit: &Fit) -> String {
 fn job(seed: usize, prompt: usize, vocab: usize) -> AnswerJob {
     let stop = StopRules { max_tokens: ANSWER, ignore_eos: true, ..StopRules::default() };
     let token = |i: usize| ((seed * 7919 + i * 104_729) % vocab) as u32;
-    let prompt = (0..prompt).map(token).collect();
+    let prompt: Vec<u32> = (0..prompt).map(token).collect();
     AnswerJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Nobody))
 }
 

@@ -98,7 +98,8 @@ impl Run {
         let stop = StopRules { max_tokens: answer, ignore_eos: true, ..StopRules::default() };
         let mut ids = Vec::with_capacity(batch);
         for slot in 0..batch {
-            let tokens = (0..prompt.max(1)).map(|i| made_up(slot, i, self.vocab)).collect();
+            let tokens: Vec<u32> =
+                (0..prompt.max(1)).map(|i| made_up(slot, i, self.vocab)).collect();
             let params = SamplingParams::greedy();
             let job = AnswerJob::new(tokens, params, stop.clone(), Box::new(Nobody));
             let id = RequestId(self.next);

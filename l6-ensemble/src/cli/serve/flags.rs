@@ -58,6 +58,14 @@ pub struct ServerFlags {
     /// Keys of which clients must show one, as `Authorization: Bearer KEY` [default: everybody may ask]
     #[arg(long, value_name = "KEY", num_args = 1.., value_parser = values::api_key)]
     pub api_key: Vec<String>,
+    /// With keys: let requests of one key find the cached blocks of another's. Who sees `cached_tokens` can then confirm
+    /// guesses of what others asked
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub share_prefix_cache: bool,
+    /// Names beside localhost that clients may call a server by which listens on loopback, as behind a reverse proxy; *
+    /// for any [default: none, which keeps out pages whose name resolves to this machine]
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub allowed_hosts: Vec<String>,
     /// Origins whose pages may ask from a browser; * for all [default: none]
     #[arg(long, value_name = "ORIGIN", num_args = 1..)]
     pub allowed_origins: Vec<String>,
@@ -73,13 +81,19 @@ pub struct ServerFlags {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitFlags {
-    /// The most requests that wait; more are told to come back
+    /// Maximum number of requests that wait for a seat or for blocks; more are told to come back
     #[arg(long, aliases = ["max-num-queued-reqs", "max-queue-size"], value_name = "N", default_value = "1024", value_parser = values::count)]
     pub max_num_waiting: usize,
-    /// The most tokens of prompts that wait together; more are told to come back [default: any number]
-    #[arg(long, value_name = "N", value_parser = values::count)]
-    pub max_num_queued_tokens: Option<usize>,
-    /// The longest that an answer may take, from the request to its end; 0 for any time
+    /// Maximum number of prompt tokens that wait together; more are told to come back; 0 for any number
+    #[arg(long, value_name = "N", default_value = "1048576", value_parser = values::any_count)]
+    pub max_num_queued_tokens: usize,
+    /// Maximum number of completion tokens of a chat that does not say how many; 0 for what the context leaves
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = values::any_count)]
+    pub default_chat_max_tokens: usize,
+    /// The lowest `priority`, which is the most urgent, that clients may ask for: lower ones count as this [default: any]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub min_client_priority: Option<i64>,
+    /// The longest that a request may take, from its arrival to the end of its response; 0 for any time
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = values::duration)]
     pub request_timeout: Duration,
     /// The largest body of a request

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use l1_tensor::{Device, RuntimeOptions};
@@ -20,12 +21,16 @@ use crate::cli::error::CliError;
 use crate::cli::interrupt;
 use crate::cli::{kv, out};
 use crate::hub;
+use crate::server::background::Background;
+use crate::server::backpressure::Compiling;
 use crate::server::chat::reasoning::ReasoningFormat;
 use crate::server::chat::tools::ToolFormat;
+use crate::server::json::shape::ParsedBodies;
 use crate::server::life::Life;
+use crate::server::listen::shut_down_within;
 use crate::server::metrics::Metrics;
 use crate::server::model::{GenerationDefaults, unix_time};
-use crate::server::tokenise::Tokenising;
+use crate::server::tokenise::LongestToken;
 use crate::server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 
 /// Load the model, take the address, serve.
@@ -77,24 +82,33 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         model,
         options: flags.options(),
         metrics,
-        tokenising: Tokenising::default(),
+        longest_token: LongestToken::default(),
+        background: Background::default(),
+        compiling: Compiling::default(),
+        parsed: ParsedBodies::default(),
         life: Life::default(),
     };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let server = Server::bind(app).await.context("the server cannot start")?;
         interrupt::hand_over();
         let name = server.app().model.name();
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
         anyhow::Ok(server.run().await?)
-    })?;
-    engine.shutdown()?;
+    });
+    // What still runs in the background is work for clients that have gone.
+    runtime.shutdown_background();
+    served?;
+    shut_down_within(engine, STEP_PATIENCE)?;
     if let Some((path, recorder)) = recording {
         recorder.finish().map_err(|reason| CliError::Output { path, reason })?;
     }
     Ok(())
 }
+
+/// How long the last step may take to end when the server does.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Requests at once, and tokens a step, where nobody says how many. On a CPU a step of 2,048 tokens would take a second,
 /// and all who decode would wait for it; the weights are read for 256 as well as for more.
@@ -188,12 +202,16 @@ impl Flags {
             host: server.host,
             port: server.port,
             api_keys: server.api_key.clone(),
+            allowed_hosts: server.allowed_hosts.clone(),
+            share_prefix_cache: server.share_prefix_cache,
+            min_priority: limits.min_client_priority.unwrap_or(i64::MIN),
             allowed_origins: server.allowed_origins.clone(),
             limits: Limits {
                 body_bytes: usize::try_from(limits.max_body_size.0).unwrap_or(usize::MAX),
                 request_timeout: (!timeout.is_zero()).then_some(timeout),
                 connections: limits.max_connections,
-                queued_tokens: limits.max_num_queued_tokens,
+                queued_tokens: Some(limits.max_num_queued_tokens).filter(|most| *most > 0),
+                default_chat_tokens: Some(limits.default_chat_max_tokens).filter(|most| *most > 0),
                 answers: limits.max_num_answers,
                 logprobs: limits.max_logprobs,
                 ..Limits::default()

@@ -7,6 +7,8 @@ mod prompts;
 mod stream;
 mod telling;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -21,6 +23,7 @@ use crate::server::app::{App, Shared};
 use crate::server::error::ApiError;
 use crate::server::json::Body;
 use crate::server::middleware::RequestName;
+use crate::server::middleware::key::Tenant;
 use crate::server::openapi::WorkTroubles;
 use crate::server::protocol::common::{Sampling, Usage};
 use crate::server::protocol::completions::{Completion, CompletionFields, CompletionRequest};
@@ -41,22 +44,27 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 pub async fn create(
     State(app): State<Shared>,
     name: RequestName,
-    Body(request): Body<CompletionRequest>,
+    tenant: Tenant,
+    Body(request, held): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let CompletionRequest { own, sampling } = request;
+    let CompletionRequest { mut own, sampling } = request;
     known_model(&app, own.model.as_deref())?;
     refuse(&app, &own)?;
-    let mut plan = plan(&app, &sampling, Some(max_tokens(&own)), own.logprobs)?;
+    let mut plan = plan(&app, tenant, &sampling, Some(max_tokens(&own)), own.logprobs)?;
     plan.template.continues = true;
     best_of(&mut plan, &sampling)?;
-    let prompts = prompts::read(&app, &own, &plan).await?;
-    let mut requests = Vec::new();
-    for prompt in &prompts {
-        requests.extend(plan.for_prompt(prompt.tokens.clone()));
-    }
+    let prompts = prompts::read(&app, &mut own, &plan).await?;
+    let requests = prompts.iter().map(|prompt| plan.for_prompt(prompt.tokens.clone())).collect();
     let telling = Telling::new(&app, &name, &own, &sampling);
-    let mut answers = Answers::submit(&app, requests).await?;
-    if sampling.stream == Some(true) {
+    let streams = sampling.stream == Some(true);
+    let samples = plan.samples;
+    // From here on the engine has what there was to say.
+    plan.template.guide = None;
+    drop(sampling);
+    let submitted = Answers::submit(&app, requests, samples).await;
+    drop(held);
+    let mut answers = submitted?;
+    if streams {
         answers.begun().await?;
         let head = told::headers(&app, &answers);
         let mut response = Streaming::new(app, telling, prompts, plan.n, answers).response();
@@ -113,7 +121,7 @@ fn best_of(plan: &mut Plan, sampling: &Sampling) -> Result<(), ApiError> {
                 "best_of: which answers are best is known at their end, so they cannot be streamed";
             return Err(ApiError::param("best_of", message));
         }
-        plan.template.params.logprobs.get_or_insert_default();
+        Arc::make_mut(&mut plan.template.params).logprobs.get_or_insert_default();
     }
     plan.samples = samples;
     Ok(())

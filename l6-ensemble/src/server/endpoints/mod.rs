@@ -12,7 +12,7 @@ pub mod state;
 pub mod tokens;
 
 use super::app::App;
-use super::error::ApiError;
+use super::error::{ApiError, quoted};
 
 /// Whether the model that a request names is this one. A request that names none means the one that is here.
 ///
@@ -22,7 +22,8 @@ pub fn known_model(app: &App, name: Option<&str>) -> Result<(), ApiError> {
     match name {
         Some(name) if !app.model.is_named(name) => {
             let message = format!(
-                "The model `{name}` does not exist: this server has `{}`.",
+                "The model `{}` does not exist: this server has `{}`.",
+                quoted(name),
                 app.model.name()
             );
             let mut error = ApiError::not_found(message).with_code("model_not_found");

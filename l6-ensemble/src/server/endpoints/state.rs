@@ -5,12 +5,12 @@ use axum::extract::State;
 
 use crate::server::app::Shared;
 use crate::server::metrics::state;
-use crate::server::openapi::Troubles;
+use crate::server::openapi::KeyTroubles;
 
 /// The server at one glance.
-#[utoipa::path(get, path = "/strata/state", responses(
+#[utoipa::path(get, path = "/strata/state", security((), ("key" = [])), responses(
     (status = 200, description = "The server at one glance", body = state::State),
-    Troubles,
+    KeyTroubles,
 ))]
 pub async fn state(State(app): State<Shared>) -> Json<state::State> {
     Json(app.metrics.state(&app))

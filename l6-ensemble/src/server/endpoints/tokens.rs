@@ -4,14 +4,14 @@ use axum::Json;
 use axum::extract::State;
 
 use super::known_model;
-use crate::server::app::Shared;
+use crate::server::app::{App, Shared};
+use crate::server::background;
 use crate::server::chat::prompt::{self, Rendering};
 use crate::server::error::ApiError;
 use crate::server::json::Body;
-use crate::server::model::ServedModel;
 use crate::server::openapi::BodyTroubles;
 use crate::server::protocol::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
-use crate::server::tokenise::{aside, encode};
+use crate::server::tokenise::{encode, tokenizable};
 
 /// A text, or a conversation, as tokens.
 ///
@@ -23,16 +23,19 @@ use crate::server::tokenise::{aside, encode};
 ))]
 pub async fn tokenize(
     State(app): State<Shared>,
-    Body(request): Body<TokenizeRequest>,
+    Body(request, _held): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
     known_model(&app, request.model.as_deref())?;
     let told = request.return_token_strs == Some(true);
     let tokens = match (&request.prompt, &request.messages) {
         (Some(prompt), None) => {
             let special = request.add_special_tokens.unwrap_or(true);
+            tokenizable(&app, prompt.len(), "bytes", "prompt")?;
             encode(&app, prompt.clone(), special, "prompt").await?
         }
-        (None, Some(_)) => aside(&app, move |app| conversation(&app.model, &request)).await??,
+        (None, Some(_)) => {
+            background::run(&app, request.bytes(), move |app| conversation(app, &request)).await??
+        }
         (Some(_), Some(_)) => {
             let message = "messages: there is a prompt already; leave out one of them";
             return Err(ApiError::param("messages", message));
@@ -49,7 +52,8 @@ pub async fn tokenize(
 }
 
 /// The tokens that a conversation is for the model: those that `/v1/chat/completions` would prompt it with.
-fn conversation(model: &ServedModel, request: &TokenizeRequest) -> Result<Vec<u32>, ApiError> {
+fn conversation(app: &App, request: &TokenizeRequest) -> Result<Vec<u32>, ApiError> {
+    let model = &app.model;
     let open = request.continue_final_message == Some(true);
     let rendering = Rendering {
         tools: request.tools.as_deref().unwrap_or_default(),
@@ -58,7 +62,9 @@ fn conversation(model: &ServedModel, request: &TokenizeRequest) -> Result<Vec<u3
         continue_final_message: open,
     };
     let messages = request.messages.as_deref().unwrap_or_default();
-    prompt::encode(model, &prompt::render(model, messages, &rendering)?)
+    let text = prompt::render(model, messages, &rendering)?;
+    tokenizable(app, text.len(), "bytes", "messages")?;
+    prompt::encode(model, &text)
 }
 
 /// Tokens as a text.
@@ -71,10 +77,11 @@ fn conversation(model: &ServedModel, request: &TokenizeRequest) -> Result<Vec<u3
 ))]
 pub async fn detokenize(
     State(app): State<Shared>,
-    Body(request): Body<DetokenizeRequest>,
+    Body(request, _held): Body<DetokenizeRequest>,
 ) -> Result<Json<Detokenized>, ApiError> {
     known_model(&app, request.model.as_deref())?;
-    let text = aside(&app, move |app| {
+    tokenizable(&app, request.tokens.len(), "tokens", "tokens")?;
+    let text = background::run(&app, request.tokens.len(), move |app| {
         let tokenizer = &app.model.tokenizer;
         let last = tokenizer.vocab_size();
         match request.tokens.iter().position(|id| *id as usize >= last) {

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::departure::Departure;
 use super::stall::Stall;
 use crate::server::life::Counted;
 use crate::server::options::Limits;
@@ -40,13 +41,18 @@ pub(super) struct Connection {
 impl Connection {
     /// Answer its requests until it ends.
     ///
-    /// hyper closes a connection whose client has gone while a response is awaited, and drops what would have made it: so
-    /// an answer that nobody waits for is aborted.
+    /// hyper notices a client that has gone by reading, which it does not do while bytes of a next request are there
+    /// already. So while a response is awaited, the socket is asked ([`Departure`]). Either way what would have made the
+    /// response is dropped, and its requests are aborted.
     pub async fn serve(self, stream: TcpStream) {
         let Self { peer, router, limits, mut closing, counted } = self;
+        let departure = Departure::of(&stream);
+        let awaited = departure.awaited();
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(Client(peer));
-            router.clone().oneshot(request.map(Body::new))
+            let response = router.clone().oneshot(request.map(Body::new));
+            let awaited = awaited.begin();
+            async move { response.await.map(|response| response.map(|body| awaited.until_read(body))) }
         });
         let mut builder = http1::Builder::new();
         builder
@@ -59,11 +65,20 @@ impl Connection {
         let io = TokioIo::new(Stall::new(stream, READING_PATIENCE));
         let mut served = pin!(builder.serve_connection(io, service));
         let closed = async { closing.wait_for(|closing| *closing).await.map(drop) };
+        let ended = async {
+            tokio::select! {
+                ended = served.as_mut() => ended,
+                _ = closed => {
+                    served.as_mut().graceful_shutdown();
+                    served.await
+                }
+            }
+        };
         let ended = tokio::select! {
-            ended = served.as_mut() => ended,
-            _ = closed => {
-                served.as_mut().graceful_shutdown();
-                served.await
+            ended = ended => ended,
+            () = departure.noticed() => {
+                tracing::debug!("server: {peer} has gone");
+                Ok(())
             }
         };
         if let Err(why) = ended {

@@ -8,6 +8,7 @@
 
 mod accept;
 mod connection;
+mod departure;
 mod signals;
 mod stall;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
-use l5_scheduler::{EngineError, EngineHandle};
+use l5_scheduler::{Engine, EngineError, EngineHandle};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -62,6 +63,9 @@ pub enum ServeError {
     /// There is no engine any more, and nobody had asked it to end.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The engine was told to end, and its last step did not.
+    #[error("the engine's last step did not end within {0:?}: the server exits without it")]
+    Stuck(Duration),
 }
 
 impl Server {
@@ -148,6 +152,21 @@ async fn drain(app: &Arc<App>, ended: &mut oneshot::Receiver<EngineError>) {
     // All answers end with it, and their tasks tell so. A step that never ends must not hold anybody up: nobody joins.
     std::thread::spawn(move || engine.shutdown());
     let _ = timeout(LAST_WORDS, app.life.requests().none()).await;
+}
+
+/// End an engine. A step that never ends is not waited for: the process that ends next takes its thread along.
+///
+/// # Errors
+/// [`ServeError::Engine`], if it failed before; [`ServeError::Stuck`].
+pub fn shut_down_within(engine: Engine, patience: Duration) -> Result<(), ServeError> {
+    let (tell, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("strata-end".into());
+    // Without a thread the engine is dropped, which waits.
+    thread.spawn(move || tell.send(engine.shutdown()))?;
+    match ended.recv_timeout(patience) {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Err(ServeError::Stuck(patience)),
+    }
 }
 
 /// A thread that waits for the engine's end: it is the only one who would notice while nobody asks.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::engine::ModelFacts;
@@ -19,6 +19,9 @@ use crate::server::chat::reasoning::ReasoningFormat;
 use crate::server::chat::tools::ToolFormat;
 use crate::server::metrics::Metrics;
 use crate::server::{Limits, ServedModel, ServerOptions};
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers everything with token 5, until it has done so a number of times.
 struct Fails {
@@ -90,7 +93,10 @@ fn server(
             created: 0,
         },
         options: ServerOptions { port: 0, limits, ..ServerOptions::default() },
-        tokenising: Default::default(),
+        longest_token: Default::default(),
+        background: Default::default(),
+        compiling: Default::default(),
+        parsed: Default::default(),
         metrics: Metrics::new(engine.handle(), "tiny", "auto").unwrap(),
         life: Default::default(),
     };
@@ -119,13 +125,13 @@ fn ask(address: SocketAddr, request: &str) -> String {
 fn completion(stream: bool) -> String {
     let body = format!(r#"{{"prompt": [1, 2, 3], "max_tokens": 400, "stream": {stream}}}"#);
     format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
 }
 
-const HEALTH: &str = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+const HEALTH: &str = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn a_failed_engine_is_told_to_everybody_and_ends_the_server() {
@@ -155,10 +161,13 @@ fn a_failed_engine_is_told_to_everybody_and_ends_the_server() {
 fn a_head_that_does_not_come_in_time_is_not_waited_for() {
     let limits = Limits { head_timeout: Duration::from_millis(50), ..Limits::default() };
     let (engine, address, server) = server(0, false, limits);
+    let began = Instant::now();
     for half in ["", "GET /health HTT", "GET /health HTTP/1.1\r\nX-Slow: "] {
         let told = ask(address, half);
         assert!(!told.starts_with("HTTP/1.1 200"), "{told}");
     }
+    // hyper has a limit of its own, of 30 seconds, for whom nobody gives another.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(ask(address, HEALTH).starts_with("HTTP/1.1 200"));
     engine.shutdown().unwrap();
     assert!(server.join().unwrap().is_err(), "an engine that is no more cannot be served");
@@ -179,10 +188,23 @@ fn a_body_that_does_not_come_in_time_is_told_so() {
 fn connections_above_the_limit_wait_for_their_turn() {
     let limits = Limits { connections: 2, ..Limits::default() };
     let (engine, address, server) = server(0, false, limits);
-    let idle = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
-    let third = std::thread::spawn(move || ask(address, HEALTH));
+    // Each has had a response, so each is in.
+    let kept = HEALTH.replace("Connection: close\r\n", "");
+    let within = |stream: &mut TcpStream, patience| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        let mut response = [0; 15];
+        stream.read_exact(&mut response).map(|()| String::from_utf8(response.to_vec()).unwrap())
+    };
+    let mut idle = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
+    for stream in &mut idle {
+        stream.write_all(kept.as_bytes()).unwrap();
+        assert_eq!(within(stream, PATIENCE).unwrap(), "HTTP/1.1 200 OK");
+    }
+    let mut third = TcpStream::connect(address).unwrap();
+    third.write_all(kept.as_bytes()).unwrap();
+    assert!(within(&mut third, Duration::from_millis(300)).is_err(), "a third one is in, too");
     drop(idle);
-    assert!(third.join().unwrap().starts_with("HTTP/1.1 200"));
+    assert_eq!(within(&mut third, PATIENCE).unwrap(), "HTTP/1.1 200 OK");
     engine.shutdown().unwrap();
     assert!(server.join().unwrap().is_err());
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -18,6 +18,9 @@ use crate::server::options::AccessLog;
 
 /// Lines that may wait to be written.
 const MOST_WAITING: usize = 16 << 10;
+
+/// How long the last lines may take to be written.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One line. Times are milliseconds; `null` is what never came to be.
 #[derive(Clone, Debug, Serialize)]
@@ -117,9 +120,12 @@ impl AccessLogger {
         let Some(writer) = &self.0 else { return };
         let thread = writer.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A writer that has gone has nothing left to write.
-            let _ = writer.orders.send(Order::Close);
-            let _ = thread.join();
+            // A disk or a reader that does not take the lines cannot keep the process from ending.
+            let (began, mut told) = (Instant::now(), false);
+            while !thread.is_finished() && began.elapsed() < CLOSE_PATIENCE {
+                told = told || writer.orders.try_send(Order::Close).is_ok();
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }

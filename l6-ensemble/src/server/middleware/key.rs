@@ -1,6 +1,9 @@
 //! Who may ask: whoever shows one of the keys, where there are any.
 
-use axum::extract::{Request, State};
+use std::convert::Infallible;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -9,14 +12,45 @@ use sha2::{Digest, Sha256};
 use crate::server::app::Shared;
 use crate::server::error::ApiError;
 
-/// Let through who shows a key.
-pub async fn check(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    let keys = &app.options.api_keys;
-    if keys.is_empty() || shown(request.headers()).is_some_and(|key| is_one_of(key, keys)) {
-        return next.run(request).await;
+/// The key that a request showed, as a digest; none where no key is needed. An extension of every request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tenant(Option<u64>);
+
+impl Tenant {
+    /// What keeps this tenant's cached blocks apart from those of others, and from those of the tenant's own requests with
+    /// another salt.
+    pub fn salt(self, salt: Option<String>) -> Option<String> {
+        let Self(Some(tenant)) = self else { return salt };
+        Some(format!("{tenant:016x}/{}", salt.unwrap_or_default()))
     }
-    let message =
-        "a key is needed, and none of this server's was shown: send `Authorization: Bearer KEY`";
+}
+
+impl<S: Sync> FromRequestParts<S> for Tenant {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().copied().unwrap_or_default())
+    }
+}
+
+/// Let requests through that show a key.
+pub async fn check(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let keys = &app.options.api_keys;
+    let key = shown(request.headers()).filter(|key| is_one_of(key, keys));
+    if let Some(key) = key
+        && !app.options.share_prefix_cache
+    {
+        let digest = Sha256::digest([b"strata tenant", key].concat());
+        let digest = digest.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte));
+        request.extensions_mut().insert(Tenant(Some(digest)));
+    } else if key.is_none() && !keys.is_empty() {
+        return refuse();
+    }
+    next.run(request).await
+}
+
+fn refuse() -> Response {
+    let message = "You must provide a valid API key: send `Authorization: Bearer KEY`.";
     let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
     let mut response = error.with_code("invalid_api_key").into_response();
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -53,6 +87,21 @@ mod tests {
         {
             assert_eq!(is_one_of(key.as_bytes(), &keys), known, "{key}");
         }
+    }
+
+    #[test]
+    fn each_tenant_has_salts_of_its_own() {
+        let salt = |tenant, salt: Option<&str>| Tenant(tenant).salt(salt.map(str::to_owned));
+        assert_eq!((salt(None, None), salt(None, Some("a"))), (None, Some("a".into())));
+        let all = [
+            salt(Some(1), None),
+            salt(Some(1), Some("a")),
+            salt(Some(2), None),
+            salt(Some(2), Some("a")),
+            salt(None, Some("a")),
+        ];
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
     }
 
     #[test]

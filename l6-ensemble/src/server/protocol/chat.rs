@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::common::{Sampling, Usage};
 use super::whole;
 use crate::server::error::ApiError;
+use crate::server::json::tree::{self, Tree, written};
 use crate::server::json::{FromBody, part};
 
 /// A conversation to go on with.
@@ -25,27 +26,37 @@ pub struct ChatRequest {
 }
 
 impl FromBody for ChatRequest {
-    fn from_body(body: &Value) -> Result<Self, ApiError> {
+    fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         refuse(body)?;
         Ok(Self { own: part(body)?, sampling: part(body)? })
     }
 }
 
 /// Fields that others' servers know, which would change the answer, and which are not to be passed over in silence.
-fn refuse(body: &Value) -> Result<(), ApiError> {
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NotHere {
+    functions: Option<IgnoredAny>,
+    function_call: Option<IgnoredAny>,
+    audio: Option<IgnoredAny>,
+    chat_template: Option<IgnoredAny>,
+    modalities: Option<Vec<String>>,
+}
+
+fn refuse(body: &[u8]) -> Result<(), ApiError> {
+    let NotHere { functions, function_call, audio, chat_template, modalities } = part(body)?;
     let not_here = [
-        ("functions", "send `tools`, which took its place"),
-        ("function_call", "send `tool_choice`, which took its place"),
-        ("audio", "this server's answers are text"),
-        ("chat_template", "the server's operator chooses the template"),
+        ("functions", functions, "send `tools`, which took its place"),
+        ("function_call", function_call, "send `tool_choice`, which took its place"),
+        ("audio", audio, "this server's answers are text"),
+        ("chat_template", chat_template, "the server's operator chooses the template"),
     ];
-    for (field, instead) in not_here {
-        if body.get(field).is_some_and(|value| !value.is_null()) {
+    for (field, given, instead) in not_here {
+        if given.is_some() {
             return Err(ApiError::param(field, format!("{field}: not supported: {instead}")));
         }
     }
-    let kinds = body.get("modalities").and_then(Value::as_array);
-    if kinds.into_iter().flatten().any(|kind| kind != "text") {
+    if modalities.iter().flatten().any(|kind| kind != "text") {
         let message = "modalities: not supported: this server's answers are text";
         return Err(ApiError::param("modalities", message));
     }
@@ -84,13 +95,13 @@ pub struct ChatFields {
     #[serde(default)]
     pub parallel_tool_calls: Option<bool>,
     /// Variables for the chat template, such as `enable_thinking`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tree::object")]
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// How much the model should think, for templates that know the variable.
     #[serde(default)]
     pub reasoning_effort: Option<String>,
     /// Texts to answer from, for templates that know the variable.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tree::objects")]
     pub documents: Option<Vec<Map<String, Value>>>,
     /// Whether the head of the assistant's answer is added to the prompt [default: true].
     #[serde(default)]
@@ -137,7 +148,7 @@ impl<'de> Deserialize<'de> for ChatMessage {
                         "role" => role = Some(map.next_value()?),
                         "content" => content = map.next_value()?,
                         _ => {
-                            let value: Value = map.next_value()?;
+                            let Tree(value) = map.next_value()?;
                             // Clients write null for what is not there, and templates tell the two apart.
                             if !value.is_null() {
                                 more.insert(field, value);
@@ -150,6 +161,20 @@ impl<'de> Deserialize<'de> for ChatMessage {
             }
         }
         deserializer.deserialize_map(Fields)
+    }
+}
+
+impl ChatMessage {
+    /// About how many bytes a template writes for it, with a head.
+    pub fn bytes(&self) -> usize {
+        let content = match &self.content {
+            None => 0,
+            Some(Content::Text(text)) => text.len(),
+            Some(Content::Parts(parts)) => {
+                parts.iter().map(|part| part.text.as_ref().map_or(0, String::len)).sum()
+            }
+        };
+        32 + content + self.more.values().map(written).sum::<usize>()
     }
 }
 
@@ -224,7 +249,7 @@ pub struct Function {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// A JSON schema of its arguments.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "tree::option")]
     pub parameters: Option<Value>,
     /// Whether arguments must follow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

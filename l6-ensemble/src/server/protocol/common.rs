@@ -7,6 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::whole;
+use crate::server::json::tree;
 
 /// How tokens are chosen, where the answer ends, and what the scheduler should know: fields of every request for text.
 /// Without one, what the model's generation_config.json says; then OpenAI's default.
@@ -73,6 +74,7 @@ pub struct Sampling {
     /// What the answer must look like.
     pub structured_outputs: Option<StructuredOutputs>,
     /// The older names of the same: a JSON schema.
+    #[serde(deserialize_with = "tree::option")]
     pub guided_json: Option<Value>,
     /// A regular expression.
     pub guided_regex: Option<String>,
@@ -120,6 +122,7 @@ pub struct StreamOptions {
 #[serde(default)]
 pub struct StructuredOutputs {
     /// A JSON schema, as an object or its text.
+    #[serde(deserialize_with = "tree::option")]
     pub json: Option<Value>,
     /// Any JSON object.
     pub json_object: Option<bool>,
@@ -155,7 +158,7 @@ pub struct NamedSchema {
     #[serde(default)]
     pub description: Option<String>,
     /// The schema.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tree::option")]
     pub schema: Option<Value>,
     /// Whether it must be followed (always so here).
     #[serde(default)]

@@ -25,7 +25,7 @@ pub struct CompletionRequest {
 }
 
 impl FromBody for CompletionRequest {
-    fn from_body(body: &Value) -> Result<Self, ApiError> {
+    fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         Ok(Self { own: part(body)?, sampling: part(body)? })
     }
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::chat::{ChatMessage, Tool};
 use crate::server::error::ApiError;
-use crate::server::json::{FromBody, part};
+use crate::server::json::{FromBody, part, tree};
 
 /// A text, or a conversation, to cut into tokens.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -33,7 +33,7 @@ pub struct TokenizeRequest {
     #[serde(default)]
     pub continue_final_message: Option<bool>,
     /// Variables for the chat template, such as `enable_thinking`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tree::object")]
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Whether the tokens are told as text, too.
     #[serde(default)]
@@ -41,8 +41,15 @@ pub struct TokenizeRequest {
 }
 
 impl FromBody for TokenizeRequest {
-    fn from_body(body: &Value) -> Result<Self, ApiError> {
+    fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         part(body)
+    }
+}
+
+impl TokenizeRequest {
+    /// About how many bytes a template has to write.
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().flatten().map(ChatMessage::bytes).sum()
     }
 }
 
@@ -70,7 +77,7 @@ pub struct DetokenizeRequest {
 }
 
 impl FromBody for DetokenizeRequest {
-    fn from_body(body: &Value) -> Result<Self, ApiError> {
+    fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         part(body)
     }
 }

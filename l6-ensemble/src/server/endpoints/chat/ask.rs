@@ -1,21 +1,24 @@
 //! From a request to what the engine is asked, and to what is told of the answers.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::reader::Reader;
 use crate::server::app::{App, Shared};
+use crate::server::background::{self, SHORT};
+use crate::server::backpressure::room_for;
 use crate::server::chat::prompt::{Rendering, encode, render, text_of};
 use crate::server::chat::reasoning::ReasoningParser;
 use crate::server::chat::tools::{ToolParser, guide};
 use crate::server::error::ApiError;
+use crate::server::json::tree::written;
+use crate::server::middleware::key::Tenant;
 use crate::server::protocol::chat::{
-    ChatFields, ChatMessage, ChatRequest, Content, Tool, ToolChoice, ToolMode,
+    ChatFields, ChatMessage, ChatRequest, Tool, ToolChoice, ToolMode,
 };
 use crate::server::request::{Plan, plan};
-use crate::server::tokenise::{aside, could_fit, fits};
-
-/// A conversation of more bytes than this is made into tokens aside, so that others need not wait for it.
-const LONG: usize = 4 << 10;
+use crate::server::tokenise::{could_fit, fits};
 
 /// A request that can be meant.
 pub struct Asked {
@@ -30,16 +33,25 @@ pub struct Asked {
     pub calls_end: bool,
 }
 
-/// What a request asks for.
+/// What a request asks for. A conversation is rendered and tokenized in the background, unless it is short.
 ///
 /// # Errors
-/// [`ApiError`] naming the field that cannot be meant.
-pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> {
-    let own = &request.own;
-    let max_tokens = max_tokens(own)?;
-    let mut plan = plan(app, &request.sampling, max_tokens, logprobs(app, own)?)?;
-    let calling = calling(own)?;
+/// [`ApiError`] naming the field that is invalid.
+pub async fn ask(app: &Shared, tenant: Tenant, request: ChatRequest) -> Result<Asked, ApiError> {
+    let ChatRequest { own, sampling } = request;
+    let max_tokens = max_tokens(&own)?.or(app.options.limits.default_chat_tokens);
+    let mut plan = plan(app, tenant, &sampling, max_tokens, logprobs(app, &own)?)?;
+    drop(sampling);
+    plan.bound_logprobs(app, plan.samples as usize)?;
+    room_for(app, plan.samples as usize)?;
     plan.template.continues = own.continue_final_message == Some(true);
+    let bytes = length(&own);
+    let make = move |app: &App| asked(app, plan, own);
+    if bytes > SHORT { background::run(app, bytes, make).await? } else { make(app) }
+}
+
+fn asked(app: &App, mut plan: Plan, mut own: ChatFields) -> Result<Asked, ApiError> {
+    let calling = calling(&mut own)?;
     if let Some(calls) = &calling
         && let Some(guide) = calls.guide(app)?
     {
@@ -47,7 +59,7 @@ pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> 
             let message = "tool_choice: the answer cannot follow a guide and call a tool: ask for one of them";
             return Err(ApiError::param("tool_choice", message));
         }
-        plan.template.guide = Some(guide);
+        plan.template.guide = Some(guide.into());
     }
     let calls_end = !matches!(own.tool_choice, Some(ToolChoice::Named(_)));
     let guided = plan.template.guide.is_some();
@@ -56,7 +68,7 @@ pub async fn ask(app: &Shared, request: ChatRequest) -> Result<Asked, ApiError> 
         .as_ref()
         .map(|calls| (ToolParser::new(app.model.tools, &calls.tools), calls.most()));
     let tools = calling.map_or_else(Vec::new, |calls| calls.tools);
-    let Prompt { tokens, reasoning } = prompt(app, request.own, tools, guided).await?;
+    let Prompt { tokens, reasoning } = prompt(app, own, &tools, guided)?;
     let reader = Reader::new(reasoning, thoughts);
     let reader = match parser {
         Some((parser, most)) => reader.calling(parser, most),
@@ -106,17 +118,36 @@ impl Calling {
     }
 }
 
+/// Maximum number of tools, of bytes of a tool's name, and of all names: each answer's parser knows them.
+const MAX_TOOLS: usize = 1024;
+const MAX_TOOL_NAME: usize = 256;
+const MAX_TOOL_NAMES: usize = 64 << 10;
+
 /// What the request says of tools; `None`: nothing may be called. The prompt then tells of no tools either, which is the
 /// surest way.
-fn calling(own: &ChatFields) -> Result<Option<Calling>, ApiError> {
-    let tools = own.tools.clone().unwrap_or_default();
+fn calling(own: &mut ChatFields) -> Result<Option<Calling>, ApiError> {
+    let tools = own.tools.take().unwrap_or_default();
+    let wrong = |path: String, why: String| {
+        let message = format!("{path}: {why}");
+        Err(ApiError::param(path, message))
+    };
+    if tools.len() > MAX_TOOLS {
+        return wrong("tools".into(), format!("{} tools; there may be {MAX_TOOLS}", tools.len()));
+    }
+    let (mut names, mut bytes) = (HashSet::new(), 0);
     for (at, tool) in tools.iter().enumerate() {
-        let name = &tool.function.name;
-        if tools[..at].iter().any(|other| other.function.name == *name) {
-            let path = format!("tools[{at}].function.name");
-            let message = format!("{path}: `{name}` is there already: give it another name");
-            return Err(ApiError::param(path, message));
-        }
+        let name = tool.function.name.as_str();
+        bytes += name.len();
+        let why = if name.len() > MAX_TOOL_NAME {
+            format!("it has {} bytes; a name may have {MAX_TOOL_NAME}", name.len())
+        } else if bytes > MAX_TOOL_NAMES {
+            format!("all names together have more than {MAX_TOOL_NAMES} bytes: shorten them")
+        } else if !names.insert(name) {
+            format!("`{name}` is there already: give it another name")
+        } else {
+            continue;
+        };
+        return wrong(format!("tools[{at}].function.name"), why);
     }
     let choice = own.tool_choice.clone();
     let calls = match (&choice, tools.is_empty()) {
@@ -134,42 +165,33 @@ struct Prompt {
     reasoning: ReasoningParser,
 }
 
-async fn prompt(
-    app: &Shared,
-    own: ChatFields,
-    tools: Vec<Tool>,
-    guided: bool,
-) -> Result<Prompt, ApiError> {
+fn prompt(app: &App, own: ChatFields, tools: &[Tool], guided: bool) -> Result<Prompt, ApiError> {
     let open = own.continue_final_message == Some(true);
     if open && own.add_generation_prompt == Some(true) {
         let message = "add_generation_prompt: a message that is continued has its head already: ask for one of them";
         return Err(ApiError::param("add_generation_prompt", message));
     }
-    let long = length(&own, &tools) > LONG;
-    let make = move |app: &App| {
-        let rendering = Rendering {
-            tools: &tools,
-            variables: variables(&own),
-            add_generation_prompt: !open && own.add_generation_prompt != Some(false),
-            continue_final_message: open,
-        };
-        let text = render(&app.model, &own.messages, &rendering)?;
-        let format = app.model.reasoning;
-        let reasoning = match own.messages.last().filter(|_| open) {
-            Some(last) => {
-                let begun = text_of(own.messages.len() - 1, last.content.as_ref())?;
-                ReasoningParser::within(format, begun.as_deref().unwrap_or_default())
-            }
-            // An answer to a guide follows it from its first token: it is no thought that the template began.
-            None if guided => ReasoningParser::new(format, ""),
-            None => ReasoningParser::new(format, &text),
-        };
-        could_fit(app, &text, "messages")?;
-        let tokens = encode(&app.model, &text)?;
-        fits(app, &tokens, "messages")?;
-        Ok(Prompt { tokens, reasoning })
+    let rendering = Rendering {
+        tools,
+        variables: variables(&own),
+        add_generation_prompt: !open && own.add_generation_prompt != Some(false),
+        continue_final_message: open,
     };
-    if long { aside(app, make).await? } else { make(app) }
+    let text = render(&app.model, &own.messages, &rendering)?;
+    let format = app.model.reasoning;
+    let reasoning = match own.messages.last().filter(|_| open) {
+        Some(last) => {
+            let begun = text_of(own.messages.len() - 1, last.content.as_ref())?;
+            ReasoningParser::within(format, begun.as_deref().unwrap_or_default())
+        }
+        // An answer to a guide follows it from its first token: it is no thought that the template began.
+        None if guided => ReasoningParser::new(format, ""),
+        None => ReasoningParser::new(format, &text),
+    };
+    could_fit(app, &text, "messages")?;
+    let tokens = encode(&app.model, &text)?;
+    fits(app, &tokens, "messages")?;
+    Ok(Prompt { tokens, reasoning })
 }
 
 /// What templates may know beside messages and tools. Those of `chat_template_kwargs` win.
@@ -187,35 +209,16 @@ fn variables(own: &ChatFields) -> Map<String, Value> {
 }
 
 /// About how many bytes a template has to write.
-fn length(own: &ChatFields, tools: &[Tool]) -> usize {
-    let object = |fields: &Map<String, Value>| fields.values().map(bytes).sum::<usize>();
-    let message = |message: &ChatMessage| {
-        let content = match &message.content {
-            None => 0,
-            Some(Content::Text(text)) => text.len(),
-            Some(Content::Parts(parts)) => {
-                parts.iter().map(|part| part.text.as_ref().map_or(0, String::len)).sum()
-            }
-        };
-        // Templates write a head for each.
-        32 + content + object(&message.more)
-    };
+fn length(own: &ChatFields) -> usize {
+    let object = |fields: &Map<String, Value>| fields.values().map(written).sum::<usize>();
     let tool = |tool: &Tool| {
         let function = &tool.function;
         64 + function.description.as_ref().map_or(0, String::len)
-            + function.parameters.as_ref().map_or(0, bytes)
+            + function.parameters.as_ref().map_or(0, written)
     };
     let documents = own.documents.iter().flatten().map(object).sum::<usize>();
     documents
-        + own.messages.iter().map(message).sum::<usize>()
-        + tools.iter().map(tool).sum::<usize>()
-}
-
-fn bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => 2 + text.len(),
-        Value::Array(list) => list.iter().map(bytes).sum::<usize>() + 2,
-        Value::Object(fields) => fields.iter().map(|(k, v)| k.len() + bytes(v) + 4).sum::<usize>(),
-        _ => 8,
-    }
+        + own.messages.iter().map(ChatMessage::bytes).sum::<usize>()
+        + own.tools.iter().flatten().map(tool).sum::<usize>()
+        + own.chat_template_kwargs.as_ref().map_or(0, object)
 }

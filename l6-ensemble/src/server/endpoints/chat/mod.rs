@@ -27,6 +27,7 @@ use crate::server::app::Shared;
 use crate::server::error::ApiError;
 use crate::server::json::Body;
 use crate::server::middleware::RequestName;
+use crate::server::middleware::key::Tenant;
 use crate::server::model::unix_time;
 use crate::server::openapi::WorkTroubles;
 use crate::server::protocol::chat::{ChatCompletion, ChatRequest};
@@ -44,7 +45,8 @@ use crate::server::told;
 pub async fn create(
     State(app): State<Shared>,
     name: RequestName,
-    Body(request): Body<ChatRequest>,
+    tenant: Tenant,
+    Body(request, held): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     known_model(&app, request.own.model.as_deref())?;
     let sampling = &request.sampling;
@@ -53,12 +55,16 @@ pub async fn create(
     let counts = options.include_usage == Some(true);
     let counts_always = counts && options.continuous_usage_stats == Some(true);
     let token_ids = sampling.return_token_ids == Some(true);
-    let Asked { plan, prompt, reader, calls_end } = ask(&app, request).await?;
+    let Asked { mut plan, prompt, reader, calls_end } = ask(&app, tenant, request).await?;
     let prompt_tokens = prompt.len();
     let logprobs = plan.template.params.logprobs.is_some();
     let kept = if token_ids { prompt.clone() } else { Vec::new() };
-    let requests: Vec<_> = plan.for_prompt(prompt).collect();
-    let answers = Answers::submit(&app, requests).await?;
+    let requests = vec![plan.for_prompt(prompt)];
+    // From here on the engine has what there was to say.
+    plan.template.guide = None;
+    let submitted = Answers::submit(&app, requests, plan.samples).await;
+    drop(held);
+    let answers = submitted?;
     let chat = Chat {
         app,
         answers,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::max_tokens;
 use crate::server::app::App;
+use crate::server::backpressure::room_for;
 use crate::server::error::ApiError;
 use crate::server::protocol::completions::{CompletionFields, PromptField};
 use crate::server::request::Plan;
@@ -11,8 +12,8 @@ use crate::server::tokenise::{could_fit, encode, fits};
 
 /// A prompt.
 pub(super) struct Prompt {
-    /// What the model sees.
-    pub tokens: Vec<u32>,
+    /// What the model sees. Shared with the engine.
+    pub tokens: Arc<[u32]>,
     /// What the answer's text begins with, if the client wants that.
     pub echo: Option<String>,
 }
@@ -23,7 +24,7 @@ pub(super) struct Prompt {
 /// [`ApiError`] with the path of the prompt that cannot be one, or for too many.
 pub(super) async fn read(
     app: &Arc<App>,
-    own: &CompletionFields,
+    own: &mut CompletionFields,
     plan: &Plan,
 ) -> Result<Vec<Prompt>, ApiError> {
     let many = match &own.prompt {
@@ -39,12 +40,16 @@ pub(super) async fn read(
         );
         return Err(ApiError::param("prompt", message));
     }
+    plan.bound_logprobs(app, answers)?;
+    room_for(app, answers)?;
     let mut prompts = Vec::new();
-    match &own.prompt {
+    // A text is not kept beside its tokens.
+    let prompt = std::mem::replace(&mut own.prompt, PromptField::Ids(Vec::new()));
+    match prompt {
         PromptField::Text(text) => prompts.push(of_text(app, own, text, "prompt").await?),
-        PromptField::Ids(ids) => prompts.push(of_ids(app, own, ids, "prompt")?),
+        PromptField::Ids(ids) => prompts.push(of_ids(app, own, &ids, "prompt")?),
         PromptField::Texts(texts) => {
-            for (at, text) in texts.iter().enumerate() {
+            for (at, text) in texts.into_iter().enumerate() {
                 prompts.push(of_text(app, own, text, &format!("prompt[{at}]")).await?);
                 // Each is short work; a hundred of them are not.
                 tokio::task::yield_now().await;
@@ -62,23 +67,24 @@ pub(super) async fn read(
 async fn of_text(
     app: &Arc<App>,
     own: &CompletionFields,
-    text: &str,
+    text: String,
     path: &str,
 ) -> Result<Prompt, ApiError> {
-    could_fit(app, text, path)?;
+    could_fit(app, &text, path)?;
     let special = own.add_special_tokens.unwrap_or(true);
-    let mut tokens = encode(app, text.to_owned(), special, path).await?;
+    let wanted = own.echo == Some(true);
+    let echo = wanted.then(|| text.clone());
+    let mut tokens = encode(app, text, special, path).await?;
     let cut = truncate(app, own, tokens.len())?;
     tokens.drain(..cut);
     fits(app, &tokens, path)?;
-    let wanted = own.echo == Some(true);
     // What was cut off is not the prompt any more.
-    let echo = match (wanted, cut) {
-        (false, _) => None,
-        (true, 0) => Some(text.to_owned()),
-        (true, _) => Some(decode(app, &tokens, path)?),
+    let echo = match (echo, cut) {
+        (None, _) => None,
+        (Some(text), 0) => Some(text),
+        (Some(_), _) => Some(decode(app, &tokens, path)?),
     };
-    Ok(Prompt { tokens, echo })
+    Ok(Prompt { tokens: tokens.into(), echo })
 }
 
 fn of_ids(app: &App, own: &CompletionFields, ids: &[u32], path: &str) -> Result<Prompt, ApiError> {
@@ -93,7 +99,7 @@ fn of_ids(app: &App, own: &CompletionFields, ids: &[u32], path: &str) -> Result<
     }
     let wanted = own.echo == Some(true);
     let echo = wanted.then(|| decode(app, tokens, path)).transpose()?;
-    Ok(Prompt { tokens: tokens.to_vec(), echo })
+    Ok(Prompt { tokens: tokens.into(), echo })
 }
 
 /// How many of a prompt's tokens are cut off at its head, as `truncate_prompt_tokens` says.

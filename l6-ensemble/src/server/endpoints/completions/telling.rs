@@ -90,7 +90,7 @@ impl Telling {
             cursor.begin(tokenizer, &prompt.tokens);
         }
         let logprobs = self.logprobs.map(|names| cursor.table(tokenizer, names, &piece.logprobs));
-        let prompt_ids = prompt.filter(|_| self.token_ids).map(|prompt| prompt.tokens.clone());
+        let prompt_ids = prompt.filter(|_| self.token_ids).map(|prompt| prompt.tokens.to_vec());
         CompletionChoice {
             index,
             text,

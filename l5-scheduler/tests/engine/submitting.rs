@@ -65,8 +65,8 @@ fn a_full_inbox_says_so_and_takes_more_when_there_is_room() {
     control.hold();
     let running = handle.submit(request(&[9], 1)).unwrap();
     control.wait_for_step(1);
-    // One runs. What was looked at while it waited counts until the next look.
-    let waiting = handle.submit_all((0..2).map(|i| request(&[i], 1)).collect()).unwrap();
+    // One runs, and three may wait.
+    let waiting = handle.submit_all((0..3).map(|i| request(&[i], 1)).collect()).unwrap();
     let refused = handle.submit(request(&[5], 1)).unwrap_err();
     assert_eq!(refused, full);
     let late = std::thread::scope(|scope| {
@@ -77,7 +77,50 @@ fn a_full_inbox_says_so_and_takes_more_when_there_is_room() {
     for mut answer in late.unwrap().into_iter().chain(waiting).chain([running]) {
         assert_eq!(answer.rest().end.unwrap().finish, FinishReason::Length);
     }
-    assert_eq!(control.ends().len(), 4, "nothing is left of what was refused");
+    assert_eq!(control.ends().len(), 5, "nothing is left of what was refused");
+}
+
+#[test]
+fn free_seats_are_taken_by_requests_that_do_not_count_as_waiting() {
+    // Eight tokens a step: prompts of four are admitted two by two, and the others wait for a step only.
+    let config = SchedulerConfig { max_num_seqs: 8, max_num_batched_tokens: 8, ..limits() };
+    let (engine, control) = engine(config, 1);
+    let handle = engine.handle();
+    control.hold();
+    let first = handle.submit_all((0..8).map(|i| request(&[i, 1, 2, 3], 2)).collect()).unwrap();
+    control.wait_for_step(1);
+    // Two of them run, and six seats are free for the other six: one more may wait.
+    control.pass(1);
+    control.wait_for_step(2);
+    let waits = handle.submit(request(&[9], 1)).unwrap();
+    let full = SubmitError::Full { waiting: 1, most: 9 };
+    assert_eq!(handle.submit(request(&[9], 1)).unwrap_err(), full);
+    control.open();
+    for mut answer in first.into_iter().chain([waits]) {
+        assert_eq!(answer.rest().end.unwrap().finish, FinishReason::Length);
+    }
+}
+
+#[test]
+fn free_seats_without_blocks_are_for_nobody() {
+    // Sixteen blocks of four tokens, all of which the first request takes.
+    let config = SchedulerConfig { max_num_seqs: 8, num_gpu_blocks: 17, ..limits() };
+    let (engine, control) = engine(config, 2);
+    let handle = engine.handle();
+    control.hold();
+    let large = handle.submit(request(&[1; 60], 4)).unwrap();
+    control.wait_for_step(1);
+    let first = handle.submit(request(&[2; 8], 1)).unwrap();
+    control.pass(1);
+    control.wait_for_step(2);
+    control.pass(1);
+    control.wait_for_step(3);
+    let second = handle.submit(request(&[3; 8], 1)).unwrap();
+    assert!(matches!(handle.submit(request(&[4], 1)), Err(SubmitError::Full { waiting: 2, .. })));
+    control.open();
+    for mut answer in [large, first, second] {
+        assert_eq!(answer.rest().end.unwrap().finish, FinishReason::Length);
+    }
 }
 
 #[test]

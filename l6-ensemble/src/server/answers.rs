@@ -224,6 +224,8 @@ pub fn stop_reason(end: &AnswerEnd) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
+
     use super::*;
 
     #[test]

@@ -20,6 +20,7 @@ pub mod error;
 pub mod json;
 pub mod life;
 pub mod listen;
+pub mod memory;
 pub mod metrics;
 pub mod middleware;
 pub mod model;

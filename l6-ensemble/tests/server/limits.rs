@@ -101,14 +101,15 @@ fn pages_of_others_may_ask_only_where_the_operator_says_so() {
 fn a_full_queue_says_when_to_come_back() {
     let server = Served::start("tiny-llama", ["--max-num-seqs", "1", "--max-num-waiting", "64"]);
     let mut never = long();
-    never["n"] = 65.into();
+    // One has the seat, and 64 may wait.
+    never["n"] = 66.into();
     let never = server.post("/v1/completions", &never);
     assert_eq!((never.status, &never.value()["error"]["param"]), (400, &"n".into()));
     let mut busy = Wire::open(&server);
     busy.post("/v1/completions", &long());
     until("sixty-three wait", || server.metric("vllm:num_requests_waiting") >= 60.0);
     let mut two = short();
-    two["n"] = 10.into();
+    two["n"] = 20.into();
     let full = server.post("/v1/completions", &two);
     refused(&full, 429, "queue_full");
     let seconds: u32 = full.header("retry-after").unwrap().parse().unwrap();

@@ -10,6 +10,7 @@ mod bench_serve;
 mod chat;
 mod cli;
 mod completions;
+mod door;
 mod formats;
 mod lifecycle;
 mod limits;

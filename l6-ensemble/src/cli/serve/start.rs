@@ -28,6 +28,7 @@ use crate::server::chat::tools::ToolFormat;
 use crate::server::json::shape::ParsedBodies;
 use crate::server::life::Life;
 use crate::server::listen::shut_down_within;
+use crate::server::memory;
 use crate::server::metrics::Metrics;
 use crate::server::model::{GenerationDefaults, unix_time};
 use crate::server::tokenise::LongestToken;
@@ -38,6 +39,7 @@ use crate::server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 /// # Errors
 /// What device, hub, checkpoint and socket report.
 pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
+    memory::give_back_what_is_freed();
     let name = flags.model_name();
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
     log();

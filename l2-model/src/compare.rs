@@ -221,6 +221,7 @@ fn attention_causes(
         causes.push("the norm before attention: its weight, its eps, or eps outside of the root");
         causes.push("the v or o projection: wrong rows, transposed, or a bias left out");
         causes.push("query heads mapped to the wrong KV head (h / group, not h % kv_heads)");
+        causes.push("the causal mask off by one: token 0 must see its own key and no other");
         return causes;
     }
     let window = attention.and_then(|a| a.window);
@@ -234,7 +235,8 @@ fn attention_causes(
     if attention.is_some_and(|a| a.qk_norm.is_some()) {
         causes.push("q/k norm: before rope, over each head, with its own weight");
     }
-    causes.push("the causal mask off by one, or positions that start at 1");
+    // Positions that all start at 1 change no score: rope depends on their differences only.
+    causes.push("positions that queries and keys count differently: one of the two off by one");
     causes.push("the scale of the scores: 1 / sqrt(head_dim)");
     causes
 }

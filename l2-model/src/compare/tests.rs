@@ -32,3 +32,26 @@ fn a_nan_on_one_side_is_as_wrong_as_can_be() {
     let both = tap_error(TAP, &[nan, 1.0], &[nan, 1.0], 2, 0.1);
     assert_eq!((both.first_token, both.error), (None, 0.0), "a NaN that the golden has too");
 }
+
+/// What an attention that is wrong from this token on is blamed on.
+fn blamed(first_token: usize) -> String {
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama/config.json");
+    let config = ModelConfig::from_hf_file(Path::new(fixture)).unwrap();
+    let (tap, first_token) = (Tap::Attn(0), Some(first_token));
+    let (error, token, element, expected, got) = (1.0, 0, 0, 0.0, 1.0);
+    let wrong = TapError { tap, error, token, element, first_token, expected, got };
+    likely_causes(&wrong, &config).join("; ")
+}
+
+#[test]
+fn an_attention_that_is_right_at_token_0_is_not_blamed_on_the_mask() {
+    // Off by one in either way, a mask changes what token 0 sees: the key behind it, or none.
+    assert!(blamed(0).contains("mask"), "{}", blamed(0));
+    assert!(!blamed(1).contains("mask"), "{}", blamed(1));
+}
+
+#[test]
+fn positions_that_all_start_at_1_are_not_blamed_since_they_change_no_score() {
+    assert!(!blamed(1).contains("start at 1"), "{}", blamed(1));
+    assert!(blamed(1).contains("queries and keys count differently"), "{}", blamed(1));
+}

@@ -21,7 +21,7 @@ mod workload;
 pub use clock::VirtualClock;
 pub use durations::Durations;
 pub use fake::{FakeModel, Script};
-pub use goodput::Goodput;
+pub use goodput::{Goodput, TimeUnit};
 pub use lengths::Lengths;
 pub use planner::{PlanError, Planner};
 pub use replay::{MOST_STEPS, ReplayError, replay};

@@ -23,7 +23,7 @@ Examples:
   strata trace blocks trace.json                      draws what became of the blocks
   strata simulate --workload load.json --rate 4 --policy priority
   strata simulate --workload load.json --rate inf --max-num-seqs 32 --json
-  strata simulate --workload log.jsonl --goodput ttft:0.5,itl:0.05
+  strata simulate --workload log.jsonl --goodput ttft:500ms,itl:50ms
   strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
 
 A workload is a specification:
@@ -80,8 +80,9 @@ struct PlanArgs {
     /// What steps take, as `strata bench --fit-cost FILE` writes it [default: SmolLM2 in bf16 on two cores]
     #[arg(long, value_name = "FILE", requires = "workload")]
     cost_model: Option<PathBuf>,
-    /// Count requests that keep all of these as good, in seconds: ttft, itl (the longest), tpot (the mean), e2e
-    #[arg(long, value_name = "ttft:S,itl:S,..", requires = "workload")]
+    /// Count requests that keep all of these bounds as good: ttft, itl (the longest), tpot (the mean), e2e. Units are ms
+    /// and s; a number without a unit counts seconds (milliseconds in `strata bench serve`)
+    #[arg(long, value_name = "ttft:500ms,itl:50ms,..", requires = "workload")]
     goodput: Option<Goodput>,
     /// Print one JSON object instead of a table
     #[arg(long, requires = "workload")]

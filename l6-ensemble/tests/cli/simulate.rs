@@ -110,11 +110,20 @@ fn a_workload_becomes_a_report() {
         let at = ["p50", "p95", "p99", "max"].map(|p| report[latency][p].as_f64().unwrap());
         assert!(at[0] > 0.0 && at.is_sorted(), "{latency}: {at:?}");
     }
+    assert_eq!(
+        report["goodput"]["deadlines"],
+        serde_json::json!({"ttft": 2.0, "itl": 1.0}),
+        "in seconds"
+    );
     let share = report["goodput"]["share"].as_f64().unwrap();
     assert!(
         (0.0..=1.0).contains(&share) && report["prefix_hit_rate"].as_f64().unwrap() > 0.2,
         "{report}"
     );
+
+    let units =
+        plan(&["--rate", "4", "--goodput", "ttft:2000ms,itl:1s", "--json", "--max-num-seqs", "16"]);
+    assert_eq!(strata_reading(SPEC.as_bytes(), units).json(), report, "the same in units");
 
     let again = plan(&["--rate", "4", "--policy", "strict-priority", "--requests", "50"]);
     let told = strata_reading(SPEC.as_bytes(), &again);

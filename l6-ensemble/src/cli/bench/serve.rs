@@ -108,9 +108,10 @@ pub struct ServeBenchArgs {
     /// More fields of every request, as a JSON object; null leaves one out
     #[arg(long, value_name = "JSON", value_parser = object, default_value = "{}")]
     extra_body: Object,
-    /// Also tell how many requests a second were answered within such bounds: ttft:MS,itl:MS,tpot:MS,e2e:MS (itl: the
-    /// longest time between two chunks of the answer)
-    #[arg(long, value_name = "BOUNDS")]
+    /// Also report how many requests a second kept all of these bounds: ttft, itl (the longest time between two chunks of
+    /// the response), tpot (the mean), e2e. Units are ms and s; a number without a unit counts milliseconds, as in vLLM's
+    /// client (seconds in `strata simulate`)
+    #[arg(long, value_name = "ttft:500ms,itl:50ms,..")]
     goodput: Option<Bounds>,
     /// Meanwhile, GET such a path every 50 ms and tell what that takes: /health
     #[arg(long, value_name = "PATH", value_parser = path)]

@@ -2,41 +2,19 @@
 
 use std::str::FromStr;
 
+use l5_scheduler::sim::{Goodput, TimeUnit};
+
 use super::measure::Latencies;
 
-/// What an answer must keep, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Bounds {
-    ttft: Option<f64>,
-    itl: Option<f64>,
-    tpot: Option<f64>,
-    e2el: Option<f64>,
-}
+/// What an answer must keep, in milliseconds: a number without a unit counts those, as in vLLM's benchmark client.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Bounds(Goodput);
 
 impl FromStr for Bounds {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let mut bounds = Self::default();
-        for part in s.split([',', ' ']).filter(|part| !part.is_empty()) {
-            let (name, ms) = part.split_once(':').ok_or("write ttft:MS,itl:MS")?;
-            let ms = match ms.parse::<f64>() {
-                Ok(ms) if ms.is_finite() && ms > 0.0 => ms,
-                _ => return Err(format!("`{ms}` is no number of milliseconds above 0")),
-            };
-            let bound = match name {
-                "ttft" => &mut bounds.ttft,
-                "itl" => &mut bounds.itl,
-                "tpot" => &mut bounds.tpot,
-                "e2e" | "e2el" => &mut bounds.e2el,
-                other => return Err(format!("`{other}` is none of ttft, itl, tpot, e2e")),
-            };
-            *bound = Some(ms);
-        }
-        if bounds == Self::default() {
-            return Err("write ttft:MS,itl:MS".to_owned());
-        }
-        Ok(bounds)
+        Goodput::parse(s, TimeUnit::Milliseconds).map(Self)
     }
 }
 
@@ -47,15 +25,16 @@ impl Bounds {
             (Some(ms), Some(seconds)) => seconds * 1e3 <= ms,
             _ => true,
         };
-        kept(self.ttft, Some(of.ttft))
-            && kept(self.itl, of.worst_itl)
-            && kept(self.tpot, of.tpot)
-            && kept(self.e2el, Some(of.e2el))
+        kept(self.0.ttft, Some(of.ttft))
+            && kept(self.0.itl, of.worst_itl)
+            && kept(self.0.tpot, of.tpot)
+            && kept(self.0.e2e, Some(of.e2el))
     }
 
-    /// Each bound with its name.
+    /// Each bound with its name, in milliseconds.
     pub(super) fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let all = [("ttft", self.ttft), ("itl", self.itl), ("tpot", self.tpot), ("e2e", self.e2el)];
+        let Goodput { ttft, itl, tpot, e2e } = self.0;
+        let all = [("ttft", ttft), ("itl", itl), ("tpot", tpot), ("e2e", e2e)];
         all.into_iter().filter_map(|(name, bound)| Some((name, bound?)))
     }
 }
@@ -68,6 +47,7 @@ mod tests {
     fn bounds_are_read_by_name() {
         let bounds: Bounds = "ttft:200,itl:50".parse().unwrap();
         assert_eq!(bounds.named().collect::<Vec<_>>(), [("ttft", 200.0), ("itl", 50.0)]);
+        assert_eq!("ttft:0.2s,itl:50ms".parse::<Bounds>(), Ok(bounds), "bare: milliseconds");
         assert_eq!("e2e:1.5".parse::<Bounds>(), "e2el:1.5".parse());
         for wrong in ["", "ttft", "ttft:x", "ttft:-1", "ttft:nan", "speed:3"] {
             assert!(wrong.parse::<Bounds>().is_err(), "{wrong}");

@@ -5,7 +5,7 @@
 //
 // Decoding reads every key and value once and computes little with them, so what counts is that all of
 // the memory's bandwidth is in use: reads of 16 bytes, enough of them on their way at any time (an H200
-// brings 4.3 TB/s after about 0.8 us, so about 30 KB a multiprocessor have to be under way, and more when
+// brings 4.8 TB/s after about 0.8 us, so about 30 KB a multiprocessor have to be under way, and more when
 // it is busy), enough blocks for all multiprocessors, and no key read twice.
 //
 // A block owns one split of the keys of one sequence and one KV head, for all query heads of the group

@@ -12,8 +12,8 @@
 // its first window) are not even loaded, tiles that no row of a warp sees it leaves out.
 //
 // Why this tile. Per 64 keys a block computes 4 x 128 x 64 x DIM flops and reads 2 x 64 x DIM x 2 bytes:
-// 128 flops a byte. At 237 TFLOP/s (30% of an H200's peak) that asks 1.9 TB/s of the second-level cache,
-// which has about three times that; with 64 rows it would be too close. Registers at DIM 128: 64 for the
+// 128 flops a byte. At 297 TFLOP/s (30% of an H200's 989) that asks 2.3 TB/s of the second-level cache,
+// which has more than twice that; with 64 rows it would be too close. Registers at DIM 128: 64 for the
 // output, 32 for the queries, 32 for the scores, with fragments on their way about 220 in all and none
 // spilled, so one block of 8 warps a multiprocessor, and shared memory of 2 stages x (keys + values) x 64
 // x (DIM + 8) x 2 bytes = 68 KiB. Every mma.sync reads its right side from shared memory: 256 bytes for

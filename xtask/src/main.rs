@@ -18,6 +18,7 @@ mod learn;
 mod neighbour;
 mod nvrtc;
 mod peers;
+mod pip;
 mod predict;
 mod shell;
 mod test;

@@ -5,15 +5,16 @@
 //! library, comes by pip, and needs no GPU.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::shell::{cargo, program, run as run_command, spelled};
+use crate::pip;
+use crate::shell::{cargo, run as run_command, spelled};
 
-/// The package with the library. The kernels include no header of CUDA's, so it is all they need.
-const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// The package with the library, and the list that holds its version and hashes.
+const PACKAGE: &str = "nvidia-cuda-nvrtc";
+const REQUIREMENTS: &str = "nvrtc.txt";
 
 /// The status with which the check says that there is no compiler.
 const NO_COMPILER: i32 = 3;
@@ -104,30 +105,15 @@ impl std::error::Error for CannotFetch {}
 fn fetch(cache: &Path, more: &[&str]) -> Result<()> {
     let target = cache.join("nvrtc");
     let cannot = |why: String| CannotFetch(format!("{PACKAGE} cannot be fetched: {why}"));
-    let pip = pip().ok_or_else(|| cannot("there is no pip".into()))?;
-    let mut install = program(pip[0]);
-    install.args(&pip[1..]).args(["install", "--no-deps", "--only-binary=:all:", "--upgrade"]);
-    install.args(["--disable-pip-version-check", "--quiet", "--target"]).arg(&target).arg(PACKAGE);
-    install.args(more);
-    // Its own search for a newer pip and a prompt for a password would wait for nobody.
-    install.env("PIP_NO_INPUT", "1");
+    let python = pip::python().ok_or_else(|| cannot("there is no Python with pip".into()))?;
+    let mut install = pip::wheels(python, "install", &pip::requirements(REQUIREMENTS));
+    install.args(["--no-deps", "--upgrade", "--target"]).arg(&target).args(more);
     if let Err(e) = run_command(&mut install) {
         return Err(cannot(format!("{e:#}")).into());
     }
     let library = target.join("nvidia/cu13/lib/libnvrtc.so.13");
     ensure!(library.is_file(), cannot(format!("{} is not in it", library.display())));
     Ok(())
-}
-
-/// How pip is called here.
-fn pip() -> Option<Vec<&'static str>> {
-    let ways: [&[&str]; 4] =
-        [&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
-    let works = |way: &&[&str]| {
-        let output = Command::new(way[0]).args(&way[1..]).arg("--version").output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    ways.into_iter().find(works).map(<[&str]>::to_vec)
 }
 
 /// Strata's cache directory, as `kernels` has it.

@@ -29,6 +29,14 @@ fn the_python_client_is_served() {
 }
 
 #[test]
+fn instructor_gets_the_types_that_it_asks_for() {
+    let Some(python) = wanted("STRATA_PYTHON_INSTRUCTOR") else { return };
+    let server =
+        Served::start(MODEL, ["--tool-call-parser", "hermes", "--enable-auto-tool-choice"]);
+    finish(Command::new(python).arg(script("instructor_client.py")).arg(server.url("")), LONGEST);
+}
+
+#[test]
 fn the_javascript_client_is_served() {
     let Some(modules) = wanted("STRATA_NODE_MODULES") else { return };
     let servers = servers();

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::pip;
 use crate::shell::{exists, program, run, target_dir};
 
-/// The Python package whose source distribution carries llama.cpp, with its version.
-const SDIST: &str = "llama-cpp-python==0.3.36";
-/// Where its source is inside.
+/// The list that holds the Python package whose source distribution carries llama.cpp.
+const SDIST: &str = "llama-cpp.txt";
+/// The list of what builds it: CMake, Ninja, and what pip needs to read that package's metadata.
+const BUILD_TOOLS: &str = "cmake.txt";
+/// Where llama.cpp's source is inside.
 const VENDORED: &str = "llama_cpp_python-0.3.36/vendor/llama.cpp";
 
 /// What is needed of it.
@@ -65,12 +68,11 @@ impl Peer {
              or give a build of your own with --llama-cpp",
         )?;
         let venv = peers.join("venv");
-        run(program(python).args(["-m", "venv"]).arg(&venv))?;
+        run(program(python).args(["-I", "-m", "venv"]).arg(&venv))?;
         let tool = |name: &str| venv.join("bin").join(name);
-        run(program(tool("pip")).args(["install", "--quiet", "cmake", "ninja"]))?;
-        let mut download = program(tool("pip"));
-        download.args(["download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python"]);
-        run(download.arg(SDIST).arg("--dest").arg(&peers))?;
+        run(&mut pip::wheels(tool("python"), "install", &pip::requirements(BUILD_TOOLS)))?;
+        let mut download = pip::sources(tool("python"), "download", &pip::requirements(SDIST));
+        run(download.args(["--no-deps", "--dest"]).arg(&peers))?;
         let archive = find_archive(&peers)?;
         run(program("tar").arg("xzf").arg(&archive).arg("-C").arg(&peers))?;
         let build = source.join("build");
@@ -120,6 +122,14 @@ fn find_archive(dir: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_source_is_looked_for_below_the_version_that_is_fetched() {
+        let list = fs::read_to_string(pip::requirements(SDIST)).unwrap();
+        let fetched = list.lines().find_map(|line| line.strip_prefix("llama-cpp-python=="));
+        let version = fetched.and_then(|line| line.split(' ').next()).unwrap();
+        assert_eq!(VENDORED, format!("llama_cpp_python-{version}/vendor/llama.cpp"));
+    }
 
     #[test]
     fn a_directory_without_the_tools_is_refused_by_name() {

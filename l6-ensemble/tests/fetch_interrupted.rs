@@ -38,6 +38,7 @@ fn what_a_signal_handler_abandons_is_gone_from_the_disk() {
                 repo: "org/big",
                 wheel: "big==1",
                 wheel_size: 0,
+                wheel_sha256: "",
                 wheel_member: "big",
             };
             file.locate(&o).unwrap_err()

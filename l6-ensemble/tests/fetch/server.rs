@@ -216,7 +216,6 @@ pub fn options(dir: &Path, endpoint: &str) -> Options {
     options.token = None;
     options.quiet = true;
     options.python.clear();
-    options.pip.clear();
     options
 }
 

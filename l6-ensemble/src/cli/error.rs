@@ -1,9 +1,10 @@
 //! What goes wrong on the command line, and how it is told: one line and an exit code.
 
+use std::error::Error as _;
 use std::io::{self, ErrorKind, Write, stderr};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind as Refusal;
+use clap::error::{ContextKind, ContextValue, ErrorKind as Refusal};
 
 use crate::hub::HubError;
 
@@ -108,8 +109,14 @@ pub fn refuse(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// What is wrong with arguments, in one line without `error:`.
+/// What is wrong with arguments, in one line without `error:`. A key of clients is not shown: this goes to journals.
 pub fn sentence(refusal: &clap::Error) -> String {
+    if let Some(ContextValue::String(named)) = refusal.get(ContextKind::InvalidArg)
+        && named.starts_with("--api-key ")
+        && let Some(why) = refusal.source()
+    {
+        return format!("invalid value for '{named}': {why}");
+    }
     let text = refusal.render().to_string();
     let mut paragraphs = text.split("\n\n");
     let line = one_line(paragraphs.next().unwrap_or_default());

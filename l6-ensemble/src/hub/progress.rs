@@ -53,9 +53,13 @@ impl Drop for Meter {
     }
 }
 
-/// One plain line on stderr.
+/// One plain line on stderr; where there is a log, as a server has one, an event of it.
 pub(super) fn note(options: &Options, line: &str) {
-    if !options.quiet {
-        eprintln!("strata: {line}");
+    match options.quiet {
+        true => {}
+        false if tracing::dispatcher::has_been_set() => {
+            tracing::info!(target: crate::server::LOG, "{line}");
+        }
+        false => eprintln!("strata: {line}"),
     }
 }

@@ -33,6 +33,9 @@ pub mod sse;
 pub mod tokenise;
 pub mod told;
 
+/// The target of log events about a server's start and end. The default filter shows them, unlike others of level `info`.
+pub const LOG: &str = "strata";
+
 pub use app::App;
 pub use error::ApiError;
 pub use listen::Server;

@@ -1,5 +1,6 @@
 //! The model as clients see it.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use l2_model::chat_template::ChatTemplate;
@@ -13,6 +14,8 @@ use super::chat::tools::ToolFormat;
 pub struct ServedModel {
     /// The names it answers to. The first is the one in responses and metrics.
     pub names: Vec<String>,
+    /// Another name that requests may use, which no list shows: the path of a model that was given no name.
+    pub alias: Option<String>,
     /// What `--model` was: where it is from.
     pub root: String,
     /// Text to tokens and back.
@@ -51,6 +54,24 @@ pub struct GenerationDefaults {
     pub max_tokens: Option<usize>,
 }
 
+/// As in `temperature=0.6, top_p=0.95`: the fields that are set.
+impl fmt::Display for GenerationDefaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A field that is added here must be written below.
+        let Self { temperature, top_p, top_k, min_p, repetition_penalty, max_tokens } = self;
+        let set = [
+            ("temperature", temperature.map(|x| x.to_string())),
+            ("top_p", top_p.map(|x| x.to_string())),
+            ("top_k", top_k.map(|x| x.to_string())),
+            ("min_p", min_p.map(|x| x.to_string())),
+            ("repetition_penalty", repetition_penalty.map(|x| x.to_string())),
+            ("max_tokens", max_tokens.map(|x| x.to_string())),
+        ];
+        let set = set.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        f.write_str(&set.collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl ServedModel {
     /// The name in responses.
     pub fn name(&self) -> &str {
@@ -59,11 +80,28 @@ impl ServedModel {
 
     /// Whether a request that names this model means it.
     pub fn is_named(&self, name: &str) -> bool {
-        self.names.iter().any(|own| own == name)
+        self.names.iter().chain(&self.alias).any(|own| own == name)
     }
 }
 
 /// Seconds since 1970, as `created` wants them.
 pub fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampling_defaults_are_shown_as_requests_spell_them() {
+        let defaults = GenerationDefaults {
+            temperature: Some(0.6),
+            top_p: Some(0.95),
+            max_tokens: Some(20),
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(defaults.to_string(), "temperature=0.6, top_p=0.95, max_tokens=20");
+        assert_eq!(GenerationDefaults::default().to_string(), "");
+    }
 }

@@ -145,6 +145,85 @@ fn vllms_words_start_a_server_that_tells_its_sizes_and_then_its_url() {
     assert!(said.contains("blocks") && said.contains("weights"), "{said}");
 }
 
+/// What a server of a tiny model writes to stderr from its start to its end, which SIGTERM asks for.
+fn log_of(words: &[&str], environment: &[(&str, &str)]) -> String {
+    let mut command = command();
+    command.args(["serve", "--port", "0", "--model"]).arg(fixture("tiny-llama")).args(words);
+    command.envs(environment.iter().copied()).env_remove("RUST_LOG").stderr(Stdio::piped());
+    let mut server = Served::run(command);
+    let mut stderr = server.stderr();
+    server.signal("TERM");
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(server.ended(std::time::Duration::from_secs(60)).code(), Some(0), "{said}");
+    said
+}
+
+#[test]
+fn a_server_that_others_can_reach_without_a_key_is_warned_about() {
+    let open = "anyone who can reach 0.0.0.0:";
+    for quiet in [&["--host", "0.0.0.0"][..], &["--host", "0.0.0.0", "--quiet"]] {
+        let said = log_of(quiet, &[]);
+        assert!(said.contains(open) && said.contains("--api-key or --host 127.0.0.1"), "{said}");
+    }
+    let said = log_of(&["--host", "0.0.0.0"], &[("STRATA_API_KEY", "")]);
+    assert!(said.contains(open) && said.contains("STRATA_API_KEY is set and empty"), "{said}");
+    for words in [&["--host", "0.0.0.0", "--api-key", "k"][..], &["--host", "127.0.0.2"]] {
+        let said = log_of(words, &[]);
+        assert!(!said.contains("WARN"), "{said}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_setting_is_reported_with_the_one_it_is_like() {
+    let misspelt = concat!("STRATA_", "MAX_NUM_SEQ");
+    let said = log_of(&["--quiet"], &[(misspelt, "7")]);
+    let warning =
+        "STRATA_MAX_NUM_SEQ is not a setting and is ignored: did you mean STRATA_MAX_NUM_SEQS?";
+    assert!(said.contains(warning), "{said}");
+}
+
+#[test]
+fn what_a_server_reports_on_stderr_has_the_form_of_its_log() {
+    let said =
+        log_of(&["--override-generation-config", r#"{"temperature": 0.6, "top_p": 0.95}"#], &[]);
+    assert!(said.lines().count() >= 4, "{said}");
+    for line in said.lines() {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && time.contains('T') && time.starts_with("20"), "{line}");
+        assert!(rest.trim_start().starts_with("INFO strata: "), "{line}");
+    }
+    assert!(
+        said.contains("sampling defaults of the model: temperature=0.6, top_p=0.95 ("),
+        "{said}"
+    );
+    assert!(said.contains("SIGTERM: 0 requests in flight; draining for up to 30 s"), "{said}");
+    assert!(said.trim_end().ends_with("shut down"), "{said}");
+    // The start is not reported with --quiet; the end is.
+    let said = log_of(&["--quiet"], &[]);
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn a_model_on_this_disk_is_named_as_its_directory_and_its_path_is_accepted() {
+    let path = fixture("tiny-llama");
+    let path = path.to_str().unwrap();
+    let mut command = command();
+    command.args(["--quiet", "serve", "--port", "0", path]);
+    let server = Served::run(command);
+    assert!(server.line().starts_with("strata: serving tiny-llama at "), "{}", server.line());
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"].as_array().unwrap().len(), 1);
+    assert_eq!(models["data"][0]["id"], "tiny-llama");
+    assert_eq!(models["data"][0]["root"], path);
+    for name in ["tiny-llama", path] {
+        let body = json!({"model": name, "prompt": "Once", "max_tokens": 1});
+        assert_eq!(server.post("/v1/completions", &body).json()["model"], "tiny-llama");
+    }
+    let body = json!({"model": "tiny", "prompt": "Once", "max_tokens": 1});
+    assert_eq!(server.post("/v1/completions", &body).status, 404);
+}
+
 #[test]
 fn a_template_a_trace_and_a_file_are_used() {
     let dir = tempfile::tempdir().unwrap();

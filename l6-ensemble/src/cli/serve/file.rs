@@ -31,9 +31,8 @@ pub fn read(path: &Path, command: &Command) -> Result<Given, CliError> {
         if let Some(other) = names.insert(id.clone(), key.clone()) {
             return Err(bad(format!("{other} and {key} are the same flag: keep one")));
         }
-        if !values.is_empty() {
-            given.insert(id, values);
-        }
+        // An empty list is kept, so that an empty list of keys can be told from none.
+        given.insert(id, values);
     }
     Ok(given)
 }
@@ -54,14 +53,21 @@ fn flag<'a>(command: &'a Command, key: &str) -> Result<&'a Arg, String> {
             None => format!("`{key}` is for the command line only"),
         }),
         None => {
-            // clap knows which flag looks like it.
-            let refusal = command.clone().try_get_matches_from([format!("--{long}")]).err();
-            let hint = match refusal.as_ref().and_then(|e| e.get(ContextKind::SuggestedArg)) {
-                Some(ContextValue::String(similar)) => format!("is {similar} meant?"),
-                _ => "see strata serve --help".to_owned(),
+            let hint = match similar(command, &long) {
+                Some(similar) => format!("is {similar} meant?"),
+                None => "see strata serve --help".to_owned(),
             };
             Err(format!("there is no flag `{key}`: {hint}"))
         }
+    }
+}
+
+/// The flag that looks most like `--long`, as clap has it.
+pub fn similar(command: &Command, long: &str) -> Option<String> {
+    let refusal = command.clone().try_get_matches_from([format!("--{long}")]).err()?;
+    match refusal.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(similar)) => Some(similar.clone()),
+        _ => None,
     }
 }
 

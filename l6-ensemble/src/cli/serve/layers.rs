@@ -30,9 +30,13 @@ pub enum Source {
 /// Values of flags, by the flags' ids.
 pub type Given = BTreeMap<String, Vec<OsString>>;
 
-/// What everybody together says.
+/// The values of all sources together.
 #[derive(Debug)]
-pub struct Layers(BTreeMap<String, (Vec<OsString>, Source)>);
+pub struct Layers {
+    given: BTreeMap<String, (Vec<OsString>, Source)>,
+    /// Variables for keys of clients that are set and empty.
+    empty_keys: Vec<Source>,
+}
 
 /// Flags of which only one can be meant: who gives the first, takes from those who have less to say the second.
 const RIVALS: [(&str, &str); 5] = [
@@ -78,15 +82,18 @@ impl Layers {
         environment: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, CliError> {
         let line = given.into_iter().map(|(id, values)| (id, (values, Source::CommandLine)));
-        let mut layers = Self(line.collect());
+        let mut layers = Self { given: line.collect(), empty_keys: Vec::new() };
         let command = command();
         let mut said = Vec::new();
         for arg in command.get_arguments().filter(|arg| is_setting(arg)) {
             let name = variable(arg);
             let more = (arg.get_id() == "api_key").then_some("VLLM_API_KEY");
             let found = std::iter::once(name.as_str()).chain(more).find_map(|name| {
-                let value = environment(name).filter(|value| !value.is_empty())?;
-                Some((name.to_owned(), value))
+                let value = environment(name)?;
+                if value.is_empty() && arg.get_id() == "api_key" {
+                    layers.empty_keys.push(Source::Environment(name.to_owned()));
+                }
+                (!value.is_empty()).then(|| (name.to_owned(), value))
             });
             if let Some((name, value)) = found {
                 let several = matches!(arg.get_action(), ArgAction::Append);
@@ -98,7 +105,7 @@ impl Layers {
             }
         }
         layers.under(said);
-        let config = layers.0.get("config").and_then(|(values, _)| values.first());
+        let config = layers.given.get("config").and_then(|(values, _)| values.first());
         if let Some(path) = config.map(PathBuf::from) {
             let read = file::read(&path, &command)?;
             let read =
@@ -110,17 +117,32 @@ impl Layers {
 
     /// Add what goes behind everything that is there.
     fn under(&mut self, layer: Vec<(String, Vec<OsString>, Source)>) {
-        let held = RIVALS.iter().filter(|(mine, _)| self.0.contains_key(*mine));
+        let held = RIVALS.iter().filter(|(mine, _)| self.given.contains_key(*mine));
         let taken: Vec<&str> = held.map(|(_, other)| *other).collect();
         let free = |id: &String| !taken.contains(&id.as_str());
         for (id, values, source) in layer.into_iter().filter(|(id, _, _)| free(id)) {
-            self.0.entry(id).or_insert((values, source));
+            self.given.entry(id).or_insert((values, source));
         }
     }
 
     /// What is said of a flag, and by whom.
     pub fn get(&self, id: &str) -> Option<(&[OsString], &Source)> {
-        self.0.get(id).map(|(values, source)| (values.as_slice(), source))
+        self.given.get(id).map(|(values, source)| (values.as_slice(), source))
+    }
+
+    /// Sources that were to give keys of clients and give none, if there is no key at all: the server is open then.
+    pub fn empty_keys(&self) -> Vec<String> {
+        let sources = match self.given.get("api_key") {
+            None => self.empty_keys.iter().collect(),
+            Some((values, source)) if values.is_empty() => vec![source],
+            Some(_) => Vec::new(),
+        };
+        let told = |source: &Source| match source {
+            Source::Environment(name) => format!("{name} is set and empty"),
+            source => format!("{source}: the list api-key is empty"),
+        };
+        let told = sources.into_iter().map(told);
+        told.map(|told| format!("{told}: no API key is required from clients")).collect()
     }
 
     /// What all of it comes to.
@@ -131,7 +153,7 @@ impl Layers {
         let command = command();
         let mut line = Vec::new();
         for arg in command.get_arguments() {
-            let Some((values, _)) = self.0.get(arg.get_id().as_str()) else { continue };
+            let Some((values, _)) = self.given.get(arg.get_id().as_str()) else { continue };
             match (arg.get_long(), arg.get_action()) {
                 (Some(long), ArgAction::SetTrue) => line.push(format!("--{long}").into()),
                 (Some(long), _) => line.extend(values.iter().map(|value| {
@@ -156,7 +178,7 @@ impl Layers {
         };
         let long = named.split([' ', '=']).next().and_then(|word| word.strip_prefix("--"));
         let arg = command.get_arguments().find(|arg| arg.get_long() == long);
-        match arg.and_then(|arg| self.0.get(arg.get_id().as_str())) {
+        match arg.and_then(|arg| self.given.get(arg.get_id().as_str())) {
             Some((_, source)) if *source != Source::CommandLine => format!("{source}: {what}"),
             _ => what,
         }
@@ -216,6 +238,41 @@ mod tests {
         // The values of two layers are not one list.
         let flags = with(&["--api-key", "e"], &[("STRATA_API_KEY", "c,d")], file).unwrap();
         assert_eq!(flags.server.api_key, ["e"]);
+    }
+
+    #[test]
+    fn a_key_that_is_set_and_empty_is_reported_where_no_other_key_is_there() {
+        let told = |environment: &[(&str, &str)], toml: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), toml).unwrap();
+            let given = Given::from([("config".to_owned(), vec![file.path().into()])]);
+            let environment = |name: &str| {
+                let found = environment.iter().find(|(own, _)| *own == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            Layers::new(given, environment).unwrap().empty_keys()
+        };
+        let (ours, vllms) = (("STRATA_API_KEY", ""), ("VLLM_API_KEY", ""));
+        let one = told(&[ours], "");
+        assert!(one.len() == 1 && one[0].starts_with("STRATA_API_KEY is set and empty"), "{one:?}");
+        assert_eq!(told(&[ours, vllms], "").len(), 2);
+        let list = told(&[], "api-key = []");
+        assert!(list.len() == 1 && list[0].contains("api-key is empty"), "{list:?}");
+        // Another source has a key, and the server is not open.
+        assert!(told(&[ours, ("VLLM_API_KEY", "k")], "").is_empty());
+        assert!(told(&[ours], "api-key = [\"k\"]").is_empty());
+        assert!(told(&[], "").is_empty());
+    }
+
+    #[test]
+    fn a_list_of_keys_with_an_empty_one_is_refused_without_showing_a_key() {
+        for list in ["a,,b", "a,", ",", " ", "sec ret,b"] {
+            let message = with(&[], &[("STRATA_API_KEY", list)], "").unwrap_err().to_string();
+            assert!(message.starts_with("STRATA_API_KEY: "), "{message}");
+            assert!(message.contains("not empty") && !message.contains("sec"), "{message}");
+        }
+        assert!(with(&[], &[], "api-key = \"\"").is_err());
+        assert!(with(&[], &[], "api-key = [\"a\", \"\"]").is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!                   flags -> start -> server                  print: all of it, with where it is from
 //! ```
 
+mod environment;
 mod file;
 mod flags;
 mod generation;
@@ -16,7 +17,7 @@ mod values;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::context::Context;
+use super::context::{Context, warn};
 use super::out;
 use flags::Flags;
 use layers::Layers;
@@ -69,8 +70,12 @@ impl FromArgMatches for ServeArgs {
 pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
     let layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
     let flags = layers.flags()?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut warnings = environment::unknown(names);
+    warnings.extend(layers.empty_keys());
     if flags.print_config {
+        warnings.iter().for_each(warn);
         return Ok(out::text(&print::config(&layers))?);
     }
-    start::serve(&flags, context)
+    start::serve(&flags, &warnings, context)
 }

@@ -12,11 +12,10 @@ use l5_scheduler::engine::{EngineModel, StartError, Startup};
 use l5_scheduler::trace::Recorder;
 use l5_scheduler::{Engine, EngineOptions};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use super::flags::Flags;
 use super::generation;
-use crate::cli::context::{Context, warn};
+use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
 use crate::cli::{kv, out};
@@ -34,15 +33,16 @@ use crate::server::model::{GenerationDefaults, unix_time};
 use crate::server::tokenise::LongestToken;
 use crate::server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 
-/// Load the model, take the address, serve.
+/// Load the model, take the address, serve. `warnings` are about the flags.
 ///
 /// # Errors
 /// What device, hub, checkpoint and socket report.
-pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
+pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::Result<()> {
     memory::give_back_what_is_freed();
     let name = flags.model_name();
-    free(SocketAddr::new(flags.server.host, flags.server.port))?;
     log();
+    warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
+    free(SocketAddr::new(flags.server.host, flags.server.port))?;
     let source = hub::resolve(name, &context.hub())?;
     // Before gigabytes are read: what the flags say wrong, and a file that cannot be made.
     let defaults = generation::defaults(&flags.model, source.path())?;
@@ -68,6 +68,7 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
     let max_model_len = engine.handle().config().max_model_len;
     let model = ServedModel {
         names: flags.names(),
+        alias: flags.path_as_alias(),
         root: name.to_owned(),
         tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
         reasoning: flags.model.reasoning_parser.0.unwrap_or_else(|| ReasoningFormat::detect(text)),
@@ -96,6 +97,7 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
         let server = Server::bind(app).await.context("the server cannot start")?;
         interrupt::hand_over();
         let name = server.app().model.name();
+        warn_if_open(server.address()?, &server.app().options);
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
         anyhow::Ok(server.run().await?)
     });
@@ -109,8 +111,13 @@ pub fn serve(flags: &Flags, context: &Context) -> anyhow::Result<()> {
     Ok(())
 }
 
+<<<<<<< HEAD
 /// How long the last step may take to end when the server does.
 const STEP_PATIENCE: Duration = Duration::from_secs(5);
+=======
+/// The target of what a server reports of its start and its end, which is logged at `info` by default.
+const LOG: &str = crate::server::LOG;
+>>>>>>> a68aa17 (serve: warn about open servers and misspelt variables; log with times)
 
 /// Requests at once, and tokens a step, where nobody says how many. On a CPU a step of 2,048 tokens would take a second,
 /// and all who decode would wait for it; the weights are read for 256 as well as for more.
@@ -131,22 +138,58 @@ fn free(address: SocketAddr) -> anyhow::Result<()> {
     })
 }
 
-/// What the program says of itself goes to stderr: warnings, or what RUST_LOG asks for.
+/// The program's log on stderr: warnings, what a server reports of its start and its end, and what RUST_LOG asks for.
 fn log() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let asked = std::env::var("RUST_LOG").unwrap_or_default();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
     // One that is there already is as good.
-    let _ = log.with_env_filter(filter.from_env_lossy()).try_init();
+    let _ = log.with_env_filter(filter(&asked)).try_init();
 }
 
-/// How memory came to be shared out, for whoever will wonder: unlike other commands, a server says it to a journal too.
+/// What RUST_LOG asks for, else warnings; and events with the target `strata`, unless RUST_LOG names that target itself.
+fn filter(asked: &str) -> EnvFilter {
+    let named = asked.split(',').any(|part| part.trim().split(['=', '[']).next() == Some(LOG));
+    // A default directive would count only where there is no other.
+    let rest = if asked.trim().is_empty() { "warn" } else { asked };
+    let own = if named { String::new() } else { format!(",{LOG}=info") };
+    EnvFilter::builder().parse_lossy(format!("{rest}{own}"))
+}
+
+/// Reports device, sizes and sampling defaults: unlike other commands, a server does so in a journal too.
 fn tell(startup: &Startup, defaults: &GenerationDefaults, context: &Context) {
     if context.quiet {
         return;
     }
-    startup.to_string().lines().for_each(warn);
+    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{line}"));
     if *defaults != GenerationDefaults::default() {
-        warn(format_args!("sampling defaults: {defaults:?}; --generation-config vllm has none"));
+        tracing::info!(
+            target: LOG,
+            "sampling defaults of the model: {defaults} (--generation-config vllm ignores them)"
+        );
+    }
+}
+
+/// Warns that other machines can use this server without a key. Also with --quiet: it is about security.
+fn warn_if_open(address: SocketAddr, options: &ServerOptions) {
+    if options.api_keys.is_empty() && !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            target: LOG,
+            "anyone who can reach {address} can use this server: give --api-key or --host 127.0.0.1"
+        );
+    }
+}
+
+/// The name of a model's directory or of its .gguf file, without that extension.
+fn own_name(path: &Path) -> Option<String> {
+    let named = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    // `.` and `..` have no name of their own.
+    let name = named(path).or_else(|| named(&path.canonicalize().ok()?))?;
+    let stem = name.len().checked_sub(".gguf".len()).and_then(|at| name.split_at_checked(at));
+    match stem {
+        Some((stem, end)) if !stem.is_empty() && end.eq_ignore_ascii_case(".gguf") => {
+            Some(stem.to_owned())
+        }
+        _ => Some(name),
     }
 }
 
@@ -159,8 +202,25 @@ fn record(path: &Path, model: &str) -> Result<(PathBuf, Recorder), CliError> {
 impl Flags {
     fn names(&self) -> Vec<String> {
         match self.model.served_model_name.as_slice() {
-            [] => vec![self.model_name().to_owned()],
+            [] => {
+                let given = self.model_name();
+                vec![self.local_model().and_then(|path| own_name(&path)).unwrap_or(given.into())]
+            }
             names => names.to_vec(),
+        }
+    }
+
+    /// The path that `--model` gives, which is vLLM's name for such a model: requests may use it, no list shows it.
+    fn path_as_alias(&self) -> Option<String> {
+        let unnamed = self.model.served_model_name.is_empty() && self.local_model().is_some();
+        unnamed.then(|| self.model_name().to_owned())
+    }
+
+    /// The path of a model on this disk.
+    fn local_model(&self) -> Option<PathBuf> {
+        match hub::Spec::parse(self.model_name()) {
+            Ok(hub::Spec::Local(path)) => Some(path),
+            _ => None,
         }
     }
 
@@ -243,5 +303,41 @@ impl Flags {
         let template = ChatTemplate::new(&text, bos.as_deref(), eos.as_deref());
         let template = template.map_err(l2_model::Error::from)?;
         Ok(Some((text, template)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_on_this_disk_is_named_as_its_directory_or_its_file() {
+        for (path, name) in [
+            ("/models/tiny", "tiny"),
+            ("models/tiny/", "tiny"),
+            ("./SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
+            ("x.GGUF", "x"),
+            (".gguf", ".gguf"),
+        ] {
+            assert_eq!(own_name(Path::new(path)).as_deref(), Some(name), "{path}");
+        }
+        let here = std::env::current_dir().unwrap();
+        let name = here.file_name().unwrap().to_str();
+        assert_eq!(own_name(Path::new(".")).as_deref(), name);
+    }
+
+    #[test]
+    fn what_a_server_reports_is_logged_unless_rust_log_says_otherwise() {
+        for (asked, has) in [
+            ("", "strata=info"),
+            ("error", "strata=info"),
+            ("hyper=debug,l6_ensemble=trace", "strata=info"),
+            ("strata=off", "strata=off"),
+        ] {
+            let filter = filter(asked).to_string();
+            assert!(filter.split(',').any(|part| part == has), "{asked}: {filter}");
+            assert_eq!(filter.matches("strata=").count(), 1, "{filter}");
+        }
+        assert!(filter("").to_string().split(',').any(|part| part == "warn"));
     }
 }

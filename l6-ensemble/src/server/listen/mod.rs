@@ -26,6 +26,7 @@ use tokio::time::{sleep, timeout};
 
 pub use connection::Client;
 
+use super::LOG;
 use super::app::App;
 use super::life::State;
 use super::middleware::access::AccessLogger;
@@ -117,7 +118,12 @@ impl Server {
         let mut ended = watch_over(app.engine.clone())?;
         let outcome = tokio::select! {
             signal = signals.next() => {
-                tracing::info!("server: {signal}: finishing what is under way");
+                let requests = app.life.requests().now();
+                let grace = app.options.shutdown_grace.as_secs_f64();
+                tracing::info!(
+                    target: LOG,
+                    "{signal}: {requests} requests in flight; draining for up to {grace} s"
+                );
                 signals.exit_at_the_next();
                 drain(&app, &mut ended).await;
                 Ok(())
@@ -135,6 +141,7 @@ impl Server {
         // Whoever does not read what he asked for cannot keep the process from ending.
         let _ = timeout(GOODBYE, app.life.connections().none()).await;
         log.close();
+        tracing::info!(target: LOG, "shut down");
         outcome
     }
 }

@@ -82,6 +82,7 @@ fn server(
         engine: engine.handle().clone(),
         model: ServedModel {
             names: vec!["tiny".into()],
+            alias: None,
             root: "tiny".into(),
             tokenizer,
             template: None,

@@ -94,6 +94,11 @@ impl Guides {
         self.cache.get(spec.key(), make).map(CompiledGuide)
     }
 
+    /// A guide that was compiled before and is still kept: costs no more than to look at its source.
+    pub fn compiled(&self, spec: &GuideSpec) -> Option<CompiledGuide> {
+        self.cache.peek(&spec.key()).map(CompiledGuide)
+    }
+
     /// What the cache of compiled grammars did.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()

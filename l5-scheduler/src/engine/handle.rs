@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use l2_model::tokenizer::Tokenizer;
-use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec, Guides};
+use l4_sampler::guide::{CacheStats, CompiledGuide, GuideError, GuideSpec, Guides};
 
 use super::inbox::{Inbox, Submission, Terms};
 use super::load::{Gauge, Load};
@@ -189,6 +189,17 @@ impl EngineHandle {
         let guides = self.shared.guides.get_or_init(|| Guides::new(tokenizer, *vocab, stop_tokens));
         let guides = guides.as_ref().map_err(Clone::clone)?;
         Ok(guides.compile(spec)?)
+    }
+
+    /// A guide that was compiled before and is still kept.
+    pub fn compiled_guide(&self, spec: &GuideSpec) -> Option<CompiledGuide> {
+        self.shared.guides.get()?.as_ref().ok()?.compiled(spec)
+    }
+
+    /// What became of the guides of requests so far. Of none before the first one.
+    pub fn guide_stats(&self) -> CacheStats {
+        let guides = self.shared.guides.get().and_then(|guides| guides.as_ref().ok());
+        guides.map(Guides::cache_stats).unwrap_or_default()
     }
 
     /// Sample `sample` of a request: an answer with room for all of it, and what the engine needs to give it. An answer of

@@ -29,7 +29,7 @@ const MAX_GUIDE_BYTES: usize = 256 << 10;
 
 /// Seats for guides that are being compiled.
 #[derive(Debug)]
-pub struct Compiling(Arc<Semaphore>);
+pub struct Compiling(pub(super) Arc<Semaphore>);
 
 impl Default for Compiling {
     fn default() -> Self {
@@ -91,16 +91,19 @@ async fn compile(
     spec: Arc<GuideSpec>,
     answers: usize,
 ) -> Result<GuideSource, ApiError> {
-    let bytes = background::run(app, 0, {
+    let known = background::run(app, 0, {
         let spec = spec.clone();
-        move |_| spec.source_bytes()
+        move |app| (spec.source_bytes(), app.engine.compiled_guide(&spec))
     });
-    let bytes = bytes.await?;
+    let (bytes, known) = known.await?;
     if answers > 1 && bytes.saturating_mul(answers) > MAX_GUIDE_BYTES {
         let message = format!(
             "n: {answers} choices cannot follow a guide of {bytes} bytes: bytes times choices may be {MAX_GUIDE_BYTES}. Ask for fewer choices, or for one in each request."
         );
         return Err(ApiError::param("n", message).with_code("guide_too_large"));
+    }
+    if let Some(guide) = known {
+        return Ok(GuideSource::Compiled(guide));
     }
     let compiled = timeout(GUIDE_TIMEOUT, async {
         // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.

@@ -103,21 +103,21 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     });
     // What still runs in the background is work for clients that have gone.
     runtime.shutdown_background();
+    // Before anything is returned: an engine that is dropped is waited for, however long its step takes.
+    let ended = shut_down_within(engine, STEP_PATIENCE);
     served?;
-    shut_down_within(engine, STEP_PATIENCE)?;
+    ended?;
     if let Some((path, recorder)) = recording {
         recorder.finish().map_err(|reason| CliError::Output { path, reason })?;
     }
     Ok(())
 }
 
-<<<<<<< HEAD
 /// How long the last step may take to end when the server does.
 const STEP_PATIENCE: Duration = Duration::from_secs(5);
-=======
+
 /// The target of what a server reports of its start and its end, which is logged at `info` by default.
 const LOG: &str = crate::server::LOG;
->>>>>>> a68aa17 (serve: warn about open servers and misspelt variables; log with times)
 
 /// Requests at once, and tokens a step, where nobody says how many. On a CPU a step of 2,048 tokens would take a second,
 /// and all who decode would wait for it; the weights are read for 256 as well as for more.

@@ -69,6 +69,16 @@ fn server(
     panics: bool,
     limits: Limits,
 ) -> (Engine, SocketAddr, JoinHandle<Result<(), ServeError>>) {
+    let (engine, _, address, server) = serving(steps, panics, limits);
+    (engine, address, server)
+}
+
+/// The same, and what its requests see.
+fn serving(
+    steps: usize,
+    panics: bool,
+    limits: Limits,
+) -> (Engine, Arc<App>, SocketAddr, JoinHandle<Result<(), ServeError>>) {
     let config = SchedulerConfig { enable_prefix_caching: false, ..SchedulerConfig::new(1000, 16) };
     let max_model_len = config.max_model_len;
     let executor = Fails { jobs: Vec::new(), steps, panics };
@@ -106,11 +116,14 @@ fn server(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = Server::bind(app).await.unwrap();
-            tell.send(server.address().unwrap()).unwrap();
+            let Ok(()) = tell.send((server.app().clone(), server.address().unwrap())) else {
+                return Ok(());
+            };
             server.run().await
         })
     });
-    (engine, address.blocking_recv().unwrap(), thread)
+    let (app, address) = address.blocking_recv().unwrap();
+    (engine, app, address, thread)
 }
 
 /// Send this, and read until the server closes.
@@ -206,6 +219,74 @@ fn connections_above_the_limit_wait_for_their_turn() {
     assert!(within(&mut third, Duration::from_millis(300)).is_err(), "a third one is in, too");
     drop(idle);
     assert_eq!(within(&mut third, PATIENCE).unwrap(), "HTTP/1.1 200 OK");
+    engine.shutdown().unwrap();
+    assert!(server.join().unwrap().is_err());
+}
+
+/// Begins a step and does not end it before it may.
+struct Stuck {
+    began: std::sync::mpsc::Sender<()>,
+    may_end: std::sync::mpsc::Receiver<()>,
+}
+
+impl Executor for Stuck {
+    type Job = AnswerJob;
+
+    fn caps(&self) -> Caps {
+        Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
+    }
+
+    fn begin(&mut self, _: u32, _: RequestId, _: AnswerJob) {}
+
+    fn execute(&mut self, _: &StepView<'_>, _: &mut StepOutput) -> Result<(), ExecuteError> {
+        let _ = self.began.send(());
+        let _ = self.may_end.recv();
+        Err(ExecuteError::Malformed("it was stuck".into()))
+    }
+
+    fn end(&mut self, _: u32, _: RequestId, _: FinishReason) {}
+}
+
+#[test]
+fn a_step_that_never_ends_does_not_keep_the_process_from_ending() {
+    let (began, begins) = std::sync::mpsc::channel();
+    let (ends, may_end) = std::sync::mpsc::channel();
+    let config = SchedulerConfig { enable_prefix_caching: false, ..SchedulerConfig::new(100, 16) };
+    let core = EngineCore::new(Scheduler::new(config).unwrap(), Stuck { began, may_end });
+    let facts = ModelFacts { vocab: 384, ..ModelFacts::default() };
+    let engine = Engine::start(core, facts, 16).unwrap();
+    let request = l5_scheduler::EngineRequest { prompt: [1, 2].into(), ..Default::default() };
+    let _answer = engine.handle().submit(request).unwrap();
+    begins.recv().unwrap();
+    let stuck = shut_down_within(engine, Duration::from_millis(50));
+    assert!(matches!(stuck, Err(ServeError::Stuck(_))), "{stuck:?}");
+    drop(ends);
+}
+
+#[test]
+fn a_guide_is_not_compiled_for_a_client_that_has_gone() {
+    let (engine, app, address, server) = serving(0, false, Limits::default());
+    // Others are being compiled.
+    let seats = app.compiling.0.clone().try_acquire_many_owned(2).unwrap();
+    let body = r#"{"prompt": [1, 2, 3], "guided_regex": "[a-z]{5}"}"#;
+    let head = completion(false);
+    let head = head.split("\r\n\r\n").next().unwrap();
+    let length = head.lines().find(|line| line.starts_with("Content-Length")).unwrap();
+    let head = head.replace(length, &format!("Content-Length: {}", body.len()));
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    while app.life.requests().now() == 0 {
+        std::thread::yield_now();
+    }
+    drop(stream);
+    while app.life.requests().now() > 0 {
+        std::thread::yield_now();
+    }
+    drop(seats);
+    // Who stays has it compiled, and nothing was compiled before.
+    let answer = ask(address, &format!("{head}\r\n\r\n{body}"));
+    assert!(answer.starts_with("HTTP/1.1 500"), "the engine fails, and not the guide: {answer}");
+    assert_eq!(engine.handle().guide_stats().compilations, 1);
     engine.shutdown().unwrap();
     assert!(server.join().unwrap().is_err());
 }

@@ -8,7 +8,7 @@ use llguidance::{ParserFactory, TokenParser};
 
 use super::env::Words;
 use super::follow::careful;
-use super::{Guide, GuideError, GuideSpec, first_line};
+use super::{Guide, GuideError, GuideSpec, first_line, limits};
 use crate::TokenMask;
 
 /// A compiled grammar at its beginning, with its first mask computed.
@@ -80,6 +80,7 @@ impl Compiled {
             Err(why) => return Err(spec.broken(&tidy(&why))),
         };
         careful(|| parser.start_without_prompt()).map_err(|why| spec.broken(&why))?;
+        careful(|| limits::enforce(&mut parser)).map_err(|why| spec.broken(&why))?;
         something_to_say(&mut parser, words, spec)?;
 
         let trie = factory.tok_env().tok_trie();

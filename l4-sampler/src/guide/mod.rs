@@ -6,10 +6,12 @@
 
 mod ahead;
 mod cache;
+mod closed;
 mod compiled;
 mod env;
 mod error;
 mod follow;
+mod limits;
 mod spec;
 
 use std::sync::Arc;

@@ -6,15 +6,22 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 use super::GuideError;
+use super::closed::closed;
 
 /// What an answer must look like.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuideSpec {
     /// JSON, of any shape.
     Json,
-    /// JSON that a schema describes. Written compactly unless the schema says otherwise (`x-guidance`). Properties come in
-    /// the order of the schema.
+    /// JSON that a schema describes, as [JSON Schema](https://json-schema.org) has it: an object may have any further
+    /// property unless its schema forbids that. Written compactly unless the schema says otherwise (`x-guidance`).
+    /// Properties come in the order of the schema. A keyword that cannot be enforced is ignored (`not`, `if`, `contains`,
+    /// `uniqueItems`, `propertyNames`, `dependentRequired` and its kind, a `format` that is not known; `oneOf` counts as
+    /// `anyOf`), unless `x-guidance` says `"lenient": false`.
     JsonSchema(Value),
+    /// The same, but an object whose schema declares properties has no others, unless the schema says
+    /// `additionalProperties`: see [`GuideSpec::closed`]. What people mean who write such schemas.
+    ClosedJsonSchema(Value),
     /// A regular expression that the whole answer matches.
     Regex(String),
     /// A grammar in llguidance's dialect of Lark.
@@ -23,23 +30,46 @@ pub enum GuideSpec {
     Choice(Vec<String>),
 }
 
+// What a request may send must not take over about a second of one core nor 64 MiB to compile, and a parser of it, which
+// every running answer has for itself, not over some ten MiB. The figures below are of a Zen 5 core and a vocabulary of
+// 512 tokens; beside each limit stands the worst that was found just below it: seconds and MiB to compile, MiB of a parser.
+
 /// The deepest nesting of a schema or of brackets.
 const MAX_DEPTH: usize = 100;
 
-/// The longest source of a schema or a list of choices, in bytes.
+/// The longest source, in bytes. Descriptions are most of a long schema, and cost nothing.
 const MAX_SOURCE: usize = 1 << 20;
 
-/// The longest grammar, and of the expressions in a schema together.
-const MAX_GRAMMAR: usize = 32 << 10;
+/// The longest grammar without its schemas, and the most bytes of all expressions in a schema. (3,400 optional letters one
+/// behind the other: 0.3 s, 47 MiB, 23 MiB.)
+const MAX_GRAMMAR: usize = 24 << 10;
 
-/// The longest regular expression. Optional parts one behind the other take time in the square of their number.
-const MAX_REGEX: usize = 8 << 10;
+/// The longest regular expression. Optional parts one behind the other take time and memory in the square of their number.
+/// (2,000 of them: 0.1 s, 19 MiB, 9 MiB.)
+const MAX_REGEX: usize = 4 << 10;
 
-/// The most lists and objects in a schema: each may be a link of one chain of references, and a step of a recursion.
-const MAX_PARTS: usize = 10_000;
+/// The most lists and objects in a schema, and properties without one. Each may be a link of one chain of references, and
+/// a step of a recursion. (Properties of any type with three bounds each: 0.8 s, 70 MiB, 5 MiB; plain ones: 0.3 s, 40 MiB,
+/// 0.5 MiB.)
+const MAX_PARTS: usize = 2000;
 
-/// The most properties of one object, which cost time in the square of their number.
+/// The most properties of one object, which cost time in the square of their number. (0.2 s, 12 MiB, 0.5 MiB.)
 const MAX_PROPERTIES: usize = 1000;
+
+/// The most numbers with bounds and texts with a format in a schema: each is an expression of its own. (0.1 s, 13 MiB,
+/// 4 MiB.)
+const MAX_BOUNDED: usize = 256;
+
+/// The longest single text that is given letter by letter: a choice, a `const`, one value of an `enum`, a property's name.
+/// Where nothing else is possible, every byte of it is a state of the lexer. (0.01 s, 5 MiB, 2 MiB; a thousand times as
+/// long, 2.6 s and 300 MiB.)
+const MAX_TEXT: usize = 4 << 10;
+
+/// The most bytes of such texts together. (0.1 s, 10 MiB, 3 MiB.)
+const MAX_TEXTS: usize = 256 << 10;
+
+/// The most choices, or values of all `enum`s together. (0.2 s, 11 MiB, 3 MiB.)
+const MAX_VALUES: usize = 10_000;
 
 /// The most remainders that a number is looked at by: a lexer has a state for each.
 const MAX_MULTIPLE: u64 = 100_000;
@@ -48,7 +78,7 @@ impl GuideSpec {
     /// Which kind this is, in words.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Json | Self::JsonSchema(_) => "JSON schema",
+            Self::Json | Self::JsonSchema(_) | Self::ClosedJsonSchema(_) => "JSON schema",
             Self::Regex(_) => "regular expression",
             Self::Lark(_) => "grammar",
             Self::Choice(_) => "list of choices",
@@ -66,6 +96,7 @@ impl GuideSpec {
         match self {
             Self::Json => "json".to_owned(),
             Self::JsonSchema(schema) => format!("schema {schema}"),
+            Self::ClosedJsonSchema(schema) => format!("closed schema {schema}"),
             Self::Regex(source) => format!("regex {source}"),
             Self::Lark(source) => format!("lark {source}"),
             Self::Choice(choices) => format!("choice {}", json!(choices)),
@@ -78,7 +109,7 @@ impl GuideSpec {
     pub(super) fn check(&self) -> Result<(), GuideError> {
         match self {
             Self::Json => Ok(()),
-            Self::JsonSchema(schema) => {
+            Self::JsonSchema(schema) | Self::ClosedJsonSchema(schema) => {
                 self.at_most("levels of nesting", depth(schema), MAX_DEPTH)?;
                 self.check_schema(schema)
             }
@@ -87,16 +118,26 @@ impl GuideSpec {
                 self.at_most("levels of nesting", brackets(source), MAX_DEPTH)
             }
             Self::Lark(source) => {
-                self.at_most("bytes", source.len(), MAX_GRAMMAR)?;
+                let schemas = embedded(source);
+                let within: usize = schemas.iter().map(|(_, bytes)| bytes).sum();
+                self.at_most("bytes", source.len(), MAX_SOURCE)?;
+                self.at_most("bytes without its schemas", source.len() - within, MAX_GRAMMAR)?;
                 self.at_most("levels of nesting", brackets(source), MAX_DEPTH)?;
-                // There may be schemas in it.
+                let mut size = Size::default();
+                for (schema, _) in &schemas {
+                    self.at_most("levels of nesting", depth(schema), MAX_DEPTH)?;
+                    self.measure(schema, &mut size)?;
+                }
+                // There may be schemas that were not found.
                 let steps = source.split("\"multipleOf\"").skip(1);
                 let steps = steps.filter_map(|s| s.split([',', '}', '\n']).next()).map(digits);
                 self.check_multiple(steps.fold(1, common_multiple))
             }
             Self::Choice(choices) => {
-                self.at_most("bytes", choices.iter().map(String::len).sum(), MAX_SOURCE)?;
-                self.at_most("choices", choices.len(), MAX_PARTS)?;
+                self.at_most("choices", choices.len(), MAX_VALUES)?;
+                let longest = choices.iter().map(String::len).max().unwrap_or(0);
+                self.at_most("bytes in one choice", longest, MAX_TEXT)?;
+                self.at_most("bytes", choices.iter().map(String::len).sum(), MAX_TEXTS)?;
                 if choices.is_empty() {
                     return Err(self.impossible("it is empty"));
                 }
@@ -112,29 +153,58 @@ impl GuideSpec {
     }
 
     fn check_schema(&self, schema: &Value) -> Result<(), GuideError> {
-        let (mut containers, mut expressions, mut multiple) = (0, 0, 1);
+        self.measure(schema, &mut Size { multiple: 1, ..Size::default() })?;
+        self.at_most("bytes", self.key().len(), MAX_SOURCE)
+    }
+
+    /// Add what a schema costs to what is there, up to the limits.
+    fn measure(&self, schema: &Value, size: &mut Size) -> Result<(), GuideError> {
         for (part, _) in parts(schema) {
-            containers += usize::from(part.is_object() || part.is_array());
+            size.containers += usize::from(part.is_object() || part.is_array());
+            self.at_most("lists, objects and properties", size.containers, MAX_PARTS)?;
             let Value::Object(part) = part else { continue };
             let map = |key| part.get(key).and_then(Value::as_object);
             let properties = map("properties").map_or(0, Map::len);
             self.at_most("properties of one object", properties, MAX_PROPERTIES)?;
+            let all = map("properties").into_iter().flatten();
+            size.containers += all.clone().filter(|(_, schema)| schema.is_boolean()).count();
+            for (name, _) in all {
+                self.text("bytes in the name of a property", name.len(), size)?;
+            }
+            if let Some(value) = part.get("const") {
+                self.text("bytes in one `const`", value.to_string().len(), size)?;
+            }
+            for value in part.get("enum").and_then(Value::as_array).into_iter().flatten() {
+                size.values += 1;
+                self.at_most("values in `enum`s", size.values, MAX_VALUES)?;
+                self.text("bytes in one value of an `enum`", value.to_string().len(), size)?;
+            }
+            let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+            let bounded = bounds.iter().any(|key| part.get(*key).is_some_and(Value::is_number));
+            let format = part.get("format").is_some_and(Value::is_string);
+            size.bounded += usize::from(bounded) + usize::from(format);
+            self.at_most("numbers with bounds and formats", size.bounded, MAX_BOUNDED)?;
             let pattern = part.get("pattern").and_then(Value::as_str);
             let names = map("patternProperties").into_iter().flat_map(Map::keys);
             let all = pattern.into_iter().chain(names.map(String::as_str));
             for source in all {
                 self.at_most("bytes of one pattern", source.len(), MAX_REGEX)?;
-                expressions += source.len();
+                size.expressions += source.len();
             }
+            self.at_most("bytes of patterns", size.expressions, MAX_GRAMMAR)?;
             if let Some(Value::Number(step)) = part.get("multipleOf") {
                 // A number that is a multiple of several is one of their common multiple.
-                multiple = common_multiple(multiple, digits(&step.to_string()));
+                size.multiple = common_multiple(size.multiple.max(1), digits(&step.to_string()));
             }
         }
-        self.at_most("lists and objects", containers, MAX_PARTS)?;
-        self.at_most("bytes of patterns", expressions, MAX_GRAMMAR)?;
-        self.check_multiple(multiple)?;
-        self.at_most("bytes", self.key().len(), MAX_SOURCE)
+        self.check_multiple(size.multiple)
+    }
+
+    /// A text that the answer may have letter by letter.
+    fn text(&self, what: &str, bytes: usize, size: &mut Size) -> Result<(), GuideError> {
+        self.at_most(what, bytes, MAX_TEXT)?;
+        size.texts += bytes;
+        self.at_most("bytes in names, `const`s and `enum`s", size.texts, MAX_TEXTS)
     }
 
     fn check_multiple(&self, multiple: u64) -> Result<(), GuideError> {
@@ -145,20 +215,46 @@ impl GuideSpec {
         Ok(())
     }
 
+    /// A schema for a [`GuideSpec::Lark`] (`%json`) that is what [`GuideSpec::ClosedJsonSchema`] makes of it.
+    ///
+    /// A schema with `properties` or `patternProperties` and without `additionalProperties` forbids further properties.
+    /// Schemas of one object (`allOf`, `$ref`, ...) are closed together: each allows what any of them declares.
+    ///
+    /// # Errors
+    /// [`GuideError::Compile`]: a schema that is too large, also as [`GuideSpec::JsonSchema`].
+    pub fn closed(schema: Value) -> Result<Value, GuideError> {
+        let spec = Self::ClosedJsonSchema(schema);
+        spec.check()?;
+        let Self::ClosedJsonSchema(schema) = &spec else { return Ok(Value::Bool(true)) };
+        spec.close(schema)
+    }
+
+    /// The schema with closed objects, which may be larger than it was.
+    fn close(&self, schema: &Value) -> Result<Value, GuideError> {
+        let closed = closed(schema).map_err(|why| self.broken(&why))?;
+        self.check_schema(&closed)?;
+        Ok(closed)
+    }
+
     /// The grammar, for llguidance.
     pub(super) fn grammar(&self) -> Result<TopLevelGrammar, GuideError> {
         Ok(match self {
             Self::Json => TopLevelGrammar::from_json_schema(compact(Map::new())?),
-            Self::JsonSchema(Value::Object(schema)) => {
-                TopLevelGrammar::from_json_schema(compact(schema.clone())?)
-            }
-            Self::JsonSchema(Value::Bool(true)) => return Self::Json.grammar(),
-            Self::JsonSchema(Value::Bool(false)) => {
-                return Err(self.impossible("the schema `false` describes nothing"));
-            }
-            Self::JsonSchema(_) => {
-                return Err(self.broken("a schema is an object, `true` or `false`"));
-            }
+            Self::JsonSchema(schema) | Self::ClosedJsonSchema(schema) => match schema {
+                Value::Object(_) => {
+                    let closed = match self {
+                        Self::ClosedJsonSchema(_) => self.close(schema)?,
+                        _ => schema.clone(),
+                    };
+                    let Value::Object(schema) = closed else { return Self::Json.grammar() };
+                    TopLevelGrammar::from_json_schema(compact(schema)?)
+                }
+                Value::Bool(true) => return Self::Json.grammar(),
+                Value::Bool(false) => {
+                    return Err(self.impossible("the schema `false` describes nothing"));
+                }
+                _ => return Err(self.broken("a schema is an object, `true` or `false`")),
+            },
             Self::Regex(source) => TopLevelGrammar::from_regex(source),
             Self::Lark(source) => TopLevelGrammar::from_lark(source.clone()),
             Self::Choice(choices) => TopLevelGrammar::from_lark(one_of(choices)),
@@ -181,8 +277,47 @@ impl GuideSpec {
     }
 }
 
-/// A schema that is written without white space unless it asks for some itself. Left to themselves small models like
-/// nothing better than one more blank, and a grammar with flexible white space never stops them.
+/// What schemas cost, added up.
+#[derive(Debug, Default)]
+struct Size {
+    /// Lists and objects, and properties without one.
+    containers: usize,
+    /// Numbers with bounds and texts with a format.
+    bounded: usize,
+    /// Bytes of expressions.
+    expressions: usize,
+    /// Values of `enum`s.
+    values: usize,
+    /// Bytes of names and values.
+    texts: usize,
+    /// The common multiple of all `multipleOf`.
+    multiple: u64,
+}
+
+/// The schemas in a grammar (`name: %json {...}`), each with its bytes. What stands behind a quote or a slash on its line
+/// may be a part of a text or an expression, and is not one of these.
+fn embedded(source: &str) -> Vec<(Value, usize)> {
+    let (mut schemas, mut read) = (Vec::new(), 0);
+    while let Some(at) = source[read..].find("%json").map(|at| read + at) {
+        let line = source[..at].rfind('\n').map_or(0, |end| end + 1);
+        let before = source.get(line.max(read)..at).unwrap_or_default();
+        read = at + "%json".len();
+        if before.contains(['"', '/']) {
+            continue;
+        }
+        let mut values = serde_json::Deserializer::from_str(&source[read..]).into_iter::<Value>();
+        if let Some(Ok(schema @ Value::Object(_))) = values.next() {
+            let bytes = values.byte_offset();
+            read += bytes;
+            schemas.push((schema, bytes));
+        }
+    }
+    schemas
+}
+
+/// A schema that is written without white space unless it asks for some itself, and whose keywords are ignored where they
+/// cannot be enforced. Left to themselves small models like nothing better than one more blank, and a grammar with
+/// flexible white space never stops them.
 fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
     let options = schema.entry("x-guidance").or_insert_with(|| json!({}));
     let Value::Object(options) = options else {
@@ -190,6 +325,7 @@ fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
         return Err(GuideError::Compile { kind: "JSON schema", why });
     };
     options.entry("whitespace_flexible").or_insert(Value::Bool(false));
+    options.entry("lenient").or_insert(Value::Bool(true));
     Ok(Value::Object(schema))
 }
 

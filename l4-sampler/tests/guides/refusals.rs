@@ -68,16 +68,83 @@ fn broken_sources_say_what_is_wrong() {
 }
 
 #[test]
-fn a_keyword_that_is_not_implemented_is_named() {
-    for (keyword, text) in [
-        ("uniqueItems", r#"{"type":"array","uniqueItems":true}"#),
-        ("not", r#"{"not":{"type":"string"}}"#),
-        ("if", r#"{"if":{"type":"string"},"then":{"minLength":2}}"#),
-        ("contains", r#"{"type":"array","contains":{"type":"string"}}"#),
-        ("propertyNames", r#"{"type":"object","propertyNames":{"pattern":"^a"}}"#),
-        ("dependentRequired", r#"{"type":"object","dependentRequired":{"a":["b"]}}"#),
+fn a_keyword_that_cannot_be_enforced_is_ignored_unless_the_schema_is_strict() {
+    for (keyword, text, takes) in [
+        (
+            "uniqueItems",
+            r#"{"type":"array","items":{"type":"null"},"uniqueItems":true}"#,
+            "[null,null]",
+        ),
+        ("not", r#"{"type":"string","not":{"const":"x"}}"#, r#""x""#),
+        ("if", r#"{"type":"string","if":{"const":"x"},"then":{"minLength":2}}"#, r#""x""#),
+        ("contains", r#"{"type":"array","contains":{"type":"string"},"minContains":1}"#, "[]"),
+        ("propertyNames", r#"{"type":"object","propertyNames":{"pattern":"^a"}}"#, r#"{"b":1}"#),
+        ("dependentRequired", r#"{"type":"object","dependentRequired":{"a":["b"]}}"#, r#"{"a":1}"#),
+        ("Unknown format", r#"{"type":"string","format":"password"}"#, r#""x""#),
+        ("oneOf", r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, "1"),
     ] {
-        broken(&schema(text), keyword);
+        assert!(crate::support::accepts(llama(), &schema(text), takes), "{text}");
+        let strict = format!(r#"{{"x-guidance":{{"lenient":false}},{}"#, &text[1..]);
+        broken(&schema(&strict), keyword);
+    }
+}
+
+#[test]
+fn long_texts_are_refused_with_the_limit() {
+    let (fits, long) = ("y".repeat(4000), "x".repeat(4097));
+    let quoted = format!("\"{long}\"");
+    let world = llama();
+    assert!(world.guides.guide(&choice(&[fits.as_str()])).is_ok());
+    broken(&choice(&["a", &long]), "4097 bytes in one choice, more than 4096");
+    broken(
+        &schema(&format!(r#"{{"const":{quoted}}}"#)),
+        "4099 bytes in one `const`, more than 4096",
+    );
+    broken(&schema(&format!(r#"{{"items":{{"enum":["a",{quoted}]}}}}"#)), "one value of an `enum`");
+    broken(
+        &schema(&format!(r#"{{"properties":{{{quoted}:{{}}}}}}"#)),
+        "4097 bytes in the name of a",
+    );
+    broken(&GuideSpec::Lark(format!("start: {}", quoted.repeat(8))), "more than 24576");
+    // Together.
+    let many: Vec<String> = (0..70).map(|i| format!("{i}{fits}")).collect();
+    let values = serde_json::to_string(&many).unwrap();
+    broken(&GuideSpec::Choice(many), "bytes, more than 262144");
+    broken(
+        &schema(&format!(r#"{{"enum":{values}}}"#)),
+        "names, `const`s and `enum`s, more than 262144",
+    );
+    let numbers = format!(r#"{{"enum":[{}0]}}"#, "1,".repeat(10_000));
+    broken(&schema(&numbers), "10001 values in `enum`s");
+    let lark = format!("start: a\na: %json {{\"const\": {quoted}}}");
+    broken(&GuideSpec::Lark(lark), "4099 bytes in one `const`");
+    // What looks like a schema within a text is a part of that text.
+    let lark = format!("start: /x %json {{\"title\": {}}}/", quoted.repeat(7).replace("\"\"", ""));
+    broken(&GuideSpec::Lark(lark), "more than 24576");
+}
+
+#[test]
+fn text_without_a_choice_is_followed_within_the_limits_of_a_step() {
+    // A hundred thousand bytes that leave no choice, written with a few.
+    let repeated = "(abcdefghij){10000}";
+    let properties: Vec<String> = (0..60)
+        .map(|i| format!(r#""{i}{}":{{"const":"{}"}}"#, "p".repeat(900), "v".repeat(900)))
+        .collect();
+    let names: Vec<String> = (0..60).map(|i| format!(r#""{i}{}""#, "p".repeat(900))).collect();
+    let object = format!(
+        r#"{{"type":"object","properties":{{{}}},"required":[{}]}}"#,
+        properties.join(","),
+        names.join(",")
+    );
+    for spec in [
+        regex(repeated),
+        schema(&format!(r#"{{"type":"string","pattern":"^{repeated}$"}}"#)),
+        schema(&object),
+        GuideSpec::Lark("start: X\nX: \"abcdefghij\"{10000}".into()),
+    ] {
+        let error = refusal(llama(), &spec);
+        assert!(matches!(error, GuideError::TooComplex { .. }), "{error:?}");
+        assert!(error.to_string().contains("first step takes more work"), "{error}");
     }
 }
 
@@ -144,14 +211,21 @@ fn sources_beyond_all_measure_are_refused_before_they_are_compiled() {
     broken(&regex(&format!("{}a{}", "(".repeat(2000), ")".repeat(2000))), "levels of nesting");
     let lark = format!("start: {}\"a\"{}", "(".repeat(9000), ")".repeat(9000));
     broken(&GuideSpec::Lark(lark), "levels of nesting");
-    broken(&GuideSpec::Lark("// nothing\n".repeat(4000)), "bytes, more than 32768");
-    broken(&regex(&"a".repeat(8193)), "8193 bytes, more than 8192");
+    broken(
+        &GuideSpec::Lark("// nothing\n".repeat(4000)),
+        "bytes without its schemas, more than 24576",
+    );
+    broken(&regex(&"a".repeat(4097)), "4097 bytes, more than 4096");
     broken(&GuideSpec::Choice(vec!["x".into(); 10_001]), "10001 choices");
     let many: Vec<String> = (0..1001).map(|i| format!("\"p{i}\":{{}}")).collect();
     let many = format!(r#"{{"properties":{{{}}}}}"#, many.join(","));
     broken(&schema(&many), "1001 properties of one object, more than 1000");
-    let lists = format!(r#"{{"enum":[{}[]]}}"#, "[],".repeat(10_000));
-    broken(&schema(&lists), "lists and objects, more than 10000");
+    let lists = format!(r#"{{"enum":[{}[]]}}"#, "[],".repeat(2000));
+    broken(&schema(&lists), "lists, objects and properties, more than 2000");
+    let within = format!("start: a b\na: %json {lists}\nb: %json {lists}");
+    broken(&GuideSpec::Lark(within), "lists, objects and properties, more than 2000");
+    let bounds: Vec<String> = (0..257).map(|i| format!(r#"{{"minimum":{i}}}"#)).collect();
+    broken(&schema(&format!(r#"{{"anyOf":[{}]}}"#, bounds.join(","))), "257 numbers with bounds");
     broken(&schema(&format!(r#"{{"pattern":"{}"}}"#, "a".repeat(9000))), "bytes of one pattern");
     broken(&schema(r#"{"multipleOf":9999991}"#), "multipleOf");
     let inside = r#"start: %json { "type": "integer", "multipleOf": 9999991 }"#;
@@ -212,14 +286,24 @@ fn what_is_as_large_as_is_allowed_overflows_no_stack() {
     outcome(&schema(&format!("{}{{}}{}", r#"{"items":"#.repeat(n), "}".repeat(n))));
     outcome(&schema(&format!("{}{{}}{}", r#"{"anyOf":["#.repeat(n / 2), "]}".repeat(n / 2))));
     outcome(&regex(&format!("{}a{}", "(".repeat(n), ")*".repeat(n))));
-    outcome(&regex(&format!("{}b", "a?".repeat(4000))));
+    outcome(&regex(&format!("{}b", "a?".repeat(2000))));
     outcome(&GuideSpec::Lark(format!("start: {}\"a\"{}", "(".repeat(n), ")".repeat(n))));
-    let rules: Vec<String> = (0..1500).map(|i| format!("r{i}: r{} \"a\"?", i + 1)).collect();
-    outcome(&GuideSpec::Lark(format!("start: r0\n{}\nr1500: \"x\"", rules.join("\n"))));
-    outcome(&chain(9_900, |next| next.to_owned()));
-    outcome(&chain(3_300, |next| format!(r#"{{"allOf":[{next}]}}"#)));
-    outcome(&chain(3_300, |next| format!(r#"{{"anyOf":[{next},true]}}"#)));
-    outcome(&chain(4_900, |next| format!(r#"{{"type":"array","items":{next}}}"#)));
+    let rules: Vec<String> = (0..1200).map(|i| format!("r{i}: r{} \"a\"?", i + 1)).collect();
+    outcome(&GuideSpec::Lark(format!("start: r0\n{}\nr1200: \"x\"", rules.join("\n"))));
+    for closed in [false, true] {
+        let outcome = |spec: GuideSpec| match spec {
+            GuideSpec::JsonSchema(schema) if closed => {
+                outcome(&GuideSpec::ClosedJsonSchema(schema));
+            }
+            spec => outcome(&spec),
+        };
+        outcome(chain(1_900, |next| next.to_owned()));
+        outcome(chain(600, |next| format!(r#"{{"allOf":[{next}]}}"#)));
+        outcome(chain(600, |next| format!(r#"{{"anyOf":[{next},true]}}"#)));
+        outcome(chain(900, |next| format!(r#"{{"type":"array","items":{next}}}"#)));
+        let more = r#"{"properties":{"a":{"type":"null"}}}"#;
+        outcome(chain(60, |next| format!(r#"{{"allOf":[{next},{more}]}}"#)));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use l2_model::{
 };
 use l4_sampler::guide::{Guide, GuideSpec, Guides};
 use l4_sampler::{DrawKey, History, Logits, Row, Sampled, Sampler, SamplingParams, TokenMask};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::support::{Dice, accepts, fixtures, llama, schema};
 
@@ -55,7 +55,7 @@ fn random_schema(dice: &mut Dice, depth: usize) -> Value {
             json!({"anyOf": options})
         }
         _ => {
-            let mut properties = serde_json::Map::new();
+            let mut properties = Map::new();
             let mut required = Vec::new();
             for _ in 0..1 + dice.below(4) {
                 let name = *dice.pick(&NAMES);
@@ -74,6 +74,69 @@ fn random_schema(dice: &mut Dice, depth: usize) -> Value {
             })
         }
     }
+}
+
+/// The same without a word about further properties, as people and Pydantic write it: in parts, behind references, beside
+/// titles and defaults.
+fn as_written(schema: &Value, dice: &mut Dice, definitions: &mut Map<String, Value>) -> Value {
+    let mut written = match schema {
+        Value::Object(map) => {
+            let mut written = Map::new();
+            for (key, value) in map {
+                let value = match (key.as_str(), value) {
+                    ("additionalProperties", _) => continue,
+                    ("properties", Value::Object(all)) => {
+                        let one = |(name, schema): (&String, &Value)| {
+                            (name.clone(), as_written(schema, dice, definitions))
+                        };
+                        all.iter().map(one).collect()
+                    }
+                    ("anyOf", Value::Array(all)) => {
+                        all.iter().map(|one| as_written(one, dice, definitions)).collect()
+                    }
+                    ("items", item) => as_written(item, dice, definitions),
+                    (_, value) => value.clone(),
+                };
+                written.insert(key.clone(), value);
+            }
+            Value::Object(written)
+        }
+        other => other.clone(),
+    };
+    if written.get("properties").is_some() && dice.chance(40) {
+        // In two parts, each with some of the properties.
+        let all = written["properties"].as_object().unwrap().clone();
+        let (mut first, mut second) = (Map::new(), Map::new());
+        for (name, schema) in all {
+            let part = if dice.chance(50) { &mut first } else { &mut second };
+            part.insert(name, schema);
+        }
+        let required = written["required"].clone();
+        let second = json!({"type": "object", "properties": second});
+        let other = if dice.chance(50) { json!({"required": required}) } else { second.clone() };
+        written = match dice.below(3) {
+            0 => {
+                json!({"type": "object", "properties": first, "required": required, "allOf": [second]})
+            }
+            1 => {
+                json!({"allOf": [{"properties": first, "type": "object", "required": required}, second, other]})
+            }
+            _ => {
+                json!({"properties": first, "anyOf": [second.clone(), second], "required": required, "type": "object"})
+            }
+        };
+    }
+    if dice.chance(30) {
+        let name = format!("D{}", definitions.len());
+        definitions.insert(name.clone(), written);
+        let reference = json!({"$ref": format!("#/$defs/{name}")});
+        written = match dice.below(3) {
+            0 => reference,
+            1 => json!({"allOf": [reference], "title": "T", "default": null}),
+            _ => json!({"$ref": reference["$ref"], "description": "D"}),
+        };
+    }
+    written
 }
 
 /// The schema, as another program understands it.
@@ -250,6 +313,88 @@ fn ten_thousand_answers_to_random_schemas_are_all_valid() {
     assert_eq!(finished + cut, 10_000, "answers");
     assert!(finished > 7_000, "only {finished} of 10000 answers came to an end");
     assert!(cut > 100, "only {cut} of 10000 answers were cut off");
+}
+
+#[test]
+fn answers_to_schemas_as_people_write_them_have_no_property_that_was_not_declared() {
+    let model = Model::new();
+    let tokenizer = open_tokenizer(&fixtures().join("tiny-llama")).unwrap();
+    let vocab = model.decoder.config().vocab;
+    let ends = ["<|eot_id|>", "<|end_of_text|>"].map(|name| tokenizer.token_id(name).unwrap());
+    let guides = Guides::new(&tokenizer, vocab, &ends).unwrap();
+    let text = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap();
+    let mut dice = Dice::new(77);
+    let (mut finished, mut cut, mut objects) = (0, 0, 0);
+    for number in 0..200 {
+        // Every object of this one is closed; the one below says the same in a way that leaves all of them open.
+        let mut schemas = std::iter::repeat_with(|| random_schema(&mut dice, 3));
+        let strict = schemas.find(|schema| schema["type"] == "object").unwrap();
+        let mut definitions = Map::new();
+        let mut written = as_written(&strict, &mut dice, &mut definitions);
+        written["$defs"] = Value::Object(definitions);
+        let judges = [Judge::new(&strict), Judge::new(&written)];
+        let spec = GuideSpec::ClosedJsonSchema(written.clone());
+        let guide = guides.guide(&spec).unwrap_or_else(|e| panic!("{e}\n{written}"));
+        let new = |_| Run {
+            guide: guide.clone(),
+            mask: TokenMask::default(),
+            tokens: Vec::new(),
+            last: tokenizer.bos().unwrap(),
+            ended: false,
+        };
+        let mut runs: Vec<Run> = (0..10).map(new).collect();
+        model.answer(&mut runs, &ends, number);
+        for run in &mut runs {
+            if run.ended {
+                finished += 1;
+            } else {
+                cut += 1;
+                let bytes = |t| tokenizer.token_bytes(t).unwrap().to_vec();
+                close(run, &ends, &mut dice, bytes, vocab);
+            }
+            let text = text(&run.tokens);
+            objects += usize::from(text.contains('{'));
+            judges[0].check(&text, "an answer to the open schema", &strict);
+            judges[1].check(&text, "an answer", &written);
+        }
+    }
+    assert!(finished > 1_000 && objects == 2_000, "{finished} finished, {cut} cut, {objects} objects");
+}
+
+#[test]
+fn an_object_is_open_only_where_the_schema_says_so() {
+    let world = llama();
+    let open = r#"{"a":1,"b":2}"#;
+    for (text, takes) in [
+        (r#"{"type":"object"}"#, true),
+        (r#"{"properties":{"a":{"type":"integer"}}}"#, false),
+        (r#"{"properties":{"a":{"type":"integer"}},"additionalProperties":true}"#, true),
+        (
+            r#"{"properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"integer"}}"#,
+            true,
+        ),
+        (
+            r#"{"properties":{"a":{"type":"integer"}},"unevaluatedProperties":{"type":"integer"}}"#,
+            true,
+        ),
+        (r#"{"properties":{"a":{"type":"integer"}},"unevaluatedProperties":false}"#, false),
+        (
+            r#"{"allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}],"unevaluatedProperties":false}"#,
+            true,
+        ),
+        (r#"{"properties":{"a":{}},"patternProperties":{"^b":{}}}"#, true),
+        (r##"{"$ref":"#/$defs/A","$defs":{"A":{"properties":{"a":{}}}},"required":["b"]}"##, true),
+    ] {
+        let value: Value = serde_json::from_str(text).unwrap();
+        let spec = GuideSpec::ClosedJsonSchema(value.clone());
+        assert_eq!(accepts(world, &spec, open), takes, "{text}");
+        if !text.contains("unevaluated") {
+            assert!(
+                accepts(world, &GuideSpec::JsonSchema(value), open),
+                "{text}, as it is written"
+            );
+        }
+    }
 }
 
 #[test]

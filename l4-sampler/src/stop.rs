@@ -39,6 +39,9 @@ pub struct StopRules {
     pub min_tokens: usize,
     /// The most tokens of the answer.
     pub max_tokens: usize,
+    /// Whether special tokens are part of the text. (The token that ends the answer is not, but a stop token is with
+    /// [`StopRules::include_stop_str`].)
+    pub special_tokens: bool,
 }
 
 impl Default for StopRules {
@@ -51,6 +54,7 @@ impl Default for StopRules {
             include_stop_str: false,
             min_tokens: 0,
             max_tokens: usize::MAX,
+            special_tokens: false,
         }
     }
 }

@@ -34,7 +34,7 @@ impl AnswerStream {
         }
         Ok(Self {
             matcher: StopMatcher::new(&rules.strings, rules.include_stop_str)?,
-            text: TextStream::answering(tokenizer),
+            text: TextStream::answering(tokenizer, rules.special_tokens),
             shown: String::new(),
             tokens: 0,
             ended: (rules.max_tokens == 0).then_some(StopReason::Length),
@@ -53,7 +53,8 @@ impl AnswerStream {
         prompt: &[u32],
     ) -> Result<Self, ParamError> {
         let stream = Self::answering(rules, tokenizer)?;
-        Ok(Self { text: TextStream::continuing(tokenizer, prompt), ..stream })
+        let text = TextStream::continuing(tokenizer, prompt, rules.special_tokens);
+        Ok(Self { text, ..stream })
     }
 
     /// The answer has one more token. Returns the text that may be shown now, and why the answer ended if it did. After

@@ -12,15 +12,15 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// Text that stands for itself, as an answer does.
-    pub fn answering(tokenizer: Option<&Tokenizer>) -> Self {
-        Self { detokenizer: tokenizer.map(|t| t.detokenizer(true)), held: String::new() }
+    /// Text that stands for itself, as an answer does. `special`: special tokens are part of it.
+    pub fn answering(tokenizer: Option<&Tokenizer>, special: bool) -> Self {
+        Self { detokenizer: tokenizer.map(|t| t.detokenizer(!special)), held: String::new() }
     }
 
     /// Text that continues `prompt`: joined to the prompt's text, it reads as both decoded together. (A SentencePiece
     /// tokenizer drops the space before the first word of a text. The first new word is not that.)
-    pub fn continuing(tokenizer: Option<&Tokenizer>, prompt: &[u32]) -> Self {
-        let mut stream = Self::answering(tokenizer);
+    pub fn continuing(tokenizer: Option<&Tokenizer>, prompt: &[u32], special: bool) -> Self {
+        let mut stream = Self::answering(tokenizer, special);
         for id in prompt {
             stream.push(*id);
         }
@@ -28,7 +28,7 @@ impl TextStream {
         stream
     }
 
-    /// The text that is certain with this token. Special tokens have none, and neither have ids that the embedding has
+    /// The text that is certain with this token. Special tokens have none unless they are part of the text, and neither have ids that the embedding has
     /// room for and the tokenizer no word.
     pub fn push(&mut self, id: u32) -> &str {
         let text = self.detokenizer.as_mut().and_then(|d| d.push(id).ok()).unwrap_or_default();

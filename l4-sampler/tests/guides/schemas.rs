@@ -358,7 +358,10 @@ fn answers_to_schemas_as_people_write_them_have_no_property_that_was_not_declare
             judges[1].check(&text, "an answer", &written);
         }
     }
-    assert!(finished > 1_000 && objects == 2_000, "{finished} finished, {cut} cut, {objects} objects");
+    assert!(
+        finished > 1_000 && objects == 2_000,
+        "{finished} finished, {cut} cut, {objects} objects"
+    );
 }
 
 #[test]

@@ -12,7 +12,8 @@ use super::prompt;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Guides (at most one)")]
 pub struct GuideArgs {
-    /// Answer in JSON that this schema describes; `-` reads it from stdin
+    /// Answer in JSON that this schema describes; `-` reads it from stdin. An object whose schema declares properties has
+    /// no others, unless the schema says additionalProperties
     #[arg(long, value_name = "FILE", group = "guide")]
     json_schema: Option<String>,
     /// Answer so that the whole answer matches this regular expression
@@ -46,7 +47,7 @@ impl GuideArgs {
         Ok(Some(if let Some(file) = &self.json_schema {
             let schema = serde_json::from_str(&read(file)?);
             let no_json = |why| CliError::Usage(format!("--json-schema {file} is not JSON: {why}"));
-            GuideSpec::JsonSchema(schema.map_err(no_json)?)
+            GuideSpec::ClosedJsonSchema(schema.map_err(no_json)?)
         } else if let Some(expression) = &self.regex {
             GuideSpec::Regex(expression.clone())
         } else if let Some(file) = &self.grammar {

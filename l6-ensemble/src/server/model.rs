@@ -1,5 +1,6 @@
 //! The model as clients see it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,6 +25,8 @@ pub struct ServedModel {
     pub template: Option<ChatTemplate>,
     /// Whether its template knows the role `developer`; else such messages are the system's.
     pub developer: bool,
+    /// Words that its template has in quotes: roles are among them.
+    pub roles: HashSet<String>,
     /// How it writes calls of tools.
     pub tools: ToolFormat,
     /// How it sets its thoughts apart.

@@ -20,6 +20,9 @@ pub struct ServerOptions {
     pub share_prefix_cache: bool,
     /// The lowest (most urgent) priority that requests may have: lower ones count as this.
     pub min_priority: i64,
+    /// Whether an object whose schema declares properties has no others, where neither the schema nor the request says so:
+    /// [`l4_sampler::guide::GuideSpec::ClosedJsonSchema`].
+    pub disable_additional_properties: bool,
     /// Origins whose pages may ask from a browser (`*` for all). Empty: none, which is a browser's own rule.
     pub allowed_origins: Vec<String>,
     /// What nobody may exceed.
@@ -76,6 +79,7 @@ impl Default for ServerOptions {
             allowed_hosts: Vec::new(),
             share_prefix_cache: false,
             min_priority: i64::MIN,
+            disable_additional_properties: true,
             allowed_origins: Vec::new(),
             limits: Limits::default(),
             shutdown_grace: Duration::from_secs(30),

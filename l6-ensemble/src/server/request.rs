@@ -89,6 +89,7 @@ pub fn plan(
             Some(Stop::Many(texts)) => texts,
         },
         include_stop_str: sampling.include_stop_str_in_output.unwrap_or(false),
+        special_tokens: sampling.skip_special_tokens == Some(false),
         min_tokens: params.min_tokens,
         // As in vLLM, the model's own figure is the most that anybody gets.
         max_tokens: max_tokens.unwrap_or(usize::MAX).min(defaults.max_tokens.unwrap_or(usize::MAX)),
@@ -103,7 +104,7 @@ pub fn plan(
     let template = EngineRequest {
         params: params.into(),
         stop,
-        guide: guide(sampling)?.map(Into::into),
+        guide: guide(app, sampling)?.map(Into::into),
         seed: sampling.seed.map_or_else(fresh_seed, i64::cast_unsigned),
         priority: sampling.priority.unwrap_or(0).max(app.options.min_priority),
         cache_salt: tenant.salt(sampling.cache_salt.clone()),
@@ -147,10 +148,6 @@ fn refuse(sampling: &Sampling) -> Result<(), ApiError> {
         let message =
             "stream_options: only a stream has them; say \"stream\": true, or leave them out";
         return Err(ApiError::param("stream_options", message));
-    }
-    if sampling.skip_special_tokens == Some(false) {
-        let message = "skip_special_tokens: this server's text never has special tokens; ask for their ids with return_token_ids";
-        return Err(ApiError::param("skip_special_tokens", message));
     }
     let (stops, bytes) = match &sampling.stop {
         None => (0, 0),
@@ -238,17 +235,32 @@ fn at_most(name: &'static str, given: usize, vocab: usize) -> Result<(), ApiErro
 }
 
 /// What the answer must look like, however it was said.
-fn guide(sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> {
+fn guide(app: &App, sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> {
+    let closed = app.options.disable_additional_properties;
+    let json = |schema: Value, closed: bool| match closed {
+        true => GuideSpec::ClosedJsonSchema(schema),
+        false => GuideSpec::JsonSchema(schema),
+    };
     let mut specs = Vec::new();
     if let Some(schema) = &sampling.guided_json {
-        specs.push(GuideSpec::JsonSchema(schema_of(schema, "guided_json")?));
+        specs.push(json(schema_of(schema, "guided_json")?, closed));
     }
     specs.extend(sampling.guided_regex.clone().map(GuideSpec::Regex));
     specs.extend(sampling.guided_choice.clone().map(GuideSpec::Choice));
     specs.extend(sampling.guided_grammar.clone().map(GuideSpec::Lark));
     if let Some(asked) = &sampling.structured_outputs {
+        let refused = [
+            ("whitespace_pattern", asked.whitespace_pattern.is_some()),
+            ("structural_tag", asked.structural_tag.is_some()),
+        ];
+        if let Some((field, _)) = refused.iter().find(|(_, given)| *given) {
+            let path = format!("structured_outputs.{field}");
+            let message = format!("{path}: not supported: leave it out");
+            return Err(ApiError::param(path, message));
+        }
         if let Some(schema) = &asked.json {
-            specs.push(GuideSpec::JsonSchema(schema_of(schema, "structured_outputs.json")?));
+            let closed = asked.disable_additional_properties.unwrap_or(closed);
+            specs.push(json(schema_of(schema, "structured_outputs.json")?, closed));
         }
         specs.extend(asked.regex.clone().map(GuideSpec::Regex));
         specs.extend(asked.choice.clone().map(GuideSpec::Choice));
@@ -262,7 +274,7 @@ fn guide(sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> {
         Some(ResponseFormat::JsonObject) => specs.push(any_object()),
         Some(ResponseFormat::JsonSchema { json_schema }) => {
             let schema = json_schema.schema.clone();
-            specs.push(schema.map_or_else(any_object, GuideSpec::JsonSchema));
+            specs.push(schema.map_or_else(any_object, |schema| json(schema, closed)));
         }
     }
     match specs.len() {

@@ -33,6 +33,18 @@ pub struct ModelFlags {
     /// Tools may be called where the client leaves it to the model: always so here
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = values::always)]
     pub enable_auto_tool_choice: Option<bool>,
+    /// In guided JSON, an object whose schema declares properties has no others, unless the schema says
+    /// additionalProperties. A small model left to invent properties does not stop
+    #[arg(long, alias = "structured-outputs-config.disable_additional_properties", num_args = 0..=1, require_equals = true, default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_name = "ON", hide_possible_values = true, value_parser = BoolishValueParser::new(), overrides_with = "no_disable_additional_properties")]
+    pub disable_additional_properties: bool,
+    /// --disable-additional-properties=false
+    #[arg(
+        long,
+        alias = "no-structured-outputs-config.disable_additional_properties",
+        hide = true,
+        overrides_with = "disable_additional_properties"
+    )]
+    pub no_disable_additional_properties: bool,
     /// How the model sets its thoughts apart: auto (told from its chat template), think (<think> tags) or none
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = values::reasoning_parser)]
     pub reasoning_parser: values::ReasoningChoice,
@@ -237,6 +249,11 @@ impl Flags {
     /// What `--model` or the argument says.
     pub fn model_name(&self) -> &str {
         self.which.as_deref().unwrap_or(&self.model.model)
+    }
+
+    /// Whether objects of guided JSON have declared properties only.
+    pub fn disable_additional_properties(&self) -> bool {
+        self.model.disable_additional_properties && !self.model.no_disable_additional_properties
     }
 
     /// Whether full blocks are found again.

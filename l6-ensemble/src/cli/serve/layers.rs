@@ -39,7 +39,8 @@ pub struct Layers {
 }
 
 /// Flags of which only one can be meant: who gives the first, takes from those who have less to say the second.
-const RIVALS: [(&str, &str); 5] = [
+const RIVALS: [(&str, &str); 6] = [
+    ("no_disable_additional_properties", "disable_additional_properties"),
     ("kv_memory", "memory_utilization"),
     ("memory_utilization", "kv_memory"),
     ("no_enable_prefix_caching", "enable_prefix_caching"),
@@ -284,6 +285,10 @@ mod tests {
         assert!(!on(&["--no-enable-prefix-caching"], "enable-prefix-caching = true"));
         assert!(!on(&["--no-prefix-caching"], ""));
         assert!(!on(&["--enable-prefix-caching=false"], ""));
+        let closes = |words: &[&str]| with(words, &[], "").unwrap().disable_additional_properties();
+        assert!(closes(&[]) && !closes(&["--no-disable-additional-properties"]));
+        assert!(!closes(&["--structured-outputs-config.disable_additional_properties=false"]));
+        assert!(closes(&["--structured-outputs-config.disable_additional_properties"]));
         assert!(with(&["--enforce-eager"], &[], "").unwrap().machine.eager);
     }
 

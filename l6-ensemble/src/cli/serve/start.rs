@@ -22,6 +22,7 @@ use crate::cli::{kv, out};
 use crate::hub;
 use crate::server::background::Background;
 use crate::server::backpressure::Compiling;
+use crate::server::chat::prompt::quoted_words;
 use crate::server::chat::reasoning::ReasoningFormat;
 use crate::server::chat::tools::ToolFormat;
 use crate::server::json::shape::ParsedBodies;
@@ -73,6 +74,7 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
         reasoning: flags.model.reasoning_parser.0.unwrap_or_else(|| ReasoningFormat::detect(text)),
         developer: text.contains("developer"),
+        roles: quoted_words(text),
         defaults,
         max_model_len,
         created: unix_time(),
@@ -266,6 +268,7 @@ impl Flags {
             api_keys: server.api_key.clone(),
             allowed_hosts: server.allowed_hosts.clone(),
             share_prefix_cache: server.share_prefix_cache,
+            disable_additional_properties: self.disable_additional_properties(),
             min_priority: limits.min_client_priority.unwrap_or(i64::MIN),
             allowed_origins: server.allowed_origins.clone(),
             limits: Limits {

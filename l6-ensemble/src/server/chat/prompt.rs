@@ -1,12 +1,15 @@
 //! From a conversation to the tokens of a prompt.
 //!
 //! Messages come as clients of OpenAI write them, and go to the template as templates want them: parts become one text,
-//! the arguments of calls become objects, `developer` becomes `system` where the template knows no developers.
+//! the arguments of calls become objects (of a call that was cut off, they stay text), `developer` becomes `system` where the template knows no developers.
+
+use std::cell::Cell;
+use std::collections::HashSet;
 
 use l2_model::chat_template::Message;
 use serde_json::{Map, Value};
 
-use crate::server::error::ApiError;
+use crate::server::error::{ApiError, quoted};
 use crate::server::model::ServedModel;
 use crate::server::protocol::chat::{ChatMessage, Content, ContentPart, Tool};
 
@@ -44,11 +47,15 @@ pub fn render(
         return Err(ApiError::param("messages", "messages: there should be at least one"));
     }
     let last = messages.len() - 1;
-    let message = |(at, message): (usize, &ChatMessage)| {
-        let open = rendering.continue_final_message && at == last;
-        self::message(model, at, message, open)
+    let broken = Cell::new(false);
+    let read = |calls: BrokenCalls| {
+        let message = |(at, message): (usize, &ChatMessage)| {
+            let open = rendering.continue_final_message && at == last;
+            self::message(model, at, message, open, calls, &broken)
+        };
+        messages.iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()
     };
-    let messages: Result<Vec<_>, _> = messages.iter().enumerate().map(message).collect();
+    let written = read(BrokenCalls::AsText)?;
     let mut variables = rendering.variables.clone();
     // What the request says by fields of its own, variables cannot say otherwise.
     variables.remove("messages");
@@ -56,7 +63,14 @@ pub fn render(
         let tools = serde_json::to_value(rendering.tools);
         variables.insert("tools".into(), tools.map_err(|e| ApiError::internal(e.to_string()))?);
     }
-    let text = template.render(&messages?, rendering.add_generation_prompt, &variables);
+    let render = |messages: &[Message]| {
+        template.render(messages, rendering.add_generation_prompt, &variables)
+    };
+    let mut text = render(&written);
+    if text.is_err() && broken.get() {
+        // The template walks through arguments, and a text has none.
+        text = render(&read(BrokenCalls::Empty)?);
+    }
     let mut text = text.map_err(|why| ApiError::param("messages", why.to_string()))?;
     if rendering.continue_final_message {
         let Some(end) = text.rfind(OPEN_END) else {
@@ -121,10 +135,16 @@ fn message(
     at: usize,
     message: &ChatMessage,
     open: bool,
+    broken_calls: BrokenCalls,
+    broken: &Cell<bool>,
 ) -> Result<Message, ApiError> {
+    known_role(model, at, &message.role)?;
     let mut content = text_of(at, message.content.as_ref())?;
     let mut more = message.more.clone();
-    let calls = more.get_mut("tool_calls").map(|calls| tool_calls(at, calls)).transpose()?;
+    let calls = more
+        .get_mut("tool_calls")
+        .map(|calls| tool_calls(at, calls, broken_calls, broken))
+        .transpose()?;
     if calls == Some(0) {
         more.shift_remove("tool_calls");
     }
@@ -159,8 +179,51 @@ fn message(
         .map_err(|why| ApiError::param(path, why.to_string()))
 }
 
+/// Roles that OpenAI's API has, but for the old `function`.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Refuse a role that neither OpenAI nor the template knows: most templates would write it as it is, and the model has
+/// never seen it.
+fn known_role(model: &ServedModel, at: usize, role: &str) -> Result<(), ApiError> {
+    if ROLES.contains(&role) || model.roles.contains(role) {
+        return Ok(());
+    }
+    let path = format!("messages[{at}].role");
+    let message = format!(
+        "{path}: `{}` is not known: use one of {}, or one that the model's chat template names",
+        quoted(role),
+        ROLES.join(", ")
+    );
+    Err(ApiError::param(path, message))
+}
+
+/// The words in quotes of a template.
+pub fn quoted_words(template: &str) -> HashSet<String> {
+    let word = |part: &&str| {
+        (1..=32).contains(&part.len())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    };
+    let quotes = ['"', '\''];
+    quotes.iter().flat_map(|q| template.split(*q).filter(word)).map(str::to_owned).collect()
+}
+
+/// What a template gets for arguments that are no JSON object, such as those of a call that was cut off. To refuse them
+/// would end the conversation: every later request repeats them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BrokenCalls {
+    /// The text, as the model wrote it.
+    AsText,
+    /// An empty object, as vLLM.
+    Empty,
+}
+
 /// Calls that the assistant made: their arguments are text on the wire, and an object to a template. How many there are.
-fn tool_calls(at: usize, calls: &mut Value) -> Result<usize, ApiError> {
+fn tool_calls(
+    at: usize,
+    calls: &mut Value,
+    broken_calls: BrokenCalls,
+    broken: &Cell<bool>,
+) -> Result<usize, ApiError> {
     let path = format!("messages[{at}].tool_calls");
     let wrong = |path: String, what: &str| ApiError::param(path.clone(), format!("{path}: {what}"));
     let Value::Array(calls) = calls else {
@@ -182,8 +245,12 @@ fn tool_calls(at: usize, calls: &mut Value) -> Result<usize, ApiError> {
             Value::String(text) if text.trim().is_empty() => *arguments = Value::Object(Map::new()),
             Value::String(text) => match serde_json::from_str(text) {
                 Ok(Value::Object(object)) => *arguments = Value::Object(object),
-                Ok(_) => return Err(wrong(path, "should be the text of a JSON object")),
-                Err(why) => return Err(wrong(path, &format!("is not JSON: {why}"))),
+                _ => {
+                    broken.set(true);
+                    if broken_calls == BrokenCalls::Empty {
+                        *arguments = Value::Object(Map::new());
+                    }
+                }
             },
             _ => return Err(wrong(path, "should be the text of a JSON object")),
         }

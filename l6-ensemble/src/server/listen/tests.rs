@@ -97,6 +97,7 @@ fn serving(
             tokenizer,
             template: None,
             developer: false,
+            roles: Default::default(),
             tools: ToolFormat::None,
             reasoning: ReasoningFormat::None,
             defaults: Default::default(),

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::common::{Sampling, Usage};
-use super::whole;
+use super::{refused, whole};
 use crate::server::error::ApiError;
 use crate::server::json::tree::{self, Tree, written};
 use crate::server::json::{FromBody, part};
@@ -27,40 +27,9 @@ pub struct ChatRequest {
 
 impl FromBody for ChatRequest {
     fn from_body(body: &[u8]) -> Result<Self, ApiError> {
-        refuse(body)?;
+        refused::in_chat(body)?;
         Ok(Self { own: part(body)?, sampling: part(body)? })
     }
-}
-
-/// Fields that others' servers know, which would change the answer, and which are not to be passed over in silence.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NotHere {
-    functions: Option<IgnoredAny>,
-    function_call: Option<IgnoredAny>,
-    audio: Option<IgnoredAny>,
-    chat_template: Option<IgnoredAny>,
-    modalities: Option<Vec<String>>,
-}
-
-fn refuse(body: &[u8]) -> Result<(), ApiError> {
-    let NotHere { functions, function_call, audio, chat_template, modalities } = part(body)?;
-    let not_here = [
-        ("functions", functions, "send `tools`, which took its place"),
-        ("function_call", function_call, "send `tool_choice`, which took its place"),
-        ("audio", audio, "this server's answers are text"),
-        ("chat_template", chat_template, "the server's operator chooses the template"),
-    ];
-    for (field, given, instead) in not_here {
-        if given.is_some() {
-            return Err(ApiError::param(field, format!("{field}: not supported: {instead}")));
-        }
-    }
-    if modalities.iter().flatten().any(|kind| kind != "text") {
-        let message = "modalities: not supported: this server's answers are text";
-        return Err(ApiError::param("modalities", message));
-    }
-    Ok(())
 }
 
 /// What is particular to chats.
@@ -120,7 +89,7 @@ pub struct ChatFields {
 /// One message. Fields that templates may know beside these are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ChatMessage {
-    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    /// `system`, `developer`, `user`, `assistant` or `tool`; another one only if the chat template knows it.
     pub role: String,
     /// Text, parts, or nothing beside calls.
     pub content: Option<Content>,

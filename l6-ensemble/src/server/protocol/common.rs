@@ -65,7 +65,7 @@ pub struct Sampling {
     pub min_tokens: Option<usize>,
     /// Go on past the model's end tokens.
     pub ignore_eos: Option<bool>,
-    /// Leave special tokens out of the text: always so here, so `false` is refused.
+    /// Leave special tokens out of the text [default: true]. The token that ends the answer is never part of it.
     pub skip_special_tokens: Option<bool>,
     /// Whether the answer comes as events.
     pub stream: Option<bool>,
@@ -132,6 +132,14 @@ pub struct StructuredOutputs {
     pub choice: Option<Vec<String>>,
     /// A grammar, in llguidance's dialect of Lark.
     pub grammar: Option<String>,
+    /// Whether an object whose schema declares properties has no others, unless the schema says `additionalProperties`
+    /// [default: what the server's operator chose, which is true unless changed].
+    pub disable_additional_properties: Option<bool>,
+    /// Refused: `x-guidance` within the schema says how white space is written.
+    pub whitespace_pattern: Option<String>,
+    /// Refused.
+    #[serde(deserialize_with = "tree::option")]
+    pub structural_tag: Option<Value>,
 }
 
 /// OpenAI's way to ask for JSON.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::common::{Sampling, Usage};
+use super::refused;
 use super::whole::{self, Number};
 use crate::server::error::ApiError;
 use crate::server::json::{FromBody, part};
@@ -26,6 +27,7 @@ pub struct CompletionRequest {
 
 impl FromBody for CompletionRequest {
     fn from_body(body: &[u8]) -> Result<Self, ApiError> {
+        refused::in_completion(body)?;
         Ok(Self { own: part(body)?, sampling: part(body)? })
     }
 }

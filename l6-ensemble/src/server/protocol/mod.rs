@@ -5,5 +5,6 @@ pub mod chat;
 pub mod common;
 pub mod completions;
 pub mod models;
+pub mod refused;
 pub mod tokens;
 pub mod whole;

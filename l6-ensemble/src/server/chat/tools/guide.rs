@@ -11,13 +11,19 @@ use crate::server::protocol::chat::{Tool, ToolChoice, ToolMode};
 
 /// What the answer must look like so that it calls what it must call. `None`: it may look like anything.
 ///
+/// A model that was not taught to call is made to write plain JSON, which needs no format: the arguments of the call that
+/// was named, or `[{"name": ..., "parameters": {...}}, ...]`. `closed`: arguments have no properties that their schemas do
+/// not declare, see [`GuideSpec::ClosedJsonSchema`].
+///
 /// # Errors
-/// [`ApiError`]: a model that was not taught to call, a tool that is not there or that cannot be called.
+/// [`ApiError`]: a model that was not taught to call and may choose whether it does, a tool that is not there or that
+/// cannot be called.
 pub fn guide(
     format: ToolFormat,
     tools: &[Tool],
     choice: Option<&ToolChoice>,
     parallel: bool,
+    closed: bool,
 ) -> Result<Option<GuideSpec>, ApiError> {
     for (at, tool) in tools.iter().enumerate() {
         if tool.kind != "function" {
@@ -45,25 +51,24 @@ pub fn guide(
         Some(ToolChoice::Mode(ToolMode::Required)) => (None, parallel),
         Some(ToolChoice::Named(named)) => (Some(named.function.name.as_str()), false),
     };
-    taught(format)?;
     let chosen = |tool: &&Tool| named.is_none_or(|name| tool.function.name == name);
     let calls = tools.iter().enumerate().filter(|(_, tool)| chosen(tool));
     let calls: Result<Vec<Call<'_>>, ApiError> =
-        calls.map(|(at, tool)| Call::new(at, tool)).collect();
+        calls.map(|(at, tool)| Call::new(at, tool, closed)).collect();
     let calls = calls?;
     if calls.is_empty() {
         let name = named.unwrap_or_default();
         let message = format!("tool_choice: there is no `{name}` among the tools");
         return Err(ApiError::param("tool_choice.function.name", message));
     }
-    Ok(Some(GuideSpec::Lark(grammar(format, &calls, parallel))))
+    Ok(Some(GuideSpec::Lark(grammar(format, &calls, named.is_some(), parallel))))
 }
 
 fn taught(format: ToolFormat) -> Result<(), ApiError> {
     if format != ToolFormat::None {
         return Ok(());
     }
-    let message = "tools: nothing is known of how this model calls tools: leave them out, or start the server with --tool-call-parser";
+    let message = "tools: it is not known how this model calls tools: say which one it must call (`tool_choice`), leave them out, or start the server with --tool-call-parser";
     Err(ApiError::param("tools", message).with_code("tools_not_supported"))
 }
 
@@ -75,7 +80,7 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(at: usize, tool: &'a Tool) -> Result<Self, ApiError> {
+    fn new(at: usize, tool: &'a Tool, closed: bool) -> Result<Self, ApiError> {
         let path = format!("tools[{at}].function.parameters");
         let mut schema = match tool.function.parameters.clone() {
             // OpenAI: without parameters it takes none.
@@ -97,28 +102,38 @@ impl<'a> Call<'a> {
             }
         }
         // As `json.dumps` writes, and as models have learnt: blanks behind colons and commas, and no others.
-        if schema.get("x-guidance").is_none() {
-            schema["x-guidance"] = json!({
+        let guidance = schema.get("x-guidance").cloned().unwrap_or_else(|| {
+            json!({
                 "item_separator": ", ",
                 "key_separator": ": ",
                 "whitespace_flexible": false,
-            });
+                "lenient": true,
+            })
+        });
+        if closed {
+            schema = GuideSpec::closed(schema)
+                .map_err(|why| ApiError::param(path.clone(), format!("{path}: {why}")))?;
         }
+        schema["x-guidance"] = guidance;
         Ok(Self { name: &tool.function.name, schema })
     }
 }
 
-/// A grammar of one or more calls.
-fn grammar(format: ToolFormat, calls: &[Call<'_>], parallel: bool) -> String {
+/// A grammar of one or more calls; of the arguments alone where the call is known, and no format.
+fn grammar(format: ToolFormat, calls: &[Call<'_>], named: bool, parallel: bool) -> String {
     let (before, arguments, after, between) = match format {
-        ToolFormat::Llama3Json => ("", "parameters", "", "; "),
-        ToolFormat::Hermes | ToolFormat::None => {
-            ("<tool_call>\n", "arguments", "\n</tool_call>", "\n")
+        ToolFormat::None if named => {
+            let schema = calls.first().map_or(&Value::Null, |call| &call.schema);
+            return format!("start: args\nargs: %json {schema}\n");
         }
+        ToolFormat::None => ("", "parameters", "", ", "),
+        ToolFormat::Llama3Json => ("", "parameters", "", "; "),
+        ToolFormat::Hermes => ("<tool_call>\n", "arguments", "\n</tool_call>", "\n"),
     };
+    let (open, close) = if format == ToolFormat::None { ("\"[\" ", " \"]\"") } else { ("", "") };
     let more = if parallel { format!(" ({} call)*", quoted(between)) } else { String::new() };
     let choices: Vec<String> = (0..calls.len()).map(|at| format!("call_{at}")).collect();
-    let mut lark = format!("start: call{more}\ncall: {}\n", choices.join(" | "));
+    let mut lark = format!("start: {open}call{more}{close}\ncall: {}\n", choices.join(" | "));
     for (at, Call { name, schema }) in calls.iter().enumerate() {
         let name = Value::from(*name);
         let head = quoted(&format!("{before}{{\"name\": {name}, \"{arguments}\": "));

@@ -4,6 +4,7 @@
 //! text comes; [`guide`] makes a model call what it must call.
 
 mod envelope;
+mod forced;
 mod guide;
 mod json;
 mod scan;
@@ -12,14 +13,15 @@ mod tests;
 
 pub use guide::guide;
 
+use forced::Arguments;
 use json::{JsonCalls, Tags};
 
-use crate::server::protocol::chat::Tool;
+use crate::server::protocol::chat::{Tool, ToolChoice, ToolMode};
 
 /// How a model writes calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolFormat {
-    /// It was not taught to.
+    /// It was not taught to. It calls what a request requires all the same, since a guide makes it: see [`guide`].
     #[default]
     None,
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen.
@@ -67,40 +69,56 @@ impl ToolFormat {
 /// Finds calls in text that comes in pieces. However it is cut, what comes out is the same when joined, and nothing is lost:
 /// what looked like a call and is none comes out as text.
 #[derive(Clone, Debug)]
-pub struct ToolParser {
-    /// `None`: everything is text.
-    calls: Option<JsonCalls>,
+pub struct ToolParser(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Everything is text.
+    Text,
+    /// There may be calls.
+    Calls(JsonCalls),
+    /// Everything is the arguments of one call.
+    Arguments(Arguments),
 }
 
 impl ToolParser {
-    /// For one answer of a model that may call these. Where there is nothing to call, everything is text.
-    pub fn new(format: ToolFormat, tools: &[Tool]) -> Self {
-        let tags = match format {
+    /// For one answer of a model that may call these, and of which the request says whether it must. Where there is
+    /// nothing to call, everything is text.
+    pub fn new(format: ToolFormat, tools: &[Tool], choice: Option<&ToolChoice>) -> Self {
+        let tags = match (format, choice) {
             _ if tools.is_empty() => None,
-            ToolFormat::None => None,
-            ToolFormat::Hermes => {
+            (ToolFormat::None, Some(ToolChoice::Named(named))) => {
+                return Self(Kind::Arguments(Arguments::of(&named.function.name)));
+            }
+            // As Llama writes calls, without a tag of which the model might know.
+            (ToolFormat::None, Some(ToolChoice::Mode(ToolMode::Required))) => {
+                Some(Tags { open: "<|python_tag|>", close: None, bare: true })
+            }
+            (ToolFormat::None, _) => None,
+            (ToolFormat::Hermes, _) => {
                 Some(Tags { open: "<tool_call>", close: Some("</tool_call>"), bare: false })
             }
             // The tag is a special token, and seldom part of the text.
-            ToolFormat::Llama3Json => {
+            (ToolFormat::Llama3Json, _) => {
                 Some(Tags { open: "<|python_tag|>", close: None, bare: true })
             }
         };
         let names = || tools.iter().map(|tool| tool.function.name.clone()).collect();
-        Self { calls: tags.map(|tags| JsonCalls::new(tags, names())) }
+        Self(tags.map_or(Kind::Text, |tags| Kind::Calls(JsonCalls::new(tags, names()))))
     }
 
     /// The next piece of text. What could still become a call is held back.
     pub fn push(&mut self, text: &str, events: &mut Vec<ToolEvent>) {
-        match &mut self.calls {
-            None => emit(events, ToolEvent::Text(text.to_owned())),
-            Some(calls) => calls.push(text, events),
+        match &mut self.0 {
+            Kind::Text => emit(events, ToolEvent::Text(text.to_owned())),
+            Kind::Calls(calls) => calls.push(text, events),
+            Kind::Arguments(arguments) => arguments.push(text, events),
         }
     }
 
     /// There is no more text: what was held back is what it looks like.
     pub fn finish(&mut self, events: &mut Vec<ToolEvent>) {
-        if let Some(calls) = &mut self.calls {
+        if let Kind::Calls(calls) = &mut self.0 {
             calls.finish(events);
         }
     }

@@ -18,7 +18,7 @@ fn tools(names: &[&str]) -> Vec<Tool> {
 
 /// What comes of a text that comes in these pieces, joined.
 fn parse<'a>(format: ToolFormat, pieces: impl IntoIterator<Item = &'a str>) -> Vec<ToolEvent> {
-    let mut parser = ToolParser::new(format, &tools(&["get_weather", "now"]));
+    let mut parser = ToolParser::new(format, &tools(&["get_weather", "now"]), None);
     let mut joined = Vec::new();
     let mut events = Vec::new();
     for piece in pieces {
@@ -57,7 +57,7 @@ fn a_template_shows_the_format() {
 fn without_tools_or_a_format_everything_is_text() {
     let said = "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call> ";
     assert_eq!(parse(ToolFormat::None, [said]), [text(said)]);
-    let mut parser = ToolParser::new(ToolFormat::Hermes, &[]);
+    let mut parser = ToolParser::new(ToolFormat::Hermes, &[], None);
     let mut events = Vec::new();
     parser.push(said, &mut events);
     assert_eq!(events, [text(said)], "nothing of it is held back");

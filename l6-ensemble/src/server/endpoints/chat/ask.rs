@@ -64,9 +64,7 @@ fn asked(app: &App, mut plan: Plan, mut own: ChatFields) -> Result<Asked, ApiErr
     let calls_end = !matches!(own.tool_choice, Some(ToolChoice::Named(_)));
     let guided = plan.template.guide.is_some();
     let thoughts = own.include_reasoning != Some(false);
-    let parser = calling
-        .as_ref()
-        .map(|calls| (ToolParser::new(app.model.tools, &calls.tools), calls.most()));
+    let parser = calling.as_ref().map(|calls| (calls.parser(app), calls.most()));
     let tools = calling.map_or_else(Vec::new, |calls| calls.tools);
     let Prompt { tokens, reasoning } = prompt(app, own, &tools, guided)?;
     let reader = Reader::new(reasoning, thoughts);
@@ -109,7 +107,12 @@ struct Calling {
 
 impl Calling {
     fn guide(&self, app: &App) -> Result<Option<l4_sampler::guide::GuideSpec>, ApiError> {
-        guide(app.model.tools, &self.tools, self.choice.as_ref(), self.parallel)
+        let closed = app.options.disable_additional_properties;
+        guide(app.model.tools, &self.tools, self.choice.as_ref(), self.parallel, closed)
+    }
+
+    fn parser(&self, app: &App) -> ToolParser {
+        ToolParser::new(app.model.tools, &self.tools, self.choice.as_ref())
     }
 
     /// The most calls in one answer.

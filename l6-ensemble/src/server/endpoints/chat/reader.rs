@@ -165,7 +165,8 @@ mod tests {
         let tool = json!({"type": "function", "function": {"name": "f"}});
         let tools: Vec<Tool> = vec![serde_json::from_value(tool).unwrap()];
         let thoughts = ReasoningParser::new(ReasoningFormat::ThinkTags, "");
-        Reader::new(thoughts, true).calling(ToolParser::new(ToolFormat::Hermes, &tools), most_calls)
+        Reader::new(thoughts, true)
+            .calling(ToolParser::new(ToolFormat::Hermes, &tools, None), most_calls)
     }
 
     /// Thoughts, words, and calls without their ids.

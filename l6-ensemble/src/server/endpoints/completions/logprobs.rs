@@ -28,9 +28,9 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// At the head of an answer that continues a prompt.
-    pub fn begin(&mut self, tokenizer: &Tokenizer, prompt: &[u32]) {
-        self.text = Some(TextStream::continuing(Some(tokenizer), prompt));
+    /// At the head of an answer that continues a prompt. `special`: special tokens are part of its text.
+    pub fn begin(&mut self, tokenizer: &Tokenizer, prompt: &[u32], special: bool) {
+        self.text = Some(TextStream::continuing(Some(tokenizer), prompt, special));
     }
 
     /// The lists for the next tokens.

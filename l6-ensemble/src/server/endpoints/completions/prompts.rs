@@ -42,22 +42,23 @@ pub(super) async fn read(
     }
     plan.bound_logprobs(app, answers)?;
     room_for(app, answers)?;
+    let shown = plan.template.stop.special_tokens;
     let mut prompts = Vec::new();
     // A text is not kept beside its tokens.
     let prompt = std::mem::replace(&mut own.prompt, PromptField::Ids(Vec::new()));
     match prompt {
-        PromptField::Text(text) => prompts.push(of_text(app, own, text, "prompt").await?),
-        PromptField::Ids(ids) => prompts.push(of_ids(app, own, &ids, "prompt")?),
+        PromptField::Text(text) => prompts.push(of_text(app, own, shown, text, "prompt").await?),
+        PromptField::Ids(ids) => prompts.push(of_ids(app, own, shown, &ids, "prompt")?),
         PromptField::Texts(texts) => {
             for (at, text) in texts.into_iter().enumerate() {
-                prompts.push(of_text(app, own, text, &format!("prompt[{at}]")).await?);
+                prompts.push(of_text(app, own, shown, text, &format!("prompt[{at}]")).await?);
                 // Each is short work; a hundred of them are not.
                 tokio::task::yield_now().await;
             }
         }
         PromptField::IdLists(lists) => {
             for (at, ids) in lists.iter().enumerate() {
-                prompts.push(of_ids(app, own, ids, &format!("prompt[{at}]"))?);
+                prompts.push(of_ids(app, own, shown, ids, &format!("prompt[{at}]"))?);
             }
         }
     }
@@ -67,6 +68,7 @@ pub(super) async fn read(
 async fn of_text(
     app: &Arc<App>,
     own: &CompletionFields,
+    shown: bool,
     text: String,
     path: &str,
 ) -> Result<Prompt, ApiError> {
@@ -82,12 +84,18 @@ async fn of_text(
     let echo = match (echo, cut) {
         (None, _) => None,
         (Some(text), 0) => Some(text),
-        (Some(_), _) => Some(decode(app, &tokens, path)?),
+        (Some(_), _) => Some(decode(app, &tokens, shown, path)?),
     };
     Ok(Prompt { tokens: tokens.into(), echo })
 }
 
-fn of_ids(app: &App, own: &CompletionFields, ids: &[u32], path: &str) -> Result<Prompt, ApiError> {
+fn of_ids(
+    app: &App,
+    own: &CompletionFields,
+    shown: bool,
+    ids: &[u32],
+    path: &str,
+) -> Result<Prompt, ApiError> {
     let cut = truncate(app, own, ids.len())?;
     let tokens = ids.get(cut..).unwrap_or_default();
     fits(app, tokens, path)?;
@@ -98,7 +106,7 @@ fn of_ids(app: &App, own: &CompletionFields, ids: &[u32], path: &str) -> Result<
         return Err(ApiError::param(path, message));
     }
     let wanted = own.echo == Some(true);
-    let echo = wanted.then(|| decode(app, tokens, path)).transpose()?;
+    let echo = wanted.then(|| decode(app, tokens, shown, path)).transpose()?;
     Ok(Prompt { tokens: tokens.into(), echo })
 }
 
@@ -119,8 +127,8 @@ fn truncate(app: &App, own: &CompletionFields, len: usize) -> Result<usize, ApiE
     Ok(len.saturating_sub(kept))
 }
 
-/// A prompt's text, as the answer continues it. Ids that the model has room for and the tokenizer no word have none.
-fn decode(app: &App, tokens: &[u32], path: &str) -> Result<String, ApiError> {
-    let text = app.model.tokenizer.decode(tokens, true);
+/// A prompt's text, as the answer continues it, with or without special tokens. Ids that the model has room for and the tokenizer no word have none.
+fn decode(app: &App, tokens: &[u32], special: bool, path: &str) -> Result<String, ApiError> {
+    let text = app.model.tokenizer.decode(tokens, !special);
     text.map_err(|why| ApiError::param(path, format!("{path}: {why}")))
 }

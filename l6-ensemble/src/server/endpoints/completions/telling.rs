@@ -19,6 +19,8 @@ pub(super) struct Telling {
     /// Whether log probabilities are told, and whether by their tokens' ids.
     logprobs: Option<logprobs::Names>,
     token_ids: bool,
+    /// Whether special tokens are part of the text.
+    special: bool,
     /// Whether a stream counts tokens at its end.
     pub usage: bool,
     /// Whether it does so all the time.
@@ -40,6 +42,7 @@ impl Telling {
             model: app.model.name().to_owned(),
             logprobs: own.logprobs.map(|_| names),
             token_ids: sampling.return_token_ids == Some(true),
+            special: sampling.skip_special_tokens == Some(false),
             usage,
             continuous: usage && options.continuous_usage_stats == Some(true),
         }
@@ -87,7 +90,7 @@ impl Telling {
         };
         let tokenizer = &app.model.tokenizer;
         if let (Some(_), Some(prompt)) = (self.logprobs, prompt) {
-            cursor.begin(tokenizer, &prompt.tokens);
+            cursor.begin(tokenizer, &prompt.tokens, self.special);
         }
         let logprobs = self.logprobs.map(|names| cursor.table(tokenizer, names, &piece.logprobs));
         let prompt_ids = prompt.filter(|_| self.token_ids).map(|prompt| prompt.tokens.to_vec());

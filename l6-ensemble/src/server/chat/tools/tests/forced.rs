@@ -19,7 +19,6 @@ fn tools() -> Vec<Tool> {
             "days": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 14}, "maxItems": 3},
         },
         "required": ["city", "unit", "days"],
-        "additionalProperties": false,
         "$defs": {"city": {"type": "string", "pattern": "^[a-zé]{1,8}$"}},
     });
     let tools = json!([
@@ -45,10 +44,10 @@ fn forced(
     let vocab = tokenizer.vocab_size();
     let end = (0..vocab as u32).find(|&id| tokenizer.is_special(id)).unwrap();
     let guides = Guides::new(&tokenizer, vocab, &[end]).unwrap();
-    let spec = guide(format, &tools(), Some(choice), parallel).unwrap().unwrap();
+    let spec = guide(format, &tools(), Some(choice), parallel, true).unwrap().unwrap();
     let mut guide = guides.guide(&spec).unwrap();
 
-    let mut parser = ToolParser::new(format, &tools());
+    let mut parser = ToolParser::new(format, &tools(), Some(choice));
     let mut events = Vec::new();
     let mut bytes = Vec::new();
     let mut mask = TokenMask::default();
@@ -87,6 +86,9 @@ fn forced(
 }
 
 fn assert_follows(name: &str, arguments: &Value) {
+    let declared = ["city", "unit", "days"];
+    let names: Vec<&String> = arguments.as_object().unwrap().keys().collect();
+    assert!(names.iter().all(|name| declared.contains(&name.as_str())), "{arguments}");
     let tools = tools();
     let tool = tools.iter().find(|tool| tool.function.name == name).unwrap();
     let Some(schema) = tool.function.parameters.clone() else {
@@ -99,7 +101,7 @@ fn assert_follows(name: &str, arguments: &Value) {
     schemas.validate(arguments, schema).unwrap_or_else(|e| panic!("{e}: {arguments}"));
 }
 
-const FORMATS: [ToolFormat; 2] = [ToolFormat::Hermes, ToolFormat::Llama3Json];
+const FORMATS: [ToolFormat; 3] = [ToolFormat::Hermes, ToolFormat::Llama3Json, ToolFormat::None];
 
 #[test]
 fn required_calls_are_read_back_and_keep_to_their_schemas() {
@@ -135,14 +137,17 @@ fn one_call_comes_where_they_may_not_be_parallel_or_one_is_named() {
 
 #[test]
 fn a_choice_that_forces_nothing_has_no_guide() {
-    for format in FORMATS {
+    for format in [ToolFormat::Hermes, ToolFormat::Llama3Json] {
         for free in [None, Some(choice("auto".into())), Some(choice("none".into()))] {
-            assert_eq!(guide(format, &tools(), free.as_ref(), true), Ok(None));
-            assert_eq!(guide(format, &[], free.as_ref(), true), Ok(None));
+            assert_eq!(guide(format, &tools(), free.as_ref(), true, true), Ok(None));
+            assert_eq!(guide(format, &[], free.as_ref(), true, true), Ok(None));
         }
     }
-    assert_eq!(guide(ToolFormat::None, &tools(), Some(&choice("none".into())), true), Ok(None));
-    assert_eq!(guide(ToolFormat::None, &[], None, true), Ok(None));
+    assert_eq!(
+        guide(ToolFormat::None, &tools(), Some(&choice("none".into())), true, true),
+        Ok(None)
+    );
+    assert_eq!(guide(ToolFormat::None, &[], None, true, true), Ok(None));
 }
 
 #[test]
@@ -150,7 +155,7 @@ fn what_cannot_be_called_is_refused_by_path() {
     let required = || choice("required".into());
     let refusal = |format, tools: &Value, choice: Option<ToolChoice>| {
         let tools: Vec<Tool> = serde_json::from_value(tools.clone()).unwrap();
-        let error = guide(format, &tools, choice.as_ref(), true).unwrap_err();
+        let error = guide(format, &tools, choice.as_ref(), true, true).unwrap_err();
         assert_eq!(error.status, 400);
         error.param.unwrap()
     };
@@ -161,7 +166,7 @@ fn what_cannot_be_called_is_refused_by_path() {
     assert_eq!(refusal(hermes, &one, Some(named)), "tool_choice.function.name");
     assert_eq!(refusal(hermes, &json!([]), Some(required())), "tool_choice");
     assert_eq!(refusal(ToolFormat::None, &one, None), "tools");
-    assert_eq!(refusal(ToolFormat::None, &one, Some(required())), "tools");
+    assert_eq!(refusal(ToolFormat::None, &one, Some(choice("auto".into()))), "tools");
     for (tools, path) in [
         (with(json!([])), "tools[0].function.parameters"),
         (with(json!({"type": "array"})), "tools[0].function.parameters.type"),

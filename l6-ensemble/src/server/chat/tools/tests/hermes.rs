@@ -119,7 +119,7 @@ fn a_name_that_no_tool_has_is_told_for_the_client_to_judge() {
 
 #[test]
 fn no_more_is_held_back_than_could_become_a_tag() {
-    let mut parser = ToolParser::new(ToolFormat::Hermes, &tools(&["now"]));
+    let mut parser = ToolParser::new(ToolFormat::Hermes, &tools(&["now"]), None);
     let mut push = |piece: &str| {
         let mut events = Vec::new();
         parser.push(piece, &mut events);

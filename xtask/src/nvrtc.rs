@@ -38,7 +38,7 @@ pub fn run(args: &NvrtcArgs) -> Result<()> {
         Outcome::NoCompiler if std::env::var_os("STRATA_NVRTC").is_some() => {
             bail!("STRATA_NVRTC names no compiler that could be used: see above")
         }
-        Outcome::NoCompiler => match fetch(&cache(), &[])
+        Outcome::NoCompiler => match fetch(&cache()?, &[])
             .and_then(|()| compile(args.out.as_deref()))
         {
             Ok(Outcome::Compiled) => Ok(()),
@@ -60,7 +60,7 @@ pub fn compile_into(folder: &Path) -> Result<()> {
     if matches!(compile(Some(folder))?, Outcome::Compiled) {
         return Ok(());
     }
-    fetch(&cache(), &[])?;
+    fetch(&cache()?, &[])?;
     match compile(Some(folder))? {
         Outcome::Compiled => Ok(()),
         Outcome::NoCompiler => bail!("{PACKAGE} was fetched but cannot be used: see above"),
@@ -117,13 +117,16 @@ fn fetch(cache: &Path, more: &[&str]) -> Result<()> {
 }
 
 /// Strata's cache directory, as `kernels` has it.
-fn cache() -> PathBuf {
+fn cache() -> Result<PathBuf> {
     let path = |name: &str| {
         std::env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty())
     };
     let xdg = || path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-    let home = || path("HOME").unwrap_or_else(std::env::temp_dir).join(".cache");
-    path("STRATA_CACHE").unwrap_or_else(|| xdg().unwrap_or_else(home).join("strata"))
+    let home = || Some(path("HOME").or_else(std::env::home_dir)?.join(".cache"));
+    let below = || Some(xdg().or_else(home)?.join("strata"));
+    path("STRATA_CACHE").or_else(below).context(
+        "there is no home directory to keep NVIDIA's compiler in: set HOME or STRATA_CACHE",
+    )
 }
 
 /// What must not be overlooked.

@@ -21,8 +21,11 @@ pub(super) struct Candidates {
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The candidates of an environment (a variable's value by its name) and a cache directory.
-pub(super) fn candidates(get: impl Fn(&str) -> Option<PathBuf>, cache: &Path) -> Candidates {
+/// The candidates of an environment (a variable's value by its name) and a cache directory, if there is one.
+pub(super) fn candidates(
+    get: impl Fn(&str) -> Option<PathBuf>,
+    cache: Option<&Path>,
+) -> Candidates {
     let get = |name: &str| get(name).filter(|path| !path.as_os_str().is_empty());
     if let Some(given) = get("STRATA_NVRTC") {
         let files = if given.is_dir() { in_directory(&given) } else { vec![given.clone()] };
@@ -30,7 +33,9 @@ pub(super) fn candidates(get: impl Fn(&str) -> Option<PathBuf>, cache: &Path) ->
     }
     let mut directories = Vec::new();
     // Where `cargo x nvrtc` puts it, then toolkits, then Pythons.
-    directories.extend(IN_SITE_PACKAGES.map(|place| cache.join("nvrtc").join(place)));
+    let fetched = cache.map(|cache| cache.join("nvrtc"));
+    directories
+        .extend(fetched.iter().flat_map(|root| IN_SITE_PACKAGES.map(|place| root.join(place))));
     for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"] {
         directories.extend(get(variable).iter().flat_map(|root| of_toolkit(root)));
     }
@@ -114,7 +119,7 @@ mod tests {
             let value = variables.iter().find(|v| v.0 == name)?.1;
             Some(root.join(value))
         };
-        let found = candidates(get, &root.join("cache"));
+        let found = candidates(get, Some(&root.join("cache")));
         let below = found.files.iter().filter_map(|path| path.strip_prefix(root).ok());
         below.map(|path| path.to_string_lossy().into_owned()).collect()
     }

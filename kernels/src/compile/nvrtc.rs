@@ -125,13 +125,13 @@ fn library() -> Result<&'static Nvrtc> {
 /// Directories with an NVRTC: what else NVIDIA's packages bring lies there, or near.
 pub(crate) fn directories() -> Vec<PathBuf> {
     let get = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let files = candidates(get, &cache::directory()).files;
+    let files = candidates(get, cache::directory().as_deref()).files;
     files.iter().filter_map(|file| file.parent().map(Path::to_path_buf)).collect()
 }
 
 fn find() -> Result<Nvrtc> {
     let get = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let candidates = candidates(get, &cache::directory());
+    let candidates = candidates(get, cache::directory().as_deref());
     let mut refused = Vec::new();
     // A name without a directory goes through the loader's own search.
     let by_loader = locate::NAMES.iter().map(PathBuf::from);

@@ -221,7 +221,9 @@ impl Lines {
     fn open(context: &Context) -> anyhow::Result<Self> {
         let config = Config::builder().auto_add_history(true).build();
         let mut editor = Editor::with_config(config)?;
-        let history = stdin().is_terminal().then(|| context.hub().cache_dir.join("chat-history"));
+        // Without a cache, a history lasts as long as its chat.
+        let cache = || context.hub().cache_dir().ok().map(|dir| dir.join("chat-history"));
+        let history = if stdin().is_terminal() { cache() } else { None };
         if let Some(path) = &history {
             // The first chat on a machine has no history to load.
             let _ = editor.load_history(path);

@@ -234,6 +234,24 @@ pub enum HubError {
         variable: &'static str,
     },
 
+    /// There is no directory of the user's own to keep models in.
+    #[error(
+        "there is no home directory to keep models in; set HOME, or {variable} to a directory of your own"
+    )]
+    NoCache {
+        /// The environment variable that names the cache.
+        variable: &'static str,
+    },
+
+    /// Every user of the machine can put models into the cache.
+    #[error("every user of this machine can write to {}, and so replace models in it; take that permission away (chmod o-w), or set {variable} to a directory of your own", dir.display())]
+    OpenCache {
+        /// The cache.
+        dir: PathBuf,
+        /// The environment variable that moves it.
+        variable: &'static str,
+    },
+
     /// Any other failure of the file system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

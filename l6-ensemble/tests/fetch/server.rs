@@ -210,8 +210,8 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// Options that look at nothing but `dir` and ask nobody but `endpoint`.
 pub fn options(dir: &Path, endpoint: &str) -> Options {
     let mut options = Options::from_vars(|_| None);
-    options.cache_dir = dir.join("strata");
-    options.hf_cache = dir.join("hub");
+    options.cache_dir = Some(dir.join("strata"));
+    options.hf_cache = Some(dir.join("hub"));
     options.endpoint = endpoint.to_string();
     options.token = None;
     options.quiet = true;

@@ -4,7 +4,7 @@
 //! which computes only what differs from the tokens it already holds: a long conversation costs its last turn.
 
 use std::fs;
-use std::io::{IsTerminal, stdin};
+use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 
 use l2_model::chat_template::{ChatTemplate, Message};
@@ -25,6 +25,7 @@ use super::interrupt::Answering;
 use super::kv::KvArgs;
 use super::load::Loaded;
 use super::sampling::SamplingArgs;
+use super::wrap::Wrap;
 use super::{out, prompt};
 
 const HELP: &str = "\
@@ -107,7 +108,7 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
                 chat.turns.clear();
             }
             Input::Unknown(word) => warn(format_args!("{word} is no command; /help lists them")),
-            Input::Message(text) => match chat.answer(text, context) {
+            Input::Message(text) => match chat.answer(text, lines.columns(), context) {
                 Ok(()) => {}
                 // A message that the template or the context refuses is the end of that turn only.
                 Err(e) if is_of_the_turn(&e) => print_error(&e),
@@ -167,11 +168,17 @@ struct Chat<'m> {
 }
 
 impl Chat<'_> {
-    /// Answers `text` on stdout and keeps both for the next turn. After an error the conversation is as before.
-    fn answer(&mut self, text: &str, context: &Context) -> anyhow::Result<()> {
+    /// Answers `text` on stdout, in lines of so many columns, and keeps both for the next turn. After an error the
+    /// conversation is as before.
+    fn answer(
+        &mut self,
+        text: &str,
+        columns: Option<usize>,
+        context: &Context,
+    ) -> anyhow::Result<()> {
         let said = self.turns.len();
         self.turns.push(Message::new("user", text));
-        match self.generate(context) {
+        match self.generate(columns, context) {
             Ok(answer) => {
                 self.turns.push(Message::new("assistant", &answer));
                 Ok(())
@@ -183,15 +190,18 @@ impl Chat<'_> {
         }
     }
 
-    fn generate(&mut self, context: &Context) -> anyhow::Result<String> {
+    fn generate(&mut self, columns: Option<usize>, context: &Context) -> anyhow::Result<String> {
         let system = self.system.as_deref().map(|text| Message::new("system", text));
         let messages: Vec<_> = system.into_iter().chain(self.turns.iter().cloned()).collect();
         let prompt = prompt::chat(&self.tokenizer, &self.template, &messages)?;
         let request =
             Request { seed: self.seed, ..Request::new(&prompt, &self.params, &self.stop) };
         let mut written = Ok(());
+        let mut wrap = columns.map(Wrap::new);
         let answering = Answering::begin();
         let generation = self.generator.run(&request, |_, text| {
+            let wrapped = wrap.as_mut().map(|wrap| wrap.push(text));
+            let text = wrapped.as_deref().unwrap_or(text);
             if !text.is_empty() {
                 written = out::text(text);
             }
@@ -200,7 +210,8 @@ impl Chat<'_> {
         let stopped = answering.stopped();
         drop(answering);
         written?;
-        out::text("\n")?;
+        let rest = wrap.as_mut().map(Wrap::finish).unwrap_or_default();
+        out::text(&format!("{rest}\n"))?;
         if stopped {
             context.say("stopped");
         } else {
@@ -229,6 +240,15 @@ impl Lines {
             let _ = editor.load_history(path);
         }
         Ok(Self { editor, history })
+    }
+
+    /// Columns of the terminal that stdout is; `None`: it is none, and gets every text as it is.
+    fn columns(&mut self) -> Option<usize> {
+        if !stdout().is_terminal() {
+            return None;
+        }
+        let (columns, _) = self.editor.dimensions()?;
+        (columns > 0).then_some(columns.into())
     }
 
     /// The next line; `None` at the end of the input.

@@ -35,6 +35,7 @@ mod serving;
 mod simulate;
 mod tokenize;
 mod trace;
+mod wrap;
 
 use std::process::ExitCode;
 

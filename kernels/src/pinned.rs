@@ -9,6 +9,14 @@ use crate::{Gpu, Pod, View, ViewMut};
 
 /// Host memory whose pages stay where they are: copies from it run beside the host, and may be part
 /// of a captured graph.
+///
+/// A copy outlives the call that enqueues it, so its caller promises what the compiler cannot see:
+///
+/// ```compile_fail
+/// fn copy(host: &kernels::Pinned<u8>, to: &mut kernels::ViewMut<'_, u8>) {
+///     host.enqueue_copy(to).unwrap(); // not without `unsafe`
+/// }
+/// ```
 pub struct Pinned<T: Pod> {
     gpu: Arc<Gpu>,
     ptr: *mut T,
@@ -35,7 +43,7 @@ impl<T: Pod> Pinned<T> {
         Ok(Self { gpu: Arc::clone(gpu), ptr: ptr.cast(), len })
     }
 
-    /// Its elements.
+    /// Its elements. What the device has been told to copy here must have been copied.
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: `len` elements were allocated and initialised.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
@@ -47,11 +55,25 @@ impl<T: Pod> Pinned<T> {
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 
+    /// Wait until the device has done everything enqueued so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait(&self) -> Result<()> {
+        self.gpu.synchronize()
+    }
+
     /// Enqueue a copy of its first elements to the device, as many as `to` has.
+    ///
+    /// # Safety
+    /// Until the copy is done ([`Gpu::synchronize`], or an event behind it was waited for), these elements are not
+    /// written, and the memory of `to` is neither freed nor used outside of the device's own stream. The borrows end with
+    /// this call, so the compiler does not see to it. A copy that is captured in a graph runs with each replay, and both
+    /// memories must live as long as the graph is replayed. Dropping `self` waits for the device by itself.
     ///
     /// # Errors
     /// [`Error::Shape`] when it has fewer; the driver's.
-    pub fn enqueue_copy(&self, to: &mut ViewMut<'_, T>) -> Result<()> {
+    pub unsafe fn enqueue_copy(&self, to: &mut ViewMut<'_, T>) -> Result<()> {
         let Some(part) = self.as_slice().get(..to.len()) else {
             let why = format!("{} elements are wanted of {}", to.len(), self.len);
             return Err(Error::shape("copy to the device", why));
@@ -60,18 +82,22 @@ impl<T: Pod> Pinned<T> {
             return Ok(());
         }
         self.gpu.bind()?;
-        // SAFETY: both sides have so many elements. The memory is freed only after the stream was
-        // waited for.
+        // SAFETY: both sides have so many elements. The caller keeps them as they are until the copy is done.
         unsafe { result::memcpy_htod_async(to.ptr(), part, self.gpu.stream()) }
             .called("cuMemcpyHtoDAsync")
     }
 
     /// Enqueue a copy from the device to elements `at..at + from.len()`. They are there when the device has
-    /// been waited for ([`Gpu::synchronize`]); until then nobody may look at them.
+    /// been waited for ([`Gpu::synchronize`]).
+    ///
+    /// # Safety
+    /// Until the copy is done, these elements are neither read nor written, and the memory of `from` is neither freed
+    /// nor used outside of the device's own stream. What [`Pinned::enqueue_copy`] says of graphs and of dropping holds
+    /// here too.
     ///
     /// # Errors
     /// [`Error::Shape`] when it has no such elements; the driver's.
-    pub fn enqueue_fetch(&mut self, at: usize, from: View<'_, T>) -> Result<()> {
+    pub unsafe fn enqueue_fetch(&mut self, at: usize, from: View<'_, T>) -> Result<()> {
         let (len, have) = (from.len(), self.len);
         let end = at.checked_add(len).filter(|end| *end <= have);
         let Some(end) = end else {
@@ -83,9 +109,10 @@ impl<T: Pod> Pinned<T> {
         }
         self.gpu.bind()?;
         let stream = self.gpu.stream();
-        let part = &mut self.as_mut_slice()[at..end];
-        // SAFETY: both sides have so many elements. The memory is freed only after the stream was waited
-        // for.
+        // SAFETY: `at..end` lies within the allocation. Copies to other elements may be under way, so no reference to
+        // those is made.
+        let part = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at), end - at) };
+        // SAFETY: both sides have so many elements. The caller lets them be until the copy is done.
         unsafe { result::memcpy_dtoh_async(part, from.ptr(), stream) }.called("cuMemcpyDtoHAsync")
     }
 }

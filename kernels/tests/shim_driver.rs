@@ -88,13 +88,42 @@ fn a_replay_fetches_from_pinned_memory_again() {
     let gpu = gpu();
     let mut pinned = Pinned::<f32>::zeroed(&gpu, 8).unwrap();
     let mut x = Buffer::zeroed(&gpu, 32).unwrap();
-    let mut graph = Graph::capture(&gpu, || pinned.enqueue_copy(&mut x.view_mut().cast())).unwrap();
+    // SAFETY: the graph goes before both, and each replay is waited for (`to_vec`) before the memory is written again.
+    let copy = || unsafe { pinned.enqueue_copy(&mut x.view_mut().cast()) };
+    let mut graph = Graph::capture(&gpu, copy).unwrap();
     for round in 1..3 {
         pinned.as_mut_slice().fill(round as f32);
         // SAFETY: the buffer and the pinned memory are alive.
         unsafe { graph.replay() }.unwrap();
         assert_eq!(x.to_vec::<f32>().unwrap(), [round as f32; 8]);
     }
+}
+
+#[test]
+fn elements_come_to_the_device_and_back_each_to_its_place() {
+    let gpu = gpu();
+    let mut pinned = Pinned::<u32>::zeroed(&gpu, 6).unwrap();
+    pinned.as_mut_slice().copy_from_slice(&[1, 2, 3, 4, 5, 6]);
+    let mut x = Buffer::zeroed(&gpu, 16).unwrap();
+    // SAFETY: nothing is touched before the device was waited for.
+    unsafe { pinned.enqueue_copy(&mut x.view_mut().cast()) }.unwrap();
+    pinned.wait().unwrap();
+    assert_eq!(x.to_vec::<u32>().unwrap(), [1, 2, 3, 4]);
+    for at in [2, 0] {
+        // SAFETY: as above; the two copies are one behind the other.
+        unsafe { pinned.enqueue_fetch(at, x.view().cast::<u32>().part(0, 2)) }.unwrap();
+    }
+    pinned.wait().unwrap();
+    assert_eq!(pinned.as_slice(), [1, 2, 1, 2, 5, 6]);
+    for at in [5, usize::MAX] {
+        // SAFETY: as above; it is refused.
+        let refused = unsafe { pinned.enqueue_fetch(at, x.view().cast::<u32>().part(0, 2)) };
+        assert!(matches!(refused, Err(Error::Shape { .. })), "{refused:?}");
+    }
+    let mut longer = Buffer::zeroed(&gpu, 32).unwrap();
+    // SAFETY: as above; it is refused.
+    let refused = unsafe { pinned.enqueue_copy(&mut longer.view_mut().cast()) };
+    assert!(matches!(refused, Err(Error::Shape { .. })), "{refused:?}");
 }
 
 #[test]

@@ -69,8 +69,22 @@ impl OnDevice {
     }
 
     /// Choose what can be chosen there, and fetch the logits of the other rows. Returns when all of it has come: tokens are
-    /// in `out`, and `self.fetched` says whose logits there are.
+    /// in `out`, and `self.fetched` says whose logits there are. An error too is returned only when nothing is under way.
     fn choose(
+        &mut self,
+        logits: View<'_, f32>,
+        rows: &[Row<'_>],
+        out: &mut [Sampled],
+    ) -> cuda::Result<()> {
+        let chosen = self.enqueue_and_wait(logits, rows, out);
+        if chosen.is_err() {
+            // What was enqueued before may still read or write the memory of the next step. Its own error is known.
+            let _ = self.gpu.synchronize();
+        }
+        chosen
+    }
+
+    fn enqueue_and_wait(
         &mut self,
         logits: View<'_, f32>,
         rows: &[Row<'_>],
@@ -110,18 +124,23 @@ impl OnDevice {
         }
         let n = rows.len();
         let mut there = params.view_mut().cast::<SampleRow>().part(0, n);
-        wanted.enqueue_copy(&mut there)?;
+        // SAFETY: `choose` returns when the device is done, so nothing touches `wanted` or frees `params` before. After a
+        // panic, `wanted` is dropped first and waits for the device.
+        unsafe { wanted.enqueue_copy(&mut there) }?;
         let mut tokens = tokens.view_mut().cast::<u32>().part(0, n);
         let logits = Mat::dense(logits.cast(), Float::F32, n, *vocab)?;
         cuda::ops::sample(gpu, logits, there.as_view(), tokens.reborrow())?;
-        chosen.enqueue_fetch(0, tokens.as_view())
+        // SAFETY: as above, for `chosen` and `tokens`.
+        unsafe { chosen.enqueue_fetch(0, tokens.as_view()) }
     }
 
     /// The logits of the rows that are chosen from here.
     fn enqueue_fetch(&mut self, logits: View<'_, f32>) -> cuda::Result<()> {
         for (at, row) in self.fetched.iter().enumerate() {
             let row = logits.part(row * self.vocab, self.vocab);
-            self.logits.enqueue_fetch(at * self.vocab, row)?;
+            // SAFETY: `choose` returns when the device is done, and looks at `self.logits` only then. The caller of `choose`
+            // holds the logits until then. After a panic, `Pinned` waits for the device when it is dropped.
+            unsafe { self.logits.enqueue_fetch(at * self.vocab, row) }?;
         }
         Ok(())
     }
@@ -148,10 +167,6 @@ impl Sampler {
             None => Box::new(OnDevice::new(gpu, vocab).map_err(l1_tensor::Error::from)?),
         };
         let chosen = device.choose(logits, rows, out);
-        if chosen.is_err() {
-            // What was enqueued before may still read or write the memory of the next step. Its own error is known.
-            let _ = device.gpu.synchronize();
-        }
         if chosen.is_ok() {
             let OnDevice { logits, fetched, .. } = &mut *device;
             let lines = Pieces::chunks(logits.as_mut_slice(), fetched.len(), vocab);

@@ -24,6 +24,9 @@ const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
 /// The variable that makes the tests of many requests those of very many.
 const LONG: &str = "STRATA_LONG";
 
+/// The variable that names the binary that hostile clients attack.
+const ATTACKED: &str = "STRATA_ATTACKED";
+
 /// Cases for each property test in the long tests. Normally 24 to 400.
 const CASES: &str = "1000";
 
@@ -95,13 +98,16 @@ fn other_programs(stages: &mut Stages) -> Result<()> {
     stages.run("other people's programs", &mut test)
 }
 
-/// The server under the load that it is held to: five hundred streams at once, ten thousand requests one after another.
+/// The server under the load that it is held to: five hundred streams at once, ten thousand requests one after another,
+/// and every attack beside a neighbour's stream. The bounds of an attack are those of a release build.
 fn very_many_requests(stages: &mut Stages) -> Result<()> {
     let tests = targets::mentioning(LONG)?;
     ensure!(!tests.is_empty(), "no test reads {LONG}: where are the tests of a server's load?");
     let mut test = workspace();
     choose(&mut test, tests);
-    stages.run("very many requests", test.args(["--", "load::"]).env(LONG, "1"))
+    test.args(["--", "load::", "hostile::", "shutdown::", "soak::"]);
+    test.env(LONG, "1").env(ATTACKED, build_release("l6-ensemble", "strata")?);
+    stages.run("very many requests", &mut test)
 }
 
 fn more_cases(stages: &mut Stages) -> Result<()> {

@@ -181,3 +181,23 @@ fn every_request_has_a_name_and_a_line_in_the_log() {
     }
     assert_eq!((&lines[3]["status"], &lines[3]["ttft_ms"]), (&404.into(), &Value::Null));
 }
+
+#[test]
+fn a_short_queue_refuses_no_request_that_finds_a_free_seat() {
+    let args = ["--max-num-seqs", "128", "--max-num-waiting", "1"];
+    let server = Served::start("tiny-llama", args);
+    let mut body = short();
+    body["max_tokens"] = 64.into();
+    body["ignore_eos"] = true.into();
+    let mut wires: Vec<Wire> = (0..64).map(|_| Wire::open(&server)).collect();
+    for wire in &mut wires {
+        wire.post("/v1/completions", &body);
+    }
+    let statuses: Vec<u16> = wires.iter_mut().map(|wire| status(&wire.rest())).collect();
+    assert_eq!(statuses, [200; 64]);
+    assert_eq!(server.metric("vllm:admission_rejections_total"), 0.0);
+    // The answers to one request find seats as well.
+    let mut many = short();
+    many["n"] = 100.into();
+    server.post("/v1/completions", &many).json();
+}

@@ -37,6 +37,14 @@ fn instructor_gets_the_types_that_it_asks_for() {
 }
 
 #[test]
+fn langchain_and_openai_fill_models_that_do_not_forbid_further_fields() {
+    let Some(python) = wanted("STRATA_PYTHON") else { return };
+    let server =
+        Served::start(MODEL, ["--tool-call-parser", "hermes", "--enable-auto-tool-choice"]);
+    finish(Command::new(python).arg(script("structured.py")).arg(server.url("")), LONGEST);
+}
+
+#[test]
 fn the_javascript_client_is_served() {
     let Some(modules) = wanted("STRATA_NODE_MODULES") else { return };
     let servers = servers();

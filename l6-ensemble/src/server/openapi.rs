@@ -64,6 +64,7 @@ pub struct WorkTroubles;
 impl IntoResponses for Troubles {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         errors([
+            (403, "The server listens on loopback, and `Host` is another name."),
             (408, "The request's head or body did not come in time."),
             (431, "The request's head is too large."),
             (500, "The server's fault, or its engine has failed."),
@@ -78,7 +79,10 @@ impl IntoResponses for Troubles {
 impl IntoResponses for KeyTroubles {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = Troubles::responses();
-        all.extend(errors([(401, "The server has keys, and the request has none of them.")]));
+        all.extend(errors([
+            (401, "The server has keys, and the request has none of them."),
+            (504, "The request took longer than the server allows."),
+        ]));
         all
     }
 }
@@ -87,7 +91,7 @@ impl IntoResponses for BodyTroubles {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = KeyTroubles::responses();
         all.extend(errors([
-            (400, "The body cannot be meant. `param` is the path of the field that is to blame."),
+            (400, "The request body is invalid. `param` is the path of the field."),
             (404, "The model is not here."),
             (413, "The body is too large."),
             (415, "The body is of a type that is not JSON."),
@@ -100,8 +104,7 @@ impl IntoResponses for WorkTroubles {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = BodyTroubles::responses();
         all.extend(errors([
-            (429, "Enough others wait. `Retry-After` says when to try again."),
-            (504, "The answer took longer than the server allows."),
+            (429, "The queue is full. `Retry-After` says when to try again."),
         ]));
         all
     }

@@ -41,7 +41,7 @@ pub struct ChatFields {
     /// The conversation so far.
     #[schema(min_items = 1)]
     pub messages: Vec<ChatMessage>,
-    /// Tokens of an answer [default: what the context leaves].
+    /// Maximum number of completion tokens [default: the operator's, 4096 unless changed].
     #[serde(default, deserialize_with = "whole::option")]
     pub max_completion_tokens: Option<usize>,
     /// The older name of the same.

@@ -39,9 +39,9 @@ pub struct Sampling {
     /// Against what prompt or answer hold.
     #[schema(exclusive_minimum = 0)]
     pub repetition_penalty: Option<f32>,
-    /// Added to the logits of tokens, by id: -100 to 100, what is beyond counts as that.
+    /// Added to the logits of tokens, by id: -100 to 100, what is beyond counts as that. Each token once.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Only these tokens may come.
+    /// Only these tokens may come: at most as many as the vocabulary has.
     pub allowed_token_ids: Option<Vec<u32>>,
     /// What all random numbers follow from.
     #[serde(deserialize_with = "whole::option")]
@@ -87,9 +87,11 @@ pub struct Sampling {
     /// How urgent it is: lower goes first, where the policy asks for priorities.
     #[serde(deserialize_with = "whole::option")]
     pub priority: Option<i64>,
-    /// Keeps its cached blocks apart from others'.
+    /// Keeps its cached blocks apart from those of requests with another salt: at most 512 bytes.
+    #[schema(max_length = 512)]
     pub cache_salt: Option<String>,
-    /// The longer job that it is a step of.
+    /// The longer job that it is a step of: at most 512 bytes.
+    #[schema(max_length = 512)]
     pub job_id: Option<String>,
     /// Whether it is that job's last step.
     pub is_last_step: Option<bool>,

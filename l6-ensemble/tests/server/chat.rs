@@ -270,7 +270,7 @@ fn what_cannot_be_meant_is_told_by_its_path() {
             "messages[0].content[1].type",
         ),
         (
-            json!({"messages": [user, call(json!({"name": "f", "arguments": "{"}))]}),
+            json!({"messages": [user, call(json!({"name": "f", "arguments": 5}))]}),
             "messages[1].tool_calls[0].function.arguments",
         ),
         (
@@ -295,6 +295,15 @@ fn what_cannot_be_meant_is_told_by_its_path() {
                 "response_format": {"type": "json_object"}}),
             "tool_choice",
         ),
+        (json!({"messages": [user, {"role": "robot", "content": "x"}]}), "messages[1].role"),
+        (json!({"messages": [user], "echo": true}), "echo"),
+        (json!({"messages": [user], "best_of": 2}), "best_of"),
+        (json!({"messages": [user], "prompt_logprobs": 1}), "prompt_logprobs"),
+        (json!({"messages": [user], "grammar": "root ::= \"a\""}), "grammar"),
+        (
+            json!({"messages": [user], "structured_outputs": {"structural_tag": {"a": 1}}}),
+            "structured_outputs.structural_tag",
+        ),
         (json!({"messages": [user], "functions": []}), "functions"),
         (json!({"messages": [user], "modalities": ["text", "audio"]}), "modalities"),
         (json!({"messages": [user], "chat_template": "x"}), "chat_template"),
@@ -317,6 +326,93 @@ fn what_cannot_be_meant_is_told_by_its_path() {
     assert_eq!(
         (response.status, &response.value()["error"]["code"]),
         (404, &json!("model_not_found"))
+    );
+}
+
+#[test]
+fn fields_that_ask_for_nothing_and_fields_of_other_servers_are_no_obstacle() {
+    let server = able();
+    let plain =
+        json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "seed": 1});
+    let content = |more: Value| {
+        let mut body = plain.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post(CHAT, &body).json()["choices"][0]["message"]["content"].clone()
+    };
+    let with = content(json!({
+        "use_beam_search": false, "length_penalty": 1.0, "early_stopping": false, "best_of": 1,
+        "prompt_logprobs": null, "logits_processors": [], "mm_processor_kwargs": {}, "grammar": "",
+        "echo": false, "modalities": ["text"], "store": true, "metadata": {"a": "b"},
+        "service_tier": "auto", "safety_identifier": "x", "user": "y", "verbosity": "low",
+    }));
+    assert_eq!(with, content(json!({})));
+}
+
+#[test]
+fn a_call_that_was_cut_off_can_be_replayed() {
+    let cut = |arguments: &str| {
+        let call = json!({"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}});
+        json!({"messages": [
+            {"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "That was cut off."},
+        ]})
+    };
+    let server = able();
+    // The model sees what it wrote, as the template writes a text.
+    let text = prompt(&server, cut("{\"a\": [1, "));
+    assert!(text.contains(r#"<tool_call>add "{\"a\": [1, "</tool_call>"#), "{text}");
+    assert!(prompt(&server, cut("[1]")).contains(r#"add "[1]""#));
+    // A template that walks through arguments finds none.
+    let walks = "{% for m in messages %}{% for c in m.tool_calls or [] %}\
+                 {{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}={{ v }}{% endfor %})\
+                 {% endfor %}{% endfor %}";
+    let server = Served::start("tiny-qwen3", ["--chat-template", walks]);
+    assert_eq!(prompt(&server, cut("{\"a\": [1, ")), "add()");
+    assert_eq!(prompt(&server, cut("{\"a\": 1}")), "add(a=1)");
+}
+
+#[test]
+fn a_role_that_the_template_names_may_speak() {
+    let template = "{% for m in messages %}{% if m.role == 'ipython' %}[py]{% endif %}{{ m.content }}{% endfor %}";
+    let server = Served::start("tiny-qwen3", ["--chat-template", template]);
+    let said = |role: &str| json!({"messages": [{"role": role, "content": "x"}]});
+    assert_eq!(prompt(&server, said("ipython")), "[py]x");
+    let response = server.post(CHAT, &said("robot"));
+    let message = response.value()["error"]["message"].clone();
+    assert_eq!(response.status, 400);
+    assert!(
+        message.as_str().unwrap().contains("system, developer, user, assistant, tool"),
+        "{message}"
+    );
+}
+
+#[test]
+fn special_tokens_are_shown_to_who_asks_for_them() {
+    let server = able();
+    let end =
+        server.post("/tokenize", &json!({"prompt": "<|im_end|>"})).json()["tokens"][0].clone();
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "ignore_eos": true,
+        "logit_bias": {end.to_string(): 100}, "logprobs": true, "return_token_ids": true,
+    });
+    let hidden = server.post(CHAT, &body).json();
+    assert_eq!(hidden["choices"][0]["message"]["content"], "");
+    body["skip_special_tokens"] = false.into();
+    let shown = server.post(CHAT, &body).json();
+    let choice = &shown["choices"][0];
+    assert_eq!(choice["token_ids"], json!([end, end, end]));
+    assert_eq!(choice["message"]["content"], "<|im_end|>".repeat(3));
+    let told = choice["logprobs"]["content"].as_array().unwrap();
+    assert!(told.iter().all(|token| token["token"] == "<|im_end|>"), "{choice}");
+    body["stream"] = true.into();
+    let streamed = joined(&server.post(CHAT, &body).events());
+    assert_eq!(streamed[0]["message"]["content"], choice["message"]["content"]);
+    // The token that ends the answer is no part of it.
+    body["ignore_eos"] = false.into();
+    let ended = joined(&server.post(CHAT, &body).events());
+    assert_eq!(
+        (&ended[0]["message"]["content"], &ended[0]["finish_reason"]),
+        (&json!(""), &json!("stop"))
     );
 }
 

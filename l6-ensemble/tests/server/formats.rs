@@ -45,6 +45,85 @@ fn an_answer_follows_what_is_asked_of_its_shape() {
 }
 
 #[test]
+fn an_object_has_declared_properties_only_unless_the_schema_the_request_or_the_operator_says_otherwise()
+ {
+    let schema = json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]});
+    let open = json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": true});
+    let server = able();
+    let comma = server.post("/tokenize", &json!({"prompt": ","})).json()["tokens"][0].to_string();
+    // Wherever a comma may come, it does.
+    let text = |server: &Served, mut more: Value| {
+        more["logit_bias"] = json!({comma.clone(): 100});
+        more["max_tokens"] = 12.into();
+        content(&chat(server, more)).to_owned()
+    };
+    let format = |schema: &Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+    let outputs = |schema: &Value| json!({"structured_outputs": {"json": schema}});
+    let guided = |schema: &Value| json!({"guided_json": schema});
+    for more in [format(&schema), outputs(&schema), guided(&schema)] {
+        assert_eq!(text(&server, more), r#"{"a":1}"#);
+    }
+    for more in [format(&open), outputs(&open), guided(&open)] {
+        assert!(text(&server, more.clone()).starts_with(r#"{"a":1,"#), "{more}");
+    }
+    let mut more = outputs(&schema);
+    more["structured_outputs"]["disable_additional_properties"] = false.into();
+    assert!(text(&server, more).starts_with(r#"{"a":1,"#), "as the request says");
+    let template = crate::chat::template("thinks-and-calls");
+    let server = Served::start(
+        "tiny-qwen3",
+        [
+            "--chat-template",
+            &template,
+            "--structured-outputs-config.disable_additional_properties=false",
+        ],
+    );
+    assert!(text(&server, format(&schema)).starts_with(r#"{"a":1,"#), "as the operator says");
+    let mut more = outputs(&schema);
+    more["structured_outputs"]["disable_additional_properties"] = true.into();
+    assert_eq!(text(&server, more), r#"{"a":1}"#);
+}
+
+#[test]
+fn a_keyword_that_cannot_be_enforced_is_no_obstacle() {
+    let server = able();
+    let schema = json!({
+        "type": "array", "uniqueItems": true, "minItems": 1, "maxItems": 2,
+        "items": {"type": "string", "format": "password", "maxLength": 2, "not": {"const": "x"}},
+    });
+    let choice = chat(&server, json!({"guided_json": schema, "max_tokens": 40}));
+    assert_eq!(choice["finish_reason"], "stop");
+    let values: Vec<String> = serde_json::from_str(content(&choice)).unwrap();
+    assert!((1..=2).contains(&values.len()), "{values:?}");
+}
+
+#[test]
+fn texts_that_would_take_a_lexers_memory_are_refused_with_the_limit() {
+    let server = able();
+    let long = "x".repeat(1 << 20);
+    for (more, says) in [
+        (json!({"guided_choice": [long]}), "1048576 bytes in one choice, more than 4096"),
+        (json!({"guided_json": {"const": long}}), "1048578 bytes in one `const`, more than 4096"),
+        (
+            json!({"guided_json": {"enum": ["a", long]}}),
+            "bytes in one value of an `enum`, more than 4096",
+        ),
+        (json!({"guided_grammar": format!("start: \"{long}\"")}), "more than"),
+        (
+            json!({"guided_regex": "(abcdefghij){100000}"}),
+            "its first step takes more work than is allowed",
+        ),
+    ] {
+        let mut body = json!({"messages": [{"role": "user", "content": "Go"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response = server.post("/v1/chat/completions", &body);
+        let error = &response.value()["error"];
+        assert_eq!(response.status, 400, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
+}
+
+#[test]
 fn a_stop_text_ends_the_answer_and_is_told() {
     let server = able();
     let script = json!({"structured_outputs": {"choice": ["one two three"]}, "stop": ["two"]});

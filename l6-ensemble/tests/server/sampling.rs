@@ -75,6 +75,69 @@ fn an_answer_ends_at_the_models_end_token_unless_it_shall_not() {
 }
 
 #[test]
+fn special_tokens_are_text_where_they_are_not_skipped() {
+    let server = Served::start("tiny-llama", [""; 0]);
+    let eos = server.post("/detokenize", &json!({"tokens": [388]})).json()["prompt"].clone();
+    let eos = eos.as_str().unwrap();
+    assert!(eos.starts_with("<|"), "{eos}");
+    let mut more = json!({"allowed_token_ids": [65, 388], "seed": 5, "logprobs": 0});
+    let skipped = ask(&server, &more).json()["choices"][0].clone();
+    more["skip_special_tokens"] = false.into();
+    let whole = ask(&server, &more).json()["choices"][0].clone();
+    assert_eq!(whole["token_ids"], skipped["token_ids"], "the same answer");
+    let text = whole["text"].as_str().unwrap();
+    assert!(text.contains(eos), "{text}");
+    assert_eq!(text.replace(eos, ""), skipped["text"].as_str().unwrap());
+    // Offsets are those of the text that is told.
+    let tokens = whole["logprobs"]["tokens"].as_array().unwrap();
+    let offsets = whole["logprobs"]["text_offset"].as_array().unwrap();
+    for (token, at) in tokens.iter().zip(offsets) {
+        assert!(
+            text[at.as_u64().unwrap() as usize..].starts_with(token.as_str().unwrap()),
+            "{whole}"
+        );
+    }
+    let mut streamed = more.clone();
+    streamed["stream"] = true.into();
+    let events = ask(&server, &streamed).events();
+    let parts = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap());
+    assert_eq!(parts.collect::<String>(), text);
+    // Stop strings are looked for in it.
+    more["stop"] = json!([eos]);
+    let stopped = ask(&server, &more).json()["choices"][0].clone();
+    assert_eq!((&stopped["stop_reason"], &stopped["finish_reason"]), (&json!(eos), &json!("stop")));
+    let first = text.find(eos).unwrap();
+    assert_eq!(stopped["text"], text[..first]);
+    // A prompt of tokens is shown as it is.
+    let echo = json!({"prompt": [65, 388, 66], "echo": true, "max_tokens": 1, "skip_special_tokens": false});
+    let echoed = ask(&server, &echo).json()["choices"][0]["text"].clone();
+    assert!(echoed.as_str().unwrap().contains(eos), "{echoed}");
+}
+
+#[test]
+fn what_is_known_and_not_here_is_refused_by_its_name() {
+    let server = Served::start("tiny-llama", [""; 0]);
+    for (field, value, says) in [
+        ("use_beam_search", json!(true), "`n`"),
+        ("length_penalty", json!(2.0), "beam search"),
+        ("early_stopping", json!(true), "beam search"),
+        ("prompt_logprobs", json!(0), "no log probabilities of prompts"),
+        ("logits_processors", json!(["x"]), "logit_bias"),
+        ("mm_processor_kwargs", json!({"a": 1}), "text only"),
+        ("grammar", json!("root ::= \"a\""), "guided_grammar"),
+        ("json_schema", json!({}), "response_format"),
+        ("bad_words", json!(["x"]), "logit_bias"),
+    ] {
+        let mut more = json!({});
+        more[field] = value;
+        let response = ask(&server, &more);
+        let error = &response.value()["error"];
+        assert_eq!((response.status, &error["param"]), (400, &json!(field)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
+}
+
+#[test]
 fn the_models_own_configuration_says_what_a_request_does_not() {
     let own = r#"{"temperature": 0, "max_new_tokens": 5, "repetition_penalty": 50}"#;
     let server = Served::start("tiny-llama", ["--override-generation-config", own]);

@@ -146,3 +146,129 @@ fn a_schema_that_no_guide_can_follow_is_refused() {
         server.post("/v1/chat/completions", &body).json();
     }
 }
+
+/// What Pydantic says of a model, as LangChain and instructor send it: nothing about further properties.
+fn pydantic() -> Value {
+    json!({
+        "$defs": {
+            "Mood": {"enum": ["good", "bad"], "title": "Mood", "type": "string"},
+            "Place": {
+                "properties": {
+                    "indoors": {"title": "Indoors", "type": "boolean"},
+                    "floor": {"default": 0, "maximum": 9, "minimum": 0, "title": "Floor", "type": "integer"},
+                },
+                "required": ["indoors"], "title": "Place", "type": "object",
+            },
+        },
+        "description": "How it went.",
+        "properties": {
+            "mood": {"$ref": "#/$defs/Mood", "description": "In a word."},
+            "place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": null},
+            "again": {"allOf": [{"$ref": "#/$defs/Place"}], "default": {"indoors": true}},
+            "score": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 5}, {"type": "null"}], "default": null, "title": "Score"},
+            "tags": {"items": {"$ref": "#/$defs/Mood"}, "maxItems": 2, "title": "Tags", "type": "array", "uniqueItems": true},
+        },
+        "required": ["mood"], "title": "Report", "type": "object",
+    })
+}
+
+#[track_caller]
+fn assert_is_report(text: &str) {
+    let report: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(["good", "bad"].contains(&report["mood"].as_str().unwrap()), "{text}");
+    for (name, value) in report.as_object().unwrap() {
+        let place = |place: &Value| {
+            place["indoors"].is_boolean()
+                && place
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .all(|name| name == "indoors" || name == "floor")
+        };
+        let fits = match name.as_str() {
+            "mood" => value.is_string(),
+            "place" => value.is_null() || place(value),
+            "again" => place(value),
+            "score" => value.is_null() || (1..=5).contains(&value.as_i64().unwrap()),
+            "tags" => value.as_array().unwrap().len() <= 2,
+            _ => false,
+        };
+        assert!(fits, "{name} in {text}");
+    }
+}
+
+#[test]
+fn a_model_that_was_never_taught_calls_what_it_must() {
+    let server = server("none");
+    let report =
+        json!({"type": "function", "function": {"name": "report", "parameters": pydantic()}});
+    let now = json!({"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}});
+    let named = json!({"type": "function", "function": {"name": "report"}});
+    for seed in 0..6 {
+        let with = |choice: &Value, parallel: bool| {
+            ask(json!({
+                "tools": [report, now], "tool_choice": choice, "parallel_tool_calls": parallel,
+                "seed": seed, "temperature": 1.5, "max_tokens": 300,
+            }))
+        };
+        let (text, calls, finish) = told(&server, with(&named, true));
+        assert_eq!((text.as_str(), finish.as_str(), calls.len()), ("", "stop", 1));
+        assert_eq!(calls[0].0, "report");
+        assert_is_report(&calls[0].1);
+
+        let (text, calls, finish) = told(&server, with(&"required".into(), false));
+        assert_eq!((text.as_str(), finish.as_str(), calls.len()), ("", "tool_calls", 1));
+        match calls[0].0.as_str() {
+            "now" => assert_eq!(calls[0].1, "{}"),
+            _ => assert_is_report(&calls[0].1),
+        }
+        let (_, calls, finish) = told(&server, with(&"required".into(), true));
+        assert!(!calls.is_empty());
+        let whole = calls.len() - usize::from(finish == "length");
+        for (name, arguments) in &calls[..whole] {
+            if name == "report" {
+                assert_is_report(arguments);
+            }
+        }
+    }
+    // Cut off, a call is there as far as it came.
+    let cut = ask(json!({"tools": [report], "tool_choice": named, "max_tokens": 5}));
+    let (text, calls, finish) = told(&server, cut);
+    assert_eq!((text.as_str(), finish.as_str(), calls.len()), ("", "length", 1));
+    assert!(calls[0].1.len() > 2 && "{\"mood\": \"".starts_with(&calls[0].1), "{calls:?}");
+
+    for choice in [json!("auto"), json!(null)] {
+        let body = ask(json!({"tools": [report], "tool_choice": choice}));
+        let response = server.post("/v1/chat/completions", &body);
+        assert_eq!(response.status, 400);
+        assert_eq!(response.value()["error"]["code"], "tools_not_supported");
+    }
+    let unknown = json!({"type": "function", "function": {"name": "nowhere"}});
+    let body = ask(json!({"tools": [report], "tool_choice": unknown}));
+    assert_eq!(server.post("/v1/chat/completions", &body).status, 400);
+}
+
+#[test]
+fn what_pydantic_says_of_a_model_is_filled_and_ends() {
+    for format in ["hermes", "llama3_json", "none"] {
+        let server = server(format);
+        let tool =
+            json!({"type": "function", "function": {"name": "report", "parameters": pydantic()}});
+        let named = json!({"type": "function", "function": {"name": "report"}});
+        let schema = json!({"name": "Report", "schema": pydantic()});
+        for seed in 0..4 {
+            let more = json!({"seed": seed, "temperature": 2, "max_tokens": 300, "tools": null});
+            let mut body = ask(more.clone());
+            body["tools"] = json!([tool]);
+            body["tool_choice"] = named.clone();
+            let (_, calls, finish) = told(&server, body);
+            assert_eq!((calls.len(), finish.as_str()), (1, "stop"), "{format}, seed {seed}");
+            assert_is_report(&calls[0].1);
+            let mut body = ask(more);
+            body["response_format"] = json!({"type": "json_schema", "json_schema": schema});
+            let (text, _, finish) = told(&server, body);
+            assert_eq!(finish, "stop", "{text}");
+            assert_is_report(&text);
+        }
+    }
+}

@@ -48,6 +48,36 @@ fn run(stream: &mut AnswerStream, ids: &[u32]) -> (Vec<String>, Option<StopReaso
 }
 
 #[test]
+fn special_tokens_are_text_only_where_the_rules_say_so() {
+    let tokenizer = tokenizer("qwen2");
+    let vocab = tokenizer.vocab_size() as u32;
+    let special = (0..vocab).find(|&id| tokenizer.is_special(id)).unwrap();
+    let name = tokenizer.id_to_token(special).unwrap();
+    let word = tokenizer.encode("yes", false).unwrap();
+    let tokens = [&word[..], &[special], &word[..]].concat();
+    let text = |rules: &StopRules, prompt: Option<&[u32]>| {
+        let mut stream = match prompt {
+            None => AnswerStream::answering(rules, Some(&tokenizer)).unwrap(),
+            Some(prompt) => AnswerStream::continuing(rules, Some(&tokenizer), prompt).unwrap(),
+        };
+        let mut text: String = tokens.iter().map(|&id| stream.push(id).0.to_owned()).collect();
+        let (rest, reason) = stream.end(StopReason::Length);
+        text.push_str(rest);
+        (text, reason)
+    };
+    let shown = StopRules { special_tokens: true, ..StopRules::default() };
+    for prompt in [None, Some(&[special, word[0]][..])] {
+        assert_eq!(text(&StopRules::default(), prompt).0, "yesyes");
+        assert_eq!(text(&shown, prompt).0, format!("yes{name}yes"));
+    }
+    let stops = StopRules { strings: vec![name.clone()], ..shown.clone() };
+    assert_eq!(text(&stops, None), ("yes".to_owned(), StopReason::Text(name)));
+    // A token that ends the answer is none of its text.
+    let ends = StopRules { eos: vec![special], ..shown };
+    assert_eq!(text(&ends, None), ("yes".to_owned(), StopReason::Eos(special)));
+}
+
+#[test]
 fn a_stop_string_is_found_across_tokens() {
     let gpt = tokenizer("gpt-2");
     let rules = stop_at(&["é!"]);

@@ -22,7 +22,7 @@ use super::protocol::chat::ChatChunk;
 #[openapi(
     info(
         title = "Strata",
-        description = "An LLM server that speaks OpenAI's API, with vLLM's additions to it.",
+        description = "An LLM server that speaks OpenAI's API, with vLLM's additions to it. A field of a request that would change the response is honoured, or refused with a 400 whose `param` names it; a field that is not known is ignored.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     paths(

@@ -103,9 +103,7 @@ impl IntoResponses for BodyTroubles {
 impl IntoResponses for WorkTroubles {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = BodyTroubles::responses();
-        all.extend(errors([
-            (429, "The queue is full. `Retry-After` says when to try again."),
-        ]));
+        all.extend(errors([(429, "The queue is full. `Retry-After` says when to try again.")]));
         all
     }
 }

@@ -107,3 +107,31 @@ fn a_killed_server_starts_again_at_the_same_address() {
     server.post("/v1/completions", &json!({"prompt": "Once", "max_tokens": 2})).json();
     drop(busy);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_supervisor_is_told_when_it_is_ready_that_it_lives_and_that_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let len = socket.recv(&mut text).expect("the server told nothing more");
+        String::from_utf8(text[..len].to_vec()).unwrap()
+    };
+    let mut command = crate::served::command();
+    command.args(["--quiet", "serve", "--port", "0", "--model"]);
+    command.arg(crate::served::fixture("tiny-llama"));
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "40000");
+    let mut server = Served::run(command);
+    assert_eq!(told(), "READY=1");
+    // It can be asked by now, and goes on telling that it lives with nothing to do.
+    server.post("/v1/completions", &json!({"prompt": "Once", "max_tokens": 2})).json();
+    for _ in 0..3 {
+        assert_eq!(told(), "WATCHDOG=1");
+    }
+    server.signal("TERM");
+    while told() != "STOPPING=1" {}
+    assert_eq!(server.ended(PATIENCE).code(), Some(0));
+}

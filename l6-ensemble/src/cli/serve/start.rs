@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -28,6 +29,7 @@ use crate::server::chat::tools::ToolFormat;
 use crate::server::json::shape::ParsedBodies;
 use crate::server::life::Life;
 use crate::server::listen::shut_down_within;
+use crate::server::listen::watchdog::Supervisor;
 use crate::server::memory;
 use crate::server::metrics::Metrics;
 use crate::server::model::{GenerationDefaults, unix_time};
@@ -101,7 +103,13 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         let name = server.app().model.name();
         warn_if_open(server.address()?, &server.app().options);
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
-        anyhow::Ok(server.run().await?)
+        let supervisor = Arc::new(Supervisor::from_env());
+        supervisor.ready();
+        let (watching, engine) = (supervisor.clone(), server.app().engine.clone());
+        tokio::spawn(async move { watching.watch(engine).await });
+        let served = server.run().await;
+        supervisor.stopping();
+        anyhow::Ok(served?)
     });
     // What still runs in the background is work for clients that have gone.
     runtime.shutdown_background();

@@ -13,6 +13,7 @@ mod signals;
 mod stall;
 #[cfg(test)]
 mod tests;
+pub mod watchdog;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! * `cargo x proof` shows that the course holds what it promises.
 //! * `cargo x test` runs every test; `--full` adds the long ones.
 //! * `cargo x book` builds the book and tests the code in it.
+//! * `cargo x deps` checks licences, versions and sources of dependencies.
 //! * `cargo x nvrtc` compiles every kernel with NVIDIA's compiler, which needs no GPU.
 //! * `cargo x gpu` tries everything on a GPU, or makes a directory to carry to one.
 //! * `cargo x bench-peers` measures Strata beside llama.cpp.
@@ -13,6 +14,7 @@
 //! a floor does not compile.
 
 mod book;
+mod deps;
 mod gpu;
 mod learn;
 mod neighbour;
@@ -43,6 +45,8 @@ enum Command {
     Test(test::TestArgs),
     /// Build the book, or test its code
     Book(book::BookArgs),
+    /// Check licences, duplicates and sources of all dependencies against deny.toml
+    Deps(deps::DepsArgs),
     /// Ask for a number to work out by hand, and grade the answer
     Predict(predict::PredictArgs),
     /// Compile every kernel for GPUs; show registers, shared memory and spills
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Learn(command) => learn::run(&command),
         Command::Test(args) => test::run(&args),
+        Command::Deps(args) => deps::run(&args),
         Command::Book(args) => book::run(&args),
         // Its exit status is part of the answer: 1 says wrong.
         Command::Predict(args) => return predict::run(&args),

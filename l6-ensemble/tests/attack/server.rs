@@ -4,10 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::client::{Outcome, Scene};
 use crate::served::{Served, command, fixture};
 
 /// The key that clients show to a server with keys.
 const KEY: &str = "the-right-key";
+
+/// How long the server may take to tell its metrics.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server under attack.
 pub struct Target {
@@ -47,22 +51,28 @@ impl Target {
         memory(self.served.pid()) > 0
     }
 
-    /// The sum of a metric's samples whose labels contain a text.
-    pub fn metric(&self, name: &str, label: &str) -> f64 {
-        let text = self.served.get("/metrics").text().to_owned();
+    /// The sum of a metric's samples; not a number when the server does not tell in time.
+    pub fn metric(&self, name: &str) -> f64 {
+        let Some(text) = self.metrics() else { return f64::NAN };
         let samples = text.lines().filter(|line| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
-                && line.contains(label)
         });
         samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
     /// Requests that run or wait.
     pub fn requests(&self) -> f64 {
-        let text = self.served.get("/metrics").text().to_owned();
-        let names = ["vllm:num_requests_running{", "vllm:num_requests_waiting{"];
-        let samples = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
-        samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+        self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting")
+    }
+
+    fn metrics(&self) -> Option<String> {
+        let scene = Scene::new(self.served.address(), "", PATIENCE, true);
+        let mut link = scene.open()?;
+        link.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        match link.response(false) {
+            Outcome::Response { status: 200, body, .. } => String::from_utf8(body).ok(),
+            _ => None,
+        }
     }
 
     /// Wait until something is so; false when it is not in time or the server has ended.

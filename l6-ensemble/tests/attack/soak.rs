@@ -97,7 +97,7 @@ fn after_a_soak_every_request_is_counted_once_and_nothing_has_grown() {
     });
     let books = books.into_inner().unwrap();
     assert!(books.wrong.is_empty(), "{:#?}", books.wrong);
-    let idle = || target.requests() == 0.0 && target.metric("vllm:kv_cache_usage_perc", "") == 0.0;
+    let idle = || target.requests() == 0.0 && target.metric("vllm:kv_cache_usage_perc") == 0.0;
     assert!(target.until(PATIENCE, idle), "{} requests are left", target.requests());
     // The question itself takes one.
     let closed = || target.open_files() <= files + 2;

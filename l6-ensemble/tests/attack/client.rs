@@ -115,7 +115,7 @@ impl Scene {
     /// The head of a request for JSON, after whose response the server is to close.
     pub fn head(&self, path: &str, length: usize) -> String {
         format!(
-            "POST {path} HTTP/1.1\r\nHost: attack\r\n{}Connection: close\r\n\
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\n{}Connection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
             self.authorization
         )

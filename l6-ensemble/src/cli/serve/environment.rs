@@ -7,7 +7,7 @@ use super::layers::{command, is_setting, variable};
 const PREFIX: &str = "STRATA_";
 
 /// Other variables that begin so: for the program itself, its tests, its tools, and tests of other programs.
-const OTHERS: [&str; 30] = [
+const OTHERS: [&str; 33] = [
     "STRATA_ASAN_CHILD",
     "STRATA_BROWSER",
     "STRATA_CACHE",
@@ -20,7 +20,10 @@ const OTHERS: [&str; 30] = [
     "STRATA_GEMM",
     "STRATA_KERNELS",
     "STRATA_LIBLLAMA",
+    "STRATA_ATTACKED",
+    "STRATA_ATTACKS",
     "STRATA_LONG",
+    "STRATA_SOAK",
     "STRATA_MUTANT",
     "STRATA_NODE_MODULES",
     "STRATA_NVRTC",

@@ -13,7 +13,7 @@ use serde_json::Value;
 const LARGEST_ERROR: usize = 4096;
 
 /// Bytes of a body that are kept to be looked at.
-const KEPT: usize = 64 << 10;
+const KEPT: usize = 512 << 10;
 
 /// Bytes written at once.
 const PIECE: usize = 256 << 10;

@@ -120,7 +120,7 @@ impl Arena {
             }
         }
         let calm = self.calm.memory + allowance();
-        target.until(Duration::from_secs(1), || target.memory() <= calm);
+        target.until(SETTLE, || target.memory() <= calm);
         let reading = self.watch.since(&mark);
         let kept = target.memory().saturating_sub(self.calm.memory);
         let flight = scene.flight.most();

@@ -30,7 +30,7 @@ fn drip(scene: &Scene, links: &mut Vec<Link<'_>>) {
 /// Heads that never end.
 pub fn slow_heads(scene: &Scene) {
     let mut links = connections(scene, 300);
-    links.retain_mut(|link| link.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: "));
+    links.retain_mut(|link| link.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "));
     drip(scene, &mut links);
 }
 
@@ -93,7 +93,7 @@ fn chunked(scene: &Scene) -> String {
 
 /// Requests by the thousand on one connection, whose responses are read late.
 pub fn pipelines(scene: &Scene) {
-    let health = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+    let health = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
     let body = r#"{"prompt": [5, 6, 7], "max_tokens": 1}"#;
     let head = scene.head(COMPLETIONS, body.len()).replace("Connection: close\r\n", "");
     let posts = format!("{head}{body}").repeat(300);
@@ -236,29 +236,29 @@ pub fn rubbish(scene: &Scene) {
         vec![b'\n'; MIB],
         vec![b'G'; MIB],
         b"GET\r\n\r\n".repeat(1000),
-        head(&format!(" HTTP/1.1\r\nHost: x\r\n{lines}")).into_bytes(),
-        head(&format!("?{} HTTP/1.1\r\nHost: x\r\nConnection: close", "q".repeat(50_000)))
+        head(&format!(" HTTP/1.1\r\nHost: localhost\r\n{lines}")).into_bytes(),
+        head(&format!("?{} HTTP/1.1\r\nHost: localhost\r\nConnection: close", "q".repeat(50_000)))
             .into_bytes(),
         head(&format!("?{} HTTP/1.1\r\nHost: x", "q".repeat(MIB))).into_bytes(),
-        head(&format!(" HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MIB))).into_bytes(),
+        head(&format!(" HTTP/1.1\r\nHost: localhost\r\nX-Long: {}", "x".repeat(MIB))).into_bytes(),
         head(&format!(
-            " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: {}",
+            " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {}",
             "x".repeat(60_000)
         ))
         .into_bytes(),
         format!(
-            "GET /v1/models/{} HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n",
+            "GET /v1/models/{} HTTP/1.1\r\nHost: localhost\r\n{}Connection: close\r\n\r\n",
             "m".repeat(60_000),
             scene.authorization
         )
         .into_bytes(),
         format!(
-            "GET /{} HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n",
+            "GET /{} HTTP/1.1\r\nHost: localhost\r\n{}Connection: close\r\n\r\n",
             "p".repeat(60_000),
             scene.authorization
         )
         .into_bytes(),
-        format!("{} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "M".repeat(60_000))
+        format!("{} / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "M".repeat(60_000))
             .into_bytes(),
     ];
     together(4, || {
@@ -277,7 +277,7 @@ pub fn scrapes(scene: &Scene) {
         for _ in 0..40 {
             for path in ["/metrics", "/strata/state", "/openapi.json", "/"] {
                 let Some(mut link) = scene.open() else { return };
-                link.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+                link.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
                 let outcome = link.response(false);
                 if let Outcome::Response { status: 200, .. } = outcome {
                     scene.count("200");

@@ -68,7 +68,7 @@ impl Target {
     fn metrics(&self) -> Option<String> {
         let scene = Scene::new(self.served.address(), "", PATIENCE, true);
         let mut link = scene.open()?;
-        link.send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        link.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         match link.response(false) {
             Outcome::Response { status: 200, body, .. } => String::from_utf8(body).ok(),
             _ => None,

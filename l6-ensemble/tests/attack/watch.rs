@@ -178,7 +178,7 @@ fn neighbour(
     })
     .to_string();
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: neighbour\r\n{authorization}Connection: close\r\n\
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{authorization}Connection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -246,7 +246,7 @@ fn probe(address: SocketAddr, seen: &Mutex<Seen>, runs: impl Fn() -> bool) {
 
 fn asked(address: SocketAddr) -> bool {
     let Some(mut wire) = connect(address) else { return false };
-    let request = b"GET /health HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
+    let request = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let mut answer = Vec::new();
     wire.write_all(request).is_ok()
         && wire.read_to_end(&mut answer).is_ok()

@@ -77,6 +77,20 @@ fn random_schema(dice: &mut Dice, depth: usize) -> Value {
     }
 }
 
+/// Whether a number is bounded by an excluded, negative, whole number: llguidance 1.9 lets `-5` pass as below -5.0 where
+/// the lower bound is above -6.
+fn has_negative_open_bound(schema: &Value) -> bool {
+    match schema {
+        Value::Array(all) => all.iter().any(has_negative_open_bound),
+        Value::Object(map) => {
+            let bound = map.get("exclusiveMaximum").and_then(Value::as_f64);
+            bound.is_some_and(|x| x < 0.0 && x.fract() == 0.0)
+                || map.values().any(has_negative_open_bound)
+        }
+        _ => false,
+    }
+}
+
 /// The same without a word about further properties, as people and Pydantic write it: in parts, behind references, beside
 /// titles and defaults.
 fn as_written(schema: &Value, dice: &mut Dice, definitions: &mut Map<String, Value>) -> Value {
@@ -329,7 +343,8 @@ fn answers_to_schemas_as_people_write_them_have_no_property_that_was_not_declare
     for number in 0..200 {
         // Every object of this one is closed; the one below says the same in a way that leaves all of them open.
         let mut schemas = std::iter::repeat_with(|| random_schema(&mut dice, 3));
-        let strict = schemas.find(|schema| schema["type"] == "object").unwrap();
+        let fits = |schema: &Value| schema["type"] == "object" && !has_negative_open_bound(schema);
+        let strict = schemas.find(fits).unwrap();
         let mut definitions = Map::new();
         let mut written = as_written(&strict, &mut dice, &mut definitions);
         written["$defs"] = Value::Object(definitions);

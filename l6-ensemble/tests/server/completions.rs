@@ -349,7 +349,7 @@ fn what_cannot_be_meant_is_named_by_its_path() {
         ("stop", json!("x".repeat(5000)), "stop"),
         ("stop_token_ids", json!([100_000]), "stop_token_ids"),
         ("stream_options", json!({"include_usage": true}), "stream_options"),
-        ("skip_special_tokens", json!(false), "skip_special_tokens"),
+        ("use_beam_search", json!(true), "use_beam_search"),
         ("min_tokens", json!(20), "min_tokens"),
         ("allowed_token_ids", json!([]), "allowed_token_ids"),
         ("logit_bias", json!({"x": 1}), "logit_bias.x"),

@@ -24,8 +24,7 @@ fn random_schema(dice: &mut Dice, depth: usize) -> Value {
         }
         2 => {
             let low = dice.below(80) as f64 / 4.0 - 10.0;
-            // Never a whole number: llguidance takes a negative one for a bound that is included.
-            let high = low + 0.5 + dice.below(40) as f64 / 8.0 + 0.0625;
+            let high = low + 0.5 + dice.below(40) as f64 / 8.0;
             json!({"type": "number", "minimum": low, "exclusiveMaximum": high})
         }
         3 => {

@@ -22,9 +22,8 @@
 //! used alone and within an `allOf` is closed in two ways, so each use refers to a copy of its own.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::LazyLock;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The most work for one schema: names that are passed between schemas of one object, and schemas that are looked at for
 /// them. Below 0.1 s; a schema in use takes some hundreds.
@@ -120,7 +119,7 @@ impl<'a> Closer<'a> {
                 ("properties" | "patternProperties" | "additionalProperties", _)
                 | ("unevaluatedProperties", _) => {
                     if !std::mem::replace(&mut objects_done, true) {
-                        self.objects(map, own, &mut closed)?;
+                        self.objects(map, own, false, &mut closed)?;
                     }
                     continue;
                 }
@@ -162,21 +161,19 @@ impl<'a> Closer<'a> {
         let object = written.get("type").is_none_or(|kind| kind == "object");
         if others.declares && !others.open && object && !said && in_place(written).next().is_none()
         {
-            static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(|| {
-                let nothing = json!({"properties": {}});
-                nothing.as_object().cloned().unwrap_or_default()
-            });
-            self.objects(&NOTHING, Some(others), closed_map)?;
+            self.objects(written, Some(others), true, closed_map)?;
         }
         Ok(closed)
     }
 
     /// The keywords about properties, one behind the other: a compiler that reads keywords in their order meets
-    /// `additionalProperties` together with what it is in addition to.
+    /// `additionalProperties` together with what it is in addition to. `mute`: the schema is closed although it declares
+    /// nothing.
     fn objects(
         &mut self,
         map: &'a Map<String, Value>,
         others: Option<&Others>,
+        mute: bool,
         closed: &mut Map<String, Value>,
     ) -> Result<(), String> {
         let mut subschemas = |key: &str| match map.get(key) {
@@ -199,7 +196,7 @@ impl<'a> Closer<'a> {
         };
         let said = said.map(|said| self.schema(said, &Others::default())).transpose()?;
         let sealed = map.contains_key("unevaluatedProperties");
-        let declares = declares(map) || sealed;
+        let declares = declares(map) || sealed || mute;
         let nothing = Others::default();
         let others = others.unwrap_or(&nothing);
         if said.is_some() || others.open || !declares {
@@ -219,7 +216,10 @@ impl<'a> Closer<'a> {
             Some(Value::Object(names)) => names,
             None => Map::new(),
             // The compiler says what is wrong with it.
-            Some(other) => return Ok(drop(closed.insert("properties".into(), other))),
+            Some(other) => {
+                closed.insert("properties".into(), other);
+                return Ok(());
+            }
         };
         let required = map.get("required").and_then(Value::as_array);
         let required = required.into_iter().flatten().filter_map(Value::as_str);
@@ -399,6 +399,8 @@ fn percent_decoded(pointer: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[track_caller]

@@ -76,7 +76,7 @@ enum Kind {
     /// Everything is text.
     Text,
     /// There may be calls.
-    Calls(JsonCalls),
+    Calls(Box<JsonCalls>),
     /// Everything is the arguments of one call.
     Arguments(Arguments),
 }
@@ -104,7 +104,7 @@ impl ToolParser {
             }
         };
         let names = || tools.iter().map(|tool| tool.function.name.clone()).collect();
-        Self(tags.map_or(Kind::Text, |tags| Kind::Calls(JsonCalls::new(tags, names()))))
+        Self(tags.map_or(Kind::Text, |tags| Kind::Calls(JsonCalls::new(tags, names()).into())))
     }
 
     /// The next piece of text. What could still become a call is held back.

@@ -76,6 +76,10 @@ fn what_lies_in_deploy_is_what_the_program_reads() {
     let patience = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
     let grace = table["shutdown-grace"].as_str().unwrap().strip_suffix('s').unwrap();
     assert!(patience.parse::<u32>().unwrap() > grace.parse::<u32>().unwrap());
+    // It is held for started when it says so, ended when it hangs, and may not take all memory.
+    for setting in ["Type=notify", "NotifyAccess=main", "WatchdogSec=", "MemoryMax="] {
+        assert!(unit.lines().any(|line| line.starts_with(setting)), "{setting}");
+    }
 }
 
 #[test]

@@ -21,7 +21,8 @@ pub struct ModelFlags {
     /// smollm2, a hub id (org/name), a Hugging Face directory, or a .gguf file
     #[arg(short, long, value_name = "MODEL", default_value = "smollm2")]
     pub model: String,
-    /// The names that requests may call the model by; the first is the one in responses [default: what --model says]
+    /// The names that requests may call the model by; the first is the one in responses [default: the id on the hub,
+    /// or the name of the directory or file]
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub served_model_name: Vec<String>,
     /// The chat template: a file, or the Jinja itself [default: the model's]

@@ -69,6 +69,20 @@ pub enum Outcome {
     Late,
 }
 
+impl Outcome {
+    /// What became of it, for a person.
+    pub fn told(&self) -> String {
+        match self {
+            Self::Response { status, body, bytes } => {
+                let start = String::from_utf8_lossy(&body[..body.len().min(200)]);
+                format!("{status} with {bytes} bytes: {start}")
+            }
+            Self::Closed => "closed without a response".to_owned(),
+            Self::Late => "no response in time".to_owned(),
+        }
+    }
+}
+
 impl Scene {
     pub fn new(address: &str, authorization: &'static str, lasts: Duration, bare: bool) -> Self {
         Self {

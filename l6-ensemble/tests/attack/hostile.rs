@@ -198,7 +198,7 @@ fn warm_up(target: &Target) {
         let mut link = scene.open().unwrap();
         link.post(path, body.to_string().as_bytes());
         let outcome = link.response(false);
-        assert!(matches!(outcome, Outcome::Response { status: 200, .. }), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Response { status: 200, .. }), "{}", outcome.told());
     }
 }
 

@@ -30,7 +30,9 @@ fn drip(scene: &Scene, links: &mut Vec<Link<'_>>) {
 /// Heads that never end.
 pub fn slow_heads(scene: &Scene) {
     let mut links = connections(scene, 300);
-    links.retain_mut(|link| link.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "));
+    links.retain_mut(|link| {
+        link.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    });
     drip(scene, &mut links);
 }
 
@@ -239,7 +241,7 @@ pub fn rubbish(scene: &Scene) {
         head(&format!(" HTTP/1.1\r\nHost: localhost\r\n{lines}")).into_bytes(),
         head(&format!("?{} HTTP/1.1\r\nHost: localhost\r\nConnection: close", "q".repeat(50_000)))
             .into_bytes(),
-        head(&format!("?{} HTTP/1.1\r\nHost: x", "q".repeat(MIB))).into_bytes(),
+        head(&format!("?{} HTTP/1.1\r\nHost: localhost", "q".repeat(MIB))).into_bytes(),
         head(&format!(" HTTP/1.1\r\nHost: localhost\r\nX-Long: {}", "x".repeat(MIB))).into_bytes(),
         head(&format!(
             " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: {}",
@@ -258,8 +260,11 @@ pub fn rubbish(scene: &Scene) {
             scene.authorization
         )
         .into_bytes(),
-        format!("{} / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "M".repeat(60_000))
-            .into_bytes(),
+        format!(
+            "{} / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            "M".repeat(60_000)
+        )
+        .into_bytes(),
     ];
     together(4, || {
         for bytes in &rubbish {
@@ -277,7 +282,9 @@ pub fn scrapes(scene: &Scene) {
         for _ in 0..40 {
             for path in ["/metrics", "/strata/state", "/openapi.json", "/"] {
                 let Some(mut link) = scene.open() else { return };
-                link.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+                link.send(format!(
+                    "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                ));
                 let outcome = link.response(false);
                 if let Outcome::Response { status: 200, .. } = outcome {
                     scene.count("200");

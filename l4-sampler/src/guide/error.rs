@@ -36,7 +36,7 @@ pub enum GuideError {
         after: usize,
     },
     /// The grammar needs more work at one step than is allowed.
-    #[error("the guide gave up: {why}; simplify the grammar")]
+    #[error("{}: {why}; simplify the grammar", Self::GAVE_UP)]
     TooComplex {
         /// What llguidance said.
         why: String,
@@ -55,4 +55,9 @@ pub enum GuideError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl GuideError {
+    /// How the message of [`GuideError::TooComplex`] begins: to be told from failures that are not the request's.
+    pub const GAVE_UP: &str = "the guide gave up";
 }

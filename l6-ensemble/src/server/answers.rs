@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use l4_sampler::guide::GuideError;
 use l4_sampler::stop::StopReason;
 use l5_scheduler::engine::AnswerTimes;
 use l5_scheduler::{Answer, AnswerEnd, EngineRequest, FinishReason, Piece};
@@ -190,6 +191,10 @@ pub fn failure(piece: &Piece) -> Result<(), ApiError> {
     match end.finish {
         FinishReason::Failed => {
             let why = end.error.as_deref().unwrap_or("the engine gave no reason");
+            if why.starts_with(GuideError::GAVE_UP) {
+                // The request's own grammar takes more work at some step than is allowed.
+                return Err(ApiError::invalid(why).with_code("guide_too_complex"));
+            }
             Err(ApiError::internal(format!("the engine could not go on: {why}"))
                 .with_code("engine_failed"))
         }
@@ -253,6 +258,11 @@ mod tests {
             (StatusCode::INTERNAL_SERVER_ERROR, Some("engine_failed"))
         );
         assert!(why.message.contains("out of luck"));
+        let gave_up = GuideError::TooComplex { why: "too many states".into() }.to_string();
+        let error = Some(gave_up);
+        piece.end = Some(AnswerEnd { finish: FinishReason::Failed, stop: None, error });
+        let why = failure(&piece).unwrap_err();
+        assert_eq!((why.status, why.code), (StatusCode::BAD_REQUEST, Some("guide_too_complex")));
         piece.end = Some(AnswerEnd { finish: FinishReason::Aborted, stop: None, error: None });
         assert_eq!(failure(&piece).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
     }

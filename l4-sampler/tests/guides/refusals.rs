@@ -252,6 +252,8 @@ fn answers_that_could_never_end_are_refused() {
     for spec in [
         schema(own_child),
         schema(r##"{"$ref":"#"}"##),
+        GuideSpec::ClosedJsonSchema(serde_json::json!({"$ref": "#"})),
+        GuideSpec::ClosedJsonSchema(serde_json::from_str(own_child).unwrap()),
         GuideSpec::Lark("start: \"a\" start".into()),
     ] {
         let error = refusal(llama(), &spec);

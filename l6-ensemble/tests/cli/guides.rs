@@ -46,6 +46,21 @@ fn an_answer_matches_the_expression_it_was_given() {
 }
 
 #[test]
+fn an_object_has_declared_properties_only_unless_the_schema_allows_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("schema.json");
+    let mut schema =
+        json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]});
+    fs::write(&file, schema.to_string()).unwrap();
+    let all = answers(&["--json-schema", &arg(&file)]);
+    assert!(all.iter().all(|answer| text(answer) == r#"{"a":1}"#), "{all:?}");
+    schema["additionalProperties"] = true.into();
+    fs::write(&file, schema.to_string()).unwrap();
+    let all = answers(&["--json-schema", &arg(&file)]);
+    assert!(all.iter().any(|answer| text(answer).starts_with(r#"{"a":1,"#)), "{all:?}");
+}
+
+#[test]
 fn an_answer_is_json_that_the_schema_describes() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("schema.json");

@@ -153,7 +153,7 @@ fn put(guide: &mut Option<GuideSpec>, spec: GuideSpec) -> Result<(), String> {
 
 fn schema(key: &str, value: Value) -> Result<GuideSpec, String> {
     match value {
-        Value::Object(_) | Value::Bool(_) => Ok(GuideSpec::JsonSchema(value)),
+        Value::Object(_) | Value::Bool(_) => Ok(GuideSpec::ClosedJsonSchema(value)),
         _ => Err(must(key, "a schema: an object, written out here")),
     }
 }

@@ -25,8 +25,8 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
-/// The most work for one schema: names that are passed between schemas of one object, and schemas that are looked at for
-/// them. Below 0.1 s; a schema in use takes some hundreds.
+/// Maximum amount of work for one schema: names that are passed between schemas of one object, and schemas that are
+/// read for them. Below 0.1 s; a schema in use takes some hundreds.
 const MAX_WORK: usize = 100_000;
 
 /// Keywords of the object itself, which say what properties it has.

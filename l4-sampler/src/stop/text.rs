@@ -28,8 +28,8 @@ impl TextStream {
         stream
     }
 
-    /// The text that is certain with this token. Special tokens have none unless they are part of the text, and neither have ids that the embedding has
-    /// room for and the tokenizer no word.
+    /// The text that is certain with this token. Special tokens have none unless they are part of the text, and neither
+    /// have ids that the embedding has room for and the tokenizer no word.
     pub fn push(&mut self, id: u32) -> &str {
         let text = self.detokenizer.as_mut().and_then(|d| d.push(id).ok()).unwrap_or_default();
         without(&mut self.held, text)

@@ -1,7 +1,8 @@
 //! From a conversation to the tokens of a prompt.
 //!
 //! Messages come as clients of OpenAI write them, and go to the template as templates want them: parts become one text,
-//! the arguments of calls become objects (of a call that was cut off, they stay text), `developer` becomes `system` where the template knows no developers.
+//! the arguments of calls become objects (of a call that was cut off, they stay text), `developer` becomes `system` where
+//! the template knows no developers.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut core = EngineCore::new(Scheduler::new(config)?, runner);
     core.set_observer(Some(Box::new(Steps)));
     for (id, (name, len)) in [('A', 5), ('B', 16), ('C', 2)].into_iter().enumerate() {
-        let prompt = (0..len).map(|i| 10 * (id as u32 + 1) + i).collect();
+        let prompt: Vec<u32> = (0..len).map(|i| 10 * (id as u32 + 1) + i).collect();
         let stop = StopRules { max_tokens: 4, ..StopRules::default() };
         let job = AnswerJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Voice(name)));
         core.add_request(job.request(RequestId(id as u64), Time(0.0)), job)?;

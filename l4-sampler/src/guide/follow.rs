@@ -35,6 +35,11 @@ impl Guide {
         }
     }
 
+    /// About how many bytes its lexer takes, which grows as texts are followed. Costs nothing to ask.
+    pub fn lexer_bytes(&self) -> usize {
+        self.parser.parser.lexer_stats().num_bytes
+    }
+
     /// What is allowed next; where the answer is complete, its end tokens too. Behind an end token there is nothing but
     /// end tokens.
     ///

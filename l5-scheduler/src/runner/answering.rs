@@ -126,6 +126,11 @@ impl Answering {
         Some(ahead.start(guide, std::mem::take(&mut self.mask)))
     }
 
+    /// Bytes that its guide takes; none while it is lent out.
+    pub(super) fn guide_bytes(&self) -> usize {
+        self.guide.as_ref().map_or(0, Guide::lexer_bytes)
+    }
+
     /// Whether its next token is to be chosen under a guide.
     pub(super) fn is_guided(&self) -> bool {
         self.guide.is_some()

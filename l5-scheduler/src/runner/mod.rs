@@ -59,6 +59,8 @@ pub struct ModelRunner {
     ahead: Option<MaskAhead>,
     /// Answers whose masks are being computed.
     masks: sample::Masks,
+    /// Bytes that large guides may take together.
+    guide_memory: usize,
     sampled: Vec<Sampled>,
     /// Of one row: its tokens and their text.
     tokens: Vec<u32>,
@@ -107,6 +109,7 @@ impl ModelRunner {
             places: Vec::new(),
             ahead: None,
             masks: Vec::new(),
+            guide_memory: sample::GUIDE_MEMORY,
             sampled: sample::outcomes(max_num_seqs),
             tokens: Vec::new(),
             text: String::new(),
@@ -125,6 +128,13 @@ impl ModelRunner {
         widths.sort_unstable();
         widths.dedup();
         self.caps.decode_widths = widths;
+        self
+    }
+
+    /// Let the guides that are not small take so many bytes together; beyond that the largest give up.
+    #[must_use]
+    pub fn with_guide_memory(mut self, bytes: usize) -> Self {
+        self.guide_memory = bytes;
         self
     }
 

@@ -1,11 +1,18 @@
 //! A token for everybody whose logits there are: each from its own row, under its own rules.
 
-use l4_sampler::guide::MaskPending;
+use l4_sampler::guide::{GuideError, MaskPending};
 use l4_sampler::{Logits, Row, Sampled};
 
 use super::answering::Answering;
 use super::{ModelRunner, missing};
 use crate::{ExecuteError, StepOutput, StepView};
+
+/// Bytes up to which a guide's lexer is small: those of usual schemas are.
+const SMALL_GUIDE: usize = 512 << 10;
+
+/// Bytes that the lexers of all guides which are not small may take together. A lexer grows as its text is followed, up to
+/// some tens of megabytes for grammars made to that end, and there may be as many guides as seats.
+pub(super) const GUIDE_MEMORY: usize = 64 << 20;
 
 impl ModelRunner {
     /// Before the model runs: whoever samples has a history, and who has a guide lends it to the thread of masks, which
@@ -26,9 +33,27 @@ impl ModelRunner {
 
     /// All guides come home.
     pub(super) fn finish_masks(&mut self) {
-        for (place, pending) in self.masks.drain(..) {
-            if let Some(answering) = at_mut(&mut self.places, place) {
-                answering.finish_mask(pending);
+        let Self { places, masks, guide_memory, .. } = self;
+        let mut large = Vec::new();
+        for (place, pending) in masks.drain(..) {
+            let Some(answering) = at_mut(places, place) else { continue };
+            answering.finish_mask(pending);
+            let bytes = answering.guide_bytes();
+            if bytes > SMALL_GUIDE {
+                large.push((bytes, place));
+            }
+        }
+        let mut taken: usize = large.iter().map(|(bytes, _)| bytes).sum();
+        if taken <= *guide_memory {
+            return;
+        }
+        // The largest give up: a guide of a usual size never pays for those of others.
+        large.sort_unstable();
+        while let Some((bytes, place)) = large.pop().filter(|_| taken > *guide_memory) {
+            taken -= bytes;
+            if let Some(answering) = at_mut(places, place) {
+                let why = format!("large guides may take {} MiB together", *guide_memory >> 20);
+                answering.fail(GuideError::TooComplex { why });
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What goes wrong for one, and what goes wrong for all.
 
-use l4_sampler::guide::GuideSpec;
+use l4_sampler::guide::{GuideError, GuideSpec};
 use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
 use l5_scheduler::{
@@ -151,5 +151,25 @@ fn whoever_is_ended_with_a_broken_step_is_told_why() {
         let told = ear.told();
         assert_eq!(told.finish(), Some(FinishReason::Failed), "how it ended");
         assert_eq!(told.ends[0].error, Some(error.to_string()), "what it was told");
+    }
+}
+
+#[test]
+fn of_guides_that_take_too_much_memory_together_the_largest_give_up() {
+    let tiny = tiny("tiny-llama");
+    let config = tiny.config(64);
+    let large = GuideSpec::Choice((0..4000).map(|i| format!("{i} is one of many")).collect());
+    let small = GuideSpec::Choice(vec!["yes".into(), "no".into()]);
+    let asks = [&large, &small].map(|spec| Ask::greedy(&prompt(0, 9), 30).guided(&tiny, spec));
+    for (memory, gives_up) in [(usize::MAX, false), (0, true)] {
+        let runner = tiny.runner(&config).with_guide_memory(memory);
+        let mut core = EngineCore::new(Scheduler::new(config.clone()).unwrap(), runner);
+        let ears = [ask(&mut core, 0, &asks[0]), ask(&mut core, 1, &asks[1])];
+        run(&mut core);
+        let ends = ears.map(|ear| ear.told().ends.remove(0));
+        assert_eq!(ends[1].finish, FinishReason::Stop, "a small one goes on: {:?}", ends[1]);
+        assert_eq!(ends[0].finish == FinishReason::Failed, gives_up, "{:?}", ends[0]);
+        let why = ends[0].error.as_deref().unwrap_or_default();
+        assert_eq!(why.starts_with(GuideError::GAVE_UP), gives_up, "{why}");
     }
 }

@@ -17,13 +17,14 @@ pub struct CacheStats {
     pub kept: usize,
 }
 
-/// A map of the `capacity` things that were asked for last, fewer where their keys are long: a compiled grammar takes
-/// about eight times the memory of its source, which is its key. Each is made once, also when several threads ask for it at the
-/// same time: one makes it and the others wait for that one. Who asks for something else waits for nobody.
+/// A map of the `capacity` things that were asked for last, fewer where they are large: a compiled grammar may take tens of
+/// megabytes, however short its source is. Each is made once, also when several threads ask for it at the same time: one
+/// makes it and the others wait for that one. A request for something else waits for none of them.
 pub(super) struct Cache<T> {
     capacity: usize,
-    /// Maximum number of bytes of all keys together.
-    key_bytes: usize,
+    /// Maximum number of bytes of all things and keys together.
+    bytes: usize,
+    weigh: fn(&T) -> usize,
     entries: Mutex<Entries<T>>,
     hits: AtomicU64,
     compilations: AtomicU64,
@@ -37,23 +38,32 @@ struct Entries<T> {
 }
 
 impl<T> Entries<T> {
-    /// Bytes of all keys.
+    /// Bytes of all things and keys.
     fn bytes(&self) -> usize {
-        self.by_key.keys().map(String::len).sum()
+        self.by_key.values().map(|entry| entry.bytes).sum()
+    }
+
+    /// Forget the one that was not asked for for longest. False if there is none.
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.by_key.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| k.clone());
+        oldest.is_some_and(|oldest| self.by_key.remove(&oldest).is_some())
     }
 }
 
 struct Entry<T> {
     slot: Slot<T>,
     used: u64,
+    /// Of its key, and of what it stands for once that is made.
+    bytes: usize,
 }
 
 impl<T> Cache<T> {
-    /// A cache of at most `capacity` things whose keys have at most `key_bytes` together; at least one thing.
-    pub(super) fn new(capacity: usize, key_bytes: usize) -> Self {
+    /// A cache of at most `capacity` things, at least one, which take at most `bytes` together as `weigh` tells.
+    pub(super) fn new(capacity: usize, bytes: usize, weigh: fn(&T) -> usize) -> Self {
         Self {
             capacity: capacity.max(1),
-            key_bytes,
+            bytes,
+            weigh,
             entries: Mutex::new(Entries { clock: 0, by_key: HashMap::new() }),
             hits: AtomicU64::new(0),
             compilations: AtomicU64::new(0),
@@ -74,6 +84,9 @@ impl<T> Cache<T> {
         });
         let counter = if made { &self.compilations } else { &self.hits };
         counter.fetch_add(1, Ordering::Relaxed);
+        if let (true, Ok(value)) = (made, value) {
+            self.settle(&key, &slot, (self.weigh)(value));
+        }
         if made && value.is_err() {
             let mut entries = self.lock();
             if entries.by_key.get(&key).is_some_and(|entry| Arc::ptr_eq(&entry.slot, &slot)) {
@@ -113,15 +126,20 @@ impl<T> Cache<T> {
             return Arc::clone(&entry.slot);
         }
         // Walks over all of them: there are a few dozen, and a compilation follows.
-        while entries.by_key.len() >= self.capacity || entries.bytes() + key.len() > self.key_bytes
-        {
-            let oldest = entries.by_key.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| k.clone());
-            let Some(oldest) = oldest else { break };
-            entries.by_key.remove(&oldest);
-        }
+        while entries.by_key.len() >= self.capacity && entries.forget_oldest() {}
         let slot = Slot::default();
-        entries.by_key.insert(key.to_owned(), Entry { slot: Arc::clone(&slot), used });
+        let bytes = key.len();
+        entries.by_key.insert(key.to_owned(), Entry { slot: Arc::clone(&slot), used, bytes });
         slot
+    }
+
+    /// A thing was made and takes so many bytes: others go until all fit, and it too if it is too large alone.
+    fn settle(&self, key: &str, slot: &Slot<T>, bytes: usize) {
+        let mut entries = self.lock();
+        if let Some(entry) = entries.by_key.get_mut(key).filter(|e| Arc::ptr_eq(&e.slot, slot)) {
+            entry.bytes = key.len() + bytes;
+        }
+        while entries.bytes() > self.bytes && entries.forget_oldest() {}
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries<T>> {

@@ -26,7 +26,12 @@ pub(super) struct Compiled {
 pub struct CompiledGuide(pub(super) Arc<Compiled>);
 
 impl CompiledGuide {
-    /// A guide at its beginning. It has a parser of its own: about eight times the bytes of the grammar's source.
+    /// About how many bytes the lexer of each guide takes at its beginning.
+    pub fn lexer_bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// A guide at its beginning. It has a parser of its own.
     pub fn start(&self) -> Guide {
         Guide::new(&self.0)
     }
@@ -97,6 +102,12 @@ impl Compiled {
     /// with what others used of its limits, and broken for all if one breaks it.)
     pub(super) fn parser(&self) -> TokenParser {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
+    }
+
+    /// About how many bytes its lexer takes.
+    pub(super) fn bytes(&self) -> usize {
+        let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
+        parser.parser.lexer_stats().num_bytes
     }
 
     /// The vocabulary.

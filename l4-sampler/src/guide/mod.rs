@@ -34,8 +34,8 @@ use env::Words;
 /// Compiled grammars kept, unless told otherwise.
 const KEPT: usize = 64;
 
-/// Maximum number of bytes of their sources.
-const KEPT_BYTES: usize = 1 << 20;
+/// Maximum number of bytes that they take, with their sources.
+const KEPT_BYTES: usize = 32 << 20;
 
 /// Makes guides for one model: its vocabulary as a trie, and compiled grammars kept for the next request. Threads share
 /// one.
@@ -69,13 +69,13 @@ impl Guides {
         limits.step_max_items = 50_000;
         limits.max_lexer_states = 30_000;
         limits.verbose_errors = false;
-        Ok(Self { words, factory, cache: Cache::new(KEPT, KEPT_BYTES) })
+        Ok(Self { words, factory, cache: Cache::new(KEPT, KEPT_BYTES, Compiled::bytes) })
     }
 
     /// The same, with room for `grammars` compiled ones.
     #[must_use]
     pub fn keeping(self, grammars: usize) -> Self {
-        Self { cache: Cache::new(grammars, KEPT_BYTES), ..self }
+        Self { cache: Cache::new(grammars, KEPT_BYTES, Compiled::bytes), ..self }
     }
 
     /// A guide at its beginning: [`Guides::compile`], and [`CompiledGuide::start`].

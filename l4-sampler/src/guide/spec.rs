@@ -72,7 +72,7 @@ const MAX_TEXTS: usize = 256 << 10;
 const MAX_VALUES: usize = 10_000;
 
 /// The most remainders that a number is looked at by: a lexer has a state for each.
-const MAX_MULTIPLE: u64 = 100_000;
+const MAX_MULTIPLE: u64 = 10_000;
 
 impl GuideSpec {
     /// Which kind this is, in words.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::guide::{CompiledGuide, Guide, MaskAhead, MaskPending, MaskReady};
 use l4_sampler::stop::{AnswerStream, StopReason, StopRules};
-use l4_sampler::{DrawKey, Error, History, Row, Sampled, SamplingParams, TokenLogprobs, TokenMask};
+use l4_sampler::{
+    DrawKey, Error, History, ParamError, Row, Sampled, SamplingParams, TokenLogprobs, TokenMask,
+};
 
 use super::answer::{AnswerEnd, AnswerJob, AnswerSink, News};
 use crate::request::ANSWER_ROOM;
@@ -37,6 +39,9 @@ pub(super) struct Answering {
     /// Those that come next.
     forced: Vec<u32>,
     stream: AnswerStream,
+    /// What the stream is made from when the first token is due, where that takes memory: its rules, and whether its text
+    /// continues the prompt's.
+    late: Option<(StopRules, bool)>,
     reason: Option<StopReason>,
     error: Option<String>,
     sink: Box<dyn AnswerSink>,
@@ -55,11 +60,11 @@ impl Answering {
         let AnswerJob { prompt, params, stop, seed, sample, guide, continues, sink } = job;
         // Whether the last token that fits is the end is ours to say: a guide that it completes is the better reason.
         let rules = StopRules { max_tokens: usize::MAX, ..stop.clone() };
-        let stream = match continues {
-            true => AnswerStream::continuing(&rules, tokenizer, &prompt),
-            false => AnswerStream::answering(&rules, tokenizer),
-        };
+        let stream = begin_text(&rules, continues, tokenizer, &prompt);
+        let late = refused.is_none() && !stop.strings.is_empty();
         let (stream, refused) = match (stream, refused) {
+            // What looks for stop strings takes memory, and a request that waits takes little.
+            (Ok(_), None) if late => (silent(), None),
             (Ok(stream), None) => (stream, None),
             (Ok(stream), Some(e)) => (stream, Some(e)),
             (Err(e), _) => (silent(), Some(e.into())),
@@ -75,6 +80,7 @@ impl Answering {
             room: stop.max_tokens.min(max_model_len.saturating_sub(prompt.len())),
             history: None,
             compiled: guide,
+            late: late.then_some((rules, continues)),
             guide: None,
             mask: TokenMask::default(),
             forces,
@@ -102,12 +108,18 @@ impl Answering {
     }
 
     /// Its first token is due, or another one: it has a history from now on.
-    pub(super) fn open(&mut self, prompt: &[u32]) {
+    pub(super) fn open(&mut self, prompt: &[u32], tokenizer: Option<&Tokenizer>) {
         // exercise l5.sample
         if self.history.is_none() {
             self.history = Some(History::new(prompt, self.room.min(ANSWER_ROOM)));
         }
         // end of exercise
+        if let Some((rules, continues)) = self.late.take() {
+            match begin_text(&rules, continues, tokenizer, prompt) {
+                Ok(stream) => self.stream = stream,
+                Err(e) => self.fail(e),
+            }
+        }
         if let Some(compiled) = self.compiled.take() {
             let mut guide = compiled.start();
             if self.forces {
@@ -124,6 +136,16 @@ impl Answering {
         }
         let guide = self.guide.take()?;
         Some(ahead.start(guide, std::mem::take(&mut self.mask)))
+    }
+
+    /// Bytes that its guide will take when it is opened; none if it is open, or has none.
+    pub(super) fn unopened_guide_bytes(&self) -> usize {
+        self.compiled.as_ref().map_or(0, CompiledGuide::lexer_bytes)
+    }
+
+    /// Do without a guide: what has failed needs none.
+    pub(super) fn drop_guide(&mut self) {
+        self.compiled = None;
     }
 
     /// Bytes that its guide takes; none while it is lent out.
@@ -275,6 +297,19 @@ pub(super) fn check(job: &AnswerJob, vocab: usize) -> Result<(), Error> {
             Err(l2_model::Error::from(l2_model::BatchError::TokenOutOfRange { id, vocab }).into())
         }
         None => Ok(()),
+    }
+}
+
+/// The stream of an answer's text.
+fn begin_text(
+    rules: &StopRules,
+    continues: bool,
+    tokenizer: Option<&Tokenizer>,
+    prompt: &[u32],
+) -> Result<AnswerStream, ParamError> {
+    match continues {
+        true => AnswerStream::continuing(rules, tokenizer, prompt),
+        false => AnswerStream::answering(rules, tokenizer),
     }
 }
 

@@ -61,6 +61,8 @@ pub struct ModelRunner {
     masks: sample::Masks,
     /// Bytes that large guides may take together.
     guide_memory: usize,
+    /// Bytes that they took in the last step with any.
+    large_guides: usize,
     sampled: Vec<Sampled>,
     /// Of one row: its tokens and their text.
     tokens: Vec<u32>,
@@ -110,6 +112,7 @@ impl ModelRunner {
             ahead: None,
             masks: Vec::new(),
             guide_memory: sample::GUIDE_MEMORY,
+            large_guides: 0,
             sampled: sample::outcomes(max_num_seqs),
             tokens: Vec::new(),
             text: String::new(),

@@ -18,11 +18,22 @@ impl ModelRunner {
     /// Before the model runs: whoever samples has a history, and who has a guide lends it to the thread of masks, which
     /// has until the logits are there.
     pub(super) fn prepare(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        let Self { places, ahead, masks, .. } = self;
+        let Self { places, ahead, masks, tokenizer, guide_memory, large_guides, .. } = self;
         for row in step.rows().filter(|row| row.row.samples) {
             let place = row.row.place;
             let Some(answering) = at_mut(places, place) else { return Err(missing(row.row.id)) };
-            answering.open(&row.request.tokens()[..row.request.prompt_len()]);
+            let bytes = answering.unopened_guide_bytes();
+            if bytes > SMALL_GUIDE {
+                // Asked before there is a copy: as many requests may begin in one step as there are seats.
+                if *large_guides + bytes > *guide_memory {
+                    answering.drop_guide();
+                    answering.fail(too_large(*guide_memory));
+                } else {
+                    *large_guides += bytes;
+                }
+            }
+            let prompt = &row.request.tokens()[..row.request.prompt_len()];
+            answering.open(prompt, tokenizer.as_ref());
             if answering.is_guided() {
                 let ahead = ahead.get_or_insert_default();
                 masks.extend(answering.start_mask(ahead).map(|pending| (place, pending)));
@@ -33,7 +44,7 @@ impl ModelRunner {
 
     /// All guides come home.
     pub(super) fn finish_masks(&mut self) {
-        let Self { places, masks, guide_memory, .. } = self;
+        let Self { places, masks, guide_memory, large_guides, .. } = self;
         let mut large = Vec::new();
         for (place, pending) in masks.drain(..) {
             let Some(answering) = at_mut(places, place) else { continue };
@@ -44,6 +55,7 @@ impl ModelRunner {
             }
         }
         let mut taken: usize = large.iter().map(|(bytes, _)| bytes).sum();
+        *large_guides = taken;
         if taken <= *guide_memory {
             return;
         }
@@ -52,8 +64,7 @@ impl ModelRunner {
         while let Some((bytes, place)) = large.pop().filter(|_| taken > *guide_memory) {
             taken -= bytes;
             if let Some(answering) = at_mut(places, place) {
-                let why = format!("large guides may take {} MiB together", *guide_memory >> 20);
-                answering.fail(GuideError::TooComplex { why });
+                answering.fail(too_large(*guide_memory));
             }
         }
     }
@@ -95,6 +106,11 @@ impl ModelRunner {
         }
         Ok(())
     }
+}
+
+/// Guides that are not small take too much together.
+fn too_large(memory: usize) -> GuideError {
+    GuideError::TooComplex { why: format!("large guides may take {} MiB together", memory >> 20) }
 }
 
 /// What the sampler must know of each row of logits: one for everybody who samples, in the order of the step.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use l4_sampler::guide::GuideSpec;
+use l4_sampler::guide::{CompiledGuide, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{Answer, EngineRequest, Load, SubmitError};
@@ -26,6 +26,9 @@ const GUIDE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of bytes of a guide's source, times the samples that follow it. Each running sample has a parser of its
 /// own, of about eight times that size.
 const MAX_GUIDE_BYTES: usize = 256 << 10;
+
+/// Maximum number of bytes that the parsers of a request's choices take when they begin.
+const MAX_PARSER_BYTES: usize = 32 << 20;
 
 /// Seats for guides that are being compiled.
 #[derive(Debug)]
@@ -103,7 +106,7 @@ async fn compile(
         return Err(ApiError::param("n", message).with_code("guide_too_large"));
     }
     if let Some(guide) = known {
-        return Ok(GuideSource::Compiled(guide));
+        return within_memory(guide, answers);
     }
     let compiled = timeout(GUIDE_TIMEOUT, async {
         // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.
@@ -118,13 +121,27 @@ async fn compile(
     });
     match compiled.await {
         Ok(compiled) => {
-            compiled?.map(GuideSource::Compiled).map_err(|why| refused(app, answers, why))
+            let guide = compiled?.map_err(|why| refused(app, answers, why))?;
+            within_memory(guide, answers)
         }
         Err(_) => {
             let message = "the guide was not compiled in time, behind those of other requests: try again later";
             Err(busy(app, message.to_owned()))
         }
     }
+}
+
+/// A guide whose parsers, one for each of so many choices, take no more than the engine has for them.
+fn within_memory(guide: CompiledGuide, answers: usize) -> Result<GuideSource, ApiError> {
+    let bytes = guide.lexer_bytes();
+    if answers <= 1 || bytes.saturating_mul(answers) <= MAX_PARSER_BYTES {
+        return Ok(GuideSource::Compiled(guide));
+    }
+    let message = format!(
+        "n: {answers} choices cannot follow this guide, whose parser takes {} KiB for each: ask for fewer choices, or simplify the guide",
+        bytes >> 10
+    );
+    Err(ApiError::param("n", message).with_code("guide_too_large"))
 }
 
 /// What a client is told of an engine's refusal.

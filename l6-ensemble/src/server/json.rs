@@ -10,6 +10,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::app::Shared;
 use super::background;
 use super::error::{ApiError, quoted};
+use super::listen::Upload;
 use super::options::Limits;
 
 pub mod shape;
@@ -80,12 +81,17 @@ async fn bytes(request: Request, app: &Shared) -> Result<Read, ApiError> {
     let Limits { body_bytes: most, body_timeout, .. } = app.options.limits;
     // With `Expect: 100-continue`, a request is rejected before its body is uploaded.
     let asks_first = request.headers().contains_key(header::EXPECT);
+    let upload = request.extensions().get::<Upload>().cloned();
     let mut body = request.into_body();
     if asks_first && body.size_hint().lower() > most as u64 {
         return Err(too_large(most));
     }
-    match tokio::time::timeout(body_timeout, gather(&mut body, most)).await {
-        Ok(bytes) => bytes,
+    let read = tokio::time::timeout(body_timeout, gather(&mut body, most, upload.as_ref())).await;
+    if let Some(upload) = &upload {
+        upload.done();
+    }
+    match read {
+        Ok(read) => read,
         Err(_) => {
             let message = "the body did not come in time: send it in one go";
             let error = ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message);
@@ -102,12 +108,20 @@ struct Read {
 
 /// All of a body that is not too large. Of one that is, a good part is read and thrown away: a client that is cut off
 /// while it writes often does not see the response.
-async fn gather(body: &mut axum::body::Body, most: usize) -> Result<Read, ApiError> {
+async fn gather(
+    body: &mut axum::body::Body,
+    most: usize,
+    upload: Option<&Upload>,
+) -> Result<Read, ApiError> {
     let too_much = most.saturating_mul(THROWN_AWAY);
     let told = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let (mut bytes, mut came) = (BytesMut::new(), 0_usize);
     let mut shape = Shape::default();
-    while let Some(frame) = body.frame().await {
+    loop {
+        if let Some(upload) = upload {
+            upload.wait();
+        }
+        let Some(frame) = body.frame().await else { break };
         let frame =
             frame.map_err(|why| ApiError::invalid(format!("the body could not be read: {why}")))?;
         let Ok(data) = frame.into_data() else { continue };

@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use super::connection::Connection;
+use super::waiting::Connections;
 use crate::server::app::App;
 
 /// How long to wait when the system has no room for another connection.
@@ -27,13 +28,13 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Let in whoever comes. When as many are in as may be, the others wait where the system lets them wait.
+    /// Let connections in. When as many are in as may be, the next one takes the place of the one that has waited longest
+    /// for its client, or waits until a response is written.
     pub async fn stand_open(self) {
         let most = most_connections(self.app.options.limits.connections);
         let seats = Arc::new(Semaphore::new(most));
+        let connections = Connections::default();
         loop {
-            // Nobody closes it.
-            let Ok(seat) = seats.clone().acquire_owned().await else { return };
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(why) => {
@@ -44,7 +45,12 @@ impl Door {
                     continue;
                 }
             };
-            // A token is a small packet that somebody waits for.
+            if seats.available_permits() == 0 {
+                connections.close_longest_waiting();
+            }
+            // The semaphore is never closed.
+            let Ok(seat) = seats.clone().acquire_owned().await else { return };
+            // A token is a small packet that a client waits for.
             let _ = stream.set_nodelay(true);
             let connection = Connection {
                 peer,
@@ -52,6 +58,7 @@ impl Door {
                 limits: self.app.options.limits,
                 closing: self.closing.subscribe(),
                 counted: self.app.life.connections().enter(),
+                registered: connections.enter(),
             };
             tokio::spawn(async move {
                 connection.serve(stream).await;

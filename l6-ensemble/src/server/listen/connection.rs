@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +17,7 @@ use tower::ServiceExt;
 
 use super::departure::Departure;
 use super::stall::Stall;
+use super::waiting::Registered;
 use crate::server::life::Counted;
 use crate::server::options::Limits;
 
@@ -36,6 +38,7 @@ pub(super) struct Connection {
     pub limits: Limits,
     pub closing: watch::Receiver<bool>,
     pub counted: Counted,
+    pub registered: Registered,
 }
 
 impl Connection {
@@ -45,13 +48,17 @@ impl Connection {
     /// already. So while a response is awaited, the socket is asked ([`Departure`]). Either way what would have made the
     /// response is dropped, and its requests are aborted.
     pub async fn serve(self, stream: TcpStream) {
-        let Self { peer, router, limits, mut closing, counted } = self;
+        let Self { peer, router, limits, mut closing, counted, registered } = self;
+        let registered = Arc::new(registered);
+        let own = registered.clone();
         let departure = Departure::of(&stream);
         let awaited = departure.awaited();
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            let upload = own.serve();
             request.extensions_mut().insert(Client(peer));
+            request.extensions_mut().insert(upload.clone());
             let response = router.clone().oneshot(request.map(Body::new));
-            let awaited = awaited.begin();
+            let awaited = awaited.begin(upload);
             async move { response.await.map(|response| response.map(|body| awaited.until_read(body))) }
         });
         let mut builder = http1::Builder::new();
@@ -76,6 +83,10 @@ impl Connection {
         };
         let ended = tokio::select! {
             ended = ended => ended,
+            () = registered.closed() => {
+                tracing::debug!("server: {peer} is closed for another one: it sent nothing");
+                Ok(())
+            }
             () = departure.noticed() => {
                 tracing::debug!("server: {peer} has gone");
                 Ok(())

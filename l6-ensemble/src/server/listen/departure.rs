@@ -14,6 +14,8 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use super::waiting::Upload;
+
 /// How often the socket is asked. A step or two of a model take as long.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -29,7 +31,10 @@ pub(super) struct Departure {
 pub(super) struct Awaited(Arc<AtomicUsize>);
 
 /// A response that is owed, until it is dropped.
-pub(super) struct Owed(Arc<AtomicUsize>);
+pub(super) struct Owed {
+    count: Arc<AtomicUsize>,
+    upload: Upload,
+}
 
 impl Departure {
     pub fn of(stream: &TcpStream) -> Self {
@@ -53,10 +58,10 @@ impl Departure {
 }
 
 impl Awaited {
-    /// A request is there.
-    pub fn begin(&self) -> Owed {
+    /// A request is there. When its response is written, it is the client's turn again.
+    pub fn begin(&self, upload: Upload) -> Owed {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Owed(self.0.clone())
+        Owed { count: self.0.clone(), upload }
     }
 }
 
@@ -69,7 +74,8 @@ impl Owed {
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.upload.wait();
     }
 }
 

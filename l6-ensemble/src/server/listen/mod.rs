@@ -13,6 +13,7 @@ mod signals;
 mod stall;
 #[cfg(test)]
 mod tests;
+mod waiting;
 pub mod watchdog;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 pub use connection::Client;
+pub use waiting::Upload;
 
 use super::LOG;
 use super::app::App;

@@ -30,7 +30,7 @@ const TIMES_CALM: f64 = 4.0;
 const ITL_FLOOR: f64 = 100.0;
 
 /// How long an attack lasts at most.
-const LONGEST: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_millis(2500);
 
 /// How long a server may take to abort and forget what an attack has left.
 const SETTLE: Duration = Duration::from_secs(5);

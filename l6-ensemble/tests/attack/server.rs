@@ -93,7 +93,11 @@ impl Target {
 
 /// The binary under attack, with the environment that all tests give it.
 fn binary() -> Command {
-    let usual = command();
+    let mut usual = command();
+    // The server takes what begins with STRATA_ for settings of its own.
+    for variable in ["STRATA_ATTACKED", "STRATA_ATTACKS", "STRATA_LONG", "STRATA_SOAK"] {
+        usual.env_remove(variable);
+    }
     let Some(other) = std::env::var_os("STRATA_ATTACKED").filter(|path| !path.is_empty()) else {
         return usual;
     };

@@ -212,6 +212,37 @@ fn guided(field: &str, value: &str) -> Vec<u8> {
     completion(field, value)
 }
 
+/// 128 answers whose every step needs a mask that is hard to compute.
+pub fn hard_to_follow(salt: usize) -> Vec<Vec<u8>> {
+    let wide = |field: &str, value: &Value| {
+        let start = r#""prompt": [5, 6, 7], "n": 128, "max_tokens": 300, "temperature": 1"#;
+        with(start, field, &value.to_string())
+    };
+    let choices: Vec<String> = (0..9000).map(|at| format!("{salt} choice {at} of many")).collect();
+    let words: Vec<String> = (0..900).map(|at| format!("w{at}x{salt}")).collect();
+    vec![
+        wide("guided_regex", &json!(format!("(.*a.{{20}}){{30}}{salt}"))),
+        wide("guided_choice", &json!(choices)),
+        wide("guided_grammar", &json!(format!("start: X+ \"{salt}\"\nX: /.{{0,5000}}/"))),
+        wide("guided_json", &json!({"type": "array", "minItems": 100, "items": {"enum": words}})),
+        wide(
+            "guided_json",
+            &json!({"type": "array", "minItems": 50, "items": {"type": "integer", "multipleOf": 9973 - salt % 50}}),
+        ),
+    ]
+}
+
+/// As many requests as there are numbers, each a step of a job of its own that never says that it is over.
+pub fn jobs(salt: usize) -> Vec<Vec<u8>> {
+    let job = |at: usize| {
+        let name = format!("{salt} {at} {}", "j".repeat(100));
+        of(
+            &json!({"prompt": [5, 6, at % 300], "max_tokens": 1, "job_id": name, "cache_salt": name}),
+        )
+    };
+    (0..1600).map(job).collect()
+}
+
 /// A guide by a schema.
 pub fn schema(schema: &Value) -> Vec<u8> {
     guided("guided_json", &schema.to_string())

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use crate::bodies::{
     self, MIB, all_logprobs, biases, chat, choices, completion, deep_tool, each, echoes,
-    expressions, grammars, keys, large_schema, large_tool, list, long_prompt_times_n, many_prompts,
-    messages, nasty_stops, nested, parts, required, same_keys, same_tools, schemas, spellings,
-    text, tokenise, tools, wide, with,
+    expressions, grammars, hard_to_follow, jobs, keys, large_schema, large_tool, list,
+    long_prompt_times_n, many_prompts, messages, nasty_stops, nested, parts, required, same_keys,
+    same_tools, schemas, spellings, text, tokenise, tools, wide, with,
 };
 use crate::client::Scene;
 use crate::raw;
@@ -147,6 +147,7 @@ fn many_answers() -> Vec<Attack> {
         post("n=128, all log probabilities, whole", COMPLETIONS, 4, 1, |_| {
             vec![all_logprobs(false)]
         }),
+        post("1,600 jobs that never end", COMPLETIONS, 8, 200, jobs).keyed(),
         post("n=128, whole answers whose clients vanish", COMPLETIONS, 8, 4, |_| {
             vec![bodies::lengthy()]
         })
@@ -158,6 +159,7 @@ fn many_answers() -> Vec<Attack> {
 /// Tools.
 fn many_tools() -> Vec<Attack> {
     vec![
+        post("2,000 tools", CHATS, 8, 2, |_| vec![chat("tools", &tools(2_000))]).keyed(),
         post("10,000 tools", CHATS, 8, 1, |_| vec![chat("tools", &tools(10_000))]),
         post("95,000 tools", CHATS, 4, 1, |_| vec![chat("tools", &tools(95_000))]),
         post("90,000 tools of one name", CHATS, 4, 1, |_| vec![chat("tools", &same_tools(90_000))]),
@@ -217,6 +219,8 @@ fn large_json() -> Vec<Attack> {
             vec![chat("documents", &list("{}", 4 * MIB))]
         }),
         post("half a million messages", CHATS, 4, 1, |_| vec![messages(540_000)]),
+        post("20,000 messages", CHATS, 8, 2, |_| vec![messages(20_000)]),
+        post("20,000 parts of a message", CHATS, 8, 2, |_| vec![parts(20_000)]),
         post("half a million parts of a message", CHATS, 4, 1, |_| vec![parts(540_000)]),
         post("a message with a million fields", CHATS, 4, 1, |_| {
             let message = keys(1_000_000);
@@ -248,6 +252,7 @@ fn guides() -> Vec<Attack> {
             .then(Then::Vanish)
             .keyed(),
         post("grammars that ask for much", COMPLETIONS, 8, 1, grammars),
+        post("n=128, guides that are hard to follow", COMPLETIONS, 5, 1, hard_to_follow),
         post("choices of megabytes", COMPLETIONS, 5, 1, choices),
         post("the same, by clients that vanish", COMPLETIONS, 5, 1, choices).then(Then::Vanish),
         post("500 guides of which none is like another", COMPLETIONS, 8, 60, |salt| {

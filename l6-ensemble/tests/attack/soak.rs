@@ -291,7 +291,10 @@ fn hostile(scene: &Scene, random: &mut Random, books: &Mutex<Books>) {
     let mut books = books.lock().unwrap();
     *books.http.entry(path).or_default() += 1;
     let (told, wrong) = scene.told();
-    if !wrong.is_empty() || !told.starts_with("400") {
+    if matches!(outcome, Outcome::Response { status: 429, .. }) {
+        // A full queue is told before a guide is compiled.
+        books.busy += 1;
+    } else if !wrong.is_empty() || !told.starts_with("400") {
         books.wrong.push(format!("{told}: {wrong:?}"));
     }
 }

@@ -105,7 +105,7 @@ fn very_many_requests(stages: &mut Stages) -> Result<()> {
     ensure!(!tests.is_empty(), "no test reads {LONG}: where are the tests of a server's load?");
     let mut test = workspace();
     choose(&mut test, tests);
-    test.args(["--", "load::", "hostile::", "shutdown::", "soak::"]);
+    test.args(["--", "load::", "hostile::", "crowd::", "shutdown::", "soak::"]);
     test.env(LONG, "1").env(ATTACKED, build_release("l6-ensemble", "strata")?);
     stages.run("very many requests", &mut test)
 }

@@ -17,6 +17,7 @@ mod text;
 
 mod bodies;
 mod client;
+mod crowd;
 mod hostile;
 mod raw;
 mod server;

@@ -181,15 +181,28 @@ fn room_for_tokens(app: &App, tokens: usize, most: usize) -> Result<(), ApiError
     Err(busy(app, message))
 }
 
+/// From 0 to 1, another one each time.
+fn chance() -> f64 {
+    // Seeds have 53 bits.
+    fresh_seed() as f64 / (1_u64 << 53) as f64
+}
+
 fn busy(app: &App, message: String) -> ApiError {
-    let chance = f64::from((fresh_seed() >> 32) as u32) / f64::from(u32::MAX);
-    let seconds = retry_after(&app.engine.load(), chance);
+    let seconds = retry_after(&app.engine.load(), chance());
     ApiError::busy(message, seconds).with_code("queue_full")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_of_a_full_queue_are_told_different_times() {
+        let chances: Vec<f64> = (0..1000).map(|_| chance()).collect();
+        assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
+        let mean = chances.iter().sum::<f64>() / 1000.0;
+        assert!((0.4..0.6).contains(&mean), "{mean}");
+    }
 
     #[test]
     fn clients_of_a_full_queue_are_told_a_time_that_they_believe() {

@@ -271,7 +271,10 @@ fn guide(app: &App, sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> 
     }
     match &sampling.response_format {
         None | Some(ResponseFormat::Text) => {}
-        Some(ResponseFormat::JsonObject) => specs.push(any_object()),
+        Some(ResponseFormat::JsonObject { schema }) => {
+            let schema = schema.clone();
+            specs.push(schema.map_or_else(any_object, |schema| json(schema, closed)));
+        }
         Some(ResponseFormat::JsonSchema { json_schema }) => {
             let schema = json_schema.schema.clone();
             specs.push(schema.map_or_else(any_object, |schema| json(schema, closed)));

@@ -151,7 +151,11 @@ pub enum ResponseFormat {
     /// Anything.
     Text,
     /// Any JSON object.
-    JsonObject,
+    JsonObject {
+        /// What it looks like, for clients that say it here.
+        #[serde(default, deserialize_with = "tree::option", skip_serializing_if = "Option::is_none")]
+        schema: Option<Value>,
+    },
     /// JSON that a schema describes.
     JsonSchema {
         /// The schema.

@@ -192,8 +192,8 @@ fn large_json() -> Vec<Attack> {
         ]
     };
     vec![
-        post("16 bodies of 16 MiB in a field that nobody reads", COMPLETIONS, 16, 1, ignored),
-        post("the same without a key", COMPLETIONS, 16, 1, ignored).stranger(),
+        post("16 bodies of 16 MiB in an unknown field", COMPLETIONS, 16, 1, ignored),
+        post("16 bodies of 16 MiB without a key", COMPLETIONS, 16, 1, ignored).stranger(),
         post("16 MiB of [ and of {", COMPLETIONS, 16, 1, |_| {
             vec![
                 completion("x", &"[".repeat(15 * MIB)),
@@ -246,15 +246,15 @@ fn large_json() -> Vec<Attack> {
 fn guides() -> Vec<Attack> {
     vec![
         post("schemas that ask for much", COMPLETIONS, 8, 2, schemas),
-        post("the same, by clients that vanish", COMPLETIONS, 16, 1, schemas).then(Then::Vanish),
+        post("schemas that ask for much, from clients that vanish", COMPLETIONS, 16, 1, schemas).then(Then::Vanish),
         post("expressions that ask for much", COMPLETIONS, 10, 1, expressions),
-        post("the same, by clients that vanish", COMPLETIONS, 10, 1, expressions)
+        post("expressions that ask for much, from clients that vanish", COMPLETIONS, 10, 1, expressions)
             .then(Then::Vanish)
             .keyed(),
         post("grammars that ask for much", COMPLETIONS, 8, 1, grammars),
         post("n=128, guides that are hard to follow", COMPLETIONS, 5, 1, hard_to_follow),
         post("choices of megabytes", COMPLETIONS, 5, 1, choices),
-        post("the same, by clients that vanish", COMPLETIONS, 5, 1, choices).then(Then::Vanish),
+        post("choices of megabytes, from clients that vanish", COMPLETIONS, 5, 1, choices).then(Then::Vanish),
         post("500 guides of which none is like another", COMPLETIONS, 8, 60, |salt| {
             let schema = |at: usize| json!({"type": "object", "properties": {format!("p{salt}x{at}"): {"type": "string", "pattern": "^[a-z]{1,20}$"}}});
             (0..500).map(|at| bodies::schema(&schema(at))).collect()

@@ -28,6 +28,7 @@ fn an_answer_follows_what_is_asked_of_its_shape() {
         json!({"structured_outputs": {"json": schema}}),
         json!({"structured_outputs": {"json": schema.to_string()}}),
         json!({"guided_json": schema}),
+        json!({"response_format": {"type": "json_object", "schema": schema}}),
     ] {
         let choice = chat(&server, more);
         let value: Value = serde_json::from_str(content(&choice)).unwrap();

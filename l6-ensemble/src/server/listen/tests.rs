@@ -231,7 +231,8 @@ fn a_connection_above_the_limit_takes_the_place_of_the_one_that_sends_nothing_fo
     let mut four = open();
     assert!(asks(&mut four));
     // Of the first three, one has its place still.
-    let left = [one, two, three].iter_mut().filter_map(|stream| {
+    let mut first = [one, two, three];
+    let left = first.iter_mut().filter_map(|stream| {
         stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         stream.read(&mut [0]).err()
     });

@@ -153,7 +153,11 @@ pub enum ResponseFormat {
     /// Any JSON object.
     JsonObject {
         /// What it looks like, for clients that say it here.
-        #[serde(default, deserialize_with = "tree::option", skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            deserialize_with = "tree::option",
+            skip_serializing_if = "Option::is_none"
+        )]
         schema: Option<Value>,
     },
     /// JSON that a schema describes.

@@ -83,28 +83,34 @@ impl Guides {
     /// # Errors
     /// As [`Guides::compile`].
     pub fn guide(&self, spec: &GuideSpec) -> Result<Guide, GuideError> {
-        Ok(self.compile(spec)?.start())
+        Ok(self.compile(spec, "")?.start())
     }
 
-    /// Compile a guide. What was compiled before is not compiled again.
+    /// Compile a guide. What was compiled before in the same scope is not compiled again: a scope is a tenant's, so that
+    /// the time which a guide takes tells nobody what others asked for.
     ///
     /// # Errors
     /// [`GuideError::Compile`], [`GuideError::Impossible`], [`GuideError::TooComplex`]: before anything was admitted.
-    pub fn compile(&self, spec: &GuideSpec) -> Result<CompiledGuide, GuideError> {
+    pub fn compile(&self, spec: &GuideSpec, scope: &str) -> Result<CompiledGuide, GuideError> {
         spec.check()?;
         let make = || Compiled::new(&self.factory, &self.words, spec);
-        self.cache.get(spec.key(), make).map(CompiledGuide)
+        self.cache.get(key(spec, scope), make).map(CompiledGuide)
     }
 
-    /// A guide that was compiled before and is still kept: costs no more than to look at its source.
-    pub fn compiled(&self, spec: &GuideSpec) -> Option<CompiledGuide> {
-        self.cache.peek(&spec.key()).map(CompiledGuide)
+    /// A guide that was compiled before in this scope and is still kept: costs no more than to look at its source.
+    pub fn compiled(&self, spec: &GuideSpec, scope: &str) -> Option<CompiledGuide> {
+        self.cache.peek(&key(spec, scope)).map(CompiledGuide)
     }
 
     /// What the cache of compiled grammars did.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
+}
+
+/// What a compiled guide is found by.
+fn key(spec: &GuideSpec, scope: &str) -> String {
+    format!("{}:{scope}{}", scope.len(), spec.key())
 }
 
 /// What was said, without the backtrace that may follow.

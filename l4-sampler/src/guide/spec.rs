@@ -40,6 +40,13 @@ const MAX_DEPTH: usize = 100;
 /// The longest source, in bytes. Descriptions are most of a long schema, and cost nothing.
 const MAX_SOURCE: usize = 1 << 20;
 
+/// The longest grammar with its schemas, which are parsed to be measured.
+const MAX_LARK: usize = 256 << 10;
+
+/// The longest separator or pattern of white space in `x-guidance`, each an expression that stands at every place where it
+/// may be. (A thousand times as long: minutes, and gigabytes.)
+const MAX_SEPARATOR: usize = 64;
+
 /// The longest grammar without its schemas, and the most bytes of all expressions in a schema. (3,400 optional letters one
 /// behind the other: 0.3 s, 47 MiB, 23 MiB.)
 const MAX_GRAMMAR: usize = 24 << 10;
@@ -106,7 +113,10 @@ impl GuideSpec {
     /// Refuse what cannot be handed to a compiler without risk. llguidance limits the work of a lexer and of a step; what
     /// it does before, it does without a limit, by recursion in part, and a stack that overflows takes the whole process
     /// with it. (The largest schemas in use, FHIR's, do not pass. They come from no request.)
-    pub(super) fn check(&self) -> Result<(), GuideError> {
+    ///
+    /// # Errors
+    /// [`GuideError::Compile`], [`GuideError::Impossible`].
+    pub fn check(&self) -> Result<(), GuideError> {
         match self {
             Self::Json => Ok(()),
             Self::JsonSchema(schema) | Self::ClosedJsonSchema(schema) => {
@@ -118,9 +128,9 @@ impl GuideSpec {
                 self.at_most("levels of nesting", brackets(source), MAX_DEPTH)
             }
             Self::Lark(source) => {
+                self.at_most("bytes", source.len(), MAX_LARK)?;
                 let schemas = embedded(source);
                 let within: usize = schemas.iter().map(|(_, bytes)| bytes).sum();
-                self.at_most("bytes", source.len(), MAX_SOURCE)?;
                 self.at_most("bytes without its schemas", source.len() - within, MAX_GRAMMAR)?;
                 self.at_most("levels of nesting", brackets(source), MAX_DEPTH)?;
                 let mut size = Size::default();
@@ -171,12 +181,29 @@ impl GuideSpec {
             for (name, _) in all {
                 self.text("bytes in the name of a property", name.len(), size)?;
             }
+            let required = part.get("required").and_then(Value::as_array);
+            let required = required.map_or(&[][..], Vec::as_slice);
+            self.at_most("required properties of one object", required.len(), MAX_PROPERTIES)?;
+            size.values += required.len();
+            for name in required {
+                let bytes = name.as_str().map_or(0, str::len);
+                self.text("bytes in the name of a property", bytes, size)?;
+            }
+            if let Some(Value::Object(options)) = part.get("x-guidance") {
+                for source in options.values().filter_map(Value::as_str) {
+                    self.at_most(
+                        "bytes in an option of `x-guidance`",
+                        source.len(),
+                        MAX_SEPARATOR,
+                    )?;
+                }
+            }
             if let Some(value) = part.get("const") {
                 self.text("bytes in one `const`", value.to_string().len(), size)?;
             }
             for value in part.get("enum").and_then(Value::as_array).into_iter().flatten() {
                 size.values += 1;
-                self.at_most("values in `enum`s", size.values, MAX_VALUES)?;
+                self.at_most("values in `enum`s and `required`", size.values, MAX_VALUES)?;
                 self.text("bytes in one value of an `enum`", value.to_string().len(), size)?;
             }
             let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
@@ -286,7 +313,7 @@ struct Size {
     bounded: usize,
     /// Bytes of expressions.
     expressions: usize,
-    /// Values of `enum`s.
+    /// Values of `enum`s, and names in `required`.
     values: usize,
     /// Bytes of names and values.
     texts: usize,
@@ -299,8 +326,9 @@ struct Size {
 fn embedded(source: &str) -> Vec<(Value, usize)> {
     let (mut schemas, mut read) = (Vec::new(), 0);
     while let Some(at) = source[read..].find("%json").map(|at| read + at) {
-        let line = source[..at].rfind('\n').map_or(0, |end| end + 1);
-        let before = source.get(line.max(read)..at).unwrap_or_default();
+        // What was read already is no part of it. (Looking back to the line's beginning each time would take time in the
+        // square of a line.)
+        let before = source[read..at].rsplit('\n').next().unwrap_or_default();
         read = at + "%json".len();
         if before.contains(['"', '/']) {
             continue;

@@ -169,31 +169,42 @@ impl EngineHandle {
         let room = max_len.saturating_sub(request.prompt.len());
         request.stop.max_tokens = request.stop.max_tokens.min(room.max(1));
         let max_tokens = request.stop.max_tokens;
+        // What does not fit cannot be asked for at least, either.
+        request.stop.min_tokens = request.stop.min_tokens.min(max_tokens);
+        if request.params.min_tokens > max_tokens {
+            Arc::make_mut(&mut request.params).min_tokens = max_tokens;
+        }
         Scheduler::completable(&self.shared.config, request.prompt.len(), max_tokens)?;
         let guide = match request.guide.take() {
             None => None,
             Some(GuideSource::Compiled(guide)) => Some(guide),
-            Some(GuideSource::Spec(spec)) => Some(self.compile_guide(&spec)?),
+            Some(GuideSource::Spec(spec)) => {
+                Some(self.compile_guide(&spec, request.cache_salt.as_deref().unwrap_or_default())?)
+            }
         };
         Ok((request, guide))
     }
 
-    /// Compile a guide for this engine's model on the calling thread: up to about a second, and for ever the same for the
-    /// same guide, so callers with many clients bound how many do so at once.
+    /// Compile a guide for this engine's model on the calling thread, for up to about a second: callers with many clients
+    /// bound how many do so at once. Guides are kept for the next request of the same `scope`, a tenant's salt.
     ///
     /// # Errors
     /// [`SubmitError::Guide`], [`SubmitError::NoTokenizer`].
-    pub fn compile_guide(&self, spec: &GuideSpec) -> Result<CompiledGuide, SubmitError> {
+    pub fn compile_guide(
+        &self,
+        spec: &GuideSpec,
+        scope: &str,
+    ) -> Result<CompiledGuide, SubmitError> {
         let ModelFacts { vocab, tokenizer, stop_tokens } = &self.shared.facts;
         let Some(tokenizer) = tokenizer else { return Err(SubmitError::NoTokenizer("guides")) };
         let guides = self.shared.guides.get_or_init(|| Guides::new(tokenizer, *vocab, stop_tokens));
         let guides = guides.as_ref().map_err(Clone::clone)?;
-        Ok(guides.compile(spec)?)
+        Ok(guides.compile(spec, scope)?)
     }
 
     /// A guide that was compiled before and is still kept.
-    pub fn compiled_guide(&self, spec: &GuideSpec) -> Option<CompiledGuide> {
-        self.shared.guides.get()?.as_ref().ok()?.compiled(spec)
+    pub fn compiled_guide(&self, spec: &GuideSpec, scope: &str) -> Option<CompiledGuide> {
+        self.shared.guides.get()?.as_ref().ok()?.compiled(spec, scope)
     }
 
     /// What became of the guides of requests so far. Of none before the first one.

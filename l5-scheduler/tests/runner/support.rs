@@ -78,7 +78,7 @@ impl Ask {
     pub fn guided(self, tiny: &Tiny, spec: &GuideSpec) -> Self {
         let guides = Guides::new(&tiny.tokenizer, tiny.vocab(), &tiny.ends).unwrap();
         let stop = StopRules { eos: tiny.ends.clone(), ..self.stop.clone() };
-        Self { guide: Some(guides.compile(spec).unwrap()), stop, ..self }
+        Self { guide: Some(guides.compile(spec, "").unwrap()), stop, ..self }
     }
 
     pub fn job(&self, sink: impl AnswerSink + 'static) -> AnswerJob {

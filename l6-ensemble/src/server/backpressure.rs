@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use l4_sampler::guide::{CompiledGuide, GuideSpec};
+use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{Answer, EngineRequest, Load, SubmitError};
@@ -20,6 +20,9 @@ const LONGEST_WAIT: f64 = 120.0;
 /// Guides that are compiled at once.
 const COMPILING_AT_ONCE: usize = 2;
 
+/// Guides that are compiled or wait for that.
+const MAX_WAITING_GUIDES: usize = 32;
+
 /// How long a request may wait for its guide: behind those of others, and to be compiled.
 const GUIDE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -32,11 +35,17 @@ const MAX_PARSER_BYTES: usize = 32 << 20;
 
 /// Seats for guides that are being compiled.
 #[derive(Debug)]
-pub struct Compiling(pub(super) Arc<Semaphore>);
+pub struct Compiling {
+    pub(super) seats: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
 
 impl Default for Compiling {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(COMPILING_AT_ONCE)))
+        Self {
+            seats: Arc::new(Semaphore::new(COMPILING_AT_ONCE)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING_GUIDES)),
+        }
     }
 }
 
@@ -79,7 +88,8 @@ pub async fn submit(
         _ => None,
     });
     if let Some(spec) = spec {
-        let guide = compile(app, spec, answers).await?;
+        let scope = requests.first().and_then(|request| request.cache_salt.clone());
+        let guide = compile(app, spec, scope.unwrap_or_default(), answers).await?;
         for request in &mut requests {
             request.guide = Some(guide.clone());
         }
@@ -92,13 +102,23 @@ pub async fn submit(
 async fn compile(
     app: &Arc<App>,
     spec: Arc<GuideSpec>,
+    scope: String,
     answers: usize,
 ) -> Result<GuideSource, ApiError> {
+    // Each holds its schema while it waits.
+    let Ok(_waits) = app.compiling.waiting.clone().try_acquire_owned() else {
+        return Err(busy(app, "too many guides wait to be compiled: try again later".to_owned()));
+    };
     let known = background::run(app, 0, {
-        let spec = spec.clone();
-        move |app| (spec.source_bytes(), app.engine.compiled_guide(&spec))
+        let (spec, scope) = (spec.clone(), scope.clone());
+        move |app| {
+            // What passes is small, also while it waits.
+            spec.check()?;
+            Ok((spec.source_bytes(), app.engine.compiled_guide(&spec, &scope)))
+        }
     });
-    let (bytes, known) = known.await?;
+    let known: Result<_, GuideError> = known.await?;
+    let (bytes, known) = known.map_err(|why| refused(app, answers, why.into()))?;
     if answers > 1 && bytes.saturating_mul(answers) > MAX_GUIDE_BYTES {
         let message = format!(
             "n: {answers} choices cannot follow a guide of {bytes} bytes: bytes times choices may be {MAX_GUIDE_BYTES}. Ask for fewer choices, or for one in each request."
@@ -110,12 +130,12 @@ async fn compile(
     }
     let compiled = timeout(GUIDE_TIMEOUT, async {
         // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.
-        let seat = app.compiling.0.clone().acquire_owned().await;
+        let seat = app.compiling.seats.clone().acquire_owned().await;
         let engine = app.engine.clone();
         let compiled = tokio::task::spawn_blocking(move || {
             let _seat = seat;
             lower_priority();
-            engine.compile_guide(&spec)
+            engine.compile_guide(&spec, &scope)
         });
         compiled.await.map_err(|why| ApiError::internal(why.to_string()))
     });

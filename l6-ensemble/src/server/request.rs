@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::app::App;
 use super::error::{ApiError, quoted};
+use super::json::tree;
 use super::middleware::key::Tenant;
 use super::protocol::common::{ResponseFormat, Sampling, Stop};
 
@@ -23,6 +24,9 @@ const MOST_STOP_TOKENS: usize = 1024;
 
 /// Maximum number of bytes of a salt or a job's id, of which every sample of a request has a copy.
 const MAX_NAME_BYTES: usize = 512;
+
+/// Maximum number of bytes of a schema that is given as text.
+const MAX_SCHEMA_TEXT: usize = 256 << 10;
 
 /// Maximum number of log probabilities that a request may ask for: tokens, times those that are told for each, times
 /// choices. They wait in memory for a client that does not read.
@@ -292,7 +296,12 @@ fn guide(app: &App, sampling: &Sampling) -> Result<Option<GuideSpec>, ApiError> 
 /// A schema, as an object or as its text.
 fn schema_of(schema: &Value, path: &str) -> Result<Value, ApiError> {
     let Value::String(text) = schema else { return Ok(schema.clone()) };
-    serde_json::from_str(text).map_err(|why| ApiError::param(path, format!("{path}: {why}")))
+    let wrong = |why: String| Err(ApiError::param(path, format!("{path}: {why}")));
+    if text.len() > MAX_SCHEMA_TEXT {
+        return wrong(format!("{} bytes; a schema may have {MAX_SCHEMA_TEXT}", text.len()));
+    }
+    tree::begin();
+    tree::from_text(text).or_else(wrong)
 }
 
 /// OpenAI's json_object: an object of any shape.

@@ -131,12 +131,51 @@ fn a_body_of_very_many_values_is_refused_before_it_is_parsed() {
         [with("ignored", nested("7", 7_000_000)), with("guided_json", nested("7", 7_000_000))];
     let responses = bounded(&server, COMPLETIONS, &numbers);
     assert_eq!(responses[0].status, 200, "{}", responses[0].text());
-    assert!(refused(&responses[1], "guided_json[99999]").contains("100000"));
+    assert!(refused(&responses[1], "guided_json[199995]").contains("200000"));
     let messages = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
     let variables =
         format!("{{{messages},\"chat_template_kwargs\":{{\"x\":{}}}}}", nested("7", 7_000_000));
     let responses = bounded(&server, CHATS, &[variables]);
-    assert!(refused(&responses[0], "chat_template_kwargs.x[99999]").contains("100000"));
+    assert!(refused(&responses[0], "chat_template_kwargs.x[199995]").contains("200000"));
+}
+
+#[test]
+fn json_within_a_text_counts_like_any_other() {
+    let server = Served::start("tiny-qwen3", [""; 0]);
+    server.post(CHATS, &chat(json!({}))).json();
+    let list = |n: usize| format!("{{\"a\":[{}[0]]}}", "[0],".repeat(n));
+    let schemas = [60_000, 2_000_000].map(|n| chat(json!({"guided_json": list(n)})).to_string());
+    let responses = bounded(&server, CHATS, &schemas);
+    assert!(refused(&responses[0], "guided_json").contains("200000"));
+    assert!(refused(&responses[1], "guided_json").contains("bytes"));
+    let call = |text: String| json!({"role": "assistant", "content": "x", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": text}}]});
+    let messages = json!([{"role": "user", "content": "a"}, call(list(2_000_000)), {"role": "user", "content": "b"}]);
+    // What is too much is no object, but text, and that is too long for the model.
+    let responses = bounded(&server, CHATS, &[chat(json!({"messages": messages})).to_string()]);
+    assert_eq!(responses[0].status, 400, "{}", responses[0].text());
+}
+
+#[test]
+fn options_and_names_of_a_schema_are_measured_like_its_patterns() {
+    let server = Served::start("tiny-llama", [""; 0]);
+    let post = |schema: Value| server.post(COMPLETIONS, &asked(json!({"guided_json": schema})));
+    let separator = format!("({})", "a?".repeat(16_000));
+    let refuses = [
+        json!({"type": "array", "items": {"type": "boolean"}, "x-guidance": {"item_separator": separator}}),
+        json!({"type": "object", "additionalProperties": true, "required": (0..40_000).map(|i| format!("a{i}")).collect::<Vec<_>>()}),
+    ];
+    for (schema, why) in refuses.into_iter().zip(["x-guidance", "required"]) {
+        let response = post(schema);
+        assert!(response.status == 400 && response.text().contains(why), "{}", response.text());
+    }
+}
+
+#[test]
+fn at_least_so_many_tokens_are_no_more_than_fit() {
+    let server = Served::start("tiny-llama", ["--max-model-len", "40"]);
+    let most = asked(json!({"max_tokens": 1000, "min_tokens": 600}));
+    let answer = server.post(COMPLETIONS, &most).json();
+    assert_eq!(answer["usage"]["total_tokens"], 40);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use l2_model::chat_template::Message;
 use serde_json::{Map, Value};
 
 use crate::server::error::{ApiError, quoted};
+use crate::server::json::tree;
 use crate::server::model::ServedModel;
 use crate::server::protocol::chat::{ChatMessage, Content, ContentPart, Tool};
 
@@ -47,6 +48,8 @@ pub fn render(
     if messages.is_empty() {
         return Err(ApiError::param("messages", "messages: there should be at least one"));
     }
+    // Arguments of calls are values within texts, and count as those of a body.
+    tree::begin();
     let last = messages.len() - 1;
     let broken = Cell::new(false);
     let read = |calls: BrokenCalls| {
@@ -244,7 +247,7 @@ fn tool_calls(
             Value::Object(_) => {}
             Value::Null => *arguments = Value::Object(Map::new()),
             Value::String(text) if text.trim().is_empty() => *arguments = Value::Object(Map::new()),
-            Value::String(text) => match serde_json::from_str(text) {
+            Value::String(text) => match tree::from_text(text) {
                 Ok(Value::Object(object)) => *arguments = Value::Object(object),
                 _ => {
                     broken.set(true);

@@ -61,9 +61,8 @@ pub async fn create(
     // From here on the engine has what there was to say.
     plan.template.guide = None;
     drop(sampling);
-    let submitted = Answers::submit(&app, requests, samples).await;
     drop(held);
-    let mut answers = submitted?;
+    let mut answers = Answers::submit(&app, requests, samples).await?;
     if streams {
         answers.begun().await?;
         let head = told::headers(&app, &answers);

@@ -1,6 +1,7 @@
 //! `GET /v1/models`: what can be asked.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
 use super::known_model;
@@ -31,8 +32,9 @@ pub async fn list(State(app): State<Shared>) -> Json<ModelList> {
 ))]
 pub async fn one(
     State(app): State<Shared>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelCard>, ApiError> {
+    let Path(name) = name.map_err(|why| ApiError::invalid(why.body_text()))?;
     known_model(&app, Some(&name))?;
     Ok(Json(card(&app, &name)))
 }

@@ -4,6 +4,7 @@
 //! (Content-Security-Policy), which also means that no text of a model can ever become a script.
 
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
@@ -31,7 +32,8 @@ pub async fn page() -> Response {
     (status = 404, description = "There is none of that name", body = ErrorResponse),
     Troubles,
 ))]
-pub async fn file(Path(file): Path<String>) -> Result<Response, ApiError> {
+pub async fn file(file: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let Path(file) = file.map_err(|why| ApiError::invalid(why.body_text()))?;
     match file.as_str() {
         "style.css" => Ok(served("text/css; charset=utf-8", include_str!("../page/style.css"))),
         "page.js" => Ok(served("text/javascript; charset=utf-8", include_str!("../page/page.js"))),

@@ -15,8 +15,9 @@ use crate::server::memory;
 /// Maximum number of strings, lists and objects in a body.
 const MAX_VALUES: usize = 200_000;
 
-/// Bytes that a string, a list or an object takes at most beside its text: the largest is a message.
-const BYTES_PER_VALUE: usize = 160;
+/// Bytes that a string takes at most beside its text, and a list or an object, which has room for some values.
+const BYTES_PER_STRING: usize = 100;
+const BYTES_PER_CONTAINER: usize = 400;
 
 /// Bytes that a number takes: a token id, in a vector that grows.
 const BYTES_PER_NUMBER: usize = 8;
@@ -26,7 +27,7 @@ const BUDGET: u32 = 64 << 10;
 const UNIT: usize = 1 << 10;
 
 /// A body that takes less than this does not wait for others.
-const SMALL: usize = 256 << 10;
+const SMALL: usize = 16 << 10;
 
 /// Behind a body that took so many units, freed memory is given back.
 const LARGE: usize = 4 << 10;
@@ -34,7 +35,8 @@ const LARGE: usize = 4 << 10;
 /// What was counted in a body so far. It is read in any pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
-    values: usize,
+    strings: usize,
+    containers: usize,
     commas: usize,
     in_string: bool,
     escaped: bool,
@@ -56,9 +58,9 @@ impl Shape {
             match byte {
                 b'"' => {
                     self.in_string = true;
-                    self.values += 1;
+                    self.strings += 1;
                 }
-                b'{' | b'[' => self.values += 1,
+                b'{' | b'[' => self.containers += 1,
                 b',' => self.commas += 1,
                 _ => {}
             }
@@ -67,7 +69,7 @@ impl Shape {
 
     /// Whether there are not too many values so far.
     pub fn is_bounded(&self) -> bool {
-        self.values <= MAX_VALUES
+        self.strings + self.containers <= MAX_VALUES
     }
 
     /// # Errors
@@ -78,14 +80,17 @@ impl Shape {
         }
         let message = format!(
             "The request body has {} strings, lists and objects: send at most {MAX_VALUES}",
-            self.values
+            self.strings + self.containers
         );
         Err(ApiError::invalid(message).with_code("body_too_complex"))
     }
 
     /// Bytes that the parsed body takes, at most, of a body of so many bytes.
     pub fn parsed_bytes(&self, bytes: usize) -> usize {
-        bytes + self.values * BYTES_PER_VALUE + self.commas * BYTES_PER_NUMBER
+        bytes
+            + self.strings * BYTES_PER_STRING
+            + self.containers * BYTES_PER_CONTAINER
+            + self.commas * BYTES_PER_NUMBER
     }
 }
 
@@ -135,7 +140,7 @@ mod tests {
     fn shape(text: &str, piece: usize) -> (usize, usize) {
         let mut shape = Shape::default();
         text.as_bytes().chunks(piece).for_each(|bytes| shape.read(bytes));
-        (shape.values, shape.commas)
+        (shape.strings + shape.containers, shape.commas)
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Maximum number of values in all trees of a body.
-const MAX_VALUES: u32 = 100_000;
+/// Maximum size of all trees of a body, in values: a list or an object counts as several, since it has room for some.
+const MAX_VALUES: u32 = 200_000;
+const CONTAINER: u32 = 5;
 
 thread_local! {
     /// Values that the body which this thread parses may still have.
@@ -20,6 +21,17 @@ thread_local! {
 /// Another body begins, or the next reading of the same.
 pub fn begin() {
     LEFT.set(MAX_VALUES);
+}
+
+/// A value from its text, within what the body that is being read may still have.
+///
+/// # Errors
+/// What is wrong with it, or too many values.
+pub fn from_text(text: &str) -> Result<Value, String> {
+    match serde_json::from_str::<Tree>(text) {
+        Ok(Tree(value)) => Ok(value),
+        Err(why) => Err(why.to_string()),
+    }
 }
 
 /// A [`Value`] that counts.
@@ -53,14 +65,14 @@ pub fn objects<'de, D: Deserializer<'de>>(
     Ok(objects.map(|objects| objects.into_iter().map(|object| object.0).collect()))
 }
 
-fn count<E: Error>() -> Result<(), E> {
-    match LEFT.get().checked_sub(1) {
+fn count<E: Error>(values: u32) -> Result<(), E> {
+    match LEFT.get().checked_sub(values) {
         Some(left) => {
             LEFT.set(left);
             Ok(())
         }
         None => Err(E::custom(format!(
-            "schemas, template variables and other values of any shape may have {MAX_VALUES} values together"
+            "schemas, template variables and other values of any shape may have {MAX_VALUES} values together, a list or object counting {CONTAINER}"
         ))),
     }
 }
@@ -119,42 +131,42 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(Value::Null)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(value.into())
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(value.into())
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(value.into())
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(value.into())
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-        count()?;
+        count(1)?;
         Ok(value.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        count()?;
+        count(CONTAINER)?;
         let mut all = Vec::new();
         while let Some(Tree(value)) = list.next_element()? {
             all.push(value);
@@ -163,7 +175,7 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Value, A::Error> {
-        count()?;
+        count(CONTAINER)?;
         fields(map).map(Value::Object)
     }
 }
@@ -178,16 +190,17 @@ mod tests {
         begin();
         let tree: Tree = serde_json::from_str(text).unwrap();
         assert_eq!(tree.0, serde_json::from_str::<Value>(text).unwrap());
-        assert_eq!(LEFT.get(), MAX_VALUES - 11);
+        // Six scalars, and five that are lists or objects.
+        assert_eq!(LEFT.get(), MAX_VALUES - 6 - 5 * CONTAINER);
     }
 
     #[test]
     fn a_body_has_so_many_values_and_no_more() {
-        let list = |n: u32| format!("[{}0]", "0,".repeat(n as usize - 2));
+        let list = |n: u32| format!("[{}0]", "0,".repeat((n - CONTAINER) as usize - 1));
         begin();
         assert!(serde_json::from_str::<Tree>(&list(MAX_VALUES)).is_ok());
         let why = serde_json::from_str::<Tree>("0").unwrap_err().to_string();
-        assert!(why.contains("100000"), "{why}");
+        assert!(why.contains("200000"), "{why}");
         begin();
         assert!(serde_json::from_str::<Tree>(&list(MAX_VALUES + 1)).is_err());
     }

@@ -285,7 +285,7 @@ fn a_step_that_never_ends_does_not_keep_the_process_from_ending() {
 fn a_guide_is_not_compiled_for_a_client_that_has_gone() {
     let (engine, app, address, server) = serving(0, false, Limits::default());
     // Others are being compiled.
-    let seats = app.compiling.0.clone().try_acquire_many_owned(2).unwrap();
+    let seats = app.compiling.seats.clone().try_acquire_many_owned(2).unwrap();
     let body = r#"{"prompt": [1, 2, 3], "guided_regex": "[a-z]{5}"}"#;
     let head = completion(false);
     let head = head.split("\r\n\r\n").next().unwrap();

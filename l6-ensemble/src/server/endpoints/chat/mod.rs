@@ -62,9 +62,8 @@ pub async fn create(
     let requests = vec![plan.for_prompt(prompt)];
     // From here on the engine has what there was to say.
     plan.template.guide = None;
-    let submitted = Answers::submit(&app, requests, plan.samples).await;
     drop(held);
-    let answers = submitted?;
+    let answers = Answers::submit(&app, requests, plan.samples).await?;
     let chat = Chat {
         app,
         answers,

@@ -61,6 +61,21 @@ fn who_has_no_key_learns_only_that_the_server_lives() {
     }
     let refusal = server.get("/v1/models");
     refused(&refusal, 401, "invalid_api_key");
+    for path in ["/strata/state", "/v1/models/tiny", "/v1/models/other"] {
+        let response = server.get(path);
+        refused(&response, 401, "invalid_api_key");
+        assert!(!response.text().contains("tiny"), "{}", response.text());
+    }
+    // Nor what is wrong with a request, nor whether there is such a model.
+    for body in [json!({}), json!({"model": "other", "prompt": "x"}), json!("x")] {
+        refused(&server.post("/v1/completions", &body), 401, "invalid_api_key");
+    }
+    // What tells processes that the server lives says nothing else.
+    let version = server.get("/version").json();
+    assert_eq!(version.as_object().unwrap().keys().collect::<Vec<_>>(), ["version"]);
+    for path in ["/health", "/ready"] {
+        assert!(server.get(path).body.is_empty(), "{path}");
+    }
     assert_eq!(refusal.header("www-authenticate"), Some("Bearer"));
     for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"] {
         refused(&server.post(path, &short()), 401, "invalid_api_key");

@@ -14,8 +14,9 @@ use crate::{alone, long, say};
 /// Memory grows by at most this many times the bytes in flight ...
 const TIMES: usize = 8;
 
-/// ... and this: compiled guides that are kept, what the allocator keeps of thousands of connections and of each thread.
-const ALLOWANCE: usize = 64 << 20;
+/// ... and this: compiled guides that are kept (32 MiB) and those that are being followed (64 MiB for the large ones), and
+/// what the allocator keeps of thousands of connections and of each thread.
+const ALLOWANCE: usize = 96 << 20;
 
 /// Where not all blocks of the KV cache are touched before: as much again.
 const UNTOUCHED: usize = 32 << 20;

@@ -51,7 +51,10 @@ fn sigterm_ends_a_server_in_time_whatever_its_clients_do() {
 }
 
 /// Ends all attacks when it is dropped, so that a test that fails ends, too.
-struct End<'a>(&'a [(fn(&Scene), Scene)]);
+struct End<'a>(&'a [Attack]);
+
+/// What is done, and where.
+type Attack = (fn(&Scene), Scene);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {

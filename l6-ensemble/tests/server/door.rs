@@ -290,20 +290,22 @@ fn clients_are_as_urgent_as_the_operator_lets_them() {
         let all = ["--max-num-seqs", "1", "--policy", "priority", "--access-log", path];
         let mut server = Served::start("tiny-llama", all.iter().chain(args));
         let mut busy = Wire::open(&server);
-        busy.post(COMPLETIONS, &asked(json!({"max_tokens": 200, "n": 1, "priority": -1000})));
+        busy.post(COMPLETIONS, &asked(json!({"max_tokens": 480, "n": 8, "priority": -1000})));
         until("it runs", || server.metric("vllm:num_requests_running") == 1.0);
-        let ask = |name: &str, priority: i64, waiting: f64| {
+        let arrived = || {
+            let there = ["vllm:num_requests_running", "vllm:num_requests_waiting"];
+            let ended = server.metric("vllm:request_success_total");
+            there.iter().map(|name| server.metric(name)).sum::<f64>() + ended
+        };
+        let ask = |name: &str, priority: i64, number: f64| {
             let mut wire = Wire::open(&server);
             let body = asked(json!({"priority": priority})).to_string();
             let named = format!("X-Request-Id: {name}\r\nHost");
             wire.send(head(COMPLETIONS, body.len()).replace("Host", &named) + &body);
-            until("it waits", || {
-                // Or the first one was fast.
-                server.metric("vllm:num_requests_waiting") >= waiting || server.is_idle()
-            });
+            until("it is there", || arrived() >= number);
             wire
         };
-        let mut wires = [ask("modest", 0, 1.0), ask("urgent", -5, 2.0)];
+        let mut wires = [ask("modest", 0, 9.0), ask("urgent", -5, 10.0)];
         wires.iter_mut().for_each(|wire| _ = wire.rest());
         busy.rest();
         server.signal("TERM");

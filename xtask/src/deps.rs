@@ -13,8 +13,8 @@ use serde::Deserialize;
 
 use crate::shell::{cargo, program, quiet_output, root};
 
-/// The registry that crates come from.
-const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+/// How the source of a crate from a registry begins. Which registry it is, Cargo.lock and cargo-deny say.
+const REGISTRY: &str = "registry+";
 
 /// Check licences, duplicates and sources of all dependencies against deny.toml
 #[derive(Args)]
@@ -152,10 +152,11 @@ fn duplicates(locked: &[Locked], skip: &[Skip]) -> Vec<String> {
 
 /// Crates that come from elsewhere than the registry.
 fn foreign(locked: &[Locked]) -> Vec<String> {
-    let elsewhere = |package: &&Locked| package.source.as_deref().is_some_and(|s| s != REGISTRY);
+    let is_foreign = |source: &str| !source.starts_with(REGISTRY);
+    let elsewhere = |package: &&Locked| package.source.as_deref().is_some_and(is_foreign);
     let fault = |package: &Locked| {
         let source = package.source.as_deref().unwrap_or_default();
-        format!("{} {} comes from {source}, not from crates.io", package.name, package.version)
+        format!("{} {} comes from {source}, not from the registry", package.name, package.version)
     };
     locked.iter().filter(elsewhere).map(fault).collect()
 }

@@ -400,7 +400,7 @@ fn a_log_that_nobody_reads_does_not_keep_the_process_from_ending() {
     let pipe = directory.path().join("log");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success());
-    // Somebody has it open and does not read.
+    // A reader has it open and does not read.
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
     let mut server = Served::start("tiny-llama", ["--access-log".as_ref(), pipe.as_os_str()]);
     for _ in 0..600 {

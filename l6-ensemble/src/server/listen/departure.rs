@@ -1,7 +1,7 @@
 //! Whether a client has gone while it is owed a response.
 //!
 //! A peer that closes its end is seen by reading, and a server that has unread bytes of it does not read on: one byte
-//! too many, and a stream would be computed to its end for nobody. The socket itself knows, whatever is left to read.
+//! too many, and a stream would be computed to its end in vain. The socket itself knows, whatever is left to read.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -19,8 +19,8 @@ use crate::shell;
 /// layers; that its gate fails without it is proven with the gates.
 const BLANKED_ALONE: usize = 1;
 
-/// Walk.
-pub fn prove(house: &House) -> Result<()> {
+/// Walk. Of a layer's exercises, every `stride`-th is checked before it is written; all of them are written.
+pub fn prove(house: &House, stride: usize) -> Result<()> {
     let learner = Learner { dir: starter::make(house, "walk")? };
     for floor in &house.floors {
         for (n, exercise) in floor.layer.exercises.iter().enumerate() {
@@ -28,9 +28,14 @@ pub fn prove(house: &House) -> Result<()> {
             // Whether a check of everything comes from a finished floor to the next is seen at the
             // crossing. After that the floors below stay as they are, and their gates are left alone.
             let check: &[&str] = if n == 0 { &["check"] } else { &["check", &floor.layer.id] };
-            learner.expect_first(check, Some(&exercise.id))?;
+            let checked = n % stride.max(1) == 0;
+            if checked {
+                learner.expect_first(check, Some(&exercise.id))?;
+            }
             learner.write(floor, exercise)?;
-            println!("{:>7}  {}", seconds(start.elapsed()), exercise.id);
+            if checked {
+                println!("{:>7}  {}", seconds(start.elapsed()), exercise.id);
+            }
         }
         // What the learner wrote is good enough for the layers above.
         learner.cargo_x(&["use", &floor.layer.id, "mine"])?;

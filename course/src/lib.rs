@@ -1,39 +1,74 @@
-//! The exercises of the course: how they are marked in the reference source, what the catalogue of a
-//! layer says about them, and how their bodies are taken out and put back.
+//! The course: a learner's workspace, and the commands in it. `cargo x` runs them.
 //!
-//! There is one source. An exercise is the text between two comments in it:
+//! * [`workspace`] knows the layers, and whether the workspace is a learner's.
+//! * [`start`] makes a learner's workspace, [`link`] says which version of a layer others use.
+//! * [`mutant`] installs a version with one mistake, to be found.
+//! * [`proof`] proves the exercises and mutants.
+//! * [`check`] runs gates and explains the first that fails; [`watch`] repeats it after each change.
+//!   [`progress`] and [`next`] show what is done and what is next, [`hint`] and [`reveal`] help,
+//!   [`state`] keeps what is remembered between commands.
+//! * [`predict`] asks for a number to work out by hand, and grades it.
+//! * [`programs`] builds and runs test programs, [`patience`] runs one with a time limit; [`screen`] formats output,
+//!   [`shell`] runs other programs.
 //!
-//! ```text
-//! pub fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-//!     // exercise l1.rms_norm
-//!     ..
-//!     // end of exercise
-//! }
-//! ```
-//!
-//! [`marks`] finds them, [`Layer`] reads what `exercises.toml` beside the source says of them, and
-//! [`sources`] holds the two together: a mark without an entry, an entry without a mark or without a
-//! hint is an error, and since every layer's build script calls [`check_in_build_script`], such a
-//! layer does not build. Everything a learner sees is made from these: [`edit::blank`] makes the
-//! starter, [`edit::splice`] puts the reference back, [`schemata`] makes the copy in which the proof
-//! switches blanks and [mutants](Mutant) on at run time.
+//! Exercises, their marks and mutants are in the crate `course-marks`, on which every layer's build script depends.
+//! This crate uses no layer, so it works while one does not compile.
 
-mod build_script;
-mod catalogue;
-pub mod edit;
-mod error;
-mod language;
-pub mod marks;
-mod mutant;
-pub mod schemata;
-pub mod sources;
+pub mod check;
+pub mod hint;
+pub mod link;
+pub mod mutant;
+pub mod next;
+pub mod patience;
+pub mod predict;
+pub mod programs;
+pub mod progress;
+pub mod proof;
+pub mod reveal;
+pub mod screen;
+pub mod shell;
+pub mod start;
+pub mod state;
+pub mod watch;
+pub mod workspace;
 
-pub use build_script::check_in_build_script;
-pub use catalogue::{CATALOGUE, Exercise, Gate, Layer};
-pub use error::{CourseError, MarkProblem};
-pub use language::Language;
-pub use mutant::Mutant;
-pub use sources::Sources;
+use anyhow::Result;
+use clap::Subcommand;
 
-/// The folder at the top of a learner's workspace that holds what the tools know about it.
-pub const LEARNER_DIR: &str = ".strata";
+/// The commands of the course.
+#[derive(Subcommand)]
+pub enum LearnCommand {
+    /// Make a workspace to learn in: the same crates, the exercises' bodies taken out
+    Start(start::StartArgs),
+    /// Choose whether the layers above use your version of a layer or the reference
+    Use(link::UseArgs),
+    /// Run the tests of the exercises in order and explain the first that fails
+    Check(check::CheckArgs),
+    /// Show the next hint of an exercise
+    Hint(hint::HintArgs),
+    /// Show how the reference does an exercise
+    Reveal(reveal::RevealArgs),
+    /// Run the tests of all exercises and show which pass
+    Progress,
+    /// Show what to read and where to write next, without building anything
+    Next,
+    /// Find a mistake: install a wrong version of a layer, then name the exercise or write a test that fails
+    Mutant(mutant::MutantArgs),
+    /// Prove that each exercise's tests fail without it and kill its mutants
+    Proof(proof::ProofArgs),
+}
+
+/// Run a command of the course.
+pub fn run(command: &LearnCommand) -> Result<()> {
+    match command {
+        LearnCommand::Start(args) => start::run(args),
+        LearnCommand::Use(args) => link::run(args),
+        LearnCommand::Check(args) => check::run(args),
+        LearnCommand::Hint(args) => hint::run(args),
+        LearnCommand::Reveal(args) => reveal::run(args),
+        LearnCommand::Progress => progress::run(),
+        LearnCommand::Next => next::run(),
+        LearnCommand::Mutant(args) => mutant::run(args),
+        LearnCommand::Proof(args) => proof::run(args),
+    }
+}

@@ -1,179 +1,275 @@
-//! Mutants: small wrong versions of the reference, of the kind that people really write.
+//! `cargo x mutant`: the learner finds a mistake of a kind that people make.
+//!
+//! `mutants/` holds wrong versions of the reference. Installing one makes a copy of the
+//! reference with that mistake in it and links it below the other layers; what the learner wrote is
+//! not touched. The learner answers with a diagnosis (which exercise's code is wrong?) or with a test that
+//! the reference passes and the mutant fails. In the copy the mistake sits behind a switch, so one
+//! build serves both sides of that comparison.
 
+mod hunt;
+mod install;
+
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use course_marks::{LEARNER_DIR, Mutant};
 
-use crate::{CourseError, Layer};
+use super::screen::{ask, wrap};
+use super::state::Blanks;
+use super::workspace::{Member, Workspace};
 
-/// A wrong version: where it differs from the reference, and its story.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Mutant {
-    /// Its number within its layer: what its file's name begins with.
-    #[serde(skip)]
-    pub number: u32,
-    /// What is wrong, in a few words.
-    pub title: String,
-    /// The exercise whose gate must notice.
-    pub exercise: String,
-    /// The file, relative to the top of the workspace.
-    pub file: String,
-    /// What the reference says. Occurs exactly once in the file.
-    pub original: String,
-    /// What the mutant says instead.
-    pub mutant: String,
-    /// Why people write this, and what they see then. Told afterwards.
-    pub story: String,
-    /// What a user would notice. Told at once.
-    pub symptom: String,
-    /// Ids of exercises among which a diagnosis chooses; the right one is one of them.
-    pub choices: Vec<String>,
+pub use install::forget;
+
+/// Find a mistake: install a wrong version of a layer, then name the exercise or write a test that fails
+#[derive(Args)]
+pub struct MutantArgs {
+    /// The layer: l1, l2, ..
+    layer: String,
+    /// Number of the mutant; without it, list them
+    number: Option<u32>,
+    /// Your diagnosis: the exercise whose code is wrong
+    #[arg(long, value_name = "ID")]
+    diagnosis: Option<String>,
+    /// Run your test on the reference and on the mutant
+    #[arg(long, conflicts_with = "diagnosis")]
+    test: bool,
+    /// Show the mistake
+    #[arg(long, conflicts_with_all = ["diagnosis", "test"])]
+    reveal: bool,
+    /// Do not ask before revealing
+    #[arg(long, requires = "reveal")]
+    yes: bool,
+    /// Remove the mutant; your test stays
+    #[arg(long, conflicts_with_all = ["diagnosis", "test", "reveal"])]
+    remove: bool,
 }
 
-impl Mutant {
-    /// What switches it on in the copy made by [`schemata`](crate::schemata).
-    pub fn switch(&self) -> String {
-        format!("{}#{}", self.layer(), self.number)
+/// Run the command.
+pub fn run(args: &MutantArgs) -> Result<()> {
+    let workspace = Workspace::open()?;
+    let member = workspace.member(&args.layer)?;
+    let mutants = Mutant::load_all(&workspace.root, &member.layer, &member.reference)?;
+    let layer = &member.layer.id;
+    if mutants.is_empty() {
+        bail!("there are no mutants of {layer} yet");
     }
-
-    /// The layer it is a mutant of.
-    pub fn layer(&self) -> &str {
-        self.exercise.split('.').next().unwrap_or_default()
+    if args.remove {
+        return remove(&workspace);
     }
-
-    /// Its file, relative to the directory of the layer's crate.
-    pub fn file_in(&self, layer: &Layer) -> &str {
-        let below = self.file.strip_prefix(layer.package.as_str());
-        below.and_then(|f| f.strip_prefix('/')).unwrap_or(&self.file)
+    let Some(number) = args.number else {
+        return list(&workspace, member, &mutants);
+    };
+    let mutant = mutants.iter().find(|m| m.number == number).with_context(|| {
+        format!("there is no mutant {number} of {layer}; they are numbered 1 to {}", mutants.len())
+    })?;
+    if workspace.learner.is_none() {
+        bail!(
+            "a mutant would change this workspace, which is the reference; make one to learn in \
+             with `cargo x start DIR` and hunt there"
+        );
     }
+    if let Some(id) = &args.diagnosis {
+        return diagnose(&workspace, mutant, id);
+    }
+    if args.reveal {
+        return reveal(&workspace, mutant, args.yes);
+    }
+    let fresh = install::install(&workspace, member, mutant)?;
+    if args.test {
+        return hunt::run(&workspace, member, mutant);
+    }
+    introduce(&workspace, member, mutant, fresh)?;
+    match ask("Your diagnosis (an id; nothing to write a test first): ")? {
+        Some(id) if !id.is_empty() => diagnose(&workspace, mutant, &id),
+        _ => Ok(()),
+    }
+}
 
-    /// The mutants of a layer, by number: the TOML files in `mutants/<layer>/` of a workspace.
-    /// A layer without that folder has none. `reference` is the directory of the layer's crate as
-    /// the reference has it: every mutant must fit there.
-    ///
-    /// # Errors
-    /// [`CourseError`] with the file and what to change.
-    pub fn load_all(
-        root: &Path,
-        layer: &Layer,
-        reference: &Path,
-    ) -> Result<Vec<Self>, CourseError> {
-        let dir = root.join("mutants").join(&layer.id);
-        if !dir.is_dir() {
-            return Ok(Vec::new());
+fn remove(workspace: &Workspace) -> Result<()> {
+    match install::installed(&workspace.root) {
+        Some(switch) => {
+            forget(&workspace.root)?;
+            let (layer, number) = switch.split_once('#').unwrap_or((&switch, ""));
+            println!(
+                "Mutant {number} of {layer} is removed; the layers above use what they used before."
+            );
         }
-        let unreadable = |source| CourseError::Read { path: dir.clone(), source };
-        let mut all = Vec::new();
-        for entry in fs::read_dir(&dir).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
-            if path.extension().is_some_and(|e| e == "toml") {
-                all.push(Self::load(layer, reference, &path)?);
-            }
-        }
-        all.sort_by_key(|m| m.number);
-        for (i, mutant) in all.iter().enumerate() {
-            if mutant.number as usize != i + 1 {
-                let what = format!("mutants are numbered 1, 2, ..; there is no number {}", i + 1);
-                return Err(CourseError::Catalogue { path: dir, what });
-            }
-        }
-        Ok(all)
+        None => println!("No mutant is installed."),
     }
+    Ok(())
+}
 
-    fn load(layer: &Layer, reference: &Path, path: &Path) -> Result<Self, CourseError> {
-        let read = |path: &Path| {
-            fs::read_to_string(path)
-                .map_err(|source| CourseError::Read { path: path.into(), source })
+fn list(workspace: &Workspace, member: &Member, mutants: &[Mutant]) -> Result<()> {
+    let found = Found::read(&workspace.root);
+    let installed = install::installed(&workspace.root);
+    println!("Mutants of {} ({}):\n", member.layer.id, member.layer.title);
+    for mutant in mutants {
+        let state = match () {
+            () if found.0.contains(&mutant.switch()) => format!("found: {}", mutant.title),
+            () if installed.as_ref() == Some(&mutant.switch()) => "installed".into(),
+            () => "not found yet".into(),
         };
-        let mut mutant: Self = toml::from_str(&read(path)?)
-            .map_err(|source| CourseError::Toml { path: path.into(), source: Box::new(source) })?;
-        let bad = |what: String| CourseError::Catalogue { path: path.into(), what };
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let number = stem.split('-').next().and_then(|n| n.parse().ok());
-        mutant.number = number.ok_or_else(|| {
-            bad("the name of the file must begin with a number: 07-name.toml".into())
-        })?;
-        // TOML's multi-line strings end with the line break before the closing quotes.
-        for text in [&mut mutant.original, &mut mutant.mutant] {
-            *text = text.trim_matches('\n').into();
+        println!("  {:>2}  {state}", mutant.number);
+    }
+    println!("\nInstall one with `cargo x mutant {} 1`.", member.layer.id);
+    Ok(())
+}
+
+fn introduce(workspace: &Workspace, member: &Member, mutant: &Mutant, fresh: bool) -> Result<()> {
+    let (layer, number) = (&member.layer.id, mutant.number);
+    let command = format!("cargo x mutant {layer} {number}");
+    let is = if fresh { "is" } else { "is still" };
+    let package = &member.layer.package;
+    println!(
+        "Mutant {number} of {layer} {is} installed: the layers above use a copy of {package} that"
+    );
+    println!("is wrong in one place. Your own sources are as they were.\n");
+    if Blanks::of(member)?.has(&workspace.task(&mutant.exercise)?) {
+        println!(
+            "The mistake is in code that you have not written yet; the solution will show a part of it.\n"
+        );
+    }
+    println!("{}\n", wrapped(&mutant.symptom));
+    println!("In which exercise is the mistake?\n");
+    for id in &mutant.choices {
+        let exercise = member.layer.exercise(id);
+        println!("  {id:<18} {}", exercise.map_or("", |e| e.title.as_str()));
+    }
+    println!();
+    for (option, about) in [
+        ("--diagnosis ID", "name the exercise".to_string()),
+        (
+            "--test",
+            format!("run your test, {}, on the reference and the mutant", hunt::file(mutant)),
+        ),
+        ("--reveal", "show the mistake".into()),
+        ("--remove", "remove the mutant".into()),
+    ] {
+        println!("  {command} {option:<15} {about}");
+    }
+    println!();
+    Ok(())
+}
+
+fn diagnose(workspace: &Workspace, mutant: &Mutant, id: &str) -> Result<()> {
+    let id = id.trim();
+    if id == mutant.exercise {
+        println!("Yes: {id}.\n");
+        return found(workspace, mutant);
+    }
+    workspace.task(id)?;
+    let layer = mutant.layer();
+    println!("No, the mistake is not in {id}. A test of it would pass.");
+    println!("Try again with `cargo x mutant {layer} {} --diagnosis ID`.", mutant.number);
+    bail!("mutant {} of {layer} is not found yet", mutant.number)
+}
+
+/// Ends a hunt: explains the mistake and links what was linked before.
+fn found(workspace: &Workspace, mutant: &Mutant) -> Result<()> {
+    explain(mutant);
+    let mut found = Found::read(&workspace.root);
+    found.0.insert(mutant.switch());
+    found.write(&workspace.root)?;
+    forget(&workspace.root)
+}
+
+fn explain(mutant: &Mutant) {
+    println!("{}\n", mutant.title);
+    println!("  in {}", mutant.file);
+    for (name, text) in [("should be", &mutant.original), ("was", &mutant.mutant)] {
+        println!("  {name}");
+        for line in unindented(text) {
+            println!("      {line}");
         }
-        if layer.exercise(&mutant.exercise).is_none() {
-            return Err(bad(format!("`{}` is no exercise of {}", mutant.exercise, layer.id)));
+    }
+    println!("\n{}", wrapped(&mutant.story));
+    println!("\nThe layers above use again what they used before.");
+}
+
+/// A story or a symptom, in lines.
+fn wrapped(text: &str) -> String {
+    wrap(text, 90).join("\n")
+}
+
+fn reveal(workspace: &Workspace, mutant: &Mutant, yes: bool) -> Result<()> {
+    let (layer, number) = (mutant.layer(), mutant.number);
+    if !yes {
+        let question = format!("Show what is wrong with mutant {number} of {layer}? [y/N] ");
+        match ask(&question)?.as_deref() {
+            Some("y" | "Y" | "yes") => {}
+            Some(_) => return Ok(()),
+            None => bail!(
+                "there is no terminal to confirm on; `cargo x mutant {layer} {number} --reveal --yes` shows it"
+            ),
         }
-        if mutant.choices.len() < 3 || !mutant.choices.contains(&mutant.exercise) {
-            return Err(bad("choices: at least three exercises, the right one among them".into()));
-        }
-        let times = read(&reference.join(mutant.file_in(layer)))?.matches(&mutant.original).count();
-        if times != 1 {
-            return Err(bad(format!(
-                "`original` must occur once in {}, it occurs {times} times",
-                mutant.file
-            )));
-        }
-        Ok(mutant)
+    }
+    explain(mutant);
+    forget(&workspace.root)
+}
+
+/// The mutants that were found, by their switches. Losing this list costs nothing but the list, so
+/// what cannot be read is an empty one.
+struct Found(BTreeSet<String>);
+
+impl Found {
+    fn path(root: &Path) -> PathBuf {
+        root.join(LEARNER_DIR).join("hunts.json")
     }
 
-    /// The text of its file with the mistake in it. `None` if the text is not the reference's.
-    pub fn apply(&self, text: &str) -> Option<String> {
-        (text.matches(&self.original).count() == 1)
-            .then(|| text.replacen(&self.original, &self.mutant, 1))
+    fn read(root: &Path) -> Self {
+        let text = fs::read_to_string(Self::path(root)).unwrap_or_default();
+        Self(serde_json::from_str(&text).unwrap_or_default())
     }
+
+    fn write(&self, root: &Path) -> Result<()> {
+        let path = Self::path(root);
+        fs::write(&path, serde_json::to_string(&self.0)? + "\n")
+            .with_context(|| path.display().to_string())
+    }
+}
+
+/// The lines of a piece of source without the white space that all but its first begin with.
+fn unindented(text: &str) -> Vec<&str> {
+    let depth = |l: &&str| l.len() - l.trim_start().len();
+    let common = text.lines().skip(1).filter(|l| !l.trim().is_empty()).map(|l| depth(&l)).min();
+    let cut = common.unwrap_or(0);
+    text.lines()
+        .enumerate()
+        .map(|(i, l)| if i == 0 { l.trim() } else { &l[cut.min(l.len())..] })
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOOD: &str = "title = 'T'\nexercise = 'l1.a'\nfile = 'p/a.rs'\nstory = 's'\n\
-        symptom = 'y'\nchoices = ['l1.a', 'l1.b', 'l1.c']\noriginal = '''\nx + 1\n'''\n\
-        mutant = 'x + 2'\n";
-
-    fn layer() -> Layer {
-        let text = "layer = 'l1'\npackage = 'p'\ntitle = 'T'\n[[exercise]]\nid = 'l1.a'\n\
-            title = 'A'\nchapter = 'c.md'\nminutes = 5\nhints = ['h']\ngates = ['f::t']\n";
-        Layer::parse(text, Path::new("exercises.toml")).unwrap()
-    }
-
-    fn load(name: &str, text: &str) -> Result<Vec<Mutant>, String> {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("mutants/l1")).unwrap();
-        fs::create_dir_all(dir.path().join("p")).unwrap();
-        fs::write(dir.path().join("p/a.rs"), "fn f(x: u8) -> u8 { x + 1 }").unwrap();
-        fs::write(dir.path().join("mutants/l1").join(name), text).unwrap();
-        Mutant::load_all(dir.path(), &layer(), &dir.path().join("p")).map_err(|e| e.to_string())
-    }
-
     #[test]
-    fn a_mutant_changes_one_place() {
-        let all = load("01-t.toml", GOOD).unwrap();
-        assert_eq!((all[0].number, all[0].switch().as_str()), (1, "l1#1"));
-        assert_eq!(all[0].apply("f(x + 1)").as_deref(), Some("f(x + 2)"));
-        assert_eq!(all[0].apply("f(x + 1 + x + 1)"), None);
-        assert_eq!(all[0].apply("learner's own"), None);
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_mutant_is_said() {
-        for (name, change, said) in [
-            ("t.toml", ("", ""), "must begin with a number"),
-            ("02-t.toml", ("", ""), "there is no number 1"),
-            ("01-t.toml", ("x + 1", "x + 3"), "occurs 0 times"),
-            ("01-t.toml", ("x + 1", "x"), "occurs 2 times"),
-            ("01-t.toml", ("= 'l1.a'", "= 'l2.a'"), "`l2.a` is no exercise of l1"),
-            ("01-t.toml", ("'l1.a', 'l1.b'", "'l1.d', 'l1.b'"), "choices"),
-            ("01-t.toml", ("p/a.rs", "p/b.rs"), "b.rs"),
-            ("01-t.toml", ("title", "titel"), "titel"),
-        ] {
-            let error = load(name, &GOOD.replace(change.0, change.1)).unwrap_err();
-            assert!(error.contains(said), "{change:?}: {error}");
+    fn every_mutant_is_numbered_and_has_its_one_place_in_the_source() {
+        let workspace = Workspace::open().unwrap();
+        for member in &workspace.members {
+            let mutants = Mutant::load_all(&workspace.root, &member.layer, &member.reference);
+            assert!(!mutants.unwrap().is_empty(), "{} has no mutants", member.layer.id);
         }
     }
 
     #[test]
-    fn a_layer_without_the_folder_has_no_mutants() {
+    fn a_piece_of_source_is_shown_from_its_own_margin() {
+        assert_eq!(unindented("if a {\n            b\n        }"), ["if a {", "    b", "}"]);
+        assert_eq!(unindented("    x + 1"), ["x + 1"]);
+    }
+
+    #[test]
+    fn a_damaged_list_of_finds_is_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Mutant::load_all(dir.path(), &layer(), dir.path()).unwrap().is_empty());
+        fs::create_dir(dir.path().join(LEARNER_DIR)).unwrap();
+        let mut found = Found::read(dir.path());
+        found.0.insert("l1#3".into());
+        found.write(dir.path()).unwrap();
+        assert!(Found::read(dir.path()).0.contains("l1#3"));
+        fs::write(Found::path(dir.path()), "{oops").unwrap();
+        assert!(Found::read(dir.path()).0.is_empty());
     }
 }

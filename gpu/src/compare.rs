@@ -1,5 +1,5 @@
-//! transformers on the same machine: a script, run by the machine's own Python, on a model of the same
-//! config with random weights, and on prompts of the same lengths.
+//! Comparison with transformers on the same machine: a script, run by the machine's own Python, serves a model of the
+//! same config with random weights, and prompts of the same lengths.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,34 +11,34 @@ use serde_json::{Value, json};
 use crate::Context;
 use crate::bench::{Served, Target, Workload, serve, workloads};
 
-/// The script's name: it lies beside the program, or in `gpu/compare`.
+/// File name of the script, which is beside the program or in `gpu/compare`.
 const SCRIPT: &str = "transformers_bench.py";
 
-/// One workload, served by both.
+/// Results of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pair {
-    /// Here.
+    /// Figure of Strata.
     pub ours: Served,
-    /// The script's figure: tokens of all answers in a second. None where it could not be had.
+    /// Figure of transformers: output tokens per second of all requests together. `None` if it was not measured.
     pub theirs: Option<f64>,
-    /// How it was served there, or why it was not.
+    /// How transformers served the workload, or why it did not.
     pub how: String,
-    /// Ours by theirs.
+    /// Ratio of Strata's figure to that of transformers.
     pub ratio: Option<f64>,
-    /// What that should be.
+    /// Target of the ratio.
     pub target: Target,
 }
 
-/// Both sides' figures.
+/// Results of all workloads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Versions and device, in the script's words.
+    /// Versions and device, as the script reports them.
     pub machine: Value,
-    /// Workload by workload.
+    /// Results, one for each workload.
     pub pairs: Vec<Pair>,
 }
 
-/// Serve the workloads here and there.
+/// Serves the workloads with Strata and with transformers.
 ///
 /// # Errors
 /// No script, no Python, no torch or transformers, which the script says; no memory.

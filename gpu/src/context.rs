@@ -1,4 +1,4 @@
-//! What every check and every benchmark needs: the device, a CPU beside it, and the files.
+//! Context of checks and benchmarks: the device, a CPU for comparison, and the fixtures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use l1_tensor::{
     Tensor, Weight, bf16,
 };
 
-/// How much is tried.
+/// Size of the checks and benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Little: under compute-sanitizer, and on a CPU that stands in for the device.
+    /// Small sizes only: under compute-sanitizer, and on an emulated device.
     Tiny,
-    /// All of it.
+    /// All sizes.
     Full,
 }
 
-/// The device and what is held against it.
+/// The device, and the CPU runtime that it is compared with.
 pub struct Context {
     /// The device.
     pub gpu: Arc<Gpu>,
     /// How much is tried.
     pub size: Size,
-    /// The directory `fixtures`: tiny models, and configs of large ones.
+    /// Path of the directory `fixtures`: tiny models, and configs of large ones.
     pub fixtures: PathBuf,
     cpu: Runtime,
-    /// In f32 and in bf16, each with sums as is fastest and in one order.
+    /// Runtimes of the device: f32 and bf16, each with the fastest order of sums and with the batch-invariant one.
     runtimes: [[Runtime; 2]; 2],
 }
 
 impl Context {
-    /// The first device; with `emulated` a CPU in its place.
+    /// Opens the first device; with `emulated`, the emulated one.
     ///
     /// # Errors
     /// No device, or no fixtures: the program must be run where the directory `fixtures` is, or
@@ -55,14 +55,14 @@ impl Context {
         &self.cpu
     }
 
-    /// The device in a precision, with sums as is fastest or in one order.
+    /// The device's runtime of a precision, with the fastest order of sums or with the batch-invariant one.
     pub fn device(&self, precision: Precision, batch_invariant: bool) -> &Runtime {
         let [f32s, bf16s] = &self.runtimes;
         let of_precision = if precision == Precision::F32 { f32s } else { bf16s };
         &of_precision[usize::from(batch_invariant)]
     }
 
-    /// Whether there is only little to be done.
+    /// Whether only small sizes are run.
     pub fn tiny(&self) -> bool {
         self.size == Size::Tiny
     }
@@ -98,7 +98,7 @@ fn fixtures() -> Result<PathBuf> {
     }
 }
 
-/// A tensor of these numbers on a runtime's device, rounded to its type: F32 or BF16.
+/// Creates a tensor of these numbers on a runtime's device, rounded to its dtype: F32 or BF16.
 ///
 /// # Errors
 /// Another type, a shape that does not fit, no memory.
@@ -114,15 +114,15 @@ pub fn tensor(rt: &Runtime, values: &[f32], shape: &[usize], dtype: DType) -> Re
     Ok(host.to_device(rt.device())?)
 }
 
-/// Zeros on a runtime's device.
+/// Creates a tensor of zeros on a runtime's device.
 ///
 /// # Errors
-/// No memory.
+/// Too little memory.
 pub fn zeros(rt: &Runtime, shape: &[usize], dtype: DType) -> Result<Tensor> {
     Ok(Tensor::zeros(shape, dtype, rt.device())?)
 }
 
-/// A weight `[n, k]` of these numbers (rounded to bf16), as a runtime's matmuls want it.
+/// Creates a weight `[n, k]` of these numbers (rounded to bf16), in the layout of a runtime's matmuls.
 ///
 /// # Errors
 /// A shape that does not fit, no memory.

@@ -1,12 +1,12 @@
-//! What can only be known on a GPU, as one program that can be carried to a machine with one.
+//! Checks and benchmarks that need a GPU, as one program that can be copied to a machine with one.
 //!
-//! * [`parity`] holds the device against the CPU, op by op and as whole models. The same checks run in
-//!   `cargo test` on the CPU that stands in for a device.
+//! * [`parity`] compares the device with the CPU, op by op and with whole models. The same checks run in `cargo test`
+//!   on an emulated device.
 //! * [`bench`](mod@bench) measures the limits of the device, and kernels and models against them.
-//! * [`report`] writes both down, as JSON and as a table.
+//! * [`report`] writes the results, as JSON and as a table.
 //! * [`compare`] runs transformers on the same machine, on a model of the same shape.
 //!
-//! Nothing here is part of serving. It uses all floors up to the scheduler, and none uses it.
+//! Nothing here is part of serving. It uses all layers up to the scheduler, and none uses it.
 
 #![warn(missing_docs)]
 

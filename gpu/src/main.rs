@@ -46,7 +46,7 @@ enum Command {
     Report {
         #[command(flatten)]
         device: DeviceArgs,
-        /// Where the file goes
+        /// Path of the output file
         #[arg(long, default_value = "kernels/reports", value_name = "DIR")]
         out: PathBuf,
         /// Also run this machine's torch and transformers on a model of the same shape
@@ -86,11 +86,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The status that says that there is no device.
+/// Exit status if there is no device.
 const NO_DEVICE: u8 = 3;
 
 fn probe() -> ExitCode {
-    // Opening it tells more than counting: it may be too old.
+    // Opened and not only counted, because the device may be too old.
     match kernels::probe().map_err(kernels::Error::from).and_then(|_| kernels::Gpu::open(0)) {
         Ok(gpu) => {
             println!("{}", gpu.properties().name);
@@ -133,7 +133,7 @@ fn run_report(
     let ctx = Context::new(device.emulated, size(false, device.emulated))?;
     let mut report = Report::new(&ctx)?;
     report.parity = parity::run(&ctx, |_| true, |verdict| println!("{}", verdict_line(verdict)));
-    // After each part, so that whatever stops a later one leaves what was found out before.
+    // Written after each part, so that an error in a later one does not lose the results before it.
     report.write(out)?;
     match bench::run(&ctx, "", |measure| println!("{}", measure_line(measure))) {
         Ok((limits, measures, failures)) => {

@@ -1,4 +1,4 @@
-//! Everything in one file, and as a table.
+//! Report of a run, as a JSON file and as a table.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,55 +13,55 @@ use crate::parity::Verdict;
 use crate::sanitize::Sanitized;
 use crate::{Context, Size};
 
-/// What a run has found out.
+/// Report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// When, in UTC: year, month and day.
+    /// Date in UTC: year, month and day.
     pub date: String,
-    /// Strata's version.
+    /// Version of Strata.
     pub version: &'static str,
     /// The device.
     pub device: DeviceFacts,
-    /// Whether a CPU stood in for the device: then its figures mean nothing.
+    /// Whether the device was emulated: then its figures mean nothing.
     pub emulated: bool,
-    /// The checks.
+    /// Results of the checks.
     pub parity: Vec<Verdict>,
-    /// The checks under compute-sanitizer.
+    /// Results of the checks under compute-sanitizer.
     pub sanitizer: Option<Sanitized>,
-    /// What the device can do at best.
+    /// Measured limits of the device.
     pub limits: Option<Limits>,
-    /// The figures.
+    /// Results of the benchmarks.
     pub measures: Vec<Measure>,
-    /// The same beside transformers.
+    /// Comparison with transformers.
     pub compare: Option<Comparison>,
-    /// What could not be measured, and why.
+    /// Benchmarks that failed, and why.
     pub failures: Vec<String>,
 }
 
-/// A device, for somebody who has another one.
+/// Description of the device, to compare with reports from others.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceFacts {
-    /// As the driver has it.
+    /// Name, as the driver reports it.
     pub name: String,
-    /// Major and minor.
+    /// Compute capability, major and minor.
     pub capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: usize,
-    /// Bytes of its memory.
+    /// Size of its memory, in bytes.
     pub memory: usize,
-    /// The CUDA version of the driver.
+    /// CUDA version of the driver.
     pub driver: (u32, u32),
-    /// The version of the compiler, if the kernels were compiled here.
+    /// Version of the compiler, if the kernels were compiled on this machine.
     pub nvrtc: Option<(i32, i32)>,
-    /// Whether cuBLASLt was there.
+    /// Whether cuBLASLt was available.
     pub cublaslt: bool,
 }
 
 impl Report {
-    /// An empty one of this device and day.
+    /// Creates an empty report of this device and day.
     ///
     /// # Errors
-    /// No device.
+    /// There is no device.
     pub fn new(ctx: &Context) -> Result<Self> {
         let properties = ctx.gpu.properties();
         let device = DeviceFacts {
@@ -87,7 +87,7 @@ impl Report {
         })
     }
 
-    /// Write it to `<gpu>-<date>.json` in a directory.
+    /// Writes the report to `<gpu>-<date>.json` in a directory.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -100,14 +100,14 @@ impl Report {
         Ok(path)
     }
 
-    /// Whether every check held, and nothing was found that must not be. Targets are not part of it:
-    /// a slow device is no broken one.
+    /// Whether all checks passed and compute-sanitizer found no error. A missed target does not count, since a slow
+    /// device is not a defect.
     pub fn is_sound(&self) -> bool {
         let sanitized = self.sanitizer.as_ref().is_none_or(|s| !s.found_something());
         sanitized && self.failures.is_empty() && self.parity.iter().all(|verdict| verdict.holds)
     }
 
-    /// It, for a person.
+    /// The report as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -220,7 +220,7 @@ fn word(reached: bool) -> &'static str {
     if reached { "pass" } else { "MISS" }
 }
 
-/// A device's name as part of a file's.
+/// Name of a device, as a part of a file name.
 fn slug(name: &str) -> String {
     let lower = name.to_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -232,8 +232,8 @@ fn today() -> String {
     date((now.as_secs() / 86_400) as i64)
 }
 
-/// A day of the Gregorian calendar by its number from 1 January 1970. Years begin in March here, so
-/// that the day that comes and goes is the last one.
+/// Date of a day that is given as its number from 1 January 1970. Years begin in March here, so that the leap day is
+/// the last day of a year.
 fn date(day: i64) -> String {
     let day = day + 719_468;
     let era = day.div_euclid(146_097);
@@ -246,7 +246,7 @@ fn date(day: i64) -> String {
     format!("{:04}-{month:02}-{day:02}", year + era * 400 + later)
 }
 
-/// What a person should hear while the checks run.
+/// Line that is printed when a check has run.
 pub fn verdict_line(verdict: &Verdict) -> String {
     let Verdict { name, holds, outcome, why, seconds } = verdict;
     if *holds {
@@ -255,7 +255,7 @@ pub fn verdict_line(verdict: &Verdict) -> String {
     format!("FAILED  {name}: {} ({seconds:.1} s)", why.as_deref().unwrap_or("no reason was given"))
 }
 
-/// The size that a switch asks for; a CPU in the device's place has time for little only.
+/// Size of the checks: small if requested, and on an emulated device, which is slow.
 pub fn size(quick: bool, emulated: bool) -> Size {
     if quick || emulated { Size::Tiny } else { Size::Full }
 }

@@ -1,4 +1,4 @@
-//! The checks once more, under NVIDIA's compute-sanitizer: it sees every address a kernel touches.
+//! Runs the checks under NVIDIA's compute-sanitizer, which checks every memory access of a kernel.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,51 +7,51 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// What is looked for: addresses outside of an allocation, barriers that not all threads reach, and
-/// shared memory that two threads touch with no barrier between.
+/// Tools of compute-sanitizer. They find accesses outside of an allocation, barriers that not all threads reach, and
+/// races on shared memory.
 const TOOLS: [&str; 3] = ["memcheck", "synccheck", "racecheck"];
 
-/// The status with which compute-sanitizer ends when it has found something.
+/// Exit status of compute-sanitizer if it has found an error.
 const FOUND: i32 = 86;
 
-/// What became of it.
+/// Result of compute-sanitizer.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "result")]
 pub enum Sanitized {
     /// It was not run.
     Skipped {
-        /// Why not.
+        /// Reason.
         why: String,
     },
     /// It was run.
     Ran {
-        /// What each tool said.
+        /// Result of each tool.
         tools: Vec<Tool>,
     },
 }
 
-/// One tool's answer.
+/// Result of one tool.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: &'static str,
-    /// Whether it had nothing to complain about.
+    /// Whether it found no error.
     pub clean: bool,
-    /// The end of what it said, if it did.
+    /// End of its output, if it found an error.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
 impl Sanitized {
-    /// Whether something was found.
+    /// Whether an error was found.
     pub fn found_something(&self) -> bool {
         matches!(self, Self::Ran { tools } if tools.iter().any(|tool| !tool.clean))
     }
 }
 
-/// Run the quick checks under each tool, where compute-sanitizer is to be found.
+/// Runs the quick checks under each tool, if compute-sanitizer is installed.
 ///
 /// # Errors
 /// It cannot be started.
@@ -67,13 +67,13 @@ pub fn run(mut said: impl FnMut(&Tool)) -> Result<Sanitized> {
         let mut command = Command::new(&sanitizer);
         command.args(["--tool", name, "--error-exitcode", &FOUND.to_string()]);
         command.arg(&program).args(["parity", "--quick"]);
-        // What the captured steps of an engine do, tool and all, takes minutes and shows nothing new.
+        // The captured steps of an engine take minutes under a tool, and run no other kernels.
         command.args(["--without", "an engine"]);
         let output = command.output().with_context(|| sanitizer.display().to_string())?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.push_str(&String::from_utf8_lossy(&output.stderr));
         let clean = output.status.success();
-        // On some virtual machines no tool may attach to the device: that is no finding.
+        // On some virtual machines tools cannot attach to the device: this is not an error of a kernel.
         let refusal = text.lines().find(|line| line.to_lowercase().contains("not supported"));
         if let Some(why) = refusal.filter(|_| !clean && output.status.code() != Some(FOUND)) {
             return Ok(Sanitized::Skipped {

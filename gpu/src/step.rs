@@ -1,4 +1,4 @@
-//! Steps of a model without a scheduler: whoever measures one says himself what is in it.
+//! Steps of a model without a scheduler: the benchmark decides what a step contains.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use l1_tensor::Runtime;
 use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
 use l3_paged_kv::{BlockTable, ForwardMeta, PagedKv, StepState};
 
-/// How large steps and sequences may become.
+/// Maximum sizes of steps and sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
-    /// Sequences.
+    /// Maximum number of sequences.
     pub sequences: usize,
-    /// Tokens of one.
+    /// Maximum number of tokens of a sequence.
     pub context: usize,
-    /// Tokens of a step.
+    /// Maximum number of tokens of a step.
     pub tokens: usize,
-    /// Rows of logits of a step.
+    /// Maximum number of rows of logits of a step.
     pub rows: usize,
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub block_size: usize,
 }
 
-/// A model with memory for some sequences, each with blocks of its own. Keys that nobody has computed
-/// are zeros, which is as good as any other number where only time counts.
+/// A model with memory for some sequences, each with its own blocks. Keys that were never computed are zeros; the
+/// duration of a step does not depend on their values.
 pub struct Steps {
-    /// Before what its launches point to: fields are dropped in this order.
+    /// Captured step. First, because fields are dropped in their order, and the graph holds addresses of the others.
     graph: Option<Graph>,
     decoder: Arc<Decoder>,
     ws: Workspace,
@@ -36,15 +36,15 @@ pub struct Steps {
     tokens: Vec<u32>,
     slots: Vec<u32>,
     logit_rows: Vec<u32>,
-    /// Whether launches are those of the capacity, not of this step's lengths.
+    /// Whether launches are sized for the capacity instead of this step's lengths.
     fixed: bool,
 }
 
 impl Steps {
-    /// Memory for steps of a model.
+    /// Allocates memory for steps of a model.
     ///
     /// # Errors
-    /// No memory.
+    /// Too little memory.
     pub fn new(rt: &Runtime, decoder: &Arc<Decoder>, capacity: Capacity) -> Result<Self> {
         let Capacity { sequences, context, tokens, rows, block_size } = capacity;
         let each = context.div_ceil(block_size);
@@ -71,11 +71,11 @@ impl Steps {
         })
     }
 
-    /// What the next step is: for each sequence that takes part its number, the tokens it has, and those
-    /// that come. `all` asks for the logits of every token, else of the last of each sequence.
+    /// Sets the next step: for each of its sequences the index, the number of computed tokens, and the new tokens.
+    /// `all`: whether logits are computed for every token; if not, only for the last of each sequence.
     ///
     /// # Errors
-    /// More than there is room for.
+    /// The step exceeds the maximum sizes.
     pub fn set(&mut self, parts: &[(usize, usize, &[u32])], all: bool) -> Result<()> {
         self.meta.clear();
         self.tokens.clear();
@@ -95,10 +95,10 @@ impl Steps {
         Ok(())
     }
 
-    /// Run the step launch by launch. Does not wait.
+    /// Enqueues the step, launch by launch. Does not wait.
     ///
     /// # Errors
-    /// What the decoder reports.
+    /// Errors of the decoder.
     pub fn eager(&mut self) -> Result<()> {
         self.fixed = false;
         self.with(true, |decoder, batch, state, ws| {
@@ -107,18 +107,18 @@ impl Steps {
         })
     }
 
-    /// Bring what the step is to the device.
+    /// Copies the step's arrays to the device.
     ///
     /// # Errors
-    /// What the decoder reports.
+    /// Errors of the decoder.
     pub fn stage(&mut self) -> Result<()> {
         self.with(true, |_, _, _, _| Ok(()))
     }
 
-    /// Record this step. It is run once before. Later steps of the same shape can then be replayed.
+    /// Captures this step, after it was run once. Later steps of the same shape can then be replayed.
     ///
     /// # Errors
-    /// What the decoder or the device reports; a CPU records nothing.
+    /// Errors of the decoder or the device; a CPU cannot capture.
     pub fn capture(&mut self) -> Result<()> {
         let gpu = self.ws.runtime().gpu().cloned();
         let Some(gpu) = gpu else { anyhow::bail!("a CPU records nothing") };
@@ -135,28 +135,28 @@ impl Steps {
         Ok(())
     }
 
-    /// Run the recorded step with what was staged last. Does not wait.
+    /// Enqueues the captured step, with the arrays that were staged last. Does not wait.
     ///
     /// # Errors
-    /// Nothing was recorded; the driver's.
+    /// No step was captured; errors of the driver.
     pub fn replay(&mut self) -> Result<()> {
         let Some(graph) = &mut self.graph else { anyhow::bail!("nothing was recorded") };
         // SAFETY: the workspace, the cache and the weights are this value's, and outlive the graph.
         Ok(unsafe { graph.replay() }?)
     }
 
-    /// The logits of the last step, a row for each that was asked for. Waits.
+    /// Returns the requested rows of logits of the last step. Waits for the device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn logits(&self) -> Result<Vec<f32>> {
         Ok(self.ws.logits(self.logit_rows.len())?.to_vec_f32()?)
     }
 
-    /// Run the step that was set and give its logits.
+    /// Runs the step that was set, and returns its logits.
     ///
     /// # Errors
-    /// What the decoder reports.
+    /// Errors of the decoder.
     pub fn run(&mut self, parts: &[(usize, usize, &[u32])], all: bool) -> Result<Vec<f32>> {
         self.set(parts, all)?;
         self.eager()?;

@@ -1,5 +1,5 @@
-// Every allocation has pages of its own between two that cannot be touched, and ends where the second of
-// them begins: a kernel that goes on behind the end faults. What is left of the first page, and up to 15
+// Every allocation has pages of its own between two fences that cannot be touched, and ends where the second
+// fence begins: a kernel that goes on behind the end faults. What is left of the first page, and up to 15
 // bytes at the end, hold a pattern that is checked after every kernel that was given the allocation.
 #include "memory.hpp"
 
@@ -28,6 +28,10 @@ struct Allocation {
 std::mutex lock;
 std::map<uint64_t, Allocation> allocations;
 size_t used = 0, count = 0;
+
+// Width of a fence, in bytes. The system may map other memory right beside it, so a fence is much wider than a
+// page: an index that is off by a row of a matrix faults too. It takes addresses, not memory.
+constexpr size_t FENCE = 64 << 10;
 
 // Freed memory cannot be touched, and its address is not given again for a while.
 struct Gone {
@@ -77,13 +81,13 @@ uint64_t allocate(Kind kind, size_t bytes) {
     if (kind == Kind::device && (bytes > total_bytes() || used > total_bytes() - bytes)) {
         return 0;
     }
-    void* all = mmap(nullptr, body + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* all = mmap(nullptr, body + 2 * FENCE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) {
         return 0;
     }
-    unsigned char* pages = static_cast<unsigned char*>(all) + page;
+    unsigned char* pages = static_cast<unsigned char*>(all) + FENCE;
     if (mprotect(pages, body, PROT_READ | PROT_WRITE) != 0) {
-        munmap(all, body + 2 * page);
+        munmap(all, body + 2 * FENCE);
         return 0;
     }
     unsigned char* start = pages + body - padded;
@@ -120,10 +124,9 @@ bool release(Kind kind, uint64_t at) {
         snprintf(text, sizeof text, "something wrote just outside of an allocation of %zu bytes", gone.bytes);
         report(text);
     }
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     // Mapped anew, so that the pages are the system's again and only the addresses are kept.
-    void* const all = gone.pages - page;
-    const size_t all_bytes = gone.page_bytes + 2 * page;
+    void* const all = gone.pages - FENCE;
+    const size_t all_bytes = gone.page_bytes + 2 * FENCE;
     mmap(all, all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     gone_ones.push_back({all, all_bytes});
     if (gone_ones.size() > MOST_GONE) {

@@ -1,8 +1,8 @@
 //! cuBLASLt: NVIDIA's own matmuls, for many tokens.
 //!
-//! The library thinks in columns, this crate in rows. A row-major `[R, C]` with rows `s` apart is, byte
-//! for byte, a column-major `[C, R]` with columns `s` apart. So `out = x W^T` (`[T, N]`, `[T, K]`,
-//! `[N, K]`, all by rows) is asked for as its transpose:
+//! The library is column-major, this crate row-major. A row-major `[R, C]` with row stride `s` is, byte for
+//! byte, a column-major `[C, R]` with column stride `s`. So `out = x W^T` (`[T, N]`, `[T, K]`, `[N, K]`, all
+//! row-major) is computed as its transpose:
 //!
 //! ```text
 //!   out^T [N, T]  =  W [N, K]  x^T [K, T]
@@ -13,10 +13,10 @@
 //!   D   memory is [N, T] by columns, out's stride apart
 //! ```
 //!
-//! Which of its kernels is best for a shape the library guesses by heuristics, which takes longer than
-//! launching; the answer is kept for each shape. The library is loaded when it is first wanted, and never
-//! where a CPU stands in for the device. Where it is missing, does not start or has nothing for a shape,
-//! the kernels of `gemm.cu` do the work: see [`gemm_library`].
+//! A heuristic of the library selects the kernel for a shape. That takes longer than the launch, so the
+//! selection is kept for each shape. The library is loaded when it is first needed, and never where a CPU
+//! stands in for the device. Where it is missing, does not start or has no kernel for a shape, `gemm.cu`
+//! computes the product: see [`gemm_library`].
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -30,14 +30,14 @@ use crate::error::{Error, Result};
 use crate::scratch::Purpose;
 use crate::{Float, Gpu, Mat, MatMut, compile};
 
-/// What NVIDIA recommends for Hopper; less is enough before it, but does no harm.
+/// Workspace that NVIDIA recommends for Hopper. Earlier devices need less; more does no harm.
 const WORKSPACE: usize = 32 << 20;
 
-/// Shapes that are remembered. A server sees as many as prompts have lengths; when it is too many, all
-/// are forgotten.
+/// Maximum number of shapes that are remembered. A server sees as many as prompts have lengths; beyond the
+/// maximum all are forgotten.
 const MOST_SHAPES: usize = 4096;
 
-/// What the library sees of a matmul: one recommendation holds for all that agree in this.
+/// Key of a selection: matmuls that are equal in all of this have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     tokens: usize,
@@ -48,11 +48,11 @@ struct Shape {
     out_stride: usize,
     out: Float,
     adds: bool,
-    /// The alignments of the three addresses, as powers of two.
+    /// Alignments of the three addresses, as powers of two.
     aligned: [u32; 3],
 }
 
-/// The library's handle and what it recommended for each shape.
+/// The library's handle, and its selection for each shape.
 #[derive(Default)]
 pub(crate) struct Blas {
     state: Mutex<State>,
@@ -60,7 +60,7 @@ pub(crate) struct Blas {
 
 #[derive(Default)]
 enum State {
-    /// Nobody asked yet.
+    /// Not queried yet.
     #[default]
     Unused,
     /// Missing, switched off, or it does not start.
@@ -75,13 +75,13 @@ struct Library {
     plans: HashMap<Shape, Option<Plan>>,
 }
 
-/// A matmul, described, and how to do it.
+/// Descriptors of a matmul, and its algorithm.
 struct Plan {
     of: Descriptors,
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-/// The library's descriptions of a matmul and its matrices; null until they are made.
+/// The library's descriptors of a matmul and its matrices; null until they are made.
 struct Descriptors {
     matmul: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
@@ -102,7 +102,7 @@ impl Drop for Descriptors {
     }
 }
 
-/// Destroyed when it has been asked.
+/// Preference of a query; destroyed after it.
 struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Drop for Preference {
@@ -117,17 +117,17 @@ impl Blas {
         Self::default()
     }
 
-    /// Do something while no matmul is being enqueued: one may be several kernels that hand something on
-    /// through the workspace.
+    /// Runs `work` while no matmul is being enqueued: a matmul may be several kernels that pass intermediate
+    /// results through the workspace.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _nobody = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         work()
     }
 
-    /// `out = x W^T`, or `out += scale x W^T`, by the library. `false` where it cannot: nothing was
-    /// enqueued then. `x` and `weight` are bf16, shapes fit, and none of them is empty.
+    /// `out = x W^T`, or `out += scale x W^T`, by the library. Returns `false` where the library cannot do
+    /// it: then nothing was enqueued. `x` and `weight` are bf16, shapes fit, and none of them is empty.
     ///
-    /// The first call takes the workspace, so it must not be while a graph is captured.
+    /// The first call allocates the workspace, so it must not happen while a graph is captured.
     pub(crate) fn linear(
         &self,
         gpu: &Arc<Gpu>,
@@ -192,7 +192,7 @@ impl Blas {
         };
         match enqueued {
             Ok(()) => Ok(true),
-            // What it recommended it need not be able to do; it is not asked again.
+            // The library may fail to run a kernel that it recommended; it is not asked for this shape again.
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => {
                 library.plans.insert(shape, None);
                 Ok(false)
@@ -202,11 +202,12 @@ impl Blas {
     }
 }
 
-/// Whether cuBLASLt is here and is not switched off: `STRATA_GEMM=own` in the environment makes the
-/// kernels of `gemm.cu` do every matmul.
+/// Returns whether cuBLASLt is found and not switched off: `STRATA_GEMM=own` in the environment makes the
+/// kernels of `gemm.cu` compute every matmul.
 ///
-/// It is looked for where the system's loader looks, and next to every NVRTC there is (see
-/// [`compile::find_nvrtc`]), for the packages of Pythons are not where loaders look. Asked once per process.
+/// It is searched for where the system's loader searches, and next to every NVRTC (see
+/// [`compile::find_nvrtc`]), since loaders do not search Python packages. The search happens once per
+/// process.
 pub fn gemm_library() -> bool {
     static HERE: OnceLock<bool> = OnceLock::new();
     *HERE.get_or_init(|| {
@@ -216,23 +217,23 @@ pub fn gemm_library() -> bool {
 }
 
 fn is_present() -> bool {
-    // SAFETY: only tries to open the library. cudarc panics when it is missing, so this is asked first.
+    // SAFETY: only tries to open the library. cudarc panics when it is missing, so this is checked first.
     unsafe { sys::is_culib_present() }
 }
 
-/// Open it by its path. A library that is open is found by its name, wherever it lies.
+/// Opens the library by its path. After that it is found by its name.
 fn open_beside_nvrtc() -> bool {
     for folder in compile::nvrtc_directories().iter().filter(|folder| folder.is_absolute()) {
-        // One folder for everything (toolkits, packages since CUDA 13), or a package for each library.
+        // One directory for all libraries (toolkits, packages since CUDA 13), or a package for each library.
         for folder in [folder.clone(), folder.join("../../cublas/lib")] {
             for name in ["libcublasLt.so.13", "libcublasLt.so.12"] {
                 let path = folder.join(name);
                 if !path.is_file() {
                     continue;
                 }
-                // SAFETY: NVIDIA's library; what it does when it is loaded is its own.
+                // SAFETY: NVIDIA's library; its initialisation is its own.
                 if let Ok(library) = unsafe { libloading::Library::new(&path) } {
-                    // It stays open as long as the process runs.
+                    // The library stays open as long as the process runs.
                     std::mem::forget(library);
                     return true;
                 }
@@ -256,7 +257,7 @@ fn failed(call: &'static str, e: CublasError) -> Error {
     Error::Blas { call, code: e.0 as u32 }
 }
 
-/// The stride of one row, or of none, is anything; the library wants at least the width.
+/// The stride of at most one row may have any value; the library requires at least the width.
 fn stride_of(rows: usize, width: usize, stride: usize) -> usize {
     if rows <= 1 { width } else { stride }
 }
@@ -266,9 +267,9 @@ fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
-/// The library's kernel for a shape; `None` if it has none.
+/// Selects the library's kernel for a shape; `None` if it has none.
 fn plan(handle: sys::cublasLtHandle_t, shape: &Shape) -> Result<Option<Plan>> {
-    // Columns behind each other must not overlap, as rows that are read may here.
+    // The library allows no overlapping columns; in this crate rows that are only read may overlap.
     if shape.x_stride < shape.width || shape.w_stride < shape.width {
         return Ok(None);
     }
@@ -317,7 +318,7 @@ fn describe(shape: &Shape) -> std::result::Result<Descriptors, CublasError> {
     Ok(of)
 }
 
-/// What a kernel for a shape may count on.
+/// Constraints on a kernel for a shape.
 fn prefer(shape: &Shape) -> std::result::Result<Preference, CublasError> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let preference = Preference(result::create_matmul_pref()?);
@@ -348,7 +349,7 @@ fn recommend(
     of: &Descriptors,
 ) -> std::result::Result<sys::cublasLtMatmulAlgo_t, CublasError> {
     let preference = prefer(shape)?;
-    // SAFETY: all of them are alive; C has the layout of D.
+    // SAFETY: all descriptors are alive; C has the layout of D.
     let found = unsafe {
         result::get_matmul_algo_heuristic(handle, of.matmul, of.a, of.b, of.d, of.d, preference.0)
     }?;
@@ -364,11 +365,11 @@ mod tests {
         assert_eq!(gemm_library(), gemm_library());
     }
 
-    /// Needs the library, but no device: descriptions are plain memory.
+    /// The test needs the library, but no device: descriptors are plain memory.
     #[test]
     fn the_library_takes_the_descriptions_of_matmuls() {
         if !gemm_library() {
-            eprintln!("skipped: cuBLASLt is not here");
+            eprintln!("skipped: cuBLASLt is missing");
             return;
         }
         for (tokens, rows, width) in [(1, 1, 1), (17, 351, 60), (8192, 24_576, 4096)] {

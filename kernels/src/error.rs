@@ -1,4 +1,4 @@
-//! What can go wrong on a device.
+//! Errors of devices.
 
 use std::path::PathBuf;
 
@@ -10,40 +10,39 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Errors of devices, of their memory, of compiling kernels and of launching them.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no CUDA here.
+    /// CUDA is not available on this machine.
     #[error(transparent)]
     Unavailable(#[from] ProbeError),
-    /// There is CUDA, but not this device.
+    /// CUDA is available, but this device does not exist.
     #[error("there is no CUDA device {ordinal}: {count} were found, counted from 0")]
     NoSuchDevice {
-        /// The device asked for.
+        /// Ordinal of the requested device.
         ordinal: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
     },
-    /// A device from before tensor cores knew bf16.
+    /// The device is too old: its tensor cores do not support bf16.
     #[error(
         "{name} is of compute capability {major}.{minor}; the kernels need 8.0 (Ampere) or later"
     )]
     TooOld {
-        /// Its name.
+        /// Name of the device.
         name: String,
-        /// Of its compute capability.
+        /// Major number of its compute capability.
         major: i32,
-        /// Of its compute capability.
+        /// Minor number of its compute capability.
         minor: i32,
     },
     /// The driver refused a call.
     #[error("{call} failed with CUDA error {code} ({name}){hint}")]
     Driver {
-        /// What was called.
+        /// Name of the function.
         call: &'static str,
-        /// The driver's number.
+        /// Error code of the driver.
         code: u32,
-        /// The driver's name for it.
+        /// Name of that error.
         name: String,
-        /// What to do, where something can be done; from a CPU that stands in for the device, what
-        /// happened.
+        /// What to do, if something can be done; on an emulated device, a description of the error.
         hint: String,
     },
     /// Too little device memory.
@@ -51,39 +50,39 @@ pub enum Error {
         "no {bytes} bytes of device memory: {free} are free; use a smaller context, batch or KV pool"
     )]
     OutOfMemory {
-        /// What was asked for.
+        /// Number of bytes requested.
         bytes: usize,
-        /// What there is.
+        /// Number of bytes that are free.
         free: usize,
     },
-    /// Arguments of a launcher that do not fit each other.
+    /// The arguments of a launcher do not match.
     #[error("{op}: {why}")]
     Shape {
         /// The kernel.
         op: &'static str,
-        /// What does not fit, with the numbers.
+        /// Description of the mismatch, with the numbers.
         why: String,
     },
-    /// No compiler for the kernels.
+    /// There is no compiler for the kernels.
     #[error("the CUDA kernels cannot be compiled: {why}")]
     NoCompiler {
         /// What was looked for, where, and what to install.
         why: String,
     },
-    /// A source that the compiler refused.
+    /// A source does not compile.
     #[error("{file} does not compile:\n{log}")]
     Compile {
         /// The file in `cu/`.
         file: String,
-        /// The compiler's words.
+        /// Messages of the compiler.
         log: String,
     },
-    /// A file of the cache.
+    /// A file of the cache cannot be read or written.
     #[error("{path}: {why}")]
     Cache {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// Error of the system.
         why: String,
     },
     /// The cuBLASLt library refused a call.
@@ -91,16 +90,16 @@ pub enum Error {
     Blas {
         /// What was called.
         call: &'static str,
-        /// The library's number.
+        /// Error code of the library.
         code: u32,
     },
-    /// Something that must be done before, or must not be done now.
+    /// A call that requires another call before it, or is not allowed now.
     #[error("{0}")]
     State(String),
 }
 
 impl Error {
-    /// A driver's answer.
+    /// Converts an error code of the driver.
     pub(crate) fn driver(call: &'static str, e: cudarc::driver::result::DriverError) -> Self {
         let code = e.0 as u32;
         let name = e.error_name().map(|n| n.to_string_lossy().into_owned());
@@ -116,7 +115,7 @@ impl Error {
             719 => ": a kernel failed; run it under compute-sanitizer",
             _ => "",
         };
-        // A CPU that stands in for the device knows what its kernel did.
+        // An emulated device has a description of the error in its kernel.
         let report = crate::shim_report().map(|report| format!(": {report}"));
         Self::Driver {
             call,
@@ -126,13 +125,13 @@ impl Error {
         }
     }
 
-    /// Arguments that do not fit.
+    /// Creates the error of arguments that do not match.
     pub(crate) fn shape(op: &'static str, why: impl Into<String>) -> Self {
         Self::Shape { op, why: why.into() }
     }
 }
 
-/// Name the call that failed.
+/// Adds the name of the call that failed.
 pub(crate) trait Called<T> {
     fn called(self, call: &'static str) -> Result<T>;
 }

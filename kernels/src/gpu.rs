@@ -11,27 +11,27 @@ use cudarc::driver::{result, sys};
 use crate::error::{Called, Error, Result};
 use crate::{Scratch, compile, probe};
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// As the driver has it.
+    /// Name, as the driver reports it.
     pub name: String,
     /// Compute capability, major and minor: 9 and 0 for Hopper.
     pub capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: usize,
-    /// Bytes of its memory.
+    /// Size of its memory, in bytes.
     pub memory: usize,
-    /// Bytes of shared memory that one block of threads may have, at most.
+    /// Maximum size of the shared memory of a block of threads, in bytes.
     pub shared_memory: usize,
-    /// Bytes of its second-level cache.
+    /// Size of its L2 cache, in bytes.
     pub l2: usize,
 }
 
-/// A CUDA device, ready to run kernels. One stream: what is enqueued runs in that order.
+/// A CUDA device, ready to run kernels. It has one stream, which runs all work in the order in which it was enqueued.
 ///
-/// Made by [`Gpu::open`], which gives the same one for the same ordinal. Every method may be called from
-/// any thread; the threads' work is interleaved as they come.
+/// [`Gpu::open`] returns the same device for the same ordinal. All methods can be called from any thread; the work of
+/// several threads is interleaved in the order of their calls.
 pub struct Gpu {
     ordinal: usize,
     properties: Properties,
@@ -53,7 +53,7 @@ struct Module {
 #[derive(Clone, Copy)]
 struct Function {
     handle: sys::CUfunction,
-    /// The most dynamic shared memory it was told to expect.
+    /// Maximum dynamic shared memory that the kernel is configured for, in bytes.
     shared: usize,
 }
 
@@ -64,17 +64,17 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 thread_local! {
-    /// The context that is the thread's, so that the driver is not told again before every call.
+    /// Context that is current for the thread, so that it is not set again before every call.
     static CURRENT: Cell<sys::CUcontext> = const { Cell::new(std::ptr::null_mut()) };
-    /// Of a thread that records a graph: the device's context, and the stream it records on.
+    /// For a thread that captures a graph: the device's context, and the stream that is captured.
     static RECORDING: Cell<Option<(sys::CUcontext, sys::CUstream)>> = const { Cell::new(None) };
 }
 
-/// Blocks may have this much dynamic shared memory without being told so first.
+/// Maximum size in bytes of a block's dynamic shared memory without a call that raises the limit.
 const PLAIN_SHARED: usize = 48 << 10;
 
 impl Gpu {
-    /// The device of this ordinal: opened at the first call, the same one at every later one.
+    /// Returns the device of this ordinal. The first call opens it; later calls return the same device.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::NoSuchDevice`], [`Error::TooOld`], or the driver's own.
@@ -121,37 +121,36 @@ impl Gpu {
         })
     }
 
-    /// Its number.
+    /// Ordinal of the device.
     pub fn ordinal(&self) -> usize {
         self.ordinal
     }
 
-    /// What it is.
+    /// Properties of the device.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// Whether a CPU stands in for it (see [`emulate`](crate::emulate)).
+    /// Whether the device is emulated by the CPU (see [`emulate`](crate::emulate)).
     pub fn is_emulated(&self) -> bool {
         self.emulated
     }
 
-    /// Bytes of device memory that are free, and all there are.
+    /// Free and total device memory, in bytes.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.bind()?;
         result::mem_get_info().called("cuMemGetInfo")
     }
 
-    /// Make its context the calling thread's. Every method does.
+    /// Makes the device's context current for the calling thread. Every method calls this.
     pub(crate) fn bind(&self) -> Result<()> {
         make_current(self.context)
     }
 
-    /// The stream on which everything runs; while the calling thread records a graph, the one it records
-    /// on.
+    /// The device's stream; while the calling thread captures a graph, the stream that is captured.
     pub(crate) fn stream(&self) -> sys::CUstream {
         match RECORDING.get() {
             Some((context, stream)) if context == self.context => stream,
@@ -159,10 +158,10 @@ impl Gpu {
         }
     }
 
-    /// Let everything that the calling thread enqueues meanwhile go to a stream of its own, to be recorded
-    /// there: what other threads enqueue is not part of it.
+    /// Enqueues the calling thread's work on a separate stream meanwhile, for capture: the work of other threads is not
+    /// captured.
     pub(crate) fn recording<T>(&self, work: impl FnOnce(sys::CUstream) -> T) -> Result<T> {
-        /// A stream that goes, whatever happens.
+        /// A stream that is destroyed also after an error or a panic.
         struct Own(sys::CUstream);
         impl Drop for Own {
             fn drop(&mut self) {
@@ -183,17 +182,17 @@ impl Gpu {
         self.copy_stream
     }
 
-    /// Wait until everything enqueued so far has run.
+    /// Waits until all work enqueued so far has run.
     ///
     /// # Errors
-    /// The driver's: what went wrong in a kernel is told here at the latest.
+    /// Errors of the driver. Errors in a kernel are reported here at the latest.
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream is alive.
         unsafe { result::stream::synchronize(self.stream()) }.called("cuStreamSynchronize")
     }
 
-    /// Wait for copies to the device that run beside its stream.
+    /// Waits for copies to the device that run beside its stream.
     pub(crate) fn finish_copies(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream is alive.
@@ -205,12 +204,12 @@ impl Gpu {
         work(&mut self.scratch.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Bytes that ops have taken between their kernels: kept until the process ends.
+    /// Size in bytes of the scratch memory of all ops, which stays allocated until the process ends.
     pub fn scratch_bytes(&self) -> usize {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).bytes()
     }
 
-    /// Compile every kernel, so that no step has to wait for it.
+    /// Compiles all kernels, so that no step waits for it.
     ///
     /// # Errors
     /// As [`compile::image`].
@@ -225,8 +224,8 @@ impl Gpu {
         self.load_source(compile::source(file)?)
     }
 
-    /// Compile and load a text that is not of this crate: for tests of what runs kernels. Its kernels are
-    /// launched by its name.
+    /// Compiles and loads a source from outside this crate, for tests of launching. Its kernels are launched under its
+    /// name.
     ///
     /// # Errors
     /// As [`compile::image`].
@@ -250,7 +249,7 @@ impl Gpu {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A kernel of a file, able to have that much dynamic shared memory.
+    /// A kernel of a file, configured for that much dynamic shared memory.
     pub(crate) fn function(
         &self,
         file: &'static str,
@@ -285,7 +284,7 @@ impl Gpu {
     }
 }
 
-/// Make a device's context the calling thread's. Nobody else does, or [`CURRENT`] would not be true.
+/// Makes a device's context current for the calling thread. No other code may do so: [`CURRENT`] relies on it.
 fn make_current(context: sys::CUcontext) -> Result<()> {
     if CURRENT.get() != context {
         // SAFETY: contexts live as long as the process.

@@ -76,7 +76,7 @@ impl Graph {
     /// All memory that was used while it was recorded is still there.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub unsafe fn replay(&mut self) -> Result<()> {
         self.gpu.bind()?;
         let (exec, stream) = (self.exec, self.gpu.stream());

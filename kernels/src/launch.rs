@@ -1,4 +1,4 @@
-//! Launching a kernel: its arguments, its grid.
+//! Launching a kernel: its arguments and its grid.
 
 use std::ffi::c_void;
 
@@ -7,11 +7,11 @@ use cudarc::driver::result;
 use crate::error::{Called, Error, Result};
 use crate::{Gpu, Pod, View, ViewMut};
 
-/// The most arguments a kernel here has.
+/// Maximum number of arguments of a kernel.
 const MOST: usize = 32;
 
-/// A kernel's arguments, in its order. The types must be the kernel's own: a device pointer, `int`,
-/// `long long`, `float`.
+/// A kernel's arguments, in order. The types must be the kernel's own: a device pointer, `int`, `long long`,
+/// `float`.
 #[derive(Clone, Debug)]
 pub struct Args {
     values: [u64; MOST],
@@ -25,13 +25,13 @@ impl Default for Args {
 }
 
 impl Args {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
     fn push(mut self, bits: u64) -> Self {
-        // One too many shows as a launch that is refused.
+        // An argument too many makes the launch fail.
         if let Some(value) = self.values.get_mut(self.len) {
             *value = bits;
         }
@@ -39,25 +39,25 @@ impl Args {
         self
     }
 
-    /// A pointer by its address; 0 for none.
+    /// Adds a pointer by its address; 0 for none.
     #[must_use]
     pub fn ptr(self, address: u64) -> Self {
         self.push(address)
     }
 
-    /// A pointer to elements.
+    /// Adds a pointer to elements.
     #[must_use]
     pub fn view<T: Pod>(self, view: View<'_, T>) -> Self {
         self.push(view.ptr())
     }
 
-    /// A pointer to elements that it writes.
+    /// Adds a pointer to elements that the kernel writes.
     #[must_use]
     pub fn view_mut<T: Pod>(self, view: &ViewMut<'_, T>) -> Self {
         self.push(view.ptr())
     }
 
-    /// `int`: a size. One that does not fit shows as a launch that is refused.
+    /// Adds an `int`: a size. A size that does not fit makes the launch fail.
     #[must_use]
     pub fn int(self, value: usize) -> Self {
         match i32::try_from(value) {
@@ -66,19 +66,19 @@ impl Args {
         }
     }
 
-    /// `int`: a number with a sign.
+    /// Adds an `int`: a number with a sign.
     #[must_use]
     pub fn signed(self, value: i32) -> Self {
         self.push(u64::from(value as u32))
     }
 
-    /// `long long`: a stride or an offset.
+    /// Adds a `long long`: a stride or an offset.
     #[must_use]
     pub fn long(self, value: usize) -> Self {
         self.push(value as u64)
     }
 
-    /// `float`.
+    /// Adds a `float`.
     #[must_use]
     pub fn float(self, value: f32) -> Self {
         self.push(u64::from(value.to_bits()))
@@ -88,15 +88,15 @@ impl Args {
 /// A kernel and the shape of its launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Its file in `cu/`, without the ending.
+    /// File in `cu/`, without the extension.
     pub file: &'static str,
-    /// Its `extern "C"` name.
+    /// Name of the `extern "C"` function.
     pub name: &'static str,
-    /// Blocks of threads.
+    /// Number of blocks of threads.
     pub grid: [usize; 3],
-    /// Threads of a block.
+    /// Number of threads of a block.
     pub block: [usize; 3],
-    /// Bytes of dynamic shared memory.
+    /// Number of bytes of dynamic shared memory.
     pub shared: usize,
 }
 
@@ -118,14 +118,14 @@ impl Launch {
         Self { shared: bytes, ..self }
     }
 
-    /// Enqueue it. A grid without blocks is done at once.
+    /// Enqueues the kernel. A grid without blocks is done at once.
     ///
     /// # Safety
     /// The arguments are those of the kernel, and what it reads and writes for a grid of this shape lies
     /// within memory that lives until it has run.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes no launch can have; what compiling reports; the driver's.
+    /// [`Error::Shape`] for sizes no launch can have; errors of the compilation; errors of the driver.
     pub unsafe fn enqueue(self, gpu: &Gpu, mut args: Args) -> Result<()> {
         if self.grid.contains(&0) {
             return Ok(());

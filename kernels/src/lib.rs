@@ -11,7 +11,7 @@
 //!   no GPU, and how a learner without one runs them.
 //!
 //! CUDA is loaded at run time: a build of Strata needs no toolkit, and the same binary runs on a
-//! machine with a GPU and on one without. This crate knows nothing of the floors above.
+//! machine with a GPU and on one without. This crate knows nothing of the layers above.
 //!
 //! ```
 //! match kernels::probe() {

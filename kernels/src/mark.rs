@@ -22,7 +22,7 @@ impl Mark {
     /// A mark that is nowhere yet: waiting for it does not wait.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         gpu.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
@@ -33,7 +33,7 @@ impl Mark {
     /// Put it behind everything enqueued so far.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn set(&mut self) -> Result<()> {
         self.gpu.bind()?;
         // SAFETY: event and stream are alive.
@@ -43,7 +43,7 @@ impl Mark {
     /// Wait until the device has come past it.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn wait(&self) -> Result<()> {
         self.gpu.bind()?;
         // SAFETY: the event is alive; one that was never recorded is done.

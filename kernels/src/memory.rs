@@ -1,4 +1,4 @@
-//! Device memory: owned, and borrowed.
+//! Device memory: owned buffers and borrowed views.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use cudarc::driver::result;
 use crate::Gpu;
 use crate::error::{Called, Error, Result};
 
-/// Plain numbers: what may be copied to a device and back as bytes.
+/// Plain numbers, which may be copied to a device and back as bytes.
 ///
 /// # Safety
 /// Every bit pattern is a value, and there is no padding.
@@ -24,7 +24,7 @@ macro_rules! pod {
 }
 pod!(u8, i8, u16, i16, u32, i32, u64, i64, f32);
 
-/// Memory of a device, zeroed when it is made. Its address stays what it is.
+/// Memory of a device, zeroed when it is allocated. Its address never changes.
 ///
 /// It must not be made or dropped while a graph is being captured.
 pub struct Buffer {
@@ -34,13 +34,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` zero bytes.
+    /// Allocates `len` zero bytes.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or the driver's.
     pub fn zeroed(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         gpu.bind()?;
-        // The driver refuses to allocate nothing, and an empty view must point somewhere.
+        // The driver rejects an allocation of 0 bytes, and an empty view needs an address.
         let size = len.max(16);
         // SAFETY: nothing reads the memory before it is cleared below.
         let ptr = match unsafe { result::malloc_sync(size) } {
@@ -58,7 +58,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// A copy of host memory.
+    /// Allocates a copy of host memory.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
@@ -68,7 +68,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Its device.
+    /// Device of the buffer.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
@@ -83,20 +83,20 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Borrow it.
+    /// Borrows all bytes.
     pub fn view(&self) -> View<'_, u8> {
         View { ptr: self.ptr, len: self.len, borrow: PhantomData }
     }
 
-    /// Borrow it, to write.
+    /// Borrows all bytes for writing.
     pub fn view_mut(&mut self) -> ViewMut<'_, u8> {
         ViewMut { ptr: self.ptr, len: self.len, borrow: PhantomData }
     }
 
-    /// Copy all of it to the host, when everything enqueued so far has run.
+    /// Copies all bytes to the host, after everything enqueued so far.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn to_vec<T: Pod>(&self) -> Result<Vec<T>> {
         self.view().cast::<T>().to_vec(&self.gpu)
     }
@@ -104,10 +104,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // What is still running may use it; then the memory is the driver's again. An error would be
-        // one of an earlier kernel, which the next call reports.
+        // Kernels that still run may use the memory; after them the driver may have it back. An
+        // error here would be one of an earlier kernel, which the next call reports.
         let _ = self.gpu.synchronize();
-        // An upload that failed halfway may still have pieces on their way into it.
+        // An upload that failed halfway may still be copying into it.
         let _ = self.gpu.finish_copies();
         // SAFETY: allocated by `zeroed`, freed once.
         let _ = unsafe { result::free_sync(self.ptr) };
@@ -120,7 +120,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Elements in device memory that somebody else owns.
+/// Borrowed elements in device memory.
 #[derive(Debug)]
 pub struct View<'a, T> {
     ptr: u64,
@@ -136,7 +136,7 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-/// Elements in device memory that somebody else owns, to write.
+/// Mutably borrowed elements in device memory.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     ptr: u64,
@@ -146,22 +146,22 @@ pub struct ViewMut<'a, T> {
 
 macro_rules! view_methods {
     () => {
-        /// The address on the device.
+        /// Address on the device.
         pub fn ptr(&self) -> u64 {
             self.ptr
         }
 
-        /// Elements.
+        /// Number of elements.
         pub fn len(&self) -> usize {
             self.len
         }
 
-        /// Whether there are none.
+        /// Whether there are no elements.
         pub fn is_empty(&self) -> bool {
             self.len == 0
         }
 
-        /// Elements `start..start + len`; fewer, where it ends before that.
+        /// Elements `start..start + len`; fewer, where the view ends before that.
         #[must_use]
         pub fn part(self, start: usize, len: usize) -> Self {
             let start = start.min(self.len);
@@ -174,16 +174,16 @@ macro_rules! view_methods {
 impl<'a, T: Pod> View<'a, T> {
     view_methods!();
 
-    /// The same bytes as other elements; a rest that is too short for one is left out.
+    /// The same bytes as elements of another type; a remainder too short for one is left out.
     pub fn cast<U: Pod>(self) -> View<'a, U> {
         let len = self.len * size_of::<T>() / size_of::<U>();
         View { ptr: self.ptr, len, borrow: PhantomData }
     }
 
-    /// Copy to the host, when everything enqueued so far has run.
+    /// Copies to the host, after everything enqueued so far.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another length; the driver's.
+    /// [`Error::Shape`] for another length; errors of the driver.
     pub fn copy_to(&self, gpu: &Gpu, out: &mut [T]) -> Result<()> {
         same_len("copy to the host", self.len, out.len())?;
         gpu.bind()?;
@@ -195,10 +195,10 @@ impl<'a, T: Pod> View<'a, T> {
         gpu.synchronize()
     }
 
-    /// A copy on the host.
+    /// Returns a copy on the host.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn to_vec(&self, gpu: &Gpu) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(self.len);
         // SAFETY: any bits are a value of a `Pod`; zero is what is there until the copy.
@@ -214,26 +214,26 @@ impl<'a, T: Pod> View<'a, T> {
 impl<'a, T: Pod> ViewMut<'a, T> {
     view_methods!();
 
-    /// The same bytes as other elements; a rest that is too short for one is left out.
+    /// The same bytes as elements of another type; a remainder too short for one is left out.
     pub fn cast<U: Pod>(self) -> ViewMut<'a, U> {
         let len = self.len * size_of::<T>() / size_of::<U>();
         ViewMut { ptr: self.ptr, len, borrow: PhantomData }
     }
 
-    /// Borrow again for a shorter time.
+    /// Borrows the view again for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut { ptr: self.ptr, len: self.len, borrow: PhantomData }
     }
 
-    /// Read what it shows.
+    /// Returns a read-only view.
     pub fn as_view(&self) -> View<'_, T> {
         View { ptr: self.ptr, len: self.len, borrow: PhantomData }
     }
 
-    /// Copy from the host: done when this returns.
+    /// Copies from the host and waits until the copy is done.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another length; the driver's.
+    /// [`Error::Shape`] for another length; errors of the driver.
     pub fn copy_from(&mut self, gpu: &Gpu, data: &[T]) -> Result<()> {
         same_len("copy to the device", self.len, data.len())?;
         gpu.bind()?;
@@ -245,10 +245,10 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         gpu.synchronize()
     }
 
-    /// Enqueue a copy from elsewhere on the device.
+    /// Enqueues a copy from other memory of the device.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another length; the driver's.
+    /// [`Error::Shape`] for another length; errors of the driver.
     pub fn copy_within_device(&mut self, gpu: &Gpu, from: View<'_, T>) -> Result<()> {
         same_len("copy on the device", self.len, from.len)?;
         gpu.bind()?;
@@ -261,11 +261,11 @@ impl<'a, T: Pod> ViewMut<'a, T> {
             .called("cuMemcpyDtoDAsync")
     }
 
-    /// Enqueue a copy of `len` elements of this memory from place `from` to place `to`. The two must
-    /// not overlap.
+    /// Enqueues a copy of `len` elements of this memory from index `from` to index `to`. The two
+    /// ranges must not overlap.
     ///
     /// # Errors
-    /// [`Error::Shape`] for places beyond its end, or that overlap; the driver's.
+    /// [`Error::Shape`] for ranges beyond the end, or that overlap; errors of the driver.
     pub fn copy_inside(&mut self, gpu: &Gpu, to: usize, from: usize, len: usize) -> Result<()> {
         let end = |start: usize| start.checked_add(len).filter(|end| *end <= self.len);
         let apart = match (end(to), end(from)) {
@@ -280,10 +280,10 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         self.reborrow().part(to, len).copy_within_device(gpu, from)
     }
 
-    /// Enqueue zeroing it.
+    /// Enqueues zeroing the view.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn clear(&mut self, gpu: &Gpu) -> Result<()> {
         gpu.bind()?;
         let bytes = self.len * size_of::<T>();

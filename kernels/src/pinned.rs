@@ -1,4 +1,4 @@
-//! Host memory that the device can read by itself, and the way of weights to the device.
+//! Pinned host memory, which the device can read directly, and the upload of weights.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use cudarc::driver::{result, sys};
 use crate::error::{Called, Error, Result};
 use crate::{Gpu, Pod, View, ViewMut};
 
-/// Host memory whose pages stay where they are: copies from it run beside the host, and may be part
-/// of a captured graph.
+/// Pinned host memory: its pages are never moved. So copies from it are asynchronous, and can be part of a captured
+/// graph.
 ///
-/// A copy outlives the call that enqueues it, so its caller promises what the compiler cannot see:
+/// A copy outlives the call that enqueues it. The compiler cannot check this, so enqueuing one is `unsafe`:
 ///
 /// ```compile_fail
 /// fn copy(host: &kernels::Pinned<u8>, to: &mut kernels::ViewMut<'_, u8>) {
@@ -32,33 +32,33 @@ impl<T: Pod> Pinned<T> {
     /// `len` zeros.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn zeroed(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         gpu.bind()?;
         let bytes = (len * size_of::<T>()).max(16);
-        // SAFETY: cleared before anybody reads it.
+        // SAFETY: cleared before it is read.
         let ptr = unsafe { result::malloc_host(bytes, 0) }.called("cuMemHostAlloc")?;
         // SAFETY: `bytes` bytes were allocated; zeros are values of a `Pod`.
         unsafe { std::ptr::write_bytes(ptr.cast::<u8>(), 0, bytes) };
         Ok(Self { gpu: Arc::clone(gpu), ptr: ptr.cast(), len })
     }
 
-    /// Its elements. What the device has been told to copy here must have been copied.
+    /// Elements of the buffer. Enqueued copies to it must be done.
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: `len` elements were allocated and initialised.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
-    /// Its elements, to write. What the device has been told to copy must have been copied.
+    /// Elements of the buffer, to write. Enqueued copies from it and to it must be done.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 
-    /// Wait until the device has done everything enqueued so far.
+    /// Waits until all work enqueued so far has run.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn wait(&self) -> Result<()> {
         self.gpu.synchronize()
     }
@@ -67,9 +67,10 @@ impl<T: Pod> Pinned<T> {
     ///
     /// # Safety
     /// Until the copy is done ([`Gpu::synchronize`], or an event behind it was waited for), these elements are not
-    /// written, and the memory of `to` is neither freed nor used outside of the device's own stream. The borrows end with
-    /// this call, so the compiler does not see to it. A copy that is captured in a graph runs with each replay, and both
-    /// memories must live as long as the graph is replayed. Dropping `self` waits for the device by itself.
+    /// written, and the memory of `to` is neither freed nor used outside of the device's own stream. The
+    /// borrows end with this call, so the compiler does not see to it. A copy that is captured in a graph runs
+    /// with each replay, and both memories must live as long as the graph is replayed. Dropping `self` waits
+    /// for the device by itself.
     ///
     /// # Errors
     /// [`Error::Shape`] when it has fewer; the driver's.
@@ -125,14 +126,13 @@ impl<T: Pod> Drop for Pinned<T> {
     }
 }
 
-/// Copies large things to the device: while one half of a pinned buffer travels, the other is being
-/// filled.
+/// Copies large data to the device: while one half of a pinned buffer is copied, the other half is filled.
 pub struct Uploader {
     gpu: Arc<Gpu>,
-    /// Bytes of a half.
+    /// Size of a half, in bytes.
     half: usize,
     halves: [Pinned<u8>; 2],
-    /// Recorded behind the last copy out of each half.
+    /// Events, each recorded behind the last copy out of its half.
     done: [sys::CUevent; 2],
     next: usize,
 }
@@ -141,21 +141,21 @@ pub struct Uploader {
 unsafe impl Send for Uploader {}
 
 impl Uploader {
-    /// Bytes of a half beyond which nothing is gained.
+    /// Size of a half in bytes; a larger one is not faster.
     pub const LARGEST: usize = 16 << 20;
 
-    /// Two halves of pinned memory, as large as pays.
+    /// Creates an uploader with halves of the full size.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         Self::with_room_for(gpu, Self::LARGEST)
     }
 
-    /// Two halves for things of at most so many bytes; larger ones go in more pieces.
+    /// Creates an uploader for data of at most so many bytes; larger data is copied in more pieces.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn with_room_for(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         gpu.bind()?;
         let size = bytes.clamp(1 << 12, Self::LARGEST);
@@ -168,13 +168,13 @@ impl Uploader {
         Ok(Self { gpu: Arc::clone(gpu), half: size, halves, done: [event()?, event()?], next: 0 })
     }
 
-    /// Bytes that `fill` is asked for at once, at most.
+    /// Maximum number of bytes of a piece.
     pub fn most(&self) -> usize {
         self.half
     }
 
-    /// Fill `to` piece by piece: `fill(offset, piece)` writes the bytes from `offset` on. Pieces are
-    /// multiples of `unit` bytes long (rows, say), but for the last.
+    /// Fills `to` piece by piece: `fill(offset, piece)` writes the bytes from `offset` on. The length of every piece
+    /// but the last is a multiple of `unit` bytes (rows, for example).
     ///
     /// # Errors
     /// Those of `fill`; [`Error::Shape`] for a unit that is larger than [`Uploader::most`].
@@ -212,10 +212,10 @@ impl Uploader {
         Ok(())
     }
 
-    /// Wait for all copies.
+    /// Waits for all copies.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn finish(&mut self) -> Result<()> {
         self.gpu.finish_copies()
     }

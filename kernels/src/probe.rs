@@ -49,7 +49,7 @@ pub enum ProbeError {
 
 type Answer = Result<Cuda, ProbeError>;
 
-/// The answer, once it is known. Whoever holds this lock is alone with the question.
+/// Result of the probe, once it is known. The lock also keeps two threads from probing at once.
 static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
 
 fn answer() -> MutexGuard<'static, Option<Answer>> {

@@ -1,30 +1,31 @@
-//! Memory between two kernels of one op.
+//! Scratch memory between two kernels of one op.
 //!
-//! Attention in splits, or a matmul whose result is folded afterwards, need a place for what lies in
-//! between. It is asked for by purpose and size; a region once given is kept until the process ends,
-//! because a captured graph may have its address. Sizes are rounded up to powers of two, so all regions
-//! of a purpose together are less than twice its largest.
+//! Attention in splits, or a matmul whose result is folded afterwards, needs memory for intermediate results.
+//! A caller requests it by purpose and size. A region is kept until the process ends, because a captured
+//! graph may hold its address. Sizes are rounded up to powers of two, so all regions of a purpose together
+//! are less than twice its largest.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::{Buffer, Gpu};
 
-/// What scratch is for. Two that are needed at the same time have different purposes.
+/// Purpose of a region. Regions that are needed at the same time have different purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// Outputs, maxima and sums of the splits of attention.
     AttentionSplits,
     /// Gates and ups before they are folded.
     GateUp,
-    /// What cuBLASLt asks for.
+    /// Workspace of cuBLASLt.
     MatmulWorkspace,
     /// Partial results of sampling.
     Sampling,
 }
 
-/// Enqueue several launches that hand something on through scratch, or a recording of such: nobody else's
-/// come in between. (Not the lock of the regions: a launch on the way may want one for its own.)
+/// Locks the scratch for several launches, or a recording of such, that pass intermediate results through
+/// it: no other launch may come between them. (It is not the lock of the regions, since a launch inside may
+/// request a region.)
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -37,7 +38,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// The address of at least `bytes` bytes for this purpose. Contents mean nothing.
+    /// Address of at least `bytes` bytes for this purpose. The contents are undefined.
     pub(crate) fn region(&mut self, gpu: &Arc<Gpu>, purpose: Purpose, bytes: usize) -> Result<u64> {
         let fits = |(p, b): &&(Purpose, Buffer)| *p == purpose && b.len() >= bytes;
         if let Some((_, region)) = self.regions.iter().find(fits) {
@@ -51,7 +52,7 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Bytes of all regions.
+    /// Number of bytes of all regions.
     pub fn bytes(&self) -> usize {
         self.regions.iter().map(|(_, b)| b.len()).sum()
     }

@@ -10,7 +10,7 @@ use crate::{View, ViewMut};
 pub enum Float {
     /// IEEE single precision.
     F32,
-    /// Its upper half.
+    /// bfloat16: the upper half of an f32.
     Bf16,
 }
 
@@ -23,7 +23,7 @@ impl Float {
         }
     }
 
-    /// How kernels' names end.
+    /// Suffix of the kernels' names.
     pub fn suffix(self) -> &'static str {
         match self {
             Float::F32 => "f32",
@@ -37,7 +37,7 @@ impl Float {
 pub struct Mat<'a> {
     /// Address of the first element.
     pub ptr: u64,
-    /// Its elements.
+    /// Element type.
     pub dtype: Float,
     /// Rows.
     pub rows: usize,
@@ -53,7 +53,7 @@ pub struct Mat<'a> {
 pub struct MatMut<'a> {
     /// Address of the first element.
     pub ptr: u64,
-    /// Its elements.
+    /// Element type.
     pub dtype: Float,
     /// Rows.
     pub rows: usize,
@@ -70,7 +70,7 @@ pub struct MatMut<'a> {
 pub struct Heads<'a> {
     /// Address of the first element.
     pub ptr: u64,
-    /// Its elements.
+    /// Element type.
     pub dtype: Float,
     /// Tokens.
     pub tokens: usize,
@@ -88,7 +88,7 @@ pub struct Heads<'a> {
 pub struct HeadsMut<'a> {
     /// Address of the first element.
     pub ptr: u64,
-    /// Its elements.
+    /// Element type.
     pub dtype: Float,
     /// Tokens.
     pub tokens: usize,
@@ -106,23 +106,23 @@ pub struct HeadsMut<'a> {
 pub struct KvShape {
     /// Blocks.
     pub blocks: usize,
-    /// Tokens a block.
+    /// Number of tokens per block.
     pub block_size: usize,
     /// KV heads.
     pub heads: usize,
     /// Elements of a head.
     pub dim: usize,
-    /// Its elements.
+    /// Element type.
     pub dtype: Float,
 }
 
 impl KvShape {
-    /// Elements of the keys, and as many of the values.
+    /// Number of elements of the keys, and as many of the values.
     pub fn elements(&self) -> usize {
         self.blocks * self.block_size * self.heads * self.dim
     }
 
-    /// Bytes of the keys, and as many of the values.
+    /// Number of bytes of the keys, and as many of the values.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
@@ -131,7 +131,7 @@ impl KvShape {
 /// Keys and values of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<'a> {
-    /// Its shape.
+    /// Shape of the cache.
     pub shape: KvShape,
     /// Address of the keys.
     pub k: u64,
@@ -143,7 +143,7 @@ pub struct Kv<'a> {
 /// Keys and values of one layer, to write.
 #[derive(Debug)]
 pub struct KvMut<'a> {
-    /// Its shape.
+    /// Shape of the cache.
     pub shape: KvShape,
     /// Address of the keys.
     pub k: u64,
@@ -152,7 +152,7 @@ pub struct KvMut<'a> {
     borrow: PhantomData<&'a mut [u8]>,
 }
 
-/// Elements from the first of a shape to behind its last.
+/// Number of elements from the first of a shape to the end of its last.
 fn span(rows: usize, width: usize, stride: usize) -> usize {
     if rows == 0 || width == 0 { 0 } else { (rows - 1) * stride + width }
 }
@@ -187,7 +187,7 @@ impl<'a> Mat<'a> {
         Ok(Self { ptr: memory.ptr(), dtype, rows, width, stride, borrow: PhantomData })
     }
 
-    /// One whose rows lie behind each other.
+    /// A matrix whose rows lie behind each other.
     ///
     /// # Errors
     /// [`Error::Shape`] when it does not fit.
@@ -213,7 +213,7 @@ impl<'a> MatMut<'a> {
         Ok(Self { ptr: memory.ptr(), dtype, rows, width, stride, borrow: PhantomData })
     }
 
-    /// One whose rows lie behind each other.
+    /// A matrix whose rows lie behind each other.
     ///
     /// # Errors
     /// [`Error::Shape`] when it does not fit.
@@ -221,19 +221,19 @@ impl<'a> MatMut<'a> {
         Self::new(memory, dtype, rows, width, width)
     }
 
-    /// Read what it shows.
+    /// Returns a read-only view.
     pub fn as_mat(&self) -> Mat<'_> {
         let Self { ptr, dtype, rows, width, stride, .. } = *self;
         Mat { ptr, dtype, rows, width, stride, borrow: PhantomData }
     }
 
-    /// Borrow again for a shorter time.
+    /// Borrows the matrix again for a shorter time.
     pub fn reborrow(&mut self) -> MatMut<'_> {
         let Self { ptr, dtype, rows, width, stride, .. } = *self;
         MatMut { ptr, dtype, rows, width, stride, borrow: PhantomData }
     }
 
-    /// Memory at an address that the caller vouches for.
+    /// A view at an address for which the caller vouches.
     pub(crate) fn at(ptr: u64, dtype: Float, rows: usize, width: usize) -> Self {
         Self { ptr, dtype, rows, width, stride: width, borrow: PhantomData }
     }

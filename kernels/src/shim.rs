@@ -1,7 +1,7 @@
 //! A CPU in the place of a device.
 //!
 //! CUDA's driver is a library that is loaded by its name, `libcuda.so`. A library of our own that is loaded
-//! before, and has that name, is what everybody who asks for it gets. So everything above it is the same
+//! before under that name is what every later load of that name gets. So everything above it is the same
 //! code as on a device: what is launched, copied, captured and waited for.
 
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +37,8 @@ fn loaded() -> std::sync::MutexGuard<'static, Option<Extra>> {
 
 /// Let a CPU stand in for CUDA, in this process, from now on: [`probe`](crate::probe) finds one device,
 /// and its kernels are those of `cu/`, compiled by the host's C++ compiler. Must come before anything
-/// else here is used (a probe that found no driver does no harm); asked for again, it does nothing. `STRATA_CUDA=emulated` asks for it from outside.
+/// else here is used (a probe that found no driver does no harm); asked for again, it does nothing.
+/// `STRATA_CUDA=emulated` asks for it from outside.
 ///
 /// # Errors
 /// [`Error::NoCompiler`] and the like when the stand-in cannot be built; [`Error::State`] when CUDA itself

@@ -20,7 +20,7 @@ impl Timer {
     /// A timer for a device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Errors of the driver.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         gpu.bind()?;
         let event = || {

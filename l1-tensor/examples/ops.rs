@@ -1,4 +1,4 @@
-//! A walk through floor 1: views, a norm, the rotary turn, softmax, and the promise about bits.
+//! A walk through layer 1: views, a norm, the rotary turn, softmax, and the promise about bits.
 //!
 //!     cargo run --release -p l1-tensor --example ops
 

@@ -1,4 +1,4 @@
-//! A device is a value: one build runs everywhere and chooses at run time.
+//! The device that runs ops, chosen at run time: one build runs on every machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use kernels::{Gpu, compile};
 
 use crate::{Error, Result};
 
-/// Where a tensor lives and an op runs.
+/// Device that stores a tensor and runs an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// The host's processors.
@@ -16,22 +16,21 @@ pub enum Device {
     Cuda(usize),
 }
 
-/// What a user asks for: a device, or the best one there is.
+/// Requested device: a certain one, or the best one available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DeviceRequest {
-    /// CUDA when it can run the model, else the CPU.
+    /// CUDA if it can run the model, else the CPU.
     #[default]
     Auto,
-    /// Exactly this one, or an error.
+    /// Exactly this device, or an error.
     Exactly(Device),
 }
 
 impl DeviceRequest {
-    /// Choose the device, and say why in words fit for a log line.
+    /// Chooses the device. Returns it, and the reason for a log line.
     ///
-    /// A CUDA device counts when its driver starts, it is new enough, and its kernels can be compiled
-    /// (or are there already). One that is emulated by the CPU is never chosen unasked: it is there to be
-    /// tested, not to be fast.
+    /// A CUDA device is available if its driver starts, it is new enough, and its kernels can be compiled (or are in
+    /// the cache). An emulated device is slow and for tests only, so it must be requested explicitly.
     ///
     /// # Errors
     /// [`Error::Device`] when a device was named that cannot be used here.
@@ -62,8 +61,8 @@ impl DeviceRequest {
     }
 }
 
-/// Whether a model can run on a CUDA device: it opens, and it gets kernels. The smallest file of them
-/// stands for all.
+/// Checks that a model can run on a CUDA device: the device opens, and its kernels compile. Only the smallest file of
+/// kernels is tried.
 fn usable(ordinal: usize) -> kernels::Result<()> {
     let gpu = Gpu::open(ordinal)?;
     compile::image("elementwise", gpu.properties().capability, gpu.is_emulated()).map(|_| ())

@@ -1,5 +1,5 @@
-//! What can go wrong on this floor. Every variant names the op and shows the layouts involved, so
-//! that a message alone is enough to find the wrong line.
+//! Errors of this layer. Every variant names the op and shows the layouts involved, so that the message alone is enough
+//! to find the wrong line.
 
 use std::path::PathBuf;
 
@@ -11,69 +11,69 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Errors of tensors, ops, devices and safetensors files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Two operands whose shapes do not fit each other.
+    /// The shapes of two operands do not match.
     #[error("{op}: {why}: lhs is {lhs}, rhs is {rhs}")]
     ShapeMismatch {
         /// The op that refused.
         op: &'static str,
-        /// The rule that was broken, in words.
+        /// Description of the violated rule.
         why: &'static str,
         /// Layout of the first operand (usually the input).
         lhs: Layout,
         /// Layout of the second operand (usually the weight or the output).
         rhs: Layout,
     },
-    /// A tensor of the wrong element type.
+    /// A tensor has the wrong element type.
     #[error("{op}: expected {expected}, got {got} in {layout}")]
     UnexpectedDType {
         /// The op that refused.
         op: &'static str,
-        /// What the op can work on.
+        /// Element types that the op supports.
         expected: &'static str,
-        /// What it was given.
+        /// Element type of the tensor.
         got: DType,
-        /// The layout of the tensor it was given.
+        /// Layout of that tensor.
         layout: Layout,
     },
-    /// A layout the op cannot walk: fast paths want the last dimension dense.
+    /// The op does not support a layout: most require a dense last dimension.
     #[error("{op}: {why}: {layout}")]
     UnsupportedLayout {
         /// The op that refused.
         op: &'static str,
-        /// What it needs.
+        /// Layout that the op requires.
         why: &'static str,
-        /// What it was given.
+        /// Layout of the tensor.
         layout: Layout,
     },
-    /// An index (a token id, a row, a dimension) beyond its limit.
+    /// An index (a token id, a row, a dimension) is out of range.
     #[error("{op}: {what} {index} is out of range, must be below {limit}")]
     OutOfRange {
         /// The op that refused.
         op: &'static str,
-        /// What kind of index.
+        /// Kind of index.
         what: &'static str,
-        /// The index given.
+        /// The index.
         index: i64,
-        /// One past the largest allowed.
+        /// Upper bound, which is not allowed itself.
         limit: usize,
     },
-    /// A shape with more dimensions than a [`Layout`] holds, or one whose size overflows.
+    /// A shape has more dimensions than a [`Layout`] holds, or its size overflows.
     #[error("a tensor of shape {shape:?} is not possible: {why}")]
     BadShape {
-        /// The shape asked for.
+        /// Requested shape.
         shape: Vec<usize>,
-        /// Why it cannot be.
+        /// What is wrong with it.
         why: &'static str,
     },
-    /// A parameter of an op outside of what has a meaning.
+    /// A parameter of an op is invalid.
     #[error("{op}: {why}")]
     BadParameter {
         /// The op that refused.
         op: &'static str,
-        /// What is wrong and what would be right.
+        /// What is wrong, and which values are valid.
         why: String,
     },
-    /// The device asked for cannot be used here.
+    /// The requested device cannot be used on this machine.
     #[error("device {device}: {why}")]
     Device {
         /// The device, as the user writes it (`cpu`, `cuda:0`).
@@ -81,7 +81,7 @@ pub enum Error {
         /// Why not, and what to do.
         why: String,
     },
-    /// CUDA refused: no memory, a kernel that does not compile, a failed launch.
+    /// An error of CUDA: too little memory, a kernel that does not compile, a failed launch.
     #[error("cuda: {0}")]
     Cuda(#[from] kernels::Error),
     /// Too little memory for a buffer.
@@ -89,10 +89,10 @@ pub enum Error {
         "could not allocate {bytes} bytes for a tensor: free some memory or use a smaller context or batch"
     )]
     OutOfMemory {
-        /// The size of the buffer.
+        /// Size of the buffer.
         bytes: usize,
     },
-    /// A safetensors file that is not what it claims to be.
+    /// A safetensors file is invalid.
     #[error("{path}: not a usable safetensors file: {why}")]
     Safetensors {
         /// The file.
@@ -100,12 +100,12 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The operating system refused to read or write a file.
+    /// A file cannot be read or written.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's own words.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

@@ -26,7 +26,7 @@ impl<'a, T> Index<'a, T> {
         Self { host, device }
     }
 
-    /// How many.
+    /// Number of indices.
     pub fn len(&self) -> usize {
         self.host.len()
     }

@@ -1,11 +1,11 @@
-//! Where the elements of a tensor lie: a shape, a stride per dimension and an offset, apart from
+//! Layout of the elements of a tensor: a shape, a stride per dimension and an offset, apart from
 //! the storage that holds them. Transposing, slicing and reshaping change a layout, never the data.
 
 use std::fmt;
 
 use crate::{Error, Result};
 
-/// The most dimensions a tensor can have. Enough for `[T, H, D]` and one to spare; a fixed bound
+/// Maximum number of dimensions of a tensor. Enough for `[T, H, D]` and one to spare; a fixed bound
 /// keeps a layout `Copy`, so views in the hot loop allocate nothing.
 pub const MAX_RANK: usize = 4;
 
@@ -66,12 +66,12 @@ impl Layout {
         self.offset
     }
 
-    /// How many dimensions.
+    /// Number of dimensions.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many elements: the product of the dimensions (1 for a scalar, rank 0).
+    /// Number of elements: the product of the dimensions (1 for a scalar, rank 0).
     pub fn elem_count(&self) -> usize {
         self.dims().iter().product()
     }
@@ -86,8 +86,7 @@ impl Layout {
         })
     }
 
-    /// Whether the elements lie row-major without gaps (a dimension of size 1 has no stride to
-    /// speak of).
+    /// Whether the elements lie row-major without gaps. The stride of a dimension of size 1 does not matter.
     pub fn is_contiguous(&self) -> bool {
         // exercise l1.layout
         let mut expected = 1;

@@ -1,15 +1,15 @@
-//! Floor 1 of Strata: tensors and the ops a transformer is made of.
+//! Layer 1 of Strata: tensors and the ops a transformer is made of.
 //!
 //! * [`Tensor`] owns memory, [`TensorRef`] and [`TensorMut`] borrow it under a [`Layout`].
-//! * [`Weight`] is what a matmul multiplies by. It is not a tensor: its bytes are arranged for the
+//! * [`Weight`] is the matrix of a matmul. It is not a tensor: its bytes are arranged for the
 //!   kernel that reads them.
 //! * [`ops`] holds one file per op: a scalar reference to read, a fast path to run, and checks that
-//!   name what does not fit. Every op writes into a buffer its caller owns.
+//!   name what does not fit. Every op writes into a buffer that its caller owns.
 //! * [`Runtime`] is the device, the instruction set, the threads and the precision in use.
 //!
 //! One promise shapes all of it: *batch invariance*. The value of an output element is one fixed
-//! order of operations over its own inputs. It does not know how many rows stand beside it or how
-//! many threads there are, so a row alone and a row in a batch agree to the last bit.
+//! order of operations over its own inputs. It does not depend on the number of other rows or of
+//! threads, so a row alone and a row in a batch agree to the last bit.
 
 #![warn(missing_docs)]
 
@@ -33,7 +33,7 @@ pub use device::{Device, DeviceRequest};
 pub use dtype::{DType, Element, bf16, f16};
 pub use error::{Error, Result};
 pub use index::Index;
-/// The CUDA floor: devices, graphs, launchers. Here so that the floors above need no other way to it.
+/// The CUDA layer: devices, graphs, launchers. Here so that the layers above need no other way to it.
 pub use kernels as cuda;
 pub use layout::{Layout, MAX_RANK};
 pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions};

@@ -1,4 +1,4 @@
-//! What an op runs on: device, instruction set, threads, and the precision of activations.
+//! The runtime of ops: device, instruction set, threads, and the precision of activations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use kernels::{Gpu, Uploader};
 use crate::cpu::{Isa, ThreadPool};
 use crate::{DType, Device, DeviceRequest, Result, Tensor};
 
-/// How activations enter a matmul. Weights are bf16 and sums are f32 in both.
+/// Precision of the activations that enter a matmul. Weights are bf16 and sums are f32 in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Inputs of a matmul and the KV cache stay f32: the parity mode.
@@ -19,13 +19,13 @@ pub enum Precision {
     Bf16,
 }
 
-/// The precision a user asks for.
+/// Requested precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PrecisionRequest {
     /// bf16 on CUDA, and where the processor multiplies bf16 pairs itself; else f32.
     #[default]
     Auto,
-    /// Exactly this one (bf16 works on every processor, it is only not faster on all).
+    /// This precision. (bf16 works on every processor, but is not faster on all.)
     Exactly(Precision),
 }
 
@@ -51,31 +51,45 @@ impl FromStr for PrecisionRequest {
     }
 }
 
-/// What to build a [`Runtime`] from. The default is: best device, best precision, all cores, the
-/// widest instruction set (or the one `STRATA_CPU` names).
+/// Options of a [`Runtime`]. The default is: best device, best precision, all cores, and the widest
+/// instruction set (or the one that `STRATA_CPU` names).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RuntimeOptions {
-    /// Where to run.
+    /// Requested device.
     pub device: DeviceRequest,
-    /// How activations enter a matmul.
+    /// Precision of activations that enter a matmul.
     pub precision: PrecisionRequest,
-    /// Threads that work on one forward pass; `None` or 0 is one for each available core.
+    /// Number of threads for one forward pass; `None` or 0: one per available core.
     pub threads: Option<usize>,
-    /// The instruction set; `None` lets `STRATA_CPU` or the processor decide.
+    /// Instruction set; `None`: decided by `STRATA_CPU` or the processor.
     pub isa: Option<Isa>,
-    /// On CUDA: take sums in one order for each element, whatever the batch, where that is slower. The
-    /// CPU never does otherwise.
+    /// Whether sums on CUDA have the same order for each element in every batch, which is slower. The CPU
+    /// is always batch invariant.
     pub batch_invariant: bool,
 }
 
 impl RuntimeOptions {
-    /// The default on the CPU, whatever else there is: for what compares or measures the CPU itself.
+    /// Default options on the CPU, even if a GPU is available.
     pub fn cpu() -> Self {
         Self { device: DeviceRequest::Exactly(Device::Cpu), ..Self::default() }
     }
 }
 
-/// A device with its threads, ready to run ops. Cheap to clone; clones share the threads.
+/// A device and its threads, ready to run ops. Cheap to clone; clones share the threads.
+///
+/// ```
+/// use l1_tensor::{DType, Precision, PrecisionRequest, Runtime, RuntimeOptions};
+///
+/// let options = RuntimeOptions {
+///     threads: Some(2),
+///     precision: PrecisionRequest::Exactly(Precision::F32),
+///     ..RuntimeOptions::cpu()
+/// };
+/// let rt = Runtime::new(options)?;
+/// assert_eq!(rt.pool().threads(), 2);
+/// assert_eq!(rt.activation_dtype(), DType::F32);
+/// # Ok::<(), l1_tensor::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
@@ -91,20 +105,20 @@ struct Inner {
     cuda: Option<Cuda>,
 }
 
-/// What a runtime on CUDA has beside the device.
+/// Additional state of a runtime on CUDA.
 struct Cuda {
     gpu: Arc<Gpu>,
-    /// The way of weights to the device: made by the first, used by all.
+    /// Uploader of weights, created by the first upload.
     uploader: Mutex<Option<Uploader>>,
-    /// Where answers wait that the host asked for: grows to the most that was ever asked for.
+    /// Buffer of results that the host reads back: grows to the largest request.
     answers: Mutex<Option<Tensor>>,
 }
 
 impl Runtime {
-    /// Resolve the request into something that runs.
+    /// Creates a runtime for these options.
     ///
     /// # Errors
-    /// [`crate::Error::Device`] for a device that is not here, [`crate::Error::BadParameter`] for
+    /// [`crate::Error::Device`] for a device that is not available, [`crate::Error::BadParameter`] for
     /// an instruction set this processor lacks (the message lists those it has).
     pub fn new(options: RuntimeOptions) -> Result<Self> {
         let (device, why) = options.device.resolve()?;
@@ -136,22 +150,22 @@ impl Runtime {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The device in use.
+    /// Device in use.
     pub fn device(&self) -> Device {
         self.inner.device
     }
 
-    /// The CUDA device, where this is one: ops then run on it, over tensors that lie there.
+    /// CUDA device, if the runtime uses one: ops then run on it, over tensors in its memory.
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         self.inner.cuda.as_ref().map(|cuda| &cuda.gpu)
     }
 
-    /// How sums are taken on CUDA: see [`RuntimeOptions::batch_invariant`].
+    /// Order of sums on CUDA: see [`RuntimeOptions::batch_invariant`].
     pub fn arithmetic(&self) -> Arithmetic {
         if self.inner.batch_invariant { Arithmetic::BatchInvariant } else { Arithmetic::Fast }
     }
 
-    /// The way to the device for something of so many bytes; `None` on a CPU.
+    /// Uploader to the device, for data of so many bytes; `None` on a CPU.
     pub(crate) fn uploader(
         &self,
         bytes: usize,
@@ -165,28 +179,28 @@ impl Runtime {
         Ok(Some(uploader))
     }
 
-    /// Where an op leaves what the host asked for; `None` on a CPU.
+    /// Buffer of results that the host reads back; `None` on a CPU.
     pub(crate) fn answers(&self) -> Option<MutexGuard<'_, Option<Tensor>>> {
         let cuda = self.inner.cuda.as_ref()?;
         Some(cuda.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Why this device was taken, in words.
+    /// Reason why this device was chosen, as text.
     pub fn device_reason(&self) -> &str {
         &self.inner.why
     }
 
-    /// The instruction set in use.
+    /// Instruction set in use.
     pub fn isa(&self) -> Isa {
         self.inner.isa
     }
 
-    /// How activations enter a matmul.
+    /// Precision of activations that enter a matmul.
     pub fn precision(&self) -> Precision {
         self.inner.precision
     }
 
-    /// The dtype of buffers that feed a matmul: [`Precision`] said as a [`DType`].
+    /// Dtype of the inputs of a matmul: the [`Precision`] as a [`DType`].
     pub fn activation_dtype(&self) -> DType {
         match self.inner.precision {
             Precision::F32 => DType::F32,
@@ -194,7 +208,7 @@ impl Runtime {
         }
     }
 
-    /// The threads.
+    /// Thread pool.
     pub fn pool(&self) -> &ThreadPool {
         &self.inner.pool
     }

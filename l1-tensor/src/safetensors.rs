@@ -17,7 +17,7 @@ use crate::{DType, Device, Error, Result, Tensor, TensorRef};
 
 /// An open safetensors file, mapped into memory: a tensor's bytes are read when they are touched.
 ///
-/// As with every mapped file, somebody else cutting it short while it is open ends the process
+/// As with every mapped file, truncating it while it is open ends the process
 /// with a bus error. Replacing it (writing a new file and renaming, as [`save`] does) is safe.
 pub struct SafetensorsFile {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub struct SafetensorsFile {
     data: usize,
 }
 
-/// Our name for a file's dtype, if floor 1 has that type.
+/// Our name for a file's dtype, if layer 1 has that type.
 fn dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
@@ -99,7 +99,7 @@ impl SafetensorsFile {
     /// Element type and shape of a tensor.
     ///
     /// # Errors
-    /// [`Error::Safetensors`] when there is none of this name or its type is one that floor 1 does
+    /// [`Error::Safetensors`] when there is none of this name or its type is one that layer 1 does
     /// not have.
     pub fn info(&self, name: &str) -> Result<(DType, &[usize])> {
         let info = self.find(name)?;
@@ -150,7 +150,8 @@ impl SafetensorsFile {
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] for a view with gaps (make a copy with
-/// [`convert`](crate::ops::convert)), [`Error::Device`] for one that is not the host's, [`Error::Io`] when it cannot be written,
+/// [`convert`](crate::ops::convert)), [`Error::Device`] for one that is not on the host,
+/// [`Error::Io`] when it cannot be written,
 /// [`Error::Safetensors`] when two tensors have one name.
 pub fn save(
     path: impl AsRef<Path>,

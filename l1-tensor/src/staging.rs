@@ -111,13 +111,13 @@ impl Staging {
         }
         let device = self.device.on_cuda_mut(OP)?;
         let to = &mut device.view_mut().part(0, self.dirty);
-        // SAFETY: `host` is written by `write` only, which waits for `copied` first. `device` is read by the stream's own
-        // work. Both are freed with `self`: `Pinned` waits for the device before it frees anything, and is declared, so
-        // dropped, before `device`.
+        // SAFETY: `host` is written by `write` only, which waits for `copied` first. `device` is read by the
+        // stream's own work. Both are freed with `self`: `Pinned` waits for the device before it frees
+        // anything, and is declared, so dropped, before `device`.
         unsafe { self.host.enqueue_copy(to) }?;
         if let Err(why) = self.copied.set() {
-            // There is no mark to wait for, so the copy is waited for now. A device that cannot even do that is lost, and
-            // copies no more.
+            // There is no mark to wait for, so the copy is waited for now. A device that cannot even do that is
+            // lost, and copies no more.
             let _ = self.host.wait();
             return Err(why.into());
         }

@@ -95,7 +95,7 @@ impl Storage {
         })
     }
 
-    /// Where the memory is.
+    /// Device that holds the memory.
     pub fn device(&self) -> Device {
         match self {
             Storage::Cpu(_) => Device::Cpu,

@@ -15,6 +15,17 @@ use crate::{DType, Device, Element, Error, Layout, Result};
 pub use rows::{Rows, RowsMut};
 
 /// An n-dimensional array that owns its storage.
+///
+/// ```
+/// use l1_tensor::{DType, Tensor};
+///
+/// let matrix = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+/// assert_eq!((matrix.dtype(), matrix.dims()), (DType::F32, &[2, 3][..]));
+/// // A view borrows: the last two columns, without a copy.
+/// let columns = matrix.view().narrow(1, 1, 2)?;
+/// assert_eq!(columns.to_vec_f32()?, [2.0, 3.0, 5.0, 6.0]);
+/// # Ok::<(), l1_tensor::Error>(())
+/// ```
 pub struct Tensor {
     storage: Storage,
     dtype: DType,
@@ -22,18 +33,17 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// [`Error::BadShape`] or [`Error::OutOfMemory`]; [`Error::Device`] for a device without
-    /// memory here.
+    /// [`Error::BadShape`] or [`Error::OutOfMemory`]; [`Error::Device`] for a device that is not available.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let layout = Layout::contiguous(shape)?;
         let storage = Storage::zeroed(device, layout.elem_count() * dtype.size())?;
         Ok(Self { storage, dtype, layout })
     }
 
-    /// A host tensor with a copy of `data`.
+    /// Creates a host tensor with a copy of `data`.
     ///
     /// # Errors
     /// [`Error::BadShape`] when the shape does not hold exactly `data.len()` elements.
@@ -54,22 +64,22 @@ impl Tensor {
         self.dtype
     }
 
-    /// Where the elements lie.
+    /// Layout: shape, strides and offset.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The size of every dimension.
+    /// Size of every dimension.
     pub fn dims(&self) -> &[usize] {
         self.layout.dims()
     }
 
-    /// Where the memory is.
+    /// Device that holds the memory.
     pub fn device(&self) -> Device {
         self.storage.device()
     }
 
-    /// Bytes of storage held.
+    /// Size of the storage, in bytes.
     pub fn bytes(&self) -> usize {
         self.storage.len()
     }
@@ -94,17 +104,17 @@ impl Tensor {
         self.storage.bytes_mut()
     }
 
-    /// Borrow it whole.
+    /// Borrows the whole tensor.
     pub fn view(&self) -> TensorRef<'_> {
         TensorRef { storage: &self.storage, dtype: self.dtype, layout: self.layout }
     }
 
-    /// Borrow it whole, to write.
+    /// Borrows the whole tensor mutably.
     pub fn view_mut(&mut self) -> TensorMut<'_> {
         TensorMut { storage: &mut self.storage, dtype: self.dtype, layout: self.layout }
     }
 
-    /// A copy of the elements as f32, in row-major order (for tests, dumps and printing).
+    /// Returns a copy of the elements as f32, in row-major order (for tests, dumps and printing).
     ///
     /// # Errors
     /// [`Error::UnexpectedDType`] for integer tensors.
@@ -158,12 +168,12 @@ macro_rules! shared_view_methods {
             self.dtype
         }
 
-        /// Where the elements lie.
+        /// Layout: shape, strides and offset.
         pub fn layout(&self) -> &Layout {
             &self.layout
         }
 
-        /// The size of every dimension.
+        /// Size of every dimension.
         pub fn dims(&self) -> &[usize] {
             self.layout.dims()
         }
@@ -181,7 +191,7 @@ macro_rules! shared_view_methods {
             Ok(())
         }
 
-        /// How many rows of which length, of a view that can be walked as rows at one stride.
+        /// Number and length of the rows of a view that can be walked as rows at one stride.
         pub(crate) fn row_shape<T: Element>(&self, op: &'static str) -> Result<(usize, usize)> {
             self.is_of::<T>(op)?;
             let why = DENSE_ROWS;
@@ -195,7 +205,7 @@ macro_rules! shared_view_methods {
             self.storage.on_host(op)
         }
 
-        /// Where the memory is.
+        /// Device that holds the memory.
         pub fn device(&self) -> Device {
             self.storage.device()
         }

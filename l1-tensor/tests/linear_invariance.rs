@@ -1,5 +1,5 @@
 //! Batch invariance: an output row is the same bits alone, in any batch, at any place in it, with
-//! any number of threads. The promise everything above this floor is built on.
+//! any number of threads. The promise everything above this layer is built on.
 
 mod linear_common;
 

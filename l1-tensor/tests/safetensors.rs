@@ -127,7 +127,7 @@ fn headers_that_lie_are_typed_errors() {
         ("a gap", tensor("F32", "[1]", 4, 8)),
         ("an end before its start", tensor("F32", "[0]", 8, 4)),
         ("a type nobody has", tensor("F77", "[1]", 0, 4)),
-        ("a type that floor 1 has not", tensor("I16", "[2]", 0, 4)),
+        ("a type that layer 1 has not", tensor("I16", "[2]", 0, 4)),
         ("no object", "[]".into()),
         ("no JSON", "{".into()),
         ("too deep", "[".repeat(100_000)),

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         GenerateOptions { max_tokens, stop_tokens: &model.stop_tokens, ignore_eos: false };
     let mut text = model.tokenizer.detokenizer(true);
     let result = generate(&mut session, &prompt, &options, |token| {
-        // Half a code point stays inside until its other half comes.
+        // Incomplete UTF-8 is held back until it is complete.
         let piece = text.push(token).unwrap_or_default();
         print!("{piece}");
         std::io::stdout().flush().is_ok()

@@ -1,38 +1,38 @@
-//! What one forward pass is about: tokens of some sequences, never requests.
+//! The batch of one forward pass: tokens of sequences. The model does not know requests.
 
 use crate::Tap;
 
-/// Tokens of one step, sequence after sequence. All slices are the caller's buffers.
+/// Tokens of one step, sequence after sequence. The caller owns all slices.
 ///
 /// A sequence takes part with one token or with many: decode and prefill are the same thing here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch<'a> {
     /// `[T]`: token ids.
     pub tokens: &'a [u32],
-    /// `[T]`: each token's place in its sequence, from 0.
+    /// `[T]`: position of each token in its sequence, from 0.
     pub positions: &'a [i32],
     /// `[S + 1]`: sequence `s` owns tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
     pub cu_seqlens_q: &'a [i32],
-    /// `[S]`: which slot of the [`SequenceState`](crate::SequenceState) each sequence lives in.
+    /// `[S]`: slot of each sequence in the [`SequenceState`](crate::SequenceState).
     pub state_slots: &'a [u32],
-    /// `[S]`: which adapter (LoRA) each sequence uses; empty, or -1 for none.
+    /// `[S]`: LoRA adapter of each sequence; empty, or -1 for none.
     pub adapters: &'a [i32],
-    /// `[R]`: the tokens whose logits are wanted, as indices into the batch.
+    /// `[R]`: tokens whose logits are computed, as indices into the batch.
     pub logit_rows: &'a [u32],
     /// Hidden rows to keep in the workspace: see [`Workspace::tapped`](crate::Workspace::tapped).
     pub taps: &'a [Tap],
 }
 
 impl Batch<'_> {
-    /// How many sequences take part.
+    /// Number of sequences, S.
     pub fn sequences(&self) -> usize {
         self.state_slots.len()
     }
 
-    /// Check that lengths fit each other and indices their targets.
+    /// Checks that the lengths of the slices agree and that indices are in range.
     ///
     /// # Errors
-    /// [`BatchError`], saying which field.
+    /// [`BatchError`], which names the field.
     pub fn check(&self, vocab: usize) -> Result<(), BatchError> {
         let bad = |why: String| Err(BatchError::Malformed(why));
         let (t, s) = (self.tokens.len(), self.sequences());
@@ -63,34 +63,34 @@ impl Batch<'_> {
 /// A batch that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// A token id the embedding does not know.
+    /// The token id is not below the vocabulary size.
     #[error("token id {id} is out of range: this model has {vocab} tokens (0 to {})", vocab - 1)]
     TokenOutOfRange {
-        /// The id.
+        /// Token id.
         id: u32,
-        /// Rows of the embedding.
+        /// Number of rows of the embedding.
         vocab: usize,
     },
-    /// More tokens than the workspace was made for.
+    /// The step has more tokens than the workspace holds.
     #[error("{tokens} tokens in one step, but the workspace holds {max}: split the step")]
     TooManyTokens {
-        /// Tokens in the batch.
+        /// Number of tokens in the batch.
         tokens: usize,
-        /// The most there may be.
+        /// Maximum number of tokens.
         max: usize,
     },
-    /// A sequence longer than its state or the model's context.
+    /// The sequence is longer than its state or the model's context.
     #[error(
-        "a sequence of {len} tokens does not fit {capacity}: shorten the prompt, ask for fewer tokens or make a larger state"
+        "a sequence of {len} tokens does not fit {capacity}: shorten the prompt, ask for fewer tokens or make a larger \
+         state"
     )]
     TooLong {
-        /// Tokens after this step.
+        /// Number of tokens of the sequence after this step.
         len: usize,
-        /// The most there may be.
+        /// Maximum number of tokens.
         capacity: usize,
     },
-    /// Sequences share the state's memory, and it has no room left for this step. Nothing of the step
-    /// was taken.
+    /// The memory that sequences share has no room for this step. The step took nothing.
     #[error("no room for this step: {0}")]
     Full(String),
     /// Fields that contradict each other.

@@ -1,4 +1,4 @@
-//! Chat templates: from a list of messages to the one text the model was trained to continue.
+//! Chat templates: from a list of messages to the prompt format of the model.
 //!
 //! Every chat model ships its prompt format as a Jinja template, written for Python's Jinja2 as transformers sets it
 //! up (`utils/chat_template_utils.py`). Here minijinja runs it, with the same settings and extensions:
@@ -32,10 +32,11 @@ pub enum ChatTemplateError {
         message: String,
     },
 
-    /// The template refused the conversation with `raise_exception`: this is an answer to who wrote the messages.
+    /// The template refused the conversation with `raise_exception`. The message is for the client that sent the
+    /// conversation.
     #[error("the chat template refuses this conversation: {message} (template line {line})")]
     Refused {
-        /// The template's own words.
+        /// Message of the template.
         message: String,
         /// Line in the template's source, from 1.
         line: usize,
@@ -64,7 +65,7 @@ pub enum ChatTemplateError {
     },
 }
 
-/// What `raise_exception` was called with; travels as the source of minijinja's error.
+/// Argument of `raise_exception`, passed on as the source of minijinja's error.
 #[derive(Debug)]
 struct Raised(String);
 
@@ -84,20 +85,20 @@ impl std::error::Error for Raised {}
 pub struct Message(Map<String, Value>);
 
 impl Message {
-    /// A message of text.
+    /// Creates a message of text.
     pub fn new(role: &str, content: &str) -> Self {
         let fields = [("role", role), ("content", content)];
         Self(fields.map(|(key, text)| (key.to_owned(), Value::from(text))).into_iter().collect())
     }
 
-    /// The same message with one more field, or another value in it.
+    /// Sets a field of the message.
     #[must_use]
     pub fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.0.insert(field.to_owned(), value.into());
         self
     }
 
-    /// Checks that `value` is a message. `path` is where it stands, for the error.
+    /// Checks that `value` is a message. `path` is its path in the JSON, for the error.
     ///
     /// # Errors
     /// [`ChatTemplateError::Shape`]: a message is an object with a string `role`, and a `content` that is text, null
@@ -153,13 +154,13 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// What a messages file holds: a list of messages, or an object with `messages` and further template variables such
-/// as `tools`.
+/// Contents of a messages file: a list of messages, or an object with `messages` and further template variables such as
+/// `tools`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conversation {
-    /// The messages in order.
+    /// Messages, in order.
     pub messages: Vec<Message>,
-    /// Everything beside `messages`.
+    /// All fields except `messages`.
     pub extra: Map<String, Value>,
 }
 
@@ -202,8 +203,8 @@ fn shape(path: &str, expected: &str, found: Option<&Value>) -> ChatTemplateError
     }
 }
 
-/// Steps a rendering may take: thousands of messages need a fraction of this, and a template that
-/// came with somebody's model cannot loop for ever.
+/// Maximum number of steps of a rendering, so that a template of a downloaded model cannot loop for ever. Thousands of
+/// messages need a fraction of it.
 const FUEL: u64 = 10_000_000;
 
 /// A compiled chat template. Immutable and `Sync`.
@@ -235,7 +236,7 @@ impl ChatTemplate {
         Self::with_clock(source, bos, eos, SystemTime::now)
     }
 
-    /// The same with a clock of the caller's choice behind `strftime_now`, so that a prompt can be made again.
+    /// As [`ChatTemplate::new`], with the caller's clock for `strftime_now`, so that a prompt can be reproduced.
     ///
     /// # Errors
     /// [`ChatTemplateError::Syntax`] with the line.
@@ -275,13 +276,12 @@ impl ChatTemplate {
         Ok(Self { environment, bos: bos.map(str::to_owned), eos: eos.map(str::to_owned) })
     }
 
-    /// Renders the prompt. The template sees `messages`, `add_generation_prompt` (ask for the head of the assistant's
-    /// answer), `bos_token` and `eos_token` where known, `tools` and `documents` (none unless given), and the fields
-    /// of `extra`, which win over all of these but the first two.
+    /// Renders the prompt. The variables of the template are `messages`, `add_generation_prompt` (whether to append the
+    /// head of the assistant's message), `bos_token` and `eos_token` if known, `tools` and `documents` if given, and
+    /// the fields of `extra`, which override all of these but the first two.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Refused`] if the template does not want these messages, [`ChatTemplateError::Render`] if
-    /// it fails on them.
+    /// [`ChatTemplateError::Refused`] if the template refuses the messages, [`ChatTemplateError::Render`] if it fails.
     pub fn render(
         &self,
         messages: &[Message],

@@ -1,9 +1,8 @@
-//! Which layer goes wrong first?
+//! Finds the first layer of a model whose output is wrong.
 //!
-//! A model that speaks nonsense is wrong everywhere at the end and in one place at the beginning.
-//! Run it on a prompt whose hidden rows are known (a golden dump from another implementation), walk
-//! the taps in the order of computation, and stop at the first that differs: everything before it
-//! is right.
+//! One wrong op makes all later results wrong. So the model is run on a prompt whose hidden rows are known (a golden
+//! dump from another implementation), and its taps are compared in the order of computation: the error is in the first
+//! tap that differs.
 
 use std::fmt;
 use std::path::Path;
@@ -16,44 +15,44 @@ use crate::{
     Batch, ContiguousState, Decoder, Error, ModelConfig, Result, Tap, Workspace, WorkspaceSpec,
 };
 
-/// How far a tap is from the golden one.
+/// Difference of a tap from the golden one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TapError {
-    /// Where.
+    /// Name of the tap.
     pub tap: Tap,
-    /// The largest error of the tap, divided by `max(1, largest golden value)`.
+    /// Largest error of the tap, divided by `max(1, largest golden value)`.
     pub error: f32,
-    /// The token of the worst element.
+    /// Index of the token of the worst element.
     pub token: usize,
-    /// The worst element's place in its row.
+    /// Index of the worst element in its row.
     pub element: usize,
-    /// The first token whose row is beyond the tolerance.
+    /// Index of the first token whose row is beyond the tolerance.
     pub first_token: Option<usize>,
-    /// The value there should be.
+    /// Golden value of the worst element.
     pub expected: f32,
-    /// The value there is.
+    /// Value of the worst element.
     pub got: f32,
 }
 
-/// The whole comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The bound a tap's error was held to.
+    /// Bound for the error of a tap.
     pub tolerance: f32,
     /// Tokens of the golden prompt.
     pub tokens: usize,
-    /// Every tap the golden file has, in the order of computation.
+    /// Differences of all taps of the golden file, in the order of computation.
     pub taps: Vec<TapError>,
     causes: Vec<&'static str>,
 }
 
 impl Comparison {
-    /// The first tap beyond the tolerance.
+    /// First tap beyond the tolerance.
     pub fn first_wrong(&self) -> Option<&TapError> {
         self.taps.iter().find(|t| t.first_token.is_some())
     }
 
-    /// What usually makes that tap wrong while all before it are right.
+    /// Usual causes of an error that begins at that tap.
     pub fn likely_causes(&self) -> &[&'static str] {
         &self.causes
     }
@@ -67,8 +66,8 @@ pub fn default_tolerance(precision: Precision) -> f32 {
     }
 }
 
-/// Run `decoder` over the prompt of a golden safetensors file (`tokens`, and any taps by name) and
-/// compare every tap the file holds.
+/// Runs `decoder` over the prompt of a golden safetensors file (`tokens`, and any taps by name), and compares every tap
+/// in the file.
 ///
 /// # Errors
 /// [`Error::Golden`] for a file that has no prompt, no taps, or taps of other shapes.
@@ -179,8 +178,8 @@ fn tap_error(tap: Tap, expected: &[f32], got: &[f32], tokens: usize, tolerance: 
     // end of exercise
 }
 
-/// Read the pattern of the error. At position 0 rope turns nothing and attention sees one key, so
-/// its output is `o(v)`: an attention that is right there and wrong later has a wrong q or k.
+/// Diagnoses the pattern of the error. At position 0 rope rotates by 0 and attention sees one key, so its output is
+/// `o(v)`: an attention that is right there and wrong later has a wrong q or k.
 fn likely_causes(wrong: &TapError, config: &ModelConfig) -> Vec<&'static str> {
     let from_start = wrong.first_token == Some(0);
     match wrong.tap {

@@ -1,4 +1,4 @@
-//! The error of this floor: each module has its own, this one holds them together.
+//! The error of this crate: each module has its own error, [`Error`] contains them.
 
 use std::path::PathBuf;
 
@@ -13,25 +13,25 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Errors of checkpoints, configs, tokenizers and the decoder.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An op, a device or a buffer.
+    /// An error of an op, a device or a buffer.
     #[error(transparent)]
     Tensor(#[from] l1_tensor::Error),
-    /// The model's description.
+    /// An error of the model's config.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The weights' files.
+    /// An error of the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The tokenizer.
+    /// An error of the tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The chat template.
+    /// An error of the chat template.
     #[error(transparent)]
     ChatTemplate(#[from] crate::chat_template::ChatTemplateError),
-    /// A step that cannot be run.
+    /// An invalid step.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// `generation_config.json` that is not what it should be.
+    /// An invalid `generation_config.json`.
     #[error("{path}: {why}")]
     GenerationConfig {
         /// The file.
@@ -47,15 +47,15 @@ pub enum Error {
         /// What is wrong, and what would be right.
         why: String,
     },
-    /// A prompt without a single token.
+    /// The prompt has no tokens.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
-    /// A prompt that leaves no room for an answer.
+    /// The prompt leaves no room for output.
     #[error("the prompt has {tokens} tokens, but the context holds {context}: shorten it")]
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         tokens: usize,
-        /// The most a sequence may have.
+        /// Maximum number of tokens of a sequence.
         context: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! One sequence, from a prompt to its end: the simplest use of a decoder.
+//! Greedy generation of one sequence: the simplest use of a decoder.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::{
     Batch, ContiguousState, Decoder, Error, Result, SequenceState, Workspace, WorkspaceSpec,
 };
 
-/// Tokens of a prompt that go through the model in one step. More would not be faster: the
-/// matmuls run near their peak from about a hundred rows on.
+/// Maximum number of prompt tokens per step. Larger chunks would not be faster: the matmuls run near
+/// their peak from about a hundred rows on.
 pub const PREFILL_CHUNK: usize = 512;
 
 /// One sequence with its state and buffers.
@@ -19,18 +19,18 @@ pub struct Session<'m> {
     state: Box<dyn SequenceState + 'm>,
     max_len: usize,
     ws: Workspace,
-    /// The tokens in the state.
+    /// Tokens in the state.
     tokens: Vec<u32>,
-    /// How many of them the state had kept of another sequence.
+    /// Number of these tokens that came from the prefix cache of the state.
     resumed: usize,
     positions: Vec<i32>,
 }
 
 impl<'m> Session<'m> {
-    /// A session that can hold `max_len` tokens (at most the model's context), in one run of memory.
+    /// Creates a session for `max_len` tokens (at most the model's context) over a [`ContiguousState`].
     ///
     /// # Errors
-    /// No memory.
+    /// Too little memory.
     pub fn new(decoder: &'m Decoder, rt: &Runtime, max_len: usize) -> Result<Self> {
         let max_len = max_len.clamp(1, decoder.config().max_context);
         let (config, dtype) = (decoder.config(), rt.activation_dtype());
@@ -38,8 +38,8 @@ impl<'m> Session<'m> {
         Self::with_state(decoder, rt, Box::new(state), max_len)
     }
 
-    /// A session in slot 0 of a state, on the runtime's device, that takes sequences of `max_len` tokens and steps of
-    /// [`PREFILL_CHUNK`]. The slot must be empty.
+    /// Creates a session in slot 0 of a state. The state must be on the runtime's device and accept sequences of
+    /// `max_len` tokens and steps of [`PREFILL_CHUNK`] tokens; the slot must be empty.
     ///
     /// # Errors
     /// No memory for the buffers.
@@ -66,28 +66,27 @@ impl<'m> Session<'m> {
         })
     }
 
-    /// The tokens fed so far.
+    /// Tokens fed so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The most tokens it holds.
+    /// Maximum number of tokens of the session.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
 
-    /// How many of the tokens the state had kept of an earlier sequence, so that they were not
-    /// computed: see [`SequenceState::resume`].
+    /// Number of tokens that were cached by the state and not computed: see [`SequenceState::resume`].
     pub fn resumed(&self) -> usize {
         self.resumed
     }
 
-    /// Bytes of keys and values in use.
+    /// Size of the keys and values in use, in bytes.
     pub fn state_bytes(&self) -> usize {
         self.state.bytes(0)
     }
 
-    /// Append tokens and return the logits after the last: f32 `[1, V]`.
+    /// Appends tokens and returns the logits of the last one: f32 `[1, V]`.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`] without tokens, [`Error::PromptTooLong`] beyond
@@ -115,8 +114,8 @@ impl<'m> Session<'m> {
         // end of exercise
     }
 
-    /// Ask the state whether it has kept the beginning of `tokens`, if nothing was fed yet. Returns
-    /// what is left to feed.
+    /// Reuses the prefix of `tokens` that the state has cached, if nothing was fed yet. Returns the tokens that are
+    /// left to feed.
     fn resume<'t>(&mut self, tokens: &'t [u32]) -> &'t [u32] {
         if self.tokens.is_empty() {
             self.resumed = self.state.resume(0, tokens);
@@ -146,7 +145,7 @@ impl<'m> Session<'m> {
         // end of exercise
     }
 
-    /// Forget all tokens from `len` on: a conversation that takes another turn keeps its prefix.
+    /// Removes all tokens from `len` on; the prefix stays and need not be computed again.
     ///
     /// # Errors
     /// [`crate::BatchError`] when there are fewer.
@@ -158,28 +157,28 @@ impl<'m> Session<'m> {
     }
 }
 
-/// When to stop.
+/// Options of [`generate`].
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions<'a> {
-    /// The most new tokens.
+    /// Maximum number of output tokens.
     pub max_tokens: usize,
-    /// Tokens that end the answer.
+    /// Stop tokens: each of them ends the generation.
     pub stop_tokens: &'a [u32],
-    /// Go on past them.
+    /// Whether to continue after stop tokens.
     pub ignore_eos: bool,
 }
 
-/// Why a generation ended.
+/// Reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was chosen (it is the last of the tokens), or the receiver had enough.
+    /// A stop token was chosen (it is the last output token), or `on_token` returned false.
     Stop,
-    /// `max_tokens`, or the end of the context.
+    /// `max_tokens` or the end of the context was reached.
     Length,
 }
 
 impl FinishReason {
-    /// As in OpenAI's API.
+    /// Name in OpenAI's API.
     pub fn as_str(self) -> &'static str {
         match self {
             FinishReason::Stop => "stop",
@@ -188,22 +187,22 @@ impl FinishReason {
     }
 }
 
-/// What came out.
+/// Result of [`generate`].
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// The new tokens, a stop token included.
+    /// Output tokens, a stop token included.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Reason why the generation ended.
     pub finish_reason: FinishReason,
-    /// From the call to the first token.
+    /// Time from the call to the first token.
     pub prefill: Duration,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode: Duration,
 }
 
-/// Continue `prompt` greedily: at each step the token with the largest logit. The session may
-/// already hold a prefix of the prompt; what they share is not computed again. `on_token` sees
-/// each token as it comes and returns whether to go on.
+/// Continues `prompt` greedily: each step chooses the token with the largest logit. If the session already
+/// holds a prefix of the prompt, that prefix is not computed again. `on_token` gets each output token and
+/// returns whether to continue.
 ///
 /// # Errors
 /// [`Error::EmptyPrompt`]; [`Error::PromptTooLong`] when no room is left for a token; what

@@ -1,12 +1,12 @@
-//! Floor 2 of Strata: a checkpoint becomes a model.
+//! Layer 2 of Strata: a checkpoint becomes a model.
 //!
 //! * [`checkpoint`]: weights, from GGUF files and safetensors directories;
 //! * [`tokenizer`] and [`mod@chat_template`]: text to token ids and back;
-//! * [`ModelConfig`]: what a model is, said as data;
+//! * [`ModelConfig`]: the description of a model;
 //! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
-//! * [`SequenceState`]: the seam behind which keys and values are kept;
-//! * [`Model`]: all of it opened from one path, and [`generate`] on top;
-//! * [`compare`]: which layer goes wrong first.
+//! * [`SequenceState`]: the trait that stores keys and values;
+//! * [`Model`]: all of these, opened from one path, and [`generate`] on top;
+//! * [`compare`]: a comparison with a reference that finds the first wrong layer.
 
 #![warn(missing_docs)]
 

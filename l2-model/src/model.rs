@@ -11,7 +11,19 @@ use crate::config::{parse_python_json, token_ids};
 use crate::tokenizer::{GgufVocab, Tokenizer};
 use crate::{Decoder, Error, ModelConfig, Result};
 
-/// The files of a model, opened and understood, with no weight read yet.
+/// Files of a model, opened and checked; no weight is read yet.
+///
+/// ```
+/// # use std::path::Path;
+/// use l2_model::ModelFiles;
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let files = ModelFiles::open(path)?;
+/// assert_eq!(files.config().layers.len(), 3);
+/// let tokenizer = files.tokenizer()?;
+/// assert!(tokenizer.vocab_size() <= files.config().vocab);
+/// # Ok::<(), l2_model::Error>(())
+/// ```
 pub struct ModelFiles {
     path: PathBuf,
     checkpoint: Checkpoint,
@@ -20,13 +32,12 @@ pub struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Open a directory with `config.json` and safetensors, or a GGUF file.
+    /// Opens a directory with `config.json` and safetensors, or a GGUF file.
     ///
     /// # Errors
-    /// What config or checkpoint report; [`Error::GenerationConfig`].
+    /// Errors of the config or the checkpoint; [`Error::GenerationConfig`].
     pub fn open(path: &Path) -> Result<Self> {
-        // The config first: an architecture that cannot run should be the first thing said, not
-        // which of its tensors are unknown.
+        // The config first: the error of an unsupported architecture is clearer than that of its unknown tensors.
         let of_dir = path.is_dir().then(|| ModelConfig::from_hf_file(&path.join("config.json")));
         let of_dir = of_dir.transpose()?;
         let checkpoint = Checkpoint::open(path)?;
@@ -42,23 +53,23 @@ impl ModelFiles {
         Ok(Self { path: path.into(), checkpoint, config, stop_tokens })
     }
 
-    /// What the model is.
+    /// Configuration of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The files of the weights.
+    /// Checkpoint that holds the weights.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
 
-    /// Tokens that end an answer: those of the config, of `generation_config.json` and of the
+    /// Stop tokens, which end a response: those of the config, of `generation_config.json` and of the
     /// GGUF metadata (end of sequence, of turn, of message), together.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.stop_tokens
     }
 
-    /// Read the tokenizer.
+    /// Reads the tokenizer.
     ///
     /// # Errors
     /// [`Error::Tokenizer`], also when there is none.
@@ -69,7 +80,7 @@ impl ModelFiles {
         }
     }
 
-    /// Read and pack the weights.
+    /// Reads and packs the weights.
     ///
     /// # Errors
     /// See [`Decoder::load`].
@@ -77,8 +88,8 @@ impl ModelFiles {
         Decoder::load(rt, &self.checkpoint, self.config.clone())
     }
 
-    /// Read weights and tokenizer side by side: the tokenizer needs one thread and about as long.
-    /// Each has a result of its own, because a model without a tokenizer still runs on ids.
+    /// Reads weights and tokenizer in parallel: the tokenizer needs one thread and takes about as long.
+    /// Each has its own result, because a model without a tokenizer still runs on token ids.
     pub fn decoder_and_tokenizer(&self, rt: &Runtime) -> (Result<Decoder>, Result<Tokenizer>) {
         std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| self.tokenizer());
@@ -89,28 +100,45 @@ impl ModelFiles {
     }
 }
 
-/// A model ready to run: decoder, tokenizer, and when to stop.
+/// A model ready to run: decoder, tokenizer and stop tokens.
+///
+/// ```
+/// # use std::path::Path;
+/// use l1_tensor::{Runtime, RuntimeOptions};
+/// use l2_model::{GenerateOptions, Model, Session, generate::generate};
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let rt = Runtime::new(RuntimeOptions::cpu())?;
+/// let model = Model::load(path, &rt)?;
+/// let prompt = model.tokenizer.encode("The sea", true)?;
+/// let mut session = Session::new(&model.decoder, &rt, prompt.len() + 4)?;
+/// let options =
+///     GenerateOptions { max_tokens: 4, stop_tokens: &model.stop_tokens, ignore_eos: true };
+/// let generation = generate(&mut session, &prompt, &options, |_token| true)?;
+/// assert_eq!(generation.tokens.len(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Model {
-    /// The forward pass.
+    /// Decoder: the forward pass.
     pub decoder: Decoder,
-    /// Text to ids and back.
+    /// Tokenizer: text to token ids and back.
     pub tokenizer: Tokenizer,
-    /// Tokens that end an answer.
+    /// Stop tokens, which end a response.
     pub stop_tokens: Vec<u32>,
 }
 
 impl Model {
-    /// Load everything.
+    /// Loads decoder and tokenizer.
     ///
     /// # Errors
-    /// What files, tokenizer and decoder report.
+    /// Errors of files, tokenizer and decoder.
     pub fn load(path: &Path, rt: &Runtime) -> Result<Self> {
         let files = ModelFiles::open(path)?;
         let (decoder, tokenizer) = files.decoder_and_tokenizer(rt);
         Ok(Self { decoder: decoder?, tokenizer: tokenizer?, stop_tokens: files.stop_tokens })
     }
 
-    /// The model's chat template; `None` if it has none.
+    /// Chat template of the model; `None` if it has none.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] for one that does not parse.
@@ -119,7 +147,7 @@ impl Model {
     }
 }
 
-/// Read only the tokenizer of a model directory, a `tokenizer.json` or a GGUF file.
+/// Reads only the tokenizer of a model directory, a `tokenizer.json` or a GGUF file.
 ///
 /// # Errors
 /// [`Error::Tokenizer`] or [`Error::Checkpoint`].
@@ -137,7 +165,7 @@ pub fn open_tokenizer(path: &Path) -> Result<Tokenizer> {
     }
 }
 
-/// The chat template a tokenizer came with.
+/// Returns the chat template that a tokenizer came with.
 ///
 /// # Errors
 /// [`Error::ChatTemplate`] for one that does not parse.
@@ -149,8 +177,7 @@ pub fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
     Ok(template.transpose()?)
 }
 
-/// Every token that ends an answer, in order, each once: the config's own, and for a directory those
-/// of its `generation_config.json`.
+/// Stop tokens, in order, each once: those of the config, and for a directory those of its `generation_config.json`.
 fn stop_tokens(path: &Path, config: &ModelConfig) -> Result<Vec<u32>> {
     // exercise l2.config
     let mut all = config.eos.clone();

@@ -1,10 +1,9 @@
-//! What a sequence remembers between steps, and the seam behind which it is kept.
+//! State of a sequence between steps: the trait [`SequenceState`], and its simplest implementation.
 //!
-//! The decoder does not know where keys and values live. It hands each layer's new ones to a
-//! [`SequenceState`] and gets attention's output back. [`ContiguousState`], here, gives every
-//! sequence one block of memory as long as the longest it may become: simple, and wasteful as soon as
-//! sequences differ in length. The paged state of the next floor implements the same trait over
-//! small blocks; the decoder stays as it is.
+//! The decoder does not know where keys and values are stored. It passes the new ones of each layer to a
+//! [`SequenceState`], which returns attention's output. [`ContiguousState`], here, reserves memory for the maximum
+//! length of every sequence: this is simple, and wastes memory when sequences differ in length. The paged state of the
+//! next layer implements the same trait over small blocks, without a change of the decoder.
 
 mod device;
 
@@ -17,27 +16,27 @@ use crate::batch::BatchError;
 use crate::{Batch, Error, ModelConfig, Result};
 use device::OnDevice;
 
-/// What a sequence's state was at some moment. Made and understood by one implementation.
+/// Copy of a sequence's state. Only the implementation that made it can restore it.
 pub struct Snapshot {
-    /// Tokens the sequence had.
+    /// Number of tokens of the sequence.
     pub len: usize,
-    /// The implementation's own data.
+    /// Data of the implementation.
     pub data: Box<dyn Any + Send>,
 }
 
-/// The memory of sequences, one slot each.
+/// Keys and values of sequences, one slot per sequence.
 ///
 /// A step runs `begin` and `stage`, then `attend` for every attention layer, then `commit`. A step that
-/// fails between has changed nothing that counts: lengths move only at `commit`.
+/// fails in between changes no length: lengths move only at `commit`.
 pub trait SequenceState {
-    /// Prepare a step: check that positions continue the sequences and that everything fits.
+    /// Prepares a step: checks that positions continue the sequences and that everything fits.
     ///
     /// # Errors
-    /// [`BatchError`] for a slot, a position or a length that cannot be.
+    /// [`BatchError`] for an invalid slot, position or length.
     fn begin(&mut self, batch: &Batch) -> Result<()>;
 
-    /// Bring what `attend` reads of the step beside q, k and v (lengths, tables, slots) to the runtime's
-    /// device, to where `attend` will find it in every step: a recorded step is replayed with what was
+    /// Copies what `attend` reads beside q, k and v (lengths, block tables, slots) to the runtime's device,
+    /// at addresses that are the same in every step: a recorded step is replayed with what was
     /// staged last. Only enqueues. A state on a CPU has nothing to do.
     ///
     /// # Errors
@@ -47,20 +46,20 @@ pub trait SequenceState {
         Ok(())
     }
 
-    /// Begin an empty slot with as many of `tokens`, from the first on, as the state still has from
-    /// other sequences. Returns how many: they need not be fed. At least one is left to feed, since
-    /// its logits are wanted. A state that shares nothing returns 0.
+    /// Begins an empty slot with the longest prefix of `tokens` that the state has cached from other
+    /// sequences. Returns its length in tokens: these need not be computed. At least one token is left,
+    /// because its logits are needed. A state without sharing returns 0.
     fn resume(&mut self, slot: u32, tokens: &[u32]) -> usize {
         let _ = (slot, tokens);
         0
     }
 
-    /// Store this step's keys and values of one layer and attend over all there are.
+    /// Stores this step's keys and values of one layer and attends over all keys of each sequence.
     ///
     /// `q` `[T, H_q, D]`, `k` and `v` `[T, H_kv, D]` f32, after rope; `out` `[T, H_q * D]`.
     ///
     /// # Errors
-    /// What the ops report.
+    /// Errors of the ops.
     #[allow(clippy::too_many_arguments)]
     fn attend(
         &mut self,
@@ -75,45 +74,45 @@ pub trait SequenceState {
         out: TensorMut,
     ) -> Result<()>;
 
-    /// The step is done: the batch's tokens are part of their sequences.
+    /// Commits the step: the batch's tokens become part of their sequences.
     fn commit(&mut self, batch: &Batch);
 
-    /// Tokens a slot holds.
+    /// Number of tokens in a slot.
     fn len(&self, slot: u32) -> usize;
 
-    /// Keep a copy of a sequence as it is now.
+    /// Returns a copy of a sequence's state.
     ///
     /// # Errors
     /// [`BatchError`] for a slot that does not exist, or no memory.
     fn snapshot(&self, slot: u32) -> Result<Snapshot>;
 
-    /// Put a sequence back to a snapshot, in any slot.
+    /// Restores a snapshot into any slot.
     ///
     /// # Errors
     /// A snapshot of another implementation or geometry.
     fn restore(&mut self, slot: u32, snapshot: &Snapshot) -> Result<()>;
 
-    /// Forget a sequence's tokens from `len` on (drafts that were not accepted).
+    /// Removes a sequence's tokens from `len` on (rejected drafts).
     ///
     /// # Errors
     /// [`BatchError`] when the sequence is shorter.
     fn rollback(&mut self, slot: u32, len: usize) -> Result<()>;
 
-    /// Forget a sequence.
+    /// Drops a sequence: its slot is empty afterwards.
     fn drop_sequence(&mut self, slot: u32);
 
-    /// Bytes a sequence's state takes.
+    /// Size of a sequence's state, in bytes.
     fn bytes(&self, slot: u32) -> usize;
 }
 
-/// One block of memory for each sequence: slot `s` owns block `s` of every layer's cache.
+/// State with one contiguous block per sequence: slot `s` owns block `s` of every layer's KV cache.
 pub struct ContiguousState {
     layers: Vec<Option<KvCache>>,
     /// Tokens in a block: `max_len` in whole tiles.
     block_size: usize,
     max_len: usize,
     lens: Vec<usize>,
-    /// The step each slot took part in last, and the number of the step in progress.
+    /// Last step of each slot, and the number of the step in progress.
     last_step: Vec<u64>,
     step: u64,
     // Of the step in progress.
@@ -127,8 +126,8 @@ pub struct ContiguousState {
 }
 
 impl ContiguousState {
-    /// Memory for `slots` sequences of at most `max_len` tokens. `dtype` is the cache's: F32, BF16 or
-    /// F8E4M3, see [`Runtime::activation_dtype`] and [`KvCache`].
+    /// Allocates memory for `slots` sequences of at most `max_len` tokens. `dtype` is that of the KV cache:
+    /// F32, BF16 or F8E4M3, see [`Runtime::activation_dtype`] and [`KvCache`].
     ///
     /// # Errors
     /// No memory, another dtype, or more than 32-bit indices address.
@@ -136,7 +135,7 @@ impl ContiguousState {
         Self::new_on(Device::Cpu, config, slots, max_len, dtype)
     }
 
-    /// The same in the memory of a device, for a runtime on it.
+    /// Allocates the state in the memory of `device`, for a runtime on that device.
     ///
     /// # Errors
     /// As [`ContiguousState::new`]; a dtype that the device's kernels do not read.
@@ -168,7 +167,7 @@ impl ContiguousState {
         })
     }
 
-    /// The most tokens a sequence may have.
+    /// Maximum number of tokens of a sequence.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
@@ -184,12 +183,11 @@ impl ContiguousState {
 
 /// The size of a block for sequences of at most `len` tokens: whole tiles, at least one.
 fn block_for(len: usize) -> usize {
-    // Nobody has memory for a length near the limit, and the cache will say so.
+    // No machine has memory for a length near the limit; allocating the cache fails with an error.
     len.max(1).checked_next_multiple_of(TILE).unwrap_or(usize::MAX / TILE * TILE)
 }
 
-/// The data of a [`ContiguousState`]'s snapshot: for every layer a cache of one block, just large
-/// enough.
+/// Data of a [`ContiguousState`]'s snapshot: for every layer a cache of one block, with the size of the sequence.
 struct Blocks(Vec<Option<KvCache>>);
 
 impl SequenceState for ContiguousState {

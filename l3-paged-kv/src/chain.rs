@@ -2,8 +2,8 @@
 
 use crate::{BlockHash, BlockHasher, ExtraKeys};
 
-/// A request's tokens, and one hash for each block they fill. The request owns it, the block manager
-/// reads it.
+/// Tokens of a request, and one hash for each full block of them. The request owns the chain, the
+/// block manager reads it.
 ///
 /// A hash is computed once, when the last token of its block arrives, however the tokens came:
 /// all at once, in chunks, or one by one from the model.
@@ -16,30 +16,30 @@ pub struct TokenChain {
 }
 
 impl TokenChain {
-    /// No tokens yet.
+    /// Creates an empty chain.
     pub fn new(hasher: &BlockHasher, keys: ExtraKeys) -> Self {
         Self::with_capacity(hasher, keys, 0)
     }
 
-    /// No tokens yet, and room for `max_tokens`: up to there, adding some allocates nothing.
+    /// Creates an empty chain with capacity for `max_tokens` tokens: up to that length, appending allocates nothing.
     pub fn with_capacity(hasher: &BlockHasher, keys: ExtraKeys, max_tokens: usize) -> Self {
         let hashes = Vec::with_capacity(max_tokens / hasher.block_size());
         Self { hasher: *hasher, keys, tokens: Vec::with_capacity(max_tokens), hashes }
     }
 
-    /// Append tokens.
+    /// Appends tokens.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
         self.hash_full_blocks();
     }
 
-    /// Append one token.
+    /// Appends one token.
     pub fn push(&mut self, token: u32) {
         self.tokens.push(token);
         self.hash_full_blocks();
     }
 
-    /// Forget the tokens from `len` on, and the hashes of blocks that are not full any more.
+    /// Removes the tokens from `len` on, and the hashes of blocks that are no longer full.
     pub fn truncate(&mut self, len: usize) {
         // exercise l3.chain
         self.tokens.truncate(len);
@@ -64,27 +64,27 @@ impl TokenChain {
         &self.tokens
     }
 
-    /// How many tokens.
+    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are no tokens.
+    /// Returns whether the chain is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// One hash for each full block, in order.
+    /// Hashes of the full blocks, in order.
     pub fn hashes(&self) -> &[BlockHash] {
         &self.hashes
     }
 
-    /// Tokens a block holds.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.hasher.block_size()
     }
 
-    /// What beside the tokens is in the hashes.
+    /// Adapter and salt that the hashes include beside the tokens.
     pub fn keys(&self) -> &ExtraKeys {
         &self.keys
     }

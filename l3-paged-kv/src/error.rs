@@ -1,4 +1,4 @@
-//! What can go wrong with blocks.
+//! Errors of block management.
 
 use crate::{BlockId, SeqId};
 
@@ -8,58 +8,61 @@ pub type Result<T> = std::result::Result<T, KvError>;
 /// Errors of pool, tables, cache, memory and sizing.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
-    /// An op of the floors below.
+    /// An error of a tensor operation.
     #[error(transparent)]
     Tensor(#[from] l1_tensor::Error),
     /// The pool is full. Nothing was taken.
     #[error(
-        "{needed} blocks are needed and {free} are free: wait for a sequence to end, preempt one, or make the pool larger"
+        "{needed} blocks are needed and {free} are free: wait for a sequence to end, preempt one, or make the pool \
+         larger"
     )]
     NoFreeBlocks {
-        /// Blocks that must be free for this to work.
+        /// Number of free blocks that the operation needs.
         needed: usize,
-        /// Blocks that are.
+        /// Number of blocks that are free.
         free: usize,
     },
-    /// A block that no pool of this size has.
+    /// The block id is not below the number of blocks of the pool.
     #[error("block {block} does not exist: the pool has blocks 0 to {}", num_blocks - 1)]
     UnknownBlock {
-        /// The id.
+        /// Block id.
         block: BlockId,
-        /// Blocks of the pool, the null block included.
+        /// Number of blocks of the pool, the null block included.
         num_blocks: usize,
     },
-    /// The null block was asked for, or given back.
+    /// The null block was shared, hashed or freed.
     #[error(
         "block 0 is the null block: it stands for `no block here`, is never handed out and cannot be {attempt}"
     )]
     NullBlock {
-        /// What was tried: freed, shared, hashed.
+        /// The operation that was tried: "freed", "shared" or "hashed".
         attempt: &'static str,
     },
-    /// A block that nobody holds was used or freed (again).
-    #[error("block {block} is free and cannot be {attempt}: some table outlived its sequence")]
+    /// A free block was shared, hashed or freed again.
+    #[error(
+        "block {block} is free and cannot be {attempt}: a block table still refers to it after its sequence ended"
+    )]
     NotAllocated {
-        /// The id.
+        /// Block id.
         block: BlockId,
-        /// What was tried: freed, shared, hashed.
+        /// The operation that was tried: "freed", "shared" or "hashed".
         attempt: &'static str,
     },
-    /// A handle of a sequence that was freed.
+    /// The sequence was freed, or belongs to another manager.
     #[error("{0} is unknown: it was freed, or is another manager's")]
     UnknownSequence(SeqId),
-    /// Parameters no pool can be made from.
+    /// Invalid parameters of a pool.
     #[error("{0}")]
     BadConfig(String),
     /// Fields that contradict each other, or a buffer that is too small.
     #[error("{0}")]
     Malformed(String),
-    /// The prefix cache cannot be reset now.
+    /// The prefix cache cannot be reset while sequences hold blocks.
     #[error(
         "the prefix cache cannot be reset while {in_use} blocks are in use: free every sequence first"
     )]
     InUse {
-        /// Blocks that somebody holds.
+        /// Number of blocks in use.
         in_use: usize,
     },
 }

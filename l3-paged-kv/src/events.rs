@@ -1,13 +1,13 @@
-//! KV events: what is cached here, told to whoever wants to know.
+//! KV events: notifications of what enters and leaves the prefix cache.
 //!
-//! A router that sends a request to where its beginning is cached must know what is cached where. So
-//! the block manager tells: these hashes can be hit from now on ([`KvEvent::BlockStored`]), these
-//! cannot any more ([`KvEvent::BlockRemoved`]). The words and fields are those of vLLM's KV events;
-//! hashes are hexadecimal here.
+//! A router that sends a request to the engine that has cached its prefix must know which engine caches
+//! what. So the block manager publishes which hashes can be hit from now on ([`KvEvent::BlockStored`]) and
+//! which no longer can ([`KvEvent::BlockRemoved`]). Names and fields are those of vLLM's KV events; hashes
+//! are hexadecimal here.
 //!
 //! Events of one step travel as an [`EventBatch`]. Batches are numbered without gaps, and an
-//! [`EventStream`] keeps the last of them, so who was away for a moment can ask for what was missed, and
-//! who was away for longer learns that. Knowing that one's picture is old is what makes it repairable.
+//! [`EventStream`] keeps the last of them. A subscriber that was away briefly can replay what it missed; one
+//! that was away for longer gets [`StreamError::Lost`], and knows that its index is out of date.
 
 mod stream;
 mod sync;
@@ -20,44 +20,44 @@ use serde::{Deserialize, Serialize};
 use crate::{BlockHash, GroupId};
 pub use stream::StreamError;
 
-/// Something about the cache changed.
+/// A change of the prefix cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum KvEvent {
-    /// These blocks can be hit from now on. They follow one another.
+    /// These blocks can be hit from now on. They are consecutive blocks of one sequence.
     BlockStored {
-        /// Their hashes, in the order of the sequence.
+        /// Hashes of the blocks, in the order of the sequence.
         block_hashes: Vec<BlockHash>,
         /// The hash of the block before the first of them; `None` at the beginning of a sequence.
         parent_block_hash: Option<BlockHash>,
         /// `block_hashes.len() * block_size` tokens.
         token_ids: Vec<u32>,
-        /// Tokens a block holds.
+        /// Number of tokens per block.
         block_size: usize,
-        /// The adapter that ran, if one did. Together with `lora_path` and the tokens, this is what
-        /// the hashes are made of; but for a salt, which is its owner's secret and not told.
+        /// Name of the LoRA adapter, if one ran. The hashes are made of it, `lora_path`, the tokens
+        /// and the cache salt; the salt is a secret of its tenant and is not published.
         lora_name: Option<String>,
-        /// Where that adapter came from, with a digest of its contents if it has one.
+        /// Path of that adapter, with a digest of its contents if it has one.
         lora_path: Option<String>,
-        /// Where the blocks are kept.
+        /// Medium that stores the blocks.
         medium: Medium,
-        /// Which layers they are of.
+        /// Group of layers that the blocks belong to.
         group_idx: GroupId,
     },
-    /// No block holds these contents any more.
+    /// No block holds these contents any longer.
     BlockRemoved {
-        /// Hashes, in no order.
+        /// Hashes of the blocks, in no particular order.
         block_hashes: Vec<BlockHash>,
-        /// Where the blocks were kept.
+        /// Medium that stored the blocks.
         medium: Medium,
-        /// Which layers they were of.
+        /// Group of layers that the blocks belonged to.
         group_idx: GroupId,
     },
-    /// Nothing is cached any more.
+    /// The cache was cleared.
     AllBlocksCleared,
 }
 
-/// Where blocks are kept.
+/// Medium that stores blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Medium {
@@ -65,23 +65,23 @@ pub enum Medium {
     Gpu,
     /// Main memory.
     Cpu,
-    /// Disks, and what answers over a network.
+    /// Disk, or a store behind a network.
     Storage,
 }
 
 /// The events of one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventBatch {
-    /// Its number: 0, 1, 2 and so on for as long as the stream lives. A restarted engine begins at 0.
+    /// Sequence number: 0, 1, 2 and so on for the life of the stream. A restarted engine begins at 0.
     pub sequence: u64,
-    /// The specialist whose blocks these are. Hashes of two specialists may be equal; what they name
-    /// is not.
+    /// Namespace of the pool: the specialist (model) that owns the blocks. Two specialists may have equal
+    /// hashes, which then stand for different contents.
     pub namespace: String,
-    /// In the order in which it happened.
+    /// Events in the order in which they happened.
     pub events: Vec<KvEvent>,
 }
 
-/// Where batches are published. A clone is the same stream.
+/// A stream of published batches. A clone is the same stream.
 #[derive(Clone)]
 pub struct EventStream {
     namespace: Arc<str>,
@@ -89,19 +89,19 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// A stream for the blocks of one specialist. The last `replay` batches are kept (at least one):
-    /// that many may be missed without a loss.
+    /// Creates a stream for the blocks of one specialist. It keeps the last `replay` batches (at least one)
+    /// for subscribers that fall behind.
     pub fn new(namespace: &str, replay: usize) -> Self {
         Self { namespace: namespace.into(), publisher: stream::Publisher::new(replay) }
     }
 
-    /// The specialist.
+    /// Namespace of the pool.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Publish the events of one step; without any, nothing is. Never waits for a subscriber: one that
-    /// is too slow loses batches, and learns of it.
+    /// Publishes the events of one step as a batch; does nothing if `events` is empty. Never waits for a
+    /// subscriber: one that is too slow loses batches, and gets [`StreamError::Lost`].
     pub fn publish(&self, events: Vec<KvEvent>) {
         if events.is_empty() {
             return;
@@ -110,37 +110,37 @@ impl EventStream {
         self.publisher.publish(|sequence| Arc::new(EventBatch { sequence, namespace, events }));
     }
 
-    /// The number the next batch will have.
+    /// Sequence number of the next batch to be published.
     pub fn next_sequence(&self) -> u64 {
         self.publisher.next()
     }
 
-    /// Subscribe, to every batch from number `from` on, or to those to come.
+    /// Subscribes to every batch from number `from` on, or (`None`) to future batches only.
     ///
     /// # Errors
-    /// [`StreamError::Lost`] when `from` is not kept any more, [`StreamError::Ahead`] when it is beyond
+    /// [`StreamError::Lost`] when batch `from` is no longer kept, [`StreamError::Ahead`] when it is beyond
     /// the next one.
     pub fn subscribe(&self, from: Option<u64>) -> Result<Subscription, StreamError> {
         Ok(Subscription { subscriber: self.publisher.subscribe(from)? })
     }
 }
 
-/// A reader of an [`EventStream`]. As an iterator it waits for each next batch, and ends when all
-/// clones of the stream are gone.
+/// A subscriber of an [`EventStream`]. As an iterator it waits for each next batch, and ends when all
+/// clones of the stream are dropped.
 ///
-/// On [`StreamError::Lost`] it goes on with the oldest batch there is. What it knew is then out of
-/// date: blocks may have gone unheard, and whoever keeps an index forgets what was in it.
+/// After [`StreamError::Lost`] it continues with the oldest batch that is kept. Removals may have been
+/// missed, so an index that was built from earlier batches must be cleared.
 pub struct Subscription {
     subscriber: stream::Subscriber<Arc<EventBatch>>,
 }
 
 impl Subscription {
-    /// The number of the batch that comes next.
+    /// Sequence number of the next batch to be read.
     pub fn next_sequence(&self) -> u64 {
         self.subscriber.position()
     }
 
-    /// The next batch; waits for it. `None` when there will be no more.
+    /// Waits for the next batch. `None` when the stream has ended.
     ///
     /// # Errors
     /// [`StreamError::Lost`].
@@ -148,8 +148,7 @@ impl Subscription {
         self.subscriber.recv()
     }
 
-    /// The next batch, if it is there within a time. `None` when it was not, or when there will be no
-    /// more.
+    /// Waits for the next batch for at most `timeout`. `None` on timeout, or when the stream has ended.
     ///
     /// # Errors
     /// [`StreamError::Lost`].
@@ -160,7 +159,7 @@ impl Subscription {
         self.subscriber.recv_timeout(timeout)
     }
 
-    /// The next batch, if it is there.
+    /// Returns the next batch without waiting; `None` if there is none yet.
     ///
     /// # Errors
     /// [`StreamError::Lost`].
@@ -168,7 +167,7 @@ impl Subscription {
         self.subscriber.try_recv()
     }
 
-    /// Whether everything was read and there will be no more.
+    /// Returns whether the stream has ended and everything was read.
     pub fn is_finished(&self) -> bool {
         self.subscriber.is_finished()
     }

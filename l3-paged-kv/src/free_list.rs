@@ -35,8 +35,8 @@ pub struct FreeList {
 }
 
 impl FreeList {
-    /// Blocks `1..num_blocks`, in order. Block 0, the null block, is in no list. At most
-    /// `i32::MAX` blocks.
+    /// Creates a list of blocks `1..num_blocks`, in order. Block 0, the null block, is never in it. At
+    /// most `i32::MAX` blocks.
     pub fn new(num_blocks: usize) -> Self {
         let count = num_blocks.max(1) as BlockId;
         let neighbours = |block: BlockId| Links {
@@ -46,23 +46,23 @@ impl FreeList {
         Self { links: (0..count).map(neighbours).collect(), len: count as usize - 1 }
     }
 
-    /// Blocks in the list.
+    /// Number of blocks in the list.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether a block is in the list.
+    /// Returns whether a block is in the list.
     pub fn contains(&self, block: BlockId) -> bool {
         let known = self.links.get(block as usize);
         block != NULL_BLOCK && known.is_some_and(|links| links.next != OUTSIDE.next)
     }
 
-    /// Take the first.
+    /// Removes and returns the first block, in O(1).
     pub fn pop_front(&mut self) -> Option<BlockId> {
         // exercise l3.free_list
         let first = self.links[NULL_BLOCK as usize].next;
@@ -74,8 +74,8 @@ impl FreeList {
         // end of exercise
     }
 
-    /// Put a block first: it will be handed out next. The block is one of this list's and not in
-    /// it now; the pool, which knows, checks that.
+    /// Inserts a block at the front: it will be handed out next. The block must be below `num_blocks`
+    /// and not in the list; the pool checks that.
     pub fn push_front(&mut self, block: BlockId) {
         debug_assert!(block != NULL_BLOCK && !self.contains(block), "block {block} is free twice");
         // exercise l3.free_list
@@ -83,7 +83,7 @@ impl FreeList {
         // end of exercise
     }
 
-    /// Put a block last. The block is one of this list's and not in it now.
+    /// Appends a block at the back. The block must be below `num_blocks` and not in the list.
     pub fn push_back(&mut self, block: BlockId) {
         debug_assert!(block != NULL_BLOCK && !self.contains(block), "block {block} is free twice");
         // exercise l3.free_list
@@ -91,7 +91,7 @@ impl FreeList {
         // end of exercise
     }
 
-    /// Take a block out, wherever it stands. It is in the list.
+    /// Removes a block from any position, in O(1). The block must be in the list.
     pub fn remove(&mut self, block: BlockId) {
         debug_assert!(self.contains(block), "block {block} is not in the free list");
         // exercise l3.free_list
@@ -99,7 +99,7 @@ impl FreeList {
         // end of exercise
     }
 
-    /// The list in order (for viewers and tests: O(n)).
+    /// Iterates over the list in order (for viewers and tests: O(n)).
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let after = |block: BlockId| {
             let next = self.links[block as usize].next;

@@ -1,8 +1,8 @@
-//! What a block holds, as a name of 32 bytes.
+//! Block hashes: 32 bytes that identify what a block holds.
 //!
-//! The keys and values of a token depend on it and on everything before it. So a block's name is a
-//! hash over its own tokens *and* the name of the block before it: two blocks have the same name
-//! only where the whole beginnings are the same.
+//! The keys and values of a token depend on it and on everything before it. So a block's hash covers its
+//! own tokens *and* the hash of the block before it: two blocks have the same hash only where their whole
+//! prefixes are the same.
 //!
 //! ```text
 //! none    = sha256(cbor(seed))
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Beside tokens, two things decide what is in a block ([`ExtraKeys`]): the adapter that ran, and a
-//! salt by which tenants keep apart. The scheme is that of vLLM's `sha256_cbor` to the byte, so
-//! routers and shared caches that know one engine know the other. 256 bits are not for speed: with
-//! them, two different beginnings never meet in practice, not even when somebody tries.
+//! salt that separates tenants. The scheme is vLLM's `sha256_cbor` to the byte, so routers and shared
+//! caches that know one engine know the other. 256 bits make collisions infeasible, even for an attacker
+//! who chooses the prompts.
 
 mod cbor;
 
@@ -26,22 +26,22 @@ use sha2::{Digest, Sha256};
 use crate::GroupId;
 use cbor::{Encoder, Sink};
 
-/// The name of a full block's contents: a sha256. Displayed and serialised in hexadecimal.
+/// Hash of a full block's contents and of everything before it: a sha256. Displayed and serialised in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
 
-/// What beside tokens decides what a block holds.
+/// Keys beside the tokens that decide what a block holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraKeys {
-    /// The adapter (name, path), hashed into every block. Who reloads adapters in place puts a
-    /// digest of the contents into the path, so that the new one never meets the old one's blocks.
+    /// LoRA adapter (name, path), hashed into every block. Where adapters are reloaded in place, the path
+    /// must contain a digest of the contents, so that a new adapter never hits blocks of the old one.
     pub lora: Option<(String, String)>,
-    /// Keeps apart whoever sends different ones. Hashed into block 0 only, which is enough: every
-    /// later hash contains it through its parent.
+    /// Cache salt: requests with different salts share no blocks. Hashed into block 0 only, which is
+    /// enough: every later hash contains it through its parent.
     pub cache_salt: Option<String>,
 }
 
-/// Names blocks of one size, under one seed.
+/// Computes the hashes of blocks of one size, with one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHasher {
     none_hash: BlockHash,
@@ -52,31 +52,31 @@ impl BlockHasher {
     /// The seed that vLLM uses where none is set.
     pub const SEED: &'static str = "vllm-none-hash";
 
-    /// Under the default seed. `block_size` (tokens a block) is at least 1.
+    /// Creates a hasher with the default seed. `block_size` (tokens per block) must be at least 1.
     pub fn new(block_size: usize) -> Self {
         Self::with_seed(block_size, Self::SEED)
     }
 
-    /// Under a seed of one's own: engines with different seeds share nothing. (vLLM takes it from
-    /// `PYTHONHASHSEED`.)
+    /// Creates a hasher with another seed: engines with different seeds share nothing. (vLLM takes the
+    /// seed from `PYTHONHASHSEED`.)
     pub fn with_seed(block_size: usize, seed: &str) -> Self {
         let mut encoder = Encoder::new(Sha256::new());
         encoder.text(seed);
         Self { none_hash: digest(encoder), block_size: block_size.max(1) }
     }
 
-    /// What stands for the parent of a first block.
+    /// Hash that stands for the parent of the first block of a sequence.
     pub fn none_hash(&self) -> BlockHash {
         self.none_hash
     }
 
-    /// Tokens a block holds.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// The hash of one full block. `parent` is that of the block before it, `index` its own place in
-    /// the sequence (the salt counts at 0 only). Allocates nothing.
+    /// Hashes one full block. `parent` is the hash of the block before it, `index` its index in the
+    /// sequence (the salt is hashed at index 0 only). Allocates nothing.
     pub fn hash(
         &self,
         parent: Option<&BlockHash>,
@@ -90,7 +90,7 @@ impl BlockHasher {
         digest(encoder)
     }
 
-    /// The bytes whose sha256 is the hash: to look at, and to compare with another engine's.
+    /// Returns the CBOR bytes whose sha256 is the hash: for inspection, and to compare with another engine.
     pub fn encoded(
         &self,
         parent: Option<&BlockHash>,
@@ -145,9 +145,8 @@ fn digest(encoder: Encoder<Sha256>) -> BlockHash {
     BlockHash(encoder.finish().finalize().into())
 }
 
-/// The key of a block in a cache that several engines share: where the contents are kept outside of
-/// this process, tokens are not all that decides about them, the model does too. `namespace` names
-/// the specialist.
+/// Returns the key of a block in a cache that several engines share. Outside this process the key must
+/// also identify the model, because the block's contents depend on it: `namespace` identifies the model.
 ///
 /// ```text
 /// length of the namespace, 8 bytes | namespace | hash, 32 bytes | group, 4 bytes
@@ -171,7 +170,7 @@ impl Sink for Sha256 {
     }
 }
 
-/// Text that is not 64 hexadecimal digits.
+/// Error of parsing a [`BlockHash`]: the text is not 64 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a block hash is 64 hexadecimal digits, not `{0}`")]
 pub struct ParseHashError(String);

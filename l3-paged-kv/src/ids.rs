@@ -1,10 +1,10 @@
-//! Names of things: blocks and sequences.
+//! Ids of blocks, groups of layers and sequences.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A block's number: an index into the pool's memory.
+/// Block id: an index into the memory of the pool.
 pub type BlockId = u32;
 
 /// Block 0 stands for "no block here" (behind a sliding window, in padding). It is counted in the
@@ -19,8 +19,8 @@ pub const NULL_BLOCK: BlockId = 0;
 #[serde(transparent)]
 pub struct GroupId(pub u32);
 
-/// A sequence's handle: a place in the manager, and how often that place was given away before. A
-/// handle that outlived its sequence is an error, never another sequence.
+/// Handle of a sequence: an index in the manager, and the generation of that index. A handle of a freed
+/// sequence is an error; it never refers to another sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId {
     pub(crate) index: u32,

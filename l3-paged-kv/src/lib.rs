@@ -1,4 +1,4 @@
-//! Floor 3 of Strata: the KV cache as numbered blocks.
+//! Layer 3 of Strata: the KV cache as numbered blocks.
 //!
 //! A block holds the keys and values of a few tokens. A sequence's *block table* lists its blocks
 //! in order; everything above (continuous batching, prefix reuse, preemption) is bookkeeping over
@@ -8,17 +8,18 @@
 //! * [`BlockTable`]: a sequence's blocks, positions to slots;
 //! * [`TokenChain`]: tokens with the hashes of their full blocks; [`PrefixCache`]: hash to block;
 //! * [`BlockManager`]: the three together, with all-or-nothing reservations and steps that can be
-//!   committed or abandoned; [`events`] tells others what is cached;
+//!   committed or abandoned; [`events`] publishes what is cached;
 //! * [`ForwardMeta`]: what one forward pass must know about a mixed batch ([`MetaOnDevice`]: where a device
 //!   reads it);
 //! * [`PagedKv`]: the memory, written and attended through block tables; [`PagedState`] puts it
-//!   behind l2's `SequenceState`, [`StepState`] one step that a scheduler has planned; [`RecurrentStore`] is the place for state that is not KV;
-//! * [`sizing`]: how many blocks fit, as arithmetic a person can follow;
+//!   behind l2's `SequenceState`, [`StepState`] one step that a scheduler has planned; [`RecurrentStore`] holds
+//!   state that is not KV;
+//! * [`sizing`]: how many blocks fit in memory, as printed arithmetic;
 //! * [`trace`]: a recording of all of this, for the block viewer.
 //!
 //! The design is that of vLLM (Kwon et al. 2023, "Efficient Memory Management for Large Language
-//! Model Serving with PagedAttention"), whose V1 engine's behaviour it reproduces where others can
-//! see it: free order, block hashes, prefix hits.
+//! Model Serving with PagedAttention"). The visible behaviour is that of its V1 engine: order of the free list, block
+//! hashes, prefix hits.
 
 #![warn(missing_docs)]
 

@@ -1,11 +1,11 @@
-//! Pool, tables and cache together: what a scheduler asks.
+//! The block manager: pool, block tables and prefix cache behind the interface that a scheduler uses.
 //!
 //! A *step* is what happens between two [`commit_step`](BlockManager::commit_step)s: sequences are
 //! admitted, grown and freed, and the full blocks whose contents this step will compute get their
 //! hashes. Those hashes are visible at once (the next request of the same step may share them: both
 //! run in the same forward pass, which writes all keys before it attends), but *pending*: if the
 //! sequence that was to compute them is freed before the commit, they are withdrawn, and every
-//! sequence that was admitted in this step on the strength of them goes with it.
+//! sequence that was admitted in this step because of them is withdrawn too.
 //! [`free`](BlockManager::free) returns those: they must be planned again. So a hash never outlives
 //! the certainty that its block is computed. (vLLM 0.32 leaves such hashes behind: a request that is
 //! preempted by priority after it was scheduled keeps the hashes of a chunk that never ran.)
@@ -16,7 +16,7 @@
 //!        free (preempted) ──────────────┘ └> abandon_step
 //! ```
 //!
-//! Nothing here scans: an operation costs what it is asked for, however large the pool.
+//! No operation scans the pool: its cost depends on the blocks that it handles, not on the size of the pool.
 
 mod announcements;
 mod config;
@@ -31,14 +31,42 @@ mod testing;
 
 use std::fmt;
 
+use l1_tensor::ops::TILE;
+
 use crate::trace::{BlockObserver, BlockOp};
 use crate::{BlockId, BlockPool, BlockTable, KvError, PrefixCache, Result, SeqId};
 
 use announcements::Announcements;
+pub(crate) use config::is_block_size;
 pub use config::{Admission, CopyBlock, ManagerConfig, PrefixHit, PrefixStats};
 use sequences::Sequences;
 
-/// The blocks of one pool, and who uses them.
+/// Blocks of one pool, the sequences that hold them, and the prefix cache over them.
+///
+/// Two requests with the same first eight tokens share two blocks of four tokens:
+///
+/// ```
+/// use l3_paged_kv::{Admission, BlockHasher, BlockManager, ExtraKeys, ManagerConfig, TokenChain};
+///
+/// let mut manager = BlockManager::new(ManagerConfig::new(8, 4))?;
+/// let hasher = BlockHasher::new(4);
+/// let mut admit = |tokens: &[u32]| {
+///     let mut chain = TokenChain::new(&hasher, ExtraKeys::default());
+///     chain.extend(tokens);
+///     let hit = manager.lookup(&chain);
+///     let admission = Admission { up_to_len: chain.len(), ..Admission::default() };
+///     let seq = manager.admit(&chain, &hit, admission)?;
+///     manager.register(seq, &chain, chain.len())?;
+///     manager.commit_step(); // after the forward pass
+///     Ok::<_, l3_paged_kv::KvError>((hit.tokens, manager.table(seq)?.blocks().to_vec()))
+/// };
+/// let (cached, first) = admit(&[1, 2, 3, 4, 5, 6, 7, 8, 9])?;
+/// assert_eq!((cached, first.len()), (0, 3));
+/// let (cached, second) = admit(&[1, 2, 3, 4, 5, 6, 7, 8, 50])?;
+/// assert_eq!(cached, 8);
+/// assert_eq!(first[..2], second[..2]);
+/// # Ok::<(), l3_paged_kv::KvError>(())
+/// ```
 pub struct BlockManager {
     config: ManagerConfig,
     pool: BlockPool,
@@ -46,7 +74,7 @@ pub struct BlockManager {
     sequences: Sequences,
     /// Whether anything happened since the last step ended.
     step_is_open: bool,
-    /// Places of the sequences that this step admitted, grew or computes, in that order.
+    /// Indices of the sequences that this step admitted, grew or computes, in that order.
     step: Vec<u32>,
     stats: PrefixStats,
     announcements: Option<Announcements>,
@@ -54,14 +82,15 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// Makes the pool: everything whose size is known is allocated now.
+    /// Creates the pool. Everything whose size is known is allocated now.
     ///
     /// # Errors
-    /// [`KvError::BadConfig`] for a block size that is no power of two, and for pools that cannot be.
+    /// [`KvError::BadConfig`] for a block size that is neither a power of two nor a multiple of [`TILE`], or an invalid
+    /// number of blocks.
     pub fn new(config: ManagerConfig) -> Result<Self> {
-        if !config.block_size.is_power_of_two() {
+        if !is_block_size(config.block_size) {
             return Err(KvError::BadConfig(format!(
-                "block_size {} is not a power of two: take 8, 16 or 32",
+                "block_size {} is neither a power of two nor a multiple of {TILE}: use 8, 16 or 32",
                 config.block_size
             )));
         }
@@ -84,42 +113,42 @@ impl BlockManager {
         })
     }
 
-    /// What it was made from.
+    /// Configuration of the manager.
     pub fn config(&self) -> &ManagerConfig {
         &self.config
     }
 
-    /// Which blocks are free, and how often the others are used.
+    /// The block pool: which blocks are free, and the reference counts of the others.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// Which blocks hold what.
+    /// The prefix cache: hashes of blocks.
     pub fn cache(&self) -> &PrefixCache {
         &self.cache
     }
 
-    /// Prefix lookups since the beginning.
+    /// Statistics of prefix lookups since the manager was created.
     pub fn stats(&self) -> PrefixStats {
         self.stats
     }
 
-    /// Blocks that can be handed out now: those that hold something cached are among them.
+    /// Number of blocks that can be handed out now. Cached blocks that no sequence holds are among them.
     pub fn num_free(&self) -> usize {
         self.pool.num_free()
     }
 
-    /// The part of the pool that is in use: `1 - free / (num_blocks - 1)`.
+    /// Fraction of the pool that is in use: `1 - free / (num_blocks - 1)`.
     pub fn usage(&self) -> f64 {
         self.pool.usage()
     }
 
-    /// Sequences that hold blocks, or may.
+    /// Number of live sequences, with or without blocks.
     pub fn num_sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// A sequence's blocks.
+    /// Block table of a sequence.
     ///
     /// # Errors
     /// [`KvError::UnknownSequence`].
@@ -127,10 +156,10 @@ impl BlockManager {
         Ok(&self.sequences.get(seq)?.table)
     }
 
-    /// Forget all hashes. The order of the free list stays.
+    /// Removes all hashes. The order of the free list does not change.
     ///
     /// # Errors
-    /// [`KvError::InUse`] while anybody holds a block: tables of living sequences rest on hashes.
+    /// [`KvError::InUse`] while any sequence holds a block: tables of live sequences depend on hashes.
     pub fn reset_prefix_cache(&mut self) -> Result<()> {
         let in_use = self.pool.num_blocks() - 1 - self.pool.num_free();
         if in_use > 0 {
@@ -144,16 +173,17 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Tell somebody of everything that happens from now on: a recorder, for the block viewer.
-    /// `None`: nobody, at the cost of one branch an operation.
+    /// Sets the observer of all further block operations (a recorder, for the block viewer). `None` removes
+    /// it; the cost is then one branch per operation.
     ///
     /// # Errors
-    /// [`KvError::BadConfig`] if something has happened already: a recording that begins in the
-    /// middle cannot be followed.
+    /// [`KvError::BadConfig`] if the pool has been used already: a recording must begin with the empty
+    /// pool.
     pub fn set_observer(&mut self, observer: Option<Box<dyn BlockObserver>>) -> Result<()> {
         if observer.is_some() && self.sequences.was_used() {
             return Err(KvError::BadConfig(
-                "this pool has been used already: watch it from the beginning".to_owned(),
+                "this pool has been used already: set the observer before the first admission"
+                    .to_owned(),
             ));
         }
         self.observer = observer;
@@ -167,20 +197,20 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Take the observer back, to finish what it writes.
+    /// Removes and returns the observer, to finish its recording.
     pub fn take_observer(&mut self) -> Option<Box<dyn BlockObserver>> {
         self.observer.take()
     }
 
-    /// Tell the observer of something that others did with the blocks: the memory's owner writes and
-    /// copies.
+    /// Reports an operation that the manager does not perform itself to the observer: writes and copies of the memory's
+    /// owner.
     pub fn note(&mut self, op: &BlockOp<'_>) {
         if let Some(observer) = &mut self.observer {
             observer.observe(op);
         }
     }
 
-    /// A block's contents cannot be found any more: it was handed out again, or will not be computed.
+    /// Removes a block's hash, because the block was handed out again or will not be computed.
     fn forget_hash(&mut self, block: BlockId) {
         let Some(forgotten) = self.cache.remove(block) else { return };
         self.note(&BlockOp::Unhashed { block });
@@ -189,7 +219,7 @@ impl BlockManager {
         }
     }
 
-    /// With nobody there, everything must be back; debug builds look.
+    /// Without sequences, all blocks must be free; debug builds check.
     fn check_when_idle(&self) {
         if cfg!(debug_assertions)
             && self.sequences.len() == 0

@@ -1,14 +1,14 @@
-//! What one forward pass must know about a mixed batch.
+//! Metadata of one forward pass over a mixed batch.
 //!
 //! A step carries tokens of some sequences: a chunk of a prompt here, one decoded token there. The
 //! kernels want them as flat arrays of numbers:
 //!
 //! ```text
-//! positions    [T]     i32  where each token stands in its sequence
-//! slot_mapping [T]     i64  where its key and value are to be stored; -1: nowhere
-//! cu_seqlens_q [S + 1] i32  tokens cu[s]..cu[s + 1] are sequence s's
-//! seq_lens_kv  [S]     i32  keys of a sequence, those of this step included
-//! block_table  [S, W]  i32  blocks in which they lie; -1: no block
+//! positions    [T]     i32  position of each token in its sequence
+//! slot_mapping [T]     i64  slot in which its key and value are stored; -1: not stored
+//! cu_seqlens_q [S + 1] i32  tokens cu[s]..cu[s + 1] belong to sequence s
+//! seq_lens_kv  [S]     i32  number of keys of each sequence, those of this step included
+//! block_table  [S, W]  i32  blocks of each sequence; -1: no block
 //! ```
 //!
 //! Query `i` of a sequence sees keys `0..=(kv_len - q_len + i)`. Nothing says whether a sequence is
@@ -26,19 +26,19 @@ pub use device::MetaOnDevice;
 
 use crate::{BlockTable, KvError, Result};
 
-/// Stands in a block table where there is no block, and in a slot mapping for "store nothing".
+/// Entry of a block table where there is no block, and of a slot mapping for a token that is not stored.
 const NONE: i32 = -1;
 
-/// The arrays of one step. Buffers are made by [`ForwardMeta::new`] and never move.
+/// The arrays of one step. Buffers are allocated by [`ForwardMeta::new`] and never move.
 #[derive(Clone, Debug)]
 pub struct ForwardMeta {
     positions: Vec<i32>,
     slot_mapping: Vec<i64>,
     cu_seqlens_q: Vec<i32>,
     seq_lens_kv: Vec<i32>,
-    /// `[max_seqs, max_blocks]`, whole from the start.
+    /// `[max_seqs, max_blocks]`, at its full size from the start.
     block_table: Vec<i32>,
-    /// How far each row of the table has been written: -1 from there on.
+    /// Number of entries of each row of the table that were written; behind them all entries are -1.
     row_lens: Vec<usize>,
     max_tokens: usize,
     max_blocks: usize,
@@ -46,8 +46,8 @@ pub struct ForwardMeta {
 }
 
 impl ForwardMeta {
-    /// Arrays for steps of at most `max_tokens` tokens and `max_seqs` sequences, padding included,
-    /// whose tables have at most `max_blocks` blocks of `block_size` tokens.
+    /// Creates arrays for steps of at most `max_tokens` tokens and `max_seqs` sequences, padding included, whose tables
+    /// have at most `max_blocks` blocks of `block_size` tokens.
     pub fn new(max_tokens: usize, max_seqs: usize, max_blocks: usize, block_size: usize) -> Self {
         let mut cu_seqlens_q = Vec::with_capacity(max_seqs + 1);
         cu_seqlens_q.push(0);
@@ -64,7 +64,7 @@ impl ForwardMeta {
         }
     }
 
-    /// Begin another step. Costs nothing: rows are cleaned when they are written again.
+    /// Begins another step. Costs nothing: rows are cleaned when they are written again.
     pub fn clear(&mut self) {
         self.positions.clear();
         self.slot_mapping.clear();
@@ -72,10 +72,10 @@ impl ForwardMeta {
         self.seq_lens_kv.clear();
     }
 
-    /// A sequence of which `computed` tokens are stored takes part with `q_len` more.
+    /// Adds a sequence that has `computed` stored tokens and `q_len` new ones.
     ///
-    /// The table must have a block for each of the `computed + q_len` tokens; blocks behind them
-    /// (reserved for later steps) are left out.
+    /// The table must have a block for each of the `computed + q_len` tokens; further blocks
+    /// (reserved for later steps) are ignored.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a table of another block size or with too few blocks, or a step
@@ -93,8 +93,8 @@ impl ForwardMeta {
         // end of exercise
     }
 
-    /// Fill up to `rows` sequences with padding: one token each that is stored nowhere and sees no
-    /// key, so its row of the output is zeros. A step then has the same shape whoever takes part.
+    /// Pads the step to `rows` sequences: one token each that is not stored and sees no key, so its row of
+    /// the output is zeros. The shape of the step then does not depend on the number of requests.
     ///
     /// # Errors
     /// [`KvError::Malformed`] when the arrays have no such room.
@@ -113,8 +113,8 @@ impl ForwardMeta {
         // end of exercise
     }
 
-    /// Write a row of the table. What an earlier, longer row left behind it becomes -1; every entry
-    /// is cleaned at most once for each time it was written.
+    /// Writes a row of the table. Entries behind it that an earlier, longer row wrote become -1; each entry is cleared
+    /// at most once for each time that it was written.
     fn fill_row(&mut self, s: usize, blocks: &[u32]) {
         // exercise l3.meta
         let row = &mut self.block_table[s * self.max_blocks..][..self.max_blocks];
@@ -128,7 +128,7 @@ impl ForwardMeta {
         // end of exercise
     }
 
-    /// The sequence's keys after this step, if everything fits.
+    /// Number of keys of the sequence after this step, if everything fits.
     fn check(&self, table: &BlockTable, computed: usize, q_len: usize) -> Result<usize> {
         let refuse = |why| Err(KvError::Malformed(why));
         self.check_room(1, q_len)?;
@@ -166,52 +166,52 @@ impl ForwardMeta {
         Ok(())
     }
 
-    /// Sequences of this step, padding included: S.
+    /// Number of sequences of this step, padding included: S.
     pub fn sequences(&self) -> usize {
         self.seq_lens_kv.len()
     }
 
-    /// Tokens of this step, padding included: T.
+    /// Number of tokens of this step, padding included: T.
     pub fn tokens(&self) -> usize {
         self.positions.len()
     }
 
-    /// Tokens a block holds.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Entries of a row of the table, used or not: W.
+    /// Number of entries of a row of the table, used or not: W.
     pub fn max_blocks(&self) -> usize {
         self.max_blocks
     }
 
-    /// `[T]`: each token's place in its sequence.
+    /// `[T]`: position of each token in its sequence.
     pub fn positions(&self) -> &[i32] {
         &self.positions
     }
 
-    /// `[T]`: the slot of each token's key and value, `block * block_size + offset`; -1 for padding.
+    /// `[T]`: slot of each token's key and value, `block * block_size + offset`; -1 for padding.
     pub fn slot_mapping(&self) -> &[i64] {
         &self.slot_mapping
     }
 
-    /// `[S + 1]`: where each sequence's tokens begin, and at last T.
+    /// `[S + 1]`: index of each sequence's first token; the last entry is T.
     pub fn cu_seqlens_q(&self) -> &[i32] {
         &self.cu_seqlens_q
     }
 
-    /// `[S]`: keys of each sequence after this step; 0 for padding.
+    /// `[S]`: number of keys of each sequence after this step; 0 for padding.
     pub fn seq_lens_kv(&self) -> &[i32] {
         &self.seq_lens_kv
     }
 
-    /// `[S, W]`: the blocks of each sequence, padded with -1.
+    /// `[S, W]`: blocks of each sequence, padded with -1.
     pub fn block_table(&self) -> &[i32] {
         &self.block_table[..self.sequences() * self.max_blocks]
     }
 
-    /// `[W]`: a sequence's row of the table; empty for one that is not in the step.
+    /// `[W]`: row `s` of the block table; empty if the step has no such sequence.
     pub fn block_table_row(&self, s: usize) -> &[i32] {
         let rows = self.block_table();
         rows.get(s * self.max_blocks..(s + 1) * self.max_blocks).unwrap_or(&[])

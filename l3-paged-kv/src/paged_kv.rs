@@ -1,8 +1,8 @@
-//! The memory: keys and values of every layer, in blocks.
+//! The KV cache: keys and values of every layer, in blocks.
 //!
-//! One cache a layer, all of the same number of blocks, made once. A block number means the same
-//! block in each of them, so one table serves the whole model. Who owns which block is nobody's
-//! business here: [`ForwardMeta`] says where a step writes and what it reads.
+//! One cache per layer, all with the same number of blocks, allocated once. A block id means the same
+//! block in each layer, so one block table serves the whole model. This module does not know which
+//! sequence owns a block: [`ForwardMeta`] says where a step writes and what it reads.
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch, KvCache, Sequences, attention};
 use l1_tensor::{DType, Device, Runtime, TensorMut, TensorRef};
@@ -23,7 +23,7 @@ pub struct PagedKv {
 }
 
 impl PagedKv {
-    /// Memory for `num_blocks` blocks of `block_size` tokens. `dtype` is F32, BF16 or F8E4M3: see
+    /// Allocates memory for `num_blocks` blocks of `block_size` tokens. `dtype` is F32, BF16 or F8E4M3: see
     /// [`KvCache`] for what the last one rounds.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl PagedKv {
         Self::new_on(Device::Cpu, config, num_blocks, block_size, dtype)
     }
 
-    /// The same in the memory of a device, for a runtime on it.
+    /// Allocates the cache in the memory of `device`, for a runtime on that device.
     ///
     /// # Errors
     /// As [`PagedKv::new`]; a dtype that the device's kernels do not read.
@@ -57,46 +57,46 @@ impl PagedKv {
         Ok(Self { layers, num_blocks, block_size, dtype, device, staged })
     }
 
-    /// Blocks, the null block included.
+    /// Number of blocks, the null block included.
     pub fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Tokens a block holds.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// How keys and values are stored.
+    /// Dtype of the stored keys and values.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Where they are stored.
+    /// Device that stores the keys and values.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Bytes of all blocks of all layers.
+    /// Size of all blocks of all layers, in bytes.
     pub fn bytes(&self) -> usize {
         self.layers.iter().flatten().map(KvCache::bytes).sum()
     }
 
-    /// Bytes of one block in all layers.
+    /// Size of one block in all layers, in bytes.
     pub fn block_bytes(&self) -> usize {
         self.layers.iter().flatten().map(KvCache::block_bytes).sum()
     }
 
-    /// A layer's memory; `None` where the layer does not attend.
+    /// KV cache of a layer; `None` for a layer without attention.
     pub fn layer(&self, layer: usize) -> Option<&KvCache> {
         self.layers.get(layer)?.as_ref()
     }
 
-    /// Bring a step's arrays to the device, before its first layer; on a CPU nothing is done. Only enqueues.
+    /// Copies a step's arrays to the device, before its first layer; does nothing on a CPU. Only enqueues.
     /// `captured`: the step is being recorded, or a recorded one will be replayed: see [`MetaOnDevice::stage`].
     ///
     /// On a device, [`PagedKv::write`] and [`PagedKv::attend`] then read these, and refuse a step of another
-    /// shape. If no step was ever staged, each of them brings what it needs, and waits for it.
+    /// shape. If no step was ever staged, each of them copies what it needs, and waits for it.
     ///
     /// # Errors
     /// [`KvError::Tensor`]: no memory, or a device's own.
@@ -104,7 +104,7 @@ impl PagedKv {
         self.staged.stage(rt, meta, captured)
     }
 
-    /// Store this step's keys and values of one layer, then attend over all there are.
+    /// Stores this step's keys and values of one layer, then attends over all keys of each sequence.
     ///
     /// `q` `[T, H_q, D]`, `k` and `v` `[T, H_kv, D]` f32, after rope; `out` `[T, H_q * D]`. All are
     /// stored before any is read: a sequence may share a block that another one fills in this very
@@ -140,7 +140,7 @@ impl PagedKv {
         // end of exercise
     }
 
-    /// Store this step's keys and values of one layer: the first half of [`PagedKv::attend`].
+    /// Stores this step's keys and values of one layer: the first half of [`PagedKv::attend`].
     ///
     /// # Errors
     /// As for [`PagedKv::attend`].
@@ -171,13 +171,13 @@ impl PagedKv {
             return Err(KvError::Malformed(why));
         }
         let cache = self.layers.get_mut(layer).and_then(Option::as_mut);
-        let why = || format!("layer {layer} has no blocks: they were made for another model");
+        let why = || format!("layer {layer} has no KV cache: the cache was made for another model");
         let cache = cache.ok_or_else(|| KvError::Malformed(why()))?;
         Ok((cache, &self.staged))
     }
 
-    /// Copy the beginning of a block to another, in every layer: a sequence was cut back into the
-    /// middle of a block that others may still read, and goes on in one of its own.
+    /// Copies the first tokens of a block to another, in every layer: used when a sequence is rolled back
+    /// into the middle of a block that other sequences may read.
     ///
     /// # Errors
     /// Blocks that do not exist, or more tokens than a block has.
@@ -190,8 +190,8 @@ impl PagedKv {
         // end of exercise
     }
 
-    /// Forget what lies in a block from `offset` on, in every layer: tokens that were taken back. A
-    /// mask hides them from the scores, but the sum over values multiplies them by zero, and
+    /// Zeroes the slots of a block from `offset` on, in every layer, after a rollback. A mask hides them from the
+    /// scores, but the sum over values multiplies them by zero, and
     /// `0 * NaN` is NaN.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl PagedKv {
         // end of exercise
     }
 
-    /// A copy of some blocks, in memory of its own: block `i` of it is `blocks[i]` here.
+    /// Returns a copy of some blocks in new memory: block `i` of the copy is `blocks[i]` here.
     ///
     /// # Errors
     /// Blocks that do not exist, or no memory.
@@ -225,7 +225,7 @@ impl PagedKv {
         // end of exercise
     }
 
-    /// Put saved blocks, from the first on, into blocks `to`.
+    /// Copies saved blocks, from the first on, into blocks `to`.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for blocks of another model, size or dtype, or more than were saved.

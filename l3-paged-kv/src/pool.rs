@@ -1,13 +1,13 @@
-//! Blocks: how often each is used, and which are free.
+//! The block pool: reference counts, and the free list.
 
 use crate::{BlockId, FreeList, KvError, NULL_BLOCK, Result};
 
-/// `num_blocks` blocks (the null block included), made once; the number never changes.
+/// Pool of `num_blocks` blocks (the null block included); the number never changes.
 ///
-/// A block is free, or some tables hold it: two that begin alike may share one. Each block counts
-/// its users; at zero it goes back to the free list, where it keeps its contents until it is handed
-/// out again. Every misuse is an error that names the block: a count that went wrong silently would
-/// show as one request's words in another's answer.
+/// A block is free, or one or more block tables hold it (sequences with the same prefix share blocks).
+/// Each block has a reference count; at zero it returns to the free list, where it keeps its contents until
+/// it is handed out again. Every misuse is an error that names the block: a wrong count would mix the text
+/// of two requests.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     users: Vec<u32>,
@@ -15,10 +15,10 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// The most blocks: their ids must fit the `i32` of a block table, whose -1 means none.
+    /// Maximum number of blocks: ids must fit the `i32` of a block table, where -1 means no block.
     pub const MAX_BLOCKS: usize = i32::MAX as usize;
 
-    /// All of them free, but for block 0.
+    /// Creates a pool in which all blocks but block 0 are free.
     ///
     /// # Errors
     /// [`KvError::BadConfig`] unless there is at least one block beside the null block, and at most
@@ -33,24 +33,24 @@ impl BlockPool {
         Ok(Self { users: vec![0; num_blocks], free: FreeList::new(num_blocks) })
     }
 
-    /// Blocks, the null block included.
+    /// Number of blocks, the null block included.
     pub fn num_blocks(&self) -> usize {
         self.users.len()
     }
 
-    /// Blocks that can be handed out now.
+    /// Number of free blocks.
     pub fn num_free(&self) -> usize {
         self.free.len()
     }
 
-    /// `1 - free / (num_blocks - 1)`: cached but unused blocks count as free.
+    /// Fraction of blocks in use, `1 - free / (num_blocks - 1)`: cached but unused blocks count as free.
     pub fn usage(&self) -> f64 {
         // exercise l3.pool
         1.0 - self.num_free() as f64 / (self.num_blocks() - 1) as f64
         // end of exercise
     }
 
-    /// How many hold a block: 0 if it is free.
+    /// Reference count of a block: 0 if it is free.
     ///
     /// # Errors
     /// [`KvError::UnknownBlock`].
@@ -59,8 +59,8 @@ impl BlockPool {
         count.ok_or(KvError::UnknownBlock { block, num_blocks: self.users.len() })
     }
 
-    /// Take the front of the free list, for one user. Its old contents are lost: whoever keeps a
-    /// hash of it must forget that now.
+    /// Takes the first block of the free list, with a reference count of 1. Its old contents are lost, so
+    /// the caller must remove its hash from the prefix cache.
     pub fn pop(&mut self) -> Option<BlockId> {
         // exercise l3.pool
         let block = self.free.pop_front()?;
@@ -69,11 +69,10 @@ impl BlockPool {
         // end of exercise
     }
 
-    /// One more user, which is what a prefix hit is. A free block leaves the free list for it.
-    /// Returns whether it was free.
+    /// Adds a reference for a prefix hit. A free block leaves the free list. Returns whether it was free.
     ///
-    /// Only the cache may share a block that is free (it knows what the block holds); a table can
-    /// only share what it has, by [`share`](Self::share).
+    /// Only the prefix cache may share a free block (it knows what the block holds); a table can only share
+    /// blocks that it holds, with [`share`](Self::share).
     ///
     /// # Errors
     /// [`KvError::NullBlock`], [`KvError::UnknownBlock`].
@@ -88,10 +87,10 @@ impl BlockPool {
         // end of exercise
     }
 
-    /// One more user of a block that has some.
+    /// Adds a reference to a block that is in use.
     ///
     /// # Errors
-    /// As [`touch`](Self::touch), and [`KvError::NotAllocated`] if nobody holds it.
+    /// As [`touch`](Self::touch), and [`KvError::NotAllocated`] if the block is free.
     pub fn share(&mut self, block: BlockId) -> Result<()> {
         if self.checked(block, "shared")? == 0 {
             return Err(KvError::NotAllocated { block, attempt: "shared" });
@@ -100,13 +99,13 @@ impl BlockPool {
         Ok(())
     }
 
-    /// One user less. At zero users the block becomes free: at the back if its contents are worth
-    /// keeping (it has a hash), so that it is handed out as late as possible; else at the front, so
-    /// that the cached ones live longer. Returns whether it became free.
+    /// Removes a reference. At zero the block becomes free: at the back of the free list if
+    /// `keep_contents` (it has a hash), so that it is handed out as late as possible; otherwise at the
+    /// front, so that cached blocks live longer. Returns whether it became free.
     ///
     /// # Errors
-    /// [`KvError::NullBlock`], [`KvError::UnknownBlock`]; [`KvError::NotAllocated`] if it is free
-    /// already.
+    /// [`KvError::NullBlock`], [`KvError::UnknownBlock`]; [`KvError::NotAllocated`] if it is
+    /// already free.
     pub fn release(&mut self, block: BlockId, keep_contents: bool) -> Result<bool> {
         let users = self.checked(block, "freed")?;
         // exercise l3.pool
@@ -126,12 +125,12 @@ impl BlockPool {
         // end of exercise
     }
 
-    /// The free blocks, next to be handed out first.
+    /// Free blocks, in the order in which they will be handed out.
     pub fn free_list(&self) -> &FreeList {
         &self.free
     }
 
-    /// A block's users, if it is one that can have some.
+    /// Reference count of a block; an error for the null block and unknown blocks.
     fn checked(&self, block: BlockId, attempt: &'static str) -> Result<u32> {
         if block == NULL_BLOCK {
             return Err(KvError::NullBlock { attempt });

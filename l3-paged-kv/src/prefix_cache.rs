@@ -1,11 +1,11 @@
-//! From a block's hash to the blocks that hold it.
+//! The prefix cache: a map from block hashes to blocks.
 
 mod index;
 
 use crate::{BlockHash, BlockId, GroupId, NULL_BLOCK};
 use index::Index;
 
-/// What is known of one block.
+/// Entry of one block.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: BlockHash,
@@ -15,7 +15,7 @@ struct Entry {
     next: BlockId,
     /// The block before it; before the first comes the last.
     prev: BlockId,
-    /// Of the first block with a hash: whether others were told of the hash.
+    /// Whether the hash was published. Only valid in the first block with the hash.
     announced: bool,
 }
 
@@ -27,26 +27,26 @@ const NOTHING: Entry = Entry {
     announced: false,
 };
 
-/// A hash that a block does not have any more.
+/// A hash that was removed from a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
-    /// The hash.
+    /// Removed hash.
     pub hash: BlockHash,
-    /// Its group.
+    /// Group of layers of the block.
     pub group: GroupId,
-    /// No other block has it: whoever looks for it now finds nothing.
+    /// Whether no other block has the hash, so that lookups of it now miss.
     pub last: bool,
-    /// With `last`: others were told of it ([`PrefixCache::announce`]) and may be told that it is
-    /// gone. `false` if another block has the hash.
+    /// Whether the hash was published ([`PrefixCache::announce`]), so that its removal must be too.
+    /// `false` if another block has the hash.
     pub announced: bool,
 }
 
-/// Which blocks hold what: a map from (hash, group) to blocks.
+/// Map from (hash, group) to the blocks that hold these contents.
 ///
-/// Several blocks may hold the same: two sequences computed it side by side, or one had to compute
+/// Several blocks may hold the same contents: two sequences computed them in parallel, or one computed
 /// its last block again. Nothing is merged, since tables are never rewritten; a lookup returns the
 /// block that was registered first. The blocks of one hash form a ring through the entries, so
-/// registering and forgetting are O(1). All memory is taken at the start.
+/// registering and removing are O(1). All memory is allocated at the start.
 #[derive(Clone, Debug)]
 pub struct PrefixCache {
     entries: Vec<Entry>,
@@ -56,13 +56,13 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// Empty, for blocks `1..num_blocks`.
+    /// Creates an empty cache for blocks `1..num_blocks`.
     pub fn new(num_blocks: usize) -> Self {
         let index = Index::new(num_blocks);
         Self { entries: vec![NOTHING; num_blocks], firsts: index, len: 0 }
     }
 
-    /// The block that was registered first of those which hold this.
+    /// Block that was registered first of those with this hash.
     pub fn get(&self, group: GroupId, hash: &BlockHash) -> Option<BlockId> {
         // exercise l3.prefix_cache
         self.firsts.find(tag(hash), |block| {
@@ -72,8 +72,8 @@ impl PrefixCache {
         // end of exercise
     }
 
-    /// A block holds this from now on. It is one of `1..num_blocks` and has no hash. Returns whether
-    /// no other block has this hash.
+    /// Registers a block under a hash. The block must be one of `1..num_blocks` and have no hash. Returns whether no
+    /// other block has this hash.
     pub fn insert(&mut self, group: GroupId, hash: BlockHash, block: BlockId) -> bool {
         debug_assert!(block != NULL_BLOCK && !self.is_cached(block), "block {block} has a hash");
         // exercise l3.prefix_cache
@@ -95,7 +95,7 @@ impl PrefixCache {
         // end of exercise
     }
 
-    /// Forget a block's hash; `None` if it has none.
+    /// Removes a block's hash; `None` if it has none.
     pub fn remove(&mut self, block: BlockId) -> Option<Forgotten> {
         if !self.is_cached(block) {
             return None;
@@ -133,20 +133,20 @@ impl PrefixCache {
         self.len
     }
 
-    /// Whether no block has one.
+    /// Whether no block has a hash.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forget everything: O(num_blocks).
+    /// Removes all hashes: O(num_blocks).
     pub fn clear(&mut self) {
         self.entries.fill(NOTHING);
         self.firsts.clear();
         self.len = 0;
     }
 
-    /// Others are told of this block's hash now. Returns whether they were not before, through this
-    /// block or another with the same hash; `false` for a block without one.
+    /// Marks this block's hash as published. Returns whether it was not published before, for this block or another
+    /// with the same hash; `false` for a block without a hash.
     pub fn announce(&mut self, block: BlockId) -> bool {
         let Some(entry) = self.entries.get(block as usize).filter(|_| self.is_cached(block)) else {
             return false;
@@ -155,7 +155,7 @@ impl PrefixCache {
         !std::mem::replace(&mut self.entries[first as usize].announced, true)
     }
 
-    /// Every block with a hash stands in the ring that a lookup of the hash finds.
+    /// Checks that every block with a hash is in the ring that a lookup of the hash finds.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         let mut cached = 0;
         for (block, entry) in (0..).zip(&self.entries).filter(|(_, e)| e.next != NULL_BLOCK) {
@@ -181,7 +181,7 @@ impl PrefixCache {
     }
 }
 
-/// Where the index looks first: four bytes of a sha256 are as good as any hash of it.
+/// First bucket that the index probes: four bytes of a sha256 are as good as any hash of it.
 fn tag(hash: &BlockHash) -> u32 {
     u32::from_le_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]])
 }

@@ -1,18 +1,18 @@
-//! State that belongs to a sequence, not to its tokens: what Mamba or DeltaNet layers keep.
+//! Recurrent state, such as that of Mamba or DeltaNet layers: one state per sequence, not per token.
 //!
 //! Keys and values grow with every token, and going back means forgetting the last of them. A
 //! recurrent layer keeps a state of one size, which every token changes in place: there is no way
 //! back but to a copy that was made before. So this state does not live in blocks. It has a slot for each
 //! sequence, and snapshots.
 //!
-//! No model of today has such layers; the place is here so that they need nothing new around them.
+//! No supported model has such layers yet.
 
 use l1_tensor::Error;
 use l1_tensor::storage::{ALIGN, AlignedBytes};
 
 use crate::{KvError, Result};
 
-/// Recurrent state of a fixed number of sequences, allocated once.
+/// Store of the recurrent state of a fixed number of sequences, allocated once.
 pub struct RecurrentStore {
     /// `[slot][layer]`, each layer from a new cache line on: as right for f32 as for vectors of them.
     memory: AlignedBytes,
@@ -20,7 +20,7 @@ pub struct RecurrentStore {
     slots: usize,
 }
 
-/// One sequence's state, copied out.
+/// Copy of one sequence's recurrent state.
 #[derive(Clone)]
 pub struct RecurrentSnapshot {
     data: Box<[u8]>,
@@ -61,22 +61,22 @@ impl RecurrentStore {
         Ok(Self { memory: AlignedBytes::zeroed(total)?, geometry, slots })
     }
 
-    /// Sequences there is room for.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Bytes of one sequence's state, padding included.
+    /// Size of one sequence's state, padding included, in bytes.
     pub fn bytes_per_slot(&self) -> usize {
         self.geometry.slot
     }
 
-    /// Bytes of all slots.
+    /// Size of all slots, in bytes.
     pub fn bytes(&self) -> usize {
         self.geometry.slot * self.slots
     }
 
-    /// A layer's state of one sequence, aligned to 64 bytes.
+    /// State of one sequence in one layer, aligned to 64 bytes.
     ///
     /// # Errors
     /// A layer or slot that does not exist.
@@ -85,7 +85,7 @@ impl RecurrentStore {
         Ok(&self.memory.as_slice()[range])
     }
 
-    /// A layer's state of one sequence, to change.
+    /// Mutable state of one sequence in one layer.
     ///
     /// # Errors
     /// A layer or slot that does not exist.
@@ -94,7 +94,7 @@ impl RecurrentStore {
         Ok(&mut self.memory.as_mut_slice()[range])
     }
 
-    /// Keep a copy of a sequence's state as it is now.
+    /// Returns a copy of a sequence's state.
     ///
     /// # Errors
     /// A slot that does not exist.
@@ -104,8 +104,8 @@ impl RecurrentStore {
         Ok(RecurrentSnapshot { data, geometry: self.geometry.clone() })
     }
 
-    /// Put a copy back, into any slot. This is how a recurrent sequence is rolled back: to a snapshot,
-    /// and through the tokens since then again.
+    /// Restores a snapshot into any slot. A recurrent sequence is rolled back this way: to a snapshot, and
+    /// then forward again through the tokens since.
     ///
     /// # Errors
     /// A slot that does not exist, or a snapshot of a store with other layers.
@@ -120,7 +120,7 @@ impl RecurrentStore {
         Ok(())
     }
 
-    /// Forget a sequence: its slot is zero again, which is how every sequence begins.
+    /// Drops a sequence: zeroes its slot, as at the beginning of every sequence.
     ///
     /// # Errors
     /// A slot that does not exist.
@@ -143,7 +143,7 @@ impl RecurrentStore {
 }
 
 impl RecurrentSnapshot {
-    /// Bytes it holds.
+    /// Size of the snapshot, in bytes.
     pub fn bytes(&self) -> usize {
         self.data.len()
     }

@@ -1,15 +1,14 @@
-//! Paged attention as one would explain it.
+//! Reference implementation of paged attention.
 //!
-//! A block table says where each of a sequence's tokens lies. So collect its keys and values through
-//! the table, in order, and what is left is attention over one sequence, which floor 1 has written
-//! out as the formula. Slow, and obviously right: the fast path is held against it.
+//! It copies the keys and values of a sequence through its block table, in order, and then runs layer 1's reference
+//! attention over this one sequence. It is slow and simple: tests compare the fast path with it.
 
 use l1_tensor::ops::attention::reference;
 use l1_tensor::ops::{AttentionParams, AttentionShape, KvCache};
 
 use crate::{ForwardMeta, KvError, Result};
 
-/// Attend over blocks: `q` `[T, q_heads, D]`, `out` likewise, dense f32. Keys and values of this step
+/// Attends over blocks: `q` `[T, q_heads, D]`, `out` likewise, dense f32. Keys and values of this step
 /// are in the cache already; a row of padding gets zeros.
 ///
 /// # Errors

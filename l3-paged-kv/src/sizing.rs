@@ -1,4 +1,4 @@
-//! How many blocks fit, as arithmetic that a person can follow.
+//! Sizing: how many blocks fit in memory, as printed arithmetic.
 //!
 //! ```text
 //! a token and layer   2 (keys, values) x KV heads x head dim x bytes of an element
@@ -8,7 +8,7 @@
 //!
 //! [`KvSpec`] knows the first two lines, in bytes as they are really taken, padding and scales
 //! included. Where the memory comes from is a [`Room`]: what is left of a device when the model is in
-//! it ([`Memory`]), or what somebody said (`--kv-memory`, a [`Budget`]). A [`Plan`] is the quotient: it
+//! it ([`Memory`]), or a given size (`--kv-memory`, a [`Budget`]). A [`Plan`] is the quotient: it
 //! prints how it came about, and it is not made when the model, or one sequence as long as was promised,
 //! does not fit.
 
@@ -21,79 +21,85 @@ use l1_tensor::DType;
 use l1_tensor::ops::TILE;
 use l2_model::ModelConfig;
 
+use crate::manager::is_block_size;
+
 pub use bytes::{Budget, Bytes, ParseBytesError, parse_bytes};
 pub use machine::device_memory;
 pub use plan::{Memory, Plan, Room};
 pub use profile::peak_activation;
 
-/// Why there is no plan.
+/// Error of planning the number of blocks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SizingError {
-    /// A block size that tables cannot work with.
-    #[error("a block of {0} tokens is not possible: take a power of two, such as 8, 16 or 32")]
+    /// The block size is neither a power of two nor a multiple of [`TILE`].
+    #[error(
+        "a block of {0} tokens is not possible: take a power of two, such as 8, 16 or 32, or a multiple of {TILE}"
+    )]
     BadBlockSize(usize),
-    /// A dtype that keys and values are not kept in.
+    /// The dtype is not one of the KV cache.
     #[error("keys and values are kept as F32, BF16 or F8E4M3, not as {0}")]
     BadDType(DType),
-    /// A model without attention.
+    /// The model has no attention layers.
     #[error("no layer of this model keeps keys and values: it needs no blocks")]
     NoAttention,
-    /// A share of the memory that is none.
+    /// The utilisation is not above 0 and at most 1.
     #[error(
         "a utilisation of {0} is not possible: it is a share of the memory, above 0 and at most 1"
     )]
     BadUtilisation(f64),
-    /// Sequences of no tokens.
+    /// `max_model_len` is 0.
     #[error("max_model_len is 0: a sequence has at least one token")]
     NoContext,
-    /// Nothing is left for keys and values.
+    /// No memory is left for keys and values.
     #[error(
-        "the model does not fit: {requested} may be used, and weights ({weights}), activations ({peak_activation}) and margin ({margin}) take {missing} more than that; \
+        "the model does not fit: {requested} may be used, and weights ({weights}), activations ({peak_activation}) \
+         and margin ({margin}) take {missing} more than that; \
          free memory, raise the utilisation, make steps smaller, or take a smaller model"
     )]
     ModelDoesNotFit {
-        /// Memory that may be used.
+        /// Memory that may be used, in bytes.
         requested: Bytes,
-        /// Bytes of weights.
+        /// Size of the weights.
         weights: Bytes,
-        /// Most bytes of activations.
+        /// Peak size of the activations.
         peak_activation: Bytes,
-        /// Bytes that stay free.
+        /// Memory that stays free.
         margin: Bytes,
-        /// What is lacking.
+        /// Missing memory.
         missing: Bytes,
     },
-    /// Not even the smallest pool.
+    /// Not even the smallest pool fits.
     #[error(
         "a pool has at least two blocks, as block 0 is never handed out: {needed}, of which {missing} are missing; \
          give keys and values more memory, or make blocks smaller"
     )]
     TooFewBlocks {
-        /// Bytes of the smallest pool.
+        /// Size of the smallest pool.
         needed: Bytes,
-        /// What is lacking.
+        /// Missing memory.
         missing: Bytes,
     },
-    /// One sequence as long as was promised does not fit.
+    /// One sequence of `max_model_len` tokens does not fit.
     #[error(
-        "a sequence of max_model_len = {max_model_len} tokens does not fit: keys and values of one take {needed}, there is room for {have}, so {missing} are missing; \
+        "a sequence of max_model_len = {max_model_len} tokens does not fit: keys and values of one take {needed}, \
+         there is room for {have}, so {missing} are missing; \
          lower max_model_len to {longest} or less, or give keys and values more memory"
     )]
     ContextDoesNotFit {
-        /// The length promised.
+        /// Maximum length of a sequence, in tokens.
         max_model_len: usize,
-        /// Bytes of a pool for one such sequence.
+        /// Size of a pool for one such sequence.
         needed: Bytes,
-        /// Bytes there are.
+        /// Available memory.
         have: Bytes,
-        /// What is lacking.
+        /// Missing memory.
         missing: Bytes,
-        /// The longest that would fit.
+        /// Length of the longest sequence that would fit, in tokens.
         longest: usize,
     },
 }
 
-/// What keys and values of a model take.
+/// Memory that the keys and values of a model need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSpec {
     dtype: DType,
@@ -110,7 +116,7 @@ struct KvHeads {
 }
 
 impl KvSpec {
-    /// For a model, in blocks of `block_size` tokens, kept as `dtype`.
+    /// Computes the specification for a model, with blocks of `block_size` tokens, stored as `dtype`.
     ///
     /// # Errors
     /// [`SizingError::BadBlockSize`], [`SizingError::BadDType`], [`SizingError::NoAttention`].
@@ -119,7 +125,7 @@ impl KvSpec {
         dtype: DType,
         block_size: usize,
     ) -> Result<Self, SizingError> {
-        if !block_size.is_power_of_two() {
+        if !is_block_size(block_size) {
             return Err(SizingError::BadBlockSize(block_size));
         }
         if !matches!(dtype, DType::F32 | DType::BF16 | DType::F8E4M3) {
@@ -135,24 +141,24 @@ impl KvSpec {
         Ok(Self { dtype, block_size, layers })
     }
 
-    /// Tokens a block holds.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// What keys and values are kept as.
+    /// Dtype of the stored keys and values.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Layers that keep keys and values.
+    /// Number of layers that store keys and values.
     pub fn attention_layers(&self) -> usize {
         self.layers.iter().flatten().count()
     }
 
-    /// Bytes that one token takes in one layer; 0 in a layer without attention.
+    /// Size of one token in one layer, in bytes; 0 in a layer without attention.
     ///
-    /// Heads are padded to a multiple of 16 elements, and kept in eight bits each has a byte of scale for
+    /// Heads are padded to a multiple of 16 elements. With an 8-bit dtype each head has one byte of scale for
     /// its key and one for its value.
     pub fn bytes_per_token_layer(&self, layer: usize) -> u64 {
         let Some(Some(kv)) = self.layers.get(layer) else { return 0 };
@@ -163,21 +169,21 @@ impl KvSpec {
         // end of exercise
     }
 
-    /// Bytes that one token takes, all layers together.
+    /// Size of one token in all layers, in bytes.
     pub fn bytes_per_token(&self) -> u64 {
         // exercise l3.sizing
         (0..self.layers.len()).map(|layer| self.bytes_per_token_layer(layer)).sum()
         // end of exercise
     }
 
-    /// Bytes of one block, all layers together.
+    /// Size of one block in all layers, in bytes.
     pub fn bytes_per_block(&self) -> u64 {
         // exercise l3.sizing
         self.bytes_per_token().saturating_mul(self.block_size as u64)
         // end of exercise
     }
 
-    /// Bytes of a pool: its blocks, rounded up to whole tiles of 16 tokens.
+    /// Size of a pool, in bytes: its blocks, rounded up to whole tiles of 16 tokens.
     pub fn pool_bytes(&self, num_blocks: usize) -> u64 {
         let tokens = (num_blocks as u64).saturating_mul(self.block_size as u64);
         self.bytes_per_token().saturating_mul(tokens.div_ceil(TILE as u64) * TILE as u64)
@@ -188,7 +194,7 @@ impl KvSpec {
         (TILE / self.block_size).max(1) as u64
     }
 
-    /// The most blocks that a budget holds, as far as a table of `i32` can name them.
+    /// Maximum number of blocks that fit a budget, limited by the `i32` entries of block tables.
     pub fn blocks_in(&self, budget: Budget) -> usize {
         let together = self.blocks_at_once();
         // exercise l3.sizing

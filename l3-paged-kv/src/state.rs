@@ -1,18 +1,17 @@
-//! l2's [`SequenceState`] over blocks: what runs where there is no scheduler.
+//! l2's [`SequenceState`] over blocks, for use without a scheduler.
 //!
-//! The parts are all there. A [`BlockManager`] says which blocks a sequence has, a [`PagedKv`] is
-//! their memory, a [`ForwardMeta`] tells the kernels of both, and a [`TokenChain`] a slot names what its
-//! blocks hold. Here they follow the life of a step:
+//! A [`BlockManager`] assigns blocks to sequences, a [`PagedKv`] is their memory, a [`ForwardMeta`] describes both to
+//! the kernels, and one [`TokenChain`] for each slot has the hashes of its blocks. A step uses them in this order:
 //!
 //! ```text
-//! begin     room for every sequence of the step, or for none; hashes; the arrays of the step
-//! stage     the arrays, brought to where a device reads them
-//! attend    once a layer: write through the slots, read through the tables
-//! commit    lengths move, hashes are certain
+//! begin     blocks for every sequence of the step, or for none; hashes; the arrays of the step
+//! stage     copies the arrays to where a device reads them
+//! attend    once a layer: writes through the slots, reads through the tables
+//! commit    lengths grow, hashes become final
 //! ```
 //!
-//! A step that began and was never committed is undone by whatever comes next: its blocks go back,
-//! its hashes are withdrawn, what it wrote is cleared. So a failed step changes nothing.
+//! A step that began and was not committed is undone by the next operation: its blocks are freed, its hashes are
+//! withdrawn, and what it wrote is cleared. So a failed step changes nothing.
 
 mod snapshot;
 
@@ -27,33 +26,33 @@ use crate::{
     PrefixHit, Result, SeqId, TokenChain,
 };
 
-/// What a [`PagedState`] is made from.
+/// Options of a [`PagedState`].
 #[derive(Clone)]
 pub struct PagedOptions {
-    /// Blocks, the null block included.
+    /// Number of blocks, the null block included.
     pub num_blocks: usize,
-    /// Tokens a block, a power of two.
+    /// Number of tokens per block, a power of two.
     pub block_size: usize,
-    /// How keys and values are stored: F32, BF16 or F8E4M3.
+    /// Dtype of the stored keys and values: F32, BF16 or F8E4M3.
     pub dtype: DType,
-    /// Sequences at once.
+    /// Number of slots: sequences that can be held at once.
     pub slots: usize,
-    /// The most tokens of one sequence.
+    /// Maximum number of tokens of one sequence.
     pub max_len: usize,
-    /// The most tokens of one step, all sequences together.
+    /// Maximum number of tokens of one step, all sequences together.
     pub max_step_tokens: usize,
-    /// Whether a new sequence may begin with blocks that an earlier one has left behind.
+    /// Whether a new sequence may share cached blocks of earlier sequences.
     pub prefix_caching: bool,
-    /// Whose pool it is: see [`ManagerConfig::namespace`].
+    /// Namespace of the pool: see [`ManagerConfig::namespace`].
     pub namespace: String,
-    /// Publish what is cached.
+    /// Stream on which changes of the prefix cache are published.
     pub events: Option<EventStream>,
 }
 
 impl PagedOptions {
-    /// As many blocks of `block_size` as `slots` sequences of `max_len` tokens need, one to spare (a
-    /// sequence that is cut back into a block which others can see goes on in a copy), and steps of up
-    /// to 512 tokens. Prefix caching is on.
+    /// Options for `slots` sequences of `max_len` tokens in blocks of `block_size`, with one spare block (a
+    /// rollback into a shared block continues in a copy), and steps of up to 512 tokens. Prefix caching is
+    /// on.
     pub fn new(slots: usize, max_len: usize, block_size: usize, dtype: DType) -> Self {
         let each = max_len.div_ceil(block_size.max(1));
         Self {
@@ -70,7 +69,31 @@ impl PagedOptions {
     }
 }
 
-/// Sequences in blocks of one pool.
+/// State of sequences whose keys and values are stored in blocks of one pool.
+///
+/// ```
+/// # use std::path::Path;
+/// use l1_tensor::{Runtime, RuntimeOptions};
+/// use l2_model::{GenerateOptions, Model, Session, generate::generate};
+/// use l3_paged_kv::{PagedOptions, PagedState};
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let rt = Runtime::new(RuntimeOptions::cpu())?;
+/// let model = Model::load(path, &rt)?;
+/// let prompt = model.tokenizer.encode("The sea", true)?;
+/// let max_len = prompt.len() + 4;
+/// // One slot, blocks of 16 tokens.
+/// let options = PagedOptions::new(1, max_len, 16, rt.activation_dtype());
+/// let state = PagedState::new(model.decoder.config(), options)?;
+/// let mut session = Session::with_state(&model.decoder, &rt, Box::new(state), max_len)?;
+/// let options = GenerateOptions { max_tokens: 4, stop_tokens: &[], ignore_eos: true };
+/// let paged = generate(&mut session, &prompt, &options, |_token| true)?;
+/// // Blocks change where keys and values lie, not the output.
+/// let mut session = Session::new(&model.decoder, &rt, max_len)?;
+/// let contiguous = generate(&mut session, &prompt, &options, |_token| true)?;
+/// assert_eq!(paged.tokens, contiguous.tokens);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PagedState {
     manager: BlockManager,
     kv: PagedKv,
@@ -78,34 +101,34 @@ pub struct PagedState {
     slots: Vec<Slot>,
     max_len: usize,
     max_step_tokens: usize,
-    /// The step each slot took part in last, and the number of the last step that was tried.
+    /// Last step of each slot, and the number of the last step that was tried.
     last_step: Vec<u64>,
     step: u64,
-    /// Slots of a step that has begun and is not committed.
+    /// Slots of the open step.
     taking_part: Vec<usize>,
 }
 
-/// A sequence, or the place of one.
+/// A slot, which holds a sequence or is empty.
 struct Slot {
-    /// Its blocks; `None` while the slot is empty.
+    /// Handle of its sequence; `None` while the slot is empty.
     seq: Option<SeqId>,
-    /// Its tokens, those of an open step included.
+    /// Tokens of the sequence, those of an open step included.
     chain: TokenChain,
-    /// Tokens that are stored and committed.
+    /// Number of tokens that are stored and committed.
     len: usize,
 }
 
 impl PagedState {
-    /// Make the pool and its memory.
+    /// Creates the pool and allocates its memory.
     ///
     /// # Errors
-    /// [`KvError::BadConfig`] for a block size that is no power of two or a pool that cannot be;
-    /// [`KvError::Tensor`] for another dtype, or no memory.
+    /// [`KvError::BadConfig`] for a block size that is not a power of two or an invalid number of blocks;
+    /// [`KvError::Tensor`] for another dtype, or if memory is exhausted.
     pub fn new(config: &ModelConfig, options: PagedOptions) -> Result<Self> {
         Self::new_on(Device::Cpu, config, options)
     }
 
-    /// The same in the memory of a device, for a runtime on it.
+    /// Creates the state in the memory of `device`, for a runtime on that device.
     ///
     /// # Errors
     /// As [`PagedState::new`]; [`KvError::Tensor`] for a dtype that the device's kernels do not read.
@@ -136,30 +159,30 @@ impl PagedState {
         })
     }
 
-    /// The most tokens a sequence may have.
+    /// Maximum number of tokens of a sequence.
     pub fn max_len(&self) -> usize {
         self.max_len
     }
 
-    /// Who has which blocks.
+    /// The block manager.
     pub fn manager(&self) -> &BlockManager {
         &self.manager
     }
 
-    /// The memory.
+    /// Keys and values of all blocks.
     pub fn kv(&self) -> &PagedKv {
         &self.kv
     }
 
-    /// Tell somebody of everything that happens to blocks: see [`BlockManager::set_observer`].
+    /// Sets the observer of all block operations: see [`BlockManager::set_observer`].
     ///
     /// # Errors
-    /// [`KvError::BadConfig`] if something has happened already.
+    /// [`KvError::BadConfig`] if the pool has been used already.
     pub fn set_observer(&mut self, observer: Option<Box<dyn BlockObserver>>) -> Result<()> {
         self.manager.set_observer(observer)
     }
 
-    /// Take the observer back, to finish what it writes.
+    /// Removes and returns the observer, to finish its recording.
     pub fn take_observer(&mut self) -> Option<Box<dyn BlockObserver>> {
         self.manager.take_observer()
     }
@@ -172,8 +195,7 @@ impl PagedState {
         Err(BatchError::Malformed(format!("state slot {slot}, but there are {slots}")).into())
     }
 
-    /// Whether a step may be: it fits, and positions continue the sequences. Changes nothing that
-    /// counts.
+    /// Checks a step: it must fit, and its positions must continue the sequences. Does not change any sequence.
     fn check(&mut self, batch: &Batch) -> l2_model::Result<()> {
         let malformed = |why| Err(BatchError::Malformed(why).into());
         let (tokens, max) = (batch.tokens.len(), self.max_step_tokens);
@@ -203,8 +225,8 @@ impl PagedState {
         Ok(())
     }
 
-    /// Whether the free blocks suffice for the whole step. Takes none: a step that will not run should
-    /// not evict what is cached, either.
+    /// Checks that the free blocks suffice for the whole step. Takes none, so that a step that does not fit evicts no
+    /// cached block.
     fn check_room(&self, batch: &Batch) -> Result<()> {
         // exercise l3.state
         let mut needed = 0;
@@ -224,8 +246,8 @@ impl PagedState {
         // end of exercise
     }
 
-    /// A sequence takes part in the step with these tokens: blocks for them, hashes of the blocks
-    /// they fill, a row of the step's arrays.
+    /// Adds a sequence with these tokens to the step: reserves blocks for them, registers the hashes of the blocks that
+    /// they fill, and adds a row to the step's arrays.
     fn enter(&mut self, slot: usize, tokens: &[u32]) -> Result<()> {
         self.taking_part.push(slot);
         // exercise l3.state
@@ -247,7 +269,7 @@ impl PagedState {
         // end of exercise
     }
 
-    /// Forget a step that began and was not committed.
+    /// Undoes a step that began and was not committed.
     fn undo(&mut self) {
         if self.taking_part.is_empty() {
             return;
@@ -265,7 +287,7 @@ impl PagedState {
         // end of exercise
     }
 
-    /// Forget a slot's sequence.
+    /// Frees a slot's sequence.
     fn vacate(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         // exercise l3.state
@@ -278,7 +300,7 @@ impl PagedState {
         // end of exercise
     }
 
-    /// Clear what lies behind a sequence's last token in its last block.
+    /// Clears the slots behind a sequence's last token in its last block.
     fn clear_behind(&mut self, slot: usize) {
         let Slot { seq, len, .. } = &self.slots[slot];
         let (whole, left) = (len / self.kv.block_size(), len % self.kv.block_size());
@@ -290,15 +312,15 @@ impl PagedState {
     }
 }
 
-/// The tokens of a batch that are its `s`-th sequence's.
+/// Tokens of the `s`-th sequence of a batch.
 fn span(batch: &Batch, s: usize) -> std::ops::Range<usize> {
     batch.cu_seqlens_q[s] as usize..batch.cu_seqlens_q[s + 1] as usize
 }
 
 impl SequenceState for PagedState {
     /// # Errors
-    /// As the trait says; [`BatchError::Full`] when the pool has too few free blocks for the whole
-    /// step. Nothing is taken then.
+    /// As for the trait; [`BatchError::Full`] when the pool has too few free blocks for the whole step. Then no block
+    /// is taken.
     fn begin(&mut self, batch: &Batch) -> l2_model::Result<()> {
         self.undo();
         self.check(batch)?;
@@ -373,16 +395,16 @@ impl SequenceState for PagedState {
     }
 
     /// # Errors
-    /// As the trait says; [`BatchError::Full`] when the blocks that are free, and those the slot's
-    /// sequence has alone, do not suffice. The slot is as before then.
+    /// As for the trait; [`BatchError::Full`] when the free blocks, and the unshared ones of the slot's sequence, do
+    /// not suffice. Then the slot does not change.
     fn restore(&mut self, slot: u32, snapshot: &Snapshot) -> l2_model::Result<()> {
         self.undo();
         self.put_snapshot(self.slot(slot)?, snapshot)
     }
 
     /// # Errors
-    /// As the trait says; [`BatchError::Full`] when `len` is in the middle of a block that others can
-    /// see and there is no free one for a private copy. The sequence is as before then.
+    /// As for the trait; [`BatchError::Full`] when `len` is in the middle of a block that is shared or cached and no
+    /// block is free for a private copy. Then the sequence does not change.
     fn rollback(&mut self, slot: u32, len: usize) -> l2_model::Result<()> {
         let slot = self.slot(slot)?;
         self.undo();

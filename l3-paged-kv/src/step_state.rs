@@ -1,7 +1,7 @@
-//! l2's [`SequenceState`] for one step that somebody else has planned.
+//! l2's [`SequenceState`] for one step that a scheduler has planned.
 //!
-//! A scheduler says who has which blocks and fills a [`ForwardMeta`]; the memory is a [`PagedKv`]. Between the
-//! two and the decoder stands this: it writes and attends, and decides nothing.
+//! A scheduler decides which blocks each sequence has and fills a [`ForwardMeta`]; the memory is a [`PagedKv`].
+//! [`StepState`] joins the two for the decoder: it writes and attends, and decides nothing.
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch};
 use l1_tensor::{Runtime, TensorMut, TensorRef};
@@ -9,18 +9,18 @@ use l2_model::{Batch, BatchError, SequenceState, Snapshot};
 
 use crate::{ForwardMeta, PagedKv};
 
-/// Keys and values of one step's sequences: memory, and arrays that say who has which of it. Lengths, blocks and
-/// their owners are the scheduler's, so nothing has to be begun or committed here.
+/// Sequence state of one step: the KV cache, and the metadata of the step. The scheduler owns lengths and blocks,
+/// so `begin` and `commit` do nothing here.
 pub struct StepState<'a> {
-    /// The memory.
+    /// KV cache.
     pub kv: &'a mut PagedKv,
-    /// The step.
+    /// Metadata of the step.
     pub meta: &'a ForwardMeta,
     /// Whether this is a step of a captured width: on a device its launches are then the same for all contexts.
     pub captured: bool,
 }
 
-/// What a scheduler decides is nobody else's to change.
+/// Error of an operation that only the scheduler may perform.
 fn not_here<T>(what: &str) -> l2_model::Result<T> {
     let why = format!("a step's state cannot {what}: its blocks are the scheduler's");
     Err(BatchError::Malformed(why).into())

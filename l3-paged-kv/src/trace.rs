@@ -1,10 +1,9 @@
 //! A recording of what happens to blocks, for the viewer: one JSON object a line.
 //!
-//! A [`Recorder`] given to a manager writes every [`BlockOp`]; [`read`] goes through such a file
-//! [`Frame`] by frame and keeps the [`PoolState`] that it tells. `strata trace blocks` makes a
-//! page of it.
+//! A [`Recorder`] that observes a manager writes every [`BlockOp`]; [`read`] reads such a file [`Frame`] by frame and
+//! keeps the [`PoolState`]. `strata trace blocks` converts a recording to a web page.
 //!
-//! The first line says what was made, every other is an op:
+//! The first line is the header, every other line is an op:
 //!
 //! ```json
 //! {"strata_block_trace":1,"num_blocks":17,"block_size":4,"namespace":"tiny-llama"}

@@ -1,8 +1,8 @@
-//! What is left of a row of logits: tokens with their shares, and a draw from them.
+//! Distributions over tokens, and sampling from them.
 //!
-//! A draw is a walk: lay the shares end to end in the order of token ids, throw a dart at `u` times the whole length,
-//! and see where it sticks. 150,000 tokens are a long walk, so the sums of [`BLOCK`] neighbours are kept: the dart's
-//! block is found first, and only that block is walked.
+//! Sampling is a walk: the weights are laid end to end in the order of token ids, and the token is taken in which the
+//! point at `u` times the whole length falls. 150,000 tokens are a long walk, so the sums of [`BLOCK`] neighbours are
+//! stored: the block of the point is found first, and only that block is walked.
 
 use std::hint::black_box;
 
@@ -11,41 +11,42 @@ use l1_tensor::cpu::lanes::{accumulate, dispatch, fold_lanes};
 
 use crate::RowError;
 
-/// Tokens whose shares are summed up together, and logits whose maximum is kept: enough that the sums are few, few
-/// enough that a block is read in no time.
+/// Number of tokens whose weights are summed up together, and of logits whose maximum is stored: large enough that the
+/// sums are few, small enough that reading a block takes little time.
 pub(crate) const BLOCK: usize = 64;
 
-/// A distribution over tokens. Made by [`crate::Sampler`], in the order of token ids whatever the filters did, so a draw
-/// does not depend on how the filters found their tokens.
+/// A distribution over tokens, as [`crate::Sampler`] makes it. Tokens are in the order of their ids whatever the
+/// filters did, so a draw does not depend on how the filters found them.
 ///
-/// Shares are `e^((logit - max) / temperature)`: the largest is 1, and their sum is taken in f64.
+/// Weights ("shares") are `e^((logit - max) / temperature)`: the largest is 1, and their sum is taken in f64.
 ///
-/// The default one is empty. No sampler makes such a one: a row of which nothing is left is a [`RowError`].
+/// The default distribution is empty. A sampler returns no such distribution: a row without tokens is a [`RowError`].
 #[derive(Clone, Debug, Default)]
 pub struct Distribution {
-    /// What `shares` belong to, ascending; unless `dense`, when share `i` is that of token `i`.
+    /// Tokens of `shares`, ascending; unless `dense`, where share `i` is that of token `i`.
     ids: Vec<u32>,
-    /// Not probabilities yet: those are `share / total`. May be 0.
+    /// Weights, not probabilities: those are `share / total`. May be 0.
     shares: Vec<f32>,
     dense: bool,
-    /// The sum of each [`BLOCK`] of shares.
+    /// Sum of each [`BLOCK`] of shares.
     sums: Vec<f64>,
-    /// The sum of `sums`, first to last.
+    /// Sum of `sums`, from first to last.
     total: f64,
 }
 
 impl Distribution {
-    /// All probability on one token.
+    /// A distribution with all probability on one token.
     pub fn point(token: u32) -> Self {
         let mut point = Self::default();
         point.become_point(token);
         point
     }
 
-    /// From shares, ids ascending. Shares need not sum to 1; one that is not a positive, finite number counts as 0.
+    /// Creates a distribution from weights, ids ascending. Weights need not sum to 1; one that is not positive and
+    /// finite counts as 0.
     ///
     /// # Errors
-    /// [`RowError::NothingLeft`] when nothing has a positive, finite share.
+    /// [`RowError::NothingLeft`] if no token has a positive, finite weight.
     pub fn from_shares(shares: &[(u32, f32)]) -> Result<Self, RowError> {
         let mut made = Self::default();
         let positive = shares.iter().filter(|(_, share)| *share > 0.0 && share.is_finite());
@@ -53,19 +54,19 @@ impl Distribution {
         if made.shares.is_empty() { Err(RowError::NothingLeft) } else { Ok(made) }
     }
 
-    /// The probability of a token; 0 for one that is not there.
+    /// Probability of a token; 0 for one that is not in the distribution.
     pub fn prob(&self, token: u32) -> f64 {
         let at =
             if self.dense { Some(token as usize) } else { self.ids.binary_search(&token).ok() };
         at.and_then(|at| self.shares.get(at)).map_or(0.0, |share| f64::from(*share) / self.total)
     }
 
-    /// How many tokens have a probability above 0.
+    /// Number of tokens with a probability above 0.
     pub fn len(&self) -> usize {
         self.shares.iter().filter(|share| **share > 0.0).count()
     }
 
-    /// Whether no token has a probability above 0, which no distribution of a sampler is.
+    /// Whether no token has a probability above 0, which is true of no distribution of a sampler.
     pub fn is_empty(&self) -> bool {
         self.total == 0.0
     }
@@ -76,10 +77,10 @@ impl Distribution {
         there.map(|(i, share)| (self.id(i), f64::from(*share) / self.total))
     }
 
-    /// The token at `u` in `[0, 1)`: the first at which the summed probability exceeds it.
+    /// Token at `u` in `[0, 1)`: the first at which the summed probability exceeds `u`.
     ///
-    /// Never a token without a share: sums are rounded, so the walk may come to the end of the block that the dart is
-    /// in without having reached it, and then the last token with a share is meant.
+    /// Never a token of weight 0: sums are rounded, so the walk may reach the end of the block without reaching the
+    /// point; then it is the last token of the block with a weight.
     pub fn draw(&self, u: f64) -> u32 {
         // exercise l4.draw
         let dart = u * self.total;
@@ -103,11 +104,11 @@ impl Distribution {
         // end of exercise
     }
 
-    /// The token at `u` of `max(0, self - other)`, made a distribution again; what a rejected draft is replaced by. Where
-    /// nothing is left (the two are equal, so nothing is ever rejected but by rounding), of `self`.
+    /// Token at `u` of the normalised `max(0, self - other)`, which replaces a rejected draft. If that is 0 everywhere
+    /// (the two are equal, so only rounding can reject), the token is drawn from `self`.
     pub fn draw_residual(&self, other: &Distribution, u: f64) -> u32 {
         // exercise l4.draw
-        // Both walk in the order of ids, so one look ahead into `other` is enough.
+        // Both are in the order of ids, so one look ahead into `other` is enough.
         let residual = || {
             let mut other = other.iter().peekable();
             self.iter().filter_map(move |(id, p)| {
@@ -131,20 +132,20 @@ impl Distribution {
         // end of exercise
     }
 
-    /// The token that share `i` belongs to.
+    /// Token of share `i`.
     fn id(&self, i: usize) -> u32 {
         if self.dense { i as u32 } else { self.ids.get(i).copied().unwrap_or(0) }
     }
 }
 
-/// How a sampler fills one: into the memory it has already.
+/// Filling a distribution in the memory that it has.
 impl Distribution {
-    /// All probability on one token.
+    /// Puts all probability on one token.
     pub(crate) fn become_point(&mut self, token: u32) {
         self.become_sparse(Isa::Portable, [(token, 1.0)]);
     }
 
-    /// These tokens, ids ascending, with these shares.
+    /// Becomes these tokens, ids ascending, with these shares.
     pub(crate) fn become_sparse(&mut self, isa: Isa, tokens: impl IntoIterator<Item = (u32, f32)>) {
         self.dense = false;
         self.ids.clear();
@@ -159,8 +160,8 @@ impl Distribution {
         self.total = self.sums.iter().sum();
     }
 
-    /// All `vocab` tokens. `fill` gets the shares and the sums of their blocks to write, whose contents are unknown.
-    /// Returns the shares and their sum.
+    /// Becomes all `vocab` tokens. `fill` writes the shares and the sums of their blocks, whose contents are unknown
+    /// before. Returns the shares and their sum.
     pub(crate) fn become_dense(
         &mut self,
         vocab: usize,
@@ -176,14 +177,14 @@ impl Distribution {
     }
 }
 
-/// The sum of the shares of a block. Its order is that of the lanes, whatever the instruction set.
+/// Sum of the shares of a block. Its order is that of the lanes, whatever the instruction set.
 #[inline(always)]
 pub(crate) fn sum_of(block: &[f32]) -> f64 {
     fold_lanes(accumulate(block, 0.0, |sum: f64, share| sum + f64::from(share)), |a, b| a + b)
 }
 
 dispatch! {
-    /// The sum of each block.
+    /// Sum of each block.
     pub(crate) fn sum_blocks<const FMA: bool>(shares: &[f32], sums: &mut [f64]) {
         for (sum, block) in sums.iter_mut().zip(shares.chunks(BLOCK)) {
             *sum = sum_of(black_box(block)); // One block at a time: see `block_maxima`.

@@ -1,42 +1,42 @@
-//! Which tokens a request has seen, counted.
+//! Counts of the tokens in a request's prompt and output.
 //!
-//! A batch's histories as a padded matrix is how pads come to be penalised. Here each request has its own counts: exact,
-//! as long as the tokens it really has, and they can be taken back when a draft is rejected.
+//! Each request has its own exact counts, of the tokens that it has. A padded matrix of histories would penalise
+//! padding. The counts can be taken back when a draft is rejected.
 
 use std::collections::HashMap;
 
-/// The tokens of one request: how often each stands in its answer, and whether it stands in its prompt.
+/// Tokens of one request: how often each is in the output, and whether it is in the prompt.
 ///
-/// Penalties walk all entries at every step, so those lie densely in one slice; the map only finds a token's place in
-/// it.
+/// Penalties read all entries in every step, so the entries are in one dense slice; the map only finds a token's index
+/// in it.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     entries: Vec<Seen>,
-    /// Where a token's entry is.
+    /// Index of a token's entry.
     places: HashMap<u32, u32>,
     generated: usize,
 }
 
-/// One token that a request has seen.
+/// A token of the prompt or the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The token.
+    /// Token id.
     pub token: u32,
-    /// Whether the prompt holds it.
+    /// Whether the token is in the prompt.
     pub in_prompt: bool,
-    /// How often the answer holds it.
-    pub in_answer: u32,
+    /// Number of times that the token is in the output.
+    pub in_output: u32,
 }
 
 impl History {
-    /// The history of a request that has answered nothing yet, with room for `max_new` tokens (then
-    /// [`History::push`] does not allocate).
+    /// Creates the history of a request without output, with capacity for `max_new` output tokens: [`History::push`]
+    /// does not allocate before.
     pub fn new(prompt: &[u32], max_new: usize) -> Self {
         let room = prompt.len() + max_new;
         let mut history = Self {
             entries: Vec::with_capacity(room),
-            // Twice the room: a hash map that tokens also leave tidies itself up in place as long as it is at most half
-            // full, and grows if it is not.
+            // Twice the capacity: a hash map from which tokens are also removed rehashes in place as long as it is at
+            // most half full, and grows if it is not.
             places: HashMap::with_capacity(2 * room),
             generated: 0,
         };
@@ -46,51 +46,51 @@ impl History {
         history
     }
 
-    /// The answer has one more token.
+    /// Appends a token to the output.
     pub fn push(&mut self, token: u32) {
         // exercise l4.penalties
-        self.entry(token).in_answer += 1;
+        self.entry(token).in_output += 1;
         self.generated += 1;
         // end of exercise
     }
 
-    /// Take the answer's last token back, which the caller knows. A token the answer does not hold changes nothing.
+    /// Removes the last token of the output, which the caller knows. A token that is not in the output changes nothing.
     pub fn pop(&mut self, token: u32) {
         // exercise l4.penalties
         let Some(place) = self.places.get(&token).copied() else { return };
         let seen = &mut self.entries[place as usize];
-        if seen.in_answer == 0 {
+        if seen.in_output == 0 {
             return;
         }
-        seen.in_answer -= 1;
+        seen.in_output -= 1;
         self.generated -= 1;
-        if seen.in_answer == 0 && !seen.in_prompt {
+        if seen.in_output == 0 && !seen.in_prompt {
             self.forget(token, place);
         }
         // end of exercise
     }
 
-    /// Tokens in the answer.
+    /// Number of output tokens.
     pub fn generated(&self) -> usize {
         self.generated
     }
 
-    /// Every token that prompt or answer hold, once, in no particular order.
+    /// Every token of the prompt or the output, once, in no particular order.
     pub fn seen(&self) -> impl ExactSizeIterator<Item = Seen> + '_ {
         self.entries.iter().copied()
     }
 
-    /// The entry of a token, a new one if it has none.
+    /// Entry of a token; a new one if it has none.
     fn entry(&mut self, token: u32) -> &mut Seen {
         let end = self.entries.len() as u32;
         let place = *self.places.entry(token).or_insert(end);
         if place == end {
-            self.entries.push(Seen { token, in_prompt: false, in_answer: 0 });
+            self.entries.push(Seen { token, in_prompt: false, in_output: 0 });
         }
         &mut self.entries[place as usize]
     }
 
-    /// Drop the entry of a token that nothing holds any more; the last entry takes its place.
+    /// Removes the entry of a token that is neither in the prompt nor in the output; the last entry takes its index.
     fn forget(&mut self, token: u32, place: u32) {
         self.places.remove(&token);
         self.entries.swap_remove(place as usize);

@@ -1,28 +1,28 @@
-//! Floor 4 of Strata: from logits to a token.
+//! Layer 4 of Strata: sampling, from logits to tokens and output events.
 //!
-//! The model is the same for everyone; what is done with its logits is each request's own. So this is the only place in
-//! a step where requests differ, and the only one that remembers something of them.
+//! The model is the same for all requests; what is done with its logits is each request's own. So this is the only part
+//! of a step in which requests differ, and the only one with state of a request.
 //!
-//! * [`SamplingParams`]: what one request asks for; [`History`]: which tokens it has seen, counted;
-//! * [`processors`]: each change to a row of logits on its own, to read;
-//! * [`Sampler`]: all of them over a packed `[S, vocab]` batch, without a sort, rows in parallel;
-//! * [`Distribution`]: what is left of a row, and a draw from it by a random number that only the request decides
-//!   ([`philox`]);
-//! * [`logprobs`]: what the model thought of it;
-//! * [`stop`]: when an answer ends, and what of its text may be shown already;
-//! * [`guide`]: answers that must follow a schema, a regular expression or a grammar;
-//! * [`verify`]: how many of a draft's tokens the model would have drawn itself;
-//! * [`mod@generate`]: all of it for one prompt and one or more answers.
+//! * [`SamplingParams`]: parameters of a request; [`History`]: counts of its prompt and output tokens;
+//! * [`processors`]: each stage of sampling as a function of its own, as a reference;
+//! * [`Sampler`]: all stages over a packed `[S, vocab]` batch, without a sort, rows in parallel;
+//! * [`Distribution`]: what the stages leave of a row, and sampling from it with a random number that depends on the
+//!   request only ([`philox`]);
+//! * [`logprobs`]: log probabilities;
+//! * [`stop`]: stop conditions, and which text is certain;
+//! * [`guide`]: guided decoding: outputs that must follow a schema, a regular expression or a grammar;
+//! * [`output`]: the state of one choice; output events: reasoning, text and tool calls;
+//! * [`verify`]: speculative decoding: how many tokens of a draft are accepted.
 
 #![warn(missing_docs)]
 
 mod distribution;
 mod error;
-pub mod generate;
 pub mod guide;
 mod history;
 pub mod logprobs;
 mod mask;
+pub mod output;
 mod params;
 pub mod philox;
 pub mod processors;
@@ -35,7 +35,8 @@ pub use error::{Error, ParamError, Result, RowError};
 pub use history::History;
 pub use logprobs::{LogprobsOf, LogprobsRequest, TokenLogprobs};
 pub use mask::TokenMask;
+pub use output::{FinishReason, OutputEvent, OutputParser};
 pub use params::SamplingParams;
 pub use philox::{DrawKey, Purpose};
 pub use sampler::{Logits, Row, Sampled, Sampler};
-pub use verify::{Draft, Proposal, Verdict};
+pub use verify::{Draft, Proposal, Verified};

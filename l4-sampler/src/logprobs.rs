@@ -1,7 +1,7 @@
-//! What the model thought of a token: its log probability, and those of the likeliest.
+//! Log probabilities of a token and of the most likely tokens.
 //!
-//! `ln softmax(x)[i] = (x[i] - max) - ln sum(e^(x - max))`: never the logarithm of a probability, which may be too small
-//! to be a number where its logarithm is an ordinary one.
+//! `ln softmax(x)[i] = (x[i] - max) - ln sum(e^(x - max))`: never the logarithm of a probability, which may underflow
+//! to 0 where its logarithm is an ordinary number.
 
 mod best;
 
@@ -13,46 +13,47 @@ use crate::error::{Error, ParamError};
 use crate::processors::logit;
 use crate::{Distribution, Result};
 
-/// Of which distribution.
+/// Distribution that log probabilities are taken from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogprobsOf {
-    /// The model's own, before anything of this floor.
+    /// The model's own distribution, before bias, penalties, temperature and filters.
     #[default]
     Raw,
-    /// The one that was drawn from, after temperature and filters. Tokens that were filtered out are not reported.
+    /// The distribution that was sampled from, after temperature and filters. Tokens that were filtered out are not
+    /// reported.
     Processed,
 }
 
-/// How much to tell.
+/// Log probabilities to return with each token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogprobsRequest {
-    /// How many of the likeliest tokens, besides the chosen one.
+    /// Number of most likely tokens, besides the sampled one.
     pub top: usize,
-    /// Of which distribution.
+    /// Distribution that they are taken from.
     pub of: LogprobsOf,
 }
 
-/// Natural logarithms of probabilities.
+/// Log probabilities (natural logarithms) of a token and its alternatives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenLogprobs {
-    /// The chosen token.
+    /// Sampled token.
     pub id: u32,
     /// Its log probability.
     pub logprob: f32,
-    /// How many tokens are likelier (0 for the likeliest).
+    /// Number of tokens that are more likely (0 for the most likely one).
     pub rank: u32,
-    /// The likeliest tokens, likeliest first, equal ones by id. Fewer than asked for where fewer have a probability.
+    /// Most likely tokens, in descending order, equal ones by id. Fewer than requested if fewer have a probability.
     pub top: Vec<(u32, f32)>,
 }
 
-/// Memory for log probabilities, kept by the caller so that a steady step allocates nothing.
+/// Buffers for log probabilities, kept by the caller so that a steady step allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct LogprobsScratch {
     best: Best,
 }
 
-/// Log probabilities of the chosen token and the `top` likeliest of a row as the model gave it. The row has a token
-/// `chosen`.
+/// Log probabilities of the token `chosen` and of the `top` most likely ones, from a row as the model gave it. `chosen`
+/// must be in the row.
 pub fn raw_into(
     isa: Isa,
     logits: &[f32],
@@ -77,7 +78,8 @@ pub fn raw_into(
     // end of exercise
 }
 
-/// Log probabilities of the chosen token and the `top` likeliest of the distribution that it was drawn from.
+/// Log probabilities of the token `chosen` and of the `top` most likely ones, from the distribution that it was sampled
+/// from.
 pub fn processed_into(
     distribution: &Distribution,
     chosen: u32,
@@ -100,11 +102,11 @@ pub fn processed_into(
     // end of exercise
 }
 
-/// Log probabilities of a prompt's own tokens: entry `i` is about `tokens[i]`, from row `i - 1` of `logits` `[T, V]`. The
-/// first token has none.
+/// Log probabilities of a prompt's own tokens: entry `i` is about `tokens[i]`, from row `i - 1` of `logits` `[T, V]`.
+/// The first token has none.
 ///
 /// # Errors
-/// Shapes that do not fit, a token out of range, a `STRATA_CPU` that this processor is not.
+/// Shapes that do not fit, a token out of range, or a `STRATA_CPU` that this processor does not support.
 pub fn prompt_logprobs(
     logits: l1_tensor::TensorRef<'_>,
     tokens: &[u32],
@@ -135,23 +137,23 @@ pub fn prompt_logprobs(
 }
 
 dispatch! {
-    /// The largest logit.
+    /// Largest logit.
     fn largest<const FMA: bool>(logits: &[f32]) -> f32 {
         logit(l1_tensor::cpu::lanes::max_of(logits))
     }
 
-    /// The sum of `e^(x - max)`.
+    /// Sum of `e^(x - max)`.
     fn mass<const FMA: bool>(logits: &[f32], max: f32) -> f64 {
         let lanes = accumulate(logits, 0.0, |sum, x| sum + f64::from(exp::<FMA>(logit(x) - max)));
         fold_lanes(lanes, |a, b| a + b)
     }
 
-    /// How many logits are above `x`.
+    /// Number of logits above `x`.
     fn count_above<const FMA: bool>(logits: &[f32], x: f32) -> u32 {
         fold_lanes(accumulate(logits, 0, |n, y| n + u32::from(logit(y) > x)), |a, b| a + b)
     }
 
-    /// Offer all logits. Sixteen at a time are passed over when none of them is above the bar.
+    /// Offers all logits to `best`, skipping groups of sixteen of which none is above the bar.
     fn gather<const FMA: bool>(logits: &[f32], best: &mut Best) {
         for (chunk, at) in logits.chunks(LANES).zip((0u32..).step_by(LANES)) {
             let bar = best.bar();

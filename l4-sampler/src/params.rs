@@ -1,42 +1,59 @@
-//! What one request asks of the sampler.
+//! Sampling parameters of a request.
 
 use crate::error::ParamError;
 use crate::logprobs::LogprobsRequest;
 
-/// How one request wants its tokens chosen. Every field has a value that changes nothing, and [`Default`] is all of
-/// them: plain sampling from the model's own distribution.
+/// Sampling parameters of a request. Every field has a neutral value, and [`Default`] is all of them: sampling from the
+/// model's own distribution.
 ///
-/// The stages run in the order of the fields. Names and ranges are those of vLLM's `SamplingParams`, where it has them.
+/// The stages run in the order of the fields. Names and ranges are those of vLLM's `SamplingParams`, where vLLM has
+/// them.
+///
+/// # Example
+///
+/// ```
+/// use l4_sampler::SamplingParams;
+///
+/// let params = SamplingParams { temperature: 0.7, top_p: 0.9, ..SamplingParams::default() };
+/// assert!(params.validate(49152).is_ok(), "49152: logits of a row");
+/// assert!(!params.is_greedy() && SamplingParams::greedy().is_greedy());
+///
+/// let hot = SamplingParams { temperature: -1.0, ..SamplingParams::default() };
+/// let error = hot.validate(49152).unwrap_err();
+/// assert_eq!(error.to_string(), "temperature must be 0 or above, and finite, got -1");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Added to the logits of these tokens. A value of -inf is a ban. A token named twice gets both.
+    /// Added to the logits of these tokens. A bias of -inf bans the token. A token that is given twice gets both.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Only these tokens may be chosen; `None` allows all.
+    /// The only tokens that may be sampled; `None` allows all.
     pub allowed_tokens: Option<Vec<u32>>,
-    /// These tokens are never chosen.
+    /// Tokens that are never sampled.
     pub banned_tokens: Vec<u32>,
-    /// Tokens that end an answer are not chosen before it has this many.
+    /// Number of output tokens before which no token may be sampled that ends the output.
     pub min_tokens: usize,
-    /// Logits of every token seen so far, in prompt or answer, move towards unlikely: positive ones are divided by
-    /// this, negative ones multiplied. 1 is off, must be above 0. (Keskar et al., "CTRL", 2019)
+    /// Makes tokens less likely that are in the prompt or the output: positive logits are divided by this value,
+    /// negative ones multiplied. 1 is off; must be above 0. (Keskar et al., "CTRL", 2019)
     pub repetition_penalty: f32,
-    /// Subtracted once from the logit of every token the answer holds. 0 is off. (OpenAI's API: -2 to 2)
+    /// Subtracted from the logit of every token that is in the output. 0 is off; from -2 to 2, as in OpenAI's API.
     pub presence_penalty: f32,
-    /// Subtracted from a token's logit as many times as the answer holds it. 0 is off. (OpenAI's API: -2 to 2)
+    /// Subtracted from a token's logit for each time that the token is in the output. 0 is off; from -2 to 2, as in
+    /// OpenAI's API.
     pub frequency_penalty: f32,
-    /// Logits are divided by this. 0 takes the likeliest token, and the filters below have nothing left to do.
+    /// Divides the logits. 0 is greedy: the most likely token is taken, and the filters below have no effect.
     pub temperature: f32,
-    /// Keep the `k` likeliest tokens; of equal ones those with the lower ids. 0 is off.
+    /// Keeps the `k` most likely tokens; of equal ones those with the lower ids. 0 is off.
     pub top_k: usize,
-    /// Keep the fewest of the likeliest tokens that together have at least this probability: the one that crosses it
-    /// stays. 1 is off, 0 keeps one token. (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020)
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least this value, including the token
+    /// that crosses it. 1 is off, 0 keeps one token. (Holtzman et al., "The Curious Case of Neural Text Degeneration",
+    /// 2020)
     pub top_p: f32,
-    /// Keep tokens at least this many times as likely as the likeliest. 0 is off.
+    /// Keeps tokens with at least this fraction of the most likely token's probability. 0 is off.
     pub min_p: f32,
-    /// Keep the fewest tokens, beginning with those whose surprise is nearest to the expected one, that together have
-    /// at least this probability. 1 is off. (Meister et al., "Locally Typical Sampling", 2023)
+    /// Keeps the smallest set of tokens whose probabilities sum to at least this value, beginning with those whose
+    /// surprise is nearest to the expected one. 1 is off. (Meister et al., "Locally Typical Sampling", 2023)
     pub typical_p: f32,
-    /// What to tell about each token besides its id.
+    /// Log probabilities to return; `None` for none.
     pub logprobs: Option<LogprobsRequest>,
 }
 
@@ -61,35 +78,35 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The likeliest token at every step.
+    /// Parameters that take the most likely token in every step.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether the likeliest token is taken, so that no random number is needed.
+    /// Whether the most likely token is taken, so that no random number is needed.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
 
-    /// Whether any of the three penalties changes a token that was seen.
+    /// Whether any of the three penalties is on.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
     }
 
-    /// Whether any token is forbidden. A guide's forced tokens are one way to write the only text that it allows; when that
-    /// way may be closed, another must be looked for.
+    /// Whether any token is banned. A guide's forced tokens are one way to spell the only text that it allows; if a
+    /// token of that spelling may be banned, another spelling must be sampled.
     pub fn forbids_tokens(&self) -> bool {
         self.allowed_tokens.is_some()
             || !self.banned_tokens.is_empty()
             || self.logit_bias.iter().any(|(_, bias)| *bias == f32::NEG_INFINITY)
     }
 
-    /// Check everything against a vocabulary, before the request is admitted.
+    /// Checks all parameters for a vocabulary, before the request is admitted.
     ///
     /// # Errors
-    /// [`ParamError`], naming the field.
+    /// [`ParamError`], which names the field.
     pub fn validate(&self, vocab: usize) -> Result<(), ParamError> {
         for (id, bias) in &self.logit_bias {
             known("logit_bias", *id, vocab)?;
@@ -143,7 +160,7 @@ impl SamplingParams {
     }
 }
 
-/// A number for which `holds` says whether it is what is `expected`. NaN is in no range.
+/// Checks that a number `holds` what is `expected`. NaN is in no range.
 fn in_range(
     name: &'static str,
     got: f32,
@@ -156,7 +173,7 @@ fn in_range(
     Err(ParamError::OutOfRange { name, expected, got: f64::from(got) })
 }
 
-/// A token that a row of logits has a place for.
+/// Checks that a token has a logit.
 fn known(name: &'static str, id: u32, vocab: usize) -> Result<(), ParamError> {
     if (id as usize) < vocab {
         return Ok(());

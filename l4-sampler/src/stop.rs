@@ -1,13 +1,13 @@
-//! When an answer ends, and what of its text may be shown already.
+//! Stop conditions: when an output ends, and which part of its text can be shown already.
 //!
-//! A model writes tokens, a request names texts. A stop string may begin in the middle of one token and end in the
-//! middle of the third after it, and by the time it is complete its beginning must not have been shown to anybody. So
-//! text waits while it could still become a stop string, and not a character longer:
+//! A stop string may begin in the middle of one token and end in the middle of the third after it. When it is complete,
+//! no part of it may have been shown to the client. So text is held back exactly as long as it could still become a
+//! stop string:
 //!
-//! * [`StopRules`]: what one request wants to stop at;
-//! * [`TextStream`]: the text of tokens as they come;
-//! * [`StopMatcher`]: stop strings in text that comes in pieces;
-//! * [`AnswerStream`]: one answer as it comes: tokens in, text and at last a [`StopReason`] out.
+//! * [`StopRules`]: the stop conditions of a request;
+//! * [`TextStream`]: the text of tokens as they are sampled;
+//! * [`StopMatcher`]: finds stop strings in streamed text;
+//! * [`AnswerStream`]: one output as it is generated: tokens in, text and at last a [`StopReason`] out.
 
 mod answer;
 mod automaton;
@@ -20,26 +20,26 @@ pub use text::TextStream;
 
 use crate::error::ParamError;
 
-/// What ends one request's answer. [`Default`] is nothing at all: an answer without end, but for the context's.
+/// Stop conditions of a request. [`Default`] has none: only the end of the context ends the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopRules {
     /// The model's own end tokens (end of sequence, end of turn).
     pub eos: Vec<u32>,
-    /// Go on past them.
+    /// Whether to ignore those end tokens.
     pub ignore_eos: bool,
-    /// Tokens that this request wants to stop at.
+    /// Stop tokens of the request.
     pub token_ids: Vec<u32>,
-    /// Texts that this request wants to stop at, wherever token boundaries fall. The one that ends first wins, and of
-    /// those that end together the longest.
+    /// Stop strings of the request, found wherever token boundaries fall. The one that ends first wins, and of those
+    /// that end together the longest.
     pub strings: Vec<String>,
-    /// Whether the text or the token of [`StopRules::token_ids`] that stopped the answer is part of its text.
+    /// Whether the stop string or stop token that ended the output is part of its text.
     pub include_stop_str: bool,
-    /// A stop string counts only if it ends in the text of a later token than the first so many. (Stop tokens are
-    /// masked: see [`crate::SamplingParams::min_tokens`].)
+    /// Number of output tokens in whose text no stop string may end. (Stop tokens are masked: see
+    /// [`crate::SamplingParams::min_tokens`].)
     pub min_tokens: usize,
-    /// The most tokens of the answer.
+    /// Maximum number of output tokens.
     pub max_tokens: usize,
-    /// Whether special tokens are part of the text. (The token that ends the answer is not, but a stop token is with
+    /// Whether special tokens are part of the text. (The token that ends the output is not, except a stop token with
     /// [`StopRules::include_stop_str`].)
     pub special_tokens: bool,
 }
@@ -60,7 +60,7 @@ impl Default for StopRules {
 }
 
 impl StopRules {
-    /// Check everything against a vocabulary, before the request is admitted.
+    /// Checks all rules against a vocabulary, before the request is admitted.
     ///
     /// # Errors
     /// [`ParamError`], naming the field.
@@ -81,8 +81,8 @@ impl StopRules {
         Ok(())
     }
 
-    /// The tokens that end the answer, each once: what [`crate::Row::ends`] wants to know, so that none of them is
-    /// chosen before `min_tokens`.
+    /// Tokens that end the output, each once: for [`crate::Row::ends`], so that none of them is sampled before
+    /// `min_tokens`.
     pub fn ends(&self) -> Vec<u32> {
         let eos: &[u32] = if self.ignore_eos { &[] } else { &self.eos };
         let mut ends = [eos, &self.token_ids].concat();
@@ -91,7 +91,7 @@ impl StopRules {
         ends
     }
 
-    /// Why this token ends the answer, if it does.
+    /// Stop reason of a token, if it ends the output.
     fn token(&self, token: u32) -> Option<StopReason> {
         if !self.ignore_eos && self.eos.contains(&token) {
             return Some(StopReason::Eos(token));
@@ -100,25 +100,25 @@ impl StopRules {
     }
 }
 
-/// Why an answer ended.
+/// Why an output ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model said that it is done.
+    /// The model sampled an end token.
     Eos(u32),
-    /// A token of [`StopRules::token_ids`].
+    /// A stop token, one of [`StopRules::token_ids`].
     Token(u32),
-    /// A text of [`StopRules::strings`].
+    /// A stop string, one of [`StopRules::strings`].
     Text(String),
-    /// The guide allows no more.
+    /// The guide allows no further token.
     Guide,
     /// `max_tokens`, or the end of the context.
     Length,
-    /// Whoever receives the text had enough.
+    /// The receiver of the text stopped the output.
     Receiver,
 }
 
 impl StopReason {
-    /// As in OpenAI's API, which has two words for it.
+    /// `finish_reason` of OpenAI's API: `stop` or `length`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Length => "length",

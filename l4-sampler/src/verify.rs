@@ -1,19 +1,19 @@
-//! How many of a draft's tokens the model would have drawn itself.
+//! Verification of drafts: how many of the proposed tokens are accepted (speculative decoding).
 //!
-//! A step of a large model costs about the same for one token as for five: its weights are read once either way. So
-//! somebody cheap guesses the next tokens, the model computes its logits behind each of them in one step, and here is
-//! decided how many of the guesses stand.
+//! A step of a large model costs about the same for one token as for five, since its weights are read once either way.
+//! So a cheap draft model proposes the next tokens, the large model computes its logits behind each of them in one
+//! step, and verification decides how many of the proposed tokens are accepted.
 //!
-//! The rule costs no quality, which is not obvious: whatever the draft, the tokens that come out have exactly the law of
-//! plain sampling. Take one position, where the model says `p` and the draft was drawn from `q`. A token `x` comes out
-//! in one of two ways:
+//! The rule does not change the output: whatever the draft, the accepted and replaced tokens have exactly the
+//! distribution of plain sampling. Take one position, where the model says `p` and the draft was drawn from `q`. A
+//! token `x` comes out in one of two ways:
 //!
 //! * it was drafted and accepted: `q(x) * min(1, p(x) / q(x)) = min(p(x), q(x))`;
-//! * something was rejected, with the probability that is missing from that, `1 - sum of min(p, q) = sum of max(0, p - q)`,
-//!   and `x` was drawn in its place from `max(0, p - q)` made a distribution, that is, divided by that same sum. So the
-//!   two cancel, and `max(0, p(x) - q(x))` is left.
+//! * the draft was rejected, with the probability that is missing from that,
+//!   `1 - sum of min(p, q) = sum of max(0, p - q)`, and `x` was drawn in its place from `max(0, p - q)`, which is made a
+//!   distribution by dividing it by that same sum. The two cancel, and `max(0, p(x) - q(x))` is left.
 //!
-//! Together `min(p, q) + max(0, p - q) = p`. A bad draft only costs time: `sum of min(p, q)` is how often one is accepted.
+//! Together `min(p, q) + max(0, p - q) = p`. A bad draft only costs time: `sum of min(p, q)` is the acceptance rate.
 //!
 //! (Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", 2023; Chen et al.,
 //! "Accelerating Large Language Model Decoding with Speculative Sampling", 2023.)
@@ -26,61 +26,62 @@ use crate::error::{Error, ParamError, Result, RowError};
 use crate::sampler::{Bench, Line, Pieces, Row, expect};
 use crate::{History, Purpose, Sampler, TokenMask};
 
-/// Where a draft's tokens come from.
+/// How a draft's tokens were chosen.
 #[derive(Clone, Copy)]
 pub enum Draft<'a> {
-    /// Chosen without chance (a lookup, an n-gram, a greedy model): all probability was on the token.
+    /// Without chance (a lookup, an n-gram, a greedy model): the token had probability 1.
     Certain,
-    /// Drawn by a smaller model from these logits, f32 `[k, V]`, with the request's own parameters: token `i` from what
-    /// [`Sampler::distribution`] makes of row `i` for a request that has the draft's tokens before it in its history, and
-    /// its guide's mask for that position. The draft's own numbers may be those of [`Purpose::Draw`].
+    /// Sampled by a smaller model from these logits, f32 `[k, V]`, with the request's own parameters: token `i` from
+    /// what [`Sampler::distribution`] makes of row `i` for a request that has the draft's tokens before it in its
+    /// history, and its guide's mask for that position. The draft's random numbers may be those of [`Purpose::Draw`].
     Logits(TensorRef<'a>),
 }
 
-/// One sequence's draft, to be judged.
+/// Draft of one sequence, to be verified.
 pub struct Proposal<'a> {
-    /// `[k]`: the proposed tokens.
+    /// `[k]`: proposed tokens.
     pub tokens: &'a [u32],
-    /// Where they come from.
+    /// How they were chosen.
     pub draft: Draft<'a>,
-    /// The request, at the position of the first proposed token. Its history holds none of the draft. Its mask is not
-    /// looked at: `masks` has one for each position.
+    /// The request, at the position of the first proposed token. Its history contains none of the draft. Its mask is
+    /// ignored: `masks` has one for each position.
     pub row: Row<'a>,
     /// `[k + 1]`: what the guide allows at each position, given the tokens before; empty without a guide. (Fewer are
-    /// enough when the guide refuses a draft's token: one more than it accepted.)
+    /// enough if the guide does not allow a draft's token: one more than it accepted.)
     pub masks: &'a [TokenMask],
 }
 
-/// What became of a draft.
+/// Result of verifying a proposal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
-    /// How many of its tokens stand, from the first on.
+pub struct Verified {
+    /// Number of accepted tokens, from the first on.
     pub accepted: usize,
-    /// The token behind them: in place of the first rejected one, or the bonus.
+    /// Token behind them: the replacement of the first rejected one, or the bonus token.
     pub token: u32,
 }
 
 impl Sampler {
-    /// Judge drafts. `logits` f32 `[sum of (k + 1), V]`: the model's rows for each proposal, one more than it has tokens.
+    /// Verifies proposals. `logits` f32 `[sum of (k + 1), V]`: the model's rows for each proposal, one more than it has
+    /// tokens.
     ///
-    /// A draft's token stands with probability `min(1, p / q)`. The first one that does not is replaced by a draw from
-    /// `max(0, p - q)`, and the tokens behind it are forgotten; when all stand, the model's last row gives one more. Both
-    /// `p` and `q` are what is left after every stage of [`Sampler::sample`], for a request that has seen the draft's
-    /// tokens before it. Greedy requests fall out of it: `p` is all on one token.
+    /// A proposed token is accepted with probability `min(1, p / q)`. The first rejected one is replaced by a draw from
+    /// `max(0, p - q)`, and the tokens behind it are dropped; if all are accepted, the model's last row gives a bonus
+    /// token. Both `p` and `q` are distributions after every stage of [`Sampler::sample`], for a request that has the
+    /// draft's tokens before in its history. Greedy requests are a special case: `p` has all probability on one token.
     ///
-    /// Proposals are judged in parallel, and nothing about one depends on the others. A steady step allocates nothing, but
-    /// that a request with penalties has its history copied, to go on in the copy. A draft that ends the answer (a
-    /// token that [`crate::stop::StopRules`] stops at) is to be cut there by whoever made it.
+    /// Proposals are verified in parallel and independently. A steady step allocates nothing, except that the history
+    /// of a request with penalties is copied. A draft that contains a token which ends the output
+    /// ([`crate::stop::StopRules`]) must be cut there by the caller.
     ///
-    /// Logits on a device, the model's or a draft's, are fetched first: the rule needs whole distributions in f64.
+    /// Logits on a device, the model's or a draft's, are fetched first: the rule needs full distributions in f64.
     ///
     /// # Errors
-    /// Lengths that do not fit, tokens out of range. A row without tokens is that proposal's own outcome.
+    /// Lengths that do not fit, tokens out of range. A row without tokens is the outcome of its proposal.
     pub fn verify(
         &mut self,
         logits: TensorRef<'_>,
         proposals: &[Proposal<'_>],
-        out: &mut Vec<Result<Verdict, RowError>>,
+        out: &mut Vec<Result<Verified, RowError>>,
     ) -> Result<()> {
         if proposals.iter().any(|proposal| device_of(proposal) != Device::Cpu) {
             let copies = proposals.iter().map(fetched);
@@ -118,13 +119,13 @@ impl Sampler {
         Ok(())
     }
 
-    /// One proposal's outcome. `target` has the model's rows.
+    /// Result of one proposal. `target` has the model's rows.
     fn judge<'t>(
         &self,
         bench: &mut Bench,
         target: impl Fn(usize) -> &'t [f32],
         proposal: &Proposal<'_>,
-    ) -> Result<Verdict, RowError> {
+    ) -> Result<Verified, RowError> {
         let Bench { worker, distribution: p, draft: q, .. } = bench;
         let isa = self.runtime().isa();
         let mut history = Cow::Borrowed(proposal.row.history);
@@ -139,7 +140,7 @@ impl Sampler {
             }
             if !accepts(p.prob(token), q.prob(token), row.key.uniform(Purpose::Accept)) {
                 let token = p.draw_residual(q, row.key.uniform(Purpose::Residual));
-                return Ok(Verdict { accepted: i, token });
+                return Ok(Verified { accepted: i, token });
             }
             if remembers(&proposal.row) {
                 history.to_mut().push(token);
@@ -148,25 +149,25 @@ impl Sampler {
         let k = proposal.tokens.len();
         let row = row_at(proposal, k, &history);
         worker.distribution(isa, Line::Shared(target(k)), &row, p)?;
-        Ok(Verdict { accepted: k, token: p.draw(row.key.uniform(Purpose::Bonus)) })
+        Ok(Verified { accepted: k, token: p.draw(row.key.uniform(Purpose::Bonus)) })
         // end of exercise
     }
 }
 
 const OP: &str = "verify";
 
-/// Whether a draft's token stands that the model gives the probability `p` and that was drawn with probability `q`: with
+/// Whether a draft's token is accepted, to which the model gives probability `p` and the draft gave `q`: with
 /// probability `min(1, p / q)`, decided by `u` in `[0, 1)`.
 ///
-/// Written without the division, so that it has an answer for every `q`; and a token that the model would never choose
-/// is never accepted, whatever `u`.
+/// Written without the division, so that it is defined for every `q`; a token with `p` of 0 is never accepted, whatever
+/// `u`.
 pub fn accepts(p: f64, q: f64, u: f64) -> bool {
     // exercise l4.verify
     u * q < p
     // end of exercise
 }
 
-/// Whether a row depends on its request's history. Most do not, and need no copy of it to go on in.
+/// Whether a row depends on its request's history. Most do not, and need no copy of it.
 fn remembers(row: &Row<'_>) -> bool {
     let params = row.params;
     params.has_penalties() || (params.min_tokens > 0 && !row.ends.is_empty())
@@ -178,7 +179,7 @@ fn row_at<'a>(proposal: &Proposal<'a>, i: usize, history: &'a History) -> Row<'a
     Row { history, mask: proposal.masks.get(i), key: row.key.ahead(i as u32), ..row }
 }
 
-/// Where a draft's logits are.
+/// Device of a draft's logits.
 fn device_of(proposal: &Proposal<'_>) -> Device {
     match proposal.draft {
         Draft::Certain => Device::Cpu,
@@ -186,13 +187,13 @@ fn device_of(proposal: &Proposal<'_>) -> Device {
     }
 }
 
-/// A copy of a draft's logits that can be read here.
+/// Copy of a draft's logits in host memory.
 fn fetched(proposal: &Proposal<'_>) -> Result<Option<Tensor>> {
     let Draft::Logits(logits) = proposal.draft else { return Ok(None) };
     Ok(Some(Tensor::from_slice(&logits.to_host::<f32>()?, logits.dims())?))
 }
 
-/// The logits that a proposal's tokens were drawn from. [`check`] has seen that they are there.
+/// Logits that a proposal's tokens were sampled from. [`check`] has made sure that they are there.
 fn drafted_rows<'a>(proposal: &Proposal<'a>) -> Option<Rows<'a, f32>> {
     match proposal.draft {
         Draft::Certain => None,
@@ -200,7 +201,7 @@ fn drafted_rows<'a>(proposal: &Proposal<'a>) -> Option<Rows<'a, f32>> {
     }
 }
 
-/// Refuse what cannot be judged.
+/// Checks the lengths and tokens of a proposal.
 fn check(proposal: &Proposal<'_>, vocab: usize) -> Result<()> {
     let tokens = proposal.tokens;
     if let Some(&id) = tokens.iter().find(|id| **id as usize >= vocab) {
@@ -212,7 +213,7 @@ fn check(proposal: &Proposal<'_>, vocab: usize) -> Result<()> {
         expect("logits in a draft's row", vocab, rows.len)?;
     }
     let (expected, got) = (tokens.len() + 1, proposal.masks.len());
-    // Behind a token that the guide refuses nothing is judged any more.
+    // Behind a token that the guide does not allow nothing is verified.
     let refused = |last: &TokenMask| tokens.get(got - 1).is_some_and(|token| !last.allows(*token));
     if got == expected || proposal.masks.last().is_none_or(refused) {
         return Ok(());

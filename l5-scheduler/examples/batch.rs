@@ -12,19 +12,19 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, EngineCore, ModelRunner, News, RequestId, Scheduler,
-    SchedulerConfig, StepObserver, StepResult, StepView, Time,
+    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler,
+    SchedulerConfig, StepObserver, StepResult, StepView, Time, TokenDelta,
 };
 
 /// Prints what it hears.
 struct Voice(char);
 
-impl AnswerSink for Voice {
-    fn push(&mut self, news: &News<'_>) {
+impl OutputSink for Voice {
+    fn push(&mut self, news: &TokenDelta<'_>) {
         println!("      {} says {:?} {:?}", self.0, news.tokens, news.text);
     }
 
-    fn end(&mut self, end: &AnswerEnd) {
+    fn end(&mut self, end: &OutputEnd) {
         println!("      {} is done: {}", self.0, end.finish);
     }
 }
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (id, (name, len)) in [('A', 5), ('B', 16), ('C', 2)].into_iter().enumerate() {
         let prompt: Vec<u32> = (0..len).map(|i| 10 * (id as u32 + 1) + i).collect();
         let stop = StopRules { max_tokens: 4, ..StopRules::default() };
-        let job = AnswerJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Voice(name)));
+        let job = ChoiceJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Voice(name)));
         core.add_request(job.request(RequestId(id as u64), Time(0.0)), job)?;
     }
     while core.has_unfinished() {

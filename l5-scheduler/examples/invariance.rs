@@ -17,8 +17,9 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, Caps, EngineCore, ExecuteError, Executor, FinishReason,
-    ModelRunner, News, Request, RequestId, Scheduler, SchedulerConfig, StepOutput, StepView, Time,
+    Caps, ChoiceJob, EngineCore, ExecuteError, Executor, FinishReason, ModelRunner, OutputEnd,
+    OutputSink, Request, RequestId, Scheduler, SchedulerConfig, StepOutput, StepView, Time,
+    TokenDelta,
 };
 
 type Anyhow<T> = Result<T, Box<dyn std::error::Error>>;
@@ -365,9 +366,9 @@ fn network(order: Order) -> Anyhow<(Vec<Given>, Vec<Given>)> {
 /// Nobody listens: tokens are taken from the steps.
 struct Nobody;
 
-impl AnswerSink for Nobody {
-    fn push(&mut self, _news: &News<'_>) {}
-    fn end(&mut self, _end: &AnswerEnd) {}
+impl OutputSink for Nobody {
+    fn push(&mut self, _news: &TokenDelta<'_>) {}
+    fn end(&mut self, _end: &OutputEnd) {}
 }
 
 /// The house's engine: the smallest model that there is, greedy as well.
@@ -386,7 +387,7 @@ fn engine() -> Anyhow<(Vec<Given>, Vec<Given>)> {
         |id| {
             let stop =
                 StopRules { max_tokens: REAL_TOKENS, ignore_eos: true, ..StopRules::default() };
-            let job = AnswerJob::new(prompt(id), SamplingParams::greedy(), stop, Box::new(Nobody));
+            let job = ChoiceJob::new(prompt(id), SamplingParams::greedy(), stop, Box::new(Nobody));
             (job.request(RequestId(id), Time::ZERO), job)
         },
     )

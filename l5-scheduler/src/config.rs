@@ -1,43 +1,43 @@
-//! What a scheduler is made from.
+//! Configuration of a scheduler.
 
 use crate::PolicyKind;
 
-/// Limits and habits of a [`Scheduler`](crate::Scheduler). Names and meanings are those of vLLM's `SchedulerConfig` and
-/// `CacheConfig`, where it has them.
+/// Configuration of a [`Scheduler`](crate::Scheduler). Names and meanings are those of vLLM's `SchedulerConfig` and
+/// `CacheConfig`, where vLLM has them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedulerConfig {
-    /// Who goes first, and who gives way.
+    /// Scheduling policy.
     pub policy: PolicyKind,
-    /// Tokens a block, a power of two.
+    /// Tokens of a block, a power of two.
     pub block_size: usize,
-    /// Blocks of the pool, the null block included.
+    /// Blocks of the pool, including the null block.
     pub num_gpu_blocks: usize,
-    /// The most requests that run at once: seats.
+    /// Maximum number of running requests (seats).
     pub max_num_seqs: usize,
-    /// Admit only while fewer than this run; those that run already may be more. `None`: as many as there are seats.
+    /// Number of running requests from which no further one is admitted. `None`: `max_num_seqs`.
     pub max_num_active_seqs: Option<usize>,
-    /// The most tokens of one step, all requests together.
+    /// Maximum number of tokens of a step, all requests together.
     pub max_num_batched_tokens: usize,
-    /// The most tokens that one request may take of a step while it is not alone. 0: as many as there is budget.
+    /// Maximum number of tokens of one request in a step, unless the request is alone. 0: no limit but the step's.
     pub long_prefill_token_threshold: usize,
-    /// Raise that threshold to a fair share of the budget, where the share is larger.
+    /// Whether that threshold rises to `max_num_batched_tokens` / number of unfinished requests, where this is more.
     pub long_prefill_token_threshold_adaptive: bool,
-    /// Whether a prompt may be computed in pieces. Without it, a prompt waits for a step that takes all of it.
+    /// Whether a prompt may be computed in chunks over several steps. If not, it waits for a step that takes all of it.
     pub enable_chunked_prefill: bool,
-    /// Whether full blocks are found again by what they hold.
+    /// Whether full blocks are shared between requests with the same prefix.
     pub enable_prefix_caching: bool,
-    /// The most tokens of a request, prompt and answer together.
+    /// Maximum number of tokens of a request, prompt and output together.
     pub max_model_len: usize,
-    /// Admit a request only if blocks for all of its tokens are free, though its first chunk needs fewer.
+    /// Whether a request is admitted only if blocks for all of its tokens are free, though its first chunk needs fewer.
     pub scheduler_reserve_full_isl: bool,
-    /// The part of the pool that must stay free when a request is admitted beside others.
+    /// Fraction of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,
     /// Slots to reserve beyond a request's tokens, for drafts.
     pub num_lookahead_tokens: usize,
 }
 
 impl SchedulerConfig {
-    /// vLLM's defaults for a pool of this size, and a context of at most all of it.
+    /// vLLM's defaults for a pool of this size, with a `max_model_len` of at most the whole pool.
     pub fn new(num_gpu_blocks: usize, block_size: usize) -> Self {
         Self {
             policy: PolicyKind::Fcfs,
@@ -57,10 +57,10 @@ impl SchedulerConfig {
         }
     }
 
-    /// Check what contradicts itself.
+    /// Checks the configuration for contradictions.
     ///
     /// # Errors
-    /// [`ConfigError`], with what to change.
+    /// [`ConfigError`], which says what to change.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let zero = [
             ("block_size", self.block_size),
@@ -79,7 +79,7 @@ impl SchedulerConfig {
             });
         }
         if !self.enable_chunked_prefill && self.max_num_batched_tokens < self.max_model_len {
-            return Err(ConfigError::PromptInOnePiece {
+            return Err(ConfigError::PromptExceedsStep {
                 tokens: self.max_num_batched_tokens,
                 max_model_len: self.max_model_len,
             });
@@ -90,17 +90,17 @@ impl SchedulerConfig {
         Ok(())
     }
 
-    /// Blocks that can be handed out: all but the null block.
+    /// Blocks that requests can use: all but the null block.
     pub fn capacity(&self) -> usize {
         self.num_gpu_blocks.saturating_sub(1)
     }
 
-    /// Blocks that hold so many tokens.
+    /// Blocks that hold `tokens` tokens.
     pub fn blocks(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Running requests up to which others are admitted.
+    /// Number of running requests from which no further one is admitted.
     pub fn seats(&self) -> usize {
         self.max_num_seqs.min(self.max_num_active_seqs.unwrap_or(usize::MAX))
     }
@@ -114,43 +114,44 @@ impl SchedulerConfig {
 /// A configuration that cannot work.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// Nothing would ever run.
-    #[error("{name} is 0, so that nothing would ever run: make it at least 1")]
+    /// A size is 0.
+    #[error("{name} must be at least 1, got 0")]
     Zero {
-        /// The field.
+        /// Name of the field.
         name: &'static str,
     },
-    /// Not every running request could have its next token.
+    /// A step has fewer tokens than running requests.
     #[error(
-        "max_num_batched_tokens {tokens} is less than max_num_seqs {seqs}: a step must have a token for everyone who runs; \
-         raise the first or lower the second"
+        "max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({seqs}), so that every running request can \
+              decode in each step: raise max_num_batched_tokens or lower max_num_seqs"
     )]
     FewerTokensThanSeats {
-        /// Tokens of a step.
+        /// `max_num_batched_tokens`.
         tokens: usize,
-        /// Seats.
+        /// `max_num_seqs`.
         seqs: usize,
     },
-    /// Some prompt that is promised a place would never fit a step.
+    /// Without chunked prefill, the longest prompt does not fit a step.
     #[error(
-        "without chunked prefill a prompt is one step's, but max_num_batched_tokens {tokens} is less than max_model_len \
-         {max_model_len}: raise the first, lower the second, or enable chunked prefill"
+        "without chunked prefill, max_num_batched_tokens ({tokens}) must be at least max_model_len \
+         ({max_model_len}), since a prompt is computed in one step: raise max_num_batched_tokens, lower max_model_len \
+         or enable chunked prefill"
     )]
-    PromptInOnePiece {
-        /// Tokens of a step.
+    PromptExceedsStep {
+        /// `max_num_batched_tokens`.
         tokens: usize,
-        /// The longest request.
+        /// `max_model_len`.
         max_model_len: usize,
     },
-    /// A share that is none.
-    #[error("a watermark of {0} is not a share of the pool: 0 or above, and below 1")]
+    /// The watermark is not a fraction of the pool.
+    #[error("watermark must be at least 0 and below 1, got {0}: it is a fraction of the pool")]
     Watermark(f64),
-    /// A pool that cannot be.
+    /// The block pool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
-/// What the block manager says about its pool, as text: its own error cannot be compared.
+/// Error of the block manager about its pool, as text, because the block manager's own error has no `PartialEq`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PoolError(pub String);

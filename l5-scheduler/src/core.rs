@@ -7,7 +7,42 @@ use crate::{
     Resolved, Scheduler, Step, StepOutput, StepView, Time,
 };
 
-/// A scheduler and what runs its steps.
+/// Runs a scheduler's steps on an executor, on the caller's thread.
+///
+/// ```
+/// use l5_scheduler::engine::{EngineModel, EngineOptions};
+/// use l5_scheduler::{ChoiceJob, OutputEnd, OutputSink, RequestId, TokenDelta};
+///
+/// /// Prints tokens as they come.
+/// struct Print;
+///
+/// impl OutputSink for Print {
+///     fn push(&mut self, delta: &TokenDelta<'_>) {
+///         println!("{:?}", delta.tokens);
+///     }
+///
+///     fn end(&mut self, end: &OutputEnd) {
+///         println!("{}", end.finish);
+///     }
+/// }
+///
+/// let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama");
+/// let model = EngineModel::open(tiny.as_ref(), Default::default())?;
+/// let options = EngineOptions { max_model_len: Some(64), ..Default::default() };
+/// let (mut core, _) = model.core(&options)?;
+///
+/// let stop = l5_scheduler::llm::StopRules { max_tokens: 4, ..Default::default() };
+/// let params = l5_scheduler::llm::SamplingParams::greedy();
+/// let job = ChoiceJob::new(vec![5, 17, 100], params, stop, Box::new(Print));
+/// core.add_request(job.request(RequestId(1), core.now()), job)?;
+/// let mut steps = 0;
+/// while core.has_unfinished() {
+///     core.step()?;
+///     steps += 1;
+/// }
+/// assert!(steps <= 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct EngineCore<E: Executor> {
     scheduler: Scheduler,
     executor: E,
@@ -15,26 +50,26 @@ pub struct EngineCore<E: Executor> {
     resolved: Resolved,
     result: StepResult,
     observer: Option<Box<dyn StepObserver>>,
-    /// Who took part in the last step, if that could not be run.
+    /// Requests of the last step, if that could not be run.
     broken: Vec<(u32, RequestId)>,
-    /// Ends that the executor knows of, and no result yet.
+    /// Ends that were reported to the executor, and in no result yet.
     untold: Vec<(RequestId, FinishReason)>,
     started: Instant,
 }
 
-/// Is told of every step: whoever draws timelines or counts.
+/// Receives every step, to count or to draw timelines.
 pub trait StepObserver: Send {
-    /// It is this scheduler's observer from now on.
+    /// Called once, when the observer is set.
     fn attached(&mut self, scheduler: &Scheduler) {
         let _ = scheduler;
     }
 
-    /// A request was taken.
+    /// A request was added.
     fn arrived(&mut self, request: RequestView<'_>) {
         let _ = request;
     }
 
-    /// A request was refused on arrival.
+    /// A request was rejected on arrival.
     fn rejected(&mut self, id: RequestId, arrival: Time, why: &Rejection) {
         let _ = (id, arrival, why);
     }
@@ -42,40 +77,39 @@ pub trait StepObserver: Send {
     /// A step is planned and about to run.
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler);
 
-    /// It is over, and this came of it.
+    /// The step has run, with this result.
     fn applied(&mut self, result: &StepResult, scheduler: &Scheduler);
 
-    /// The planned step could not be run, or the engine has ended, and these requests ended with it: no result tells of
-    /// them.
+    /// The planned step could not be run, or the engine has ended, and these requests ended with it. They are in no result.
     fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
         let _ = ended;
     }
 }
 
-/// What came of a step. Memory is used again.
+/// Result of a step. Its memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct StepResult {
-    /// The step's number.
+    /// Number of the step.
     pub step: u64,
-    /// Tokens that were computed.
+    /// Number of tokens that were computed.
     pub scheduled_tokens: usize,
-    /// Requests that took part.
+    /// Number of requests in the step.
     pub scheduled: usize,
     tokens: Vec<u32>,
-    /// Each request's tokens end here.
+    /// Request id, and the end of its tokens in `tokens`.
     new_tokens: Vec<(RequestId, usize)>,
-    /// Who ended since the last step, and why.
+    /// Requests that ended since the last step, and why.
     pub finished: Vec<(RequestId, FinishReason)>,
-    /// Who was preempted.
+    /// Requests that were preempted.
     pub preempted: Vec<RequestId>,
-    /// What its parts took.
+    /// Duration of each phase.
     pub phases: Phases,
-    /// The rows that a captured step was filled up to; `None` of one that was not replayed.
+    /// Width of the captured step that was replayed; `None` if none was.
     pub replayed: Option<usize>,
 }
 
 impl StepResult {
-    /// Who got new tokens, and which: usually one.
+    /// New tokens of each request: usually one.
     pub fn new_tokens(&self) -> impl Iterator<Item = (RequestId, &[u32])> + '_ {
         self.new_tokens.iter().enumerate().map(|(i, (id, end))| {
             let start = i.checked_sub(1).map_or(0, |before| self.new_tokens[before].1);
@@ -83,14 +117,14 @@ impl StepResult {
         })
     }
 
-    /// What a step is going to be.
+    /// Notes the plan of a step.
     fn planned(&mut self, step: &Step) {
         (self.step, self.scheduled, self.scheduled_tokens) =
             (step.number, step.rows.len(), step.tokens);
         self.preempted.extend_from_slice(&step.preempted);
     }
 
-    /// What came out of it.
+    /// Notes the tokens of a step.
     fn sampled(&mut self, resolved: &Resolved) {
         for (_, id, tokens, _) in resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty()) {
             self.tokens.extend_from_slice(tokens);
@@ -110,7 +144,7 @@ impl StepResult {
 }
 
 impl<E: Executor> EngineCore<E> {
-    /// A scheduler and its executor. The clock begins now.
+    /// Joins a scheduler and its executor. The clock starts now.
     pub fn new(scheduler: Scheduler, executor: E) -> Self {
         Self {
             scheduler,
@@ -125,7 +159,7 @@ impl<E: Executor> EngineCore<E> {
         }
     }
 
-    /// Tell somebody of every step from now on.
+    /// Sets the observer of all steps from now on.
     pub fn set_observer(&mut self, observer: Option<Box<dyn StepObserver>>) {
         self.observer = observer;
         if let Some(observer) = &mut self.observer {
@@ -133,12 +167,12 @@ impl<E: Executor> EngineCore<E> {
         }
     }
 
-    /// Take a request, and what the executor must know of it.
+    /// Adds a request to the scheduler, and its `job` to the executor.
     ///
     /// # Errors
     /// [`Rejection`], for one that could never be completed.
     pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
-        // Its place may be that of somebody who has just been aborted.
+        // Its index may be that of a request that has just been aborted: report that end first.
         self.tell_executor();
         let (id, arrival) = (request.id, request.arrival);
         let place = match self.scheduler.add_request(request) {
@@ -157,17 +191,17 @@ impl<E: Executor> EngineCore<E> {
         Ok(())
     }
 
-    /// End a request that is not wanted any more. Returns whether there was one; the next step's result tells of its end.
+    /// Aborts a request. Returns whether it was unfinished; its end is in the next step's result.
     pub fn abort(&mut self, id: RequestId) -> bool {
         self.scheduler.abort(id)
     }
 
-    /// Whether there is anything to do, or to tell.
+    /// Whether a request is unfinished, or an end is to be reported.
     pub fn has_unfinished(&self) -> bool {
         self.scheduler.has_unfinished() || !self.untold.is_empty()
     }
 
-    /// Tell the executor who has ended. The next result tells the others.
+    /// Reports to the executor which requests have ended. The next result has them too.
     fn tell_executor(&mut self) {
         let Self { scheduler, executor, untold, .. } = self;
         for (place, id, end) in scheduler.take_ended() {
@@ -181,17 +215,16 @@ impl<E: Executor> EngineCore<E> {
         Time(self.started.elapsed().as_secs_f64())
     }
 
-    /// Run a step. With nothing to run it is an empty one, which tells of who was aborted.
+    /// Runs a step. Without requests that can run the step is empty, and its result has the requests that were aborted.
     ///
     /// # Errors
-    /// [`ExecuteError`]: the step was taken back, as if it had not been planned, and who took part still wants to. The next
-    /// step tries again. What will go wrong again goes wrong for ever, so whoever does not know better ends them:
-    /// [`EngineCore::fail_step`].
+    /// [`ExecuteError`]: the step was abandoned, as if it had not been planned, and its requests are still unfinished. The
+    /// next step tries again. If the error would come again, end these requests with [`EngineCore::fail_step`].
     pub fn step(&mut self) -> Result<&StepResult, ExecuteError> {
         self.step_at(self.now())
     }
 
-    /// Run a step under another clock.
+    /// Runs a step at a given time, for another clock.
     ///
     /// # Errors
     /// As [`EngineCore::step`].
@@ -214,8 +247,8 @@ impl<E: Executor> EngineCore<E> {
         Ok(result)
     }
 
-    /// Plan, execute, resolve, apply; then tell who has ended. A step without rows is not executed. What goes wrong leaves
-    /// the step open.
+    /// Plans, executes, resolves and applies a step; then reports which requests have ended. A step without rows is not
+    /// executed. An error leaves the step open.
     fn run(&mut self, now: Time) -> Result<(), ExecuteError> {
         let mut watch = Watch::start();
         let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
@@ -242,8 +275,8 @@ impl<E: Executor> EngineCore<E> {
         // end of exercise
     }
 
-    /// The last step went wrong, and would again: end everybody who took part in it with [`FinishReason::Failed`]. Who waits
-    /// goes on waiting, and the next step is without them. Without such a step, nobody ends. The result tells of the ends.
+    /// Ends the requests of the last step with [`FinishReason::Failed`], if that step failed. Waiting requests go on waiting.
+    /// The result has the requests that ended.
     pub fn fail_step(&mut self, error: &ExecuteError) -> &StepResult {
         self.result.clear();
         let Self { scheduler, executor, broken, .. } = self;
@@ -259,28 +292,28 @@ impl<E: Executor> EngineCore<E> {
         &self.result
     }
 
-    /// Who decides.
+    /// The scheduler.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// Who decides, to reset its cache or tell it of keys and values.
+    /// The scheduler, to reset its cache or report keys and values that have arrived.
     pub fn scheduler_mut(&mut self) -> &mut Scheduler {
         &mut self.scheduler
     }
 
-    /// Who runs the steps.
+    /// The executor.
     pub fn executor(&self) -> &E {
         &self.executor
     }
 
-    /// Who runs the steps, between two of them.
+    /// The executor, between two steps.
     pub fn executor_mut(&mut self) -> &mut E {
         &mut self.executor
     }
 }
 
-/// Measures one thing after the other.
+/// Measures phases, one after the other.
 struct Watch(Instant);
 
 impl Watch {
@@ -288,7 +321,7 @@ impl Watch {
         Self(Instant::now())
     }
 
-    /// Since it was asked last.
+    /// Time since the last call.
     fn lap(&mut self) -> Duration {
         let now = Instant::now();
         now - std::mem::replace(&mut self.0, now)

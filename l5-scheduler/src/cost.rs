@@ -1,4 +1,4 @@
-//! What a step takes, as a formula.
+//! Cost model: the duration of a step as a formula.
 
 mod fit;
 
@@ -8,41 +8,41 @@ use crate::Step;
 
 pub use fit::Fit;
 
-/// The time of a step: so much for any, and so much for each token and each byte of keys and values that are read.
+/// Cost model of a step: a constant, and a cost for each token and for each byte of keys and values read.
 ///
 /// ```text
 /// seconds = base + per_prefill_token * P + per_decode_token * D + per_kv_byte * B
 /// ```
 ///
-/// Measured by `strata bench --fit-cost`.
+/// `strata bench --fit-cost` measures one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostModel {
     /// Seconds of any step.
     pub base: f64,
-    /// Seconds for each token of a prompt.
+    /// Seconds for each token of a row with several tokens (prefill).
     pub per_prefill_token: f64,
-    /// Seconds for each request that decodes.
+    /// Seconds for each row of one token (decode).
     pub per_decode_token: f64,
     /// Seconds for each byte of keys and values that attention reads.
     pub per_kv_byte: f64,
-    /// Bytes of keys and values of a token, all layers together.
+    /// Bytes of keys and values of one token, over all layers.
     pub kv_bytes_per_token: f64,
 }
 
-/// What a step does, as far as its time goes.
+/// Work of a step, as the cost model counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
-    /// Tokens of rows with more than one: prompts, and what comes back after a preemption.
+    /// Tokens of rows with more than one: prompts, and what is computed again after a preemption.
     pub prefill_tokens: usize,
     /// Rows of one token.
     pub decode_tokens: usize,
-    /// Keys that are read: the sum over rows of their length after this step.
+    /// Keys that attention reads: the sum over rows of their length after this step.
     pub kv_tokens: usize,
 }
 
 impl StepLoad {
-    /// What a planned step does.
+    /// Work of a planned step.
     pub fn of(step: &Step) -> Self {
         // exercise l5.clock
         let mut load = Self::default();
@@ -51,7 +51,7 @@ impl StepLoad {
                 1 => load.decode_tokens += 1,
                 len => load.prefill_tokens += len,
             }
-            // A token attends to all before it and to itself.
+            // A token attends to all tokens before it and to itself.
             load.kv_tokens += row.computed + row.len;
         }
         load
@@ -60,9 +60,9 @@ impl StepLoad {
 }
 
 impl CostModel {
-    /// SmolLM2-135M in bf16 on two cores of a server (AVX-512 with bf16), to within a tenth of what `strata bench` says
-    /// there: 177, 1,109 and 1,946 tokens a second decoded by 1, 8 and 32 sequences, 3,378 of a prompt. For another
-    /// machine or model, `strata bench --fit-cost` measures one.
+    /// SmolLM2-135M in bf16 on two cores of a server (AVX-512 with bf16), within a tenth of what `strata bench`
+    /// measures there: 177, 1,109 and 1,946 tokens a second decoded by 1, 8 and 32 sequences, 3,378 of a prompt. For
+    /// another machine or model, `strata bench --fit-cost` measures one.
     pub const SMOLLM2_TWO_CORES: CostModel = CostModel {
         base: 5.0e-3,
         per_prefill_token: 0.286e-3,
@@ -71,7 +71,7 @@ impl CostModel {
         kv_bytes_per_token: 23_040.0,
     };
 
-    /// Seconds of a step.
+    /// Duration of a step, in seconds.
     pub fn seconds(&self, load: &StepLoad) -> f64 {
         // exercise l5.clock
         let kv_bytes = load.kv_tokens as f64 * self.kv_bytes_per_token;
@@ -82,7 +82,7 @@ impl CostModel {
         // end of exercise
     }
 
-    /// Read a model, as `strata bench --fit-cost` writes it.
+    /// Reads a cost model, as `strata bench --fit-cost` writes it.
     ///
     /// # Errors
     /// [`CostError`].
@@ -92,7 +92,7 @@ impl CostModel {
         Ok(model)
     }
 
-    /// Look for a clock that would stand still or go backwards.
+    /// Checks that no coefficient is negative and that every step takes time.
     ///
     /// # Errors
     /// [`CostError`].
@@ -105,34 +105,35 @@ impl CostModel {
             ("kv_bytes_per_token", self.kv_bytes_per_token),
         ];
         if let Some((name, value)) = parts.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
-            return Err(CostError::NoTime { name, value });
+            return Err(CostError::InvalidCoefficient { name, value });
         }
         if self.base == 0.0 && (self.per_prefill_token == 0.0 || self.per_decode_token == 0.0) {
-            return Err(CostError::Free);
+            return Err(CostError::ZeroStepTime);
         }
         Ok(())
     }
 }
 
-/// Something that is no cost model.
+/// Why a cost model is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum CostError {
-    /// Not JSON, or not these fields.
-    #[error("not a cost model as `strata bench --fit-cost FILE` writes it: {0}")]
+    /// Not JSON, or unknown or missing fields.
+    #[error("invalid cost model: {0}; it must be a file that `strata bench --fit-cost FILE` wrote")]
     Json(#[from] serde_json::Error),
-    /// Less than nothing, or nothing known.
-    #[error("{name} is {value}: a cost is 0 or above; fit the model again")]
-    NoTime {
-        /// The field.
+    /// A coefficient is negative or not finite.
+    #[error("invalid cost model: {name} must be 0 or above, got {value}; fit the model again")]
+    InvalidCoefficient {
+        /// Name of the coefficient.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: f64,
     },
-    /// Steps that take no time.
+    /// Some steps would take no time.
     #[error(
-        "some steps would take no time: make base larger than 0, or both per_prefill_token and per_decode_token"
+        "invalid cost model: some steps would take no time; base, or both per_prefill_token and per_decode_token, \
+         must be above 0"
     )]
-    Free,
+    ZeroStepTime,
 }
 
 #[cfg(test)]

@@ -1,96 +1,97 @@
-//! What runs a step, and what comes out of it.
+//! Interface between the scheduler and what runs a step.
 
 use std::time::Duration;
 
 use crate::{CostModel, FinishReason, RequestId, StepView};
 
-/// What an executor can do.
+/// Capabilities of an executor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Caps {
-    /// The most tokens of a step.
+    /// Maximum number of tokens of a step.
     pub max_tokens: usize,
-    /// The most requests of a step.
+    /// Maximum number of requests of a step.
     pub max_seqs: usize,
-    /// Numbers of rows to which it pads a step that only decodes, because it has them captured. Empty: it does not pad.
+    /// Row counts of captured decode steps: a step that only decodes is padded to one of them. Empty: no padding.
     pub decode_widths: Vec<usize>,
-    /// What a step takes, if that is known.
+    /// Cost model of a step, if known.
     pub cost: Option<CostModel>,
 }
 
-/// Runs steps: the model, or something that pretends to be one under another clock. It sees tokens and block tables and
-/// never a queue; the scheduler sees numbers and never a tensor.
+/// Runs steps: the model, or a fake under a virtual clock. An executor sees tokens and block tables, never a queue; the
+/// scheduler sees numbers, never a tensor.
 pub trait Executor {
-    /// What it must know of a request beside its tokens: how to sample, or what to pretend.
+    /// What the executor needs of a request beside its tokens: sampling parameters, or the output of a fake.
     type Job;
 
-    /// What it can do.
+    /// Capabilities.
     fn caps(&self) -> Caps;
 
-    /// A request was added, in this place (see [`StepRow::place`](crate::StepRow::place)).
+    /// Registers a request under the table index `place` (see [`StepRow::place`](crate::StepRow::place)).
     fn begin(&mut self, place: u32, id: RequestId, job: Self::Job);
 
-    /// Run a step: tokens for every row that samples, in the order of the rows.
+    /// Runs a step. Every row that samples gets at least one token, in the order of the rows.
     ///
     /// # Errors
-    /// [`ExecuteError`]: nothing of the step counts, and the scheduler takes it back. What is wrong with one request only is not
-    /// an error but that request's end, [`FinishReason::Failed`].
+    /// [`ExecuteError`]: no result of the step counts, and the scheduler abandons it. A failure of one request is not
+    /// an error, but that request's finish reason, [`FinishReason::Failed`].
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError>;
 
-    /// A request is about to end with [`FinishReason::Failed`], because of a step that could not be run.
+    /// Reports that a request is about to end with [`FinishReason::Failed`], because a step with it could not be run.
     fn fail(&mut self, place: u32, id: RequestId, error: &ExecuteError) {
         let _ = (place, id, error);
     }
 
-    /// A request has ended, for whatever reason: its place may be somebody else's from now on.
+    /// Reports that a request has ended, for whatever reason. The index `place` may belong to another request from now
+    /// on.
     fn end(&mut self, place: u32, id: RequestId, reason: FinishReason);
 }
 
-/// What comes out of a step. Memory is used again.
+/// Output of a step. The memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
     tokens: Vec<u32>,
     rows: Vec<OutputRow>,
-    /// What the parts of the step took.
+    /// Durations of the phases of the step.
     pub phases: Phases,
-    /// Of a step that was captured before and launched as a whole: the rows that it was filled up to. `None` where its
-    /// kernels were launched one by one, or on a CPU.
+    /// Number of rows that a captured decode step was padded to. `None` if the kernels were launched one by one, or on
+    /// a CPU.
     pub replayed: Option<usize>,
 }
 
-/// One row's outcome.
+/// Output of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OutputRow {
-    /// Number of the row in the step.
+    /// Index of the row in the step.
     row: usize,
-    /// Its tokens end here.
+    /// Index in the token list behind the last token of this row.
     end: usize,
     finish: Option<FinishReason>,
 }
 
-/// What the parts of a step took.
+/// Durations of the phases of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// Deciding who takes part.
+    /// Planning: choosing the rows.
     pub plan: Duration,
-    /// Writing the arrays of the forward pass.
+    /// Preparing the arrays of the forward pass.
     pub pack: Duration,
-    /// The forward pass; on a device, telling it what to do.
+    /// The forward pass; on a device, enqueuing it.
     pub forward: Duration,
-    /// Choosing tokens, and telling who waits for them; on a device, waiting for it above all.
+    /// Sampling, and passing tokens on to their readers; on a device, mostly waiting for it.
     pub sample: Duration,
-    /// Appending them, and ending who is done.
+    /// Appending the tokens, and ending requests.
     pub apply: Duration,
 }
 
 impl Phases {
-    /// All parts.
+    /// Sum of all phases.
     pub fn total(&self) -> Duration {
         self.plan + self.pack + self.forward + self.sample + self.apply
     }
 }
 
 impl StepOutput {
-    /// Begin another step.
+    /// Clears the output for another step.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.rows.clear();
@@ -98,15 +99,15 @@ impl StepOutput {
         self.replayed = None;
     }
 
-    /// Row `row` of the step samples these tokens (several where drafts were accepted or a guide left no choice), and ends
-    /// with the last of them if there is a reason beyond its end tokens and lengths, which are not the executor's business.
-    /// Rows come in their order.
+    /// Adds the tokens of row `row` of the step: several if drafts were accepted or a guide forced tokens. `finish`
+    /// ends the request with the last of them; stop tokens and length limits are not the executor's concern. Rows come
+    /// in their order.
     pub fn push(&mut self, row: usize, tokens: &[u32], finish: Option<FinishReason>) {
         self.tokens.extend_from_slice(tokens);
         self.rows.push(OutputRow { row, end: self.tokens.len(), finish });
     }
 
-    /// Row by row: which of the step, its tokens, and why it ends.
+    /// Iterates over the rows: index in the step, tokens, and finish reason.
     pub fn rows(&self) -> impl Iterator<Item = (usize, &[u32], Option<FinishReason>)> + '_ {
         self.rows.iter().enumerate().map(|(i, output)| {
             let start = i.checked_sub(1).map_or(0, |before| self.rows[before].end);
@@ -115,22 +116,22 @@ impl StepOutput {
     }
 }
 
-/// A step that could not be run.
+/// Why a step could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
-    /// The model.
+    /// Error of the model.
     #[error(transparent)]
     Model(#[from] l2_model::Error),
-    /// The memory of keys and values.
+    /// Error of the KV memory.
     #[error(transparent)]
     Kv(#[from] l3_paged_kv::KvError),
-    /// The device.
+    /// Error of the device.
     #[error("cuda: {0}")]
     Cuda(#[from] l1_tensor::cuda::Error),
-    /// The sampler.
+    /// Error of the sampler.
     #[error(transparent)]
     Sampler(#[from] l4_sampler::Error),
-    /// An executor that does not keep its side: what came out does not fit the step.
+    /// The executor returned an output that does not fit the step.
     #[error("{0}")]
     Malformed(String),
 }

@@ -1,8 +1,8 @@
-//! Blocks that are kept though nobody runs who uses them: what an agent will ask for again.
+//! Leases: blocks that are held for no running request, because an agent's next step will need them.
 //!
-//! An agent's steps begin alike: each has everything that was said before it. Between two of them a tool runs, for seconds
-//! or minutes, and under load the blocks of the first would long be somebody else's when the second comes. A lease keeps
-//! them until a moment, as a wish and not as a right: they go before anybody who runs has to.
+//! Each step of an agent begins with all tokens of the step before it. Between two of them a tool runs, for seconds or
+//! minutes, and under load the blocks of the first would be evicted before the second arrives. A lease holds them until
+//! a given time. It is a hint, not a guarantee: leases end before a running request is preempted.
 //!
 //! (Pinning an agent's cache with a time to live is from Li et al. 2025, "Continuum".)
 
@@ -12,67 +12,67 @@ use l3_paged_kv::SeqId;
 
 use crate::{Job, RequestId, Time};
 
-/// A lease's name.
+/// Lease id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
-/// Blocks of a request that has finished, held until a deadline, until the pool runs dry, or until they are stored
+/// Blocks of a finished request, held until a given time, until the pool needs them, or until they are stored
 /// elsewhere.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// Its name.
+    /// Lease id.
     pub id: LeaseId,
-    /// Whose blocks they were.
+    /// Request id of the finished request.
     pub request: RequestId,
-    /// The job it was a step of.
+    /// Step of an agent's job that the request was.
     pub job: Option<Job>,
-    /// When they are free. `None`: when they have been stored, and not before, because somebody reads them.
+    /// Time at which the blocks are freed. `None`: they are being stored elsewhere, and are freed when that is done.
     pub until: Option<Time>,
-    /// Blocks of its table: full ones, as nobody could find another.
+    /// Number of blocks. Only full blocks are held, since no other block can be hit.
     pub blocks: usize,
     pub(crate) seq: SeqId,
 }
 
-/// The leases that there are.
+/// All leases of a scheduler.
 #[derive(Debug, Default)]
 pub struct Leases {
     by_id: HashMap<LeaseId, Lease>,
-    /// Those that have an end, the next to end first.
+    /// Leases with an expiry, the next to expire first.
     by_end: BTreeSet<(Time, LeaseId)>,
-    /// The last one of each job.
+    /// Newest lease of each job.
     by_job: HashMap<String, LeaseId>,
-    /// Those whose storing was not asked for yet.
+    /// Leases whose blocks must be stored, with no [`StepOp::Store`](crate::StepOp::Store) planned yet.
     to_store: Vec<LeaseId>,
     next: u64,
 }
 
 impl Leases {
-    /// How many.
+    /// Number of leases.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no leases.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// All of them, in no order.
+    /// All leases, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.by_id.values()
     }
 
-    /// Blocks of all tables, shared ones as often as they are shared.
+    /// Blocks of all leases; a block that two leases share counts twice.
     pub fn blocks(&self) -> usize {
         self.by_id.values().map(|lease| lease.blocks).sum()
     }
 
-    /// The one that would end first. Those that are being stored are not among them: they cannot be ended.
+    /// The lease that expires first. Leases whose blocks are being stored are left out: they cannot be ended.
     pub fn first(&self) -> Option<&Lease> {
         self.soonest().next()
     }
 
-    /// Those that can be ended, the one that would end first before the others.
+    /// Leases that can be ended, in the order of expiry.
     pub fn soonest(&self) -> impl Iterator<Item = &Lease> {
         self.by_end.iter().filter_map(|(_, id)| self.by_id.get(id))
     }
@@ -81,7 +81,7 @@ impl Leases {
         self.by_id.get(&id)
     }
 
-    /// The last lease of a job.
+    /// Newest lease of a job.
     pub(crate) fn of_job(&self, job: &str) -> Option<LeaseId> {
         self.by_job.get(job).copied()
     }
@@ -121,24 +121,24 @@ impl Leases {
         Some(lease)
     }
 
-    /// Those whose storing was not asked for yet; now it is.
+    /// Takes the leases whose storing must be planned.
     pub(crate) fn take_to_store(&mut self) -> Vec<LeaseId> {
         std::mem::take(&mut self.to_store)
     }
 
-    /// Storing was asked for in a step that did not run: ask again.
+    /// The step that was to store this lease did not run: plans it again.
     pub(crate) fn store_again(&mut self, id: LeaseId) {
         if self.by_id.contains_key(&id) {
             self.to_store.push(id);
         }
     }
 
-    /// Whether anybody's storing is to be asked for.
+    /// Whether any lease waits for its storing to be planned.
     pub(crate) fn has_to_store(&self) -> bool {
         !self.to_store.is_empty()
     }
 
-    /// Whether anybody's blocks are being stored, or will be.
+    /// Whether any lease is being stored, or will be.
     pub(crate) fn is_storing(&self) -> bool {
         self.by_id.len() > self.by_end.len()
     }

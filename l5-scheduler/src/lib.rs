@@ -1,12 +1,28 @@
-//! Floor 5 of Strata: continuous batching.
+//! Layer 5 of Strata: continuous batching.
 //!
-//! Every step asks who can run, packs them into one forward pass, and deals the tokens out.
+//! Each step, the scheduler chooses the requests that run; the executor computes their tokens in one forward pass; the
+//! results are given back to the requests.
 //!
-//! * [`Scheduler`]: who runs in the next step and with which blocks; a [`Policy`] answers its questions;
-//! * [`Executor`]: what runs a step: the model, or a fake one under a virtual clock;
-//! * [`ModelRunner`]: the model as an executor, with what each request wants of its tokens;
-//! * [`EngineCore`]: the two together, a step at a time;
-//! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: what goes to and fro between the two.
+//! # What to use
+//!
+//! * [`Llm`]: prompts in, responses out, in one call;
+//! * [`Engine`] and [`EngineHandle`]: an engine on a dedicated thread, shared by many callers ([`engine`]);
+//! * [`Generator`](generate::Generator): one request at a time, on the caller's thread ([`mod@generate`]);
+//! * [`EngineCore`]: the loop of an engine, step by step.
+//!
+//! # What it is made of
+//!
+//! * [`Scheduler`]: which requests run in the next step and with which blocks ([`SchedulerConfig`]); its decisions are
+//!   those of a [`Policy`] ([`policy`]);
+//! * [`Executor`]: runs a step: the model ([`ModelRunner`]), or a fake under a virtual clock;
+//! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: a planned step, what its executor sees, its output, and what
+//!   counts of that;
+//! * [`lease`]: blocks that are held for an agent's next step.
+//!
+//! # What to measure with
+//!
+//! * [`sim`]: the scheduler under a virtual clock: [`sim::replay`] of a scenario, [`sim::Planner`] for a workload;
+//! * [`trace`]: recordings of runs; [`CostModel`]: the duration of a step.
 
 #![warn(missing_docs)]
 
@@ -15,6 +31,7 @@ mod core;
 mod cost;
 pub mod engine;
 mod executor;
+pub mod generate;
 pub mod lease;
 pub mod llm;
 pub mod policy;
@@ -32,17 +49,18 @@ pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};
 pub use cost::{CostError, CostModel, Fit, StepLoad};
 pub use engine::{
-    Answer, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, Piece,
-    SubmitError,
+    Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, OutputChunk,
+    ResponseStream, SubmitError,
 };
 pub use executor::{Caps, ExecuteError, Executor, Phases, StepOutput};
+pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId};
 pub use llm::{Llm, LlmOptions};
 pub use policy::{Admit, Composed, Policy, PolicyKind, Retain, Victim};
 pub use queue::Rank;
-pub use request::{Adapter, FinishReason, Job, Rejection, Request, RequestId};
+pub use request::{Adapter, Job, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
-pub use runner::{AnswerEnd, AnswerJob, AnswerSink, ModelRunner, News};
+pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, TokenDelta};
 pub use scheduler::{KvSource, Resolved, Scheduler, SchedulerStats};
 pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
 pub use time::Time;

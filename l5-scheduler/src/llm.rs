@@ -1,9 +1,8 @@
-//! Many prompts at once, without a server: hand over all of them, get all answers.
+//! Offline inference: generates a response for each of many prompts, without a server.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use l1_tensor::RuntimeOptions;
 use l4_sampler::TokenLogprobs;
 use l4_sampler::philox::fresh_seed;
@@ -13,15 +12,15 @@ pub use l4_sampler::guide::GuideSpec;
 pub use l4_sampler::stop::StopRules;
 
 use crate::engine::{
-    Answer, Engine, EngineHandle, EngineModel, EngineOptions, EngineRequest, Piece, StartError,
-    Startup, SubmitError,
+    Engine, EngineHandle, EngineModel, EngineOptions, EngineRequest, OutputChunk, ResponseStream,
+    StartError, Startup, SubmitError,
 };
-use crate::{AnswerEnd, FinishReason};
+use crate::{FinishReason, OutputEnd};
 
-/// The most tokens of an answer, unless [`Llm::stop`] says otherwise.
+/// Default maximum number of output tokens.
 const MAX_TOKENS: usize = 128;
 
-/// A model that answers prompts, as many at once as its memory holds.
+/// A model that generates responses for many prompts, as many at once as its memory holds.
 ///
 /// ```
 /// use l5_scheduler::{Llm, llm::SamplingParams};
@@ -34,25 +33,22 @@ const MAX_TOKENS: usize = 128;
 /// assert_eq!(outputs[0].tokens.len(), 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Llm {
     engine: Engine,
     stop: StopRules,
     seed: Option<u64>,
-    progress: bool,
+    progress: Option<Progress>,
 }
 
-/// What a [`Llm`] is made from: a model's path alone, or more.
+/// Options of an [`Llm`]; a model's path alone is enough.
 #[derive(Clone, Debug, Default)]
 pub struct LlmOptions {
-    /// A directory as Hugging Face has them, or a .gguf file.
+    /// Path of the model: a directory in Hugging Face's format, or a .gguf file.
     pub model: PathBuf,
-    /// Where it runs.
+    /// Device and threads.
     pub runtime: RuntimeOptions,
     /// Limits and memory.
     pub engine: EngineOptions,
-    /// Show no progress, where it would be shown: on a terminal.
-    pub quiet: bool,
 }
 
 impl From<&str> for LlmOptions {
@@ -76,7 +72,7 @@ impl From<PathBuf> for LlmOptions {
 /// A prompt: text, or token ids as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// Text. What the model expects around a text of its own (BOS, mostly) is added.
+    /// Text. The tokenizer's special tokens (mostly BOS) are added.
     Text(String),
     /// Token ids.
     Tokens(Vec<u32>),
@@ -124,102 +120,107 @@ impl From<&[u32]> for Prompt {
     }
 }
 
-/// One prompt's answer.
+/// Response to one prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// The prompt, as token ids.
     pub prompt: Vec<u32>,
-    /// The answer's text.
+    /// Output text.
     pub text: String,
-    /// Its tokens; the last may be the one that ended it.
+    /// Output tokens; the last may be the one that ended the output.
     pub tokens: Vec<u32>,
-    /// How it ended.
+    /// Why the output ended.
     pub finish_reason: FinishReason,
-    /// What went wrong, if it did not end well.
+    /// Error message, if the request failed.
     pub error: Option<String>,
-    /// One entry for each token, if asked for.
+    /// Log probabilities, one entry for each token, if requested.
     pub logprobs: Vec<TokenLogprobs>,
-    /// What its random numbers followed from.
+    /// Seed of its random numbers.
     pub seed: u64,
-    /// Tokens of the prompt that were in the cache.
+    /// Number of prompt tokens that were hit in the prefix cache.
     pub cached: usize,
 }
 
-/// Why prompts were not answered. What happens to one answer on its way is told by its [`Output`].
+/// Why a call generated no responses. An error of a single response, while it is generated, is in its [`Output`].
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
-    /// A prompt that cannot be meant. None was begun.
+    /// A prompt or its parameters are invalid. No prompt was begun.
     #[error("prompt {at}: {why}")]
     Prompt {
-        /// Which one, counted from 0.
+        /// Index of the prompt, from 0.
         at: usize,
-        /// Why.
+        /// What is wrong with it.
         why: SubmitError,
     },
-    /// A text that cannot be tokenized, or no tokenizer.
+    /// A text cannot be tokenized.
     #[error("prompt {at}: {why}")]
     Text {
-        /// Which one, counted from 0.
+        /// Index of the prompt, from 0.
         at: usize,
-        /// Why.
+        /// What is wrong with it.
         why: l2_model::Error,
     },
-    /// A text for a model without a tokenizer.
+    /// A prompt is text, and the model has no tokenizer.
     #[error("prompt {at} is text, and this model has no tokenizer: give token ids")]
     NoTokenizer {
-        /// Which one, counted from 0.
+        /// Index of the prompt, from 0.
         at: usize,
     },
 }
 
 impl Llm {
-    /// Load a model and make its engine.
+    /// Loads a model and creates its engine.
     ///
     /// # Errors
     /// [`StartError`], which says what is missing.
     pub fn new(options: impl Into<LlmOptions>) -> Result<Self, StartError> {
-        let LlmOptions { model, runtime, engine, quiet } = options.into();
+        let LlmOptions { model, runtime, engine } = options.into();
         let model = EngineModel::open(&model, runtime)?;
-        Ok(Self { progress: !quiet, ..Self::over(Engine::new(model, &engine)?) })
+        Ok(Self::over(Engine::new(model, &engine)?))
     }
 
-    /// The same over an engine that is there.
+    /// Uses an engine that is already running.
     pub fn over(engine: Engine) -> Self {
         let stop = StopRules { max_tokens: MAX_TOKENS, ..StopRules::default() };
-        Self { engine, stop, seed: None, progress: false }
+        Self { engine, stop, seed: None, progress: None }
     }
 
-    /// The most tokens of an answer: 128, if nobody says otherwise.
+    /// Sets the maximum number of output tokens of a prompt; 128 by default.
     #[must_use]
     pub fn max_tokens(mut self, max_tokens: usize) -> Self {
         self.stop.max_tokens = max_tokens;
         self
     }
 
-    /// Where answers end. End tokens are the model's, if the rules name none.
+    /// Sets the stop conditions. If they name no end tokens, those of the model apply.
     #[must_use]
     pub fn stop(self, stop: StopRules) -> Self {
         Self { stop, ..self }
     }
 
-    /// What the random numbers of every answer follow from: each is as it would be alone. Without it, each prompt has a seed
-    /// that nobody can guess.
+    /// Sets the seed of all prompts: each output is what it would be alone. Without it, each prompt has a random seed.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
     }
 
-    /// How the engine came to be.
+    /// Calls `progress` with (prompts that are done, all prompts) after each one, for a progress bar.
+    #[must_use]
+    pub fn on_progress(self, progress: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        Self { progress: Some(Arc::new(progress)), ..self }
+    }
+
+    /// Startup report of the engine.
     pub fn startup(&self) -> &Startup {
         self.engine.startup()
     }
 
-    /// Its engine, for whoever wants more of it.
+    /// Handle to the engine.
     pub fn handle(&self) -> &EngineHandle {
         self.engine.handle()
     }
 
-    /// Answer all prompts, in the same way. Answers come in the order of the prompts.
+    /// Generates a response for each prompt, with the same parameters. Outputs are in the order of the prompts.
     ///
     /// # Errors
     /// [`LlmError`], before anything was begun.
@@ -238,7 +239,7 @@ impl Llm {
         self.run(requests?)
     }
 
-    /// Answer requests, each in its own way. Answers come in the order of the requests.
+    /// Generates a response for each request, with its own parameters. Outputs are in the order of the requests.
     ///
     /// # Errors
     /// [`LlmError::Prompt`], before anything was begun.
@@ -247,42 +248,43 @@ impl Llm {
         for (at, request) in requests.iter().enumerate() {
             handle.check(request).map_err(|why| LlmError::Prompt { at, why })?;
         }
-        let bar = self.bar(requests.len());
+        let all = requests.len();
         std::thread::scope(|scope| {
-            // As many as may wait are handed in; the others follow as those are taken up.
-            let (sender, answers) = std::sync::mpsc::channel();
+            // Requests are submitted while the queue has room; the others follow as requests are admitted.
+            let (sender, submitted) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 for (at, request) in requests.into_iter().enumerate() {
                     let (prompt, seed) = (request.prompt.clone(), request.seed);
-                    let answer = handle.submit_waiting(vec![request]);
-                    let answer = answer.map_err(|why| LlmError::Prompt { at, why });
-                    if sender.send((prompt, seed, answer)).is_err() {
+                    let streams = handle.submit_waiting(vec![request]);
+                    let streams = streams.map_err(|why| LlmError::Prompt { at, why });
+                    if sender.send((prompt, seed, streams)).is_err() {
                         return;
                     }
                 }
             });
             let mut outputs = Vec::new();
-            for (prompt, seed, answer) in answers {
-                let answer = answer?.pop();
-                outputs.extend(answer.map(|answer| Self::output(prompt.to_vec(), seed, answer)));
-                bar.inc(1);
+            for (prompt, seed, streams) in submitted {
+                let stream = streams?.pop();
+                outputs.extend(stream.map(|stream| Self::output(prompt.to_vec(), seed, stream)));
+                if let Some(progress) = &self.progress {
+                    progress(outputs.len(), all);
+                }
             }
-            bar.finish_and_clear();
             Ok(outputs)
         })
     }
 
-    fn output(prompt: Vec<u32>, seed: u64, mut answer: Answer) -> Output {
-        let Piece { tokens, text, logprobs, end } = answer.rest();
-        let cached = answer.times().cached;
+    fn output(prompt: Vec<u32>, seed: u64, mut stream: ResponseStream) -> Output {
+        let OutputChunk { tokens, text, logprobs, end } = stream.rest();
+        let cached = stream.times().cached;
         let (finish_reason, error) = match end {
-            Some(AnswerEnd { finish, error, .. }) => (finish, error),
+            Some(OutputEnd { finish, error, .. }) => (finish, error),
             None => (FinishReason::Failed, None),
         };
         Output { prompt, text, tokens, finish_reason, error, logprobs, seed, cached }
     }
 
-    /// The prompt as tokens, and whether its answer continues a text.
+    /// Tokens of the prompt, and whether the output text continues it.
     fn tokens(&self, at: usize, prompt: Prompt) -> Result<(Vec<u32>, bool), LlmError> {
         let text = match prompt {
             Prompt::Tokens(tokens) => return Ok((tokens, true)),
@@ -296,17 +298,18 @@ impl Llm {
         let tokens = tokenizer.encode(&text, true);
         tokens.map(|tokens| (tokens, true)).map_err(|why| LlmError::Text { at, why: why.into() })
     }
+}
 
-    /// Prompts that are done, for whoever watches a terminal. Elsewhere indicatif draws nothing.
-    fn bar(&self, prompts: usize) -> ProgressBar {
-        if !self.progress {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::new(prompts as u64);
-        let style =
-            ProgressStyle::with_template("{bar:40} {pos}/{len} prompts, {elapsed} ({eta} left)");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.enable_steady_tick(Duration::from_millis(200));
-        bar
+impl std::fmt::Debug for Llm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { engine, stop, seed, .. } = self;
+        f.debug_struct("Llm")
+            .field("engine", engine)
+            .field("stop", stop)
+            .field("seed", seed)
+            .finish_non_exhaustive()
     }
 }
+
+/// Receives the number of prompts that are done, and of all prompts.
+type Progress = Arc<dyn Fn(usize, usize) + Send + Sync>;

@@ -1,6 +1,7 @@
-//! The questions that decide who goes first and who gives way.
+//! Scheduling policies: the order of the queue, admission, and which request is preempted.
 //!
-//! The scheduler's loop is one; policies differ in their answers. A policy sees requests, never blocks or rows.
+//! The scheduler has one loop; policies differ in what they return from the methods of [`Policy`]. A policy sees
+//! requests, never blocks or rows.
 
 mod fcfs;
 mod priority;
@@ -18,69 +19,113 @@ pub use fcfs::Fcfs;
 pub use priority::Priority;
 pub use strict_priority::StrictPriority;
 
-/// What a waiting request needs before it may begin.
+/// Decision of [`Policy::admit`] about the request at the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
-    /// It may begin as soon as blocks for so many of its tokens are free, whatever its first chunk takes. 0: as soon as
-    /// its first chunk fits.
-    WhenFits(usize),
-    /// Not in this step, and nobody behind it either.
-    NobodyNow,
-    /// Not in this step; ask the next one.
-    NotNow,
+    /// Admits the request as soon as the pool has free blocks for this many of its tokens, whatever its first chunk
+    /// needs. 0: as soon as the blocks of its first chunk are free.
+    IfBlocksFit(usize),
+    /// Admits neither this request nor any behind it in this step.
+    StopAdmitting,
+    /// Skips this request in this step, and goes on with the next one in the queue.
+    Skip,
 }
 
-/// What a step holds so far.
+/// Rows and tokens planned for a step so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Composed {
-    /// Requests that take part.
+    /// Requests that have a row in the step.
     pub requests: usize,
-    /// Tokens of theirs.
+    /// Tokens of their rows.
     pub tokens: usize,
 }
 
-/// Whose blocks go first.
+/// What frees blocks for a running request that needs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// A running request, by its number in the list of those that run. It may be the one that needs the blocks.
+    /// Preempts a running request, given by its index in the list of running requests. It may be the one that needs the
+    /// blocks.
     Running(usize),
-    /// Blocks that are kept for nobody who runs.
+    /// Ends a lease: its blocks belong to no running request.
     Lease(LeaseId),
 }
 
-/// What becomes of the blocks of a request that has finished.
+/// What happens to the blocks of a finished request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Retain {
-    /// They are free, and found by what they hold until somebody else needs them.
+    /// They are free. Until another request takes them, their contents can be hit in the prefix cache.
     Free,
-    /// They are kept until then, unless the pool runs dry before.
-    PinUntil(Time),
-    /// They are written to another memory, and free when that is done.
+    /// A lease holds them until this time, or until the pool needs its blocks.
+    LeaseUntil(Time),
+    /// They are copied to another memory (DRAM, disk), and are free when that is done.
     Offload,
 }
 
-/// The small questions. Answers must follow from what they are asked about alone, so that the same requests give the
-/// same schedule.
+/// Decides for the scheduler: which request is next, whether it is admitted, and which request is preempted.
+///
+/// A policy must be a function of its arguments, so that the same requests give the same schedule.
+///
+/// # Example
+///
+/// A policy that runs the shortest prompt first, and preempts the request that was admitted last:
+///
+/// ```
+/// use l5_scheduler::lease::Leases;
+/// use l5_scheduler::{Policy, Rank, Request, RequestId, RequestView, Scheduler, SchedulerConfig, Time, Victim};
+///
+/// struct ShortestPromptFirst;
+///
+/// impl Policy for ShortestPromptFirst {
+///     fn name(&self) -> &'static str {
+///         "shortest-prompt-first"
+///     }
+///
+///     fn order(&self, request: &RequestView<'_>) -> Rank {
+///         Rank { class: request.prompt_len() as i64, tie: request.ticket(), ..Rank::default() }
+///     }
+///
+///     fn victim(
+///         &self,
+///         _needy: &RequestView<'_>,
+///         running: &mut dyn Iterator<Item = RequestView<'_>>,
+///         _leases: &Leases,
+///     ) -> Option<Victim> {
+///         running.count().checked_sub(1).map(Victim::Running)
+///     }
+/// }
+///
+/// let config = SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::new(64, 16) };
+/// let mut scheduler = Scheduler::new(config)?.with_policy(Box::new(ShortestPromptFirst));
+/// for (id, prompt_len) in [(0, 40), (1, 8)] {
+///     let prompt = vec![7; prompt_len];
+///     scheduler.add_request(Request { id: RequestId(id), prompt, max_tokens: 4, ..Request::default() })?;
+/// }
+/// let step = scheduler.plan(Time::ZERO);
+/// assert_eq!(step.rows.len(), 1, "max_num_seqs is 1");
+/// assert_eq!(step.rows[0].id, RequestId(1), "the shorter prompt runs first");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Policy: Send {
-    /// As on the command line.
+    /// Name of the policy, as on the command line.
     fn name(&self) -> &'static str;
 
-    /// A request's place in the queue. Asked once each time it joins it.
+    /// Rank of a request in the waiting queue. The scheduler asks once each time the request joins the queue.
     fn order(&self, request: &RequestView<'_>) -> Rank;
 
-    /// What the next in the queue needs before it may begin.
+    /// Whether the request at the head of the queue is admitted, and how many of its tokens must have free blocks.
     fn admit(&self, request: &RequestView<'_>, config: &SchedulerConfig) -> Admit {
-        Admit::WhenFits(if config.scheduler_reserve_full_isl { request.num_tokens() } else { 0 })
+        Admit::IfBlocksFit(if config.scheduler_reserve_full_isl { request.num_tokens() } else { 0 })
     }
 
-    /// Whether a request may take part in a step that holds this already. (By adapter, or decode only.)
+    /// Whether a request may have a row in a step that already holds `so_far`: a policy can keep adapters apart, or
+    /// prefill and decode.
     fn compose(&self, request: &RequestView<'_>, so_far: &Composed) -> bool {
         let _ = (request, so_far);
         true
     }
 
-    /// Whose blocks go when `needy` cannot have its next ones. `running` is in the order of admission and holds `needy`.
-    /// `None`: nobody's, `needy` sits this step out.
+    /// Chooses what frees blocks for the running request `needy`. `running` is in the order of admission and contains
+    /// `needy`. `None`: nothing; `needy` has no row in this step.
     fn victim(
         &self,
         needy: &RequestView<'_>,
@@ -88,46 +133,47 @@ pub trait Policy: Send {
         leases: &Leases,
     ) -> Option<Victim>;
 
-    /// Whether a running request gives way to one that waits and does not fit.
-    fn yields(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
+    /// Whether the waiting request `arrival`, which does not fit, may preempt this running request.
+    fn may_preempt(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
         let _ = (running, arrival);
         false
     }
 
-    /// Whether a step in which somebody was preempted goes on as any other: plans those behind, and admits.
-    fn goes_on_after_preemption(&self) -> bool {
+    /// Whether the scheduler plans further running requests, and admits waiting ones, in a step in which a request was
+    /// preempted.
+    fn continues_after_preemption(&self) -> bool {
         false
     }
 
-    /// What becomes of the blocks of a request that has finished.
+    /// Decides what happens to the blocks of a finished request.
     fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
         let _ = (finished, now);
         Retain::Free
     }
 }
 
-/// The lease that goes first: the one that would end first.
+/// The lease that expires first.
 fn first_lease(leases: &Leases) -> Option<Victim> {
     leases.first().map(|lease: &Lease| Victim::Lease(lease.id))
 }
 
-/// The policies that there are, by name.
+/// Name of a built-in policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// [`Fcfs`].
+    /// First come, first served: [`Fcfs`].
     #[default]
     Fcfs,
-    /// [`Priority`].
+    /// By priority; running requests are never preempted for waiting ones: [`Priority`].
     Priority,
-    /// [`StrictPriority`].
+    /// By priority; waiting requests preempt running ones: [`StrictPriority`].
     StrictPriority,
 }
 
 impl PolicyKind {
-    /// All of them.
+    /// All built-in policies.
     pub const ALL: [PolicyKind; 3] = [Self::Fcfs, Self::Priority, Self::StrictPriority];
 
-    /// The policy.
+    /// Creates the policy.
     pub fn policy(self) -> Box<dyn Policy> {
         match self {
             Self::Fcfs => Box::new(Fcfs),
@@ -149,7 +195,7 @@ impl FromStr for PolicyKind {
     fn from_str(s: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|kind| kind.policy().name() == s);
         found.ok_or_else(|| {
-            format!("there is no policy `{s}`: use fcfs, priority or strict-priority")
+            format!("unknown scheduling policy `{s}`: use fcfs, priority or strict-priority")
         })
     }
 }

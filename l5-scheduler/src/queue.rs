@@ -1,4 +1,4 @@
-//! Who waits, in the order in which they will be asked.
+//! The waiting queue, in the order in which requests are admitted.
 
 #[cfg(test)]
 mod tests;
@@ -8,19 +8,19 @@ use std::ops::Bound;
 
 use crate::Time;
 
-/// A place in the queue: what a policy says of a request once, when it joins. Fields are compared from the first on,
-/// lower goes first.
+/// Position of a request in the waiting queue, as its policy computes it when the request joins. Fields are compared in
+/// their order; the lowest rank is first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// What counts most.
+    /// First key: for instance the priority.
     pub class: i64,
-    /// Then who came first.
+    /// Second key: time of arrival.
     pub arrival: Time,
-    /// Then this, which no two requests share: a ticket or a name.
+    /// Last key, which must be unique: a ticket or a request id.
     pub tie: i64,
 }
 
-/// The waiting requests by rank. Whoever is first is found at once and anybody can leave, however many wait.
+/// Waiting requests by rank. Finding the next one and removing any one take logarithmic time.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingQueue {
     by_rank: BTreeMap<Rank, u32>,
@@ -40,7 +40,7 @@ impl WaitingQueue {
         self.by_rank.remove(&rank)
     }
 
-    /// Who is first behind a rank, or first of all.
+    /// The first request after rank `behind`; without it, the first of all.
     pub(crate) fn next(&self, behind: Option<Rank>) -> Option<(Rank, u32)> {
         // exercise l5.queue
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
@@ -48,7 +48,7 @@ impl WaitingQueue {
         // end of exercise
     }
 
-    /// Everybody, in order.
+    /// Table indices of all requests, in the order of the queue.
     pub(crate) fn places(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_rank.values().copied()
     }

@@ -1,4 +1,4 @@
-//! What is asked of the scheduler, and how it ends.
+//! A request as the scheduler sees it, and why one can be rejected.
 
 use std::fmt;
 
@@ -6,11 +6,12 @@ use l3_paged_kv::ExtraKeys;
 
 use crate::Time;
 
-/// Room for so many tokens of an answer is made before it begins, wherever it is kept: a steady step allocates nothing. A
-/// longer answer makes more as it grows.
+/// Output tokens that a request has preallocated room for, wherever they are kept: a steady step allocates nothing.
+/// Longer outputs grow their buffers.
 pub(crate) const ANSWER_ROOM: usize = 4096;
 
-/// A request's name. Whoever adds requests chooses them, each once.
+/// Request id. The caller of [`Scheduler::add_request`](crate::Scheduler::add_request) chooses it; it must be unique
+/// among unfinished requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -20,56 +21,56 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// One request, as far as a scheduler must know it: tokens in, a bound on the tokens out, and what decides its turn.
+/// A request as the scheduler sees it: prompt tokens, a limit of output tokens, and what its policy decides by.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// Its name.
+    /// Request id.
     pub id: RequestId,
-    /// The prompt's tokens.
+    /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// The most tokens of its answer.
+    /// Maximum number of output tokens.
     pub max_tokens: usize,
-    /// The model's own end tokens; empty for a request that ignores them.
+    /// End-of-sequence tokens of the model; empty to ignore them.
     pub eos: Vec<u32>,
-    /// Other tokens that end it.
+    /// Further tokens that end the output.
     pub stop_token_ids: Vec<u32>,
-    /// When it came. Ties among equals in priority are broken by it.
+    /// Time of arrival. Policies break ties of priority by it.
     pub arrival: Time,
-    /// How urgent it is: a lower number goes first.
+    /// Priority: a lower value runs earlier.
     pub priority: i64,
-    /// When it should be done; policies may look at it.
+    /// Time by which the request should be finished, for policies that use it.
     pub deadline: Option<Time>,
-    /// The adapter (LoRA) it runs with: its blocks are nobody else's.
+    /// LoRA adapter. Requests with different adapters share no blocks.
     pub adapter: Option<Adapter>,
-    /// Keeps its blocks apart from those of requests with another salt.
+    /// Salt of the block hashes: requests with different salts share no blocks.
     pub cache_salt: Option<String>,
-    /// Do not begin with cached blocks, because something is wanted of every prompt token (its log probability). What it
-    /// computes can be found by others all the same.
+    /// Whether to ignore cached blocks at admission, because every prompt token must be computed (for its log
+    /// probability). The blocks that the request computes are cached as usual.
     pub skip_reading_prefix_cache: bool,
-    /// The longer job that it is a step of.
+    /// Step of an agent's job that this request is.
     pub job: Option<Job>,
 }
 
-/// A LoRA adapter.
+/// LoRA adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Adapter {
-    /// Its name.
+    /// Name of the adapter.
     pub name: String,
-    /// Where it is from: two of one name are two adapters.
+    /// Path it was loaded from. Two adapters of one name and different paths are different adapters.
     pub path: String,
 }
 
-/// A step of an agent's job: what it leaves in the cache is likely to be asked for again, until the last step.
+/// A step of an agent's job. Until the last step, the next one is likely to begin with this one's tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
-    /// The job.
+    /// Job id.
     pub id: String,
-    /// Whether no more steps will come.
+    /// Whether no further step will follow.
     pub last_step: bool,
 }
 
 impl Request {
-    /// What beside its tokens decides what its blocks hold.
+    /// What decides the contents of the request's blocks beside its tokens: adapter and salt.
     pub fn extra_keys(&self) -> ExtraKeys {
         ExtraKeys {
             lora: self.adapter.as_ref().map(|a| (a.name.clone(), a.path.clone())),
@@ -78,39 +79,41 @@ impl Request {
     }
 }
 
-/// Why a request is not taken: no scheduling could ever complete it, or its name is taken.
+/// Why the scheduler does not accept a request: it could never be completed, or its id is in use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// Nothing to compute.
-    #[error("the prompt is empty: there is nothing to continue")]
+    /// The prompt has no tokens.
+    #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
-    /// No room for even one token of an answer.
+    /// The prompt leaves no room for an output token.
     #[error(
-        "the prompt has {prompt} tokens, and prompt and answer together have at most {max_model_len}: shorten the prompt"
+        "the prompt has {prompt} tokens, which leaves no room for an output token in the model's maximum context \
+         length of {max_model_len} tokens: shorten the prompt"
     )]
     MaxModelLen {
         /// Tokens of the prompt.
         prompt: usize,
-        /// The longest request.
+        /// `max_model_len`: maximum number of tokens of a request, prompt and output together.
         max_model_len: usize,
     },
-    /// More blocks than there are, with nobody else there.
+    /// The request needs more blocks than the pool has, even alone.
     #[error(
-        "the prompt needs {needed} KV blocks and the whole pool has {capacity}: shorten the prompt, or give the pool more memory"
+        "the prompt needs {needed} KV cache blocks, but the pool has {capacity}: shorten the prompt or enlarge the \
+         KV cache"
     )]
     ExceedsPool {
-        /// Blocks of the prompt and one token more.
+        /// Blocks for the prompt, and for a first output token that is fed.
         needed: usize,
-        /// Blocks that can be handed out.
+        /// Blocks of the pool, without the null block.
         capacity: usize,
     },
-    /// The name is taken.
-    #[error("{0} is there already: give every request a name of its own")]
+    /// An unfinished request has this id.
+    #[error("request id {0} is in use: choose another, or wait until that request has finished")]
     DuplicateId(RequestId),
 }
 
 impl Rejection {
-    /// A short name, for logs and traces.
+    /// Short code of the reason, for logs and traces.
     pub fn code(&self) -> &'static str {
         match self {
             Self::EmptyPrompt => "empty_prompt",
@@ -118,39 +121,5 @@ impl Rejection {
             Self::ExceedsPool { .. } => "exceeds_pool",
             Self::DuplicateId(_) => "duplicate_id",
         }
-    }
-}
-
-/// How a request that was taken ended. Every one ends exactly once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FinishReason {
-    /// At an end token, a stop string, or because its guide allows no more.
-    Stop,
-    /// At its `max_tokens`, or the model's longest sequence.
-    Length,
-    /// Its next token does not fit the pool, with nobody else there.
-    KvExhausted,
-    /// Whoever asked does not want it any more.
-    Aborted,
-    /// The model could not go on with it.
-    Failed,
-}
-
-impl FinishReason {
-    /// As in traces, and in OpenAI's API where that has a word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::KvExhausted => "kv_exhausted",
-            Self::Aborted => "abort",
-            Self::Failed => "error",
-        }
-    }
-}
-
-impl fmt::Display for FinishReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -1,4 +1,4 @@
-//! The requests that are there: a slab, so that a request is found by a number and a place is used again.
+//! Table of the unfinished requests: a slab, so that indices are small and are reused.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use l3_paged_kv::{SeqId, TokenChain};
 
 use crate::{Adapter, Job, Rank, Request, RequestId, Time};
 
-/// Where a request is.
+/// State of an unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// In the queue, not begun yet or preempted.
+    /// In the waiting queue: not admitted yet, or preempted.
     Waiting,
-    /// It has blocks whose contents are on their way from elsewhere.
+    /// Waiting with blocks whose contents are being loaded from elsewhere.
     WaitingForKv,
-    /// It has blocks and a seat.
+    /// Running: it has blocks and one of the `max_num_seqs` seats.
     Running,
 }
 
-/// Keys and values that are fetched from elsewhere: those of tokens `from..to`.
+/// A load of keys and values from elsewhere: those of tokens `from..to`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loading {
     pub from: usize,
@@ -25,29 +25,29 @@ pub(crate) struct Loading {
     pub arrived: bool,
 }
 
-/// One request's bookkeeping.
+/// State of one request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub id: RequestId,
-    /// Prompt and answer so far, with the hashes of their full blocks.
+    /// Prompt and output tokens so far, with the hashes of their full blocks.
     pub chain: TokenChain,
     pub prompt_len: usize,
-    /// Tokens whose keys and values are in its blocks.
+    /// Number of tokens whose keys and values are in its blocks.
     pub computed: usize,
-    /// Its blocks, while it has any.
+    /// Sequence that owns its blocks; `None` without blocks.
     pub seq: Option<SeqId>,
     pub status: Status,
-    /// What was fetched for it when it was admitted last.
+    /// Load that its last admission began.
     pub loading: Option<Loading>,
-    /// Its number in the order of arrival; negative for one that goes back to the front.
+    /// Ticket: number in the order of arrival; negative for a request that was preempted.
     pub ticket: i64,
-    /// Its place in the queue, while it is there.
+    /// Rank in the waiting queue, while it is there.
     pub rank: Rank,
     /// Whether it has a row in the open step.
     pub planned: bool,
-    /// To be ended when the open step is over.
+    /// Whether it ends as aborted when the open step is over.
     pub aborted: bool,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u32,
     /// Whether it was preempted in the step that is being planned.
     pub preempted_now: bool,
@@ -90,12 +90,12 @@ impl Entry {
         }
     }
 
-    /// Tokens of its answer.
+    /// Number of output tokens.
     pub(crate) fn generated(&self) -> usize {
         self.chain.len() - self.prompt_len
     }
 
-    /// What is being fetched for it: somebody writes into its blocks.
+    /// Load that has not arrived yet: its blocks are being written.
     pub(crate) fn in_flight(&self) -> Option<Loading> {
         self.loading.filter(|loading| self.status == Status::WaitingForKv && !loading.arrived)
     }
@@ -105,79 +105,79 @@ impl Entry {
     }
 }
 
-/// What policies and observers may see of a request.
+/// Read access to a request, for policies, executors and observers.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestView<'a> {
     entry: &'a Entry,
 }
 
 impl<'a> RequestView<'a> {
-    /// Its name.
+    /// Request id.
     pub fn id(&self) -> RequestId {
         self.entry.id
     }
 
-    /// Where it is.
+    /// State of the request.
     pub fn status(&self) -> Status {
         self.entry.status
     }
 
-    /// Its number in the order of arrival; a preempted request has one below all others.
+    /// Ticket: number in the order of arrival. A preempted request gets a ticket below all others.
     pub fn ticket(&self) -> i64 {
         self.entry.ticket
     }
 
-    /// When it came.
+    /// Time of arrival.
     pub fn arrival(&self) -> Time {
         self.entry.arrival
     }
 
-    /// How urgent it is: lower goes first.
+    /// Priority: a lower value runs earlier.
     pub fn priority(&self) -> i64 {
         self.entry.priority
     }
 
-    /// When it should be done.
+    /// Time by which it should be finished.
     pub fn deadline(&self) -> Option<Time> {
         self.entry.deadline
     }
 
-    /// Its adapter.
+    /// LoRA adapter.
     pub fn adapter(&self) -> Option<&'a Adapter> {
         self.entry.adapter.as_ref()
     }
 
-    /// The longer job that it is a step of.
+    /// Step of an agent's job that it is.
     pub fn job(&self) -> Option<&'a Job> {
         self.entry.job.as_ref()
     }
 
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub fn prompt_len(&self) -> usize {
         self.entry.prompt_len
     }
 
-    /// Tokens of prompt and answer.
+    /// Number of prompt and output tokens.
     pub fn num_tokens(&self) -> usize {
         self.entry.chain.len()
     }
 
-    /// Prompt and answer.
+    /// Prompt and output tokens.
     pub fn tokens(&self) -> &'a [u32] {
         self.entry.chain.tokens()
     }
 
-    /// Tokens whose keys and values it has.
+    /// Number of tokens whose keys and values are in its blocks.
     pub fn num_computed(&self) -> usize {
         self.entry.computed
     }
 
-    /// The most tokens of its answer.
+    /// Maximum number of output tokens.
     pub fn max_tokens(&self) -> usize {
         self.entry.max_tokens
     }
 
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub fn preemptions(&self) -> u32 {
         self.entry.preemptions
     }
@@ -188,7 +188,7 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// All of them, by place and by name.
+/// All unfinished requests, by table index (`place`) and by id.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     places: Vec<Option<Entry>>,
@@ -197,7 +197,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Requests that have not ended.
+    /// Number of unfinished requests.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -222,27 +222,27 @@ impl Requests {
         place
     }
 
-    /// The request is gone. Its place is not given away before [`Requests::vacate`].
+    /// Removes a request. Its index is not reused before [`Requests::vacate`].
     pub(crate) fn remove(&mut self, place: u32) -> Option<Entry> {
         let entry = self.places.get_mut(place as usize)?.take()?;
         self.by_id.remove(&entry.id);
         Some(entry)
     }
 
-    /// Everybody who knows the place has been told that its request is gone: it may be somebody else's.
+    /// Allows the index to be reused: the executor has been told that its request has ended.
     pub(crate) fn vacate(&mut self, place: u32) {
         self.vacant.push(place);
     }
 
     /// # Panics
-    /// At a place that nobody has: places come from this slab, and whoever ends leaves all lists.
+    /// At an index without a request: indices come from this table, and a request that ends leaves all lists.
     pub(crate) fn at(&self, place: u32) -> &Entry {
-        self.places[place as usize].as_ref().expect("a place in a list is somebody's")
+        self.places[place as usize].as_ref().expect("an index in a list is that of a request")
     }
 
     /// # Panics
     /// As [`Requests::at`].
     pub(crate) fn at_mut(&mut self, place: u32) -> &mut Entry {
-        self.places[place as usize].as_mut().expect("a place in a list is somebody's")
+        self.places[place as usize].as_mut().expect("an index in a list is that of a request")
     }
 }

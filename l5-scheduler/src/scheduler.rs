@@ -1,14 +1,15 @@
-//! Who runs in the next step, and with which blocks.
+//! The scheduler: which requests run in the next step, and with which blocks.
 //!
 //! ```text
-//! plan      running requests first, then waiting ones, until budget, seats or blocks run out; everything is reserved
-//! execute   (not here)
-//! resolve   which of the tokens that came out count, and who ends with them
-//! apply     tokens are appended, hashes are certain, blocks of who ended are free     or abandon: as if never planned
+//! plan      running requests, then waiting ones, until tokens, seats or blocks run out; everything is reserved
+//! execute   (the executor)
+//! resolve   which of the sampled tokens count, and which requests end with them
+//! apply     tokens are appended, block hashes become certain, ended requests free their blocks
+//!           (or abandon: as if the step had never been planned)
 //! ```
 //!
-//! There is no prefill and no decode: a request has tokens, of which some are computed, and a step computes more of them.
-//! Whoever has all of them computed gets a new one. (The design is that of vLLM's V1 scheduler, whose order of
+//! There is no prefill and no decode: a request has tokens, of which some are computed, and a step computes more of
+//! them. When all are computed, a new one is sampled. (The design is that of vLLM's V1 scheduler, whose order of
 //! decisions the policies `fcfs` and `priority` follow; continuous batching is from Yu et al. 2022, "Orca".)
 
 mod abandon;
@@ -23,6 +24,7 @@ mod retain;
 mod room;
 mod running;
 
+use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::lease::Leases;
@@ -36,7 +38,39 @@ use crate::{
 pub use kv::KvSource;
 pub use resolve::Resolved;
 
-/// Decides who runs when, with which blocks.
+/// Decides which requests run in each step, and with which blocks.
+///
+/// # Example
+///
+/// One request, run by hand with a [`FakeModel`](crate::sim::FakeModel); [`EngineCore`](crate::EngineCore) is this
+/// loop:
+///
+/// ```
+/// use l5_scheduler::sim::FakeModel;
+/// use l5_scheduler::{Executor, Request, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, Time};
+///
+/// let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 16))?; // 64 blocks of 16 tokens
+/// let mut model = FakeModel::default();
+/// let (id, prompt) = (RequestId(0), vec![1, 2, 3]);
+/// let place = scheduler.add_request(Request { id, prompt, max_tokens: 2, ..Request::default() })?;
+/// model.begin(place, id, vec![50, 51]); // the output that the fake will sample
+///
+/// let (mut output, mut resolved, mut tokens) = (StepOutput::default(), Resolved::default(), Vec::new());
+/// while scheduler.has_unfinished() {
+///     output.clear();
+///     scheduler.plan(Time::ZERO);
+///     model.execute(&scheduler.view(), &mut output)?;
+///     scheduler.resolve(&output, &mut resolved)?;
+///     scheduler.apply(&resolved);
+///     tokens.extend(resolved.rows().flat_map(|(_, _, tokens, _)| tokens.to_vec()));
+///     for (place, id, reason) in scheduler.take_ended() {
+///         model.end(place, id, reason);
+///     }
+/// }
+/// assert_eq!(tokens, [50, 51]);
+/// assert_eq!(scheduler.stats().steps, 2, "the prompt and its first token, then the second token");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Scheduler {
     config: SchedulerConfig,
     policy: Box<dyn Policy>,
@@ -44,51 +78,51 @@ pub struct Scheduler {
     hasher: BlockHasher,
     requests: Requests,
     waiting: WaitingQueue,
-    /// Who waits with blocks whose keys and values are on their way,
+    /// Requests with blocks that are being loaded.
     loading: WaitingQueue,
-    /// and those for whom they have arrived.
+    /// Requests with blocks whose load has arrived.
     arrived: WaitingQueue,
-    /// Who runs, in the order of admission.
+    /// Running requests, in the order of admission.
     running: Vec<u32>,
     leases: Leases,
     kv_source: Option<Box<dyn KvSource>>,
     step: Step,
-    /// Whether the step is planned and neither applied nor abandoned.
+    /// Whether a step is planned and neither applied nor abandoned.
     open: bool,
     steps: u64,
-    /// The next ticket at the end of the queue, and the last one given out at its front.
+    /// Last ticket given at the end of the queue, and last one given at its front.
     back: i64,
     front: i64,
-    /// Requests of the open step that are not wanted any more: they end when it is over.
+    /// Requests of the open step that were aborted: they end when it is over.
     aborted: Vec<RequestId>,
-    /// Requests that have ended since [`Scheduler::take_ended`] was asked.
+    /// Requests that have ended since the last [`Scheduler::take_ended`].
     ended: Vec<(u32, RequestId, FinishReason)>,
     /// Whether the last plan left a request waiting for blocks or a seat, and not only for tokens of the step.
     held_up: bool,
     stats: SchedulerStats,
 }
 
-/// Counts since the beginning.
+/// Counters since the scheduler was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStats {
     /// Steps planned.
     pub steps: u64,
-    /// Requests that were preempted, each time.
+    /// Preemptions.
     pub preemptions: u64,
-    /// Preempted requests that came back; an admission whose step was abandoned counts, too.
+    /// Admissions of preempted requests; one whose step was abandoned counts, too.
     pub resumes: u64,
-    /// Tokens scheduled.
+    /// Tokens of all rows.
     pub scheduled_tokens: u64,
-    /// Tokens chosen.
+    /// Tokens sampled.
     pub sampled_tokens: u64,
-    /// Tokens found in the cache at admissions, those of resumed requests and of abandoned steps too.
+    /// Tokens hit in the cache at admissions, also at those of resumed requests and of abandoned steps.
     pub cached_tokens: u64,
-    /// Requests that ended.
+    /// Requests that have ended.
     pub finished: u64,
 }
 
 impl Scheduler {
-    /// A scheduler with a pool of its own.
+    /// Creates a scheduler and its block pool.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -102,17 +136,18 @@ impl Scheduler {
         Self::with_blocks(config, blocks)
     }
 
-    /// A scheduler over a pool that is told more: a namespace, where to publish what is cached.
+    /// Creates a scheduler with a configured block pool: with a namespace, or with a receiver of cache events.
     ///
     /// # Errors
-    /// [`ConfigError`]; also for a pool of another size than the configuration says.
+    /// [`ConfigError`]; also if the pool's size is not that of the scheduler's configuration.
     pub fn with_blocks(
         config: SchedulerConfig,
         blocks: ManagerConfig,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         if (blocks.num_blocks, blocks.block_size) != (config.num_gpu_blocks, config.block_size) {
-            let why = "the pool and the scheduler disagree on blocks: give both the same numbers";
+            let why =
+                "num_gpu_blocks and block_size of the pool and of the scheduler must be equal";
             return Err(PoolError(why.to_owned()).into());
         }
         let blocks = BlockManager::new(blocks).map_err(|e| PoolError(e.to_string()))?;
@@ -140,24 +175,24 @@ impl Scheduler {
         })
     }
 
-    /// Use a policy of one's own.
+    /// Replaces the policy.
     #[must_use]
     pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Ask somebody for keys and values that are not in the pool, at each admission.
+    /// Asks a source for keys and values that are not in the pool, at each admission.
     #[must_use]
     pub fn with_kv_source(mut self, source: Box<dyn KvSource>) -> Self {
         self.kv_source = Some(source);
         self
     }
 
-    /// Take a request. Returns its place: see [`StepRow::place`](crate::StepRow::place).
+    /// Adds a request to the waiting queue. Returns its table index: see [`StepRow::place`](crate::StepRow::place).
     ///
     /// # Errors
-    /// [`Rejection`], for a request that could never be completed, however long it waits.
+    /// [`Rejection`] if the request could never be completed, however long it waits.
     pub fn add_request(&mut self, request: Request) -> Result<u32, Rejection> {
         self.check(&request)?;
         let room = request.max_tokens.min(ANSWER_ROOM);
@@ -170,10 +205,10 @@ impl Scheduler {
         Ok(place)
     }
 
-    /// Whether a request would be taken: whether it can be completed, with all of the pool to itself.
+    /// Checks whether a request would be accepted: whether it could be completed with the whole pool.
     ///
     /// # Errors
-    /// [`Rejection`], with what to do about it.
+    /// [`Rejection`], which says what to do.
     pub fn check(&self, request: &Request) -> Result<(), Rejection> {
         if self.requests.find(request.id).is_some() {
             return Err(Rejection::DuplicateId(request.id));
@@ -181,11 +216,11 @@ impl Scheduler {
         Self::completable(&self.config, request.prompt.len(), request.max_tokens)
     }
 
-    /// Whether a scheduler of this configuration can complete a request of `prompt` tokens that asks for `max_tokens`, with
-    /// all of the pool to itself.
+    /// Checks whether a scheduler of this configuration could complete a request of `prompt` tokens and at most
+    /// `max_tokens` output tokens with the whole pool.
     ///
     /// # Errors
-    /// [`Rejection`], with what to do about it.
+    /// [`Rejection`], which says what to do.
     pub fn completable(
         config: &SchedulerConfig,
         prompt: usize,
@@ -198,7 +233,7 @@ impl Scheduler {
         if prompt >= config.max_model_len {
             return Err(Rejection::MaxModelLen { prompt, max_model_len: config.max_model_len });
         }
-        // The last token of an answer is never fed, so it needs no slot: who asks for one needs none.
+        // The last output token is never fed, so it needs no slot: with `max_tokens` of 1 no output token needs one.
         let tokens = prompt + usize::from(max_tokens > 1);
         let (needed, capacity) = (config.blocks(tokens), config.capacity());
         if needed > capacity {
@@ -208,21 +243,21 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Whether the first waiting request cannot be admitted, for lack of blocks or seats. One that waits only because the
-    /// last step had no tokens left for it is not held up.
+    /// Whether the first waiting request cannot be admitted for lack of blocks or seats. One that waits only because
+    /// the last step had no tokens left is not held up.
     pub fn is_held_up(&self) -> bool {
         self.held_up && self.num_waiting() > 0
     }
 
-    /// Put a request into the queue, where its policy says.
+    /// Inserts a request into the queue at the rank that the policy gives it.
     fn enqueue(&mut self, place: u32) {
         let rank = self.policy.order(&self.requests.at(place).view());
         self.requests.at_mut(place).rank = rank;
         self.waiting.insert(rank, place);
     }
 
-    /// End a request that is not wanted any more. Its blocks are free at once, or when the step that computes them is over.
-    /// Returns whether there was such a request.
+    /// Aborts a request. Its blocks are free at once, or when the step that writes to them is over. Returns whether
+    /// there was such a request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(place) = self.requests.find(id) else { return false };
         let entry = self.requests.at_mut(place);
@@ -230,13 +265,13 @@ impl Scheduler {
             return false;
         }
         if self.open && entry.planned {
-            // The model is writing into its blocks.
+            // The model is writing to its blocks.
             entry.aborted = true;
             self.aborted.push(id);
             return true;
         }
         if entry.in_flight().is_some() {
-            // So does somebody else: until `kv_arrived` is told.
+            // A load is writing to its blocks, until `kv_arrived`.
             entry.aborted = true;
             return true;
         }
@@ -244,7 +279,8 @@ impl Scheduler {
         true
     }
 
-    /// End a request that is in no open step, for a reason of the caller's. Returns whether there was such a request.
+    /// Ends a request that is in no open step, with the caller's finish reason. Returns whether there was such a
+    /// request.
     pub fn end(&mut self, id: RequestId, reason: FinishReason) -> bool {
         let Some(place) = self.requests.find(id) else { return false };
         let entry = self.requests.at(place);
@@ -255,7 +291,7 @@ impl Scheduler {
         true
     }
 
-    /// End a request that is in no open step: it leaves every list, its blocks are free.
+    /// Removes a request that is in no open step from all lists, and frees its blocks.
     fn remove(&mut self, place: u32, reason: FinishReason) {
         let entry = self.requests.at(place);
         match entry.status {
@@ -277,15 +313,15 @@ impl Scheduler {
         }
     }
 
-    /// A seat is empty; those behind move up.
+    /// Frees the request's seat; the requests behind it move up.
     fn leave_running(&mut self, place: u32) {
         if let Some(i) = self.running.iter().position(|other| *other == place) {
             self.running.remove(i);
         }
     }
 
-    /// Give a sequence's blocks back. What others had hit of it in this step, before it was computed, they have hit in
-    /// vain: their admissions are taken back, too.
+    /// Frees a sequence's blocks. Requests of this step that had hit blocks which it has not computed yet lose their
+    /// admission.
     fn free_blocks(&mut self, seq: SeqId) {
         let unfounded = self.blocks.free(seq);
         debug_assert!(unfounded.is_ok(), "{unfounded:?}");
@@ -294,39 +330,40 @@ impl Scheduler {
         }
     }
 
-    /// Whether any request has not ended, or has and nobody was told, or blocks are to be stored.
+    /// Whether any request is unfinished, has an end that [`Scheduler::take_ended`] has not returned, or blocks are to
+    /// be stored.
     pub fn has_unfinished(&self) -> bool {
         self.requests.len() > 0 || !self.ended.is_empty() || self.leases.has_to_store()
     }
 
-    /// Requests that run.
+    /// Number of running requests.
     pub fn num_running(&self) -> usize {
         self.running.len()
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub fn num_waiting(&self) -> usize {
         self.waiting.len() + self.loading.len() + self.arrived.len()
     }
 
-    /// Who runs, in the order of admission.
+    /// Running requests, in the order of admission.
     pub fn running(&self) -> impl ExactSizeIterator<Item = RequestView<'_>> {
         self.running.iter().map(|place| self.requests.at(*place).view())
     }
 
-    /// Who waits, in the order of the queue.
+    /// Waiting requests, in the order of the queue.
     pub fn waiting(&self) -> impl Iterator<Item = RequestView<'_>> {
         let holding = self.arrived.places().chain(self.loading.places());
         let places = holding.chain(self.waiting.places());
         places.map(|place| self.requests.at(place).view())
     }
 
-    /// A request that has not ended.
+    /// An unfinished request.
     pub fn request(&self, id: RequestId) -> Option<RequestView<'_>> {
         Some(self.requests.at(self.requests.find(id)?).view())
     }
 
-    /// The step that is planned, with what its executor must see.
+    /// The planned step as its executor sees it.
     pub fn view(&self) -> StepView<'_> {
         StepView { step: &self.step, requests: &self.requests, blocks: &self.blocks }
     }
@@ -336,34 +373,46 @@ impl Scheduler {
         self.open
     }
 
-    /// Its limits.
+    /// The configuration.
     pub fn config(&self) -> &SchedulerConfig {
         &self.config
     }
 
-    /// The name of its policy.
+    /// Name of the policy.
     pub fn policy_name(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// Who has which blocks.
+    /// Reports everything that happens to blocks to an observer.
+    ///
+    /// # Errors
+    /// [`KvError::BadConfig`](l3_paged_kv::KvError) if a request has used the pool already.
+    pub fn set_block_observer(
+        &mut self,
+        observer: Option<Box<dyn BlockObserver>>,
+    ) -> l3_paged_kv::Result<()> {
+        self.blocks.set_observer(observer)
+    }
+
+    /// The block manager.
     pub fn blocks(&self) -> &BlockManager {
         &self.blocks
     }
 
-    /// Blocks that are kept for nobody who runs.
+    /// Leases: blocks that are held for no running request.
     pub fn leases(&self) -> &Leases {
         &self.leases
     }
 
-    /// Counts since the beginning.
+    /// Counters since the scheduler was created.
     pub fn stats(&self) -> SchedulerStats {
         self.stats
     }
 
-    /// Forget what is cached, leases included. With `preempt_running`, whoever runs is preempted first, the last one admitted
-    /// first of all: returned in that order. Returns `None`, and changes nothing, while somebody holds blocks who cannot
-    /// give them up: who runs without `preempt_running`, and who has them written or read by others (loading, storing).
+    /// Clears the prefix cache and ends all leases. With `preempt_running`, running requests are preempted first, from
+    /// the last admitted on; their ids are returned in that order. Returns `None`, and changes nothing, while blocks
+    /// cannot be given up: those of running requests without `preempt_running`, and those that are being loaded or
+    /// stored.
     pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> Option<Vec<RequestId>> {
         self.abandon();
         let busy = self.loading.len() > 0 || self.leases.is_storing();

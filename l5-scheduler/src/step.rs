@@ -1,87 +1,90 @@
-//! A planned step: who takes part with how much, and what has to happen to blocks before.
+//! A planned step: its rows, and what has to happen to blocks before it runs.
 
 use l3_paged_kv::{BlockId, BlockTable, CopyBlock, SeqId};
 
 use crate::requests::Requests;
 use crate::{FinishReason, LeaseId, RequestId, RequestView, Time};
 
-/// One request's part of a step.
+/// Row of a step: one request's part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRow {
-    /// Whose.
+    /// Request id.
     pub id: RequestId,
-    /// The request's place: the same from when it is added until it ends, then somebody else's.
+    /// Index of the request in the scheduler's table of unfinished requests: assigned by
+    /// [`Scheduler::add_request`](crate::Scheduler::add_request), constant until the request ends, then reused. It is
+    /// not bounded by `max_num_seqs`, because waiting requests have one too.
     pub place: u32,
-    /// Tokens whose keys and values it has: this step's first token is the one behind.
+    /// Number of tokens computed before this step: the row begins with the token behind them.
     pub computed: usize,
-    /// Tokens of this step: its q_len.
+    /// Number of tokens of the row (its `q_len`).
     pub len: usize,
-    /// Whether its last token is the last one there is, so that the next one is chosen.
+    /// Whether the row contains the request's last token, so that a new token is sampled.
     pub samples: bool,
-    /// How it came to run.
+    /// How the request came to run.
     pub admitted: Admitted,
-    /// Of an admission: tokens that were found in the cache.
+    /// For an admitted request: number of tokens that were hit in the cache.
     pub cached: usize,
-    /// Length of its block table before this step. 0 for an admission: its whole table is new to the executor.
+    /// Number of blocks in its table before this step. 0 for an admitted request: its whole table is new to the
+    /// executor.
     pub blocks_before: usize,
 }
 
-/// How a request came to take part in a step.
+/// How a request came to have a row in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// It ran already.
+    /// It was running already.
     Before,
-    /// It begins.
+    /// It was admitted for the first time.
     Now,
-    /// It was preempted and comes back.
+    /// It was preempted earlier, and was admitted again.
     Resumed,
 }
 
-/// Something that happens to blocks, beside their being taken and given back.
+/// Operation on blocks that a step requires, besides allocating and freeing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOp {
-    /// Copy one block's beginning to another, before anything is written.
+    /// Copies the beginning of one block to another, before anything is written.
     Copy(CopyBlock),
-    /// Fetch a request's keys and values from elsewhere: tokens `from..to`, into the blocks of its table. It waits until
-    /// [`Scheduler::kv_arrived`](crate::Scheduler::kv_arrived) is told.
+    /// Loads keys and values of tokens `from..to` of a request from elsewhere, into the blocks of its table. The
+    /// request waits for [`Scheduler::kv_arrived`](crate::Scheduler::kv_arrived).
     Load {
-        /// Whose.
+        /// Request id.
         id: RequestId,
-        /// The first token to fetch, at the beginning of a block.
+        /// First token to load, at the beginning of a block.
         from: usize,
-        /// The token behind the last one, at the end of a block.
+        /// Token behind the last one to load, at the end of a block.
         to: usize,
-        /// The blocks of these tokens, in their order.
+        /// Blocks of these tokens, in order.
         blocks: Vec<BlockId>,
     },
-    /// Write the blocks of a finished request elsewhere. They are held until
-    /// [`Scheduler::kv_stored`](crate::Scheduler::kv_stored) is told.
+    /// Stores the blocks of a finished request elsewhere. A lease holds them until
+    /// [`Scheduler::kv_stored`](crate::Scheduler::kv_stored).
     Store {
-        /// Under which name they are held.
+        /// Lease that holds the blocks.
         lease: LeaseId,
-        /// Whose they were.
+        /// Request id of the finished request.
         id: RequestId,
         /// The blocks, in the order of its tokens.
         blocks: Vec<BlockId>,
     },
 }
 
-/// A planned step. The scheduler owns it and uses its memory again.
+/// A planned step. The scheduler owns it and reuses its memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Counted from 0.
+    /// Number of the step, from 0.
     pub number: u64,
-    /// The moment it was planned for.
+    /// Time it was planned for.
     pub now: Time,
-    /// Who takes part: first those who ran already, in the order of their admission, then the new ones.
+    /// Rows: running requests in the order of their admission, then the requests admitted in this step.
     pub rows: Vec<StepRow>,
     /// Tokens of all rows.
     pub tokens: usize,
-    /// What has to happen to blocks.
+    /// Operations on blocks.
     pub ops: Vec<StepOp>,
-    /// Who was preempted while this was planned, in the order in which they were chosen.
+    /// Requests preempted during planning, in the order in which they were chosen.
     pub preempted: Vec<RequestId>,
-    /// Who ended while this was planned: the pool is too small for their next token.
+    /// Requests that ended during planning, because the pool is too small for their next token.
     pub ended: Vec<(RequestId, FinishReason)>,
 }
 
@@ -96,18 +99,18 @@ impl Step {
         self.ended.clear();
     }
 
-    /// Whether there is nothing to run: no rows, and nothing to be done to blocks.
+    /// Whether there is nothing to execute: no rows and no operations on blocks.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.ops.is_empty()
     }
 
-    /// Rows of which a token is chosen.
+    /// Number of rows for which a token is sampled.
     pub fn samples(&self) -> usize {
         self.rows.iter().filter(|row| row.samples).count()
     }
 }
 
-/// A planned step with what its executor must see: tokens and block tables, but no queue.
+/// A planned step as its executor sees it: tokens and block tables, but no queue.
 #[derive(Clone, Copy)]
 pub struct StepView<'a> {
     pub(crate) step: &'a Step,
@@ -115,26 +118,26 @@ pub struct StepView<'a> {
     pub(crate) blocks: &'a l3_paged_kv::BlockManager,
 }
 
-/// One row of a [`StepView`].
+/// Row of a [`StepView`].
 #[derive(Clone, Copy)]
 pub struct RowView<'a> {
-    /// What was planned.
+    /// The row as planned.
     pub row: &'a StepRow,
-    /// The tokens to be fed: `row.len` of them.
+    /// Tokens to feed: `row.len` of them.
     pub tokens: &'a [u32],
-    /// Where keys and values are, and where those of this step go.
+    /// Block table: where its keys and values are, and where those of this step go.
     pub table: &'a BlockTable,
     /// The request.
     pub request: RequestView<'a>,
 }
 
 impl<'a> StepView<'a> {
-    /// What was planned.
+    /// The step as planned.
     pub fn step(&self) -> &'a Step {
         self.step
     }
 
-    /// Row by row.
+    /// Iterates over the rows.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = RowView<'a>> + use<'a> {
         let Self { requests, blocks, .. } = *self;
         self.step.rows.iter().map(move |row| {
@@ -144,7 +147,7 @@ impl<'a> StepView<'a> {
         })
     }
 
-    /// The blocks of a request that has some, whether it takes part or not.
+    /// Block table of a request that has one, whether or not it has a row.
     pub fn table_of(&self, id: RequestId) -> Option<&'a BlockTable> {
         let seq = self.requests.at(self.requests.find(id)?).seq?;
         self.blocks.table(seq).ok()
@@ -152,8 +155,8 @@ impl<'a> StepView<'a> {
 }
 
 /// # Panics
-/// For a request without blocks: none of those is ever in a step.
+/// For a request without blocks, which never has a row.
 fn table(blocks: &l3_paged_kv::BlockManager, seq: Option<SeqId>) -> &BlockTable {
     let table = seq.and_then(|seq| blocks.table(seq).ok());
-    table.expect("whoever takes part in a step has blocks")
+    table.expect("a request with a row has blocks")
 }

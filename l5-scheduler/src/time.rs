@@ -1,15 +1,15 @@
-//! Moments, as the caller's clock has them.
+//! Time, as the caller's clock has it.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Sub};
 
-/// A moment: seconds since whenever the caller's clock began. The scheduler never asks what time it is; it is told, so
-/// that a simulator can run it under a clock of its own.
+/// Seconds since the caller's clock began. The scheduler never reads a clock: the time is an argument, so that a
+/// simulator can use a virtual clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Time(pub f64);
 
 impl Time {
-    /// When the clock began.
+    /// Time at which the clock began.
     pub const ZERO: Time = Time(0.0);
 
     /// Seconds since the clock began.
@@ -19,7 +19,7 @@ impl Time {
 }
 
 impl Ord for Time {
-    /// Every moment has its place, so that it can be a key: NaN comes last.
+    /// Total order, so that times can be keys: NaN comes last.
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
@@ -42,7 +42,7 @@ impl Eq for Time {}
 impl Add<f64> for Time {
     type Output = Time;
 
-    /// So many seconds later.
+    /// Adds seconds.
     fn add(self, seconds: f64) -> Time {
         Time(self.0 + seconds)
     }
@@ -51,7 +51,7 @@ impl Add<f64> for Time {
 impl Sub for Time {
     type Output = f64;
 
-    /// Seconds between two moments.
+    /// Seconds from `earlier` to this time.
     fn sub(self, earlier: Time) -> f64 {
         self.0 - earlier.0
     }

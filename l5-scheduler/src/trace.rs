@@ -1,4 +1,4 @@
-//! A recording of a run, step by step: one JSON object a line, written while the engine works and looked at afterwards.
+//! Recording of a run, step by step: one JSON object a line, written while the engine runs and read afterwards.
 //!
 //! ```json
 //! {"strata_trace":1,"model":"tiny-llama","policy":"fcfs","config":{"block_size":16,..}}
@@ -10,15 +10,15 @@
 //! {"event":"ended","id":0,"step":3,"at_us":1290.0,"reason":"length","tokens":4,"preemptions":0}
 //! ```
 //!
-//! (A step is one line; it is broken here to fit.) The first line says what ran. A row is `[request, phase, tokens of this
-//! step, tokens computed before, tokens found in the cache, new tokens]`. Moments and durations are microseconds, by
-//! the clock that the engine was given; `running`, `waiting` and `kv` are as they were while the step ran. [`Event`] has
-//! every field.
+//! (A step is one line; it is broken here to fit.) The first line is the header. A row is
+//! `[request, phase, tokens of this step, tokens computed before, tokens hit in the cache, new tokens]`. Times and
+//! durations are microseconds of the engine's clock; `running`, `waiting` and `kv` are as they were while the step ran.
+//! [`Event`] has every field.
 //!
 //! * [`Recorder`] writes such a file, as an engine's [`StepObserver`](crate::StepObserver);
-//! * [`read`] reads one event by event, [`Run`] makes lanes of them: who was queued, computed or preempted from when to
-//!   when;
-//! * [`Summary`] is a run in twenty numbers, [`write_chrome`] is a run for Perfetto.
+//! * [`read`] reads it event by event, [`Run`] makes a timeline of each request: when it was queued, computed or
+//!   preempted;
+//! * [`Summary`] is a run in a few numbers, [`write_chrome`] converts a run for Perfetto.
 
 mod chrome;
 mod event;

@@ -18,8 +18,8 @@ use l2_model::{Decoder, ModelFiles, chat_template};
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams, TokenLogprobs};
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, EngineCore, ModelRunner, News, RequestId, Scheduler,
-    SchedulerConfig, StepObserver, StepResult, StepView, Time,
+    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler,
+    SchedulerConfig, StepObserver, StepResult, StepView, Time, TokenDelta,
 };
 use runtime::runtime;
 use serde_json::Map;
@@ -44,21 +44,21 @@ struct Told {
     tokens: Vec<u32>,
     text: String,
     logprobs: Vec<TokenLogprobs>,
-    end: Option<AnswerEnd>,
+    end: Option<OutputEnd>,
 }
 
 #[derive(Clone, Default)]
 struct Ear(Arc<Mutex<Told>>);
 
-impl AnswerSink for Ear {
-    fn push(&mut self, news: &News<'_>) {
+impl OutputSink for Ear {
+    fn push(&mut self, news: &TokenDelta<'_>) {
         let mut told = self.0.lock().unwrap();
         told.tokens.extend_from_slice(news.tokens);
         told.text.push_str(news.text);
         told.logprobs.extend_from_slice(news.logprobs);
     }
 
-    fn end(&mut self, end: &AnswerEnd) {
+    fn end(&mut self, end: &OutputEnd) {
         self.0.lock().unwrap().end = Some(end.clone());
     }
 }
@@ -79,7 +79,7 @@ impl SmolLm2 {
     }
 
     /// The `i`-th of many requests: short ones and long ones, some that begin alike, some drawn.
-    fn job(&self, i: usize, ear: &Ear) -> AnswerJob {
+    fn job(&self, i: usize, ear: &Ear) -> ChoiceJob {
         let asked = Message::new("user", ASKED[i % ASKED.len()]);
         let template = chat_template(&self.tokenizer).unwrap().unwrap();
         let messages = match i / ASKED.len() {
@@ -103,8 +103,8 @@ impl SmolLm2 {
         };
         let max_tokens = 12 + 5 * (i % 7);
         let stop = StopRules { eos: self.ends.clone(), max_tokens, ..StopRules::default() };
-        let job = AnswerJob::new(prompt, params, stop, Box::new(ear.clone()));
-        AnswerJob { seed: i as u64, ..job }
+        let job = ChoiceJob::new(prompt, params, stop, Box::new(ear.clone()));
+        ChoiceJob { seed: i as u64, ..job }
     }
 }
 
@@ -138,7 +138,7 @@ fn thirty_two_real_prompts_at_once_are_each_answered_as_alone() {
         max_model_len: MAX_LEN,
         ..SchedulerConfig::new(128, 16)
     };
-    let run = |core: &mut EngineCore<ModelRunner>, jobs: Vec<(usize, AnswerJob)>| {
+    let run = |core: &mut EngineCore<ModelRunner>, jobs: Vec<(usize, ChoiceJob)>| {
         for (i, job) in jobs {
             core.add_request(job.request(RequestId(i as u64), Time(i as f64)), job).unwrap();
         }

@@ -15,20 +15,20 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, EngineCore, ModelRunner, News, RequestId, Scheduler,
-    SchedulerConfig, Time,
+    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler,
+    SchedulerConfig, Time, TokenDelta,
 };
 use runtime::runtime;
 
 /// Counts tokens.
 struct Counts(Arc<AtomicUsize>);
 
-impl AnswerSink for Counts {
-    fn push(&mut self, news: &News<'_>) {
+impl OutputSink for Counts {
+    fn push(&mut self, news: &TokenDelta<'_>) {
         self.0.fetch_add(news.tokens.len(), Ordering::Relaxed);
     }
 
-    fn end(&mut self, _end: &AnswerEnd) {}
+    fn end(&mut self, _end: &OutputEnd) {}
 }
 
 /// Plan, pack, forward, sample, text, resolve, apply, for three requests with parameters of three kinds. Forty steps take
@@ -63,7 +63,7 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
         for (id, params) in kinds.into_iter().enumerate() {
             let stop = StopRules { max_tokens: 240, ..StopRules::default() };
             let sink = Box::new(Counts(Arc::clone(&told)));
-            let job = AnswerJob::new(vec![5, 17, 100, 3, id as u32], params, stop, sink);
+            let job = ChoiceJob::new(vec![5, 17, 100, 3, id as u32], params, stop, sink);
             core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
         }
         let first = fewest_allocations(1, || {

@@ -1,12 +1,16 @@
-//! Floor 6 of Strata: what stands between a person and a model.
+//! Layer 6 of Strata: lanes and replicas.
 //!
-//! This floor holds the `strata` command and the HTTP server; the router and admission to several engines move in
-//! later, above the floors they need.
+//! A server may serve several models, and run several engines for one of them. This layer decides which engine serves a
+//! request, and knows nothing of HTTP:
 //!
-//! * [`hub`] turns the word after `--model` into files on this disk, fetching them when they are not here yet.
-//! * [`server`] answers OpenAI's API over HTTP.
-//! * [`cli`] is the `strata` command: one file for each of its subcommands.
+//! * [`Replica`]: one engine with a model, a KV pool and a queue of its own; an
+//!   [`EngineHandle`](l5_scheduler::EngineHandle) is one;
+//! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work.
+//!
+//! The router, which chooses the lane of a request, is above the lanes.
 
-pub mod cli;
-pub mod hub;
-pub mod server;
+mod lane;
+mod replica;
+
+pub use lane::{Lane, LaneId, NoReplica};
+pub use replica::{Replica, ReplicaId};

@@ -1,4 +1,4 @@
-//! `cargo x book`: the book as HTML, and what it says as tests.
+//! `cargo x book`: builds the book as HTML, and tests its code, commands and references.
 //!
 //! `mdbook test` cannot see the workspace's crates. So the book's directory is a small crate as
 //! well, `strata-book`, which includes every chapter as documentation: a Rust block in a chapter is
@@ -9,7 +9,7 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 
-use crate::shell::{self, cargo, exists, program, root};
+use course::shell::{self, cargo, exists, program, root};
 
 const INSTALL: &str = "cargo install mdbook --locked --no-default-features --version 0.5.4";
 
@@ -39,7 +39,7 @@ pub fn run(args: &BookArgs) -> Result<()> {
     }
     if args.action != Some(Action::Build) {
         shell::run(cargo("test").args(["--locked", "--package", "strata-book"]))
-            .context("what the book says")?;
+            .context("the tests of the book")?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! `cargo x deps`: whether Cargo.lock keeps to `deny.toml`, in a moment and without network.
+//! `cargo x deps`: checks Cargo.lock against `deny.toml`, in a moment and without network.
 //!
 //! cargo-deny checks more (licences of all platforms, known vulnerabilities), takes minutes to install, and fetches a
-//! database. What can be checked from the lock file and from the crates that are on this machine anyway is checked here,
-//! by the same rules from the same file.
+//! database. What can be checked from the lock file and from the crates that are on this machine anyway is checked
+//! here, by the same rules from the same file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,16 +11,16 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::shell::{cargo, program, quiet_output, root};
+use course::shell::{cargo, program, quiet_output, root};
 
-/// How the source of a crate from a registry begins. Which registry it is, Cargo.lock and cargo-deny say.
+/// Prefix of the source of a crate from a registry. cargo-deny checks which registry it is.
 const REGISTRY: &str = "registry+";
 
 /// Check licences, duplicates and sources of all dependencies against deny.toml
 #[derive(Args)]
 pub struct DepsArgs {}
 
-/// What `deny.toml` says, as far as it is checked here.
+/// The part of `deny.toml` that is checked here.
 #[derive(Deserialize)]
 struct Policy {
     licenses: Licences,
@@ -91,7 +91,7 @@ pub fn run(_: &DepsArgs) -> Result<()> {
     faults.extend(foreign(&lock.package));
     faults.extend(licences(&described.packages, &policy.licenses));
     let list = faults.iter().map(|fault| format!("\n  {fault}")).collect::<String>();
-    ensure!(faults.is_empty(), "dependencies do not keep to deny.toml:{list}");
+    ensure!(faults.is_empty(), "dependencies violate deny.toml:{list}");
     println!(
         "{} crates: sources and versions are as deny.toml allows; so are the licences of the {} that this machine builds.",
         lock.package.len(),
@@ -128,7 +128,7 @@ fn duplicates(locked: &[Locked], skip: &[Skip]) -> Vec<String> {
     let spec = |package: &Locked| format!("{}@{}", package.name, package.version);
     let mut known: BTreeSet<&str> = skip.iter().map(|skip| skip.spec.as_str()).collect();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    // Crates of this workspace are its own affair: a learner's has some twice.
+    // Crates of this workspace do not count: a learner's workspace has some twice.
     for package in locked.iter().filter(|package| package.source.is_some()) {
         if !known.remove(spec(package).as_str()) {
             versions.entry(&package.name).or_default().push(&package.version);
@@ -138,7 +138,7 @@ fn duplicates(locked: &[Locked], skip: &[Skip]) -> Vec<String> {
     let mut faults: Vec<String> = several
         .map(|(name, versions)| {
             format!(
-                "{name} is there in versions {}: find one that all can use (`cargo tree -i {name}@VERSION`), or name \
+                "{name} has versions {}: find one that all can use (`cargo tree -i {name}@VERSION`), or name \
                  the older ones in deny.toml under `skip`",
                 versions.join(", ")
             )
@@ -276,10 +276,7 @@ mod tests {
             |specs: &[&str]| specs.iter().map(|s| Skip { spec: s.to_string() }).collect::<Vec<_>>();
         assert_eq!(duplicates(&crates, &skip(&["a@1.0.0"])), [""; 0]);
         let new = duplicates(&crates, &[]);
-        assert!(
-            new.len() == 1 && new[0].starts_with("a is there in versions 1.0.0, 2.0.0"),
-            "{new:?}"
-        );
+        assert!(new.len() == 1 && new[0].starts_with("a has versions 1.0.0, 2.0.0"), "{new:?}");
         let gone = duplicates(&crates, &skip(&["a@1.0.0", "b@0.9.0"]));
         assert!(gone.len() == 1 && gone[0].starts_with("b@0.9.0 is not in Cargo.lock"), "{gone:?}");
     }

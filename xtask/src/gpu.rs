@@ -1,7 +1,7 @@
-//! `cargo x gpu`: what can only be known on a GPU.
+//! `cargo x gpu`: checks and benchmarks that need a GPU.
 //!
-//! On a machine with one, everything is run and a report written. Without one it says so; and with
-//! `--carry` it makes a directory that holds all that is needed on a machine with a GPU and no cargo.
+//! On a machine with a GPU it runs everything and writes a report; on another it says that there is none. `--carry`
+//! makes a directory with all that a machine with a GPU and without cargo needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::shell::{build_release, program, root, run as run_command};
+use course::shell::{build_release, program, root, run as run_command};
 
-/// The status with which `strata-gpu` says that it has no device.
+/// Exit status of `strata-gpu` where there is no device.
 const NO_DEVICE: i32 = 3;
 
-/// Where reports are kept.
+/// Directory of the reports.
 const REPORTS: &str = "kernels/reports";
 
-/// What the carried program reads of `fixtures`.
+/// Fixtures that the copied program reads.
 const FIXTURES: [&str; 9] = [
     "configs/qwen3-0.6b.json",
     "configs/qwen3-8b.json",
@@ -31,7 +31,7 @@ const FIXTURES: [&str; 9] = [
     "README.md",
 ];
 
-/// Try everything on a GPU: parity, graphs, compute-sanitizer, benches
+/// Run all checks on a GPU: parity, graphs, compute-sanitizer, benchmarks
 #[derive(Args)]
 pub struct GpuArgs {
     /// Fill this directory with all that is needed on a machine without cargo, and run nothing
@@ -54,7 +54,7 @@ pub fn run(args: &GpuArgs) -> Result<()> {
     if let Some(why) = no_cuda(&strata_gpu)? {
         println!("no CUDA: {why}");
         println!("not yet measured: {REPORTS} has no report of this machine.");
-        println!("`cargo x gpu --carry DIR` makes a directory to take to a machine with a GPU.");
+        println!("`cargo x gpu --carry DIR` makes a directory to copy to a machine with a GPU.");
         if args.required {
             bail!("a GPU is required");
         }
@@ -89,7 +89,7 @@ fn carry(strata_gpu: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let carried = folder.join("strata-gpu");
     copy(strata_gpu, &carried)?;
-    // What a debugger wants is most of it, and nobody has one there. Without `strip` it is only heavier.
+    // Debug information is most of the file and is not needed there. Without `strip` the file is only larger.
     let _ = Command::new("strip").arg("--strip-debug").arg(&carried).status();
     copy(&root().join("gpu/compare/transformers_bench.py"), &folder.join("transformers_bench.py"))?;
     for name in FIXTURES {
@@ -98,19 +98,21 @@ fn carry(strata_gpu: &Path, folder: &Path) -> Result<()> {
     let cubins = folder.join("kernels");
     let compiled = crate::nvrtc::compile_into(&cubins);
     if let Err(e) = &compiled {
-        println!("no machine code is carried ({e:#}): the other machine needs NVRTC");
+        println!("the directory has no machine code ({e:#}): the other machine needs NVRTC");
     }
     let script = folder.join("run.sh");
     fs::write(&script, RUN).with_context(|| script.display().to_string())?;
     make_executable(&script)?;
-    println!("{} is ready: take it to a machine with a GPU, and there", folder.display());
-    println!("    bash run.sh              # parity, benches, compute-sanitizer");
-    println!("    bash run.sh --compare    # and torch and transformers, where they are");
-    println!("What it writes to `reports` belongs into {REPORTS}.");
+    println!("{} is ready: copy it to a machine with a GPU, and run there", folder.display());
+    println!("    bash run.sh              # parity, benchmarks, compute-sanitizer");
+    println!(
+        "    bash run.sh --compare    # also torch and transformers, where they are installed"
+    );
+    println!("Copy what it writes to `reports` into {REPORTS}.");
     Ok(())
 }
 
-/// What is carried along to run the rest.
+/// The script that runs the copied program.
 const RUN: &str = "\
 #!/usr/bin/env bash
 # Everything, on a machine with a GPU: bash run.sh [--compare] [--no-sanitizer]

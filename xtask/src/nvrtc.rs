@@ -1,8 +1,7 @@
-//! `cargo x nvrtc`: every kernel through NVIDIA's own compiler, on any machine.
+//! `cargo x nvrtc`: compiles every kernel with NVIDIA's own compiler, on any machine.
 //!
-//! Tests run the kernels on a CPU, which shows that they compute what they should; that a GPU can be
-//! made to run them, and that they keep to its registers, only NVIDIA's compiler can tell. It is one
-//! library, comes by pip, and needs no GPU.
+//! Tests run the kernels on a CPU, which shows that their results are right. Only NVIDIA's compiler shows that a GPU
+//! can run them and how many registers they use. It is one library, comes by pip, and needs no GPU.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::pip;
-use crate::shell::{cargo, run as run_command, spelled};
+use course::shell::{cargo, run as run_command, spelled};
 
 /// The package with the library, and the list that holds its version and hashes.
 const PACKAGE: &str = "nvidia-cuda-nvrtc";
 const REQUIREMENTS: &str = "nvrtc.txt";
 
-/// The status with which the check says that there is no compiler.
+/// Exit status of the check where there is no compiler.
 const NO_COMPILER: i32 = 3;
 
 /// Compile every kernel for GPUs; show registers, shared memory and spills
@@ -36,19 +35,21 @@ pub fn run(args: &NvrtcArgs) -> Result<()> {
     match compile(args.out.as_deref())? {
         Outcome::Compiled => Ok(()),
         Outcome::NoCompiler if std::env::var_os("STRATA_NVRTC").is_some() => {
-            bail!("STRATA_NVRTC names no compiler that could be used: see above")
+            bail!("STRATA_NVRTC names no usable compiler: see above")
         }
-        Outcome::NoCompiler => match fetch(&cache()?, &[])
-            .and_then(|()| compile(args.out.as_deref()))
-        {
-            Ok(Outcome::Compiled) => Ok(()),
-            Ok(Outcome::NoCompiler) => bail!("{PACKAGE} was fetched but cannot be used: see above"),
-            Err(e) if e.is::<CannotFetch>() && !required => {
-                eprintln!("{}", boxed(&format!("{e:#}")));
-                Ok(())
+        Outcome::NoCompiler => {
+            match fetch(&cache()?, &[]).and_then(|()| compile(args.out.as_deref())) {
+                Ok(Outcome::Compiled) => Ok(()),
+                Ok(Outcome::NoCompiler) => {
+                    bail!("{PACKAGE} was downloaded but cannot be loaded: see above")
+                }
+                Err(e) if e.is::<CannotFetch>() && !required => {
+                    eprintln!("{}", boxed(&format!("{e:#}")));
+                    Ok(())
+                }
+                Err(e) => Err(e),
             }
-            Err(e) => Err(e),
-        },
+        }
     }
 }
 
@@ -63,7 +64,7 @@ pub fn compile_into(folder: &Path) -> Result<()> {
     fetch(&cache()?, &[])?;
     match compile(Some(folder))? {
         Outcome::Compiled => Ok(()),
-        Outcome::NoCompiler => bail!("{PACKAGE} was fetched but cannot be used: see above"),
+        Outcome::NoCompiler => bail!("{PACKAGE} was downloaded but cannot be loaded: see above"),
     }
 }
 
@@ -85,7 +86,7 @@ fn compile(out: Option<&Path>) -> Result<Outcome> {
     match status.code() {
         Some(0) => Ok(Outcome::Compiled),
         Some(NO_COMPILER) => Ok(Outcome::NoCompiler),
-        _ => bail!("the kernels do not all compile as they should: see above"),
+        _ => bail!("some kernels do not compile as required: see above"),
     }
 }
 
@@ -104,7 +105,7 @@ impl std::error::Error for CannotFetch {}
 /// Install the package below the cache, where `kernels` looks; `more` is for pip.
 fn fetch(cache: &Path, more: &[&str]) -> Result<()> {
     let target = cache.join("nvrtc");
-    let cannot = |why: String| CannotFetch(format!("{PACKAGE} cannot be fetched: {why}"));
+    let cannot = |why: String| CannotFetch(format!("{PACKAGE} cannot be downloaded: {why}"));
     let python = pip::python().ok_or_else(|| cannot("there is no Python with pip".into()))?;
     let mut install = pip::wheels(python, "install", &pip::requirements(REQUIREMENTS));
     install.args(["--no-deps", "--upgrade", "--target"]).arg(&target).args(more);
@@ -124,16 +125,16 @@ fn cache() -> Result<PathBuf> {
     let xdg = || path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     let home = || Some(path("HOME").or_else(std::env::home_dir)?.join(".cache"));
     let below = || Some(xdg().or_else(home)?.join("strata"));
-    path("STRATA_CACHE").or_else(below).context(
-        "there is no home directory to keep NVIDIA's compiler in: set HOME or STRATA_CACHE",
-    )
+    path("STRATA_CACHE")
+        .or_else(below)
+        .context("there is no home directory for NVIDIA's compiler: set HOME or STRATA_CACHE")
 }
 
 /// What must not be overlooked.
 fn boxed(why: &str) -> String {
     let mut lines = vec![
         "SKIPPED: no kernel was compiled for a GPU.".to_string(),
-        "NVIDIA's compiler is not here, and could not be fetched:".into(),
+        "NVIDIA's compiler is not installed, and could not be downloaded:".into(),
         String::new(),
     ];
     for line in why.lines() {
@@ -148,8 +149,7 @@ fn boxed(why: &str) -> String {
         lines.push(part);
     }
     lines.push(String::new());
-    lines
-        .push("STRATA_NVRTC names one that lies elsewhere; --required makes this an error.".into());
+    lines.push("STRATA_NVRTC can name another path of it; --required makes this an error.".into());
     let width = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
     let edge = "#".repeat(width + 4);
     let body: String = lines.iter().map(|line| format!("# {line:<width$} #\n")).collect();

@@ -1,30 +1,32 @@
-//! Fetching Python packages: only the files whose hashes stand in this repository.
+//! Fetching Python packages: only files whose hashes are in this repository.
 //!
-//! A version alone does not say what is fetched: an index, a mirror or a proxy may send another file under the same
-//! name. So each list of packages holds the sha256 of every file that may be taken, and pip refuses any other. Python
-//! runs isolated (`-I`): neither the current directory nor `PYTHONPATH` nor the user's own packages can stand in for
-//! pip's modules. Wheels only, since the metadata of a source distribution is made by running its code.
+//! A version alone does not identify a file: an index, a mirror or a proxy may send another file under the
+//! same name. So each list of packages holds the sha256 of every permitted file, and pip rejects all others.
+//! Python runs isolated (`-I`): neither the current directory nor `PYTHONPATH` nor the user's own packages
+//! can replace pip's modules. Only wheels are used, since the metadata of a source distribution is made by
+//! running its code.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{program, root};
+use course::shell::{program, root};
 
 /// A list of packages with their hashes, in `xtask/requirements`.
 pub fn requirements(name: &str) -> PathBuf {
     root().join("xtask/requirements").join(name)
 }
 
-/// `pip <subcommand>` of the given Python, for the packages of `requirements` as wheels. Options follow.
+/// Command `pip <subcommand>` of the given Python, for the packages of `requirements` as wheels. Options
+/// follow.
 pub fn wheels(python: impl AsRef<OsStr>, subcommand: &str, requirements: &Path) -> Command {
     let mut pip = hashed(python, subcommand, requirements);
     pip.arg("--only-binary=:all:");
     pip
 }
 
-/// As [`wheels`], for a source distribution. Reading its metadata runs its build system, which must be installed for
-/// that Python already: pip would fetch it without looking at hashes.
+/// As [`wheels`], for a source distribution. Reading its metadata runs its build system, which must be
+/// installed for that Python already: pip would fetch it without checking hashes.
 pub fn sources(python: impl AsRef<OsStr>, subcommand: &str, requirements: &Path) -> Command {
     let mut pip = hashed(python, subcommand, requirements);
     pip.args(["--no-binary=:all:", "--no-build-isolation"]);
@@ -33,7 +35,7 @@ pub fn sources(python: impl AsRef<OsStr>, subcommand: &str, requirements: &Path)
 
 fn hashed(python: impl AsRef<OsStr>, subcommand: &str, requirements: &Path) -> Command {
     let mut pip = program(python);
-    // pip's search for a newer pip and a prompt for a password would both wait in vain.
+    // Both a search for a newer pip and a prompt for a password would wait in vain.
     pip.env("PIP_NO_INPUT", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
     pip.args(["-I", "-m", "pip", subcommand, "--quiet", "--require-hashes", "--requirement"]);
     pip.arg(requirements);
@@ -55,9 +57,9 @@ mod tests {
 
     use super::*;
 
-    /// Every list of packages of the workspace that a program here installs from.
+    /// Every list of packages of the workspace from which a program here installs.
     fn lists() -> Vec<PathBuf> {
-        let dirs = ["xtask/requirements", "l6-ensemble/tests/outside"];
+        let dirs = ["xtask/requirements", "strata/tests/outside"];
         let files = dirs.iter().flat_map(|dir| fs::read_dir(root().join(dir)).unwrap());
         let files = files.map(|entry| entry.unwrap().path());
         let mut lists: Vec<_> =
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn no_other_file_calls_pip_by_itself() {
-        for file in course::sources::rust_files(&root().join("xtask/src")).unwrap() {
+        for file in course_marks::sources::rust_files(&root().join("xtask/src")).unwrap() {
             if file.ends_with("pip.rs") {
                 continue;
             }

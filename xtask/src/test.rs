@@ -1,8 +1,8 @@
-//! `cargo x test`: everything that should hold, in one command.
+//! `cargo x test`: every test, in one command.
 //!
 //! Without options it is `cargo test` over the whole workspace, with a summary at the end. `--full`
-//! adds what takes longer or needs a download: the server's clients that others made, the gates on SmolLM2, more cases
-//! for every property test, and the first floor on every instruction set this processor has.
+//! adds what takes longer or needs a download: other projects' clients of the server, the gates on SmolLM2, more cases
+//! for every property test, and layer 1 on every instruction set of this processor.
 
 mod outside;
 mod tally;
@@ -14,14 +14,16 @@ use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
+use course::proof::receipt::Due;
+use course::workspace::{Member, Workspace};
 
-use crate::shell::{build_release, cargo, output, program, stream};
+use course::shell::{build_release, cargo, output, program, stream};
 use tally::Tally;
 
 /// The variable that tells tests where the real model is.
 const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
 
-/// The variable that makes the tests of many requests those of very many.
+/// The variable that makes the load tests run at full length.
 const LONG: &str = "STRATA_LONG";
 
 /// The variable that names the binary that hostile clients attack.
@@ -33,13 +35,17 @@ const CASES: &str = "1000";
 /// Run the tests of every crate, with doc tests and examples
 #[derive(Args)]
 pub struct TestArgs {
-    /// Add the server's clients that others made (installing them), the SmolLM2 gates (fetching the model), more property
-    /// test cases, every instruction set
+    /// Add other projects' clients of the server (installed first), the SmolLM2 gates (downloads the model), more cases
+    /// for each property test, every instruction set
     #[arg(long)]
     full: bool,
     /// With --full: only what it adds
     #[arg(long, requires = "full")]
     only_extra: bool,
+    /// With --full: more cases and every instruction set only for the layers that `cargo x proof` would prove now:
+    /// those that course/proven.toml does not cover, and one that the commit draws
+    #[arg(long, requires = "full")]
+    changed: bool,
     /// For `cargo test`: a filter, or `-- --nocapture` and the like
     #[arg(last = true)]
     cargo_args: Vec<String>,
@@ -49,17 +55,18 @@ pub struct TestArgs {
 pub fn run(args: &TestArgs) -> Result<()> {
     let started = Instant::now();
     let mut stages = Stages::default();
-    // First, so that a machine without network hears of it before it has worked for minutes.
+    // First, so that a machine without network fails at once and not after minutes.
     let model = if args.full { Some(smollm2()?) } else { None };
     if !args.only_extra {
         stages.run("the workspace", workspace().args(&args.cargo_args))?;
     }
     if let Some(model) = model {
         other_programs(&mut stages)?;
-        very_many_requests(&mut stages)?;
+        load_and_attacks(&mut stages)?;
         real_model(&mut stages, &model)?;
-        more_cases(&mut stages)?;
-        every_instruction_set(&mut stages)?;
+        let layers = layers(args.changed)?;
+        more_cases(&mut stages, &layers, args.changed)?;
+        every_instruction_set(&mut stages, &layers)?;
     }
     stages.conclude(started, args.full)
 }
@@ -79,47 +86,82 @@ fn choose(command: &mut Command, tests: impl IntoIterator<Item = String>) {
     }
 }
 
-/// The gates that need the real model, with what they have to say about it.
+/// The gates that need the real model, with their output.
 fn real_model(stages: &mut Stages, model: &Path) -> Result<()> {
     let gates = targets::mentioning(MODEL_VARIABLE)?;
-    ensure!(!gates.is_empty(), "no test reads {MODEL_VARIABLE}: where are the SmolLM2 gates?");
+    ensure!(!gates.is_empty(), "no test reads {MODEL_VARIABLE}: the SmolLM2 gates are missing");
     let mut test = workspace();
     choose(&mut test, gates);
     test.args(["--", "--nocapture"]).env(MODEL_VARIABLE, model);
     stages.run("SmolLM2", &mut test)
 }
 
-/// The server and those who are made for others: OpenAI's clients, Prometheus, a browser.
+/// The server with other projects' programs: OpenAI's clients, Prometheus, a browser.
 fn other_programs(stages: &mut Stages) -> Result<()> {
     let tools = outside::install()?;
     let mut test = workspace();
     choose(&mut test, targets::mentioning(outside::VARIABLE)?);
     test.args(["--", "--nocapture"]).envs(tools);
-    stages.run("other people's programs", &mut test)
+    stages.run("other projects' programs", &mut test)
 }
 
-/// The server under the load that it is held to: five hundred streams at once, ten thousand requests one after another,
-/// and every attack beside a neighbour's stream. The bounds of an attack are those of a release build.
-fn very_many_requests(stages: &mut Stages) -> Result<()> {
+/// The server under load: many concurrent streams, many requests one after another, and every attack beside a
+/// well-behaved client's stream. The bounds of an attack are those of a release build.
+fn load_and_attacks(stages: &mut Stages) -> Result<()> {
     let tests = targets::mentioning(LONG)?;
-    ensure!(!tests.is_empty(), "no test reads {LONG}: where are the tests of a server's load?");
+    ensure!(!tests.is_empty(), "no test reads {LONG}: the load tests of the server are missing");
     let mut test = workspace();
     choose(&mut test, tests);
     test.args(["--", "load::", "hostile::", "crowd::", "shutdown::", "soak::"]);
-    test.env(LONG, "1").env(ATTACKED, build_release("l6-ensemble", "strata")?);
-    stages.run("very many requests", &mut test)
+    test.env(LONG, "1").env(ATTACKED, build_release("strata", "strata")?);
+    stages.run("load and attacks", &mut test)
 }
 
-fn more_cases(stages: &mut Stages) -> Result<()> {
+/// Packages of the layers whose long tests are wanted: all, or those that the receipt of the course does not cover and
+/// one that the commit draws.
+fn layers(changed: bool) -> Result<Vec<String>> {
+    let workspace = Workspace::open()?;
+    let package = |member: &&Member| member.layer.package.clone();
+    if !changed {
+        return Ok(workspace.members.iter().map(|member| package(&member)).collect());
+    }
+    let due = Due::of(&workspace)?;
+    let wanted = due.layers(&workspace);
+    println!("{}", due.explain());
+    for member in &workspace.members {
+        if !wanted.iter().any(|due| due.layer.id == member.layer.id) {
+            println!(
+                "not run: {CASES} cases for each property of {}, which the receipt covers",
+                package(&member)
+            );
+        }
+    }
+    Ok(wanted.iter().map(package).collect())
+}
+
+/// Property tests with more cases: of everything or, with `changed`, of all libraries and of the integration tests of
+/// `layers`. (Cargo chooses integration tests by name: those of other packages with the same name run, too.)
+fn more_cases(stages: &mut Stages, layers: &[String], changed: bool) -> Result<()> {
     let mut test = workspace();
-    test.args(["--lib", "--tests"]).env("PROPTEST_CASES", CASES);
-    // The commands in the book have no cases, and one run of them is enough.
+    test.arg("--lib").env("PROPTEST_CASES", CASES);
+    if changed {
+        for layer in layers {
+            choose(&mut test, targets::of(layer)?);
+        }
+    } else {
+        test.arg("--tests");
+    }
+    // The commands in the book are no property tests; one run of them is enough.
     test.args(["--", "--skip", "every_command_of_the_book"]);
     stages.run(&format!("{CASES} cases a property"), &mut test)
 }
 
-/// Floor 1, and the models of floor 2 that it carries.
-fn every_instruction_set(stages: &mut Stages) -> Result<()> {
+/// Layer 1, and the tiny models of layer 2, on every instruction set.
+fn every_instruction_set(stages: &mut Stages, layers: &[String]) -> Result<()> {
+    if !["l1-tensor", "l2-model"].iter().any(|wanted| layers.iter().any(|layer| layer == wanted)) {
+        println!("not run: every instruction set, since the receipt covers l1-tensor and l2-model");
+        return Ok(());
+    }
     let mut tests = targets::of("l1-tensor")?;
     tests.extend(targets::of("l2-model")?.into_iter().filter(|test| test.starts_with("tiny")));
     for isa in instruction_sets() {
@@ -134,16 +176,16 @@ fn every_instruction_set(stages: &mut Stages) -> Result<()> {
 fn smollm2() -> Result<PathBuf> {
     let path = match std::env::var_os(MODEL_VARIABLE).filter(|v| !v.is_empty()) {
         Some(given) => PathBuf::from(given),
-        None => fetch(&build_release("l6-ensemble", "strata")?)?,
+        None => fetch(&build_release("strata", "strata")?)?,
     };
-    ensure!(path.is_file(), "SmolLM2 should be at {}, but there is no file", path.display());
+    ensure!(path.is_file(), "there is no file {}: SmolLM2 should be there", path.display());
     // Tests run in their own crate's directory.
     let path = path.canonicalize()?;
     eprintln!("SmolLM2 is {}", path.display());
     Ok(path)
 }
 
-/// Let `strata` find the default model, fetching it if it must, and say where it is.
+/// Returns the path of the default model, which `strata` downloads if it is not cached.
 pub fn fetch(strata: &Path) -> Result<PathBuf> {
     let said = output(program(strata).args(["fetch", "smollm2"]))?;
     match said.lines().map(str::trim).rfind(|line| !line.is_empty()) {
@@ -153,7 +195,7 @@ pub fn fetch(strata: &Path) -> Result<PathBuf> {
 }
 
 /// What `STRATA_CPU` may be on this processor; the same list as `l1_tensor::cpu::Isa::available`.
-/// Were they to disagree, the floor itself would refuse the name.
+/// A name that the layer does not know is an error of the layer.
 fn instruction_sets() -> Vec<&'static str> {
     let mut sets = vec!["portable"];
     #[cfg(target_arch = "x86_64")]
@@ -187,7 +229,7 @@ struct Stage {
 }
 
 impl Stages {
-    /// Run a command and count its tests. What fails is told at the end, after all stages.
+    /// Runs a command and counts its tests. Failures are reported at the end, after all stages.
     fn run(&mut self, name: &str, command: &mut Command) -> Result<()> {
         eprintln!("\n== {name}");
         let started = Instant::now();
@@ -196,14 +238,14 @@ impl Stages {
             println!("{line}");
             tally.read(line);
         })?;
-        // A stage in which nothing ran proves nothing.
+        // A stage without a test counts as failed.
         let succeeded = exited_well && tally.any_passed();
         let seconds = started.elapsed().as_secs_f64();
         self.done.push(Stage { name: name.into(), tally, succeeded, seconds });
         Ok(())
     }
 
-    /// Print what came out, and make it an error if anything failed.
+    /// Prints the results; an error if a stage failed.
     fn conclude(&self, started: Instant, full: bool) -> Result<()> {
         println!();
         for stage in &self.done {
@@ -219,11 +261,11 @@ impl Stages {
             }
         }
         if !full {
-            println!("        not run: what takes long (`cargo x test --full`)");
+            println!("        not run: long tests and downloads (`cargo x test --full`)");
         }
         let failed = self.done.iter().filter(|stage| !stage.succeeded).count();
         ensure!(failed == 0, "{failed} of {} stages failed", self.done.len());
-        println!("all is well, in {:.0} s", started.elapsed().as_secs_f64());
+        println!("all stages passed, in {:.0} s", started.elapsed().as_secs_f64());
         Ok(())
     }
 }

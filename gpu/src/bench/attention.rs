@@ -31,7 +31,7 @@ pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure))
     let tokens = if ctx.tiny() { 24 } else { 8192 };
     for arithmetic in [Arithmetic::Fast, Arithmetic::BatchInvariant] {
         let took = step(ctx, 1, tokens, tokens, arithmetic)?;
-        // Two matmuls over half of all pairs: what lies behind a query is not counted.
+        // Two matmuls over half of all pairs: keys after a query are not counted.
         let operations = 2.0 * 2.0 * (tokens * tokens / 2) as f64 * (Q_HEADS * DIM) as f64;
         let workload = format!("{tokens} tokens, causal, {}", heads(arithmetic));
         take(by_matmul(limits, "prefill attention", workload, operations, took, 0.30));

@@ -1,4 +1,4 @@
-//! What the device can do at best.
+//! Limits of the device.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use serde::Serialize;
 use super::{Measure, Runs, filled, time};
 use crate::Context;
 
-/// The two limits: each kernel has one of them.
+/// The two limits: each kernel is bound by one of them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
-    /// Bytes read and written in a second by a copy within the device's memory.
+    /// Bytes read and written per second by a copy within the device's memory.
     pub copy: f64,
-    /// Operations in a second of a large bf16 matmul.
+    /// Operations per second of a large bf16 matmul.
     pub matmul: f64,
     /// Bytes of that copy's source.
     pub copied: usize,
-    /// Rows, outputs and inputs of that matmul.
+    /// Number of rows, outputs and inputs of that matmul.
     pub edge: usize,
     copy_took: f64,
     matmul_took: f64,
 }
 
 impl Limits {
-    /// Measure them.
+    /// Measures the limits.
     ///
     /// # Errors
-    /// No memory, or the driver's.
+    /// Too little memory, or errors of the driver.
     pub fn measure(ctx: &Context) -> Result<Self> {
         let (copied, edge) = if ctx.tiny() { (1 << 16, 32) } else { (1 << 30, 8192) };
         let copy = copy(ctx, copied)?;
@@ -69,7 +69,7 @@ impl Limits {
 }
 
 fn library() -> &'static str {
-    if kernels::gemm_library() { "cuBLASLt" } else { "own kernel: cuBLASLt is not here" }
+    if kernels::gemm_library() { "cuBLASLt" } else { "own kernel: cuBLASLt is missing" }
 }
 
 fn copy(ctx: &Context, bytes: usize) -> Result<Duration> {

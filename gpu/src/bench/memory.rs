@@ -1,4 +1,4 @@
-//! Kernels whose only limit is memory: what each moves, and how near it comes to a copy.
+//! Memory-bound kernels: the bytes that each moves, and its bandwidth relative to a copy's.
 
 use anyhow::Result;
 use kernels::ops::{self, Accumulate, Activation, Arithmetic, SampleRow};
@@ -7,11 +7,11 @@ use kernels::{Buffer, Float, Heads, HeadsMut, KvMut, KvShape, Mat, MatMut};
 use super::{Limits, Measure, Runs, by_bandwidth, filled, time};
 use crate::{Context, Numbers};
 
-/// What a kernel that moves at least 64 MiB should reach of a copy.
+/// Target fraction of a copy's bandwidth for a kernel that moves at least 64 MiB.
 const LEAST: f64 = 0.85;
 
-/// Every memory-bound kernel, moving some hundreds of MiB: far more than any cache holds, so that what
-/// one run leaves in it does not help the next.
+/// Measures every memory-bound kernel on some hundreds of MiB: far more than any cache holds, so that one run
+/// leaves nothing in it that helps the next.
 pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)) -> Result<()> {
     let gpu = &ctx.gpu;
     let (h, rows) = if ctx.tiny() { (64, 4) } else { (4096, 24_576) };
@@ -60,7 +60,7 @@ pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure))
     })?;
     add("gated (silu)", format!("[{rows}, {h}] f32 to [{rows}, {}] bf16", h / 2), 4 * n + n, took);
 
-    // Heads of 128: the same memory, seen otherwise.
+    // Heads of 128: the same memory as another shape.
     let (dim, heads) = if ctx.tiny() { (16, 4) } else { (128, 32) };
     let angles = filled(gpu, 4 * rows * dim / 2)?;
     let took = time(gpu, short, |_| {
@@ -214,7 +214,7 @@ pub(super) fn gemv(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)
                 let out = MatMut::dense(out.view_mut(), Float::F32, t, n)?;
                 Ok(ops::linear(gpu, x, w, Accumulate::Store, Arithmetic::Fast, out)?)
             })?;
-            // The issue names no bound for small matrices; 64 MiB and more are memory-bound kernels.
+            // Small matrices have no target; those of 64 MiB and more are memory-bound.
             let least = (2 * n * k >= 64 << 20).then_some(LEAST);
             let workload = format!("{t} rows by [{n}, {k}] bf16");
             let (name, bytes) = (format!("linear, {name}"), 2 * n * k);

@@ -1,9 +1,9 @@
-//! How fast the device is, and how near kernels and models come to what it can do.
+//! Speed of the device, and of kernels and models as a fraction of its limits.
 //!
 //! Two limits are measured first, in the same run: the bandwidth of a copy, and the rate of a large
-//! matmul. Everything else is told as a share of them, so a figure means the same on another device.
-//! Times are the device's own (events in the stream), medians of several runs after some that do not
-//! count.
+//! matmul. All other figures are given as a fraction of them, so that a figure is comparable across
+//! devices. Times are the device's own (events in the stream), medians of several runs after some
+//! that do not count.
 
 mod attention;
 mod limits;
@@ -23,18 +23,18 @@ pub use limits::Limits;
 pub(crate) use serve::workloads;
 pub use serve::{SERVED, Served, Workload, serve};
 
-/// What a figure should be.
+/// Target of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// This, or more.
+    /// At least this.
     AtLeast(f64),
-    /// This, or less.
+    /// At most this.
     AtMost(f64),
 }
 
 impl Target {
-    /// Whether a figure reaches it.
+    /// Whether a figure meets the target.
     pub fn reached(self, figure: f64) -> bool {
         match self {
             Self::AtLeast(least) => figure >= least,
@@ -43,46 +43,46 @@ impl Target {
     }
 }
 
-/// A figure beside something it is to be held against.
+/// A figure relative to a reference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
-    /// What it is a share or a multiple of.
+    /// The reference of which it is a fraction or a multiple.
     pub of: String,
-    /// How much of it.
+    /// The fraction or multiple.
     pub value: f64,
-    /// Whether it is a share of a limit, of which more is better, and not a multiple.
+    /// Whether it is a fraction of a limit, of which more is better, and not a multiple.
     pub share: bool,
-    /// What it should be.
+    /// Target of the figure.
     pub target: Option<Target>,
 }
 
-/// One thing that was measured.
+/// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measure {
-    /// What.
+    /// Name of what was measured.
     pub name: String,
-    /// Of what size.
+    /// Size of the workload.
     pub workload: String,
     /// The figure.
     pub value: f64,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: &'static str,
-    /// The median time of one run, in seconds.
+    /// Median time of one run, in seconds.
     pub seconds: f64,
-    /// Beside a limit.
+    /// The figure relative to a limit.
     pub ratio: Option<Ratio>,
 }
 
 impl Measure {
-    /// Whether it reaches its target, if it has one.
+    /// Whether it meets its target, if it has one.
     pub fn reached(&self) -> Option<bool> {
         let ratio = self.ratio.as_ref()?;
         Some(ratio.target?.reached(ratio.value))
     }
 }
 
-/// Measure everything, and tell of each figure as it comes. What fails is told by name, and the rest
-/// goes on.
+/// Measures everything and reports each figure as it comes. A measurement that fails is reported by
+/// name, and the rest continues.
 ///
 /// # Errors
 /// The limits could not be measured.
@@ -115,7 +115,7 @@ pub fn run(
     Ok((limits, measures, failures))
 }
 
-/// Runs that are timed together, and how many times.
+/// Number of runs that are timed together, and number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runs {
     pub together: usize,
@@ -123,7 +123,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// Of something that takes microseconds.
+    /// Repetitions for runs of microseconds.
     pub(crate) fn short(ctx: &Context) -> Self {
         if ctx.tiny() {
             Self { together: 1, samples: 1 }
@@ -132,20 +132,20 @@ impl Runs {
         }
     }
 
-    /// Of something that takes milliseconds.
+    /// Repetitions for runs of milliseconds.
     pub(crate) fn long(ctx: &Context) -> Self {
         if ctx.tiny() { Self { together: 1, samples: 1 } } else { Self { together: 3, samples: 7 } }
     }
 }
 
-/// The median time of one run of `work`, which only enqueues, by the device's clock.
+/// Median time of one run of `work`, which only enqueues, by the device's clock.
 pub(crate) fn time(
     gpu: &Gpu,
     runs: Runs,
     mut work: impl FnMut(usize) -> Result<()>,
 ) -> Result<Duration> {
     let mut timer = Timer::new(gpu)?;
-    // Compiles, allocates scratch, and wakes the clocks.
+    // Compiles, allocates scratch, and raises the clock rates.
     for i in 0..runs.together.div_ceil(2) {
         work(i)?;
     }
@@ -160,12 +160,12 @@ pub(crate) fn time(
     Ok(times[times.len() / 2])
 }
 
-/// Memory of `len` bytes that is not all zeros: bf16 or f32, small ordinary numbers either way.
+/// Memory of `len` bytes that is not all zeros: small ordinary numbers, as bf16 and as f32.
 pub(crate) fn filled(gpu: &Arc<Gpu>, len: usize) -> Result<Buffer> {
-    // One piece, drawn once, is copied as often as it takes: nothing here looks for repetitions.
+    // One random piece is copied as often as needed: no kernel depends on repetitions.
     let mut numbers = Numbers::new("filled");
     let piece: Vec<f32> = numbers.normals((len / 4).clamp(1, 1 << 18), 0.05);
-    // A bf16 in each half: the lower one is as ordinary as the upper one.
+    // A bf16 in each half: both are ordinary numbers.
     let piece: Vec<u32> = piece.iter().map(|x| (x.to_bits() >> 16) * 0x1_0001).collect();
     let mut buffer = Buffer::zeroed(gpu, len)?;
     let mut at = 0;
@@ -177,7 +177,7 @@ pub(crate) fn filled(gpu: &Arc<Gpu>, len: usize) -> Result<Buffer> {
     Ok(buffer)
 }
 
-/// A rate of bytes as a measure, held against the copy.
+/// A rate of bytes as a measurement, relative to the copy.
 pub(crate) fn by_bandwidth(
     limits: &Limits,
     name: impl Into<String>,
@@ -202,7 +202,7 @@ pub(crate) fn by_bandwidth(
     }
 }
 
-/// A rate of operations as a measure, held against the large matmul.
+/// A rate of operations as a measurement, relative to the large matmul.
 pub(crate) fn by_matmul(
     limits: &Limits,
     name: impl Into<String>,

@@ -12,12 +12,12 @@ use super::{Limits, Measure, Ratio, Runs, Target, by_matmul, filled, time};
 use crate::step::{Capacity, Steps};
 use crate::{Context, Numbers};
 
-/// A model whose speed is measured, and what its steps may take of their floors.
+/// A model whose speed is measured, and bounds on the duration of its steps.
 struct Plan {
     name: &'static str,
     config: &'static str,
-    /// Sequences, tokens that each has, and the most that a step may take of the time in which the
-    /// bytes it must read can be read.
+    /// Sequences, tokens of each, and maximum duration of a step as a multiple of the time in which the bytes
+    /// it must read can be read.
     decode: &'static [(usize, usize, Option<f64>)],
     prompt: usize,
     prefill_least: f64,
@@ -48,10 +48,10 @@ const TINY: Plan = Plan {
     prefill_least: 0.50,
 };
 
-/// What a recorded step may take of the same launches run one after the other.
+/// Maximum duration of a recorded step, as a multiple of the same launches enqueued one by one.
 const CAPTURED_MOST: f64 = 1.15;
 
-/// Seconds the host may need for a replay.
+/// Maximum number of seconds that the host may take for a replay.
 const HOST_MOST: f64 = 20e-6;
 
 /// A model with random weights on the device.
@@ -75,7 +75,7 @@ pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure))
     Ok(())
 }
 
-/// Bytes of keys and values that a token has.
+/// Number of bytes of keys and values of a token.
 fn kv_bytes(config: &ModelConfig) -> usize {
     config.attention_layers().map(|(_, a)| 2 * a.kv_heads * a.head_dim * 2).sum()
 }
@@ -128,7 +128,7 @@ fn decode(
         unit: "ms",
         seconds: queued.as_secs_f64(),
         ratio: Some(Ratio {
-            of: "it that the recorded step takes".into(),
+            of: "the time of these launches".into(),
             value: replayed.as_secs_f64() / queued.as_secs_f64().max(1e-9),
             share: false,
             target: Some(Target::AtMost(CAPTURED_MOST)),
@@ -156,9 +156,8 @@ fn decode(
     Ok(())
 }
 
-/// What a step's kernels take when all of them are in the queue before the first of them runs: behind
-/// a copy that takes longer than launching them. Only the device's own gaps between kernels are left in
-/// it.
+/// Duration of a step's kernels when all of them are in the queue before the first of them runs: behind a
+/// copy that takes longer than launching them. It includes only the device's own gaps between kernels.
 fn queued(ctx: &Context, steps: &mut Steps) -> Result<Duration> {
     let gpu: &Gpu = &ctx.gpu;
     let (size, copies) = if ctx.tiny() { (1 << 10, 1) } else { (1 << 30, 40) };
@@ -178,7 +177,7 @@ fn queued(ctx: &Context, steps: &mut Steps) -> Result<Duration> {
     Ok(times[times.len() / 2])
 }
 
-/// The medians of what the host needs to launch a recorded step, and to stage it before.
+/// Returns the medians of the time that the host takes to launch a recorded step, and to stage it before.
 fn host_times(ctx: &Context, steps: &mut Steps) -> Result<(Duration, Duration)> {
     let (mut replays, mut stages) = (Vec::new(), Vec::new());
     for _ in 0..if ctx.tiny() { 3 } else { 50 } {
@@ -209,7 +208,7 @@ fn prefill(
     let tokens = Numbers::new("prompt").tokens(t, config.vocab);
     steps.set(&[(0, 0, &tokens)], false)?;
     let took = time(&ctx.gpu, Runs::long(ctx), |_| steps.eager())?;
-    // Every weight of a layer meets every token; of the head's rows one token's are computed.
+    // Every weight of a layer multiplies every token; of the head's rows only one token's are computed.
     let head = config.vocab * config.hidden;
     let layers = (decoder.bytes_per_step() / 2).saturating_sub(head);
     let pairs = (t * t / 2) as f64;

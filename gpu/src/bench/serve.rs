@@ -1,4 +1,4 @@
-//! Many requests at once, through the engine: what transformers is compared with.
+//! Many requests at once, through the engine: compared with transformers.
 
 use std::time::Instant;
 
@@ -14,20 +14,20 @@ use serde::Serialize;
 use super::{Limits, Measure, model};
 use crate::{Context, Numbers};
 
-/// Requests of one length, all there at the start, each answered greedily to its last token.
+/// Requests of one length that all arrive at the start; each is decoded greedily to its last token.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Workload {
     /// The model's config, in `fixtures`.
     pub config: &'static str,
-    /// Requests.
+    /// Number of requests.
     pub requests: usize,
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub prompt: usize,
-    /// Tokens of an answer.
+    /// Number of output tokens of a request.
     pub answer: usize,
 }
 
-/// What is measured, here and with transformers: one request alone, and many.
+/// The workloads, here and with transformers: one request alone, and many.
 pub const SERVED: [Workload; 2] = [
     Workload { config: "configs/qwen3-8b.json", requests: 1, prompt: 128, answer: 128 },
     Workload { config: "configs/qwen3-8b.json", requests: 256, prompt: 256, answer: 128 },
@@ -38,23 +38,23 @@ const TINY: [Workload; 2] = [
     Workload { config: "tiny-qwen3/config.json", requests: 5, prompt: 7, answer: 4 },
 ];
 
-/// How a workload was served.
+/// Result of a workload.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Served {
-    /// What.
+    /// Name of the workload.
     pub workload: Workload,
-    /// Tokens of all answers in a second, prompts' time included.
+    /// Output tokens of all requests per second, prefill time included.
     pub tokens_per_second: f64,
-    /// From the first request to the last token.
+    /// Seconds from the first request to the last token.
     pub seconds: f64,
-    /// Steps that were replayed, of all.
+    /// Fraction of steps that were replayed.
     pub replayed: Option<f64>,
 }
 
-/// Serve a workload, twice: the first time does not count.
+/// Runs a workload twice: the first run does not count.
 ///
 /// # Errors
-/// No memory; a request that failed.
+/// Too little memory; a request that failed.
 pub fn serve(ctx: &Context, workload: Workload) -> Result<Served> {
     let decoder = model::random(ctx, workload.config)?;
     let vocab = decoder.config().vocab;
@@ -71,7 +71,7 @@ pub fn serve(ctx: &Context, workload: Workload) -> Result<Served> {
             max_num_batched_tokens: if ctx.tiny() { 16 } else { 8192 },
             max_model_len: Some(length),
             enable_prefix_caching: false,
-            // Half of what is free: the rest is for a step's buffers.
+            // Half of the free memory: the rest is for a step's buffers.
             kv_memory: if ctx.tiny() { None } else { Some(Budget::exact(free / 2)) },
             ..defaults
         },
@@ -128,7 +128,7 @@ pub(super) fn run(ctx: &Context, _limits: &Limits, take: &mut dyn FnMut(Measure)
     Ok(())
 }
 
-/// What is served on this device.
+/// Measures all workloads on this device.
 pub(crate) fn workloads(ctx: &Context) -> &'static [Workload] {
     if ctx.tiny() { &TINY } else { &SERVED }
 }

@@ -33,7 +33,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "long contexts", run: long },
 ];
 
-/// Heads of queries, heads of keys, elements of a head, tokens of a block.
+/// Number of query heads and of KV heads, elements of a head, tokens of a block.
 const HEADS: [(usize, usize, usize, usize); 6] = [
     (1, 1, 18, 16),
     (4, 2, 32, 4),
@@ -43,11 +43,11 @@ const HEADS: [(usize, usize, usize, usize); 6] = [
     (8, 2, 128, 16),
 ];
 
-/// A step: what each sequence has of queries and keys, and their numbers.
+/// A step: the number of queries and keys of each sequence, and their values.
 struct Step {
     heads: (usize, usize, usize, usize),
     lens: Vec<(usize, usize)>,
-    /// Of all keys of a sequence, the first ones included.
+    /// All keys of a sequence, the first ones included.
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
     queries: Vec<Vec<f32>>,
@@ -66,7 +66,7 @@ impl Step {
         Self { heads, lens: lens.to_vec(), keys, values, queries }
     }
 
-    /// Only one of its sequences.
+    /// The step with only one of its sequences.
     fn only(&self, s: usize) -> Self {
         Self {
             heads: self.heads,
@@ -77,7 +77,8 @@ impl Step {
         }
     }
 
-    /// Write all keys, then attend: blocks are dealt backwards, so that no two neighbours are in order.
+    /// Writes all keys, then computes attention. Blocks are assigned backwards, so that no two neighbours are
+    /// in order.
     fn run(&self, rt: &Runtime, dtype: DType, window: Option<usize>) -> Result<Vec<f32>> {
         let (q_heads, kv_heads, dim, block) = self.heads;
         let needed: Vec<usize> = self.lens.iter().map(|l| l.1.div_ceil(block)).collect();
@@ -117,7 +118,7 @@ impl Step {
     }
 }
 
-/// Weights of keys may be rounded to bf16 before they multiply values that are bf16 themselves.
+/// Weights may be rounded to bf16 before they multiply values that are bf16 themselves.
 fn tolerance(dtype: DType) -> Tolerance {
     match dtype {
         DType::F32 => Tolerance { absolute: 1e-4, relative: 1e-4 },
@@ -131,7 +132,7 @@ fn over_shapes(ctx: &Context, lens: &[(usize, usize)]) -> Result<Outcome> {
     for (i, &heads) in heads.iter().enumerate() {
         let step = Step::new(heads, lens, &mut numbers);
         for dtype in [DType::F32, DType::BF16] {
-            // Every other shape looks through a window.
+            // Every other shape has a window.
             let window = (i % 2 == 1).then_some(13);
             let what = format!("{heads:?} over {dtype}, window {window:?}");
             outcome.add(both(ctx, &what, tolerance(dtype), |rt| step.run(rt, dtype, window))?);

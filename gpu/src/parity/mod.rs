@@ -1,7 +1,7 @@
 //! The device against the CPU.
 //!
-//! Each [`Check`] computes something twice: on the device, with the kernels of `kernels/cu`, and on the
-//! CPU, with floor 1, whose ops are themselves held against scalar references and against transformers.
+//! Each [`Check`] computes something twice: on the device, with the kernels of `kernels/cu`, and on the CPU,
+//! with layer 1, whose ops are themselves tested against scalar references and against transformers.
 
 mod attention;
 mod model;
@@ -17,28 +17,28 @@ use serde::Serialize;
 
 use crate::Context;
 
-/// Something that must hold on every device.
+/// A property that must hold on every device.
 pub struct Check {
-    /// What, in words that make a list of failures a diagnosis.
+    /// Name, in words that make a list of failures a diagnosis.
     pub name: &'static str,
-    /// Try it. An error says what was wrong, with the numbers.
+    /// Runs the check. An error says what was wrong, with the numbers.
     pub run: fn(&Context) -> Result<Outcome>,
 }
 
-/// What a check that holds has seen.
+/// Observations of a check that holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Cases that were tried.
+    /// Number of cases.
     pub cases: usize,
-    /// The largest difference of any number from the CPU's.
+    /// Largest difference of any number from the CPU's.
     pub worst: f64,
-    /// What else is worth knowing.
+    /// Further observations.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl Outcome {
-    /// One more case.
+    /// Adds a case.
     pub fn add(&mut self, difference: f64) {
         self.cases += 1;
         self.worst = self.worst.max(difference);
@@ -57,24 +57,24 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
     [ops::CHECKS, attention::CHECKS, select::CHECKS, model::CHECKS].into_iter().flatten()
 }
 
-/// What became of one check.
+/// Result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// Its name.
+    /// Name of the check.
     pub name: &'static str,
-    /// Whether it holds.
+    /// Whether the check holds.
     pub holds: bool,
-    /// What it has seen, if it holds.
+    /// Observations of the check, if it holds.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Why it does not.
+    /// Error of the check, if it does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// How long it took.
+    /// Duration of the check.
     pub seconds: f64,
 }
 
-/// Try all checks with these names, and say of each what became of it.
+/// Runs all checks with these names and reports the result of each.
 pub fn run(
     ctx: &Context,
     wanted: impl Fn(&str) -> bool,
@@ -97,7 +97,7 @@ pub fn run(
     verdicts
 }
 
-/// How far two results may be apart: `absolute + relative * |wanted|`.
+/// Tolerance between two results: `absolute + relative * |wanted|`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tolerance {
     pub absolute: f32,
@@ -105,15 +105,15 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Sums of f32 in another order.
+    /// Tolerance for sums of f32 in another order.
     pub(crate) const F32: Self = Self { absolute: 2e-5, relative: 2e-5 };
-    /// A result that is rounded to bf16: one unit in its last place, whichever way it fell.
+    /// Tolerance for a result rounded to bf16: one unit in its last place, in either direction.
     pub(crate) const BF16: Self = Self { absolute: 1e-4, relative: 1.0 / 128.0 };
-    /// The same bits.
+    /// No tolerance: the same bits.
     pub(crate) const EXACT: Self = Self { absolute: 0.0, relative: 0.0 };
 }
 
-/// The largest difference, if none is too large.
+/// Returns the largest difference, if none is too large.
 pub(crate) fn close(what: &str, got: &[f32], wanted: &[f32], tolerance: Tolerance) -> Result<f64> {
     ensure!(got.len() == wanted.len(), "{what}: {} numbers, not {}", got.len(), wanted.len());
     let mut worst = 0.0_f64;
@@ -123,7 +123,7 @@ pub(crate) fn close(what: &str, got: &[f32], wanted: &[f32], tolerance: Toleranc
         }
         let difference = (got - wanted).abs();
         let most = tolerance.absolute + tolerance.relative * wanted.abs();
-        // A NaN on one side is never within bounds.
+        // A NaN on one side only is never within bounds.
         ensure!(
             difference <= most,
             "{what}: number {i} is {got:e}, the CPU has {wanted:e} ({difference:e} apart, {most:e} may be)"
@@ -133,7 +133,7 @@ pub(crate) fn close(what: &str, got: &[f32], wanted: &[f32], tolerance: Toleranc
     Ok(worst)
 }
 
-/// Do the same on the CPU and on the device, and compare.
+/// Runs the same on the CPU and on the device, and compares.
 pub(crate) fn both(
     ctx: &Context,
     what: &str,

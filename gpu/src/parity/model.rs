@@ -25,14 +25,14 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check { name: "a recorded step serves other batches of its shape", run: other_batches },
     Check {
-        name: "batch invariance: a sequence is the same bits alone and in company",
+        name: "batch invariance: a sequence is the same bits alone and in a batch",
         run: company,
     },
     Check { name: "paged and contiguous keys and values give the same logits", run: paged },
-    Check { name: "an engine answers the same with and without recorded steps", run: engines },
+    Check { name: "an engine gives the same output with and without recorded steps", run: engines },
 ];
 
-/// One of each family, and rope of another scaling.
+/// One model of each family, and one with another rope scaling.
 const MODELS: [&str; 6] = [
     "tiny-llama",
     "tiny-mistral",
@@ -42,7 +42,7 @@ const MODELS: [&str; 6] = [
     "tiny-llama-yarn",
 ];
 
-/// Tokens of a sequence, and how many of them come as a prompt.
+/// Number of tokens of a sequence, and how many of them are its prompt.
 const LEN: usize = 28;
 const PROMPT: usize = 19;
 
@@ -56,7 +56,7 @@ fn capacity(sequences: usize) -> Capacity {
     Capacity { sequences, context: 2 * LEN, tokens, rows: tokens, block_size: 8 }
 }
 
-/// Logits of every token of a sequence that is fed as a prompt, then token by token.
+/// Returns the logits of every token of a sequence that is fed as a prompt, then token by token.
 fn fed(rt: &Runtime, decoder: &Arc<Decoder>, tokens: &[u32]) -> Result<Vec<f32>> {
     let mut steps = Steps::new(rt, decoder, capacity(1))?;
     let mut logits = steps.run(&[(0, 0, &tokens[..PROMPT])], true)?;
@@ -76,8 +76,8 @@ fn likeliest(row: &[f64]) -> usize {
     (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0)
 }
 
-/// Both sides get the same tokens, whatever they would have chosen: so one difference does not become
-/// another text, and every place can be compared.
+/// Both sides are fed the same tokens, whichever they would have chosen. So one difference does not lead to
+/// another text, and every position can be compared.
 fn forced(ctx: &Context, precision: Precision) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let models = if ctx.tiny() { &MODELS[..4] } else { &MODELS[..] };
@@ -100,7 +100,7 @@ fn forced(ctx: &Context, precision: Precision) -> Result<Outcome> {
             for (got, wanted) in got.chunks(vocab).zip(wanted.chunks(vocab)) {
                 let (got, wanted) = (log_softmax(got), log_softmax(wanted));
                 differences.extend(got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()));
-                // What is lost by following the device where it would choose another token.
+                // Loss of log probability where the device would choose another token.
                 regrets.push(wanted[likeliest(&wanted)] - wanted[likeliest(&got)]);
             }
             outcome.add(differences.iter().copied().fold(0.0, f64::max));
@@ -143,15 +143,15 @@ fn replayed(ctx: &Context) -> Result<Outcome> {
         steps.run(&parts, false)?;
         let next = numbers.tokens(3, vocab);
         let parts: Vec<_> = (0..3).map(|s| (s, PROMPT, &next[s..=s])).collect();
-        // A step stores the same keys however often it is run.
+        // A step stores the same keys however often it runs.
         let eager = steps.run(&parts, false)?;
         steps.capture()?;
         for _ in 0..2 {
             steps.stage()?;
             steps.replay()?;
             let replayed = steps.logits()?;
-            // Launches of a recorded step are those of the largest context, so a long one may be split
-            // otherwise than here; these are short, and what is not split has one order of sums.
+            // Launches of a recorded step are sized for the largest context, so a long one may be split
+            // differently than here. These contexts are short: without a split the sums have one order.
             outcome.add(close(name, &replayed, &eager, Tolerance::EXACT)?);
         }
     }
@@ -171,7 +171,7 @@ fn other_batches(ctx: &Context) -> Result<Outcome> {
     let filler = [0_u32];
     steps.set(&[(0, PROMPT, &filler), (1, PROMPT - 3, &filler)], false)?;
     steps.capture()?;
-    // Other sequences, of other lengths, further on.
+    // Other sequences, of other lengths, at later positions.
     for pair in [[2, 3], [3, 1], [0, 2], [1, 0]] {
         let tokens = numbers.tokens(2, vocab);
         let part = |i: usize| (pair[i], prompts[pair[i]].len(), &tokens[i..=i]);
@@ -198,7 +198,7 @@ fn company(ctx: &Context) -> Result<Outcome> {
         let tokens = Numbers::new(name).tokens(LEN, vocab);
         let alone = fed(rt, &decoder, &tokens)?;
         let mut others = Numbers::new("company");
-        // As one of five, in the middle, in pieces of other sizes.
+        // As the middle one of five, in chunks of other sizes.
         let mut steps = Steps::new(rt, &decoder, capacity(5))?;
         let (mut at, mut together) = (0, Vec::new());
         for piece in [7, 1, 12, 1, 7] {
@@ -254,7 +254,7 @@ fn engines(ctx: &Context) -> Result<Outcome> {
     let rt = ctx.device(Precision::Bf16, true);
     let decoder = model(ctx, rt, "tiny-qwen3")?;
     let vocab = decoder.config().vocab;
-    let answers = |eager: bool| -> Result<Vec<(Vec<u32>, Vec<u32>)>> {
+    let run = |eager: bool| -> Result<Vec<(Vec<u32>, Vec<u32>)>> {
         let model = EngineModel {
             rt: rt.clone(),
             decoder: Arc::clone(&decoder),
@@ -286,19 +286,19 @@ fn engines(ctx: &Context) -> Result<Outcome> {
             })
             .collect();
         let mut all = Vec::new();
-        for mut answer in engine.handle().submit_all(requests)? {
-            let piece = answer.rest();
-            let error = piece.end.and_then(|end| end.error);
-            ensure!(error.is_none(), "an answer failed: {error:?}");
-            let logprobs = piece.logprobs.iter().map(|l| l.logprob.to_bits()).collect();
-            all.push((piece.tokens, logprobs));
+        for mut response in engine.handle().submit_all(requests)? {
+            let output = response.rest();
+            let error = output.end.and_then(|end| end.error);
+            ensure!(error.is_none(), "a request failed: {error:?}");
+            let logprobs = output.logprobs.iter().map(|l| l.logprob.to_bits()).collect();
+            all.push((output.tokens, logprobs));
         }
         Ok(all)
     };
-    let (eager, recorded) = (answers(true)?, answers(false)?);
+    let (eager, recorded) = (run(true)?, run(false)?);
     for (i, (eager, recorded)) in eager.iter().zip(&recorded).enumerate() {
-        ensure!(eager.0 == recorded.0, "answer {i}: {:?}, and recorded {:?}", eager.0, recorded.0);
-        ensure!(eager.1 == recorded.1, "answer {i}: other log probabilities");
+        ensure!(eager.0 == recorded.0, "request {i}: {:?}, and recorded {:?}", eager.0, recorded.0);
+        ensure!(eager.1 == recorded.1, "request {i}: other log probabilities");
         outcome.add(0.0);
     }
     Ok(outcome)

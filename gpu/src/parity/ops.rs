@@ -1,4 +1,4 @@
-//! One op at a time, over shapes that are odd, empty or large.
+//! Single ops, over shapes that are odd, empty or large.
 
 use anyhow::Result;
 use l1_tensor::ops::{
@@ -19,13 +19,13 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "layer norm", run: layer_norms },
     Check { name: "rotations and their angles", run: rotations },
     Check { name: "gated activations", run: gates },
-    Check { name: "rows by their numbers", run: rows },
+    Check { name: "rows by their indices", run: rows },
     Check { name: "matmuls of f32 rows", run: |ctx| matmuls(ctx, DType::F32) },
     Check { name: "matmuls of bf16 rows", run: |ctx| matmuls(ctx, DType::BF16) },
-    Check { name: "matmuls with a bias, added to what is there, and folded", run: epilogues },
+    Check { name: "matmuls with a bias, added to the output, and folded", run: epilogues },
 ];
 
-/// Rows and widths: single, odd, beyond a block of threads, and as models have them.
+/// Rows and widths: single, odd, wider than a block of threads, and sizes of real models.
 fn shapes(ctx: &Context) -> &'static [(usize, usize)] {
     const ALL: [(usize, usize); 9] = [
         (0, 8),
@@ -64,7 +64,7 @@ fn conversions(ctx: &Context) -> Result<Outcome> {
     let (mut outcome, mut numbers) = (Outcome::default(), Numbers::new("convert"));
     for &(rows, width) in shapes(ctx) {
         let mut values = numbers.normals(rows * width, 100.0);
-        // Ties, the smallest and the largest numbers, and what is none.
+        // Ties, the smallest and the largest numbers, infinities and NaN.
         let half = 1.0 / 256.0;
         let special = [1.0 + half, 1.0 + 3.0 * half, 1e-40, 3.4e38, f32::INFINITY, f32::NAN, -0.0];
         for (value, special) in values.iter_mut().zip(special) {
@@ -141,13 +141,13 @@ fn layer_norms(ctx: &Context) -> Result<Outcome> {
 
 fn rotations(ctx: &Context) -> Result<Outcome> {
     let (mut outcome, mut numbers) = (Outcome::default(), Numbers::new("rope"));
-    // Half of a head may be turned only.
+    // Only half of a head is rotated.
     for ([tokens, heads, dim], turned) in
         [([0, 1, 4], 4), ([1, 1, 18], 18), ([5, 3, 64], 32), ([17, 8, 128], 128)]
     {
         let x = numbers.normals(tokens * heads * dim, 1.0);
         let positions: Vec<i32> = (0..tokens).map(|_| numbers.below(40_000) as i32).collect();
-        // Cosines of large angles differ in their last bits from one library to the next.
+        // Cosines of large angles differ in their last bits between libraries.
         let tolerance = Tolerance { absolute: 1e-5, relative: 1e-5 };
         outcome.add(both(ctx, &format!("[{tokens}, {heads}, {dim}]"), tolerance, |rt| {
             let table = RopeTable::new(turned, 1e6, &RopeScaling::None)?;
@@ -207,7 +207,7 @@ fn rows(ctx: &Context) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Rows, outputs and inputs: one row, few, a tile, more than one; sizes that fill no tile.
+/// Rows, outputs and inputs: one row, a few, a tile, more than one tile; sizes that fill no tile.
 fn products(ctx: &Context) -> &'static [(usize, usize, usize)] {
     const ALL: [(usize, usize, usize); 9] = [
         (1, 1, 1),
@@ -223,10 +223,10 @@ fn products(ctx: &Context) -> &'static [(usize, usize, usize)] {
     if ctx.tiny() { &ALL[..6] } else { &ALL }
 }
 
-/// What the sum of `k` products of ordinary numbers may be off by.
+/// Tolerance for the sum of `k` products of ordinary numbers.
 fn of_sum(k: usize, dtype: DType) -> Tolerance {
     let absolute = 3e-6 * (k as f32).sqrt();
-    // With weights of deviation 1 / sqrt(k) the sums are about 1, whatever k is.
+    // With weights of deviation 1 / sqrt(k) the sums are about 1 for every k.
     if dtype == DType::F32 {
         Tolerance { absolute, relative: 1e-5 }
     } else {

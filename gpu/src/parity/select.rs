@@ -1,4 +1,4 @@
-//! From logits to tokens, and copies of blocks: launchers that are called by themselves.
+//! From logits to tokens, and copies of blocks: launchers that are tested on their own.
 
 use anyhow::{Result, ensure};
 use kernels::ops::{self, SampleRow};
@@ -9,10 +9,10 @@ use super::{Check, Outcome};
 use crate::{Context, Numbers};
 
 pub(super) const CHECKS: &[Check] = &[
-    Check { name: "the likeliest token", run: largest },
-    Check { name: "the likeliest tokens in order", run: several },
+    Check { name: "the most likely token", run: largest },
+    Check { name: "the most likely tokens in order", run: several },
     Check {
-        name: "a drawn token is one that can come, and at temperature 0 the likeliest",
+        name: "a sampled token has a probability, and at temperature 0 is the most likely",
         run: drawn,
     },
     Check { name: "copies of blocks", run: copies },
@@ -27,7 +27,7 @@ fn shapes(ctx: &Context) -> &'static [(usize, usize)] {
 
 fn logits(numbers: &mut Numbers, rows: usize, vocab: usize) -> Vec<f32> {
     let mut x = numbers.normals(rows * vocab, 2.0);
-    // Two that are equal, and the largest: the first of them counts.
+    // Two equal elements, the largest ones: the first of them counts.
     for row in x.chunks_mut(vocab).filter(|row| row.len() > 10) {
         let at = numbers.below(row.len() - 1);
         row[at] = 20.0;
@@ -82,8 +82,8 @@ fn several(ctx: &Context) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Which token a random number means is the kernel's affair, and that frequencies are right is shown by
-/// the tests of floor 4; here, no token comes that has no probability.
+/// Which token belongs to a random number is the kernel's choice, and the tests of layer 4 check frequencies.
+/// Here, no token may be drawn that has no probability.
 fn drawn(ctx: &Context) -> Result<Outcome> {
     let (mut outcome, mut numbers) = (Outcome::default(), Numbers::new("sample"));
     for &(rows, vocab) in shapes(ctx) {

@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
-/// Strata's cache directory: `STRATA_CACHE`, else `strata` in the user's own. `None`: the user has no home. A directory for
+/// Strata's cache directory: `STRATA_CACHE`, else `strata` in the user's own. `None`: the user has no home. A
+/// directory for
 /// temporary files does not do, since everybody on the machine could put machine code there.
 pub(crate) fn directory() -> Option<PathBuf> {
     directory_of(|name| std::env::var_os(name).map(PathBuf::from), std::env::home_dir())
@@ -50,7 +51,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The beginning of one; `name` is there for whoever looks into the directory.
+    /// Prefix of a key; `name` is there for a person who lists the directory.
     pub(crate) fn new(name: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(name.as_bytes());
@@ -145,7 +146,7 @@ fn bytes_in(
     Ok(made)
 }
 
-/// Whose files and folders are: machine code is run, so nobody else may have written it.
+/// Ownership of files and directories: machine code is executed, so no other user may have written it.
 mod owned {
     use std::fs;
     use std::path::Path;

@@ -1,4 +1,4 @@
-//! Attention over blocks: which of three kernels takes which sequences.
+//! Attention over blocks: which of three kernels computes which sequences.
 //!
 //! | | `Fast` | `BatchInvariant` |
 //! |---|---|---|
@@ -6,9 +6,8 @@
 //! | sequences with more | `attention_prefill`: tiles of queries | `attention_prefill` |
 //! | f32 caches, head sizes without tensor core kernels | `attention_rows` | `attention_rows` |
 //!
-//! The host knows bounds only, so that a captured launch stays right whatever the lengths are when it is
-//! replayed: a step with both sorts of sequences launches both kernels, and each leaves out, on the
-//! device, what is the other's.
+//! The host knows bounds only, so that a captured launch stays valid for the lengths at replay. A step with
+//! both kinds of sequences launches both kernels, and each skips, on the device, the sequences of the other.
 
 use std::sync::Arc;
 
@@ -17,19 +16,19 @@ use crate::error::{Error, Result};
 use crate::scratch::Purpose;
 use crate::{Args, Float, Gpu, Heads, Kv, Launch, MatMut, View};
 
-/// What attention needs to know beside memory.
+/// Parameters of attention beside memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionParams {
-    /// Multiplies the scores; positive.
+    /// Factor of the scores; positive.
     pub scale: f32,
-    /// A query sees at most this many keys, itself included; at least 1. `None`: all before it.
+    /// Sliding window: maximum number of keys that a query sees, itself included; at least 1. `None`: all
+    /// keys before it.
     pub window: Option<usize>,
-    /// How sums are taken.
+    /// Order of sums.
     pub arithmetic: Arithmetic,
 }
 
-/// Which tokens form which sequence, and where their keys lie; and how large a step of this shape can
-/// become, which alone decides the grid.
+/// Tokens and keys of each sequence, and bounds of a step of this shape, which alone decide the grid.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences<'a> {
     /// `[S + 1]`: queries of sequence `s` are tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
@@ -38,17 +37,17 @@ pub struct Sequences<'a> {
     pub seq_lens_kv: View<'a, i32>,
     /// `[S, max_blocks]`: blocks of each sequence, -1 where there is none.
     pub block_table: View<'a, i32>,
-    /// Entries of a row of the table.
+    /// Number of entries of a row of the table.
     pub max_blocks: usize,
-    /// No sequence has more queries in this step.
+    /// Maximum number of queries of a sequence in this step.
     pub max_q_len: usize,
-    /// No sequence has more keys.
+    /// Maximum number of keys of a sequence.
     pub max_kv_len: usize,
 }
 
-/// Attend: `q` f32 `[T, q_heads, dim]` over the cache, `out` `[T, q_heads * dim]` f32 or bf16. Query `i`
-/// of a sequence sees keys `0..=(kv_len - q_len + i)`, of which a window leaves the last few. A sequence
-/// without keys gets zeros; tokens of no sequence are left as they are.
+/// Computes attention: `q` f32 `[T, q_heads, dim]` over the cache, `out` `[T, q_heads * dim]` f32 or bf16.
+/// Query `i` of a sequence sees keys `0..=(kv_len - q_len + i)`; a window keeps only the last few of these. A
+/// sequence without keys gets zeros; tokens of no sequence are left unchanged.
 ///
 /// Over a bf16 cache queries and weights are rounded to bf16 where tensor cores multiply them (heads of
 /// 64, 80, 96 or 128); sums are f32 always. With [`Arithmetic::BatchInvariant`] the bits of a query's
@@ -76,7 +75,7 @@ pub fn attention(
     match params.arithmetic {
         Arithmetic::BatchInvariant => call.prefill(kernels, 1),
         Arithmetic::Fast if queries == 1 => call.decode(kernels),
-        // One sequence: which sort it is, is known well enough.
+        // With one sequence its kind is known on the host.
         Arithmetic::Fast if count == 1 => call.prefill(kernels, 1),
         Arithmetic::Fast => {
             call.decode(kernels)?;
@@ -101,7 +100,7 @@ struct Call<'a> {
     out: MatMut<'a>,
 }
 
-// What the kernels are built with: see the constants of the same names there.
+// Constants of the kernels: see those of the same names there.
 const ROWS_HEADS_PER_BLOCK: usize = 4;
 const PREFILL_THREADS: usize = 256;
 const PREFILL_ROWS: usize = 128;
@@ -112,17 +111,17 @@ const DECODE_ROUND: usize = 64;
 const DECODE_SHORTEST_SPLIT: usize = 128;
 const DECODE_MOST_PARTS: usize = 64;
 
-/// Blocks wanted for each multiprocessor when keys are split: of the decode kernel it holds three at a
-/// time, and with several more to follow none is idle for long at the end.
+/// Number of blocks for each multiprocessor when keys are split. A multiprocessor holds three blocks of the
+/// decode kernel at a time; several more to follow keep all of them busy until near the end.
 const DECODE_BLOCKS: usize = 16;
 
 impl Call<'_> {
-    /// Sequences, padding included.
+    /// Number of sequences, padding included.
     fn count(&self) -> usize {
         self.sequences.seq_lens_kv.len()
     }
 
-    /// The most queries a sequence has.
+    /// Maximum number of queries of a sequence.
     fn queries(&self) -> usize {
         self.sequences.max_q_len.min(self.q.tokens)
     }
@@ -173,7 +172,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The kernels on tensor cores, where there are any for this cache: they read 16 bytes at a time.
+    /// The tensor core kernels, where there are any for this cache: they read 16 bytes at a time.
     fn tensor_cores(&self) -> Option<Names> {
         let aligned = (self.cache.k | self.cache.v).is_multiple_of(16);
         if self.cache.shape.dtype != Float::Bf16 || !aligned {
@@ -189,7 +188,7 @@ impl Call<'_> {
         Some(Names { decode, prefill })
     }
 
-    /// What all kernels begin with.
+    /// Arguments with which all kernels begin.
     fn inputs(&self) -> Args {
         Args::new()
             .ptr(self.q.ptr)
@@ -234,7 +233,7 @@ impl Call<'_> {
         unsafe { launch.enqueue(self.gpu, args) }
     }
 
-    /// Sequences with at least so many queries.
+    /// Launches the kernel for sequences with at least so many queries.
     fn prefill(&self, kernels: Names, least_q_len: usize) -> Result<()> {
         let (dim, kv_heads) = (self.q.dim, self.cache.shape.heads);
         let args = self.paging(self.strides_and_heads(self.inputs()));
@@ -248,7 +247,7 @@ impl Call<'_> {
         unsafe { launch.enqueue(self.gpu, args) }
     }
 
-    /// Into how many parts keys are split. Only what is the same at every replay decides.
+    /// Number of parts into which keys are split. Depends only on values that are the same at every replay.
     fn parts(&self) -> usize {
         let group = self.q.heads / self.cache.shape.heads;
         let blocks = self.count() * self.cache.shape.heads * group.div_ceil(DECODE_HEADS);
@@ -258,15 +257,15 @@ impl Call<'_> {
         wanted.min(keys.div_ceil(DECODE_SHORTEST_SPLIT)).clamp(1, DECODE_MOST_PARTS)
     }
 
-    /// Sequences with one query.
+    /// Launches the kernel for sequences with one query.
     fn decode(&self, kernels: Names) -> Result<()> {
         let parts = self.parts();
         if parts == 1 {
             return self.splits(kernels, parts, (0, 0));
         }
         let cells = self.count() * self.q.heads * parts;
-        // The scratch is this call's until the splits are merged: another thread's would be enqueued
-        // in between.
+        // This call owns the scratch until the splits are merged: without the lock another thread could
+        // enqueue a kernel in between.
         self.gpu.scratch(|scratch| {
             let bytes = cells * (self.q.dim + 2) * 4;
             let partial = scratch.region(self.gpu, Purpose::AttentionSplits, bytes)?;
@@ -284,7 +283,7 @@ impl Call<'_> {
         let launch = Launch::new("attention_decode", kernels.decode, 0, DECODE_THREADS)
             .grid([parts, head_tiles, self.count()])
             .shared(2 * 2 * DECODE_ROUND * (self.q.dim + 8) * 2);
-        // SAFETY: as in `prefill`; the scratch has place for every part of every head.
+        // SAFETY: as in `prefill`; the scratch has room for every part of every head.
         unsafe { launch.enqueue(self.gpu, args) }
     }
 

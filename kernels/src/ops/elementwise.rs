@@ -1,4 +1,4 @@
-//! One element after the other.
+//! Element-wise ops.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{Args, Float, Gpu, Launch, Mat, MatMut, View};
 
 const FILE: &str = "elementwise";
 
-/// Rows of no width have no tiles, and the kernels divide by their number.
+/// Rows of width 0 have no tiles, and the kernels divide by the number of tiles.
 fn launch(name: &'static str, rows: Rows) -> (Launch, usize) {
     let (threads, tiles) = tiles(rows.width);
     (Launch::new(FILE, name, rows.rows * tiles, threads), tiles)

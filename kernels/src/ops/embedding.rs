@@ -1,4 +1,4 @@
-//! Rows by their numbers.
+//! Rows of a table by their indices.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub fn embedding(
     pick(gpu, OP, OP, weight, ids, out)
 }
 
-/// `out[i] = x[rows[i]]`: types of `x` and `out` are one, and bits are copied. A row beyond those of `x`
-/// gives zeros. `out` and `x` do not overlap.
+/// `out[i] = x[rows[i]]`: `x` and `out` have one type, and bits are copied. A row beyond those of `x` gives
+/// zeros. `out` and `x` do not overlap.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.

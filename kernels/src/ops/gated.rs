@@ -6,7 +6,7 @@ use super::rows::{Rows, fits, tiles, typed, whole};
 use crate::error::{Error, Result};
 use crate::{Args, Float, Gpu, Launch, Mat, MatMut};
 
-/// What is done to the gate.
+/// Activation of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + e^-x)`.

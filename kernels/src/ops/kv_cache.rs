@@ -10,14 +10,14 @@ use crate::{Args, Float, Gpu, Heads, KvMut, KvShape, Launch, View};
 
 const FILE: &str = "kv_cache";
 
-/// Keys and values of a cache as rows: of `width` elements each.
+/// Keys and values of a cache as rows of `width` elements each.
 fn halves(cache: &KvMut<'_>, rows: usize, width: usize) -> [Rows; 2] {
     let dtype = cache.shape.dtype;
     [cache.k, cache.v].map(|ptr| Rows { ptr, dtype, rows, width, stride: width })
 }
 
-/// Store keys and values (f32 `[T, heads, dim]`, rounded to the cache's type) at `slots[T]`, a slot being
-/// `block * block_size + offset`. A slot of -1, or beyond the cache, stores nothing. No slot is there twice.
+/// Stores keys and values (f32 `[T, heads, dim]`, rounded to the cache's type) at `slots[T]`, a slot being
+/// `block * block_size + offset`. A slot of -1, or beyond the cache, stores nothing. No slot may occur twice.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -61,8 +61,8 @@ pub fn kv_write(
     unsafe { Launch::new(FILE, name, k.rows * tiles, threads).enqueue(gpu, args) }
 }
 
-/// Copy whole blocks: `pairs` is `[n, 2]`, from and to. No block is in it twice as a target, or as both. A
-/// pair with a number that is no block's is left out.
+/// Copies whole blocks: `pairs` is `[n, 2]`, source and target. No block may be a target twice, or both
+/// source and target. A pair with an invalid block is skipped.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -88,7 +88,7 @@ pub fn copy_blocks(gpu: &Arc<Gpu>, cache: KvMut<'_>, pairs: View<'_, i32>) -> Re
     unsafe { launch.enqueue(gpu, args.long(keys.width).int(whole(all))) }
 }
 
-/// Zero the places of a block from `from` on. The driver does it: there is no kernel.
+/// Zeroes the slots of a block from offset `from` on. The driver does it: there is no kernel.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -96,7 +96,7 @@ pub fn clear_slots(gpu: &Arc<Gpu>, cache: KvMut<'_>, block: usize, from: usize) 
     let KvShape { blocks, block_size, heads, dim, dtype } = cache.shape;
     if block >= blocks || from > block_size {
         let why =
-            format!("block {block} from place {from} of {blocks} blocks of {block_size} places");
+            format!("block {block} from slot {from} of {blocks} blocks of {block_size} slots");
         return Err(Error::shape("clear_slots", why));
     }
     let place = heads * dim * dtype.size();
@@ -106,7 +106,7 @@ pub fn clear_slots(gpu: &Arc<Gpu>, cache: KvMut<'_>, block: usize, from: usize) 
     }
     gpu.bind()?;
     for half in [cache.k, cache.v] {
-        // SAFETY: the places lie within the block, and the block within the cache.
+        // SAFETY: the slots lie within the block, and the block within the cache.
         unsafe { result::memset_d8_async(half + start as u64, 0, bytes, gpu.stream()) }
             .called("cuMemsetD8Async")?;
     }

@@ -1,6 +1,6 @@
 //! Matmuls: `x W^T`.
 //!
-//! Who does which, in [`Arithmetic::Fast`]:
+//! Kernels in [`Arithmetic::Fast`]:
 //!
 //! | activations | tokens | |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | f32 | up to 8 | `gemv_f32` |
 //! | f32 | more | `gemm_f32` |
 //!
-//! In [`Arithmetic::BatchInvariant`] it is always `gemm.cu`, where the sum of an element has one order,
-//! whatever the number of tokens.
+//! [`Arithmetic::BatchInvariant`] always uses `gemm.cu`, where the sum of an element has one order for any
+//! number of tokens.
 
 use std::sync::Arc;
 
@@ -19,27 +19,27 @@ use crate::error::{Error, Result};
 use crate::scratch::{Purpose, alone};
 use crate::{Args, Float, Gpu, Launch, Mat, MatMut, View};
 
-/// What becomes of the product.
+/// Use of the product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accumulate {
     /// `out = y`.
     Store,
     /// `out += scale * y`; f32.
     Add {
-        /// Multiplies the product.
+        /// Factor of the product.
         scale: f32,
     },
 }
 
-/// So many tokens are the gemv's.
+/// Maximum number of tokens for the gemv kernel.
 const FEW: usize = 16;
 
-/// Of f32 activations.
+/// The same for f32 activations.
 const FEW_F32: usize = 8;
 
-/// `out = x W^T`: `x` `[T, K]` f32 or bf16, `weight` bf16 `[N, K]`, `out` `[T, N]` f32, or bf16 where
-/// nothing is added. Sums are f32. `x` and `weight` may have rows apart; a bf16 operand is read fastest
-/// where its rows begin at multiples of 16 bytes and `K` is a multiple of 8.
+/// `out = x W^T`: `x` `[T, K]` f32 or bf16, `weight` bf16 `[N, K]`, `out` `[T, N]` f32, or bf16 where nothing
+/// is added. Sums are f32. Rows of `x` and `weight` may have a stride beyond their width; a bf16 operand is
+/// read fastest where its rows begin at multiples of 16 bytes and `K` is a multiple of 8.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -62,7 +62,7 @@ pub fn linear(
         Accumulate::Add { scale } => Some(scale),
     };
     if add.is_some() && out.dtype != Float::F32 {
-        return Err(Error::shape(OP, "a product can be added to f32 only"));
+        return Err(Error::shape(OP, "a product can be added to an f32 output only"));
     }
     if out.rows == 0 || out.width == 0 {
         return Ok(());
@@ -70,7 +70,7 @@ pub fn linear(
     let launch = match (x.dtype, arithmetic) {
         (Float::Bf16, Arithmetic::Fast) if x.rows <= FEW => gemv(x.rows, weight.rows),
         (Float::Bf16, Arithmetic::Fast) => {
-            // A sum of nothing is not the library's business.
+            // A sum without terms: the library is not called for it.
             if x.width > 0 && gpu.blas.linear(gpu, x, weight, add, &out)? {
                 return Ok(());
             }
@@ -101,12 +101,12 @@ pub fn linear(
     unsafe { launch.enqueue(gpu, args) }
 }
 
-/// Gate and up in one: `out = activation(gate) * up`, where `weight` (bf16 `[2 I, K]`) has the rows of
-/// the gates first, then those of the ups, and `bias` (`[2 I]`) in the same order is added to both
-/// before. `x` `[T, K]` f32 or bf16, `out` `[T, I]` f32 or bf16.
+/// Gate and up projection in one: `out = activation(gate) * up`. `weight` (bf16 `[2 I, K]`) has the rows of
+/// the gates first, then those of the ups; `bias` (`[2 I]`), in the same order, is added to both before the
+/// activation. `x` `[T, K]` f32 or bf16, `out` `[T, I]` f32 or bf16.
 ///
-/// For few tokens one kernel does all of it; else the product goes to scratch and is folded there, so many
-/// tokens at a time that the scratch is no more than 128 MiB (256 tokens at least, 4096 at most).
+/// For few tokens one kernel does both. For more, the product goes to scratch and is folded there, in chunks
+/// of tokens for which the scratch is at most 128 MiB (a chunk is 256 to 4096 tokens).
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -153,7 +153,7 @@ pub fn linear_gated(
     let at_once = x.rows.min(folded_at_once(weight.rows));
     let bytes = at_once * weight.rows * Float::F32.size();
     let at = gpu.scratch(|scratch| scratch.region(gpu, Purpose::GateUp, bytes))?;
-    // What is enqueued from here on uses this memory one after the other.
+    // All that is enqueued from here on uses this memory in order.
     let _alone = alone();
     for first in (0..x.rows).step_by(at_once) {
         let rows = at_once.min(x.rows - first);
@@ -171,7 +171,8 @@ pub fn linear_gated(
     Ok(())
 }
 
-/// Tokens whose gates and ups (so many together) are in scratch at the same time: whole tiles of them.
+/// Number of tokens whose gates and ups (so many together) are in scratch at the same time: whole tiles of
+/// them.
 fn folded_at_once(width: usize) -> usize {
     let tokens = (128 << 20) / (width * Float::F32.size());
     tokens.clamp(256, 4096) / 128 * 128
@@ -210,7 +211,7 @@ fn gemv(tokens: usize, rows: usize) -> Launch {
     Launch::new("gemv", name, rows.div_ceil(16), 256)
 }
 
-/// The tile for a shape. It decides how long it takes, but not one bit of the result.
+/// Tile for a shape. It decides the time, but no bit of the result.
 fn gemm(tokens: usize, rows: usize, multiprocessors: usize) -> Launch {
     let tiles = |m: usize, n: usize| tokens.div_ceil(m) * rows.div_ceil(n);
     let launch = |name, m, n, threads, shared| {
@@ -219,7 +220,7 @@ fn gemm(tokens: usize, rows: usize, multiprocessors: usize) -> Launch {
     if tokens <= 16 {
         launch("gemm_narrow", 16, 32, 64, 6 * (16 + 32) * 64 * 2)
     } else if tokens <= 64 || tiles(128, 128) < multiprocessors {
-        // Blocks enough for the device come before large ones.
+        // First enough blocks for the device, then large ones.
         launch("gemm_medium", 64, 64, 128, 4 * (64 + 64) * 32 * 2)
     } else {
         launch("gemm_large", 128, 128, 256, 4 * (128 + 128) * 32 * 2)

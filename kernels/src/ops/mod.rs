@@ -1,11 +1,11 @@
-//! A typed launcher for each kernel: shapes are checked here, on the host, and then the kernel is
-//! enqueued. Nothing here waits for the device.
+//! A typed launcher for each kernel. It checks shapes on the host and then enqueues the kernel. No launcher
+//! waits for the device.
 //!
-//! What lies in device memory (indices, lengths, tables) cannot be checked here; whoever uploads it
-//! has to. A kernel ignores an index of -1 where the docs say so.
+//! Values in device memory (indices, lengths, tables) cannot be checked here; the code that uploads them must
+//! check them. A kernel ignores an index of -1 where the docs say so.
 //!
-//! What they do is bound by moving bytes, except for matmuls of many rows and attention of many queries,
-//! which multiply more than they move ([`traffic`] counts it for any shape). For each element:
+//! The ops are bound by memory bandwidth, except for matmuls of many rows and attention of many queries,
+//! which are bound by arithmetic ([`traffic`] counts bytes for any shape). For each element:
 //!
 //! | op | file in `cu/` | reads | writes |
 //! |---|---|---|---|
@@ -50,10 +50,10 @@ pub use norm::{add_rms_norm, layer_norm, rms_norm, rms_norm_heads};
 pub use rope::{rope, rope_angles};
 pub use sampling::{MOST_TOP_K, NO_TOKEN, SampleRow, argmax, sample, top_k};
 
-/// How sums are taken.
+/// Order of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Arithmetic {
-    /// As is fastest for the shape: a row's last bits may depend on the batch around it.
+    /// The fastest order for the shape: a row's last bits may depend on the batch around it.
     #[default]
     Fast,
     /// In one order for each element, whatever the batch.

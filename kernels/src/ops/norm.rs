@@ -8,12 +8,12 @@ use crate::{Args, Float, Gpu, HeadsMut, Launch, Mat, MatMut, View};
 
 const FILE: &str = "norm";
 
-/// Quads of a row that a thread keeps: `HELD` and `HELD_OF_A_HEAD` in `norm.cu`.
+/// Number of quads of a row that a thread keeps: `HELD` and `HELD_OF_A_HEAD` in `norm.cu`.
 const HELD: usize = 4;
 const HELD_OF_A_HEAD: usize = 1;
 
-/// Threads of a block across a row, and rows of a block. Decided by the width alone: so is the order of a
-/// row's sum, and the same row gives the same bits in any batch.
+/// Number of threads of a block across a row, and of rows of a block. The width alone decides both, and with
+/// them the order of a row's sum: the same row gives the same bits in any batch.
 fn team(width: usize, held: usize) -> [usize; 2] {
     let wanted = width.div_ceil(4 * held).max(1);
     if wanted <= 32 {
@@ -62,8 +62,9 @@ pub fn rms_norm(
     unsafe { launch(name, x.rows, x.width, HELD).enqueue(gpu, args) }
 }
 
-/// `residual += x`, then `out = rms_norm(residual)`: the stream is read and written once. `residual` and `x`
-/// f32, `out` f32 or bf16. The bits are those of [`add_in_place`](super::add_in_place), then [`rms_norm`].
+/// `residual += x`, then `out = rms_norm(residual)`: the residual stream is read and written once. `residual`
+/// and `x` f32, `out` f32 or bf16. The bits are those of [`add_in_place`](super::add_in_place), then
+/// [`rms_norm`].
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), or the driver's.
@@ -90,7 +91,7 @@ pub fn add_rms_norm(
     unsafe { launch(name, x.rows, x.width, HELD).enqueue(gpu, args) }
 }
 
-/// [`rms_norm`] of every head, in place: the query and key norms of Qwen3. f32.
+/// [`rms_norm`] of every head, in place, f32: the query and key norms of Qwen3.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), or the driver's.
@@ -116,7 +117,7 @@ pub fn rms_norm_heads(
 }
 
 /// Layer norm, with a bias or without: `x` f32, `out` f32 or bf16. The variance is taken around the mean, in
-/// a pass of its own.
+/// a second pass.
 ///
 /// # Errors
 /// [`Error::Shape`](crate::Error::Shape), or the driver's.

@@ -8,8 +8,8 @@ use crate::{Args, Float, Gpu, HeadsMut, Launch, Mat, MatMut, View};
 
 const FILE: &str = "rope";
 
-/// `cos[t, i] = scaling * cos(positions[t] * inv_freq[i])`, and sin: f32 `[T, rotary_dim / 2]`. The product
-/// is rounded to f32 before the cosine is taken, as transformers does it.
+/// `cos[t, i] = scaling * cos(positions[t] * inv_freq[i])`, and sin: f32 `[T, rotary_dim / 2]`. As in
+/// transformers, the product is rounded to f32 before the cosine is taken.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -42,8 +42,8 @@ pub fn rope_angles(
     unsafe { launch.enqueue(gpu, args) }
 }
 
-/// Turn the first `rotary_dim` elements of every head by its token's angles, in place; pairs are
-/// `(i, i + rotary_dim / 2)`, and `cos` and `sin` `[T, rotary_dim / 2]`. All f32. Products are rounded one by
+/// Turns the first `rotary_dim` elements of every head by its token's angles, in place; pairs are `(i, i +
+/// rotary_dim / 2)`, and `cos` and `sin` are `[T, rotary_dim / 2]`. All are f32. Products are rounded one by
 /// one, so the bits are those of a scalar loop.
 ///
 /// # Errors
@@ -65,7 +65,8 @@ pub fn rope(gpu: &Arc<Gpu>, x: HeadsMut<'_>, cos: Mat<'_>, sin: Mat<'_>) -> Resu
     }
     let (rows, angles) = (Rows::from(&x), [Rows::from(&cos), Rows::from(&sin)]);
     fits(OP, rows)?;
-    // What has to be whole: the first halves, the second ones behind them, one head behind the other.
+    // Parts that must be whole quads: the first halves, the second halves behind them, and one head behind
+    // the other.
     let first = Rows { width: half, ..rows };
     let head = Rows { width: x.dim, ..rows };
     let all_whole = whole([first, head, angles[0], angles[1]]);

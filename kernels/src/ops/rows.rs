@@ -1,16 +1,16 @@
-//! What the launchers of row-wise kernels have in common: checks of shapes, and the choice of who does
-//! what. It mirrors `cu/quads.cuh`.
+//! Shared parts of the launchers of row-wise kernels: shape checks, and how rows are divided among threads.
+//! It mirrors `cu/quads.cuh`.
 
 use crate::error::{Error, Result};
 use crate::{Float, Heads, HeadsMut, Mat, MatMut, View};
 
-/// Quads of each thread in a tile: `EACH` of `quads.cuh`.
+/// Number of quads of each thread in a tile: `EACH` of `quads.cuh`.
 const EACH: usize = 4;
 
-/// Threads of a block, where nothing else decides it: eight of them fill a multiprocessor.
+/// Default number of threads of a block: eight blocks fill a multiprocessor.
 pub(super) const THREADS: usize = 256;
 
-/// Kernels count a row's elements in `int`, four by four and some beyond the end.
+/// Maximum width: kernels count a row's elements in `int`, four by four and some beyond the end.
 const WIDEST: usize = 1 << 30;
 
 /// Rows somewhere in device memory.
@@ -76,20 +76,20 @@ pub(super) fn flattened<const N: usize>(all: [Rows; N]) -> [Rows; N] {
     if all.iter().all(Rows::dense) { all.map(Rows::flat) } else { all }
 }
 
-/// How a row is cut: threads of a block, and blocks for each row. A narrow row has small blocks rather
-/// than idle threads.
+/// How a row is cut: threads of a block, and blocks for each row. A narrow row gets small blocks rather than
+/// idle threads.
 pub(super) fn tiles(width: usize) -> (usize, usize) {
     let quads = width.div_ceil(4);
     let threads = quads.div_ceil(EACH).next_multiple_of(32).clamp(32, THREADS);
     (threads, quads.div_ceil(EACH * threads))
 }
 
-/// A vector as the row that every row meets.
+/// A vector as the one row that every row of a matrix is combined with.
 pub(super) fn vector(v: View<'_, f32>) -> Rows {
     Rows { ptr: v.ptr(), dtype: Float::F32, rows: 1, width: v.len(), stride: v.len() }
 }
 
-/// `[rows, width]` of both must be the same.
+/// Checks that `[rows, width]` of both are the same.
 pub(super) fn same_shape(op: &'static str, a: (&str, Rows), b: (&str, Rows)) -> Result<()> {
     let ((a_name, a), (b_name, b)) = (a, b);
     if (a.rows, a.width) == (b.rows, b.width) {
@@ -102,7 +102,7 @@ pub(super) fn same_shape(op: &'static str, a: (&str, Rows), b: (&str, Rows)) -> 
     Err(Error::shape(op, why))
 }
 
-/// Sizes that the kernels can count.
+/// Checks that the kernels can count the sizes.
 pub(super) fn fits(op: &'static str, rows: Rows) -> Result<()> {
     if rows.width <= WIDEST && rows.rows <= i32::MAX as usize {
         return Ok(());
@@ -111,7 +111,7 @@ pub(super) fn fits(op: &'static str, rows: Rows) -> Result<()> {
     Err(Error::shape(op, why))
 }
 
-/// As many elements as a row.
+/// Checks that a vector has as many elements as a row.
 pub(super) fn row_vector(
     op: &'static str,
     name: &str,
@@ -124,7 +124,7 @@ pub(super) fn row_vector(
     Err(Error::shape(op, format!("{name} has {} elements for rows of {width}", v.len())))
 }
 
-/// Elements of this type.
+/// Checks that elements have this type.
 pub(super) fn typed(op: &'static str, name: &str, is: Float, want: Float) -> Result<()> {
     if is == want {
         return Ok(());

@@ -1,7 +1,7 @@
 //! From logits to tokens.
 //!
-//! What a row gets depends on that row alone: the kernels compare and add integers, which have one
-//! maximum and one sum in any order.
+//! The token of a row depends on that row alone: the kernels compare and add integers, so a maximum and a sum
+//! are the same in any order.
 
 use std::sync::Arc;
 
@@ -9,38 +9,39 @@ use crate::error::{Error, Result};
 use crate::scratch::Purpose;
 use crate::{Args, Float, Gpu, Launch, Mat, MatMut, Pod, View, ViewMut};
 
-/// How a row wants its token: laid out as the kernel reads it.
+/// Sampling parameters of a row, laid out as the kernel reads them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct SampleRow {
-    /// Logits are divided by this; 0 takes the likeliest, of equal ones the first.
+    /// Temperature: logits are divided by it; 0 takes the most likely token, the first of equal ones.
     pub temperature: f32,
-    /// Keep the fewest of the likeliest tokens with at least this probability together; 1 is off.
+    /// Top-p: keeps the smallest set of most likely tokens with at least this probability together; 1 is off.
     pub top_p: f32,
-    /// Keep tokens at least this many times as likely as the likeliest; 0 is off.
+    /// Min-p: keeps tokens at least this many times as likely as the most likely one; 0 is off.
     pub min_p: f32,
-    /// A uniform random number, at least 0 and below 1.
+    /// Uniform random number, at least 0 and below 1.
     pub uniform: f32,
-    /// Keep so many of the likeliest; 0 is off.
+    /// Top-k: keeps so many of the most likely tokens; 0 is off.
     pub top_k: i32,
 }
 
 // SAFETY: five numbers of four bytes, no padding.
 unsafe impl Pod for SampleRow {}
 
-/// The token of a row where nothing can be drawn: every logit is NaN or -infinity.
+/// Token of a row from which nothing can be drawn: every logit is NaN or -infinity.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// What [`top_k`] finds, at most.
+/// Maximum `k` of [`top_k`].
 pub const MOST_TOP_K: usize = 64;
 
-/// So many shares of 44 bits after the point have a sum of 64 bits.
+/// Maximum number of logits of a row: so many shares of 44 bits after the point have a sum of 64 bits.
 const MOST_LOGITS: usize = 1 << 20;
 
-/// A block of argmax has this much of a row, or more.
+/// Minimum number of elements of a row for each block of argmax.
 const PIECE: usize = 4096;
 
-/// The largest of every row of `x` (f32), the first of equal ones, a NaN before all.
+/// Writes the index of the largest element of every row of `x` (f32), of equal ones the first, a NaN before
+/// all.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -59,10 +60,11 @@ pub fn argmax(gpu: &Arc<Gpu>, x: Mat<'_>, out: ViewMut<'_, u32>) -> Result<()> {
         // SAFETY: a block for each row, which writes its token.
         return unsafe { launch.enqueue(gpu, args.ptr(0).view_mut(&out)) };
     }
-    // Within the lock, so that nobody else's kernel comes between the two.
+    // Within the lock, so that no other kernel is enqueued between the two.
     gpu.scratch(|scratch| {
         let partial = scratch.region(gpu, Purpose::Sampling, x.rows * splits * 8)?;
-        // SAFETY: a block for each part of each row, whose place in `partial` is within what was asked for.
+        // SAFETY: a block for each part of each row; its index in `partial` is below the size that was
+        // requested.
         unsafe { launch.enqueue(gpu, args.ptr(partial).view_mut(&out)) }?;
         let args = Args::new().ptr(partial).int(splits).view_mut(&out);
         // SAFETY: a block for each row.
@@ -70,7 +72,7 @@ pub fn argmax(gpu: &Arc<Gpu>, x: Mat<'_>, out: ViewMut<'_, u32>) -> Result<()> {
     })
 }
 
-/// The `k` largest of every row of `x` (f32), largest first, of equal ones the first, a NaN before all:
+/// Finds the `k` largest of every row of `x` (f32), largest first, of equal ones the first, a NaN before all:
 /// `values` f32 `[R, k]`, `ids` `[R, k]`. `k` is at most [`MOST_TOP_K`], and not more than a row has.
 ///
 /// # Errors
@@ -106,13 +108,14 @@ pub fn top_k(
     unsafe { Launch::new("top_k", "top_k", x.rows, threads_for(x.width)).enqueue(gpu, args) }
 }
 
-/// A token for every row of logits (f32 `[R, V]`, `V` at most 2^20), by its own rules: `out[R]`.
+/// Samples a token for every row of logits (f32 `[R, V]`, `V` at most 2^20), by the row's own parameters:
+/// `out[R]`.
 ///
 /// The stages are those of [`SampleRow`], in this order: temperature, top-k, top-p (of what top-k left),
-/// min-p, and a draw that walks the kept tokens in the order of their ids. Of tokens that are equally
-/// likely the lower ids are kept first. NaN and -infinity are never chosen, +infinity counts as the
-/// largest finite number; where nothing is left the token is [`NO_TOKEN`]. A token whose probability is
-/// less than 2^-44 of the likeliest one's is not drawn.
+/// min-p, and a draw that walks the kept tokens in the order of their ids. Of equally likely tokens the lower
+/// ids are kept first. NaN and -infinity are never chosen, +infinity counts as the largest finite number;
+/// where no token is left the result is [`NO_TOKEN`]. A token whose probability is less than 2^-44 of the
+/// most likely one's is not drawn.
 ///
 /// # Errors
 /// [`Error::Shape`], or the driver's.
@@ -129,7 +132,7 @@ pub fn sample(
         return Err(Error::shape(OP, why));
     }
     if logits.width > MOST_LOGITS {
-        let why = format!("rows of {}, but at most {MOST_LOGITS} can be summed up", logits.width);
+        let why = format!("rows have {} logits, but the maximum is {MOST_LOGITS}", logits.width);
         return Err(Error::shape(OP, why));
     }
     let args =
@@ -147,13 +150,13 @@ fn check(op: &'static str, x: &Mat<'_>, out: usize, expected: usize) -> Result<(
         return Err(Error::shape(op, format!("{expected} tokens into {out}")));
     }
     if x.width == 0 && x.rows > 0 {
-        return Err(Error::shape(op, "rows of nothing"));
+        return Err(Error::shape(op, "rows must have at least one element"));
     }
     Ok(())
 }
 
-/// Threads for a row: warps enough to read it, at least two (`draw` divides a row among warps) and at
-/// most sixteen (`sample` has too many registers for more). No result depends on it.
+/// Number of threads for a row: enough warps to read it, at least two (`draw` divides a row among warps) and
+/// at most sixteen (`sample` has too many registers for more). No result depends on it.
 fn threads_for(width: usize) -> usize {
     (width.div_ceil(4).div_ceil(32) * 32).clamp(64, 512)
 }

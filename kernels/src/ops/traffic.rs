@@ -1,8 +1,8 @@
-//! The bytes that each op has to move: what the time it takes is compared with.
+//! The bytes that each op has to move, to compare its time with.
 //!
-//! Counted is what no kernel could do without: every input read once, every output written once, and what
-//! all rows share (a weight, a bias, a token's angles) once too, since it stays in a cache. An op that
-//! takes longer than `total() / bandwidth` wastes the difference, or has more to compute than to move.
+//! Counted is what every kernel has to move: every input read once, every output written once, and what all
+//! rows share (a weight, a bias, a token's angles) once too, since it stays in a cache. An op that takes
+//! longer than `total() / bandwidth` wastes the difference, or is bound by arithmetic.
 
 use std::ops::Add;
 
@@ -12,19 +12,20 @@ use crate::{Float, KvShape};
 /// Bytes that have to move between a device's memory and its multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// From memory.
+    /// Bytes read from memory.
     pub read: u64,
-    /// To memory.
+    /// Bytes written to memory.
     pub written: u64,
 }
 
 impl Traffic {
-    /// Both ways.
+    /// Bytes in both directions.
     pub fn total(self) -> u64 {
         self.read + self.written
     }
 
-    /// The part of this bandwidth (bytes a second) that moving it in so many seconds takes: 1 is all of it.
+    /// Fraction of this bandwidth (bytes a second) that moving the bytes in so many seconds achieves: 1 is
+    /// all of it.
     pub fn utilisation(self, seconds: f64, bandwidth: f64) -> f64 {
         self.total() as f64 / seconds / bandwidth
     }
@@ -52,92 +53,92 @@ fn product<const N: usize>(sizes: [usize; N]) -> u64 {
     sizes.into_iter().map(|n| n as u64).product()
 }
 
-/// Of [`add_in_place`](super::add_in_place) on so many elements.
+/// Traffic of [`add_in_place`](super::add_in_place) on so many elements.
 pub fn add_in_place(elements: usize) -> Traffic {
     let n = product([elements]);
     moved(n * 2 * F32, n * F32)
 }
 
-/// Of [`scale_in_place`](super::scale_in_place) on so many elements.
+/// Traffic of [`scale_in_place`](super::scale_in_place) on so many elements.
 pub fn scale_in_place(elements: usize) -> Traffic {
     let n = product([elements]);
     moved(n * F32, n * F32)
 }
 
-/// Of [`add_bias`](super::add_bias) on `[rows, width]`.
+/// Traffic of [`add_bias`](super::add_bias) on `[rows, width]`.
 pub fn add_bias(rows: usize, width: usize) -> Traffic {
     scale_in_place(rows * width) + moved(product([width]) * F32, 0)
 }
 
-/// Of [`convert`](super::convert) on so many elements.
+/// Traffic of [`convert`](super::convert) on so many elements.
 pub fn convert(elements: usize, from: Float, to: Float) -> Traffic {
     let n = product([elements]);
     moved(n * size(from), n * size(to))
 }
 
-/// Of [`embedding`](super::embedding) into `[rows, width]`.
+/// Traffic of [`embedding`](super::embedding) into `[rows, width]`.
 pub fn embedding(rows: usize, width: usize) -> Traffic {
     convert(rows * width, Float::Bf16, Float::F32) + moved(product([rows]) * 4, 0)
 }
 
-/// Of [`gather_rows`](super::gather_rows) into `[rows, width]`.
+/// Traffic of [`gather_rows`](super::gather_rows) into `[rows, width]`.
 pub fn gather_rows(rows: usize, width: usize, dtype: Float) -> Traffic {
     convert(rows * width, dtype, dtype) + moved(product([rows]) * 4, 0)
 }
 
-/// Of [`rms_norm`](super::rms_norm) on `[rows, width]`.
+/// Traffic of [`rms_norm`](super::rms_norm) on `[rows, width]`.
 pub fn rms_norm(rows: usize, width: usize, out: Float) -> Traffic {
     convert(rows * width, Float::F32, out) + moved(product([width]) * F32, 0)
 }
 
-/// Of [`add_rms_norm`](super::add_rms_norm) on `[rows, width]`.
+/// Traffic of [`add_rms_norm`](super::add_rms_norm) on `[rows, width]`.
 pub fn add_rms_norm(rows: usize, width: usize, out: Float) -> Traffic {
-    // What it saves is reading the sum again.
+    // The fused op saves reading the sum again.
     add_in_place(rows * width)
         + rms_norm(0, width, out)
         + moved(0, product([rows, width]) * size(out))
 }
 
-/// Of [`rms_norm_heads`](super::rms_norm_heads) on `[tokens, heads, dim]`.
+/// Traffic of [`rms_norm_heads`](super::rms_norm_heads) on `[tokens, heads, dim]`.
 pub fn rms_norm_heads(tokens: usize, heads: usize, dim: usize) -> Traffic {
     rms_norm(tokens * heads, dim, Float::F32)
 }
 
-/// Of [`layer_norm`](super::layer_norm) on `[rows, width]`.
+/// Traffic of [`layer_norm`](super::layer_norm) on `[rows, width]`.
 pub fn layer_norm(rows: usize, width: usize, bias: bool, out: Float) -> Traffic {
     rms_norm(rows, width, out) + moved(if bias { product([width]) * F32 } else { 0 }, 0)
 }
 
-/// Of [`rope`](super::rope) on `[tokens, heads]` of which so many elements of each head turn.
+/// Traffic of [`rope`](super::rope) on `[tokens, heads]` of which so many elements of each head turn.
 pub fn rope(tokens: usize, heads: usize, rotary_dim: usize) -> Traffic {
     // Half as many cosines and half as many sines as elements of one head.
     scale_in_place(tokens * heads * rotary_dim) + moved(product([tokens, rotary_dim]) * F32, 0)
 }
 
-/// Of [`rope_angles`](super::rope_angles) for so many positions and frequencies.
+/// Traffic of [`rope_angles`](super::rope_angles) for so many positions and frequencies.
 pub fn rope_angles(positions: usize, frequencies: usize) -> Traffic {
     moved(product([positions + frequencies]) * 4, 2 * product([positions, frequencies]) * F32)
 }
 
-/// Of [`gated`](super::gated) into `[tokens, intermediate]`.
+/// Traffic of [`gated`](super::gated) into `[tokens, intermediate]`.
 pub fn gated(tokens: usize, intermediate: usize, out: Float) -> Traffic {
     let n = product([tokens, intermediate]);
     moved(n * 2 * F32, n * size(out))
 }
 
-/// Of [`kv_write`](super::kv_write) of so many tokens, padding not counted.
+/// Traffic of [`kv_write`](super::kv_write) of so many tokens, padding not counted.
 pub fn kv_write(cache: KvShape, tokens: usize) -> Traffic {
     let both = 2 * tokens * cache.heads * cache.dim;
     convert(both, Float::F32, cache.dtype) + moved(product([tokens]) * 8, 0)
 }
 
-/// Of [`copy_blocks`](super::copy_blocks) of so many pairs.
+/// Traffic of [`copy_blocks`](super::copy_blocks) of so many pairs.
 pub fn copy_blocks(cache: KvShape, pairs: usize) -> Traffic {
     let both = 2 * pairs * cache.block_size * cache.heads * cache.dim;
     convert(both, cache.dtype, cache.dtype) + moved(product([pairs]) * 8, 0)
 }
 
-/// Of [`linear`](super::linear): `[tokens, k]` by `[n, k]`. With few tokens it is next to nothing but the
+/// Traffic of [`linear`](super::linear): `[tokens, k]` by `[n, k]`. With few tokens it is almost only the
 /// weight; with many, multiplying takes longer than moving.
 pub fn linear([tokens, n, k]: [usize; 3], x: Float, accumulate: Accumulate, out: Float) -> Traffic {
     let operands = product([tokens, k]) * size(x) + product([n, k]) * size(Float::Bf16);
@@ -149,8 +150,8 @@ pub fn linear([tokens, n, k]: [usize; 3], x: Float, accumulate: Accumulate, out:
     moved(operands + sums, result)
 }
 
-/// Of [`attention`](super::attention) of `tokens` queries with so many heads over `keys` keys, those of all
-/// sequences together; each is read once, for all queries that see it.
+/// Traffic of [`attention`](super::attention) of `tokens` queries with so many heads over `keys` keys, those
+/// of all sequences together; each is read once, for all queries that see it.
 pub fn attention(
     cache: KvShape,
     tokens: usize,
@@ -162,7 +163,7 @@ pub fn attention(
     queries + moved(2 * product([keys, cache.heads, cache.dim]) * size(cache.dtype), 0)
 }
 
-/// Of [`argmax`](super::argmax) and of [`sample`](super::sample) over rows of logits.
+/// Traffic of [`argmax`](super::argmax) and of [`sample`](super::sample) over rows of logits.
 pub fn sample(rows: usize, vocabulary: usize) -> Traffic {
     moved(product([rows, vocabulary]) * F32, product([rows]) * 4)
 }

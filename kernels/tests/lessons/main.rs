@@ -1,4 +1,4 @@
-//! The gates of the exercises of floor 0: each needs nothing that comes after it, and compares with
+//! The gates of the exercises of layer 0: each needs nothing that comes after it, and compares with
 //! arithmetic that is written out here.
 
 #[path = "../common/mod.rs"]

@@ -193,6 +193,6 @@ fn shapes_that_do_not_fit_are_named_with_their_numbers() {
     let odd = slots.view().cast().part(0, 3);
     refused(ops::copy_blocks(&gpu, cache.device(), odd), &["3 numbers"]);
     refused(ops::clear_slots(&gpu, cache.device(), 4, 0), &["block 4", "4 blocks"]);
-    refused(ops::clear_slots(&gpu, cache.device(), 0, 3), &["place 3", "2 places"]);
+    refused(ops::clear_slots(&gpu, cache.device(), 0, 3), &["slot 3", "2 slots"]);
     cache.expect_equal("refused");
 }

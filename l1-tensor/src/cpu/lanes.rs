@@ -1,6 +1,6 @@
 //! One source for every instruction set.
 //!
-//! Public, because floors above have loops of their own to write this way: a sampler's passes over a
+//! Public, because layers above have loops of their own to write this way: a sampler's passes over a
 //! row of logits go through the same few helpers, and so keep the same promises.
 //!
 //! The helpers below are plain scalar Rust, written so that a compiler can turn sixteen

@@ -17,7 +17,7 @@ use super::rows::{Dst, Src, for_rows, not_f32_or_bf16, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, exp, mul_add};
 use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
 
-/// Which form of GELU.
+/// Form of GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gelu {
     /// `x Phi(x)` through the error function (`gelu` in a config.json).
@@ -30,7 +30,7 @@ pub enum Gelu {
 const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044715;
 
-/// What [`silu_mul`] computes, element by element.
+/// Scalar reference of [`silu_mul`], element by element.
 pub fn silu_mul_reference(gate: &[f32], up: &[f32], out: &mut [f32]) {
     // exercise l1.gated
     for i in 0..out.len() {
@@ -39,7 +39,7 @@ pub fn silu_mul_reference(gate: &[f32], up: &[f32], out: &mut [f32]) {
     // end of exercise
 }
 
-/// What [`gelu_mul`] computes, element by element (in f64: Rust has no error function, so `Phi` is
+/// Scalar reference of [`gelu_mul`], element by element (in f64: Rust has no error function, so `Phi` is
 /// integrated by Simpson's rule from 0 to `x`).
 pub fn gelu_mul_reference(kind: Gelu, gate: &[f32], up: &[f32], out: &mut [f32]) {
     // exercise l1.gated

@@ -6,7 +6,7 @@ use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::dispatch;
 use crate::{Result, Runtime, TensorMut, TensorRef};
 
-/// What [`add`] computes.
+/// Scalar reference of [`add`].
 pub fn add_reference(a: &[f32], b: &[f32], out: &mut [f32]) {
     // exercise l1.rows
     for i in 0..out.len() {

@@ -6,7 +6,7 @@ use super::rows::{Dst, Src, check_rows, for_rows};
 use crate::cpu::lanes::{LANES, dispatch, max_of};
 use crate::{Error, Result, Runtime, TensorRef};
 
-/// What [`argmax`] computes, for one row.
+/// Scalar reference of [`argmax`], for one row.
 pub fn argmax_reference(x: &[f32]) -> u32 {
     // exercise l1.select
     let mut best: Option<usize> = None;
@@ -19,11 +19,11 @@ pub fn argmax_reference(x: &[f32]) -> u32 {
     // end of exercise
 }
 
-/// Write the index of the largest element of each row of `x: [.., N]` (f32, N >= 1) to `out`, one
+/// Writes the index of the largest element of each row of `x: [.., N]` (f32, N >= 1) to `out`, one
 /// entry a row.
 ///
-/// Of equal elements the lowest index wins, and 0 and -0 are equal. NaN is passed over: it ranks
-/// below -inf, and only a row of nothing but NaN answers 0. On CUDA it waits for the device.
+/// Of equal elements the lowest index wins, and 0 and -0 are equal. NaN is skipped: it ranks below
+/// -inf, and only a row of nothing but NaN gives 0. On CUDA it waits for the device.
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] for empty rows or an `out` of another length,
@@ -60,8 +60,8 @@ dispatch! {
     }
 }
 
-/// First the largest value, then where it first stands: two passes that both go sixteen at a time
-/// are faster than one that carries indices along.
+/// Finds the largest value first, then its first index: two passes that both process sixteen
+/// elements at a time are faster than one that carries indices along.
 #[inline(always)]
 fn first_of(x: &[f32]) -> u32 {
     // exercise l1.select

@@ -1,8 +1,8 @@
 //! Copies between float types.
 //!
-//! Widening (bf16 or f16 to f32) is exact. Narrowing rounds once, to nearest, ties to even; what
-//! is too large becomes infinite and NaN stays NaN. bf16 keeps the range of f32 and f16 does not:
-//! f16's largest number is 65,504.
+//! Widening (bf16 or f16 to f32) is exact. Narrowing rounds once, to nearest, ties to even; a number that is
+//! too large becomes infinite and NaN stays NaN. bf16 keeps the range of f32 and f16 does not: f16's largest
+//! number is 65,504.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Picking rows: token ids to embeddings, and the rows of a batch that someone asked for.
+//! Picking rows: token ids to embeddings, and the rows of a batch whose logits are requested.
 
 use crate::{
     DType, Element, Error, Index, Layout, Result, Runtime, TensorMut, TensorRef, Weight, bf16, f16,
@@ -6,9 +6,9 @@ use crate::{
 
 /// `out[t, :] = table[tokens[t], :]` for a table `[V, H]` and `out`: f32 `[T, H]`.
 ///
-/// The table is a [`Weight`] because most small models tie it to the output head: one matrix, used
-/// from both ends, held once. The head streams all of it for every token, so it is packed for the
-/// head; picking a row out of that order costs about a microsecond.
+/// The table is a [`Weight`] because most small models tie it to the output head: one matrix,
+/// stored once, serves both. The head reads all of it for every token, so it is packed for the
+/// head; reading a row from that order costs about a microsecond.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] for a token the table does not have, before anything is written;
@@ -45,7 +45,7 @@ pub fn embedding<'a>(
 }
 
 /// `out[r, :] = x[rows[r], :]` for `x`: `[T, H]` and `out`: `[R, H]` of the same dtype (f32, bf16
-/// or f16). This is how a forward pass keeps only the rows whose logits are wanted.
+/// or f16). A forward pass uses it to keep only the rows whose logits are requested.
 ///
 /// # Errors
 /// As [`embedding`].
@@ -110,7 +110,7 @@ fn gather<T: Element>(
     Ok(())
 }
 
-/// One index for each row of the output, each below `limit`.
+/// Checks that there is one index for each row of the output, each below `limit`.
 fn check_indices(
     op: &'static str,
     what: &'static str,
@@ -136,7 +136,7 @@ fn check_indices(
     // end of exercise
 }
 
-/// Start of an output whose rows are shared out among threads.
+/// Start of an output whose rows are written by several threads.
 struct Start<T>(*mut T);
 
 // SAFETY: only a pointer; each row is written by one chunk.
@@ -144,7 +144,7 @@ unsafe impl<T> Sync for Start<T> {}
 
 impl<T> Start<T> {
     /// # Safety
-    /// The place must lie within the allocation.
+    /// The row must lie within the allocation.
     unsafe fn at(&self, i: usize) -> *mut T {
         // SAFETY: the caller's promise.
         unsafe { self.0.add(i) }

@@ -12,7 +12,7 @@ use super::rows::{Dst, Src, check_row_vector, for_rows, not_f32_or_bf16, row_vec
 use crate::cpu::lanes::{Narrow, dispatch, sum, sum_squared_deviations};
 use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
 
-/// What [`layer_norm`] computes, for one row: `x`, `weight`, `bias` and `out` are `[H]`.
+/// Scalar reference of [`layer_norm`], for one row: `x`, `weight`, `bias` and `out` are `[H]`.
 pub fn layer_norm_reference(
     x: &[f32],
     weight: &[f32],
@@ -30,9 +30,9 @@ pub fn layer_norm_reference(
     }
 }
 
-/// Normalise every row of `x: [.., H]` (f32) with `weight: [H]` and `bias: [H]` (f32) into
-/// `out: [.., H]`, f32 or bf16. The variance is taken around the mean in a second pass: with
-/// `mean(x^2) - mean^2` a row far from zero would lose all its digits.
+/// Normalises every row of `x: [.., H]` (f32) with `weight: [H]` and `bias: [H]` (f32) into `out: [.., H]`,
+/// f32 or bf16. The variance is taken around the mean in a second pass: with `mean(x^2) - mean^2` a row far
+/// from zero would lose all its digits.
 ///
 /// # Errors
 /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`UnexpectedDType`](crate::Error::UnexpectedDType)

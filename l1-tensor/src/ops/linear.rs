@@ -4,10 +4,10 @@
 //! y[t, n] = sum over k of x[t, k] * w[n, k]  (+ bias[n])        x [T, K], w [N, K], y [T, N]
 //! ```
 //!
-//! One call serves every token of a step: T is 1 when a single sequence decodes, the batch size
-//! when many do, hundreds in a prefill. For small T the cost is reading the weights once from
-//! memory, 2 bytes for every 2 T multiplications and additions; from a few dozen rows on it is the
-//! arithmetic. The kernel in [`crate::cpu`] has to be good at both ends.
+//! One call computes all tokens of a step: T is 1 when a single sequence decodes, the batch size when many
+//! do, hundreds in a prefill. For small T the cost is reading the weights once from memory, 2 bytes for every
+//! 2 T multiplications and additions; from a few dozen rows on it is the arithmetic. The kernel in
+//! [`crate::cpu`] must be fast at both ends.
 //!
 //! **Why weights are packed.** [`Weight`] keeps sixteen outputs of the same input side by side
 //! ([`PackedBf16`](crate::PackedBf16) draws it). One input, broadcast, meets sixteen weights, and
@@ -16,8 +16,8 @@
 //!
 //! **Why the batch cannot show.** Floating point addition is not associative: a sum taken in
 //! another order has other last bits, and after thirty layers another token. Most matmuls split K
-//! differently for different shapes or thread counts, so a request's answer depends on who it is
-//! batched with (He, "Defeating Nondeterminism in LLM Inference", Thinking Machines Lab 2025).
+//! differently for different shapes or thread counts, so a request's output depends on the other requests
+//! of its batch (He, "Defeating Nondeterminism in LLM Inference", Thinking Machines Lab 2025).
 //! Here each output has *one* accumulator that takes the products one after the other, K from
 //! front to back, whatever T is. Threads split rows and columns, never K. It costs nothing: the
 //! registers are filled with many outputs instead of many parts of one.
@@ -35,12 +35,11 @@ use crate::{
     Weight, bf16,
 };
 
-/// What becomes of `y = x W^T + bias` before it is written: the op that would come next in the
-/// network, done while the sums are still in the cache.
+/// Operation on `y = x W^T + bias` before it is written: the next op of the network, computed while the sums
+/// are still in the cache.
 ///
-/// The `*Mul` ones need a weight in [`RowOrder::GateUp`]; with `gate, up` the two halves of `y`,
-/// they give the same bits as [`Epilogue::Store`] followed by [`super::silu_mul`] or
-/// [`super::gelu_mul`].
+/// The `*Mul` variants need a weight in [`RowOrder::GateUp`]; with `gate, up` the two halves of `y`, they
+/// give the same bits as [`Epilogue::Store`] followed by [`super::silu_mul`] or [`super::gelu_mul`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Epilogue {
     /// `out[T, N] = y`; f32 or bf16.
@@ -192,7 +191,7 @@ fn typed<X: Element + Kernels>(
     Ok(())
 }
 
-/// Everything that can be wrong with a call.
+/// Checks all arguments of a call.
 fn check(
     op: &'static str,
     x: &TensorRef<'_>,
@@ -247,12 +246,12 @@ fn check(
     Ok(())
 }
 
-/// How many rows a layout is: all dimensions but the last.
+/// Number of rows of a layout: the product of all dimensions but the last.
 fn leading(layout: &Layout) -> usize {
     layout.dims().split_last().map_or(1, |(_, leading)| leading.iter().product())
 }
 
-/// The same sums as scalar loops: what the kernels are tested against.
+/// The same sums as scalar loops: the reference that the kernels are tested against.
 pub mod reference {
     use crate::bf16;
 

@@ -1,21 +1,20 @@
 //! Ops: one file each.
 //!
-//! Every file reads the same way, top to bottom: what the op computes (formula, shapes, where it
-//! comes from), a scalar `*_reference` on plain slices that takes a minute to read, and the fast
-//! op, which takes views and writes into a buffer the caller owns. Tests hold the two together on
-//! every instruction set the processor has.
+//! Every file has the same order: the definition of the op (formula, shapes, source), a short scalar
+//! `*_reference` on plain slices, and the fast op, which takes views and writes into a buffer that the caller
+//! owns. Tests compare the two on every instruction set of the processor.
 //!
-//! The fast ops share some habits:
+//! The fast ops share these rules:
 //!
-//! * **Rows.** An op works on the last dimension; the leading ones only say how many rows there
-//!   are and where each begins. The last dimension must be dense, the leading ones may have any
-//!   strides: a slice of a packed `[T, q + k + v]` buffer is as good as a tensor of its own.
+//! * **Rows.** An op works on the last dimension; the leading ones only give the number of rows and the start
+//!   of each. The last dimension must be dense, the leading ones may have any strides: a slice of a packed
+//!   `[T, q + k + v]` buffer is as good as a tensor of its own.
 //! * **Checks first.** Shapes and dtypes are checked before anything is written. An error names the
 //!   op and shows both layouts.
-//! * **One runtime, one device.** Behind the checks an op asks its runtime where to run: on CUDA it is
-//!   a launch ([`crate::cuda::ops`]), over tensors that lie there; the rest of its file is the CPU's.
-//! * **f32 inside.** Sums, norms and exponentials are f32 whatever the output is stored as; a bf16
-//!   output is rounded once, at the end, to nearest even.
+//! * **One runtime, one device.** After the checks an op asks its runtime where to run: on CUDA it is a
+//!   launch ([`crate::cuda::ops`]) over tensors on the device; the rest of its file is the CPU's.
+//! * **f32 inside.** Sums, norms and exponentials are f32 for every output type; a bf16 output is rounded
+//!   once, at the end, to nearest even.
 //! * **No allocation**, so that a steady decode step never waits for the allocator.
 //! * **Batch invariance.** A row's value is one fixed order of operations over that row: threads
 //!   split rows, never the sums inside one.

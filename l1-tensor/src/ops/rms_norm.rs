@@ -15,7 +15,7 @@ use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
 
 const WEIGHT: &str = "the weight must have one element for each element of a row";
 
-/// What [`rms_norm`] computes, for one row: `x`, `weight` and `out` are `[H]`.
+/// Scalar reference of [`rms_norm`], for one row: `x`, `weight` and `out` are `[H]`.
 pub fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     // exercise l1.rms_norm
     let sum_of_squares: f32 = x.iter().map(|v| v * v).sum();
@@ -26,8 +26,8 @@ pub fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
     // end of exercise
 }
 
-/// Normalise every row of `x: [.., H]` (f32) with `weight: [H]` (f32) into `out: [.., H]`, f32 or
-/// bf16. The rows of either may have any strides.
+/// Normalises every row of `x: [.., H]` (f32) with `weight: [H]` (f32) into `out: [.., H]`, f32 or bf16. The
+/// rows of either may have any strides.
 ///
 /// # Errors
 /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`UnexpectedDType`](crate::Error::UnexpectedDType)

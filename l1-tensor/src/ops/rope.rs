@@ -17,7 +17,7 @@ use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::dispatch;
 use crate::{Error, Result, Runtime, TensorMut, TensorRef};
 
-/// What [`rope`] does to one head `x: [D]` of one token, with `cos`, `sin`: `[rotary_dim / 2]`.
+/// Scalar reference of [`rope`], for one head `x: [D]` of one token, with `cos`, `sin`: `[rotary_dim / 2]`.
 pub fn rope_reference(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     // exercise l1.rope
     let half = cos.len();
@@ -29,10 +29,10 @@ pub fn rope_reference(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     // end of exercise
 }
 
-/// Turn every head of `x: [T, heads, D]` (f32, in place, any strides before the last) by its
-/// token's `cos` and `sin`: f32 `[T, rotary_dim / 2]`, computed once per step for all layers.
+/// Turns every head of `x: [T, heads, D]` (f32, in place, any strides before the last) by its token's `cos`
+/// and `sin`: f32 `[T, rotary_dim / 2]`, computed once per step for all layers.
 ///
-/// Products are rounded one by one, as torch does it; so every instruction set gives the bits of
+/// Products are rounded one by one, as in torch; so every instruction set gives the bits of
 /// [`rope_reference`].
 ///
 /// # Errors

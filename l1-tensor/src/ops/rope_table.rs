@@ -1,13 +1,13 @@
-//! The angles of rotary embedding: one frequency for each pair of elements, and the ways in which
-//! checkpoints stretch them beyond the context they were first trained on.
+//! The angles of rotary embedding: one frequency for each pair of elements, and the ways in which checkpoints
+//! stretch frequencies beyond the context of their first training.
 //!
 //! ```text
 //! inv_freq[i] = theta^(-2 i / rotary_dim)        i < rotary_dim / 2
 //! angle[t, i] = position[t] * inv_freq[i]
 //! ```
 //!
-//! The first pairs turn fast and tell neighbours apart, the last ones hardly turn within a whole
-//! document. Scaling leaves the fast ones alone and slows the slow ones down.
+//! The first pairs turn fast and distinguish neighbouring positions; the last ones hardly turn within a whole
+//! document. Scaling keeps the fast frequencies and slows the slow ones down.
 //!
 //! The numbers are those of Hugging Face transformers (`modeling_rope_utils.py`), f32 roundings
 //! included: a model was trained with them, and at position 131,071 one ulp of a frequency is a
@@ -19,54 +19,52 @@ use crate::{Error, Index, Result, Runtime, TensorMut};
 
 const OP: &str = "rope";
 
-/// How frequencies are stretched.
+/// Method of stretching frequencies.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No stretching.
     #[default]
     None,
-    /// All of them slower by one factor: positions are interpolated. Chen et al., "Extending
-    /// Context Window of Large Language Models via Positional Interpolation" (2023).
+    /// All frequencies slower by one factor: positions are interpolated. Chen et al., "Extending Context
+    /// Window of Large Language Models via Positional Interpolation" (2023).
     Linear {
-        /// How many times longer the context becomes.
+        /// Factor by which the context becomes longer.
         factor: f64,
     },
-    /// Llama 3.1: wavelengths above `original_max_position / low_freq_factor` are stretched by
-    /// `factor`, those below `original_max_position / high_freq_factor` are left alone, and those
-    /// between are blended.
+    /// Llama 3.1: wavelengths above `original_max_position / low_freq_factor` are stretched by `factor`,
+    /// those below `original_max_position / high_freq_factor` are kept, and those between are blended.
     Llama3 {
-        /// How many times slower the slow ones become.
+        /// Factor by which the low frequencies become slower.
         factor: f64,
         /// Turns within the original context below which a pair counts as slow.
         low_freq_factor: f64,
         /// Turns within the original context above which a pair counts as fast.
         high_freq_factor: f64,
-        /// The context of the first training.
+        /// Maximum context of the first training.
         original_max_position: usize,
     },
-    /// YaRN: as above with a linear ramp over the pair's index, and attention made a little
-    /// sharper. Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models"
-    /// (2023).
+    /// YaRN: as above with a linear ramp over the pair's index, and with sharper attention. Peng et al.,
+    /// "YaRN: Efficient Context Window Extension of Large Language Models" (2023).
     Yarn {
-        /// How many times slower the slow ones become.
+        /// Factor by which the low frequencies become slower.
         factor: f64,
-        /// Turns within the original context from which on a pair is left alone (32 by default).
+        /// Turns within the original context from which on a pair is kept (32 by default).
         beta_fast: f64,
         /// Turns within the original context up to which a pair is stretched in full (1).
         beta_slow: f64,
-        /// The context of the first training.
+        /// Maximum context of the first training.
         original_max_position: usize,
-        /// What cos and sin are multiplied by; `None` derives it from the factor.
+        /// Factor of cos and sin; `None` derives it from `factor`.
         attention_factor: Option<f64>,
         /// With `mscale_all_dim`: numerator of the derived attention factor (DeepSeek).
         mscale: Option<f64>,
-        /// With `mscale`: its denominator.
+        /// With `mscale`: denominator of the derived attention factor.
         mscale_all_dim: Option<f64>,
         /// Whether the ends of the ramp are rounded outwards to whole pairs (true by default).
         truncate: bool,
     },
-    /// Any of the above as a finished table: what each pair's frequency is divided by. GGUF files
-    /// carry Llama 3's this way.
+    /// Any of the above as a finished table: the divisor of each pair's frequency. GGUF files store Llama 3's
+    /// scaling in this form.
     Factors(Vec<f32>),
 }
 
@@ -79,11 +77,11 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Frequencies for heads of which `rotary_dim` elements turn (an even number), with base
+    /// Computes frequencies for heads of which `rotary_dim` elements turn (an even number), with base
     /// `theta`.
     ///
     /// # Errors
-    /// [`Error::BadParameter`] for sizes or factors that mean nothing.
+    /// [`Error::BadParameter`] for invalid sizes or factors.
     pub fn new(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> Result<Self> {
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > 1 << 16 {
             return Err(bad(format!("rotary_dim must be even, 2 to 65536, but is {rotary_dim}")));
@@ -169,22 +167,22 @@ impl RopeTable {
         &self.inv_freq
     }
 
-    /// What cos and sin are multiplied by (1 but for YaRN).
+    /// Factor of cos and sin (1 except for YaRN).
     pub fn attention_scaling(&self) -> f32 {
         self.attention_scaling
     }
 
-    /// How many elements of a head turn.
+    /// Number of elements of a head that rotate.
     pub fn rotary_dim(&self) -> usize {
         self.inv_freq.len() * 2
     }
 
-    /// Write the cosines and sines of `positions` (T of them) into `cos` and `sin`: f32
-    /// `[T, rotary_dim / 2]`, scaled by [`attention_scaling`](Self::attention_scaling). Once per
-    /// step: all layers share them.
+    /// Writes the cosines and sines of `positions` (T of them) into `cos` and `sin`: f32 `[T, rotary_dim /
+    /// 2]`, scaled by [`attention_scaling`](Self::attention_scaling). It runs once per step: all layers share
+    /// them.
     ///
-    /// The angle is an f32 product, as in transformers. Rounding it costs up to 0.004 radians at
-    /// position 131,071, and a model has learned to live with exactly that.
+    /// The angle is an f32 product, as in transformers. Rounding it costs up to 0.004 radians at position
+    /// 131,071; models were trained with the same rounding.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::UnexpectedDType`] or [`Error::UnsupportedLayout`].
@@ -213,7 +211,7 @@ impl RopeTable {
             return self.on_device.angles(OP, gpu, f, scaling, index, cos, sin);
         }
         let (cos, sin) = (Dst::<f32>::new(OP, cos)?, Dst::<f32>::new(OP, sin)?);
-        // A sine costs a dozen times what the ops that `for_rows` has in mind cost.
+        // A sine costs a dozen times as much as an operation of the usual ops of `for_rows`.
         for_rows(rt, positions.len(), want[1] * 12, |rows| {
             for t in rows {
                 // SAFETY: `for_rows` gives every row to one call.
@@ -243,8 +241,7 @@ fn positive(name: &str, v: f64) -> Result<()> {
     Err(bad(format!("{name} must be a positive number, but is {v}")))
 }
 
-/// Positions per radian of each pair, `theta^(2 i / rotary_dim)`: what the frequencies are the
-/// inverse of.
+/// Positions per radian of each pair, `theta^(2 i / rotary_dim)`: the inverse of its frequency.
 fn wavelengths(rotary_dim: usize, theta: f64) -> Vec<f32> {
     // exercise l1.rope_table
     let exponent = |i| (2 * i) as f32 / rotary_dim as f32;
@@ -266,7 +263,7 @@ fn llama3_frequency(f: f32, factor: f64, low: f64, high: f64, context: f64) -> f
     // end of exercise
 }
 
-/// 0 for pairs that stay as they are, 1 for those that are stretched in full.
+/// Position on the ramp: 0 for pairs that are kept, 1 for those that are stretched in full.
 struct YarnRamp {
     from: f64,
     to: f64,
@@ -289,7 +286,7 @@ impl YarnRamp {
         // end of exercise
     }
 
-    /// The frequency of a pair whose wavelength was `base`.
+    /// Frequency of a pair whose wavelength was `base`.
     fn blend(&self, pair: usize, base: f32, factor: f64) -> f32 {
         // exercise l1.rope_table
         let keep = 1.0 - self.at(pair);
@@ -305,7 +302,7 @@ impl YarnRamp {
     }
 }
 
-/// `0.1 m ln(factor) + 1`: how much sharper attention has to be over a context so much longer.
+/// `0.1 m ln(factor) + 1`: factor by which attention is sharper over the longer context.
 fn yarn_mscale(factor: f64, m: f64) -> f64 {
     // exercise l1.rope_table
     if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }

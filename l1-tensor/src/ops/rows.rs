@@ -1,21 +1,22 @@
-//! Rows: what ops walk. A view's last dimension is a row; the leading dimensions, with whatever
-//! strides they have, say where the rows begin.
+//! Rows: the units that ops iterate over. A view's last dimension is a row; the leading dimensions,
+//! with any strides, give the start of each row.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::{Element, Error, Layout, Result, Runtime, TensorMut, TensorRef};
 
-/// Below this many elements an op is over before a second thread has woken up.
+/// Number of elements below which an op runs on one thread: it ends before a second thread has
+/// woken up.
 pub(crate) const PARALLEL_ELEMENTS: usize = 32 * 1024;
 
-/// The least a thread should find in one piece.
+/// Minimum number of elements of a piece for a thread.
 const CHUNK_ELEMENTS: usize = 8 * 1024;
 
-/// Where each row of a view begins.
+/// Start of each row of a view.
 #[derive(Clone, Copy)]
 struct RowMap {
-    /// Leading dimensions, neighbours folded into one where a single stride serves both.
+    /// Leading dimensions; neighbours that share a single stride are folded into one.
     levels: usize,
     dims: [usize; crate::MAX_RANK],
     strides: [usize; crate::MAX_RANK],
@@ -68,12 +69,12 @@ impl RowMap {
     }
 }
 
-/// Whether a layout has rows at all: dense, in at least one dimension.
+/// Whether a layout has rows: dense, in at least one dimension.
 pub(crate) fn check_rows(op: &'static str, layout: &Layout) -> Result<()> {
     RowMap::new(op, layout).map(|_| ())
 }
 
-/// The rows of a view, to read.
+/// Rows of a view, for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct Src<'a, T> {
     data: &'a [T],
@@ -91,18 +92,18 @@ impl<'a, T: Element> Src<'a, T> {
         &self.data[self.map.start(i)..][..self.map.len]
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub(crate) fn n(&self) -> usize {
         self.map.n
     }
 
-    /// Elements in a row.
+    /// Number of elements in a row.
     pub(crate) fn len(&self) -> usize {
         self.map.len
     }
 }
 
-/// The rows of a view, to write, from several threads.
+/// Rows of a view, for writing from several threads.
 pub(crate) struct Dst<'a, T> {
     data: *mut T,
     elements: usize,
@@ -131,7 +132,7 @@ impl<'a, T: Element> Dst<'a, T> {
     /// Row `i`.
     ///
     /// # Safety
-    /// Nobody else may hold row `i` at the same time.
+    /// No other reference to row `i` may exist at the same time.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn row(&self, i: usize) -> &mut [T] {
@@ -143,18 +144,18 @@ impl<'a, T: Element> Dst<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), self.map.len) }
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub(crate) fn n(&self) -> usize {
         self.map.n
     }
 
-    /// Elements in a row.
+    /// Number of elements in a row.
     pub(crate) fn len(&self) -> usize {
         self.map.len
     }
 }
 
-/// Refuse unless both have the same dimensions.
+/// Checks that both have the same dimensions.
 pub(crate) fn same_dims(op: &'static str, lhs: &Layout, rhs: &Layout) -> Result<()> {
     if lhs.dims() == rhs.dims() {
         return Ok(());
@@ -162,7 +163,7 @@ pub(crate) fn same_dims(op: &'static str, lhs: &Layout, rhs: &Layout) -> Result<
     Err(Error::ShapeMismatch { op, why: "must have the same shape", lhs: *lhs, rhs: *rhs })
 }
 
-/// A vector with one element for each element of a row of `x`.
+/// Checks a vector with one element for each element of a row of `x`.
 pub(crate) fn row_vector<'a>(
     op: &'static str,
     why: &'static str,
@@ -173,7 +174,7 @@ pub(crate) fn row_vector<'a>(
     v.as_slice::<f32>(op)
 }
 
-/// The shape of a [`row_vector`].
+/// Shape of a [`row_vector`].
 pub(crate) fn check_row_vector(
     op: &'static str,
     why: &'static str,
@@ -186,7 +187,7 @@ pub(crate) fn check_row_vector(
     Ok(())
 }
 
-/// An output of the wrong type.
+/// Error for an output of the wrong type.
 pub(crate) fn not_f32_or_bf16<T>(op: &'static str, out: &TensorMut<'_>) -> Result<T> {
     Err(Error::UnexpectedDType {
         op,
@@ -196,9 +197,9 @@ pub(crate) fn not_f32_or_bf16<T>(op: &'static str, out: &TensorMut<'_>) -> Resul
     })
 }
 
-/// Call `body` with ranges that cover `0..n` rows of `len` elements: one range when the work is
-/// small, else as many as keep all threads busy. Rows are never cut, so nothing depends on how
-/// they are dealt.
+/// Calls `body` with ranges that cover `0..n` rows of `len` elements: one range when the work is
+/// small, else enough to keep all threads busy. Rows are never cut, so no result depends on the
+/// ranges.
 pub(crate) fn for_rows(rt: &Runtime, n: usize, len: usize, body: impl Fn(Range<usize>) + Sync) {
     // exercise l1.rows
     let (threads, elements) = (rt.pool().threads(), n.saturating_mul(len));

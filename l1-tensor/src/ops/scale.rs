@@ -6,7 +6,7 @@ use super::rows::{Dst, for_rows};
 use crate::cpu::lanes::dispatch;
 use crate::{Result, Runtime, TensorMut};
 
-/// What [`scale`] computes.
+/// Scalar reference of [`scale`].
 pub fn scale_reference(x: &mut [f32], factor: f32) {
     for v in x {
         *v *= factor;

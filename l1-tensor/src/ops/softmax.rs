@@ -19,7 +19,7 @@ use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::{accumulate, dispatch, exp, fold_lanes, max_of, sum};
 use crate::{Result, Runtime, TensorMut, TensorRef};
 
-/// What [`softmax`] computes, for one row.
+/// Scalar reference of [`softmax`], for one row.
 pub fn softmax_reference(x: &[f32], out: &mut [f32]) {
     // exercise l1.softmax
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -33,7 +33,7 @@ pub fn softmax_reference(x: &[f32], out: &mut [f32]) {
     // end of exercise
 }
 
-/// What [`log_softmax`] computes, for one row.
+/// Scalar reference of [`log_softmax`], for one row.
 pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
     // exercise l1.softmax
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -47,8 +47,8 @@ pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
     // end of exercise
 }
 
-/// Softmax of every row of `x: [.., N]` into `out: [.., N]`, both f32. On a CPU only: what needs
-/// probabilities on a device has them inside of its own kernel (attention, sampling).
+/// Softmax of every row of `x: [.., N]` into `out: [.., N]`, both f32. On a CPU only: on a device the kernels
+/// that need probabilities compute them (attention, sampling).
 ///
 /// # Errors
 /// [`Device`](crate::Error::Device) on CUDA;
@@ -77,8 +77,8 @@ pub fn log_softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result
     Ok(())
 }
 
-/// Write `e^(x - max)` and return the maximum (0 when there is nothing above -inf: then every
-/// exponential is 0, or NaN where the row holds one).
+/// Writes `e^(x - max)` and returns the maximum (0 when there is nothing above -inf: then every exponential
+/// is 0, or NaN where the row holds one).
 #[inline(always)]
 fn exponentials<const FMA: bool>(x: &[f32], out: &mut [f32]) -> f32 {
     // exercise l1.softmax

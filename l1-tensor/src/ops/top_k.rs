@@ -1,14 +1,14 @@
-//! The k largest elements: candidates for a sampler, and the answer of `strata logits`.
+//! The k largest elements: candidates for a sampler, and the output of `strata logits`.
 //!
-//! A heap would take `O(n log k)`. Here candidates gather in a buffer of `2 k`; when it is full, a
-//! selection (quickselect) keeps the better half and everything not above the worst of them is
-//! passed over from then on. Each selection is `O(k)` and comes after at least `k` gathered
-//! elements, so all of it is `O(n + k log k)`, the last term for sorting what is left.
+//! A heap would take `O(n log k)`. Here candidates are collected in a buffer of `2 k`. When it is full, a
+//! selection (quickselect) keeps the better half, and from then on all elements not above the worst of that
+//! half are skipped. Each selection is `O(k)` and comes after at least `k` collected elements, so all of it
+//! is `O(n + k log k)`, the last term for the final sort.
 
 use super::rows::Src;
 use crate::{Device, Error, Result, TensorRef};
 
-/// Memory of [`top_k`], kept by the caller so that a steady step allocates nothing.
+/// Memory of [`top_k`], kept by the caller so that a decode step allocates nothing.
 #[derive(Debug, Default)]
 pub struct TopKScratch {
     /// Value and index in one number that sorts as the pair does: see [`rank`].
@@ -16,13 +16,13 @@ pub struct TopKScratch {
 }
 
 impl TopKScratch {
-    /// Scratch that has room for this `k` (more is made on demand).
+    /// Scratch with room for this `k` (a larger one is allocated on demand).
     pub fn new(k: usize) -> Self {
         Self { candidates: Vec::with_capacity(k.saturating_mul(2)) }
     }
 }
 
-/// What [`top_k`] computes: sort everything, keep the front.
+/// Scalar reference of [`top_k`]: sorts all elements and keeps the first `k`.
 pub fn top_k_reference(x: &[f32], k: usize) -> Vec<(u32, f32)> {
     // exercise l1.select
     let mut all: Vec<(u32, f32)> = (0u32..).zip(x.iter().copied()).collect();
@@ -36,11 +36,11 @@ pub fn top_k_reference(x: &[f32], k: usize) -> Vec<(u32, f32)> {
     // end of exercise
 }
 
-/// Write the `k = values.len()` largest elements of `x: [N]` (f32) to `values`, largest first, and
-/// their indices to `indices`. Returns how many there are: `min(k, N)`; the rest is left untouched.
+/// Writes the `k = values.len()` largest elements of `x: [N]` (f32) to `values`, largest first, and their
+/// indices to `indices`. Returns how many there are: `min(k, N)`; the other entries are unchanged.
 ///
-/// Of equal elements the lower index comes first (0 and -0 are equal). NaN ranks below -inf. A row that
-/// lies on a device is brought to the host first.
+/// Of equal elements the lower index comes first (0 and -0 are equal). NaN ranks below -inf. A row on a
+/// device is copied to the host first.
 ///
 /// # Errors
 /// [`Error::UnsupportedLayout`] unless `x` has one dimension, [`Error::UnexpectedDType`],
@@ -54,7 +54,7 @@ pub fn top_k(
     const OP: &str = "top_k";
     let layout = *x.layout();
     if layout.rank() != 1 {
-        let why = "needs one row: take them one by one";
+        let why = "needs one row: call it once for each row";
         return Err(Error::UnsupportedLayout { op: OP, why, layout });
     }
     if values.len() != indices.len() {
@@ -109,7 +109,7 @@ pub fn top_k(
     // end of exercise
 }
 
-/// Drop all but the first `k`; returns the [`order`] of the last of these.
+/// Drops all but the first `k`; returns the [`order`] of the last of these.
 fn keep_best(kept: &mut Vec<u64>, k: usize) -> u32 {
     // exercise l1.select
     let (_, last, _) = kept.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy)]
 pub struct Rows<'a, T> {
     pub(super) data: &'a [T],
-    /// How many rows.
+    /// Number of rows.
     pub n: usize,
     /// Elements in a row.
     pub len: usize,
@@ -22,7 +22,7 @@ impl<'a, T> Rows<'a, T> {
 /// Rows of a view, to write. See [`Rows`].
 pub struct RowsMut<'a, T> {
     pub(super) data: &'a mut [T],
-    /// How many rows.
+    /// Number of rows.
     pub n: usize,
     /// Elements in a row.
     pub len: usize,

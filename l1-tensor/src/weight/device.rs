@@ -1,7 +1,7 @@
 //! Dense bf16 weights in a device's memory: `[n, k]`, row by row.
 //!
-//! A GPU's matmul reads rows as they are; it brings tiles of them into shared memory itself. So nothing
-//! is packed here: gates lie before ups, outputs behind each other.
+//! A GPU's matmul reads rows in their order and copies tiles of them into shared memory itself. So the rows
+//! are not packed here: gates lie before ups, outputs behind each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::cpu::lanes::round_bf16;
 use crate::storage::Storage;
 use crate::{Device, Error, Layout, Result, Runtime};
 
-/// Rows that a thread takes at once.
+/// Number of rows that a thread takes at once.
 const ROWS: usize = 16;
 
 /// A dense `[n, k]` matrix in bf16 on a CUDA device, row-major. Made by
@@ -27,13 +27,13 @@ pub struct DeviceWeight {
     storage: Storage,
 }
 
-/// Writes one row, or says why it cannot.
+/// Writes one row, or returns an error.
 type RowFn<'a, E> = dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync + 'a;
 
 impl DeviceWeight {
-    /// Bring `n` rows of `k` values to the runtime's device, each rounded to the nearest bf16 (ties to
-    /// even). `row` is called as by [`PackedBf16::pack`](super::PackedBf16::pack). The host holds two
-    /// pieces of pinned memory, never the matrix.
+    /// Uploads `n` rows of `k` values to the runtime's device, each rounded to the nearest bf16 (ties to
+    /// even). `row` is called as by [`PackedBf16::pack`](super::PackedBf16::pack). The host holds two pieces
+    /// of pinned memory, never the matrix.
     pub(super) fn upload<E: Send + From<Error>>(
         rt: &Runtime,
         n: usize,
@@ -54,14 +54,14 @@ impl DeviceWeight {
             let filled = uploader.upload(&mut to, unit, |offset, piece| {
                 fill(rt.pool(), offset / unit, k, piece, row).map_err(Failure)
             });
-            // What is under way must arrive, or stop, before the memory is used or goes.
+            // Copies under way must finish or stop before the memory is used or freed.
             uploader.finish().map_err(Error::from)?;
             filled.map_err(|Failure(e)| e)?;
         }
         Ok(Self { n, k, order, storage })
     }
 
-    /// Read logical row `i` back into `out` (`[k]`), as f32: waits for the device.
+    /// Reads logical row `i` back into `out` (`[k]`), as f32: waits for the device.
     pub(super) fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         super::check_row([self.n, self.k], i, out)?;
         let memory = self.storage.on_cuda("weight row")?;
@@ -72,32 +72,32 @@ impl DeviceWeight {
         Ok(())
     }
 
-    /// Outputs: how many logical rows there are.
+    /// Number of outputs: logical rows.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs: how long a logical row is.
+    /// Number of inputs: length of a logical row.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// What the rows are: plain, or gates before ups.
+    /// Order of the rows: plain, or gates before ups.
     pub fn order(&self) -> RowOrder {
         self.order
     }
 
-    /// Bytes of memory held.
+    /// Number of bytes of memory held.
     pub fn bytes(&self) -> usize {
         self.storage.len()
     }
 
-    /// Where it lies.
+    /// Device of the weight.
     pub fn device(&self) -> Device {
         self.storage.device()
     }
 
-    /// What the launchers take.
+    /// View for the launchers.
     pub(crate) fn mat(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Mat<'_>> {
         let memory = self.storage.on_cuda(op)?;
         crate::gpu::same_device(op, gpu, memory.gpu())?;
@@ -105,7 +105,7 @@ impl DeviceWeight {
     }
 }
 
-/// An error of whoever writes the rows, or one of ours that it takes.
+/// Error of the function that writes the rows, or one of this crate.
 struct Failure<E>(E);
 
 impl<E: From<Error>> From<kernels::Error> for Failure<E> {
@@ -114,7 +114,7 @@ impl<E: From<Error>> From<kernels::Error> for Failure<E> {
     }
 }
 
-/// Write the rows from `first` on as bf16, as many as `piece` holds, by all threads.
+/// Writes the rows from `first` on as bf16, as many as `piece` holds, on all threads.
 fn fill<E: Send + From<Error>>(
     pool: &ThreadPool,
     first: usize,
@@ -123,7 +123,7 @@ fn fill<E: Send + From<Error>>(
     row: &RowFn<'_, E>,
 ) -> std::result::Result<(), E> {
     let row_bytes = k * size_of::<u16>();
-    // One lock a piece of work: nobody else ever asks for it, it only hands `&mut` to the thread.
+    // One lock for each piece of work. It is never contended; it only gives `&mut` to the thread.
     let parts: Vec<Mutex<&mut [u8]>> =
         piece.chunks_mut((ROWS * row_bytes).max(1)).map(Mutex::new).collect();
     let scratch: Vec<Mutex<Vec<f32>>> =
@@ -149,7 +149,7 @@ fn fill<E: Send + From<Error>>(
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// A lock whose poison does not matter: what it guards is overwritten before it is read.
+/// Locks; poison is ignored, since the guarded data are overwritten before they are read.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! What a matmul multiplies by.
+//! Weights: the matrices that a matmul multiplies by.
 //!
-//! A weight is not a tensor. A tensor's elements lie where its layout says; a weight's lie where
-//! the kernel that streams them wants them, and a quantised one will not even have elements, only
-//! codes and scales. So [`crate::ops::linear()`] takes a [`Weight`], and each storage scheme is one
-//! variant with its own file here.
+//! A weight is not a tensor. A tensor's elements lie where its layout puts them; a weight's lie in the order
+//! in which a kernel reads them, and a quantised one has no elements, only codes and scales. So
+//! [`crate::ops::linear()`] takes a [`Weight`], and each storage scheme is one variant with its own file
+//! here.
 
 mod device;
 mod packed;
@@ -15,6 +15,23 @@ pub use packed::{PackedBf16, RowOrder};
 use crate::{Error, Layout, Result, Runtime};
 
 /// A weight `[n, k]`: `n` outputs by `k` inputs, one variant per storage scheme.
+///
+/// ```
+/// use l1_tensor::{Error, RowOrder, Runtime, RuntimeOptions, Weight};
+///
+/// let rt = Runtime::new(RuntimeOptions::cpu())?;
+/// // Row i is [i, i + 0.5]: two outputs of two inputs each.
+/// let fill = |i: usize, out: &mut [f32]| -> Result<(), Error> {
+///     out.copy_from_slice(&[i as f32, i as f32 + 0.5]);
+///     Ok(())
+/// };
+/// let weight = Weight::load(&rt, 2, 2, RowOrder::Plain, &fill)?;
+/// assert_eq!((weight.n(), weight.k()), (2, 2));
+/// let mut row = [0.0; 2];
+/// weight.row(1, &mut row)?;
+/// assert_eq!(row, [1.0, 1.5]);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Weight {
     /// Dense bf16, packed for a CPU.
@@ -24,8 +41,8 @@ pub enum Weight {
 }
 
 impl Weight {
-    /// A weight of `n` rows of `k` values, rounded to bf16, as the runtime's device wants it: packed in
-    /// panels for a CPU, row by row in the memory of a CUDA device. `row(i, out)` writes logical row
+    /// Creates a weight of `n` rows of `k` values, rounded to bf16, in the format of the runtime's device:
+    /// packed in panels for a CPU, row by row in the memory of a CUDA device. `row(i, out)` writes logical row
     /// `i` as f32 into `out` (`[k]`); it is called once per row, from all threads of the pool.
     ///
     /// # Errors
@@ -47,7 +64,7 @@ impl Weight {
         })
     }
 
-    /// Outputs: how many logical rows there are.
+    /// Number of outputs: logical rows.
     pub fn n(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.n(),
@@ -55,7 +72,7 @@ impl Weight {
         }
     }
 
-    /// Inputs: how long a logical row is.
+    /// Number of inputs: length of a logical row.
     pub fn k(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.k(),
@@ -63,7 +80,7 @@ impl Weight {
         }
     }
 
-    /// How the logical rows are dealt to panels.
+    /// Order of the logical rows in panels.
     pub fn order(&self) -> RowOrder {
         match self {
             Weight::Bf16(w) => w.order(),
@@ -71,7 +88,7 @@ impl Weight {
         }
     }
 
-    /// Bytes of memory held: what one pass over the weight reads.
+    /// Size in memory, in bytes: what one pass over the weight reads.
     pub fn bytes(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.bytes(),
@@ -79,10 +96,10 @@ impl Weight {
         }
     }
 
-    /// Read logical row `i` back into `out` (`[k]`), as f32.
+    /// Reads logical row `i` back into `out` (`[k]`), as f32.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`] for a row that is not there, [`crate::Error::ShapeMismatch`]
+    /// [`crate::Error::OutOfRange`] for a row that does not exist, [`crate::Error::ShapeMismatch`]
     /// when `out` is not `k` long.
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         match self {
@@ -91,18 +108,20 @@ impl Weight {
         }
     }
 
-    /// The panels, or why there are none.
+    /// Returns the panels, or an error for a weight on a device.
     pub(crate) fn on_host(&self, op: &'static str) -> Result<&PackedBf16> {
         match self {
             Weight::Bf16(w) => Ok(w),
             Weight::Device(w) => Err(Error::Device {
                 device: w.device().to_string(),
-                why: format!("{op} runs on the CPU, and this weight is the device's"),
+                why: format!(
+                    "{op} runs on the CPU, but this weight is in the memory of the device"
+                ),
             }),
         }
     }
 
-    /// The rows on the device, or why there are none.
+    /// Returns the rows on the device, or an error for a packed weight.
     pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&DeviceWeight> {
         match self {
             Weight::Device(w) => Ok(w),
@@ -121,7 +140,7 @@ impl Weight {
     }
 }
 
-/// A row that is there, and a buffer that holds it.
+/// Checks that the row exists and that the buffer holds it.
 fn check_row([n, k]: [usize; 2], i: usize, out: &[f32]) -> Result<()> {
     if i >= n {
         let (index, limit) = (i as i64, n);

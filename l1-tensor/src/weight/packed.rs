@@ -11,12 +11,12 @@
 //!                                               16 outputs x (w[2j], w[2j+1])
 //! ```
 //!
-//! Why not keep the rows? Because of who shares what. Sixteen outputs of one input element share
-//! that element: broadcast it, multiply by a line of sixteen weights, and each lane of a vector
-//! register is the sum of *its own* output. No sum ever crosses lanes, so there is no horizontal
-//! reduction at the end and each output has one accumulator from the first input to the last.
-//! And the memory is read in one straight line, which is all that matters when a single token is
-//! decoded. The pairs along K are what the bf16 dot product of AVX-512 multiplies at once.
+//! Why the rows are not kept: sixteen outputs of one input element share that element. The kernel
+//! broadcasts it and multiplies it by a line of sixteen weights, and each lane of a vector register
+//! is the sum of *its own* output. No sum crosses lanes, so there is no horizontal reduction at the
+//! end, and each output has one accumulator from the first input to the last. Memory is read in one
+//! straight line, which decides the speed when a single token is decoded. The pairs along K are
+//! those that the bf16 dot product of AVX-512 multiplies at once.
 //!
 //! A matrix whose `n` is no multiple of 32 or whose `k` is odd is padded with zeros.
 
@@ -27,10 +27,10 @@ use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
 use crate::{Error, Layout, Result};
 
-/// Outputs in a vector: lanes of a 512-bit register.
+/// Number of outputs in a vector: lanes of a 512-bit register.
 const LANES: usize = 16;
 
-/// Outputs in a panel: two vectors.
+/// Number of outputs in a panel: two vectors.
 pub(crate) const PANEL: usize = 2 * LANES;
 
 /// One line of a panel: sixteen outputs by one pair along K. The low half of each lane is the
@@ -39,7 +39,7 @@ pub(crate) const PANEL: usize = 2 * LANES;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line(pub(crate) [u32; LANES]);
 
-/// How the logical rows of a packed matrix are dealt to panels.
+/// Assignment of the logical rows of a packed matrix to panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
     /// Row `32 p + i` is output `i` of panel `p`.
@@ -62,7 +62,7 @@ pub struct PackedBf16 {
 }
 
 impl PackedBf16 {
-    /// Pack `n` rows of `k` values, rounding each to the nearest bf16 (ties to even).
+    /// Packs `n` rows of `k` values, rounding each to the nearest bf16 (ties to even).
     ///
     /// `row(i, out)` writes logical row `i` as f32 into `out` (`[k]`). It is called once per row,
     /// from all threads of the pool, neighbouring rows by the same thread. Besides the packed
@@ -91,7 +91,7 @@ impl PackedBf16 {
         let panels = panel_count(n, order);
         let panel_lines = k.div_ceil(2) * 2;
         let count = panels.checked_mul(panel_lines).ok_or_else(too_big)?;
-        // Left unwritten on purpose: the threads that pack touch the pages first, in parallel.
+        // Left uninitialised on purpose: the threads that pack touch the pages first, in parallel.
         let mut lines: Vec<Line> = reserve(count)?;
         let start = Shared(lines.as_mut_ptr());
 
@@ -142,32 +142,32 @@ impl PackedBf16 {
         Ok(Self { n, k, order, lines })
     }
 
-    /// Outputs: how many logical rows there are.
+    /// Number of outputs: logical rows.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs: how long a logical row is.
+    /// Number of inputs: length of a logical row.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// How the logical rows are dealt to panels.
+    /// Assignment of the logical rows to panels.
     pub fn order(&self) -> RowOrder {
         self.order
     }
 
-    /// Bytes of memory held, padding included.
+    /// Number of bytes of memory held, padding included.
     pub fn bytes(&self) -> usize {
         size_of_val(self.lines.as_slice())
     }
 
-    /// Read logical row `i` back into `out` (`[k]`), as f32. This is how a tied matrix serves as
-    /// both the output head and the embedding table: a row costs about a microsecond, a second
-    /// copy would cost its size.
+    /// Reads logical row `i` back into `out` (`[k]`), as f32. So a tied matrix serves as both the
+    /// output head and the embedding table: reading a row costs about a microsecond, a second copy
+    /// would cost its size in memory.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a row that is not there, [`Error::ShapeMismatch`] when `out` is
+    /// [`Error::OutOfRange`] for a row that does not exist, [`Error::ShapeMismatch`] when `out` is
     /// not `k` long.
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         super::check_row([self.n, self.k], i, out)?;
@@ -197,7 +197,7 @@ impl PackedBf16 {
         &self.lines
     }
 
-    /// How many panels there are.
+    /// Number of panels.
     pub(crate) fn panels(&self) -> usize {
         panel_count(self.n, self.order)
     }
@@ -215,7 +215,7 @@ fn panel_count(n: usize, order: RowOrder) -> usize {
     }
 }
 
-/// Which logical row lies in this place, or `None` for padding.
+/// Logical row at this position, or `None` for padding.
 fn logical_row(
     n: usize,
     order: RowOrder,
@@ -234,12 +234,12 @@ fn logical_row(
     // end of exercise
 }
 
-/// Round sixteen rows to bf16 and write them as one vector of a panel: a transposition of
-/// `[16 rows][pairs]` to `[pairs][16 rows]`, in blocks of 16 by 16 pairs that stay in the L1 cache.
+/// Rounds sixteen rows to bf16 and writes them as one vector of a panel: a transposition of `[16
+/// rows][pairs]` to `[pairs][16 rows]`, in blocks of 16 by 16 pairs that stay in the L1 cache.
 ///
 /// # Safety
-/// `panel` must have room for `2 * ceil(k/2)` lines that nobody else reads or writes; `rows` holds
-/// 16 rows of `padded` values and `padded` is `k` rounded up to a multiple of 32.
+/// `panel` must have room for `2 * ceil(k/2)` lines that no other thread reads or writes; `rows`
+/// holds 16 rows of `padded` values and `padded` is `k` rounded up to a multiple of 32.
 unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, vector: usize) {
     // exercise l1.pack
     let pairs = k.div_ceil(2);
@@ -273,15 +273,15 @@ fn reserve<T>(count: usize) -> Result<Vec<T>> {
     Ok(v)
 }
 
-/// A lock whose poison does not matter: what it guards is overwritten before it is read.
+/// Locks; poison is ignored, since the guarded data are overwritten before they are read.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The start of the packed lines, for threads that each write panels of their own.
+/// Start of the packed lines, for threads that each write their own panels.
 struct Shared(*mut Line);
 
-// SAFETY: only a pointer; the places written through it are disjoint (see `pack`).
+// SAFETY: only a pointer; the lines written through it are disjoint (see `pack`).
 unsafe impl Sync for Shared {}
 
 impl Shared {

@@ -3,7 +3,7 @@
 //! The device is a CPU that stands in for one and runs the real kernels, or a real one with
 //! `STRATA_TEST_DEVICE=cuda`. Each case is a function of a runtime: it makes its tensors there, runs the
 //! op and hands back what came out, or the error. The CPU's answer is the one expected; that the CPU is
-//! right is what the other tests of this floor are about.
+//! right is what the other tests of this layer are about.
 
 mod attention;
 mod elementwise;

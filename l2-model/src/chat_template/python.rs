@@ -1,5 +1,5 @@
-//! Values as Python shows them. Chat templates are written against Python, and models were trained on what it
-//! printed: `True` and not `true`, `{'a': 1}`, `1e-05`, and JSON with a space after each comma.
+//! Values in the form that Python prints. Chat templates are written for Python, and models were trained on
+//! its output: `True` and not `true`, `{'a': 1}`, `1e-05`, and JSON with a space after each comma.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat;
 use serde_json::{Map, Value};
 
-/// A JSON value as a template value, objects in their order.
+/// Converts a JSON value to a template value, objects in their order.
 pub(super) fn value(json: &Value) -> Jinja {
     match json {
         Value::Null => Jinja::from(()),
@@ -24,12 +24,12 @@ pub(super) fn value(json: &Value) -> Jinja {
     }
 }
 
-/// A JSON object as a template value.
+/// Converts a JSON object to a template value.
 pub(super) fn object(fields: &Map<String, Value>) -> Jinja {
     Jinja::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
 }
 
-/// What `{{ value }}` prints.
+/// Output of `{{ value }}`.
 pub(super) fn print(out: &mut Output, value: &Jinja) -> Result<(), Error> {
     out.write_str(&text(value)?).map_err(|_| Error::from(ErrorKind::WriteFailure))
 }
@@ -83,7 +83,7 @@ fn repr(value: &Jinja, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Single quotes, unless that would need escapes that double quotes spare.
+/// Single quotes, unless double quotes need fewer escapes.
 fn quote(text: &str, out: &mut String) {
     let mark = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(mark);
@@ -101,7 +101,7 @@ fn quote(text: &str, out: &mut String) {
     out.push(mark);
 }
 
-/// Python's shortest float: Rust's, but the exponent has a sign and two digits.
+/// Shortest float as in Python: as in Rust, but the exponent has a sign and two digits.
 fn float(x: f64) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "nan".into() } else { if x > 0.0 { "inf" } else { "-inf" }.into() };
@@ -119,8 +119,8 @@ fn float(x: f64) -> String {
     }
 }
 
-/// Methods of Python's values that minijinja does not have: those of its own compatibility layer, and the few that
-/// chat templates use beyond it.
+/// Methods of Python's values that minijinja does not have: those of its own compatibility layer, and the few
+/// others that chat templates use.
 pub(super) fn method(
     state: &mut State,
     value: &Jinja,
@@ -155,17 +155,17 @@ pub(super) fn method(
     }
 }
 
-/// How `json.dumps` was asked to write.
+/// Options of `json.dumps`.
 struct Style {
     ascii: bool,
     sort: bool,
-    /// One level of indentation; none writes everything on one line.
+    /// One level of indentation; `None` writes everything on one line.
     indent: Option<String>,
     item: String,
     key: String,
 }
 
-/// The `tojson` of transformers: `json.dumps(x, ensure_ascii, indent, separators, sort_keys)`, nothing escaped for HTML.
+/// The `tojson` of transformers: `json.dumps(x, ensure_ascii, indent, separators, sort_keys)`, without HTML escapes.
 pub(super) fn tojson(
     value: &Jinja,
     ensure_ascii: Option<bool>,
@@ -250,7 +250,7 @@ fn dump(value: &Jinja, style: &Style, depth: usize, out: &mut String) -> Result<
                 match key.as_str() {
                     Some(key) => json_string(key, style.ascii, out),
                     None => {
-                        // Python turns other keys into their JSON text, in quotes.
+                        // Python converts other keys to their JSON text, in quotes.
                         let mut text = String::new();
                         dump(key, style, 0, &mut text)?;
                         json_string(&text, style.ascii, out);
@@ -284,7 +284,7 @@ fn json_string(text: &str, ascii: bool, out: &mut String) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             c if c < ' ' || (ascii && c > '~') => {
-                // Beyond the basic plane: two UTF-16 units, each escaped. DEL is escaped by nobody.
+                // Beyond the basic plane: two UTF-16 units, each escaped. DEL is never escaped.
                 if c == '\u{7f}' {
                     out.push(c);
                     continue;
@@ -316,8 +316,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// `strftime` in English and UTC. Python would take the machine's time zone; a prompt that depends on where the server
-/// stands is nothing to copy.
+/// `strftime` in English and UTC. Python uses the machine's time zone; a prompt must not depend on where the
+/// server is.
 pub(super) fn strftime(now: SystemTime, format: &str) -> Result<String, Error> {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));

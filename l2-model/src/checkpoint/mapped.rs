@@ -10,8 +10,8 @@ use super::CheckpointError;
 
 /// A read-only mapping of a whole file.
 ///
-/// Nothing is read until it is touched, and pages that were touched belong to the system's page
-/// cache: a second process, or a second start, finds them there.
+/// Pages are read on first access and belong to the system's page cache: a second process, or a
+/// second start, finds them there.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     path: PathBuf,
@@ -22,7 +22,7 @@ impl MappedFile {
     /// Maps the regular file at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, CheckpointError> {
         let io = |reason| CheckpointError::Io { path: path.to_owned(), reason };
-        // Asked before opening: opening a named pipe would wait for a writer for ever.
+        // Checked before opening: opening a named pipe would wait for a writer for ever.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(CheckpointError::NotAFile { path: path.to_owned() });
         }
@@ -43,9 +43,9 @@ impl MappedFile {
         &self.map
     }
 
-    /// Says that `range` has been used up: its pages leave this process's memory.
+    /// Tells the system that `range` is no longer needed: its pages leave this process's memory.
     ///
-    /// The two pages at the edges, shared with the neighbours, go as well. Whoever still needs
+    /// The two pages at the edges, shared with the neighbours, go as well. A reader that still needs
     /// them finds them in the page cache again, at the price of one minor fault each; keeping
     /// them would keep two pages per tensor for nothing. A hint that fails costs memory, not
     /// correctness, so failure is ignored.
@@ -66,7 +66,7 @@ impl MappedFile {
         let _ = range;
     }
 
-    /// Says that `range` will be read soon, so that the disk starts now.
+    /// Tells the system that `range` will be read soon, so that the disk starts now.
     pub(super) fn prefetch(&self, range: Range<usize>) {
         #[cfg(unix)]
         if !range.is_empty() && range.end <= self.map.len() {

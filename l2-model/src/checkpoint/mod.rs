@@ -1,19 +1,19 @@
-//! Checkpoints: the files that weights come in.
+//! Checkpoints: the files that hold weights.
 //!
-//! Two containers are read, both by mapping the file and looking at its bytes where they are:
+//! Two containers are read, both by mapping the file and reading its bytes in place:
 //!
 //! * [`gguf`]: one file of llama.cpp, holding metadata, tokenizer and (mostly quantised) weights;
 //! * [`safetensors_dir`]: a Hugging Face directory with plain weights, in one file or in shards.
 //!
-//! [`Checkpoint`] is the face they share. It answers to Hugging Face names whatever the
+//! [`Checkpoint`] is their common interface. It uses Hugging Face names for either
 //! container ([`names`]), and hands out a [`StoredTensor`]: bytes in a [`StoredType`] that
 //! [`quant`] expands row by row. A loader walks over the tensors, expands each into the layout it
 //! wants, and [releases](Checkpoint::release) its pages, so that at no time both a whole file and
 //! a whole model are in memory.
 //!
-//! Files are downloaded from strangers. Everything is validated when a checkpoint is opened:
+//! Checkpoints are untrusted input. Everything is validated when a checkpoint is opened:
 //! afterwards every tensor has the bytes that its shape and type say. Malformed input of any kind
-//! gives a [`CheckpointError`] that says what to do; it does not panic, and does not make us
+//! gives a [`CheckpointError`] that says what to do; it does not panic, and does not
 //! allocate more than a small multiple of the file's header.
 
 pub mod gguf;
@@ -31,18 +31,18 @@ pub use quant::{QuantError, StoredType};
 pub use safetensors_dir::{IndexError, SafetensorsDir};
 pub use safetensors_header::SafetensorsError;
 
-/// A checkpoint that cannot be opened, or does not hold what the model needs.
+/// Error of a checkpoint that cannot be opened, or lacks tensors of the model.
 ///
-/// A message says everything, its reason included, in one line; so the reasons are fields and not
-/// also [sources](std::error::Error::source), which would be printed twice.
+/// A message is complete, its reason included, in one line. So reasons are fields and not also
+/// [sources](std::error::Error::source), which would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The operating system says no.
+    /// The file cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: std::io::Error,
     },
     /// A directory, pipe or device where a file should be.
@@ -53,7 +53,8 @@ pub enum CheckpointError {
     },
     /// A directory without safetensors.
     #[error(
-        "no model.safetensors or model.safetensors.index.json in {}; PyTorch .bin weights are not read, and a .gguf file is passed by its own path",
+        "no model.safetensors or model.safetensors.index.json in {}; PyTorch .bin weights are not read, and a .gguf \
+         file is passed by its own path",
         dir.display()
     )]
     NoWeights {
@@ -65,7 +66,7 @@ pub enum CheckpointError {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in it.
         reason: GgufError,
     },
     /// A bad safetensors file.
@@ -73,7 +74,7 @@ pub enum CheckpointError {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in it.
         reason: SafetensorsError,
     },
     /// A bad index of shards.
@@ -81,18 +82,18 @@ pub enum CheckpointError {
     Index {
         /// The index.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in it.
         reason: IndexError,
     },
     /// Missing, unexpected or mis-shaped tensors.
     #[error(transparent)]
     Tensors(#[from] TensorSetError),
-    /// Bytes and output that do not match.
+    /// The lengths of bytes and output do not match.
     #[error(transparent)]
     Quant(#[from] QuantError),
 }
 
-/// A tensor where it lies in the file.
+/// A tensor in a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StoredTensor<'a> {
     /// The name in the file.
@@ -106,7 +107,7 @@ pub struct StoredTensor<'a> {
 }
 
 impl<'a> StoredTensor<'a> {
-    /// How many weights there are; 1 for a scalar.
+    /// Number of weights; 1 for a scalar.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -116,12 +117,12 @@ impl<'a> StoredTensor<'a> {
         self.len() == 0
     }
 
-    /// Weights per row: the last dimension; 1 for a scalar.
+    /// Number of weights per row: the last dimension; 1 for a scalar.
     pub fn row_len(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// How many rows there are: the product of all dimensions but the last.
+    /// Number of rows: the product of all dimensions but the last.
     pub fn n_rows(&self) -> usize {
         match self.shape {
             [] => 1,
@@ -157,7 +158,21 @@ impl<'a> StoredTensor<'a> {
     }
 }
 
-/// An opened checkpoint of either container, answering to Hugging Face names.
+/// An opened checkpoint in either container, with tensors under their Hugging Face names.
+///
+/// ```
+/// # use std::path::Path;
+/// use l2_model::checkpoint::Checkpoint;
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let checkpoint = Checkpoint::open(path)?;
+/// let norm = checkpoint.get("model.norm.weight").expect("every llama has a final norm");
+/// assert_eq!(norm.shape, [96]);
+/// let mut values = vec![0.0; norm.row_len()];
+/// norm.dequantize_row(0, &mut values)?;
+/// assert!(values.iter().all(|v| v.is_finite()));
+/// # Ok::<(), l2_model::checkpoint::CheckpointError>(())
+/// ```
 #[derive(Debug)]
 pub enum Checkpoint {
     /// One GGUF file.
@@ -207,7 +222,7 @@ impl Checkpoint {
 
     /// The tensor of this Hugging Face name (in a GGUF file also of this GGUF name).
     ///
-    /// Mind [`rows_are_permuted`](Self::rows_are_permuted).
+    /// Rows of some tensors are permuted: see [`rows_are_permuted`](Self::rows_are_permuted).
     pub fn get(&self, name: &str) -> Option<StoredTensor<'_>> {
         match self {
             Checkpoint::Gguf(file) => {
@@ -218,7 +233,7 @@ impl Checkpoint {
         }
     }
 
-    /// Must the rows of this tensor be reordered by [`names::unpermute_rows`]?
+    /// Returns whether the rows of this tensor must be reordered by [`names::unpermute_rows`].
     ///
     /// True for the query and key projections of a llama GGUF file, weights and biases.
     pub fn rows_are_permuted(&self, name: &str) -> bool {
@@ -231,22 +246,21 @@ impl Checkpoint {
     /// Checks that the checkpoint holds exactly the tensors `expected`: (name, row-major shape).
     ///
     /// # Errors
-    /// [`TensorSetError`], listing all that is wrong; what is tolerated is said at
-    /// [`names::check_tensors`].
+    /// [`TensorSetError`], listing all that is wrong; [`names::check_tensors`] lists what is tolerated.
     pub fn check(&self, expected: &[(String, Vec<usize>)]) -> Result<(), TensorSetError> {
         let tensors = self.tensors();
         names::check_tensors(expected, tensors.iter().map(|(n, t)| (n.as_str(), t.shape)))
     }
 
-    /// Says that this tensor has been used up: its mapped pages leave the process's memory.
+    /// Releases the mapped pages of a tensor that is no longer needed from the process's memory.
     ///
-    /// It can still be read; the pages then come back from the system's page cache. A hint, and
-    /// for an unknown name or on a system without such hints, nothing.
+    /// The tensor can still be read; the pages then come back from the system's page cache. A hint: it does
+    /// nothing for an unknown name or on a system without such hints.
     pub fn release(&self, name: &str) {
         self.hint(name, GgufFile::release, SafetensorsDir::release);
     }
 
-    /// Says that this tensor will be read soon, so that a cold disk starts reading now.
+    /// Starts reading a tensor from disk that will be needed soon.
     pub fn prefetch(&self, name: &str) {
         self.hint(name, GgufFile::prefetch, SafetensorsDir::prefetch);
     }

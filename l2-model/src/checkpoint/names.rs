@@ -1,4 +1,4 @@
-//! What tensors are called, and which tensors a model must have.
+//! Names of tensors, and the tensors that a model must have.
 //!
 //! Hugging Face names a weight by its place in the Python module tree
 //! (`model.layers.3.self_attn.q_proj.weight`); GGUF by a short fixed vocabulary
@@ -70,7 +70,8 @@ fn split_layer(rest: &str) -> Option<(&str, &str)> {
     // end of exercise
 }
 
-/// Does a GGUF of this architecture keep the rows of this (Hugging Face) tensor permuted?
+/// Returns whether a GGUF of this architecture keeps the rows of this (Hugging Face) tensor
+/// permuted.
 ///
 /// Only `general.architecture = llama`, which mistral files carry too, and there only the query
 /// and key projections, weights and biases alike; see [`unpermute_rows`].
@@ -131,15 +132,15 @@ pub struct MisShaped {
     pub found: Vec<usize>,
 }
 
-/// Everything about a checkpoint's tensors that does not fit the model, in one error.
+/// All differences between a checkpoint's tensors and the model, in one error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("the checkpoint's tensors do not fit its config:{}", self.describe())]
 pub struct TensorSetError {
-    /// Expected and not there: (name, expected shape).
+    /// Missing tensors: (name, expected shape).
     pub missing: Vec<(String, Vec<usize>)>,
-    /// There and not expected: (name, shape found).
+    /// Unexpected tensors: (name, shape found).
     pub extra: Vec<(String, Vec<usize>)>,
-    /// There, with another shape.
+    /// Tensors with another shape.
     pub mis_shaped: Vec<MisShaped>,
 }
 

@@ -1,7 +1,7 @@
 //! A Hugging Face model directory: `model.safetensors`, or shards with an index.
 //!
-//! A large model is cut into `model-00001-of-00004.safetensors` and so on, beside a
-//! `model.safetensors.index.json` whose `weight_map` says which tensor is in which file.
+//! A large model is split into `model-00001-of-00004.safetensors` and so on. `model.safetensors.index.json`
+//! has a `weight_map` from each tensor to its file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -15,16 +15,16 @@ use super::{CheckpointError, StoredTensor};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The longest index read, bytes. That of a 405-billion-parameter model has 0.1 MB.
+/// Maximum length of an index, in bytes. That of a 405-billion-parameter model has 0.1 MB.
 const MAX_INDEX: u64 = 64 << 20;
-/// The most shards followed; the largest models have a few hundred.
+/// Maximum number of shards that are read; the largest models have a few hundred.
 const MAX_SHARDS: usize = 4096;
 
-/// What is wrong with an index of shards.
+/// Error of an index of shards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// The index is larger than any real one.
-    #[error("{bytes} bytes, {MAX_INDEX} is the most: this is no index of shards")]
+    #[error("it has {bytes} bytes, the maximum is {MAX_INDEX}: this is not an index of shards")]
     TooLong {
         /// Its length.
         bytes: u64,
@@ -32,13 +32,13 @@ pub enum IndexError {
     /// The index is not the JSON it should be.
     #[error("{message}; download it again")]
     Json {
-        /// What the JSON parser says, with line and column.
+        /// Message of the JSON parser, with line and column.
         message: String,
     },
     /// No tensor at all.
     #[error("its weight_map is empty; download it again")]
     Empty,
-    /// A file name that leads out of the directory.
+    /// A file name that points outside of the directory.
     #[error(
         "it names the file {file:?}; shards must be plain file names in the same directory. Do not trust this model"
     )]
@@ -46,13 +46,13 @@ pub enum IndexError {
         /// The name.
         file: String,
     },
-    /// A shard that is not there.
+    /// A shard that does not exist.
     #[error("shard {file:?} is missing; download the model again")]
     ShardMissing {
         /// Its file name.
         file: String,
     },
-    /// A tensor that is not in the shard named for it.
+    /// A tensor that is not in the shard that the index names.
     #[error("it places tensor {tensor:?} in {file:?}, where it is not; download both again")]
     TensorAbsent {
         /// The tensor.
@@ -168,7 +168,7 @@ impl SafetensorsDir {
         self.shards.iter().map(|s| s.file.path())
     }
 
-    /// All tensors: shard by shard, by name within one.
+    /// All tensors: shard by shard, by name within a shard.
     pub fn tensors(&self) -> impl Iterator<Item = StoredTensor<'_>> {
         self.shards.iter().flat_map(|s| s.infos.iter().map(|info| s.view(info)))
     }
@@ -215,15 +215,15 @@ fn no_duplicates(shards: &[Shard]) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// The index names files; only a plain name in the same directory is followed, so that a
-/// downloaded index cannot make us open `../../something`.
+/// The index names files. Only a plain name in the same directory is opened, so that a downloaded index
+/// cannot name `../../something`.
 fn plain_file_name(file: &str) -> Result<PathBuf, IndexError> {
     let plain =
         !file.is_empty() && file != "." && file != ".." && !file.contains(['/', '\\', ':', '\0']);
     if plain { Ok(PathBuf::from(file)) } else { Err(IndexError::FileName { file: file.into() }) }
 }
 
-/// Which tensors the index places in which file.
+/// File of each tensor, according to the index.
 fn parse_index(text: &[u8]) -> Result<BTreeMap<Box<str>, Vec<Box<str>>>, IndexError> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -241,7 +241,7 @@ fn parse_index(text: &[u8]) -> Result<BTreeMap<Box<str>, Vec<Box<str>>>, IndexEr
     Ok(index.weight_map.0)
 }
 
-/// `{"tensor": "file", ..}` turned around while it is read, so that a file's name is kept once.
+/// Inverts `{"tensor": "file", ..}` while it is read, so that each file name is stored once.
 struct Places(BTreeMap<Box<str>, Vec<Box<str>>>);
 
 impl<'de> Deserialize<'de> for Places {

@@ -8,11 +8,10 @@
 //! Offsets count from the end of the header; the tensors must tile the data without holes or
 //! overlaps. Source: the README of the `safetensors` project.
 //!
-//! The `safetensors` crate supplies the dtypes. Its own reader checks the same rules, but it
-//! buffers the parsed JSON as a tree before it looks at it (a header full of `[0,0,0,...]` takes
-//! twenty-five times its size on the way, measured with version 0.8), and its errors do not name
-//! the tensor. This one streams: an entry is checked as it is read. A test holds the two
-//! together: what is accepted here, the crate accepts.
+//! The `safetensors` crate supplies the dtypes. Its own reader checks the same rules, but it builds a tree of
+//! the JSON before it checks it (a header full of `[0,0,0,...]` takes twenty-five times its size, measured
+//! with version 0.8), and its errors do not name the tensor. This reader streams: it checks each entry as it
+//! is read. A test checks that the crate accepts all that is accepted here.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,16 +22,16 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use super::names::is_ignorable;
 use super::quant::StoredType;
 
-/// The one key of the header that is no tensor.
+/// The only key of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 /// Bytes of the header's length.
 const LENGTH: usize = 8;
-/// The longest header accepted, bytes; the same bound as the `safetensors` crate.
+/// Maximum length of a header, in bytes; the same bound as in the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
-/// The most dimensions of a tensor. Model weights have two, images four.
+/// Maximum number of dimensions of a tensor. Model weights have two, images four.
 const MAX_DIMS: usize = 8;
 
-/// A safetensors file that cannot be used.
+/// Error of a safetensors file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SafetensorsError {
     /// The file ends inside the header.
@@ -45,16 +44,18 @@ pub enum SafetensorsError {
         /// Bytes of the header, its length field included.
         need: u64,
     },
-    /// A header length that no real file has.
-    #[error("the header claims {len} bytes, {MAX_HEADER} is the most: this is no safetensors file")]
+    /// A header longer than any real one.
+    #[error(
+        "the header length is {len} bytes, the maximum is {MAX_HEADER}: this is not a safetensors file"
+    )]
     HeaderTooLong {
-        /// The length claimed.
+        /// The length in the file.
         len: u64,
     },
     /// The header is not the JSON it should be.
     #[error("bad header: {message}; download the file again")]
     Header {
-        /// What the JSON parser says, with line and column.
+        /// Message of the JSON parser, with line and column.
         message: String,
     },
     /// One name twice.
@@ -63,9 +64,10 @@ pub enum SafetensorsError {
         /// The tensor.
         name: String,
     },
-    /// The bytes promised do not fit the shape.
+    /// The data range of a tensor does not fit its shape.
     #[error(
-        "tensor {name:?} of shape {shape:?} and type {dtype} cannot take bytes {begin}..{end}; the file is damaged, download it again"
+        "tensor {name:?} of shape {shape:?} and type {dtype} cannot take bytes {begin}..{end}; the file is damaged, \
+         download it again"
     )]
     Size {
         /// The tensor.
@@ -74,21 +76,22 @@ pub enum SafetensorsError {
         shape: Vec<usize>,
         /// Its type.
         dtype: String,
-        /// Where its data begins, from the end of the header.
+        /// Start of its data, from the end of the header.
         begin: usize,
-        /// Where its data ends.
+        /// End of its data, from the end of the header.
         end: usize,
     },
     /// A hole or an overlap before this tensor.
     #[error(
-        "tensor {name:?} starts at {begin}, the data before it ends at {previous}; the file is damaged, download it again"
+        "tensor {name:?} starts at {begin}, the data before it ends at {previous}; the file is damaged, download it \
+         again"
     )]
     Offsets {
         /// The tensor.
         name: String,
-        /// Where its data begins, from the end of the header.
+        /// Start of its data, from the end of the header.
         begin: usize,
-        /// Where the previous tensor's data ends.
+        /// End of the previous tensor's data.
         previous: usize,
     },
     /// The file is shorter or longer than its header says.
@@ -99,7 +102,7 @@ pub enum SafetensorsError {
         /// The length implied by the header.
         expected: usize,
     },
-    /// A tensor type that is no weight format of ours.
+    /// An unsupported tensor type.
     #[error(
         "tensor {name:?} is of type {dtype}; F32, F16 and BF16 are read: take an unquantised version of this model"
     )]
@@ -177,7 +180,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
     // end of exercise
 }
 
-/// The header's JSON and where the data starts.
+/// JSON of the header, and start of the data.
 fn header(file: &[u8]) -> Result<(&str, usize), SafetensorsError> {
     let truncated = |need| SafetensorsError::Truncated { file: file.len(), need };
     // exercise l2.safetensors
@@ -267,7 +270,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// The free-form metadata: texts by name, checked and forgotten. Nothing in it is needed.
+/// The free-form metadata: strings by name, checked and dropped. No entry is needed.
 struct Texts;
 
 impl<'de> Deserialize<'de> for Texts {

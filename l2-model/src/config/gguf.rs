@@ -14,12 +14,11 @@ use crate::checkpoint::{GgufError, GgufFile, StoredType, quant};
 type Result<T> = std::result::Result<T, ConfigError>;
 
 impl ModelConfig {
-    /// Read the metadata (and the shape of the embedding) of a GGUF file.
+    /// Reads the metadata (and the shape of the embedding) of a GGUF file.
     ///
-    /// A file says which architecture wrote it: Mistral models are converted as `llama`, and that
-    /// is what they are here too. Tied embeddings are not a key: they are the absence of
-    /// `output.weight`. Llama 3 scaling is not a key either: it is a tensor of factors,
-    /// `rope_freqs.weight`.
+    /// A file names its architecture: Mistral models are converted as `llama`, and are read as that
+    /// here. Tied embeddings have no key: a file without `output.weight` has them. Llama 3 scaling
+    /// has no key either: it is a tensor of factors, `rope_freqs.weight`.
     ///
     /// # Errors
     /// [`ConfigError`], naming the key.
@@ -125,7 +124,7 @@ impl Keys<'_, '_> {
         self.meta.optional(&self.name(key), Metadata::f32).map_err(gguf_error)
     }
 
-    /// The rows of the embedding matrix: some files say another number in their metadata.
+    /// Number of rows of the embedding matrix: the metadata of some files have another number.
     fn vocab(&self) -> Result<usize> {
         let rows = self.file.tensor("token_embd.weight").and_then(|t| t.shape.first().copied());
         let why = "it is the embedding matrix";
@@ -176,7 +175,7 @@ impl Keys<'_, '_> {
         Ok(RopeConfig { theta, rotary_dim, scaling })
     }
 
-    /// `rope_freqs.weight`: what each frequency is divided by.
+    /// `rope_freqs.weight`: divisor of each frequency.
     fn factors(&self, rotary_dim: usize) -> Result<RopeScaling> {
         let key = "rope_freqs.weight";
         let bad = |value: String, why: &str| ConfigError::BadValue {
@@ -184,7 +183,7 @@ impl Keys<'_, '_> {
             value,
             why: why.into(),
         };
-        let why = "it was there a moment ago";
+        let why = "the tensor is listed but cannot be read";
         let Some(t) = self.file.tensor(key) else {
             return Err(ConfigError::Missing { key: key.into(), why });
         };

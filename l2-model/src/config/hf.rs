@@ -65,12 +65,12 @@ pub(crate) fn parse_python_json(text: &str) -> serde_json::Result<Value> {
             out.push(c);
             rest = &rest[c.len_utf8()..];
         }
-        // If it is still not JSON, the first message speaks of the file as it is.
+        // If it is still not JSON, the first message is about the file as it is.
         serde_json::from_str(&out).map_err(|_| first)
     })
 }
 
-/// The keys of a config, `text_config` in front of the top level.
+/// Keys of a config, `text_config` before the top level.
 struct Keys<'a> {
     levels: Vec<&'a Map<String, Value>>,
 }
@@ -86,7 +86,7 @@ impl<'a> Keys<'a> {
         Ok(Self { levels: inner.into_iter().chain([top]).collect() })
     }
 
-    /// The value of a key that is set: null is not.
+    /// Value of a key that is set: null is not.
     fn get(&self, key: &str) -> Option<&'a Value> {
         self.levels.iter().find_map(|l| l.get(key)).filter(|v| !v.is_null())
     }
@@ -99,7 +99,7 @@ impl<'a> Keys<'a> {
             return Err(unsupported(
                 "quantization_config",
                 format!(
-                    "weights quantised with {method} are not read yet; use the bf16 checkpoint or a GGUF file"
+                    "weights quantised with {method} are not supported yet; use the bf16 checkpoint or a GGUF file"
                 ),
             ));
         }
@@ -347,7 +347,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// What the engine would need for architectures people are likely to try.
+/// Missing feature of an unsupported architecture that people are likely to try.
 pub(super) fn missing_parts(name: &str) -> String {
     let parts = match name {
         n if n.contains("moe") || n.contains("mixtral") || n.starts_with("deepseek") => {

@@ -1,10 +1,10 @@
-//! What a model is, said as data.
+//! A model's description as data.
 //!
-//! There is one decoder in Strata and it knows no architecture by name. A checkpoint's own
-//! description (`config.json`, or GGUF metadata) is parsed into a [`ModelConfig`]: sizes, and for
-//! every layer a list of branches. A branch is `x + scale * op(norm(x))`; a Llama layer is two of
-//! them in sequence, attention and MLP. A parallel block, a mixture of experts or a recurrent mixer
-//! is another list, or another [`Op`], not another decoder.
+//! Strata has one decoder, and it knows no architecture by name. A checkpoint's own description
+//! (`config.json`, or GGUF metadata) is parsed into a [`ModelConfig`]: sizes, and for every layer a list of
+//! branches. A branch is `x + scale * op(norm(x))`; a Llama layer is two of them in sequence, attention and
+//! MLP. A parallel block, a mixture of experts or a recurrent mixer is another list, or another [`Op`], not
+//! another decoder.
 
 mod gguf;
 mod hf;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use l1_tensor::ops::RopeScaling;
 
-/// The architecture families this version runs, as `config.json` names them.
+/// Supported architecture families, as `config.json` names them.
 pub const SUPPORTED: [(&str, &str); 4] = [
     ("llama", "LlamaForCausalLM: Llama 2 and 3, TinyLlama, SmolLM2; tied or untied, llama3 rope"),
     ("mistral", "MistralForCausalLM: Mistral 7B; sliding window"),
@@ -31,51 +31,51 @@ pub enum ConfigError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's own words.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Not JSON (Python's `Infinity` and `NaN` are understood).
+    /// Not JSON (Python's `Infinity` and `NaN` are accepted).
     #[error("{path}: not valid JSON: {why}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and reason.
         why: String,
     },
-    /// An architecture that is not built.
+    /// The architecture is not supported.
     #[error(
         "architecture `{name}` is not supported: {missing}; supported are llama, mistral, qwen2 and qwen3"
     )]
     UnsupportedArchitecture {
-        /// What the checkpoint calls itself.
+        /// Name of the architecture in the checkpoint.
         name: String,
-        /// What the engine would have to learn.
+        /// Missing feature.
         missing: String,
     },
-    /// A feature of a supported architecture that is not built.
+    /// A feature of a supported architecture is not supported.
     #[error("config key `{key}`: {why}")]
     Unsupported {
-        /// Where it is set.
+        /// Key of the feature.
         key: String,
-        /// What it asks for.
+        /// The unsupported feature.
         why: String,
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("config key `{key}` is missing: {why}")]
     Missing {
         /// The key.
         key: String,
-        /// What it is needed for.
+        /// Use of the key.
         why: &'static str,
     },
-    /// A value of the wrong type or outside of what has a meaning.
+    /// A value has the wrong type or is out of range.
     #[error("config key `{key}` is {value}: {why}")]
     BadValue {
         /// The key.
         key: String,
         /// The value found.
         value: String,
-        /// What would be right.
+        /// Valid values.
         why: String,
     },
 }
@@ -87,9 +87,9 @@ pub struct ModelConfig {
     pub architecture: String,
     /// Width of the residual stream, `H`.
     pub hidden: usize,
-    /// Number of tokens the embedding knows, `V`.
+    /// Vocabulary size: number of rows of the embedding, `V`.
     pub vocab: usize,
-    /// The most tokens of a sequence.
+    /// Maximum number of tokens of a sequence.
     pub max_context: usize,
     /// Whether the output projection is the embedding matrix.
     pub tied_embeddings: bool,
@@ -101,11 +101,11 @@ pub struct ModelConfig {
     pub layers: Vec<LayerConfig>,
     /// Beginning of text, if the model has one.
     pub bos: Option<u32>,
-    /// Tokens that end a generation, as the config knows them.
+    /// Tokens that end a generation, according to the config.
     pub eos: Vec<u32>,
 }
 
-/// One layer: what is added to the residual stream, in order.
+/// One layer: branches that are added to the residual stream, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerConfig {
     /// The branches, first to last.
@@ -115,41 +115,41 @@ pub struct LayerConfig {
 /// `residual += scale * op(norm(input))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
-    /// Applied to the branch's input.
+    /// Norm of the branch's input.
     pub norm: Norm,
     /// The mixer or the MLP.
     pub op: Op,
-    /// What the branch reads.
+    /// Input of the branch.
     pub mode: BranchMode,
-    /// Multiplies the branch's output (1 for all families of today).
+    /// Factor of the branch's output (1 for all supported families).
     pub scale: f32,
 }
 
-/// What a branch reads: the stream as it is now, or as it was when the layer began.
+/// Input of a branch: the residual stream as it is now, or as it was at the beginning of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchMode {
-    /// After the branches before it: `x += a(x); x += b(x)`.
+    /// Runs after the branches before it: `x += a(x); x += b(x)`.
     Sequential,
-    /// Beside the branches before it: `x += a(x0) + b(x0)`.
+    /// Runs in parallel to the branches before it: `x += a(x0) + b(x0)`.
     Parallel,
 }
 
-/// A normalisation.
+/// Normalisation of a branch's input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Norm {
     /// Root mean square norm (Zhang and Sennrich 2019), with a weight.
     Rms {
-        /// Added to the mean square, inside the root.
+        /// Epsilon, added to the mean square inside the root.
         eps: f32,
     },
     /// Layer norm (Ba et al. 2016), with weight and bias.
     Layer {
-        /// Added to the variance, inside the root.
+        /// Epsilon, added to the variance inside the root.
         eps: f32,
     },
 }
 
-/// What a branch computes. Mixture of experts and recurrent mixers will be variants here.
+/// Operation of a branch. Mixture of experts and recurrent mixers will be variants here.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Causal self-attention.
@@ -173,16 +173,16 @@ pub struct AttentionConfig {
     pub o_bias: bool,
     /// RMS norm over each head of q and k before rope, with this eps.
     pub qk_norm: Option<f32>,
-    /// The most keys a query sees, itself included.
+    /// Sliding window: maximum number of keys that a query sees, itself included.
     pub window: Option<usize>,
 }
 
 /// `down(act(gate(x)) * up(x))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpConfig {
-    /// Width between, `I`.
+    /// Intermediate width, `I`.
     pub intermediate: usize,
-    /// Applied to the gate.
+    /// Activation of the gate.
     pub activation: Activation,
     /// Bias on all three projections.
     pub bias: bool,
@@ -206,12 +206,12 @@ pub struct RopeConfig {
     pub theta: f64,
     /// Elements of a head that rotate, from the front; even, at most `head_dim`.
     pub rotary_dim: usize,
-    /// How frequencies are stretched for long contexts.
+    /// Method of stretching frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
 impl ModelConfig {
-    /// Every layer's attention branches, with the layer index.
+    /// Attention branches of every layer, with the layer index.
     pub fn attention_layers(&self) -> impl Iterator<Item = (usize, &AttentionConfig)> {
         self.layers.iter().enumerate().flat_map(|(i, layer)| {
             layer.branches.iter().filter_map(move |b| match &b.op {
@@ -221,7 +221,7 @@ impl ModelConfig {
         })
     }
 
-    /// Bytes of keys and values one token needs, all layers, for elements of `element` bytes.
+    /// Size of one token's keys and values in all layers, in bytes, for elements of `element` bytes.
     ///
     /// ```text
     /// sum over attention layers of 2 * H_kv * D * element
@@ -232,7 +232,7 @@ impl ModelConfig {
         // end of exercise
     }
 
-    /// Refuse sizes that cannot be right before anything is allocated for them.
+    /// Rejects impossible sizes before anything is allocated for them.
     pub(crate) fn check(self) -> Result<Self, ConfigError> {
         let bad = |key: &str, value: usize, why: &str| ConfigError::BadValue {
             key: key.into(),
@@ -275,7 +275,7 @@ impl ModelConfig {
     }
 }
 
-/// The two branches every family of today is made of: attention, then a gated MLP, each behind an
+/// The two branches of a layer of every supported family: attention, then a gated MLP, each behind an
 /// RMS norm.
 pub(crate) fn llama_like_layer(
     attention: AttentionConfig,

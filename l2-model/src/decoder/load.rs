@@ -22,7 +22,7 @@ const FINAL_NORM: &str = "model.norm";
 const LM_HEAD: &str = "lm_head.weight";
 
 impl Decoder {
-    /// Load the weights `config` asks for.
+    /// Loads the weights that `config` requires.
     ///
     /// # Errors
     /// [`TensorSetError`] (as [`Error::Checkpoint`]) listing every tensor that does not fit, or

@@ -44,7 +44,35 @@ use crate::config::{AttentionConfig, BranchMode, Norm};
 use crate::{Batch, ModelConfig, Result, SequenceState};
 use workspace::{first, first_mut, record};
 
-/// A model's weights, ready to run. Immutable: one decoder serves any number of workspaces.
+/// Weights of a decoder-only transformer, ready to run. Immutable: one decoder serves any number of workspaces.
+///
+/// One step over a prompt of three tokens, computing the logits of the last one:
+///
+/// ```
+/// # use std::path::Path;
+/// use l1_tensor::{Runtime, RuntimeOptions};
+/// use l2_model::{Batch, ContiguousState, ModelFiles, SequenceState, Workspace, WorkspaceSpec};
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let rt = Runtime::new(RuntimeOptions::cpu())?;
+/// let decoder = ModelFiles::open(path)?.decoder(&rt)?;
+/// let config = decoder.config();
+/// let spec = WorkspaceSpec { max_tokens: 3, max_rows: 1, max_context: 16 };
+/// let mut workspace = Workspace::new(&rt, config, spec)?;
+/// let mut state = ContiguousState::new(config, 1, 16, rt.activation_dtype())?;
+/// let batch = Batch {
+///     tokens: &[384, 10, 11],
+///     positions: &[0, 1, 2],
+///     cu_seqlens_q: &[0, 3],
+///     state_slots: &[0],
+///     logit_rows: &[2],
+///     ..Batch::default()
+/// };
+/// let logits = decoder.forward(&batch, &mut state, &mut workspace)?;
+/// assert_eq!(logits.dims(), [1, config.vocab]);
+/// assert_eq!(state.len(0), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Decoder {
     config: ModelConfig,
     embedding: Arc<Weight>,
@@ -101,20 +129,20 @@ struct Mlp {
 }
 
 impl Decoder {
-    /// What the model is.
+    /// Configuration of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Bytes of all weights, as held.
+    /// Size of all weights in memory, in bytes.
     pub fn weight_bytes(&self) -> usize {
         let tied = Arc::ptr_eq(&self.embedding, &self.lm_head);
         let ends = self.lm_head.bytes() + if tied { 0 } else { self.embedding.bytes() };
         ends + self.layer_bytes()
     }
 
-    /// Bytes of weights that one decode step reads, whatever the batch: all matrices but the
-    /// embedding, of which a step reads a row a token.
+    /// Size of the weights that one decode step reads, in bytes, for any batch: all matrices except the
+    /// embedding, of which a step reads one row per token.
     pub fn bytes_per_step(&self) -> usize {
         self.lm_head.bytes() + self.layer_bytes()
     }
@@ -127,8 +155,8 @@ impl Decoder {
         self.layers.iter().flat_map(|l| &l.branches).map(of).sum()
     }
 
-    /// Multiplications and additions of one token's matmuls, without the output projection; and of
-    /// one row of the output projection.
+    /// Floating point operations of one token's matmuls without the output projection, and of one row of
+    /// the output projection.
     pub fn flops(&self) -> (usize, usize) {
         let w = |w: &Weight| 2 * w.n() * w.k();
         let of = |b: &Branch| match &b.op {
@@ -138,7 +166,7 @@ impl Decoder {
         (self.layers.iter().flat_map(|l| &l.branches).map(of).sum(), w(&self.lm_head))
     }
 
-    /// Run one step and return the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace, on the
+    /// Runs one step and returns the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace, on the
     /// device it was made for.
     ///
     /// The batch's tokens become part of their sequences when the step succeeds, and only then.
@@ -157,8 +185,8 @@ impl Decoder {
         self.finish(batch, state, ws)
     }
 
-    /// The first part of a step: everything that needs the host. Refuses what cannot be run, begins the
-    /// step of the state, makes room for taps, and enqueues the copy of the step's small arrays to the
+    /// First part of a step: everything that needs the host. Checks the batch, begins the step of the state,
+    /// allocates memory for taps, and enqueues the copy of the step's small arrays to the
     /// device, if the workspace is on one.
     ///
     /// # Errors
@@ -176,7 +204,7 @@ impl Decoder {
         state.stage(&ws.rt, batch)
     }
 
-    /// The second part: every op of the step that was staged last.
+    /// Second part of a step: every op of the step that was staged last.
     ///
     /// On a device this only enqueues. What is enqueued depends on the lengths of the batch's slices and on
     /// the geometry that the state was staged with, and reads ids, positions and tables where they were
@@ -217,13 +245,13 @@ impl Decoder {
         // end of exercise
     }
 
-    /// The last part: the batch's tokens are part of their sequences from here on, and these are the logits
-    /// of `batch.logit_rows`: f32 `[R, V]`, in the workspace.
+    /// Last part of a step: makes the batch's tokens part of their sequences and returns the logits of
+    /// `batch.logit_rows`: f32 `[R, V]`, in the workspace.
     ///
-    /// On a device neither has been computed yet when this returns; whoever reads them waits.
+    /// On a device neither has been computed yet when this returns; reading the logits waits for the device.
     ///
     /// # Errors
-    /// More rows than the workspace holds: it is not that of [`Decoder::run`].
+    /// [`Error::Tensor`](crate::Error::Tensor) if the workspace has fewer rows: it is not the one of [`Decoder::run`].
     pub fn finish<'w>(
         &self,
         batch: &Batch,

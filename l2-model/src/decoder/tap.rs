@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A place in the forward pass. Rows there are f32 `[T, H]`, but for logits, `[R, V]`.
+/// A named point of the forward pass. Its rows are f32 `[T, H]`; for logits `[R, V]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tap {
     /// The embedding rows.
@@ -16,18 +16,18 @@ pub enum Tap {
     Residual(usize),
     /// After the last norm.
     FinalNorm,
-    /// The logits of the wanted rows.
+    /// Logits of `Batch::logit_rows`.
     Logits,
 }
 
 impl Tap {
-    /// Every place of a model of `layers` layers, in the order of computation.
+    /// Returns every tap of a model of `layers` layers, in the order of computation.
     pub fn all(layers: usize) -> Vec<Tap> {
         let inside = (0..layers).flat_map(|i| [Tap::Attn(i), Tap::Mlp(i), Tap::Residual(i)]);
         [Tap::Embed].into_iter().chain(inside).chain([Tap::FinalNorm, Tap::Logits]).collect()
     }
 
-    /// The layer it belongs to, if to one.
+    /// Index of the layer; `None` for taps outside the layers.
     pub fn layer(self) -> Option<usize> {
         match self {
             Tap::Attn(i) | Tap::Mlp(i) | Tap::Residual(i) => Some(i),

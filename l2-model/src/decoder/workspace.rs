@@ -8,19 +8,19 @@ use super::staged::Staged;
 use crate::config::Op;
 use crate::{ModelConfig, Result};
 
-/// How large steps may become.
+/// Maximum size of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceSpec {
-    /// The most tokens in one step, all sequences together.
+    /// Maximum number of tokens in one step, all sequences together.
     pub max_tokens: usize,
-    /// The most rows whose logits one step asks for.
+    /// Maximum number of rows of logits in one step.
     pub max_rows: usize,
-    /// The most keys a sequence will have.
+    /// Maximum number of keys of a sequence.
     pub max_context: usize,
 }
 
-/// Buffers of [`Decoder::forward`](super::Decoder::forward), in the memory of the runtime's device. With
-/// one in hand, a steady step allocates nothing.
+/// Buffers of [`Decoder::forward`](super::Decoder::forward), in the memory of the runtime's device. A
+/// steady step allocates nothing else.
 pub struct Workspace {
     pub(super) spec: WorkspaceSpec,
     pub(super) rt: Runtime,
@@ -54,7 +54,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Buffers for a model on a runtime.
+    /// Allocates buffers for a model on a runtime.
     ///
     /// # Errors
     /// [`l1_tensor::Error::OutOfMemory`], or a device's own.
@@ -98,17 +98,17 @@ impl Workspace {
         })
     }
 
-    /// What it was made for.
+    /// Maximum size of a step that fits the workspace.
     pub fn spec(&self) -> WorkspaceSpec {
         self.spec
     }
 
-    /// The runtime it was made for.
+    /// Runtime of the workspace.
     pub fn runtime(&self) -> &Runtime {
         &self.rt
     }
 
-    /// Bytes it holds: what the activations of a step take.
+    /// Size of the buffers, in bytes: the memory that activations need.
     pub fn bytes(&self) -> usize {
         let always = [
             &self.residual,
@@ -129,7 +129,7 @@ impl Workspace {
         tensors + self.attention.bytes()
     }
 
-    /// The first `rows` rows of logits the last step left: f32 `[rows, V]`, in the memory of the runtime's
+    /// First `rows` rows of logits of the last step: f32 `[rows, V]`, in the memory of the runtime's
     /// device.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Workspace {
         first(&self.logits, rows)
     }
 
-    /// The rows the last step left at a tap it was asked for: f32 `[T, H]` (`[R, V]` for logits), in the
+    /// Rows of the last step at a tap that was requested: f32 `[T, H]` (`[R, V]` for logits), in the
     /// memory of the runtime's device. [`TensorRef::to_vec_f32`] brings them to the host from anywhere.
     pub fn tapped(&self, tap: Tap) -> Option<TensorRef<'_>> {
         let (_, n, t) = self.taps.iter().find(|(at, ..)| *at == tap)?;

@@ -1,20 +1,21 @@
-//! What can go wrong between a file and a tokenizer, and between text and ids.
+//! Errors of loading a tokenizer, and of converting between text and ids.
 
 use std::path::PathBuf;
 
 use crate::checkpoint::GgufError;
 
-/// A tokenizer could not be loaded, or was asked for something it cannot do.
+/// Error of a tokenizer that cannot be loaded, or of a conversion.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
     /// The checkpoint has no tokenizer.
     #[error(
-        "no tokenizer: looked for {}; put the model's tokenizer.json beside its weights, or use a .gguf file, which carries its own",
+        "no tokenizer: looked for {}; put the model's tokenizer.json beside its weights, or use a .gguf file, which \
+         contains its own",
         path.display()
     )]
     Missing {
-        /// The file that is not there.
+        /// Path of the missing file.
         path: PathBuf,
     },
 
@@ -23,16 +24,16 @@ pub enum TokenizerError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 
-    /// A JSON file is not JSON, or not of the shape its name promises.
+    /// A file is not JSON, or has not the expected structure.
     #[error("{file}: {source}")]
     Json {
         /// The file, or `tokenizer.json` when it was given as bytes.
         file: String,
-        /// Line, column and complaint.
+        /// Line, column and reason.
         source: serde_json::Error,
     },
 
@@ -43,28 +44,31 @@ pub enum TokenizerError {
     /// The tokenizer uses a part this crate does not implement.
     #[error("tokenizer {part} of kind `{found}` is not supported; supported: {supported}")]
     Unsupported {
-        /// Which part: `model`, `decoder`, `post_processor`, `tokenizer.ggml.pre`, ...
+        /// Kind of part: `model`, `decoder`, `post_processor`, `tokenizer.ggml.pre`, ...
         part: &'static str,
-        /// What the file says.
+        /// Value in the file.
         found: String,
-        /// What would have worked.
+        /// Supported values.
         supported: &'static str,
     },
 
-    /// A part is there but contradicts itself or another part.
+    /// A part contradicts itself or another part.
     #[error("bad tokenizer: {0}")]
     Invalid(String),
 
-    /// An id that the vocabulary does not have.
-    #[error("token id {id} is out of range: the vocabulary has {vocab_size} ids (0..={})", vocab_size.saturating_sub(1))]
+    /// An id outside the vocabulary.
+    #[error(
+        "token id {id} is out of range: the vocabulary has {vocab_size} ids (0..={})",
+        vocab_size.saturating_sub(1)
+    )]
     IdOutOfRange {
-        /// The id asked for.
+        /// The requested id.
         id: u32,
         /// Number of ids; valid ones are below it.
         vocab_size: usize,
     },
 
-    /// The `tokenizers` library refused a text.
+    /// The `tokenizers` library rejected a text.
     #[error("cannot tokenize the text: {0}")]
     Encode(String),
 }
@@ -72,7 +76,7 @@ pub enum TokenizerError {
 /// Shorthand for results of this module.
 pub type Result<T, E = TokenizerError> = std::result::Result<T, E>;
 
-/// Turns the boxed errors of the `tokenizers` library into ours.
+/// Converts the boxed errors of the `tokenizers` library.
 pub(super) fn invalid(error: impl std::fmt::Display) -> TokenizerError {
     TokenizerError::Invalid(error.to_string())
 }

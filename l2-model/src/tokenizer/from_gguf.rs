@@ -1,12 +1,13 @@
 //! A tokenizer out of GGUF metadata.
 //!
-//! GGUF carries the vocabulary as flat arrays and *names* the rest: which algorithm (`tokenizer.ggml.model`) and how
-//! text is cut first (`tokenizer.ggml.pre`, see [`super::pre`]). The pipeline built here gives the ids that the
-//! model's own tokenizer.json gives.
+//! GGUF has the vocabulary as flat arrays and only *names* the rest: the algorithm (`tokenizer.ggml.model`)
+//! and the pre-tokenizer (`tokenizer.ggml.pre`, see [`super::pre`]). The pipeline built here gives the same
+//! ids as the model's own tokenizer.json.
 //!
-//! What the format loses: whether a control token was declared special in tokenizer.json (llama.cpp's converter marks
-//! everything that looks like `<|this|>` as control), and how a SentencePiece model treats the space before its text
-//! (Llama 2's rule is used: always one, also after a special token; `add_space_prefix = false` turns it off).
+//! The format loses two things: whether a control token was declared special in tokenizer.json (llama.cpp's
+//! converter marks everything of the form `<|this|>` as control), and how a SentencePiece model treats the
+//! space before its text (Llama 2's rule is used: always one, also after a special token; `add_space_prefix =
+//! false` turns it off).
 
 use tokenizers::models::bpe::Vocab;
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
@@ -38,7 +39,8 @@ pub struct GgufVocab {
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.scores`: parallel to `tokens`; SentencePiece only.
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.merges`: `"left right"`, best first. May be empty for `llama`, where scores say the same.
+    /// `tokenizer.ggml.merges`: `"left right"`, best first. May be empty for `llama`, which has scores
+    /// instead.
     pub merges: Vec<String>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
@@ -108,7 +110,7 @@ impl GgufVocab {
         self.token_types.get(id).copied().unwrap_or(1)
     }
 
-    /// Arrays must run in parallel and ids must exist.
+    /// Checks that arrays run in parallel and ids exist.
     fn check(&self) -> Result<()> {
         let count = self.tokens.len();
         if count == 0 {
@@ -143,8 +145,8 @@ impl GgufVocab {
         Ok(())
     }
 
-    /// Control tokens become special tokens, user-defined ones plain added tokens: both are found in the text before
-    /// anything else looks at it.
+    /// Control tokens become special tokens, user-defined ones plain added tokens: both are matched in the
+    /// text before the other steps of the pipeline.
     fn added_tokens(&self) -> Vec<AddedToken> {
         self.tokens
             .iter()
@@ -169,7 +171,7 @@ impl GgufVocab {
             .collect()
     }
 
-    /// The vocabulary as the pipeline wants it; `keep` chooses by token type.
+    /// Vocabulary in the form of the pipeline; `keep` selects by token type.
     fn vocab(&self, keep: impl Fn(i32) -> bool) -> Vocab {
         let mut vocab = Vocab::with_capacity(self.tokens.len());
         for (id, token) in self.tokens.iter().enumerate() {
@@ -187,7 +189,8 @@ impl GgufVocab {
         }
         let mut pipeline = Pipeline::new(
             BpeParts {
-                // Unused entries only pad the embedding's rows ("[PAD151669]"); tokenizer.json does not have them.
+                // Unused entries only pad the embedding's rows ("[PAD151669]"); tokenizer.json has none of
+                // them.
                 vocab: self.vocab(|kind| kind != UNUSED),
                 merges: self.explicit_merges()?,
                 unk: None,

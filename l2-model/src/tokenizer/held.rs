@@ -1,10 +1,10 @@
-//! The bytes a stream holds back, and a count of how often they are touched.
+//! Bytes that a stream holds back, and a count of how often they are touched.
 //!
-//! Text that was given out is forgotten with the next push, so the held bytes are all that a detokenizer can look
-//! at again and again. They are therefore lent out through one door, [`Held::look`], which counts: whether the work
-//! is linear is judged without a clock, and without the word of the code that is judged.
+//! Text that was returned is dropped with the next push, so the held bytes are all that a detokenizer could
+//! read again and again. They are readable through one function, [`Held::look`], which counts. So a test can
+//! check that the work is linear without a clock.
 
-/// Bytes taken in and not yet given out, in their order.
+/// Bytes received and not yet returned as text, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     bytes: Vec<u8>,
@@ -12,23 +12,23 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Holds one byte more. Costs nothing yet.
+    /// Appends one byte. Costs nothing.
     pub fn push(&mut self, byte: u8) {
         self.bytes.push(byte);
     }
 
-    /// Holds all of these.
+    /// Appends all of these bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// All that is held. Costs as many bytes as there are, at each call.
+    /// All held bytes. Each call costs as many bytes as there are.
     pub fn look(&mut self) -> &[u8] {
         self.touched += self.bytes.len() as u64;
         &self.bytes
     }
 
-    /// Lets go of the first `n` bytes. Costs the bytes that move up.
+    /// Drops the first `n` bytes. Costs the bytes that move up.
     pub fn drop_first(&mut self, n: usize) {
         if n > 0 {
             self.bytes.drain(..n);
@@ -36,7 +36,7 @@ impl Held {
         }
     }
 
-    /// Lets go of everything.
+    /// Drops all bytes.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -45,7 +45,7 @@ impl Held {
         self.bytes.is_empty()
     }
 
-    /// Bytes touched so far, by looking and by moving.
+    /// Number of bytes touched so far, by reading and by moving.
     pub fn touched(&self) -> u64 {
         self.touched
     }

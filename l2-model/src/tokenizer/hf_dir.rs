@@ -1,13 +1,14 @@
-//! A tokenizer out of a Hugging Face model directory.
+//! Loading a tokenizer from a Hugging Face model directory.
 //!
-//! `tokenizer.json` is the pipeline; around it stand, each of them optional:
+//! `tokenizer.json` is the pipeline. Other files are optional:
 //!
 //! * `tokenizer_config.json`: which strings are BOS, EOS, ..., tokens added after training, and the chat template, as
 //!   one string or as a list of `{"name", "template"}`;
 //! * `special_tokens_map.json`: the same names in older repositories;
-//! * `chat_template.jinja`: the chat template in a file of its own, which wins; `additional_chat_templates/NAME.jinja`.
+//! * `chat_template.jinja`: the chat template in a file of its own, which has precedence;
+//!   `additional_chat_templates/NAME.jinja`.
 //!
-//! `add_bos_token` in the config is *not* looked at: as in transformers (`PreTrainedTokenizerBase._from_pretrained`)
+//! `add_bos_token` in the config is ignored, as in transformers (`PreTrainedTokenizerBase._from_pretrained`):
 //! the post-processor of tokenizer.json decides, and the flag is for slow tokenizers that have none.
 
 use std::collections::BTreeMap;
@@ -22,20 +23,20 @@ use super::error::{Result, TokenizerError, invalid};
 use super::{Tokenizer, json};
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` alone. Names of special tokens and the chat template are not in it.
+    /// Reads `tokenizer.json` alone. It has no names of special tokens and no chat template.
     ///
     /// # Errors
-    /// [`TokenizerError::Missing`] if there is no such file, else what is wrong with it.
+    /// [`TokenizerError::Missing`] if there is no such file, else the error in it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = read(path)?.ok_or_else(|| TokenizerError::Missing { path: path.to_owned() })?;
         Self::assemble(json::parse(&bytes, &path.display().to_string())?)
     }
 
-    /// Reads the tokenizer of a model directory: `tokenizer.json` and what stands around it.
+    /// Reads the tokenizer of a model directory: `tokenizer.json` and the files beside it.
     ///
     /// # Errors
-    /// [`TokenizerError::Missing`] if there is no tokenizer.json, else what is wrong with which file.
+    /// [`TokenizerError::Missing`] if there is no tokenizer.json, else the error, with the name of the file.
     pub fn from_hf_dir(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         let path = dir.join("tokenizer.json");
@@ -85,7 +86,7 @@ fn read_json(path: &Path) -> Result<Value> {
     }
 }
 
-/// A token in a config: its text, or an object with the text and how it is matched.
+/// A token in a config: its text, or an object with the text and the options of its match.
 fn added_token(value: &Value) -> Option<AddedToken> {
     match value {
         Value::String(text) => Some(AddedToken::from(text.as_str(), true)),

@@ -1,15 +1,16 @@
-//! Text out of ids, one token at a time.
+//! Ids to text, one token at a time.
 //!
-//! A token is not a piece of text: `é` may be two tokens of one byte each, an emoji four. A server that decodes each
-//! token alone sends broken characters; one that decodes the whole answer again after every token does work that
-//! grows with the square of the answer. [`Detokenizer`] keeps just the bytes that are not yet text.
+//! A token is not always whole characters: `é` may be two tokens of one byte each, an emoji four. A server
+//! that decodes each token alone sends broken characters. One that decodes the whole output again after every
+//! token does work that grows with the square of the output. [`Detokenizer`] keeps only the bytes that are
+//! not yet text.
 //!
-//! The promise: the pushes and [`Detokenizer::finish`], joined, are exactly [`super::Tokenizer::decode`] of all ids,
-//! whatever the ids are; and every returned string is whole code points.
+//! Guarantee: the strings of all pushes and of [`Detokenizer::finish`], joined, are exactly
+//! [`super::Tokenizer::decode`] of all ids, for any ids; and every returned string is whole code points.
 //!
-//! How long may text be held back? With a byte-level vocabulary at most three bytes: the head of a UTF-8 sequence.
-//! With a SentencePiece vocabulary a run of byte tokens is held until it ends, since one bad byte turns the
-//! *whole* run into U+FFFD (that is the rule of Hugging Face's `ByteFallback` decoder, which we keep to the letter).
+//! Text is held back as follows. With a byte-level vocabulary at most three bytes: the beginning of a UTF-8
+//! sequence. With a SentencePiece vocabulary a run of byte tokens is held until it ends, since one invalid
+//! byte turns the *whole* run into U+FFFD (the rule of Hugging Face's `ByteFallback` decoder).
 
 use std::sync::Arc;
 
@@ -19,17 +20,17 @@ use super::pieces::{Joining, Piece, Pieces};
 
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// The streaming decoder of one sequence. Made by [`super::Tokenizer::detokenizer`]; owns what it needs, so it may
-/// be kept in a request's state and moved between threads.
+/// Streaming decoder of one sequence, made by [`super::Tokenizer::detokenizer`]. It owns all that it needs,
+/// so a request's state may hold it and move it between threads.
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     pieces: Arc<Pieces>,
     skip_special: bool,
-    /// Bytes taken in and not yet given out.
+    /// Bytes received and not yet returned as text.
     held: Held,
     /// Text of the current push; its allocation is reused.
     text: String,
-    /// How many leading characters may still be dropped.
+    /// Number of leading characters that may still be dropped.
     to_strip: usize,
 }
 
@@ -42,8 +43,8 @@ impl Detokenizer {
         Self { pieces, skip_special, held: Held::default(), text: String::new(), to_strip }
     }
 
-    /// Takes the next token and returns the text that is now certain: often one word, empty while a character is
-    /// incomplete. The returned text lives until the next call.
+    /// Takes the next token and returns the text that is now certain: often one word, empty while a character
+    /// is incomplete. The returned text is valid until the next call.
     ///
     /// Cost: the token's own bytes and at most three more, amortised; nothing grows with what was pushed before.
     ///
@@ -55,15 +56,15 @@ impl Detokenizer {
         Ok(&self.text)
     }
 
-    /// Ends the sequence: what was held back and will never be completed, as U+FFFD or as the text it is.
+    /// Ends the sequence and returns the text that was held back; an incomplete character becomes U+FFFD.
     pub fn finish(mut self) -> String {
         self.text.clear();
         self.end();
         self.text
     }
 
-    /// Held bytes that were looked at or moved so far, each time they were: the measure of the work done, for the
-    /// test that it is linear. Counted where the bytes are kept.
+    /// Number of held bytes that were read or moved so far, each time they were: the measure of work by which
+    /// the test checks that it is linear. Counted in `held`.
     pub fn work(&self) -> u64 {
         self.held.touched()
     }
@@ -86,7 +87,7 @@ impl Detokenizer {
             (Joining::Pieces { strip, .. }, Piece::Bytes(bytes)) => {
                 let start = text.len();
                 end_of_run(held, text);
-                // Piece text comes from a String, so this never replaces anything.
+                // Piece text comes from a String, so it is always valid UTF-8.
                 text.push_str(&String::from_utf8_lossy(bytes));
                 drop_leading(*strip, to_strip, text, start);
             }
@@ -101,7 +102,7 @@ impl Detokenizer {
         // exercise l2.detokenizer
         match *pieces.joining() {
             Joining::ByteLevel => {
-                // Only the head of a sequence is ever left, and a truncated sequence is one U+FFFD.
+                // Only the beginning of a sequence is ever left, and a truncated sequence is one U+FFFD.
                 if !held.is_empty() {
                     text.push(REPLACEMENT);
                     held.clear();
@@ -122,9 +123,9 @@ impl Detokenizer {
     }
 }
 
-/// Moves all of `held` that can no longer change into `text`, invalid sequences as U+FFFD by the "maximal subpart"
-/// rule of the Unicode standard (section 3.9), which `String::from_utf8_lossy` follows too. What stays behind is at
-/// most three bytes: a sequence that the next token may complete.
+/// Moves all of `held` that can no longer change into `text`, invalid sequences as U+FFFD by the "maximal
+/// subpart" rule of the Unicode standard (section 3.9), which `String::from_utf8_lossy` follows too. At most
+/// three bytes remain: a sequence that the next token may complete.
 fn lossy_prefix(held: &mut Held, text: &mut String) {
     // exercise l2.detokenizer
     let bytes = held.look();
@@ -165,7 +166,8 @@ fn end_of_run(held: &mut Held, text: &mut String) {
     // end of exercise
 }
 
-/// Drops leading characters of the sequence: `text[start..]` is its next part, `left` how many may still go.
+/// Drops leading characters of the sequence: `text[start..]` is its next part, `left` the number that may
+/// still be dropped.
 fn drop_leading(strip: Option<(char, usize)>, left: &mut usize, text: &mut String, start: usize) {
     let Some((what, _)) = strip else { return };
     // exercise l2.detokenizer

@@ -1,9 +1,10 @@
 //! Reading Hugging Face's `tokenizer.json`.
 //!
-//! The file describes a pipeline: normalizer -> pre-tokenizer -> model -> post-processor, and a decoder for the way
-//! back. The `tokenizers` crate can load it whole, but trusts it: a merge longer than any token or a decoder cut in
-//! half makes it panic. So the parts are read here, checked, and handed to the crate one by one. Post-processing
-//! (which ids go before and after a text) and decoding are small enough to be ours altogether.
+//! The file describes a pipeline: normalizer -> pre-tokenizer -> model -> post-processor, and a decoder for
+//! the reverse direction. The `tokenizers` crate can load it whole, but does not check it: a merge longer
+//! than any token or a truncated decoder makes it panic. So the parts are read here, checked, and passed to
+//! the crate one by one. Post-processing (which ids go before and after a text) and decoding are implemented
+//! here.
 
 use std::fmt;
 
@@ -19,10 +20,10 @@ use super::error::{Result, TokenizerError, invalid};
 use super::pieces::DecodeRule;
 use super::{Affixes, Parts};
 
-/// Ids at or above this are refused: a table is kept per id, and no vocabulary comes near.
+/// Ids at or above this are rejected: a table has an entry for each id, and no vocabulary is near it.
 const MOST_IDS: u32 = 1 << 24;
 
-/// Everything but the model, which is read in a second pass once its type is known.
+/// All but the model, which is read in a second pass once its type is known.
 #[derive(Deserialize)]
 struct Outline {
     model: ModelType,
@@ -40,7 +41,7 @@ struct Outline {
 
 #[derive(Deserialize)]
 struct ModelType {
-    /// Absent from files of the format's first year, all of them BPE if they have merges.
+    /// Absent from files of the format's first year, all of which are BPE if they have merges.
     #[serde(rename = "type")]
     kind: Option<String>,
 }
@@ -112,7 +113,7 @@ pub(super) fn split_merge(text: &str) -> Option<(&str, &str)> {
     Some((&text[..space], &text[space + 1..]))
 }
 
-/// What the model of a tokenizer is made of, from either kind of file.
+/// Contents of a tokenizer's model, from either kind of file.
 pub(super) struct BpeParts {
     pub vocab: Vocab,
     pub merges: Vec<(String, String)>,
@@ -128,7 +129,7 @@ impl BpeParts {
     /// # Errors
     /// [`TokenizerError::Invalid`] if a merge names tokens that do not exist.
     pub fn build(self) -> Result<BPE> {
-        // The crate joins each pair in a buffer as long as the longest token and does not look first.
+        // The crate joins each pair in a buffer as long as the longest token, without a check.
         let longest = self.vocab.keys().map(String::len).max().unwrap_or(0);
         if let Some((left, right)) =
             self.merges.iter().find(|(left, right)| left.len() + right.len() > longest)
@@ -204,7 +205,7 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Parts> {
     Ok(Parts { pipeline, rule, affixes, model_ids: most as usize + 1 })
 }
 
-/// A precompiled character map belongs to SentencePiece Unigram models, and the crate panics on a broken one.
+/// A precompiled character map belongs to SentencePiece Unigram models; the crate panics on an invalid one.
 fn refuse_charsmap(normalizer: &Value) -> Result<()> {
     let steps =
         normalizer.get("normalizers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -220,12 +221,12 @@ fn refuse_charsmap(normalizer: &Value) -> Result<()> {
     steps.iter().try_for_each(refuse_charsmap)
 }
 
-/// The ids that `post_processor` puts around a single text.
+/// Ids that `post_processor` puts around a single text.
 fn affixes(post_processor: &Value) -> Result<Affixes> {
     let mut all = Affixes::default();
     let kind = post_processor.get("type").and_then(Value::as_str).unwrap_or("none");
     match kind {
-        // ByteLevel only trims offsets, which nobody asks for here.
+        // ByteLevel only trims offsets, which are not used here.
         _ if post_processor.is_null() => {}
         "ByteLevel" => {}
         "Sequence" => {

@@ -1,11 +1,10 @@
 //! Text to token ids and back.
 //!
-//! A model reads and writes ids: rows of its embedding. Which text an id stands for is fixed before training, and a
-//! serving engine has to reproduce it to the letter: one different id and the model sees a text it was not asked
-//! about. The cutting and merging is done by Hugging Face's `tokenizers` crate, the library the models were trained
-//! with. Here is what surrounds it: reading the two kinds of files ([`Tokenizer::from_hf_dir`],
-//! [`Tokenizer::from_gguf`]), and the way back from ids to text, whole ([`Tokenizer::decode`]) or as it streams
-//! ([`Detokenizer`]).
+//! A model reads and writes ids: rows of its embedding. The text of each id is fixed before training, and a
+//! serving engine must reproduce it exactly: with one different id the model gets another prompt. Hugging
+//! Face's `tokenizers` crate cuts and merges; it is the library that the models were trained with. This
+//! module reads the two kinds of files ([`Tokenizer::from_hf_dir`], [`Tokenizer::from_gguf`]), and turns ids
+//! back to text, whole ([`Tokenizer::decode`]) or as it streams ([`Detokenizer`]).
 
 mod error;
 mod from_gguf;
@@ -30,6 +29,18 @@ use error::Result;
 use pieces::{DecodeRule, Pieces};
 
 /// A model's tokenizer. Immutable and `Sync`: one serves all threads.
+///
+/// ```
+/// # use std::path::Path;
+/// use l2_model::tokenizer::Tokenizer;
+///
+/// # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama"));
+/// let tokenizer = Tokenizer::from_hf_dir(path)?;
+/// let ids = tokenizer.encode("Hello, world", false)?;
+/// assert_eq!(tokenizer.decode(&ids, true)?, "Hello, world");
+/// assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+/// # Ok::<(), l2_model::tokenizer::TokenizerError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     pipeline: Arc<Pipeline>,
@@ -43,19 +54,19 @@ pub struct Tokenizer {
     chat_templates: BTreeMap<String, String>,
 }
 
-/// What goes before and after a text that stands for itself.
+/// Ids before and after a text on its own.
 #[derive(Debug, Clone, Default)]
 struct Affixes {
     before: Vec<u32>,
     after: Vec<u32>,
 }
 
-/// What a file says, checked, before the id table is made.
+/// Checked contents of a file, before the id table is built.
 struct Parts {
     pipeline: Pipeline,
     rule: DecodeRule,
     affixes: Affixes,
-    /// One more than the model's highest id; added tokens may lie above.
+    /// One more than the model's highest id; added tokens may have higher ids.
     model_ids: usize,
 }
 
@@ -87,13 +98,15 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of `text`. Special tokens written out in the text (`<|im_end|>`) become their ids, as Hugging Face
-    /// does by default; text that comes from users of a chat must be checked for them by who builds the prompt.
+    /// Returns the token ids of `text`. Special tokens written out in the text (`<|im_end|>`) become their ids,
+    /// as Hugging Face does by default; the caller that builds a chat prompt must check the text of users for
+    /// them.
     ///
-    /// `add_special` puts around it what the model expects around a text of its own, usually BOS before it. A
-    /// rendered chat template already contains its BOS: encode it without, or it is doubled.
+    /// `add_special` adds the special tokens that the model expects around a text, usually BOS before it. A
+    /// rendered chat template already contains its BOS: encode it without `add_special`, or BOS is doubled.
     ///
-    /// Characters and bytes the vocabulary cannot spell become the unknown token, or vanish where there is none.
+    /// Characters and bytes that the vocabulary cannot spell become the unknown token, or are dropped where
+    /// there is none.
     ///
     /// # Errors
     /// [`TokenizerError::Encode`] if the `tokenizers` library reports a failure.
@@ -110,10 +123,10 @@ impl Tokenizer {
         Ok(before.iter().chain(encoding.get_ids()).chain(after).copied().collect())
     }
 
-    /// The text of `ids`. With `skip_special`, special tokens leave nothing behind.
+    /// Returns the text of `ids`. With `skip_special`, special tokens are left out.
     ///
-    /// Equal to Hugging Face's `decode` with `clean_up_tokenization_spaces=False`, but that unknown ids are an error
-    /// there is no silence about. Bytes that are not UTF-8 become U+FFFD.
+    /// Equal to Hugging Face's `decode` with `clean_up_tokenization_spaces=False`, except that an unknown id
+    /// is an error here. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// [`TokenizerError::IdOutOfRange`].
@@ -126,13 +139,13 @@ impl Tokenizer {
         Ok(whole.into_text())
     }
 
-    /// A decoder that is given one id at a time.
+    /// Returns an incremental decoder, which takes one token id at a time.
     pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.pieces), skip_special)
     }
 
-    /// The raw bytes one token stands for, without the rules that look at its neighbours (a leading space is kept).
-    /// They need not be UTF-8: `é` may be two tokens. Empty for an id that no token uses.
+    /// Returns the raw bytes of one token, without the rules that depend on its neighbours (a leading space
+    /// is kept). They need not be UTF-8: `é` may be two tokens. Empty for an unused id.
     ///
     /// # Errors
     /// [`TokenizerError::IdOutOfRange`].
@@ -140,7 +153,7 @@ impl Tokenizer {
         self.pieces.bytes(id)
     }
 
-    /// Number of ids: every valid one is below it. The embedding of a model may have more rows than that.
+    /// Number of token ids: every valid id is below it. The embedding of a model may have more rows.
     pub fn vocab_size(&self) -> usize {
         self.pieces.len()
     }
@@ -155,7 +168,7 @@ impl Tokenizer {
         self.pipeline.id_to_token(id)
     }
 
-    /// Whether decoding with `skip_special` passes over `id`.
+    /// Whether decoding with `skip_special` leaves out `id`.
     pub fn is_special(&self, id: u32) -> bool {
         self.pieces.is_special(id)
     }

@@ -1,7 +1,7 @@
-//! The bytes of every token, and the rule that turns a run of tokens into text.
+//! Bytes of every token, and the rule that turns a run of tokens into text.
 //!
-//! Decoding in Hugging Face's `tokenizers` is a chain of string rewrites over the whole id list. Nearly every
-//! decoder-only model uses one of two chains, and both are simple once each token is seen as **bytes**:
+//! In Hugging Face's `tokenizers`, decoding is a chain of string rewrites over the whole id list. Nearly
+//! every decoder-only model uses one of two chains, and both are simple on the **bytes** of each token:
 //!
 //! * *byte-level* (GPT-2 and its descendants, Llama 3, Qwen): a token is spelled in an alphabet of 256 printable
 //!   characters, one per byte. Map them back, join, and read the result as UTF-8 with U+FFFD for what is not.
@@ -9,7 +9,7 @@
 //!   cannot spell is written as byte tokens `<0x00>`..`<0xFF>`. A run of byte tokens that is valid UTF-8 is that
 //!   text, and one that is not becomes one U+FFFD **per byte**. The very first space is dropped again.
 //!
-//! The table is built once; [`super::Detokenizer`] and [`super::Tokenizer::decode`] both run on it.
+//! The table is built once; [`super::Detokenizer`] and [`super::Tokenizer::decode`] both use it.
 
 use serde_json::Value;
 
@@ -18,12 +18,14 @@ use super::error::{Result, TokenizerError};
 const SUPPORTED_DECODERS: &str =
     "ByteLevel; Sequence of Replace (string pattern), ByteFallback, Fuse, Strip (leading)";
 
-/// How the bytes of consecutive tokens become text.
+/// Rule by which the bytes of consecutive tokens become text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Joining {
-    /// All bytes in a row are one UTF-8 stream, invalid sequences replaced as `String::from_utf8_lossy` does.
+    /// All bytes in a row are one UTF-8 stream; invalid sequences are replaced as by
+    /// `String::from_utf8_lossy`.
     ByteLevel,
-    /// Text tokens as they are; runs of byte tokens all or nothing; then up to `count` leading `what` dropped.
+    /// Text tokens unchanged; runs of byte tokens all or nothing; then up to `count` leading `what` are
+    /// dropped.
     Pieces { byte_fallback: bool, strip: Option<(char, usize)> },
 }
 
@@ -32,7 +34,7 @@ pub(super) enum Joining {
 pub(super) struct DecodeRule {
     /// `(pattern, replacement)`, in order.
     pub replace: Vec<(String, String)>,
-    /// What happens to the tokens so rewritten.
+    /// Rule for the tokens after these rewrites.
     pub joining: Joining,
 }
 
@@ -42,7 +44,7 @@ impl DecodeRule {
         Self { replace: Vec::new(), joining: Joining::ByteLevel }
     }
 
-    /// The rule of Llama 2's tokenizer. `prefix_space`: encoding puts a space first, so decoding drops one.
+    /// The rule of Llama 2's tokenizer. `prefix_space`: encoding adds a leading space, so decoding drops one.
     pub fn sentencepiece(prefix_space: bool) -> Self {
         Self {
             replace: vec![("▁".into(), " ".into())],
@@ -70,7 +72,7 @@ impl DecodeRule {
         let (mut replace, mut byte_fallback, mut fused, mut strip) =
             (Vec::new(), false, false, None);
         for step in steps {
-            // Each step works on the output of the one before, so the order is part of the meaning.
+            // Each step rewrites the output of the one before, so the order matters.
             let text = |key: &str| step.get(key).and_then(Value::as_str);
             let number = |key: &str| step.get(key).and_then(Value::as_u64);
             match kind(step) {
@@ -115,10 +117,10 @@ fn unsupported(found: &str) -> TokenizerError {
     }
 }
 
-/// One token as the detokenizer sees it.
+/// One token as the detokenizer uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// These bytes, wherever the token stands.
+    /// Bytes that are the same at every position.
     Bytes(&'a [u8]),
     /// One byte of a byte-fallback run.
     Fallback(u8),
@@ -138,8 +140,8 @@ const SPECIAL: u8 = 1;
 const FALLBACK: u8 = 2;
 
 impl Pieces {
-    /// Builds the table for ids `0..count`. `spelling(id)` is the vocabulary's string and whether the token is
-    /// special; `None` is a hole in the vocabulary, which decodes to nothing.
+    /// Builds the table for ids `0..count`. `spelling(id)` returns the vocabulary's string and whether the
+    /// token is special; `None` is an unused id, which decodes to nothing.
     pub fn build(
         rule: DecodeRule,
         count: usize,
@@ -195,7 +197,7 @@ impl Pieces {
         &self.joining
     }
 
-    /// The token `id`.
+    /// Token of `id`.
     pub fn get(&self, id: u32) -> Result<Piece<'_>> {
         let bytes = self.bytes(id)?;
         Ok(match (self.flags[id as usize] & FALLBACK != 0, bytes) {
@@ -204,7 +206,7 @@ impl Pieces {
         })
     }
 
-    /// The bytes of token `id`.
+    /// Bytes of token `id`.
     pub fn bytes(&self, id: u32) -> Result<&[u8]> {
         let i = id as usize;
         if i >= self.len() {
@@ -229,8 +231,9 @@ fn fallback_byte(text: &str) -> Option<u8> {
     // end of exercise
 }
 
-/// GPT-2's printable stand-ins for the 256 bytes (`bytes_to_unicode` in its `encoder.py`): bytes that print are
-/// themselves, the other 68 are U+0100, U+0101, ... in order. So `Ġ` is the space and `Ċ` the newline.
+/// GPT-2's printable stand-ins for the 256 bytes (`bytes_to_unicode` in its `encoder.py`): printable bytes
+/// stand for themselves, the other 68 are U+0100, U+0101, ... in order. So `Ġ` is the space and `Ċ` the
+/// newline.
 pub(super) struct ByteAlphabet {
     /// Byte of U+0000..=U+0143; `None` where the character stands for no byte.
     bytes: [Option<u8>; 0x144],

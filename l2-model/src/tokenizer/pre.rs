@@ -1,10 +1,10 @@
 //! The pre-tokenizers that a GGUF file can name in `tokenizer.ggml.pre`.
 //!
-//! Before BPE merges anything, the text is cut into words, and merges never cross a cut. GGUF stores only the *name*
-//! of the way to cut; what each name means is written down in llama.cpp (`src/llama-vocab.cpp`, `llm_tokenizer_bpe`)
-//! and, in other words, in the tokenizer.json of the family's published models. Where the two spell one thing
-//! differently (llama.cpp writes `'[sS]` for `(?i:'s)`), the spelling of tokenizer.json is used: its ids are the
-//! reference.
+//! Before BPE merges, the text is cut into words, and merges never cross a cut. GGUF stores only the *name*
+//! of the pre-tokenizer. The meaning of each name is in llama.cpp (`src/llama-vocab.cpp`,
+//! `llm_tokenizer_bpe`) and, in another spelling, in the tokenizer.json of the family's published models.
+//! Where the two differ (llama.cpp writes `'[sS]` for `(?i:'s)`), the spelling of tokenizer.json is used: its
+//! ids are the reference.
 
 use tokenizers::SplitDelimiterBehavior::Isolated;
 use tokenizers::normalizers::{NFC, NormalizerWrapper};
@@ -21,10 +21,16 @@ const SUPPORTED: &str =
 
 /// Llama 3. Contractions in any case; a word with the one sign before it; digits in threes; punctuation with its
 /// newlines; newlines; spaces, of which the last belongs to the next word.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
-/// Qwen2 to Qwen3: Llama 3's, but every digit alone.
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Qwen2 to Qwen3: as Llama 3, but every digit alone.
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 /// llama.cpp's choice for a byte-level vocabulary of unknown origin: each regex cuts the pieces of the one before.
 const DEFAULT: [&str; 4] = [
@@ -34,22 +40,23 @@ const DEFAULT: [&str; 4] = [
     r"[0-9][0-9][0-9]",
 ];
 
-/// One named way to cut a text, with what goes along with it.
+/// One named pre-tokenizer, with its options.
 pub(super) struct PreKind {
     pub pre_tokenizer: PreTokenizerWrapper,
     pub normalizer: Option<NormalizerWrapper>,
-    /// A word that is in the vocabulary is taken whole, whether or not merges lead to it (Llama 3).
+    /// Whether a word of the vocabulary is taken whole, even if no merges lead to it (Llama 3).
     pub ignore_merges: bool,
-    /// Whether a text starts with BOS when the file does not say.
+    /// Whether a text starts with BOS when the file does not set it.
     pub add_bos: bool,
 }
 
-/// What `tokenizer.ggml.pre = name` means.
+/// Returns the pre-tokenizer of `tokenizer.ggml.pre = name`.
 ///
 /// # Errors
 /// [`TokenizerError::Unsupported`] with the name and the list of known ones.
 pub(super) fn pre_kind(name: &str) -> Result<PreKind> {
-    // ByteLevel does two jobs: cut by GPT-2's regex (only where asked), then spell each byte as one character.
+    // ByteLevel has two functions: cut by GPT-2's regex (only if enabled), then spell each byte as one
+    // character.
     let spell = || ByteLevel::new(false, true, false).into();
     let gpt2 = || ByteLevel::new(false, true, true).into();
     let plain = |pre_tokenizer| PreKind {

@@ -1,4 +1,4 @@
-//! Merges for a SentencePiece vocabulary, which comes without any.
+//! Merges for a SentencePiece vocabulary, which has none.
 //!
 //! SentencePiece stores a score per piece and merges, at every step, the adjacent pair whose joined piece scores
 //! best. BPE stores an ordered list of pairs. One becomes the other by listing **every** way to cut every piece into
@@ -15,7 +15,7 @@ pub(super) fn merges_from_scores(
     tokens: &[String],
     scores: Option<&[f32]>,
 ) -> Vec<(String, String)> {
-    // As in a Python dict, a repeated token keeps its first place and its last id.
+    // As in a Python dict, a repeated token keeps its first position and its last id.
     let mut ids: HashMap<&str, u32> = HashMap::with_capacity(tokens.len());
     let mut order = Vec::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! A numbered stream with a memory: one ring of the last items, and in it a place for each reader.
+//! A numbered stream with replay: one ring of the last items, and a position in it for each reader.
 //!
 //! There is no queue for each reader, hence nothing that could fill up while its reader is slow, and
 //! nothing to give back when a reader goes: publishing costs the same for none and for a thousand.
-//! What falls out of the ring is lost to those who had not come that far, and since items are numbered,
-//! they can say how much that was.
+//! An item that leaves the ring is lost to readers that have not reached it; since items are numbered, a
+//! reader knows how many it lost.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -14,32 +14,34 @@ use super::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// Why the next item cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// Older items than are kept.
+    /// The requested items are no longer kept.
     #[error(
-        "batches {from} to {} are lost: the oldest that is kept is {first_available}; read on from there and take what was known before for out of date",
+        "batches {from} to {} are lost: the oldest that is kept is {first_available}; clear the index and read on from \
+         there",
         first_available - 1
     )]
     Lost {
-        /// The first that is missing.
+        /// First missing item.
         from: u64,
-        /// The oldest there is.
+        /// Oldest item that is kept.
         first_available: u64,
     },
-    /// Items that are not published yet.
+    /// The requested items are not published yet.
     #[error(
-        "batch {asked} was asked for and the next one will be {next}: the publisher has restarted, and counts from 0"
+        "batch {asked} was requested, but the next one is {next}: the publisher has restarted and counts from 0; \
+         subscribe from 0"
     )]
     Ahead {
-        /// What was asked for.
+        /// Requested item.
         asked: u64,
-        /// What comes next.
+        /// Next item to be published.
         next: u64,
     },
 }
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Something was published, or the last publisher went.
+    /// Signals that an item was published, or that the last publisher was dropped.
     changed: Condvar,
 }
 
@@ -52,8 +54,8 @@ struct State<T> {
 }
 
 impl<T> Shared<T> {
-    /// No code under the lock leaves the state half changed, so a panic under it (out of memory, in
-    /// practice) is no reason to stop everyone else.
+    /// Locks the state, also after a panic under the lock (in practice, out of memory): no code under the lock leaves
+    /// the state half changed.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +66,7 @@ impl<T: Clone> State<T> {
         self.next - self.ring.len() as u64
     }
 
-    /// The item at a reader's place; the place moves on, behind a loss as well.
+    /// Returns the item at a reader's position and advances the position, also past lost items.
     fn read(&self, at: &mut u64) -> Result<Option<T>, StreamError> {
         let oldest = self.oldest();
         if *at < oldest {
@@ -90,7 +92,7 @@ impl<T: Clone> Publisher<T> {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
     }
 
-    /// Append the item that `make` makes of its number. `make` runs under the lock and is short.
+    /// Appends the item that `make` creates for its number. `make` runs under the lock, so it must be short.
     pub(crate) fn publish(&self, make: impl FnOnce(u64) -> T) {
         let mut state = self.shared.lock();
         let item = make(state.next);
@@ -104,12 +106,12 @@ impl<T: Clone> Publisher<T> {
         drop(oldest);
     }
 
-    /// The number of the next item.
+    /// Number of the next item to be published.
     pub(crate) fn next(&self) -> u64 {
         self.shared.lock().next
     }
 
-    /// A reader that begins at an item, or at the next one.
+    /// Creates a reader that begins at an item, or at the next one to be published.
     pub(crate) fn subscribe(&self, from: Option<u64>) -> Result<Subscriber<T>, StreamError> {
         let state = self.shared.lock();
         let at = from.unwrap_or(state.next);
@@ -155,17 +157,17 @@ impl<T: Clone> Subscriber<T> {
         self.at
     }
 
-    /// The next item, if it is there.
+    /// Returns the next item, if it is published.
     pub(crate) fn try_recv(&mut self) -> Result<Option<T>, StreamError> {
         self.shared.lock().read(&mut self.at)
     }
 
-    /// The next item; `None` when there will be no more.
+    /// Waits for the next item; `None` when the stream has ended.
     pub(crate) fn recv(&mut self) -> Result<Option<T>, StreamError> {
         let mut state = self.shared.lock();
         loop {
-            // Looking and going to sleep are one step for everyone else, as `wait` gives up the lock
-            // only once it sleeps: what is published in between cannot be missed.
+            // `wait` releases the lock only when this thread sleeps, so an item that is published between the check and
+            // the sleep cannot be missed.
             if let Some(item) = state.read(&mut self.at)? {
                 return Ok(Some(item));
             }
@@ -176,7 +178,7 @@ impl<T: Clone> Subscriber<T> {
         }
     }
 
-    /// The next item, if it comes within a time.
+    /// Waits for the next item for at most a given time.
     pub(crate) fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<T>, StreamError> {
         let start = Instant::now();
         let mut state = self.shared.lock();
@@ -193,7 +195,7 @@ impl<T: Clone> Subscriber<T> {
         }
     }
 
-    /// Whether everything was read and there will be no more.
+    /// Whether all items were read and the stream has ended.
     pub(crate) fn is_finished(&self) -> bool {
         let state = self.shared.lock();
         state.publishers == 0 && self.at == state.next

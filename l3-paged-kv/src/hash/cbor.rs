@@ -1,11 +1,11 @@
-//! The little CBOR (RFC 8949) that block hashes need.
+//! The part of CBOR (RFC 8949) that block hashes need.
 //!
 //! An item begins with a byte of which three bits are its major type and five say how large its
 //! *argument* is: a number's value, or how many bytes or items follow. Core deterministic encoding
 //! (section 4.2.1) asks for the shortest argument and definite lengths, which leaves exactly one way to
 //! write each value. Equal values, equal bytes: without that a hash would be of no use.
 
-/// Who takes the bytes.
+/// Receives the encoded bytes.
 pub(crate) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -101,7 +101,7 @@ impl<S: Sink> Encoder<S> {
         self.used = 0;
     }
 
-    /// Everything is with the sink.
+    /// Passes all buffered bytes to the sink.
     pub(crate) fn finish(mut self) -> S {
         self.flush();
         self.sink

@@ -1,13 +1,13 @@
-//! Telling others what is cached: the events of one step, collected and published at its end.
+//! KV events of one step, collected and published at its end.
 //!
-//! Stored is said at the commit, of what was computed; removed is said of what was said to be
-//! stored. In between a hash may come and go, on one block or on several: the cache remembers, once
-//! for each hash, whether it was announced.
+//! A block is published as stored at the commit, when it is computed. Its removal is published only if it was published
+//! as stored. In between, a hash may be registered and removed several times, on one block or on several, so the cache
+//! records for each hash whether it was published.
 
 use crate::events::{EventStream, KvEvent, Medium};
 use crate::{BlockHash, BlockId, Forgotten, GroupId, PrefixCache, SeqId, TokenChain};
 
-/// Blocks that will be announced if their sequence lives to see the commit.
+/// Blocks that will be published if their sequence is still live at the commit.
 struct Registered {
     seq: SeqId,
     blocks: Vec<BlockId>,
@@ -17,7 +17,7 @@ struct Registered {
     lora: Option<(String, String)>,
 }
 
-/// One step's news. Exists only where somebody may listen.
+/// Changes of one step that will be published. Exists only if the manager has an event stream.
 pub(super) struct Announcements {
     stream: EventStream,
     medium: Medium,
@@ -37,7 +37,7 @@ impl Announcements {
         Self { stream, medium, group, block_size, registered: Vec::new(), removed: Vec::new() }
     }
 
-    /// A sequence's blocks from number `first` on got the hashes that its chain has there.
+    /// Records that a sequence's blocks from index `first` on got the hashes of its chain.
     pub(super) fn registered(
         &mut self,
         seq: SeqId,
@@ -57,14 +57,15 @@ impl Announcements {
         });
     }
 
-    /// A block's hash was forgotten.
+    /// Records that a block's hash was removed.
     pub(super) fn forgotten(&mut self, what: &Forgotten) {
         if what.announced {
             self.removed.push(what.hash);
         }
     }
 
-    /// The step ran: publish. `lives` says whether a sequence is still there with what it registered.
+    /// Publishes the events of a step that ran. `lives`: whether a sequence is still live, with the hashes that it
+    /// registered.
     pub(super) fn commit(&mut self, cache: &mut PrefixCache, lives: impl Fn(SeqId) -> bool) {
         let mut events = self.take_removed();
         for registered in std::mem::take(&mut self.registered) {
@@ -75,14 +76,14 @@ impl Announcements {
         self.stream.publish(events);
     }
 
-    /// The step did not run: only what was evicted for it is news.
+    /// Publishes the events of a step that did not run: only the blocks that were evicted for it.
     pub(super) fn abandon(&mut self) {
         self.registered.clear();
         let events = self.take_removed();
         self.stream.publish(events);
     }
 
-    /// The cache was emptied, outside of any step.
+    /// Publishes that the cache was cleared, outside of any step.
     pub(super) fn cleared(&mut self) {
         let mut events = self.take_removed();
         events.push(KvEvent::AllBlocksCleared);
@@ -100,7 +101,7 @@ impl Announcements {
         }]
     }
 
-    /// One event for each run of blocks whose hashes are news.
+    /// Appends an event for each run of consecutive blocks whose hashes were not published before.
     fn announce(&self, registered: Registered, cache: &mut PrefixCache, events: &mut Vec<KvEvent>) {
         let Registered { blocks, hashes, parent, tokens, lora, .. } = registered;
         let news: Vec<bool> = blocks.iter().map(|block| cache.announce(*block)).collect();

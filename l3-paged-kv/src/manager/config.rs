@@ -1,33 +1,35 @@
-//! What a manager is made from, is asked, and answers.
+//! Configuration of a block manager, and the arguments and results of its methods.
+
+use l1_tensor::ops::TILE;
 
 use crate::events::{EventStream, Medium};
 use crate::{BlockId, GroupId};
 
-/// What a [`BlockManager`](crate::BlockManager) is made from.
+/// Configuration of a [`BlockManager`](crate::BlockManager).
 #[derive(Clone)]
 pub struct ManagerConfig {
-    /// Blocks, the null block included.
+    /// Number of blocks, the null block included.
     pub num_blocks: usize,
-    /// Tokens a block, a power of two.
+    /// Number of tokens per block, a power of two or a multiple of [`TILE`].
     pub block_size: usize,
-    /// Whether full blocks are found again by what they hold. Without it nothing is hashed, and
-    /// every freed block is the next to be handed out.
+    /// Whether full blocks can be found again by their hashes. If false, nothing is hashed, and a freed
+    /// block is the next to be handed out.
     pub prefix_caching: bool,
-    /// The specialist this pool belongs to: part of every key that leaves this process.
+    /// Specialist (model) that owns the pool: part of every key that leaves this process.
     pub namespace: String,
-    /// The most blocks of one sequence: tables are made that long, so that growing allocates
-    /// nothing. A longer one works, and allocates.
+    /// Expected maximum number of blocks of one sequence: tables are allocated with this capacity, so that
+    /// growing allocates nothing. A longer table works, but allocates.
     pub max_blocks_per_seq: usize,
-    /// The group of layers the blocks belong to.
+    /// Group of layers that the blocks belong to.
     pub group: GroupId,
-    /// Where the blocks are: only said in events.
+    /// Medium that stores the blocks; only events use it.
     pub medium: Medium,
-    /// Publish here what is cached and what is not any more. `None`: that costs nothing.
+    /// Stream on which changes of the prefix cache are published. `None` costs nothing.
     pub events: Option<EventStream>,
 }
 
 impl ManagerConfig {
-    /// With prefix caching and no namespace, for sequences that may take the whole pool or 1024
+    /// Configuration with prefix caching and no namespace, for sequences of at most the whole pool or 1024
     /// blocks, whichever is less.
     pub fn new(num_blocks: usize, block_size: usize) -> Self {
         Self {
@@ -43,58 +45,58 @@ impl ManagerConfig {
     }
 }
 
-/// The cached beginning of a request: full blocks, at most `(len - 1) / block_size` of them, so that
-/// at least one token is left to compute. (The last token's logits are what the request is for, and
-/// they are not in the cache.)
+/// Cached prefix of a request: full blocks, at most `(len - 1) / block_size` of them, so that at least
+/// one token is left to compute. (The request needs the logits of its last token, and logits are not
+/// cached.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixHit {
-    /// The blocks, in the order of the tokens.
+    /// Blocks, in the order of the tokens.
     pub blocks: Vec<BlockId>,
-    /// Tokens in them.
+    /// Number of tokens in these blocks.
     pub tokens: usize,
 }
 
-/// How much an admission asks for.
+/// What an admission requires.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
-    /// Tokens that must have slots after this step: hit + first chunk (+ lookahead).
+    /// Number of tokens that must have slots after this step: hit + first chunk (+ lookahead).
     pub up_to_len: usize,
-    /// Blocks for this many tokens must be free now, though only those for `up_to_len` are taken
-    /// (vLLM's `scheduler_reserve_full_isl`). A test, not a reservation. 0: no such test.
+    /// Number of tokens whose blocks must be free now, though only those for `up_to_len` are taken
+    /// (vLLM's `scheduler_reserve_full_isl`). A check, not a reservation. 0: no check.
     pub must_fit_len: usize,
-    /// This many blocks must stay free beyond either (vLLM's watermark).
+    /// Number of blocks that must stay free in addition (vLLM's watermark).
     pub keep_free: usize,
-    /// A preempted request comes back: counted apart in the statistics.
+    /// Whether a preempted request is resumed: counted separately in the statistics.
     pub resumed: bool,
 }
 
-/// Copy the first `tokens` tokens of one block to another, before anything else is written.
+/// Instruction to copy the first `tokens` tokens of one block to another, before anything else is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyBlock {
-    /// From this block.
+    /// Source block.
     pub from: BlockId,
-    /// To this one.
+    /// Destination block.
     pub to: BlockId,
-    /// This many tokens.
+    /// Number of tokens to copy.
     pub tokens: usize,
 }
 
-/// Prefix lookups, counted at admission, in tokens. A lookup whose request is not admitted does not
-/// count, and requests that come back after a preemption are counted apart: they find their own
-/// blocks, which says nothing about how much the workload shares.
+/// Statistics of prefix lookups, counted at admission, in tokens. A lookup whose request is not admitted
+/// does not count. Resumed requests are counted separately: they hit their own blocks, which says nothing
+/// about how much the workload shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Requests admitted for the first time.
+    /// Number of requests admitted for the first time.
     pub requests: u64,
-    /// Their tokens.
+    /// Number of their tokens.
     pub queries: u64,
-    /// Those that were cached.
+    /// Number of their tokens that were cached.
     pub hits: u64,
-    /// Admissions after a preemption.
+    /// Number of admissions after a preemption.
     pub preempted_requests: u64,
-    /// Their tokens.
+    /// Number of their tokens.
     pub preempted_queries: u64,
-    /// Those that were cached.
+    /// Number of their tokens that were cached.
     pub preempted_hits: u64,
 }
 
@@ -109,4 +111,9 @@ impl PrefixStats {
         *all += queries as u64;
         *found += hits as u64;
     }
+}
+
+/// Whether a block size is valid: a block has whole tiles, or a tile has whole blocks.
+pub(crate) fn is_block_size(tokens: usize) -> bool {
+    tokens.is_power_of_two() || tokens > 0 && tokens.is_multiple_of(TILE)
 }

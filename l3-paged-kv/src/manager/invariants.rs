@@ -1,4 +1,4 @@
-//! What must be true between any two operations.
+//! Invariants that hold between any two operations.
 
 use crate::{BlockId, BlockManager, NULL_BLOCK};
 
@@ -7,14 +7,14 @@ impl BlockManager {
     /// sequence is there.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the violated invariant.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.check_users()?;
         self.check_free_list()?;
         self.check_hashes()
     }
 
-    /// A block has as many users as tables name it, the null block none.
+    /// Checks reference counts: a block's count is the number of its entries in all tables, and 0 for the null block.
     fn check_users(&self) -> Result<(), String> {
         let mut named = vec![0u32; self.pool.num_blocks()];
         for (seq, sequence) in self.sequences.living() {
@@ -34,7 +34,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// The free list has each block without users, once, and no other.
+    /// Checks the free list: it has each block with a reference count of 0 once, and no other.
     fn check_free_list(&self) -> Result<(), String> {
         let free = self.pool.free_list();
         let mut seen = vec![false; self.pool.num_blocks()];
@@ -60,7 +60,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Of a table, the first `hashed` blocks have hashes and no others; every hash can be found.
+    /// Checks hashes: the first `hashed` blocks of a table have hashes and no others, and every hash can be looked up.
     fn check_hashes(&self) -> Result<(), String> {
         for (seq, sequence) in self.sequences.living() {
             for (index, &block) in sequence.table.blocks().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! From a request's tokens to a sequence: what is cached of it, what it costs, and its admission.
+//! Prefix lookup and admission: the cached prefix of a request, the blocks that it needs, and its sequence.
 
 #[cfg(test)]
 mod tests;
@@ -7,8 +7,8 @@ use crate::trace::BlockOp;
 use crate::{Admission, BlockManager, KvError, PrefixHit, Result, SeqId, TokenChain};
 
 impl BlockManager {
-    /// The longest run of cached full blocks from the beginning, but never all tokens. Takes
-    /// nothing; only valid until the next change.
+    /// Returns the longest cached prefix in full blocks, but never all tokens. Takes no blocks; the hit is
+    /// only valid until the next change of the manager.
     pub fn lookup(&self, chain: &TokenChain) -> PrefixHit {
         if !self.config.prefix_caching || chain.block_size() != self.config.block_size {
             return PrefixHit::default();
@@ -27,8 +27,8 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Blocks that must be free to admit a request: the new ones, and those of the hit that wait in
-    /// the free list. The latter leave it too, so they are not there for the former.
+    /// Number of blocks that must be free to admit a request: the new blocks, and those blocks of the hit
+    /// that are in the free list, because they leave it as well.
     pub fn blocks_to_admit(&self, hit: &PrefixHit, up_to_len: usize) -> usize {
         // exercise l3.lookup
         let all = up_to_len.div_ceil(self.config.block_size);
@@ -38,11 +38,11 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// A new sequence: share the blocks of its hit, then take new ones. All or nothing.
+    /// Admits a new sequence: shares the blocks of its hit, then takes new ones. All or nothing.
     ///
     /// # Errors
-    /// [`KvError::NoFreeBlocks`] if `want` does not fit; [`KvError::Malformed`] for a hit that is
-    /// not this chain's, or was looked up before something changed.
+    /// [`KvError::NoFreeBlocks`] if `want` does not fit; [`KvError::Malformed`] for a hit of another
+    /// chain, or one that is out of date.
     pub fn admit(&mut self, chain: &TokenChain, hit: &PrefixHit, want: Admission) -> Result<SeqId> {
         self.check_hit(chain, hit)?;
         // exercise l3.lookup
@@ -62,8 +62,8 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Put the blocks of a hit into a table that is empty. They are users' now: none may be handed
-    /// out for anything else, which is why this comes before new blocks are taken.
+    /// Appends the blocks of a hit to an empty table, with a reference to each. New blocks are taken afterwards, so
+    /// that none of the hit's blocks is handed out as a new one.
     fn share_hit(&mut self, place: u32, hit: &PrefixHit) -> Result<()> {
         // exercise l3.lookup
         for &block in &hit.blocks {
@@ -75,7 +75,7 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// A place for a sequence whose hit is this.
+    /// Begins a sequence with this hit.
     fn begin_sequence(&mut self, hit: &PrefixHit) -> u32 {
         let place = self.sequences.begin();
         let sequence = self.sequences.at_mut(place);
@@ -105,7 +105,7 @@ impl BlockManager {
         self.note(&BlockOp::Append { seq: self.sequences.id(place), block });
     }
 
-    /// A hit is only a list of numbers: make sure that it still says what it said.
+    /// Checks that a hit is still valid: it is only a list of block ids.
     fn check_hit(&self, chain: &TokenChain, hit: &PrefixHit) -> Result<()> {
         let size = self.config.block_size;
         if chain.block_size() != size {

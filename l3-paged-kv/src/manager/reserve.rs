@@ -7,8 +7,8 @@ use crate::trace::{BlockObserver, BlockOp};
 use crate::{BlockId, BlockManager, BlockPool, KvError, Result, SeqId};
 
 impl BlockManager {
-    /// Make room for a sequence's tokens `..up_to_len`. All or nothing. Returns the blocks that were
-    /// appended to its table.
+    /// Appends blocks to a sequence's table until its tokens `..up_to_len` have slots. All or nothing.
+    /// Returns the appended blocks.
     ///
     /// # Errors
     /// [`KvError::NoFreeBlocks`], [`KvError::UnknownSequence`].
@@ -27,7 +27,7 @@ impl BlockManager {
         Ok(&self.sequences.at(place).table.blocks()[before..])
     }
 
-    /// Whether so many blocks are free; takes none.
+    /// Checks that `needed` blocks are free; takes none.
     pub(super) fn check_room(&mut self, needed: usize) -> Result<()> {
         let free = self.pool.num_free();
         if needed > free {
@@ -37,8 +37,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Append `count` blocks from the front of the free list to a table. What they held is lost now,
-    /// and not before: until here, somebody could still have found it. [`check_room`] was asked.
+    /// Appends `count` blocks from the front of the free list to a table. Their cached contents are evicted.
+    /// [`check_room`] must have succeeded.
     ///
     /// [`check_room`]: Self::check_room
     pub(super) fn grow(&mut self, place: u32, count: usize) -> Result<()> {
@@ -55,10 +55,10 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Take back the blocks of a table from the `from`-th on, tail first: the end of a text is less
-    /// likely to be asked for again than its beginning, and worth nothing without it.
+    /// Releases the blocks of a table from the `from`-th on, tail first: the end of a prefix is less likely to be hit
+    /// again than its beginning, and cannot be hit without it.
     ///
-    /// Blocks without a hash go to the front of the free list (nobody can find what they hold), the
+    /// Blocks without a hash go to the front of the free list (no request can hit them), the
     /// last of the table first of all; those with one go to the back, so that of all cached blocks
     /// the one that was not used for longest goes first.
     pub(super) fn give_back(&mut self, place: u32, from: usize) -> Result<()> {
@@ -102,7 +102,7 @@ impl BlockManager {
     }
 }
 
-/// One user of a block less, told to the observer.
+/// Removes a reference to a block, and reports it to the observer.
 pub(super) fn release(
     pool: &mut BlockPool,
     observer: &mut Option<Box<dyn BlockObserver>>,

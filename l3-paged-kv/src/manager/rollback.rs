@@ -1,17 +1,17 @@
-//! Taking tokens back: a draft that was refused, a text that is edited at its end.
+//! Rolling back: a draft was rejected, or a prompt is edited at its end.
 
 use super::reserve::release;
 use crate::trace::BlockOp;
 use crate::{BlockManager, CopyBlock, KvError, Result, SeqId};
 
 impl BlockManager {
-    /// Forget a sequence's tokens from `len` on; blocks that hold none of the others go back, tail
-    /// first.
+    /// Removes a sequence's tokens from `len` on; blocks that hold none of the remaining tokens are freed,
+    /// tail first.
     ///
-    /// The last block that stays will be written to, in its middle. If others can see it (they share
-    /// it, or could find it by its hash), the table gets a fresh private block in its place, and the
-    /// caller copies what is left of the old one before anything else happens. If nobody can, it
-    /// stays, and the memory's owner clears the rest of it.
+    /// The last remaining block will be written to from its middle. If it is shared or has a hash, the table
+    /// gets a private block instead, and the caller must copy the remaining tokens ([`CopyBlock`]) before
+    /// anything else is written. Otherwise the block stays, and the owner of the memory clears the rest
+    /// of it.
     ///
     /// # Errors
     /// [`KvError::UnknownSequence`]; [`KvError::NoFreeBlocks`] if a private block is needed and none
@@ -43,7 +43,7 @@ impl BlockManager {
             }
         }
         if replaced.is_some() {
-            // What is evicted for it is told at the step's end.
+            // An eviction for this block is published at the end of the step.
             self.enter_step(place);
         }
         self.note(&BlockOp::RollsBack { seq, len });
@@ -61,8 +61,8 @@ impl BlockManager {
         Ok(copy)
     }
 
-    /// Exchange the last block of a table for a private one. The old one is released last, so that
-    /// it cannot be handed out as its own copy.
+    /// Replaces the last block of a table by a private one. The old block is released last, so that it cannot be handed
+    /// out as its own copy.
     fn replace_last(&mut self, place: u32) -> Result<u32> {
         let table = &self.sequences.at(place).table;
         let last = table.blocks().len() - 1;

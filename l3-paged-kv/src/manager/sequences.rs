@@ -1,21 +1,21 @@
-//! The manager's sequences: a slab. A place is used again when its sequence is gone, table and all,
-//! so that admitting a request allocates nothing once enough of them have been there.
+//! The manager's sequences: a slab. An index is reused, with its table, after its sequence was freed, so
+//! that admitting a request allocates nothing in a steady state.
 
 use crate::{BlockTable, KvError, Result, SeqId};
 
-/// One sequence's bookkeeping.
+/// State of one sequence.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) table: BlockTable,
     generation: u32,
     pub(super) live: bool,
-    /// Blocks with a hash: the first so many of the table, and no others.
+    /// Number of blocks with a hash; they are the first of the table.
     pub(super) hashed: usize,
-    /// Blocks that were found in the cache at admission.
+    /// Number of blocks that were hit in the cache at admission.
     pub(super) hit: usize,
-    /// Whether the place stands in the list of this step. The fields below mean something only then.
+    /// Whether the index is in the list of this step. The fields below are valid only then.
     pub(super) in_step: bool,
-    /// This step admitted it.
+    /// Whether this step admitted the sequence.
     pub(super) admitted: bool,
     /// Length of the table when the step began.
     pub(super) blocks_before: usize,
@@ -24,13 +24,13 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// The places in the table whose hashes are pending.
+    /// Indices in the table of blocks whose hashes are pending.
     pub(super) fn pending(&self) -> std::ops::Range<usize> {
         if self.in_step { self.hashed_before..self.hashed } else { 0..0 }
     }
 }
 
-/// All of them, by place.
+/// All sequences, by index.
 #[derive(Debug)]
 pub(super) struct Sequences {
     places: Vec<Sequence>,
@@ -44,7 +44,7 @@ impl Sequences {
         Self { places: Vec::new(), vacant: Vec::new(), block_size, max_blocks }
     }
 
-    /// Sequences that live.
+    /// Number of live sequences.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.vacant.len()
     }
@@ -53,7 +53,7 @@ impl Sequences {
         !self.places.is_empty()
     }
 
-    /// A new sequence with an empty table: its place.
+    /// Begins a sequence with an empty table and returns its index.
     pub(super) fn begin(&mut self) -> u32 {
         if let Some(place) = self.vacant.pop() {
             self.at_mut(place).live = true;
@@ -75,7 +75,7 @@ impl Sequences {
         (self.places.len() - 1) as u32
     }
 
-    /// The sequence is gone. Its blocks were given back.
+    /// Ends a sequence whose blocks were released.
     pub(super) fn end(&mut self, place: u32) {
         let gone = self.at_mut(place);
         debug_assert!(gone.live && gone.table.blocks().is_empty());
@@ -90,7 +90,7 @@ impl Sequences {
         SeqId { index: place, generation: self.at(place).generation }
     }
 
-    /// The place of a handle, if its sequence still lives.
+    /// Index of a handle, if its sequence is live.
     pub(super) fn place(&self, seq: SeqId) -> Result<u32> {
         self.get(seq).map(|_| seq.index)
     }

@@ -1,12 +1,12 @@
-//! Steps: hashes that are pending until the forward pass ran, and what happens when it will not.
+//! Steps: hashes are pending until the forward pass has run, and are withdrawn if it does not run.
 
 use super::reserve::release;
 use crate::trace::{BlockOp, Ending};
 use crate::{BlockManager, KvError, Result, SeqId, TokenChain};
 
 impl BlockManager {
-    /// This step computes the sequence's tokens `..computed_len`: the full blocks among them get
-    /// their hashes, visible at once, pending until the commit. Tokens that the chain does not have
+    /// Registers that this step computes the sequence's tokens `..computed_len`: the full blocks among
+    /// them get their hashes, visible at once, pending until the commit. Tokens that are not in the chain
     /// (slots for drafts) are never hashed.
     ///
     /// # Errors
@@ -37,9 +37,9 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// The sequence has ended or is preempted: its blocks go back, tail first. Hashes that it had
-    /// pending are withdrawn. Returns the sequences which this step admitted because they had hit
-    /// such blocks: they are freed too (and theirs in turn), and must be planned again.
+    /// Frees a sequence that has ended or is preempted: its blocks are released, tail first. Its pending
+    /// hashes are withdrawn. Returns the sequences that this step admitted with hits on such blocks:
+    /// they are freed too (and, in turn, those that hit theirs), and must be planned again.
     ///
     /// # Errors
     /// [`KvError::UnknownSequence`].
@@ -67,7 +67,7 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// The step ran: what it computed is certain from now on.
+    /// Commits the step after its forward pass: pending hashes become final.
     pub fn commit_step(&mut self) {
         if !std::mem::take(&mut self.step_is_open) {
             return;
@@ -80,7 +80,7 @@ impl BlockManager {
         self.check_when_idle();
     }
 
-    /// What was pending is certain, and nothing can be taken back any more.
+    /// Makes pending hashes final, and forgets the state before the step.
     fn settle(&mut self) {
         // exercise l3.step
         for place in self.step.drain(..) {
@@ -91,9 +91,9 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// The step will not run: blocks that it appended go back to where they were taken, hashes that
-    /// it registered are withdrawn, sequences that it admitted are gone (returned). What it freed or
-    /// rolled back stays so, and what was evicted for it stays forgotten.
+    /// Abandons the step: blocks that it appended return to the front of the free list, hashes that it
+    /// registered are withdrawn, and sequences that it admitted are freed (and returned). Sequences that it
+    /// freed or rolled back stay so, and evicted contents stay evicted.
     pub fn abandon_step(&mut self) -> Vec<SeqId> {
         if !std::mem::take(&mut self.step_is_open) {
             return Vec::new();
@@ -107,7 +107,7 @@ impl BlockManager {
         gone
     }
 
-    /// Put everything back that the step took. The sequences that it admitted.
+    /// Returns all blocks that the step took to the pool. Returns the sequences that it admitted.
     fn undo(&mut self) -> Vec<SeqId> {
         // exercise l3.step
         for nth in 0..self.step.len() {
@@ -129,7 +129,7 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Unregister what a sequence has pending.
+    /// Withdraws the pending hashes of a sequence.
     fn withdraw(&mut self, place: u32) {
         // exercise l3.step
         for index in self.sequences.at(place).pending() {
@@ -140,9 +140,9 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Add to `ending` the sequences that this step admitted with a hit on a block which `producer`
-    /// was to compute. A block's hash contains everything before it, so whoever shares the block has
-    /// it at the same place in the table.
+    /// Adds to `ending` the sequences that this step admitted with a hit on a block which `producer` was to compute. A
+    /// block's hash covers everything before it, so a sequence that shares the block has it at the same index of its
+    /// table.
     fn add_followers(&self, producer: u32, ending: &mut Vec<u32>) {
         // exercise l3.step
         let blocks = self.sequences.at(producer).table.blocks();
@@ -163,7 +163,7 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Blocks from the `from`-th on go back, the tail first, each to the front: whoever asks next
+    /// Blocks from the `from`-th on are released, tail first, each to the front: the next request
     /// gets the same ones in the same order. Those of a prefix hit become the most recently used.
     fn take_back(&mut self, place: u32, from: usize) {
         let Self { pool, cache, sequences, observer, .. } = self;
@@ -174,7 +174,7 @@ impl BlockManager {
         self.cut_table(place, from);
     }
 
-    /// A sequence without pending hashes goes.
+    /// Ends a sequence without pending hashes.
     fn end_sequence(&mut self, place: u32, why: Ending) -> Result<()> {
         self.note(&BlockOp::SequenceEnds { seq: self.sequences.id(place), why });
         self.give_back(place, 0)?;
@@ -190,7 +190,7 @@ impl BlockManager {
         self.sequences.end(place);
     }
 
-    /// A sequence takes part in the step: remember how it was before, for whoever abandons it.
+    /// Adds a sequence to the step, and records its state before the step, so that the step can be abandoned.
     pub(super) fn enter_step(&mut self, place: u32) {
         if !std::mem::replace(&mut self.step_is_open, true) {
             self.note(&BlockOp::StepBegins);
@@ -212,7 +212,8 @@ impl BlockManager {
         }
     }
 
-    /// Hashes of one sequence's tokens on another's blocks would poison the cache.
+    /// Checks that the chain belongs to the sequence: hashes of one sequence on the blocks of another would corrupt the
+    /// cache.
     fn check_chain(&self, place: u32, chain: &TokenChain, full: usize) -> Result<()> {
         let sequence = self.sequences.at(place);
         let blocks = sequence.table.blocks();

@@ -1,4 +1,4 @@
-//! A step's arrays, where a device reads them.
+//! A step's metadata in the memory of a device.
 //!
 //! The kernels of a step want slots, lengths and tables in the device's memory, at the addresses of the step
 //! before: a recorded step is replayed with whatever was brought there last. All of it travels in one copy.
@@ -31,7 +31,7 @@ pub struct MetaOnDevice {
 }
 
 impl MetaOnDevice {
-    /// Enqueue the copy of a step's arrays to the runtime's device. On a CPU nothing is done.
+    /// Enqueues the copy of a step's arrays to the runtime's device. Does nothing on a CPU.
     ///
     /// Memory is taken by the first step, for the largest that `meta` can hold, and stays where it is while
     /// steps come from this `meta`, or from one that is no larger. `captured`: the step is being recorded, or
@@ -63,10 +63,10 @@ impl MetaOnDevice {
         Ok(())
     }
 
-    /// `[T]`: the slot of each token's key and value.
+    /// `[T]`: slot of each token's key and value.
     ///
     /// # Errors
-    /// [`KvError::Malformed`] for another step than the one that was staged.
+    /// [`KvError::Malformed`] if `meta` has not the shape of the staged step.
     pub fn slot_mapping<'a>(&'a self, meta: &'a ForwardMeta) -> Result<Index<'a, i64>> {
         let host = meta.slot_mapping();
         let Some(staging) = self.staged(meta)? else { return Ok(host.into()) };
@@ -76,7 +76,7 @@ impl MetaOnDevice {
     /// Sequences, lengths and tables; `None` on a CPU.
     ///
     /// # Errors
-    /// [`KvError::Malformed`] for another step than the one that was staged.
+    /// [`KvError::Malformed`] if `meta` has not the shape of the staged step.
     pub fn sequences(&self, meta: &ForwardMeta) -> Result<Option<DeviceSequences<'_>>> {
         let Some(staging) = self.staged(meta)? else { return Ok(None) };
         let [sequences, _, width] = self.shape;
@@ -97,7 +97,8 @@ impl MetaOnDevice {
         }
         let ([s, t, _], [sequences, tokens, _]) = (shape(meta), self.shape);
         Err(KvError::Malformed(format!(
-            "a step of {s} sequences and {t} tokens, but one of {sequences} and {tokens} is on the device: stage each before it runs"
+            "a step of {s} sequences and {t} tokens, but one of {sequences} and {tokens} is on the device: stage each \
+             step before it runs"
         )))
     }
 }
@@ -107,7 +108,7 @@ fn shape(meta: &ForwardMeta) -> [usize; 3] {
     [meta.sequences(), meta.tokens(), meta.max_blocks()]
 }
 
-/// The most elements that each array of `meta` can have.
+/// Maximum number of elements of each array of `meta`.
 fn capacity(meta: &ForwardMeta) -> [(DType, usize); 4] {
     let sequences = meta.row_lens.len();
     [

@@ -16,10 +16,10 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
-/// A size somebody gave, and how exactly they gave it.
+/// A size given by a user, and its precision.
 ///
-/// `10.55GiB` is rarely 11,327,976,243.2 bytes: it is a number that somebody, or some program, rounded
-/// to two decimals. So the number of blocks in it is rounded too, to the nearest instead of down, as
+/// `10.55GiB` is rarely 11,327,976,243.2 bytes: it is a number that was rounded to two decimals. So the number of
+/// blocks in it is rounded too, to the nearest instead of down, as
 /// long as that stays within what rounding left open (half of the last decimal). 10.55 GiB in blocks of
 /// 2 MiB is then 5,402 blocks, which are in turn displayed as 10.55 GiB, and not 5,401 and most of
 /// another. Sizes without a decimal point are exact and never exceeded.
@@ -31,17 +31,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes, and not one more.
+    /// Exact budget: `bytes`, never exceeded.
     pub fn exact(bytes: u64) -> Self {
         Self { bytes, slack: 0 }
     }
 
-    /// The number of bytes as it was given.
+    /// Size as given.
     pub fn bytes(self) -> Bytes {
         Bytes(self.bytes)
     }
 
-    /// How many pieces of `size` bytes it holds.
+    /// Number of pieces of `size` bytes that the budget holds.
     pub fn pieces_of(self, size: u64) -> u64 {
         if size == 0 {
             return 0;
@@ -55,20 +55,21 @@ impl Budget {
     }
 }
 
-/// What cannot be read as a size.
+/// Error of parsing a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a size: {why}; write a number and a unit, such as 10.55GiB, 512MiB or 2GB (KiB MiB GiB TiB or K M G T count in 1024s, KB MB GB TB or k m g t in 1000s, no unit means bytes)"
+    "`{text}` is not a size: {why}; write a number and a unit, such as 10.55GiB, 512MiB or 2GB (KiB MiB GiB TiB or \
+     K M G T count in 1024s, KB MB GB TB or k m g t in 1000s, no unit means bytes)"
 )]
 pub struct ParseBytesError {
     text: String,
     why: &'static str,
 }
 
-/// Read a size: see [`Budget`] for what `10.55GiB` means.
+/// Parses a size: see [`Budget`] for what `10.55GiB` means.
 ///
 /// # Errors
-/// What is no number, has no such unit, or is larger than any memory.
+/// [`ParseBytesError`] for text that is not a number, has an unknown unit, or is too large.
 pub fn parse_bytes(text: &str) -> Result<Bytes, ParseBytesError> {
     text.parse()
 }

@@ -1,16 +1,16 @@
-//! How much memory there is.
+//! Memory of the machine and its devices.
 
 use l1_tensor::Runtime;
 
 use super::Bytes;
 
-/// All memory of the runtime's device: of a GPU its own, of a CPU the machine's.
+/// Returns the total memory of the runtime's device: of a GPU its own, of a CPU the machine's.
 ///
 /// On a GPU it is cut down to what is left beside other processes, as far as the driver tells: what is free
 /// now, and what this process holds already (`held`: weights, say).
 ///
 /// # Errors
-/// In words, when it cannot be found out.
+/// A message, when the system or the driver does not report it.
 pub fn device_memory(rt: &Runtime, held: Bytes) -> Result<Bytes, String> {
     let Some(gpu) = rt.gpu() else { return machine_memory().map(Bytes) };
     let (free, total) = gpu.memory().map_err(|e| format!("{} does not say: {e}", rt.device()))?;

@@ -1,21 +1,21 @@
-//! From memory to a number of blocks, and the way there in words.
+//! The number of blocks that fit in memory, and the arithmetic behind it as text.
 
 use std::fmt;
 
 use super::{Budget, Bytes, KvSpec, SizingError};
 
-/// What a device has, and what the model takes of it.
+/// Memory of a device, and what the model uses of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// All there is.
+    /// Total memory.
     pub total: Bytes,
-    /// The share of it that may be used, above 0 and at most 1.
+    /// Fraction of the total that may be used, above 0 and at most 1.
     pub utilisation: f64,
-    /// Weights, as held.
+    /// Size of the weights in memory.
     pub weights: Bytes,
-    /// The most that activations take: see [`peak_activation`](super::peak_activation).
+    /// Peak size of the activations: see [`peak_activation`](super::peak_activation).
     pub peak_activation: Bytes,
-    /// Stays free beside that, for what nobody counted.
+    /// Memory that stays free in addition, for what is not counted.
     pub margin: Bytes,
 }
 
@@ -25,7 +25,7 @@ impl Memory {
         Bytes((self.total.0 as f64 * self.utilisation) as u64)
     }
 
-    /// What is left for keys and values.
+    /// Memory left for keys and values.
     ///
     /// ```text
     /// total x utilisation - weights - peak activation - margin
@@ -58,13 +58,15 @@ impl Memory {
     }
 }
 
-/// Where memory for keys and values comes from.
+/// Source of the memory for keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Room {
-    /// What the model leaves.
+    /// Memory that the model leaves.
     Memory(Memory),
-    /// What somebody gave it (`--kv-memory`).
+    /// A given size (`--kv-memory`).
     Budget(Budget),
+    /// A default size, because none was given.
+    Default(Budget),
 }
 
 impl From<Memory> for Room {
@@ -79,7 +81,7 @@ impl From<Budget> for Room {
     }
 }
 
-/// How many blocks there will be. Displayed, it is the whole arithmetic, a step a line.
+/// Planned number of blocks. Displayed, it shows the whole arithmetic, one step per line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     spec: KvSpec,
@@ -90,8 +92,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// As many blocks as there is room for. Refuses a pool in which not even one sequence of
-    /// `max_model_len` tokens has a place: it would wait for ever.
+    /// Plans as many blocks as fit. Rejects a pool in which one sequence of `max_model_len` tokens does not
+    /// fit: such a request would wait for ever.
     ///
     /// # Errors
     /// [`SizingError`], with what is missing.
@@ -103,7 +105,7 @@ impl Plan {
         let room = room.into();
         let budget = match room {
             Room::Memory(memory) => Budget::exact(memory.for_kv()?.0),
-            Room::Budget(budget) => budget,
+            Room::Budget(budget) | Room::Default(budget) => budget,
         };
         if max_model_len == 0 {
             return Err(SizingError::NoContext);
@@ -113,28 +115,28 @@ impl Plan {
         Ok(Self { spec: spec.clone(), room, budget, num_blocks, max_model_len })
     }
 
-    /// Blocks of the pool, the null block included (vLLM's `num_gpu_blocks`).
+    /// Number of blocks of the pool, the null block included (vLLM's `num_gpu_blocks`).
     pub fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Tokens that have a place at the same time.
+    /// Number of slots: tokens that fit at the same time.
     pub fn tokens(&self) -> usize {
         (self.num_blocks - 1) * self.spec.block_size
     }
 
-    /// How many sequences of `max_model_len` tokens have a place at the same time.
+    /// Number of sequences of `max_model_len` tokens that fit at the same time.
     pub fn sequences(&self) -> f64 {
         let blocks = self.max_model_len.div_ceil(self.spec.block_size);
         (self.num_blocks - 1) as f64 / blocks as f64
     }
 
-    /// Bytes the pool will take.
+    /// Size of the pool.
     pub fn bytes(&self) -> Bytes {
         Bytes(self.spec.pool_bytes(self.num_blocks))
     }
 
-    /// What keys and values take.
+    /// Memory that keys and values need.
     pub fn spec(&self) -> &KvSpec {
         &self.spec
     }
@@ -158,6 +160,9 @@ impl Plan {
             }
             Room::Budget(budget) => {
                 line("for keys and values", budget.bytes().to_string(), "as given".into());
+            }
+            Room::Default(budget) => {
+                line("for keys and values", budget.bytes().to_string(), "by default".into());
             }
         }
         let spec = &self.spec;
@@ -222,8 +227,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Whether a pool of `num_blocks`, which is what `have` bytes hold, has a place for one sequence of
-/// `max_model_len` tokens.
+/// Checks that a pool of `num_blocks` blocks, which fit in `have` bytes, holds one sequence of `max_model_len` tokens.
 fn check_room(
     spec: &KvSpec,
     have: Bytes,

@@ -1,19 +1,19 @@
-//! What activations take, found by running the largest step there will be.
+//! Memory of activations, measured in the largest step.
 
 use l2_model::{Batch, ContiguousState, Decoder, Workspace, WorkspaceSpec};
 
 use super::Bytes;
 use l1_tensor::Runtime;
 
-/// The most bytes that activations take in steps of a given size: runs one such step, of tokens that
-/// mean nothing, over a state that is thrown away, and takes as long as it does.
+/// Measures the peak size of activations, in bytes, in steps of a given size: runs one such step with
+/// arbitrary tokens over a temporary state.
 ///
-/// Every activation lies in a [`Workspace`], so the answer is what that holds when the step has run, buffers
-/// that grew on the way included. On a GPU there is also what lies between two kernels of one op, which stays
-/// where it is until the process ends.
+/// All activations are in a [`Workspace`], so the result is its size after the step, including buffers that grew during
+/// the step. On a GPU the scratch memory between two kernels of one op is added, which stays allocated until the
+/// process ends.
 ///
 /// # Errors
-/// Whatever the step reports; no memory above all.
+/// Errors of the step, above all too little memory.
 pub fn peak_activation(
     decoder: &Decoder,
     rt: &Runtime,

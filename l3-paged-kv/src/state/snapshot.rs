@@ -7,7 +7,7 @@ use crate::{Admission, KvError, PagedKv, PrefixHit};
 
 /// The data of a [`PagedState`]'s snapshot.
 struct Saved {
-    /// Whose blocks these are. Another specialist's would be found by their hashes later.
+    /// Namespace of the pool. Blocks of another specialist must not be restored: lookups would hit them.
     namespace: String,
     tokens: Vec<u32>,
     blocks: PagedKv,

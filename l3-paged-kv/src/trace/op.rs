@@ -1,9 +1,8 @@
-//! The words of a recording.
+//! Operations of a recording.
 //!
-//! Two kinds. An *act* says what somebody wanted ("the sequence ends") and opens a frame of the
-//! viewer; a *change* says what that did to one block or one table. Changes are exact, so that a
-//! reader needs no rule of the pool to follow them: it is told `push_front`, never "was freed".
-//! Whatever happens before the next act belongs to the act before it.
+//! There are two kinds. An *act* is an operation that a caller requested ("the sequence ends"), and begins a frame of
+//! the viewer. A *change* is what an act did to one block or one table. Changes are exact (`push_front`, never "was
+//! freed"), so that a reader needs no rule of the pool. All changes up to the next act belong to the act before them.
 
 use std::borrow::Cow;
 use std::io;
@@ -12,54 +11,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BlockHash, BlockId, SeqId};
 
-/// Told of everything that happens to blocks, as it happens.
+/// Receives every operation on blocks.
 pub trait BlockObserver: Send {
-    /// One more thing happened.
+    /// Called for each operation, in order.
     fn observe(&mut self, op: &BlockOp<'_>);
 
-    /// Nothing more will come.
+    /// Called once, after the last operation.
     ///
     /// # Errors
-    /// Whatever went wrong since the beginning: watching must not disturb what is watched, so
-    /// [`observe`](Self::observe) has no way to tell.
+    /// The first error of the observer. [`observe`](Self::observe) returns none, so that an observer never disturbs the
+    /// run.
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// One thing that happened to blocks. In a recording: one line of JSON, its kind under `op`.
+/// An operation on blocks. In a recording: one line of JSON, its kind under `op`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum BlockOp<'a> {
-    /// Act: a pool was made. Blocks `1..num_blocks` are free, in this order; no hashes, no tables.
-    /// The first op, and the only one of its kind.
+    /// Act: a pool was created. Blocks `1..num_blocks` are free, in this order; there are no hashes and no tables. This
+    /// is the first op, and occurs once.
     PoolMade {
-        /// Blocks, the null block among them.
+        /// Number of blocks, the null block included.
         num_blocks: usize,
-        /// Tokens a block.
+        /// Number of tokens per block.
         block_size: usize,
-        /// Whose pool it is.
+        /// Namespace of the pool.
         namespace: Cow<'a, str>,
     },
 
     /// Act: the next step begins. What is recorded up to its end is undone if it is abandoned
     /// (the undoing is recorded too, as changes).
     StepBegins,
-    /// Act: the step ran. Every pending hash is certain now.
+    /// Act: the step ran. All pending hashes become final.
     StepCommitted,
     /// Act: the step will not run. The changes that undo it follow.
     StepAbandoned,
 
-    /// Act: a sequence enters, with an empty table. `label` is its name for a reader.
+    /// Act: a sequence begins, with an empty table.
     SequenceBegins {
         /// The sequence.
         #[serde(with = "seq_id")]
         seq: SeqId,
-        /// What to call it.
+        /// Name of the sequence, for a reader.
         label: Cow<'a, str>,
     },
-    /// Act: a sequence needs room for its tokens `..up_to_len`. Only worth an op if that takes
-    /// blocks.
+    /// Act: a sequence needs slots for its tokens `..up_to_len`. Recorded only if that takes blocks.
     Grows {
         /// The sequence.
         #[serde(with = "seq_id")]
@@ -67,8 +65,8 @@ pub enum BlockOp<'a> {
         /// Tokens that must have slots.
         up_to_len: usize,
     },
-    /// Act: the step computes a sequence's tokens `..computed_len`; the hashes of the blocks which
-    /// that fills follow. Only worth an op if it fills one.
+    /// Act: the step computes a sequence's tokens `..computed_len`. The hashes of the blocks that these fill follow.
+    /// Recorded only if they fill a block.
     Registers {
         /// The sequence.
         #[serde(with = "seq_id")]
@@ -76,7 +74,7 @@ pub enum BlockOp<'a> {
         /// Tokens that are computed when the step has run.
         computed_len: usize,
     },
-    /// Act: a sequence forgets its tokens from `len` on.
+    /// Act: a sequence's tokens from `len` on are rolled back.
     RollsBack {
         /// The sequence.
         #[serde(with = "seq_id")]
@@ -84,27 +82,25 @@ pub enum BlockOp<'a> {
         /// Tokens that stay.
         len: usize,
     },
-    /// Act: a sequence is gone, its table with it. What happens to the blocks follows (the table
-    /// may be told to be emptied along with them).
+    /// Act: a sequence ended. The changes of its blocks follow, and its table may be truncated among them.
     SequenceEnds {
         /// The sequence.
         #[serde(with = "seq_id")]
         seq: SeqId,
-        /// Why.
+        /// Reason of the end.
         why: Ending,
     },
-    /// Act: blocks were asked for and there are too few; nothing was taken.
+    /// Act: blocks were requested and too few are free; none was taken.
     Refused {
-        /// Blocks that would have to be free.
+        /// Number of free blocks that the request needs.
         needed: usize,
-        /// Blocks that are.
+        /// Number of free blocks.
         free: usize,
     },
-    /// Act: every hash is forgotten. The blocks stay where they are.
+    /// Act: all hashes are removed. The free list does not change.
     CacheCleared,
 
-    /// A sequence found the beginning of its tokens in these blocks. The changes that share them
-    /// follow.
+    /// A sequence hit these blocks in the prefix cache. The changes that share them follow.
     PrefixHit {
         /// The sequence.
         #[serde(with = "seq_id")]
@@ -124,11 +120,11 @@ pub enum BlockOp<'a> {
     },
     /// The first `tokens` tokens of one block were copied to another.
     Copied {
-        /// From this block.
+        /// Source block.
         from: BlockId,
-        /// To this one.
+        /// Destination block.
         to: BlockId,
-        /// This many.
+        /// Number of tokens.
         tokens: usize,
     },
 
@@ -152,11 +148,11 @@ pub enum BlockOp<'a> {
         /// The block.
         block: BlockId,
     },
-    /// Change: this many users hold a block now.
+    /// Change: the reference count of a block is now `users`.
     RefCount {
         /// The block.
         block: BlockId,
-        /// Its users.
+        /// Reference count.
         count: u32,
     },
     /// Change: a block can be found by this hash.
@@ -167,7 +163,7 @@ pub enum BlockOp<'a> {
         hash: BlockHash,
         /// The hash of the block before it; `None` for the first of a sequence.
         parent: Option<BlockHash>,
-        /// Whether the contents are yet to be computed, by the step that is open.
+        /// Whether the open step has yet to compute the contents.
         pending: bool,
     },
     /// Change: a block cannot be found by its hash any more.
@@ -177,7 +173,7 @@ pub enum BlockOp<'a> {
     },
     /// Change: a table is one block longer.
     Append {
-        /// Whose table.
+        /// Sequence that owns the table.
         #[serde(with = "seq_id")]
         seq: SeqId,
         /// The block.
@@ -185,7 +181,7 @@ pub enum BlockOp<'a> {
     },
     /// Change: a table keeps its first `blocks` blocks.
     Truncate {
-        /// Whose table.
+        /// Sequence that owns the table.
         #[serde(with = "seq_id")]
         seq: SeqId,
         /// Blocks that stay.
@@ -194,7 +190,7 @@ pub enum BlockOp<'a> {
 }
 
 impl BlockOp<'_> {
-    /// Whether this opens a frame.
+    /// Returns whether this op opens a frame.
     pub fn is_act(&self) -> bool {
         !matches!(
             self,
@@ -213,13 +209,13 @@ impl BlockOp<'_> {
     }
 }
 
-/// Why a sequence is gone.
+/// Reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It was freed: finished, aborted or preempted. The pool cannot tell.
+    /// It was freed: finished, aborted or preempted. The pool does not know which.
     Freed,
-    /// Its prefix hit rested on blocks that will not be computed after all.
+    /// It had hit blocks that will not be computed.
     Unfounded,
     /// It was admitted by a step that was abandoned.
     Abandoned,

@@ -7,71 +7,73 @@ use super::recorder::{Header, VERSION};
 use super::state::{Contradiction, PoolState};
 use crate::BlockId;
 
-/// What can be wrong with a recording. Lines count from 1.
+/// Why a recording cannot be read. Lines count from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file does not let itself be read.
+    /// The file cannot be read.
     #[error("line {line}: {source}")]
     Io {
-        /// Where.
+        /// Number of the line.
         line: usize,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The first line is not that of a recording.
+    /// The first line is not a header.
     #[error(
-        "line 1 is not the beginning of a block recording, which is {{\"strata_block_trace\":1,\"num_blocks\":..}}: {reason}"
+        "line 1 is not the beginning of a block recording, which is \
+         {{\"strata_block_trace\":1,\"num_blocks\":..}}: {reason}"
     )]
     NotARecording {
-        /// What is there instead.
+        /// What is wrong with the line.
         reason: String,
     },
-    /// A recording of another version of the format.
+    /// The recording has another version of the format.
     #[error(
-        "line 1: this is a recording of version {found}, and version {VERSION} is understood: record the run again, or use the strata that recorded it"
+        "line 1: this is a recording of version {found}, and version {VERSION} is understood: record the run again, or \
+         use the strata that recorded it"
     )]
     Version {
-        /// The version.
+        /// Version of the recording.
         found: u64,
     },
-    /// The last line breaks off: the run that was recorded died, or the disk was full.
+    /// The last line is incomplete: the recorded process died, or the disk was full.
     #[error(
         "line {line} breaks off: the recording was cut short; remove that line to see what is before it"
     )]
     CutShort {
-        /// The last line.
+        /// Number of the last line.
         line: usize,
     },
-    /// A line that is not an op.
+    /// A line is not an op.
     #[error("line {line} is not an op: {reason}")]
     NotAnOp {
-        /// Where.
+        /// Number of the line.
         line: usize,
-        /// Why not.
+        /// What is wrong with the line.
         reason: String,
     },
-    /// An op that cannot have happened here.
+    /// An op contradicts the ops before it.
     #[error("line {line} contradicts what is before it: {source}")]
     Contradiction {
-        /// Where.
+        /// Number of the line.
         line: usize,
-        /// How.
+        /// The contradiction.
         source: Contradiction,
     },
 }
 
-/// An act with its changes: what the viewer shows as one picture.
+/// An act with its changes, which the viewer shows as one picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The line of the act.
+    /// Number of the act's line.
     pub line: usize,
     /// The act.
     pub act: BlockOp<'static>,
-    /// What followed until the next act.
+    /// Ops that followed, up to the next act.
     pub changes: Vec<BlockOp<'static>>,
 }
 
-/// Reads a recording frame by frame, and folds it into a [`PoolState`].
+/// Reads a recording frame by frame, and keeps the [`PoolState`] after each.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -82,7 +84,7 @@ pub struct Reader<R> {
     next: Option<(usize, BlockOp<'static>)>,
 }
 
-/// Opens a recording: its first line is read.
+/// Opens a recording, and reads its header.
 ///
 /// # Errors
 /// [`TraceError`]
@@ -103,15 +105,15 @@ impl<R: BufRead> Reader<R> {
         Ok(Self { input, line: 1, text: Vec::new(), state, next: Some((1, made)) })
     }
 
-    /// The state after the last frame that was read; before the first, that of the new pool.
+    /// State after the last frame that was read; before the first frame, the new pool.
     pub fn state(&self) -> &PoolState {
         &self.state
     }
 
-    /// The next frame; the state follows. `None` at the end of the file.
+    /// Reads the next frame and updates the state. `None` at the end of the file.
     ///
     /// # Errors
-    /// [`TraceError`]; what was read before it is good.
+    /// [`TraceError`]; the frames before it are valid.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, TraceError> {
         let Some((line, act)) = self.next.take() else { return Ok(None) };
         if line > 1 {
@@ -169,7 +171,7 @@ fn header(line: &[u8]) -> Result<Header<'_>, TraceError> {
     serde_json::from_slice(line).map_err(not)
 }
 
-/// The block whose place or users a change moves.
+/// Block whose position in the free list or reference count a change affects.
 fn touched(op: &BlockOp<'_>) -> Option<BlockId> {
     match *op {
         BlockOp::Pop { block }

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::op::{BlockObserver, BlockOp};
 
-/// The version of the format, in its first line.
+/// Version of the format, in the header.
 pub(super) const VERSION: u32 = 1;
 
-/// The first line of a recording.
+/// Header of a recording: the first line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Header<'a> {
     pub strata_block_trace: u32,
@@ -21,10 +21,10 @@ pub(super) struct Header<'a> {
     pub namespace: std::borrow::Cow<'a, str>,
 }
 
-/// Writes what it observes, one JSON object a line.
+/// Writes every op, one JSON object a line.
 ///
-/// A disk that is full does not stop the run that is recorded: the first failure is kept, nothing
-/// more is written, and [`finish`](BlockObserver::finish) tells.
+/// A full disk does not stop the run: after the first error nothing more is written, and
+/// [`finish`](BlockObserver::finish) returns that error.
 #[derive(Debug)]
 pub struct Recorder<W> {
     writer: W,
@@ -33,22 +33,22 @@ pub struct Recorder<W> {
 }
 
 impl Recorder<BufWriter<File>> {
-    /// Records to a file, which is made anew.
+    /// Records to a file, which is overwritten.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be created.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(BufWriter::new(File::create(path)?)))
     }
 }
 
 impl<W: Write> Recorder<W> {
-    /// Records to `writer`, in many small writes: give it a buffer.
+    /// Records to `writer`, in many small writes, so it should be buffered.
     pub fn new(writer: W) -> Self {
         Self { writer, begun: false, failure: None }
     }
 
-    /// The writer, with what was written to it so far.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.writer
     }

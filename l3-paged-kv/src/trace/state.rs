@@ -1,32 +1,30 @@
-//! Pool, hashes and tables as a recording tells them.
+//! State of pool, hashes and tables, as it follows from a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::op::BlockOp;
 use crate::{BlockHash, BlockId, NULL_BLOCK, SeqId};
 
-/// What pool, cache and tables hold at one moment of a recording.
+/// State of pool, cache and tables at one moment of a recording.
 ///
-/// It knows none of the pool's rules (who is evicted, who goes to the front), only what an op does:
-/// so it can say where a recording contradicts itself, and tests can hold it against the manager
-/// that was recorded.
+/// It implements the ops and none of the pool's rules, such as which block is evicted. So it finds contradictions in a
+/// recording, and tests can compare it with the manager that was recorded.
 ///
-/// Blocks that no op named yet cost nothing here: the number of blocks is a line in a file, and no
-/// reason to believe that file.
+/// Memory is allocated only for blocks that an op has named, because the number of blocks in the file may be wrong.
 #[derive(Clone, Debug)]
 pub struct PoolState {
     num_blocks: usize,
     block_size: usize,
     namespace: String,
-    /// Blocks that were named. All others are free, without a hash, in the order of their ids.
+    /// Blocks that an op has named. All others are free, without a hash, in the order of their ids.
     blocks: BTreeMap<BlockId, Block>,
-    /// The first block that may be unnamed.
+    /// Lowest id of a block that may be unnamed.
     unnamed: BlockId,
-    /// Named free blocks by their place: what was pushed to the front has places below zero, the
-    /// latest the lowest; what was pushed to the back has places above.
+    /// Named free blocks by position: blocks pushed to the front have negative positions, the latest the lowest; blocks
+    /// pushed to the back have positive ones.
     places: BTreeMap<i64, BlockId>,
     tables: BTreeMap<SeqId, TableState>,
-    /// The sequence that ended last: its table may still be told to be emptied.
+    /// Sequence that ended last: an op may still truncate its table.
     ended: Option<SeqId>,
     pending: BTreeSet<BlockId>,
     steps: u64,
@@ -43,26 +41,26 @@ struct Block {
 /// A block's entry in the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed {
-    /// The hash of what the block holds.
+    /// Hash of the block's contents.
     pub hash: BlockHash,
     /// The hash of the block before it.
     pub parent: Option<BlockHash>,
-    /// Not computed yet: the open step will.
+    /// Whether the open step has yet to compute the contents.
     pub pending: bool,
 }
 
 /// A sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableState {
-    /// Its name for a reader.
+    /// Name of the sequence, for a reader.
     pub label: String,
-    /// Its block table.
+    /// Block table.
     pub blocks: Vec<BlockId>,
-    /// Tokens whose keys and values are stored: written by itself, or found in the cache.
+    /// Number of tokens whose keys and values are stored, including those that were hit in the cache.
     pub stored: usize,
 }
 
-/// An op that cannot follow what was before it.
+/// Why an op cannot follow the ops before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The messages say it.
 pub enum Contradiction {
@@ -116,7 +114,7 @@ impl std::fmt::Display for Front {
 }
 
 impl PoolState {
-    /// A pool as it was made: everything free, nothing hashed.
+    /// Creates the state of a new pool: all blocks are free, and none has a hash.
     ///
     /// # Errors
     /// [`Contradiction::NoSuchPool`].
@@ -143,22 +141,22 @@ impl PoolState {
         })
     }
 
-    /// Blocks, the null block among them.
+    /// Number of blocks, the null block included.
     pub fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Tokens a block.
+    /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Whose pool it is.
+    /// Namespace of the pool.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The free list, next to be handed out first.
+    /// Free list; the first block is handed out next.
     pub fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
         let named = |(_, block): (&i64, &BlockId)| *block;
         let unnamed = (self.unnamed..self.num_blocks as BlockId)
@@ -166,12 +164,12 @@ impl PoolState {
         self.places.range(..0).map(named).chain(unnamed).chain(self.places.range(0..).map(named))
     }
 
-    /// Blocks in the free list.
+    /// Number of blocks in the free list.
     pub fn num_free(&self) -> usize {
         self.num_blocks - 1 - self.blocks.len() + self.places.len()
     }
 
-    /// Users of a block.
+    /// Reference count of a block.
     pub fn users(&self, block: BlockId) -> u32 {
         self.blocks.get(&block).map_or(0, |b| b.users)
     }
@@ -181,7 +179,7 @@ impl PoolState {
         self.blocks.get(&block)?.hashed.as_ref()
     }
 
-    /// Blocks that some op named so far, in the order of their ids.
+    /// Blocks that an op has named so far, in the order of their ids.
     pub fn named(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.keys().copied()
     }
@@ -191,25 +189,25 @@ impl PoolState {
         &self.tables
     }
 
-    /// Blocks whose hashes wait for the commit of the step.
+    /// Number of blocks with pending hashes.
     pub fn pending(&self) -> &BTreeSet<BlockId> {
         &self.pending
     }
 
-    /// Steps that began. The one that is open is among them.
+    /// Number of steps so far, an open one included.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Whether a step began and did not end.
+    /// Whether a step is open.
     pub fn step_is_open(&self) -> bool {
         self.step_is_open
     }
 
-    /// Does what one op says.
+    /// Applies an op.
     ///
     /// # Errors
-    /// [`Contradiction`]; the state is then as it was.
+    /// [`Contradiction`]; the state does not change then.
     pub fn apply(&mut self, op: &BlockOp<'_>) -> Result<(), Contradiction> {
         use Contradiction as C;
         match *op {
@@ -325,7 +323,7 @@ impl PoolState {
         Ok(())
     }
 
-    /// What must hold between acts, for one block: used or free, not both, not neither.
+    /// Checks a block between acts: it must be either used or free.
     ///
     /// # Errors
     /// [`Contradiction::Lost`], [`Contradiction::FreeAndUsed`].
@@ -348,7 +346,7 @@ impl PoolState {
         }
     }
 
-    /// A block that gets users or a hash. The first op that names a block takes it from the list.
+    /// Returns a block that gets users or a hash. It must have been taken from the free list.
     fn block(&mut self, block: BlockId) -> Result<&mut Block, Contradiction> {
         self.known(block)?;
         if !self.blocks.contains_key(&block) {

@@ -1,14 +1,14 @@
 //! Masks that are computed while the model runs.
 //!
-//! What a guide allows next depends on the last token only; so does the model's next row of logits. Neither needs the
-//! other, and so a step goes like this, for each sequence that has a guide:
+//! What a guide allows next depends on the last token only; so does the model's next row of logits. Both can be
+//! computed at the same time, in this order for each sequence with a guide:
 //!
-//! 1. its token is known: [`Guide::advance`] (microseconds);
-//! 2. [`MaskAhead::start`]: the guide and its mask's buffer are lent to the thread of masks, which begins;
+//! 1. its token is sampled: [`Guide::advance`] (microseconds);
+//! 2. [`MaskAhead::start`]: the guide and the buffer of its mask move to the mask thread, which begins;
 //! 3. the forward pass of the batch runs, with that token;
-//! 4. [`MaskPending::wait`]: both come back, the mask filled in; the row is sampled with it.
+//! 4. [`MaskPending::wait`]: both come back, with the mask filled in, and the row is sampled with it.
 //!
-//! Guide and buffer go back and forth, so a step allocates no masks. Sequences without a guide appear nowhere in this.
+//! Guide and buffer move back and forth, so a step allocates no masks. Sequences without a guide are not involved.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,24 +26,24 @@ pub struct MaskAhead {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A mask that is being computed, and the guide that does it.
+/// A mask that is being computed, and its guide.
 #[must_use = "the guide comes back from `wait`"]
 pub struct MaskPending {
     slot: Arc<Slot>,
 }
 
-/// What was lent, back again.
+/// A computed mask, and its guide.
 #[derive(Debug)]
 pub struct MaskReady {
-    /// The guide, where it was.
+    /// The guide, unchanged.
     pub guide: Guide,
-    /// What it allows. After an error its contents mean nothing, but it is still the buffer to lend next.
+    /// The mask. After an error its contents are meaningless, but the buffer can be used again.
     pub mask: TokenMask,
-    /// Whether there is a mask.
+    /// Whether the mask was computed.
     pub outcome: Result<(), GuideError>,
 }
 
-/// One job's way: waiting, taken by whoever computes it, done.
+/// State of one mask: waiting, taken by the thread that computes it, or done.
 struct Slot {
     state: Mutex<State>,
     done: Condvar,
@@ -56,20 +56,20 @@ enum State {
 }
 
 impl MaskAhead {
-    /// Start the thread. Where the system has none to give, masks are computed by whoever waits for them: later, but
-    /// right.
+    /// Starts the thread. If the system has no thread to give, masks are computed by the callers of
+    /// [`MaskPending::wait`]: later, but correctly.
     pub fn new() -> Self {
         let (jobs, queue) = channel();
         let thread = std::thread::Builder::new().name("masks".into()).spawn(move || work(&queue));
         Self { jobs: Some(jobs), thread: thread.ok() }
     }
 
-    /// Lend a guide and a buffer. Returns at once.
+    /// Gives a guide and a buffer to the thread. Returns at once.
     pub fn start(&self, guide: Guide, mask: TokenMask) -> MaskPending {
         let state = Mutex::new(State::Waiting(Box::new((guide, mask))));
         let slot = Arc::new(Slot { state, done: Condvar::new() });
         if let Some(jobs) = &self.jobs {
-            // Without a thread nobody receives it, and the one who waits will find it waiting.
+            // Without a thread the send fails, and `wait` finds the mask waiting.
             let _ = jobs.send(Arc::clone(&slot));
         }
         MaskPending { slot }
@@ -82,8 +82,8 @@ impl MaskPending {
         matches!(*self.slot.lock(), State::Done(_))
     }
 
-    /// The guide and its mask. If nobody has begun with it, the caller computes it here and now: the forward pass was
-    /// faster than the queue, and two threads are better than one.
+    /// Returns the guide and its mask. If the thread has not begun, the caller computes the mask: the forward pass was
+    /// faster than the queue.
     pub fn wait(self) -> MaskReady {
         self.slot.compute(Guide::mask);
         let mut state = self.slot.lock();
@@ -98,7 +98,7 @@ impl MaskPending {
 }
 
 impl Slot {
-    /// Compute the mask, unless somebody else does.
+    /// Computes the mask, unless another thread does.
     fn compute(&self, fill: impl FnOnce(&mut Guide, &mut TokenMask) -> Result<(), GuideError>) {
         let job = {
             let mut state = self.lock();
@@ -111,7 +111,7 @@ impl Slot {
             }
         };
         let (mut guide, mut mask) = *job;
-        // The guide stays here, whatever happens in there.
+        // The guide stays here, even if the computation panics.
         let outcome = catch_unwind(AssertUnwindSafe(|| fill(&mut guide, &mut mask)));
         let outcome = outcome.unwrap_or_else(|_| {
             Err(GuideError::TooComplex { why: "its mask could not be computed".to_owned() })
@@ -126,10 +126,10 @@ impl Slot {
     }
 }
 
-/// The thread's life: until nobody can send jobs any more.
+/// Loop of the thread: until the sender is dropped.
 fn work(queue: &Receiver<Arc<Slot>>) {
     while let Ok(slot) = queue.recv() {
-        // A job that nobody waits for any more need not be done.
+        // A mask without a waiter need not be computed.
         if Arc::strong_count(&slot) > 1 {
             slot.compute(Guide::mask);
         }
@@ -143,7 +143,7 @@ impl Default for MaskAhead {
 }
 
 impl Drop for MaskAhead {
-    /// Waits for the thread. What is still pending can be waited for all the same.
+    /// Waits for the thread. Pending masks can still be waited for.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

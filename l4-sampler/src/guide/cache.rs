@@ -1,4 +1,4 @@
-//! What was compiled lately, for threads that want it at the same time.
+//! Cache of compiled grammars.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::GuideError;
 
-/// What a cache did so far.
+/// Statistics of the cache of compiled grammars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Requests that found their grammar compiled, or being compiled.
+    /// Requests whose grammar was compiled already, or was being compiled.
     pub hits: u64,
-    /// Grammars compiled, those that failed included.
+    /// Compilations, including failed ones.
     pub compilations: u64,
-    /// Grammars kept.
+    /// Grammars in the cache.
     pub kept: usize,
 }
 
-/// A map of the `capacity` things that were asked for last, fewer where they are large: a compiled grammar may take tens of
-/// megabytes, however short its source is. Each is made once, also when several threads ask for it at the same time: one
-/// makes it and the others wait for that one. A request for something else waits for none of them.
+/// Least-recently-used cache of `capacity` values, fewer where they are large: a compiled grammar may take tens of
+/// megabytes, however short its source is. Each value is made once, even if several threads ask for it at the same
+/// time: one makes it and the others wait. A request for another key waits for none of them.
 pub(super) struct Cache<T> {
     capacity: usize,
-    /// Maximum number of bytes of all things and keys together.
+    /// Maximum number of bytes of all values and keys together.
     bytes: usize,
     weigh: fn(&T) -> usize,
     entries: Mutex<Entries<T>>,
@@ -38,12 +38,12 @@ struct Entries<T> {
 }
 
 impl<T> Entries<T> {
-    /// Bytes of all things and keys.
+    /// Number of bytes of all values and keys.
     fn bytes(&self) -> usize {
         self.by_key.values().map(|entry| entry.bytes).sum()
     }
 
-    /// Forget the one that was not asked for for longest. False if there is none.
+    /// Evicts the least recently used value. Returns false if there is none.
     fn forget_oldest(&mut self) -> bool {
         let oldest = self.by_key.iter().min_by_key(|(_, e)| e.used).map(|(k, _)| k.clone());
         oldest.is_some_and(|oldest| self.by_key.remove(&oldest).is_some())
@@ -53,12 +53,13 @@ impl<T> Entries<T> {
 struct Entry<T> {
     slot: Slot<T>,
     used: u64,
-    /// Of its key, and of what it stands for once that is made.
+    /// Bytes of the key, and of the value once it is made.
     bytes: usize,
 }
 
 impl<T> Cache<T> {
-    /// A cache of at most `capacity` things, at least one, which take at most `bytes` together as `weigh` tells.
+    /// Creates a cache of at most `capacity` values, at least one, which take at most `bytes` together, as `weigh`
+    /// computes.
     pub(super) fn new(capacity: usize, bytes: usize, weigh: fn(&T) -> usize) -> Self {
         Self {
             capacity: capacity.max(1),
@@ -70,7 +71,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// What `key` stands for; made if it is not there. What failed is not kept.
+    /// Value of `key`, which is made if it is not cached. Failures are not cached.
     pub(super) fn get(
         &self,
         key: String,
@@ -96,7 +97,7 @@ impl<T> Cache<T> {
         value.clone()
     }
 
-    /// What `key` stands for, if it is there and made.
+    /// Value of `key`, if it is cached and made.
     pub(super) fn peek(&self, key: &str) -> Option<Arc<T>> {
         let mut entries = self.lock();
         entries.clock += 1;
@@ -116,7 +117,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// The place of `key`, which is now the one used last. A new one takes the place of the one not used for longest.
+    /// Slot of `key`, which becomes the most recently used one. A new slot may evict the least recently used one.
     fn slot(&self, key: &str) -> Slot<T> {
         let mut entries = self.lock();
         entries.clock += 1;
@@ -125,7 +126,7 @@ impl<T> Cache<T> {
             entry.used = used;
             return Arc::clone(&entry.slot);
         }
-        // Walks over all of them: there are a few dozen, and a compilation follows.
+        // Reads all entries: there are a few dozen, and a compilation follows.
         while entries.by_key.len() >= self.capacity && entries.forget_oldest() {}
         let slot = Slot::default();
         let bytes = key.len();
@@ -133,7 +134,8 @@ impl<T> Cache<T> {
         slot
     }
 
-    /// A thing was made and takes so many bytes: others go until all fit, and it too if it is too large alone.
+    /// Records the size of a value that was made: others are evicted until all fit, and it too if it is too large
+    /// alone.
     fn settle(&self, key: &str, slot: &Slot<T>, bytes: usize) {
         let mut entries = self.lock();
         if let Some(entry) = entries.by_key.get_mut(key).filter(|e| Arc::ptr_eq(&e.slot, slot)) {

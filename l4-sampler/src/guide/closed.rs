@@ -1,7 +1,7 @@
-//! Objects without properties that their schema does not declare.
+//! Closing JSON schemas: objects without properties that their schema does not declare.
 //!
-//! JSON Schema allows any further property in an object whose schema says nothing about `additionalProperties`. Pydantic,
-//! Zod and most people write such schemas and mean the declared properties only; a model that may add properties
+//! JSON Schema allows any further property in an object whose schema does not mention `additionalProperties`. Pydantic,
+//! Zod and most authors write such schemas and mean the declared properties only; a model that may add properties
 //! invents them until `max_tokens`. So a schema can be *closed* before it is compiled.
 //!
 //! The rule:
@@ -12,13 +12,13 @@
 //! 2. An explicit `additionalProperties` stays as it is, and so does an object schema that declares no properties, such
 //!    as `{"type": "object"}`.
 //! 3. `unevaluatedProperties` counts as `additionalProperties` where that is missing.
-//! 4. Schemas that apply to the same object (`allOf`, `anyOf`, `oneOf`, `$ref`, and the keywords beside them) are closed
-//!    together: a property that one of them declares is allowed by all. Closed one by one they would contradict each
-//!    other. If one of them says `"additionalProperties": true` or gives a schema there, the others stay open too. Of an
+//! 4. Schemas that apply to the same object (`allOf`, `anyOf`, `oneOf`, `$ref`, and the keywords beside them) are
+//!    closed together: a property that one of them declares is allowed by all. Closed one by one they would contradict
+//!    each other. If one of them has `"additionalProperties": true` or a schema there, the others stay open too. Of an
 //!    `anyOf`, each alternative is closed by itself.
 //! 5. A property that is `required` counts as declared.
 //!
-//! Every answer to the closed schema is valid under the schema as it was written. Definitions are copied: one that is
+//! Every output that the closed schema allows is valid under the original schema. Definitions are copied: one that is
 //! used alone and within an `allOf` is closed in two ways, so each use refers to a copy of its own.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -26,10 +26,10 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use serde_json::{Map, Value};
 
 /// Maximum amount of work for one schema: names that are passed between schemas of one object, and schemas that are
-/// read for them. Below 0.1 s; a schema in use takes some hundreds.
+/// read for them. Takes less than 0.1 s; typical schemas need some hundreds.
 const MAX_WORK: usize = 100_000;
 
-/// Keywords of the object itself, which say what properties it has.
+/// Keywords of the object itself, which define its properties.
 const OWN: [&str; 5] = [
     "properties",
     "patternProperties",
@@ -38,10 +38,10 @@ const OWN: [&str; 5] = [
     "unevaluatedProperties",
 ];
 
-/// The same schema with closed objects.
+/// Closes the objects of a schema.
 ///
 /// # Errors
-/// What is wrong, for schemas that combine too many others.
+/// A message for schemas that combine too many others.
 pub(super) fn closed(schema: &Value) -> Result<Value, String> {
     let mut closer =
         Closer { root: schema, work: 0, copies: HashMap::new(), open: VecDeque::new() };
@@ -56,12 +56,12 @@ pub(super) fn closed(schema: &Value) -> Result<Value, String> {
     Ok(root)
 }
 
-/// What other schemas of the same object declare.
+/// Declarations of other schemas of the same object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Others {
     names: BTreeSet<String>,
     patterns: BTreeSet<String>,
-    /// Whether one of them allows properties that none declares.
+    /// Whether one of them allows undeclared properties.
     open: bool,
     /// Whether any of them has `properties` or `patternProperties`.
     declares: bool,
@@ -83,27 +83,27 @@ impl Others {
 struct Closer<'a> {
     root: &'a Value,
     work: usize,
-    /// The name of each copy of a definition, by what it is a copy of and what is declared around it.
+    /// Name of each copy of a definition, by what it is a copy of and what is declared around it.
     copies: HashMap<(String, Others), String>,
-    /// Copies that are still to be made. (A list and no recursion: chains of definitions may be long.)
+    /// Copies that are still to be made. (A list instead of recursion, since chains of definitions may be long.)
     open: VecDeque<(String, &'a Value, Others)>,
 }
 
-/// One of the schemas that apply to an object.
+/// A schema that applies to an object.
 #[derive(Clone, Copy)]
 enum Part<'a> {
-    /// The keywords of the object itself.
+    /// Keywords of the object itself.
     Own(&'a Map<String, Value>),
-    /// All of these, one after the other.
+    /// A schema that applies as a whole.
     Schema(&'a Value),
-    /// One of these.
+    /// Alternatives, of which one applies.
     Any(&'a [Value]),
-    /// What this refers to.
+    /// Target of a reference.
     Reference(&'a str),
 }
 
 impl<'a> Closer<'a> {
-    /// A schema, closed. `others` is what is declared for the same object outside of it.
+    /// Closes a schema. `others` is what is declared for the same object outside of it.
     fn schema(&mut self, schema: &'a Value, others: &Others) -> Result<Value, String> {
         let Value::Object(map) = schema else { return Ok(schema.clone()) };
         let around = self.around(map, others)?;
@@ -151,7 +151,7 @@ impl<'a> Closer<'a> {
         Ok(Value::Object(closed))
     }
 
-    /// One of several schemas. Beside declared properties, one that declares none allows those and no others.
+    /// Closes an alternative. Beside declared properties, an alternative that declares none allows those and no others.
     fn alternative(&mut self, schema: &'a Value, others: &Others) -> Result<Value, String> {
         let mut closed = self.schema(schema, others)?;
         let (Value::Object(written), Value::Object(closed_map)) = (schema, &mut closed) else {
@@ -166,9 +166,9 @@ impl<'a> Closer<'a> {
         Ok(closed)
     }
 
-    /// The keywords about properties, one behind the other: a compiler that reads keywords in their order meets
-    /// `additionalProperties` together with what it is in addition to. `mute`: the schema is closed although it declares
-    /// nothing.
+    /// Writes the keywords about properties next to each other: a compiler that reads keywords in their order meets
+    /// `additionalProperties` together with what it is in addition to. `mute`: the schema is closed although it
+    /// declares nothing.
     fn objects(
         &mut self,
         map: &'a Map<String, Value>,
@@ -189,7 +189,7 @@ impl<'a> Closer<'a> {
         let patterns = subschemas("patternProperties")?;
         let said = match (map.get("additionalProperties"), map.get("unevaluatedProperties")) {
             (Some(said), _) => Some(said),
-            // Beside other schemas it would have to know what these evaluate. No further property suits any schema.
+            // Beside other schemas it would depend on what these evaluate. The property is forbidden instead.
             (None, Some(Value::Bool(true))) => Some(&Value::Bool(true)),
             (None, Some(schema)) if in_place(map).next().is_none() => Some(schema),
             (None, _) => None,
@@ -215,7 +215,7 @@ impl<'a> Closer<'a> {
         let mut names = match properties {
             Some(Value::Object(names)) => names,
             None => Map::new(),
-            // The compiler says what is wrong with it.
+            // The compiler reports what is wrong with it.
             Some(other) => {
                 closed.insert("properties".into(), other);
                 return Ok(());
@@ -247,7 +247,8 @@ impl<'a> Closer<'a> {
         Ok(())
     }
 
-    /// For each part of a schema, in the order of [`parts`]: what the parts beside it and those outside declare.
+    /// For each part of a schema, in the order of [`parts`]: declarations of the other parts and of the schemas
+    /// outside.
     fn around(
         &mut self,
         map: &'a Map<String, Value>,
@@ -255,7 +256,7 @@ impl<'a> Closer<'a> {
     ) -> Result<Vec<Others>, String> {
         let parts: Vec<Part<'a>> = parts(map).collect();
         if parts.len() < 2 {
-            // The usual case: nothing is passed on but what came from outside.
+            // The usual case: only what came from outside is passed on.
             self.spend(1 + others.len())?;
             return Ok(vec![others.clone(); parts.len()]);
         }
@@ -266,7 +267,7 @@ impl<'a> Closer<'a> {
         let mut around = Vec::with_capacity(parts.len());
         for (at, own) in declared.iter().enumerate() {
             let mut beside = Others::default();
-            // What declares nothing is not closed, and need not know of the others.
+            // A part that declares nothing is not closed, and need not know the others.
             if own.declares {
                 beside = others.clone();
                 for (_, other) in declared.iter().enumerate().filter(|(i, _)| *i != at) {
@@ -279,7 +280,7 @@ impl<'a> Closer<'a> {
         Ok(around)
     }
 
-    /// All that a part declares, in whatever it refers to.
+    /// All declarations of a part, including its references.
     fn declared(&mut self, part: Part<'a>) -> Result<Others, String> {
         let mut found = Others::default();
         let (mut open, mut seen) = (vec![part], HashSet::new());
@@ -300,7 +301,7 @@ impl<'a> Closer<'a> {
                     let opens = said.is_some_and(|said| *said != Value::Bool(false))
                         || map.get("unevaluatedProperties") == Some(&Value::Bool(true));
                     found.open |= opens;
-                    // A closed object is one that takes part, too.
+                    // A closed object counts as declaring, too.
                     found.declares |= said.is_some() || map.contains_key("unevaluatedProperties");
                 }
                 Part::Schema(Value::Object(map)) => open.extend(parts(map)),
@@ -317,7 +318,7 @@ impl<'a> Closer<'a> {
         Ok(found)
     }
 
-    /// The reference to a copy. One that leads nowhere stays as it is, and the compiler names it.
+    /// The reference to a copy. A reference without a target stays as it is, and the compiler reports it.
     fn reference(&mut self, reference: &str, others: Others) -> String {
         let Some(target) = self.target(reference) else { return reference.to_owned() };
         let next = self.copies.len();
@@ -331,7 +332,7 @@ impl<'a> Closer<'a> {
         format!("#/$defs/{name}")
     }
 
-    /// The schema that a reference within this document is to.
+    /// Target of a reference within this document.
     fn target(&self, reference: &str) -> Option<&'a Value> {
         let pointer = reference.strip_prefix('#')?;
         if pointer == "/" {
@@ -346,7 +347,8 @@ impl<'a> Closer<'a> {
             return Ok(());
         }
         Err(format!(
-            "its allOf, anyOf and $ref combine too many properties, more than {MAX_WORK}: combine fewer, or say `additionalProperties` in each"
+            "its allOf, anyOf and $ref combine too many properties, more than {MAX_WORK}: combine fewer, or give each \
+             its own `additionalProperties`"
         ))
     }
 }
@@ -380,7 +382,7 @@ fn in_place(map: &Map<String, Value>) -> impl Iterator<Item = Part<'_>> {
     })
 }
 
-/// A pointer as a URI has it, without `%20` and its kind.
+/// Decodes the percent-encoding (`%20`) of a pointer in a URI.
 fn percent_decoded(pointer: &str) -> Option<String> {
     if !pointer.contains('%') {
         return Some(pointer.to_owned());

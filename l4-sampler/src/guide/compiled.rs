@@ -1,4 +1,4 @@
-//! A grammar, compiled and looked at once: whether anything can be said in it at all.
+//! Compiled grammars.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use super::follow::careful;
 use super::{Guide, GuideError, GuideSpec, first_line, limits};
 use crate::TokenMask;
 
-/// A compiled grammar at its beginning, with its first mask computed.
+/// A compiled grammar at its start, with its first mask computed.
 pub(super) struct Compiled {
     /// Only ever cloned.
     parser: Mutex<TokenParser>,
@@ -21,23 +21,23 @@ pub(super) struct Compiled {
     only_ends: TokenMask,
 }
 
-/// A grammar that was compiled and can be followed by any number of answers. Clones share it.
+/// A compiled guide, which any number of responses can follow. Clones share it.
 #[derive(Clone)]
 pub struct CompiledGuide(pub(super) Arc<Compiled>);
 
 impl CompiledGuide {
-    /// About how many bytes the lexer of each guide takes at its beginning.
+    /// Approximate size in bytes of the lexer of each guide at its start.
     pub fn lexer_bytes(&self) -> usize {
         self.0.bytes()
     }
 
-    /// A guide at its beginning. It has a parser of its own.
+    /// Starts a guide, with a parser of its own.
     pub fn start(&self) -> Guide {
         Guide::new(&self.0)
     }
 }
 
-/// Two are equal when they are clones of each other.
+/// Equal if one is a clone of the other.
 impl PartialEq for CompiledGuide {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -50,12 +50,12 @@ impl std::fmt::Debug for CompiledGuide {
     }
 }
 
-/// Compilers of grammars recurse, along nesting and chains of references.
+/// Stack of the compiler's thread, in bytes: compilers recurse along nesting and chains of references.
 const STACK: usize = 256 << 20;
 
 impl Compiled {
-    /// Compile, on a thread of its own with a stack that suffices for all that [`GuideSpec::check`] lets pass. (Of its
-    /// memory only what is used is ever taken.)
+    /// Compiles on a thread of its own, whose stack suffices for all that [`GuideSpec::check`] accepts. (Only the
+    /// memory that is used is ever committed.)
     pub(super) fn new(
         factory: &ParserFactory,
         words: &Arc<Words>,
@@ -78,7 +78,7 @@ impl Compiled {
         let parser = careful(|| factory.create_parser(grammar).map_err(|e| format!("{e:#}")));
         let mut parser = match parser.and_then(|parser| parser) {
             Ok(parser) => parser,
-            // llguidance has a type for this, which it does not show.
+            // llguidance has no public type for this error.
             Err(why) if why.contains("Unsatisfiable schema") => {
                 return Err(spec.impossible(&tidy(&why)));
             }
@@ -98,13 +98,13 @@ impl Compiled {
         Ok(Self { parser: Mutex::new(parser), words: Arc::clone(words), vocab, ends, only_ends })
     }
 
-    /// A parser at the beginning, which shares no state with others. (A plain clone would share its lexer: behind a lock,
-    /// with what others used of its limits, and broken for all if one breaks it.)
+    /// A parser at the start, which shares no state with others. (A plain clone would share its lexer: behind a lock,
+    /// with the limits that others used up, and broken for all if one breaks it.)
     pub(super) fn parser(&self) -> TokenParser {
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
 
-    /// About how many bytes its lexer takes.
+    /// Approximate size in bytes of the lexer.
     pub(super) fn bytes(&self) -> usize {
         let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
         parser.parser.lexer_stats().num_bytes
@@ -120,21 +120,23 @@ impl Compiled {
         self.vocab
     }
 
-    /// The tokens that end an answer.
+    /// Tokens that end the output.
     pub(super) fn ends(&self) -> &[u32] {
         &self.ends
     }
 
-    /// The mask of the end tokens alone.
+    /// Mask of the end tokens alone.
     pub(super) fn only_ends(&self) -> &TokenMask {
         &self.only_ends
     }
 }
 
-/// What a parser allows next, end tokens perhaps included; nothing where the grammar goes on and the vocabulary cannot.
+/// Tokens that a parser allows next, perhaps including end tokens; none if the grammar goes on and no token of the
+/// vocabulary does.
 pub(super) fn allowed(parser: &mut TokenParser, words: &Words) -> Result<SimpleVob, String> {
     let computed = careful(|| {
-        // llguidance takes a forced text to be what its tokens spell. Where they cannot, it is up to us.
+        // llguidance takes a forced text to be what its tokens spell. If they cannot spell it, the allowed tokens are
+        // computed here.
         match cannot_say(parser, words) {
             Some(forced) => Ok(words.beginnings(&forced)),
             None => parser.compute_mask().map_err(|e| e.to_string()),
@@ -157,7 +159,7 @@ pub(super) fn cannot_say(parser: &mut TokenParser, words: &Words) -> Option<Vec<
     (!words.can_say(&forced)).then_some(forced)
 }
 
-/// Check that an answer can begin. What fails here would fail at the request's first token, when it is too late.
+/// Checks that an output can begin, because an error at the request's first token would be too late.
 fn something_to_say(
     parser: &mut TokenParser,
     words: &Words,
@@ -165,7 +167,7 @@ fn something_to_say(
 ) -> Result<(), GuideError> {
     let gave_up = |why: String| GuideError::TooComplex { why: first_line(&why).to_owned() };
     let mut first = allowed(parser, words).map_err(gave_up)?;
-    // A mask may be there all the same: that of a text which is forced, and goes on for ever.
+    // There may be a mask all the same: that of a forced text without end.
     if careful(|| parser.parser.get_error().is_some()).unwrap_or(true) {
         return Err(gave_up("its first step takes more work than is allowed".to_owned()));
     }
@@ -179,7 +181,7 @@ fn something_to_say(
     Err(no_first_token(parser, spec))
 }
 
-/// Why no token can come first: the grammar has no text, or the vocabulary no word for it.
+/// Why no token can come first: the grammar has no text, or no token spells its beginning.
 fn no_first_token(parser: &mut TokenParser, spec: &GuideSpec) -> GuideError {
     let wanted = careful(|| {
         if let Some(&byte) = parser.force_bytes().first() {
@@ -201,7 +203,7 @@ fn no_first_token(parser: &mut TokenParser, spec: &GuideSpec) -> GuideError {
     }
 }
 
-/// Without what llguidance adds for its own developers.
+/// Removes what llguidance adds for its own developers.
 fn tidy(why: &str) -> String {
     let end = why.find("\n<").unwrap_or(why.len());
     why[..end].trim().to_owned()

@@ -1,4 +1,4 @@
-//! The model's tokenizer, as llguidance wants to see one: all words in a trie, and texts cut into tokens.
+//! The model's tokenizer for llguidance: all tokens in a trie, and texts cut into tokens.
 
 use l2_model::tokenizer::Tokenizer;
 use llguidance::panic_utils;
@@ -6,18 +6,18 @@ use llguidance::toktrie::{INVALID_TOKEN, SimpleVob, TokRxInfo, TokTrie, Tokenize
 
 use super::GuideError;
 
-/// Characters that seldom stand beside anything in a token. Behind one, a text is cut as it is in the middle of another.
+/// Characters that are seldom part of a longer token. Behind one, a text is tokenized as in the middle of another text.
 const SENTINELS: [&str; 4] = ["\u{2}", "\u{1}", "\n", "`"];
 
-/// Texts of the kind that grammars force. A tokenizer that spells these to the letter is trusted with the others.
+/// Texts of the kind that grammars force. A tokenizer that reproduces these exactly is trusted with others.
 const PROBES: [&str; 8] =
     ["{\"", "\":", "{\"name\":\"", "true", " and then", "\n  ", "[1,2.5e-3]", "start(x) := y;"];
 
-/// The longest word: toktrie counts the steps back to the root in ten bits. Longer ones are left out, so no guide allows
-/// them; what they spell can be said in parts.
+/// Maximum length of a token's text: toktrie counts the steps back to the root in ten bits. No guide allows longer
+/// tokens; their text can be spelled by several others.
 const LONGEST_WORD: usize = 1000;
 
-/// A tokenizer and its vocabulary as a trie.
+/// A tokenizer, and its vocabulary as a trie.
 pub(super) struct Words {
     tokenizer: Tokenizer,
     trie: TokTrie,
@@ -28,7 +28,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// The words of `vocab` logits. `ends` are the tokens that end an answer.
+    /// Creates the trie of a vocabulary of `vocab` logits. `ends` are the tokens that end an output.
     pub(super) fn new(
         tokenizer: &Tokenizer,
         vocab: usize,
@@ -43,7 +43,7 @@ impl Words {
         });
         let trie = trie.map_err(|e| bad(super::first_line(&e.to_string())))?;
 
-        // The bytes left out are in no UTF-8 text.
+        // The other bytes are in no UTF-8 text.
         let in_text = |byte: &u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
         let is_word = |byte: u8| trie.token_id_at_bytes(&[byte]).is_some();
         let all_bytes = (0..=u8::MAX).filter(in_text).all(is_word);
@@ -55,24 +55,24 @@ impl Words {
         Ok(words)
     }
 
-    /// Whether every text can be said. A vocabulary may lack a control character or two; SmolLM2's does.
+    /// Whether every text can be spelled. A vocabulary may lack a control character or two; SmolLM2's does.
     pub(super) fn can_say_all(&self) -> bool {
         self.all_bytes
     }
 
-    /// Whether these bytes can be said.
+    /// Whether these bytes can be spelled.
     pub(super) fn can_say(&self, bytes: &[u8]) -> bool {
         self.all_bytes || self.spelled(&self.trie.greedy_tokenize(bytes)).eq(bytes.iter().copied())
     }
 
-    /// The tokens that `bytes` may begin with.
+    /// Tokens with which `bytes` may begin.
     pub(super) fn beginnings(&self, bytes: &[u8]) -> SimpleVob {
         let mut tokens = self.trie.alloc_token_set();
         self.trie.all_prefixes(bytes).into_iter().for_each(|token| tokens.allow_token(token));
         tokens
     }
 
-    /// The tokens of a sentinel, if they stay what they are whatever follows.
+    /// Tokens of a sentinel, if they are the same whatever follows.
     fn try_sentinel(&self, sentinel: &'static str) -> Option<(&'static str, Vec<u32>)> {
         let alone = self.tokenizer.encode(sentinel, false).ok()?;
         let stays = |probe: &&str| {
@@ -84,8 +84,8 @@ impl Words {
         (!alone.is_empty() && PROBES.iter().all(stays)).then_some((sentinel, alone))
     }
 
-    /// Whether these tokens are this text, to the byte. A special token never is: its word in the trie begins with a byte
-    /// that no text has.
+    /// Whether these tokens spell this text exactly. A special token never does: its entry in the trie begins with a
+    /// byte that no text has.
     fn spells(&self, ids: &[u32], text: &str) -> bool {
         self.spelled(ids).eq(text.bytes())
     }
@@ -94,15 +94,15 @@ impl Words {
         ids.iter().flat_map(|&id| self.trie.token(id)).copied()
     }
 
-    /// The tokens that the tokenizer writes for a text in the middle of another, if they are that text.
+    /// Tokens of a text in the middle of another, if they spell it exactly.
     fn spell(&self, text: &str) -> Option<Vec<u32>> {
         // exercise l4.guide
         let ids = self.tokenizer.encode(text, false).ok()?;
         if self.spells(&ids, text) {
             return Some(ids);
         }
-        // SentencePiece puts a space before a text, but not into the middle of one: begin with something else, and take
-        // its tokens off again.
+        // SentencePiece puts a space before a text, but not into the middle of one: put a sentinel in front, and remove
+        // its tokens again.
         let (sentinel, before) = self.sentinel.as_ref()?;
         let ids = self.tokenizer.encode(&format!("{sentinel}{text}"), false).ok()?;
         let ids = ids.strip_prefix(&before[..])?;
@@ -116,8 +116,8 @@ impl TokenizerEnv for Words {
         &self.trie
     }
 
-    /// The tokens for a text that a grammar forces: as the tokenizer would write it, where it keeps to the letter; else
-    /// the longest words first. (A text that spells a special token is such a case: the tokenizer would make it that
+    /// Tokens of a text that a grammar forces: as the tokenizer would write it, if it reproduces the text; else the
+    /// longest tokens first. (A text that spells a special token is such a case: the tokenizer would make it that
     /// token, and it must stay text.)
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
         std::str::from_utf8(bytes)
@@ -133,7 +133,7 @@ impl TokenizerEnv for Words {
 }
 
 fn check(vocab: usize, ends: &[u32]) -> Result<u32, GuideError> {
-    // toktrie keeps token ids in 24 bits, and one of them means "none".
+    // toktrie stores token ids in 24 bits, and reserves one of them.
     let size = u32::try_from(vocab).ok().filter(|&n| n > 0 && n < 0x00ff_ffff);
     let Some(size) = size else {
         return Err(bad(&format!("it has {vocab} tokens; 1 to {} are possible", 0x00ff_fffe)));
@@ -148,8 +148,8 @@ fn bad(why: &str) -> GuideError {
     GuideError::Vocabulary { why: why.to_owned() }
 }
 
-/// What a token says. Rows of the embedding that no token uses say nothing, and nothing is never allowed. Special tokens,
-/// and those that end an answer whatever they look like, get a first byte that no text has.
+/// Text of a token in the trie. Rows of the embedding without a token have no text, and are never allowed. Special
+/// tokens, and those that end an output whatever their text, get a first byte that no text has.
 fn word(tokenizer: &Tokenizer, id: u32, ends: &[u32]) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     let marker = TokTrie::SPECIAL_TOKEN_MARKER;
@@ -163,7 +163,7 @@ fn word(tokenizer: &Tokenizer, id: u32, ends: &[u32]) -> Vec<u8> {
     }
     match bytes {
         bytes if bytes.len() > LONGEST_WORD => Vec::new(),
-        // The byte 0xFF alone is what toktrie knows to be part of no text. Longer words must not look special.
+        // toktrie treats the byte 0xFF alone as part of no text. Longer entries must not look special.
         [first, _, ..] if *first == marker => Vec::new(),
         bytes => bytes.to_vec(),
     }

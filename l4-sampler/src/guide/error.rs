@@ -1,55 +1,56 @@
-//! What can go wrong with a guide.
+//! Errors of guides.
 
-/// A guide that cannot be made or followed.
+/// Why a guide cannot be made or followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuideError {
-    /// The grammar, schema or expression is not one, or is larger than is allowed.
+    /// The grammar, schema or expression is invalid, or larger than allowed.
     #[error("this {kind} cannot be compiled: {why}")]
     Compile {
-        /// Which kind: "JSON schema", "regular expression", "grammar", "list of choices".
+        /// Kind of guide: "JSON schema", "regular expression", "grammar", "list of choices".
         kind: &'static str,
         /// What is wrong.
         why: String,
     },
-    /// No answer can follow it.
-    #[error("no answer can follow this {kind}: {why}")]
+    /// No output can follow the guide.
+    #[error("no output can follow this {kind}: {why}")]
     Impossible {
-        /// Which kind.
+        /// Kind of guide.
         kind: &'static str,
         /// What contradicts what.
         why: String,
     },
-    /// A token that the guide does not allow here.
+    /// The guide does not allow this token here.
     #[error("the guide does not allow token {token} after {after} tokens")]
     Refused {
         /// The token.
         token: u32,
-        /// Tokens followed so far.
+        /// Number of tokens followed so far.
         after: usize,
     },
     /// The grammar goes on here, but no token of the vocabulary does.
     #[error(
-        "after {after} tokens the answer must go on, and no token of the vocabulary can: the grammar asks for text that this model cannot write"
+        "after {after} tokens the output must go on, and no token of the vocabulary can: the grammar asks for text \
+         that this model cannot write"
     )]
     DeadEnd {
-        /// Tokens followed so far.
+        /// Number of tokens followed so far.
         after: usize,
     },
-    /// The grammar needs more work at one step than is allowed.
+    /// The grammar needs more work in one step than allowed.
     #[error("{}: {why}; simplify the grammar", Self::GAVE_UP)]
     TooComplex {
-        /// What llguidance said.
+        /// Message of llguidance.
         why: String,
     },
-    /// More tokens taken back than were followed.
+    /// More tokens are to be taken back than were followed.
     #[error("a guide that followed {followed} tokens cannot take {back} back")]
     TooFarBack {
-        /// Tokens followed.
+        /// Number of tokens followed.
         followed: usize,
-        /// Tokens to take back.
+        /// Number of tokens to take back.
         back: usize,
     },
-    /// A vocabulary that no guide can be made for.
+    /// No guide can be made for this vocabulary.
     #[error("guides cannot use this vocabulary: {why}")]
     Vocabulary {
         /// What is wrong with it.
@@ -58,6 +59,6 @@ pub enum GuideError {
 }
 
 impl GuideError {
-    /// How the message of [`GuideError::TooComplex`] begins: to be told from failures that are not the request's.
+    /// Beginning of the message of [`GuideError::TooComplex`], which tells it from failures that are not the request's.
     pub const GAVE_UP: &str = "the guide gave up";
 }

@@ -1,4 +1,4 @@
-//! Where one answer is in its grammar: one token forward, some back.
+//! The position of one output in its grammar.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::compiled::{Compiled, allowed, cannot_say};
 use super::{GuideError, first_line};
 use crate::TokenMask;
 
-/// Where one answer is in its grammar. A clone goes its own way; it shares nothing that the other could use up or break.
+/// The position of one output in its grammar. Clones are independent: they share nothing that can be used up or broken.
 pub struct Guide {
     parser: TokenParser,
-    /// The grammar at its beginning, for the way back when the parser knows none.
+    /// The compiled grammar, to start again if the parser cannot go back.
     origin: Arc<Compiled>,
-    /// Tokens of the answer's text, from its beginning.
+    /// Tokens of the output's text, from its beginning.
     tokens: Vec<u32>,
-    /// End tokens behind them. The parser knows nothing of these.
+    /// End tokens behind them, which the parser does not know.
     ended: usize,
-    /// Why the parser is of no use any more.
+    /// Why the parser cannot be used any more.
     lost: Option<String>,
 }
 
@@ -35,16 +35,16 @@ impl Guide {
         }
     }
 
-    /// About how many bytes its lexer takes, which grows as texts are followed. Costs nothing to ask.
+    /// Approximate size in bytes of its lexer, which grows with the text. Costs nothing to ask.
     pub fn lexer_bytes(&self) -> usize {
         self.parser.parser.lexer_stats().num_bytes
     }
 
-    /// What is allowed next; where the answer is complete, its end tokens too. Behind an end token there is nothing but
-    /// end tokens.
+    /// Writes the tokens that are allowed next to `mask`; where the output is complete, this includes the end tokens.
+    /// Behind an end token only end tokens are allowed.
     ///
-    /// Where the grammar leaves no choice about the text, only the token is allowed which the tokenizer would write it
-    /// with. ([`Guide::advance`] also takes another token that spells a part of it: models do.)
+    /// Where the grammar leaves no choice about the text, only the token is allowed that the tokenizer would write.
+    /// ([`Guide::advance`] also accepts other tokens that spell a part of the text, since models sample them.)
     ///
     /// # Errors
     /// [`GuideError::TooComplex`], [`GuideError::DeadEnd`].
@@ -68,11 +68,11 @@ impl Guide {
         // end of exercise
     }
 
-    /// The masks at each position of a draft: entry `i` is what is allowed after `draft[..i]`. Ends early, behind the
-    /// first token that is refused. The guide itself does not move.
+    /// Masks at each position of a draft: entry `i` is what is allowed after `draft[..i]`. Ends early, behind the first
+    /// token that is not allowed. The guide itself does not move.
     ///
     /// # Errors
-    /// [`GuideError::TooComplex`], [`GuideError::DeadEnd`]; then there are no masks, and the guide has not moved.
+    /// [`GuideError::TooComplex`], [`GuideError::DeadEnd`]; there are no masks then, and the guide has not moved.
     pub fn masks_along(
         &mut self,
         draft: &[u32],
@@ -93,8 +93,8 @@ impl Guide {
         }
     }
 
-    /// Follow a draft as far as it is allowed, with a mask before each of its tokens and one behind the last. Says how many
-    /// masks that made.
+    /// Follows a draft as far as it is allowed, with a mask before each of its tokens and one behind the last. Returns
+    /// the number of masks.
     fn walk(&mut self, draft: &[u32], masks: &mut Vec<TokenMask>) -> Result<usize, GuideError> {
         for n in 0..=draft.len() {
             if masks.len() == n {
@@ -111,11 +111,11 @@ impl Guide {
         Ok(draft.len() + 1)
     }
 
-    /// The answer has one more token.
+    /// Follows one more token of the output.
     ///
     /// # Errors
-    /// [`GuideError::Refused`]; then the guide has not moved. [`GuideError::TooComplex`]; then nothing but
-    /// [`Guide::rollback`] gets it anywhere.
+    /// [`GuideError::Refused`]: the guide has not moved. [`GuideError::TooComplex`]: the guide can only be used again
+    /// after [`Guide::rollback`].
     pub fn advance(&mut self, token: u32) -> Result<(), GuideError> {
         // exercise l4.guide
         let refused = GuideError::Refused { token, after: self.followed() };
@@ -135,10 +135,10 @@ impl Guide {
         // end of exercise
     }
 
-    /// Take the last `tokens` back, end tokens included.
+    /// Takes the last `tokens` tokens back, end tokens included.
     ///
     /// # Errors
-    /// [`GuideError::TooFarBack`]; then the guide has not moved.
+    /// [`GuideError::TooFarBack`]: the guide has not moved.
     pub fn rollback(&mut self, tokens: usize) -> Result<(), GuideError> {
         let followed = self.followed();
         if tokens > followed {
@@ -152,10 +152,10 @@ impl Guide {
         // end of exercise
     }
 
-    /// Tokens that must come next whatever the model thinks, as the tokenizer would write them. They need not be sampled:
-    /// feed them in one step. The guide itself does not move.
+    /// Tokens that must come next whatever the model predicts, as the tokenizer would write them. They need not be
+    /// sampled and can be fed in one step. The guide itself does not move.
     ///
-    /// Empty where the tokenizer cannot be trusted to write what it is asked to, and when the guide gave up (which
+    /// Empty if the tokenizer does not reproduce texts exactly, and after [`GuideError::TooComplex`] (which
     /// [`Guide::mask`] reports).
     pub fn forced(&mut self) -> Vec<u32> {
         if self.is_finished() || self.lost.is_some() {
@@ -169,12 +169,12 @@ impl Guide {
         .unwrap_or_default()
     }
 
-    /// Whether the answer may end here.
+    /// Whether the output may end here.
     pub fn is_complete(&mut self) -> bool {
         self.is_finished() || careful(|| self.parser.is_accepting()).unwrap_or(false)
     }
 
-    /// Whether the answer must end here: nothing may follow, or its end was said already.
+    /// Whether the output must end here: nothing may follow, or an end token was followed.
     pub fn is_finished(&self) -> bool {
         let nothing_more = matches!(
             self.parser.stop_reason(),
@@ -183,12 +183,12 @@ impl Guide {
         self.ended > 0 || nothing_more
     }
 
-    /// Tokens followed so far, end tokens included.
+    /// Number of tokens followed, end tokens included.
     pub fn followed(&self) -> usize {
         self.tokens.len() + self.ended
     }
 
-    /// What llguidance allows here, in a set with room for one token more than the vocabulary has.
+    /// Tokens that llguidance allows here, in a set with room for one token more than the vocabulary has.
     fn text_tokens(&mut self) -> Result<SimpleVob, GuideError> {
         self.not_lost()?;
         allowed(&mut self.parser, self.origin.words()).map_err(|why| self.lose(&why))
@@ -204,11 +204,11 @@ impl Guide {
         fits.and_then(|fits| fits).map_err(|why| self.lose(&why))
     }
 
-    /// Move the parser by a token that fits.
+    /// Moves the parser by a token that is allowed.
     fn consume(&mut self, token: u32) -> Result<(), GuideError> {
         let moved = careful(|| {
             let back = self.parser.consume_token(token).map_err(|e| e.to_string())?;
-            // Only `stop=` in a grammar does that: what stopped the text would have to be taken out of it again.
+            // Only `stop=` in a grammar takes tokens back: the stop text would have to be removed from the output.
             if back > 0 {
                 return Err("it takes tokens back; use `suffix=` in place of `stop=`".to_owned());
             }
@@ -218,23 +218,23 @@ impl Guide {
         moved.and_then(|moved| moved).map_err(|why| self.lose(&why))
     }
 
-    /// Move the parser back to the first `keep` tokens of its text.
+    /// Moves the parser back to the first `keep` tokens of its text.
     fn back_to(&mut self, keep: usize) -> Result<(), GuideError> {
         let back = self.tokens.len() - keep;
         self.tokens.truncate(keep);
-        // Also without a step back: a parser that gave up is still to be replaced.
+        // Even without a step back: a parser that gave up must be replaced.
         let healthy = self.lost.is_none() && self.parser.stop_reason().is_ok();
         if back == 0 && healthy {
             return Ok(());
         }
         if healthy && careful(|| self.parser.rollback(back)).is_ok_and(|moved| moved.is_ok()) {
-            // The parser keeps its last mask by row and lexer state. After steps back, another text may lead to the same
-            // pair by another way, with another mask.
+            // The parser caches its last mask by row and lexer state. After steps back, another text may reach the same
+            // pair in another way, with another mask.
             self.parser.invalidate_bias_cache();
             return Ok(());
         }
-        // A parser that gave up does not move any more, and some grammars know no way back (`max_tokens=`). There is
-        // always the way from the beginning.
+        // A parser that gave up does not move any more, and some grammars cannot go back (`max_tokens=`). Starting
+        // again always works.
         self.parser = self.origin.parser();
         self.lost = None;
         for i in 0..keep {
@@ -243,7 +243,7 @@ impl Guide {
         Ok(())
     }
 
-    /// Remember that the parser gave up: it may stand anywhere now.
+    /// Records that the parser gave up, so that its position is unknown.
     fn lose(&mut self, why: &str) -> GuideError {
         let why = first_line(why).to_owned();
         self.lost = Some(why.clone());
@@ -279,7 +279,7 @@ impl fmt::Debug for Guide {
     }
 }
 
-/// What `f` returns; if llguidance panics in it, what it said. Nothing is printed then: llguidance's own hook sees to that.
+/// Result of `f`; if llguidance panics in it, the panic's message, which is not printed.
 pub(super) fn careful<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| Ok(f())))
         .map_err(|e| first_line(&e.to_string()).to_owned())

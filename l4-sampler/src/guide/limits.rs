@@ -4,10 +4,10 @@ use llguidance::TokenParser;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{SimpleVob, TokTrie};
 
-/// Put a parser's limits (lexer fuel of a step, lexer states) into force.
+/// Enforces a parser's limits (lexer fuel of a step, lexer states) from the first step on.
 ///
-/// llguidance does so when it computes a mask, and before that it follows the text that the grammar forces, without any
-/// limit: a text of 1 MiB took 300 MiB. So a mask is computed that looks at nothing.
+/// llguidance enforces them when it computes a mask. Before that it follows the text that the grammar forces, without
+/// any limit: a text of 1 MiB took 300 MiB. So an empty mask is computed first.
 pub(super) fn enforce(parser: &mut TokenParser) {
     let trie = parser.token_env.clone();
     parser.parser.compute_bias(&Nothing(trie.tok_trie()), &[]);
@@ -15,7 +15,7 @@ pub(super) fn enforce(parser: &mut TokenParser) {
     parser.invalidate_bias_cache();
 }
 
-/// Looks at nothing, and allows nothing.
+/// Computes a mask that allows nothing, without work.
 struct Nothing<'a>(&'a TokTrie);
 
 impl BiasComputer for Nothing<'_> {

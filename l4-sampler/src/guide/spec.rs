@@ -1,4 +1,4 @@
-//! What an answer must look like, and its translation into what llguidance compiles.
+//! Specifications of guides, and their translation into grammars of llguidance.
 
 use std::fmt::Write;
 
@@ -8,21 +8,21 @@ use serde_json::{Map, Value, json};
 use super::GuideError;
 use super::closed::closed;
 
-/// What an answer must look like.
+/// What an output must look like.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuideSpec {
-    /// JSON, of any shape.
+    /// JSON of any shape.
     Json,
-    /// JSON that a schema describes, as [JSON Schema](https://json-schema.org) has it: an object may have any further
-    /// property unless its schema forbids that. Written compactly unless the schema says otherwise (`x-guidance`).
-    /// Properties come in the order of the schema. A keyword that cannot be enforced is ignored (`not`, `if`, `contains`,
-    /// `uniqueItems`, `propertyNames`, `dependentRequired` and its kind, a `format` that is not known; `oneOf` counts as
-    /// `anyOf`), unless `x-guidance` says `"lenient": false`.
+    /// JSON that a schema describes, as [JSON Schema](https://json-schema.org) defines it: an object may have any
+    /// further property unless its schema forbids that. Written compactly unless the schema says otherwise
+    /// (`x-guidance`). Properties come in the order of the schema. A keyword that cannot be enforced is ignored (`not`,
+    /// `if`, `contains`, `uniqueItems`, `propertyNames`, `dependentRequired` and the like, an unknown `format`; `oneOf`
+    /// counts as `anyOf`), unless `x-guidance` has `"lenient": false`.
     JsonSchema(Value),
-    /// The same, but an object whose schema declares properties has no others, unless the schema says
-    /// `additionalProperties`: see [`GuideSpec::closed`]. What people mean who write such schemas.
+    /// The same, but an object whose schema declares properties has no others, unless the schema has
+    /// `additionalProperties`: see [`GuideSpec::closed`]. This is what authors of such schemas usually mean.
     ClosedJsonSchema(Value),
-    /// A regular expression that the whole answer matches.
+    /// A regular expression that the whole output matches.
     Regex(String),
     /// A grammar in llguidance's dialect of Lark.
     Lark(String),
@@ -30,59 +30,59 @@ pub enum GuideSpec {
     Choice(Vec<String>),
 }
 
-// What a request may send must not take over about a second of one core nor 64 MiB to compile, and a parser of it, which
-// every running answer has for itself, not over some ten MiB. The figures below are of a Zen 5 core and a vocabulary of
-// 512 tokens; beside each limit stands the worst that was found just below it: seconds and MiB to compile, MiB of a parser.
+// A request's guide must not take over about a second of one core or 64 MiB to compile, and its parser, of which every
+// running request has one, not over some ten MiB. The figures below are of a Zen 5 core and a vocabulary of 512 tokens;
+// beside each limit is the worst case found just below it: seconds and MiB to compile, MiB of a parser.
 
-/// The deepest nesting of a schema or of brackets.
+/// Maximum nesting of a schema or of brackets.
 const MAX_DEPTH: usize = 100;
 
-/// The longest source, in bytes. Descriptions are most of a long schema, and cost nothing.
+/// Maximum number of bytes of a source. Descriptions are most of a long schema, and cost nothing.
 const MAX_SOURCE: usize = 1 << 20;
 
-/// The longest grammar with its schemas, which are parsed to be measured.
+/// Maximum number of bytes of a grammar with its schemas, which are parsed to be measured.
 const MAX_LARK: usize = 256 << 10;
 
-/// The longest separator or pattern of white space in `x-guidance`, each an expression that stands at every place where it
-/// may be. (A thousand times as long: minutes, and gigabytes.)
+/// Maximum number of bytes of a separator or white-space pattern in `x-guidance`: each is an expression that is
+/// inserted wherever it may occur. (A thousand times as long: minutes, and gigabytes.)
 const MAX_SEPARATOR: usize = 64;
 
-/// The longest grammar without its schemas, and the most bytes of all expressions in a schema. (3,400 optional letters one
-/// behind the other: 0.3 s, 47 MiB, 23 MiB.)
+/// Maximum number of bytes of a grammar without its schemas, and of all expressions in a schema. (3,400 optional
+/// letters in a row: 0.3 s, 47 MiB, 23 MiB.)
 const MAX_GRAMMAR: usize = 24 << 10;
 
-/// The longest regular expression. Optional parts one behind the other take time and memory in the square of their number.
-/// (2,000 of them: 0.1 s, 19 MiB, 9 MiB.)
+/// Maximum number of bytes of a regular expression. Optional parts in a row take time and memory in the square of their
+/// number. (2,000 of them: 0.1 s, 19 MiB, 9 MiB.)
 const MAX_REGEX: usize = 4 << 10;
 
-/// The most lists and objects in a schema, and properties without one. Each may be a link of one chain of references, and
-/// a step of a recursion. (Properties of any type with three bounds each: 0.8 s, 70 MiB, 5 MiB; plain ones: 0.3 s, 40 MiB,
-/// 0.5 MiB.)
+/// Maximum number of lists and objects in a schema, and of properties without one. Each may be a link of one chain of
+/// references, and a step of a recursion. (Properties of any type with three bounds each: 0.8 s, 70 MiB, 5 MiB; plain
+/// ones: 0.3 s, 40 MiB, 0.5 MiB.)
 const MAX_PARTS: usize = 2000;
 
-/// The most properties of one object, which cost time in the square of their number. (0.2 s, 12 MiB, 0.5 MiB.)
+/// Maximum number of properties of one object, which take time in the square of their number. (0.2 s, 12 MiB, 0.5 MiB.)
 const MAX_PROPERTIES: usize = 1000;
 
-/// The most numbers with bounds and texts with a format in a schema: each is an expression of its own. (0.1 s, 13 MiB,
-/// 4 MiB.)
+/// Maximum number of numbers with bounds and texts with a format in a schema: each is an expression of its own. (0.1 s,
+/// 13 MiB, 4 MiB.)
 const MAX_BOUNDED: usize = 256;
 
-/// The longest single text that is given letter by letter: a choice, a `const`, one value of an `enum`, a property's name.
-/// Where nothing else is possible, every byte of it is a state of the lexer. (0.01 s, 5 MiB, 2 MiB; a thousand times as
-/// long, 2.6 s and 300 MiB.)
+/// Maximum number of bytes of a text that is given letter by letter: a choice, a `const`, one value of an `enum`, a
+/// property's name. If nothing else is possible, every byte of it is a state of the lexer. (0.01 s, 5 MiB, 2 MiB; a
+/// thousand times as long, 2.6 s and 300 MiB.)
 const MAX_TEXT: usize = 4 << 10;
 
-/// The most bytes of such texts together. (0.1 s, 10 MiB, 3 MiB.)
+/// Maximum number of bytes of such texts together. (0.1 s, 10 MiB, 3 MiB.)
 const MAX_TEXTS: usize = 256 << 10;
 
-/// The most choices, or values of all `enum`s together. (0.2 s, 11 MiB, 3 MiB.)
+/// Maximum number of choices, or of values of all `enum`s together. (0.2 s, 11 MiB, 3 MiB.)
 const MAX_VALUES: usize = 10_000;
 
-/// The most remainders that a number is looked at by: a lexer has a state for each.
+/// Maximum number of remainders by which a number is tested: a lexer has a state for each.
 const MAX_MULTIPLE: u64 = 10_000;
 
 impl GuideSpec {
-    /// Which kind this is, in words.
+    /// Kind of guide, in words.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Json | Self::JsonSchema(_) | Self::ClosedJsonSchema(_) => "JSON schema",
@@ -92,13 +92,13 @@ impl GuideSpec {
         }
     }
 
-    /// Bytes of its source, of a schema as compact JSON.
+    /// Number of bytes of its source; of a schema, as compact JSON.
     pub fn source_bytes(&self) -> usize {
         self.key().len()
     }
 
-    /// What compiled grammars are found by. Two schemas that differ only in the order of properties are equal as values, and
-    /// yet ask for different texts; so the key is the spelling.
+    /// Key of compiled grammars in the cache. Two schemas that differ only in the order of properties are equal as
+    /// values, but allow different texts; so the key is the spelling.
     pub(super) fn key(&self) -> String {
         match self {
             Self::Json => "json".to_owned(),
@@ -110,9 +110,9 @@ impl GuideSpec {
         }
     }
 
-    /// Refuse what cannot be handed to a compiler without risk. llguidance limits the work of a lexer and of a step; what
-    /// it does before, it does without a limit, by recursion in part, and a stack that overflows takes the whole process
-    /// with it. (The largest schemas in use, FHIR's, do not pass. They come from no request.)
+    /// Rejects specifications that cannot be compiled without risk. llguidance limits the work of a lexer and of a
+    /// step; what it does before that has no limit and is partly recursive, and a stack overflow ends the whole
+    /// process. (The largest schemas in use, FHIR's, are rejected; they come from no request.)
     ///
     /// # Errors
     /// [`GuideError::Compile`], [`GuideError::Impossible`].
@@ -138,7 +138,7 @@ impl GuideSpec {
                     self.at_most("levels of nesting", depth(schema), MAX_DEPTH)?;
                     self.measure(schema, &mut size)?;
                 }
-                // There may be schemas that were not found.
+                // Some schemas may not have been found.
                 let steps = source.split("\"multipleOf\"").skip(1);
                 let steps = steps.filter_map(|s| s.split([',', '}', '\n']).next()).map(digits);
                 self.check_multiple(steps.fold(1, common_multiple))
@@ -167,7 +167,7 @@ impl GuideSpec {
         self.at_most("bytes", self.key().len(), MAX_SOURCE)
     }
 
-    /// Add what a schema costs to what is there, up to the limits.
+    /// Adds the cost of a schema, up to the limits.
     fn measure(&self, schema: &Value, size: &mut Size) -> Result<(), GuideError> {
         for (part, _) in parts(schema) {
             size.containers += usize::from(part.is_object() || part.is_array());
@@ -227,7 +227,7 @@ impl GuideSpec {
         self.check_multiple(size.multiple)
     }
 
-    /// A text that the answer may have letter by letter.
+    /// Adds a text that the output may have letter by letter.
     fn text(&self, what: &str, bytes: usize, size: &mut Size) -> Result<(), GuideError> {
         self.at_most(what, bytes, MAX_TEXT)?;
         size.texts += bytes;
@@ -242,7 +242,7 @@ impl GuideSpec {
         Ok(())
     }
 
-    /// A schema for a [`GuideSpec::Lark`] (`%json`) that is what [`GuideSpec::ClosedJsonSchema`] makes of it.
+    /// Closes a schema for a [`GuideSpec::Lark`] (`%json`), as [`GuideSpec::ClosedJsonSchema`] does.
     ///
     /// A schema with `properties` or `patternProperties` and without `additionalProperties` forbids further properties.
     /// Schemas of one object (`allOf`, `$ref`, ...) are closed together: each allows what any of them declares.
@@ -256,14 +256,14 @@ impl GuideSpec {
         spec.close(schema)
     }
 
-    /// The schema with closed objects, which may be larger than it was.
+    /// Closes the objects of a schema, which may make it larger.
     fn close(&self, schema: &Value) -> Result<Value, GuideError> {
         let closed = closed(schema).map_err(|why| self.broken(&why))?;
         self.check_schema(&closed)?;
         Ok(closed)
     }
 
-    /// The grammar, for llguidance.
+    /// The grammar for llguidance.
     pub(super) fn grammar(&self) -> Result<TopLevelGrammar, GuideError> {
         Ok(match self {
             Self::Json => TopLevelGrammar::from_json_schema(compact(Map::new())?),
@@ -304,7 +304,7 @@ impl GuideSpec {
     }
 }
 
-/// What schemas cost, added up.
+/// Cost of schemas.
 #[derive(Debug, Default)]
 struct Size {
     /// Lists and objects, and properties without one.
@@ -321,13 +321,13 @@ struct Size {
     multiple: u64,
 }
 
-/// The schemas in a grammar (`name: %json {...}`), each with its bytes. What stands behind a quote or a slash on its line
-/// may be a part of a text or an expression, and is not one of these.
+/// The schemas in a grammar (`name: %json {...}`), each with its number of bytes. Behind a quote or a slash on its line
+/// it may be part of a text or an expression, and is ignored.
 fn embedded(source: &str) -> Vec<(Value, usize)> {
     let (mut schemas, mut read) = (Vec::new(), 0);
     while let Some(at) = source[read..].find("%json").map(|at| read + at) {
-        // What was read already is no part of it. (Looking back to the line's beginning each time would take time in the
-        // square of a line.)
+        // What was read already is no part of it. (Searching back to the beginning of the line each time would take
+        // time in the square of the line's length.)
         let before = source[read..at].rsplit('\n').next().unwrap_or_default();
         read = at + "%json".len();
         if before.contains(['"', '/']) {
@@ -343,9 +343,8 @@ fn embedded(source: &str) -> Vec<(Value, usize)> {
     schemas
 }
 
-/// A schema that is written without white space unless it asks for some itself, and whose keywords are ignored where they
-/// cannot be enforced. Left to themselves small models like nothing better than one more blank, and a grammar with
-/// flexible white space never stops them.
+/// Makes a schema compact: without white space unless it asks for some itself, and ignoring keywords that cannot be
+/// enforced. Small models often repeat blanks, and a grammar with flexible white space never stops them.
 fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
     let options = schema.entry("x-guidance").or_insert_with(|| json!({}));
     let Value::Object(options) = options else {
@@ -357,15 +356,14 @@ fn compact(mut schema: Map<String, Value>) -> Result<Value, GuideError> {
     Ok(Value::Object(schema))
 }
 
-/// A terminal that is one of these texts. (One terminal, not a rule of many: its lexer tries all texts at once, also where
-/// one begins another.)
+/// A terminal that is one of these texts. (One terminal instead of a rule with alternatives: its lexer follows all
+/// texts at once, even if one is the beginning of another.)
 fn one_of(choices: &[String]) -> String {
     let choices: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
     format!("start: CHOICE\nCHOICE: {}", choices.join("\n  | "))
 }
 
-/// A text as Lark writes it, for whoever writes a grammar for [`GuideSpec::Lark`]: as JSON does, but with no control
-/// character left, DEL and its kind included.
+/// Quotes a text for a [`GuideSpec::Lark`]: as in JSON, but without control characters, DEL and its like included.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     for c in Value::from(text).to_string().chars() {
@@ -379,7 +377,7 @@ pub fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A value and all that is in it, each with its depth; without recursion.
+/// A value and all values in it, each with its depth; without recursion.
 fn parts(value: &Value) -> impl Iterator<Item = (&Value, usize)> {
     let mut open = vec![(value, 1)];
     std::iter::from_fn(move || {
@@ -397,7 +395,7 @@ fn depth(value: &Value) -> usize {
     parts(value).map(|(_, depth)| depth).max().unwrap_or(0)
 }
 
-/// A number's digits, read without its point: 25 for 0.25.
+/// Digits of a number without its point: 25 for 0.25.
 fn digits(number: &str) -> u64 {
     let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
     let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
@@ -412,8 +410,8 @@ fn common_multiple(a: u64, b: u64) -> u64 {
     (a / divisor).saturating_mul(b)
 }
 
-/// How many brackets are open at once. One behind a backslash is a character; those in texts are counted, which errs on
-/// the safe side.
+/// Maximum number of open brackets. A bracket behind a backslash is a character; brackets in texts are counted, which
+/// errs on the safe side.
 fn brackets(source: &str) -> usize {
     let (mut deepest, mut depth, mut escaped) = (0, 0_usize, false);
     for byte in source.bytes() {

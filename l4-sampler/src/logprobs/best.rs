@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-/// Gathers the `n` largest values with their ids.
+/// Collects the `n` largest values with their ids.
 ///
-/// As in [`l1_tensor::ops::top_k`]: candidates gather in a buffer of `2 n`; when it is full, a selection keeps the
-/// better half, and what is not above the worst of them is passed over from then on.
+/// As in [`l1_tensor::ops::top_k`]: candidates are collected in a buffer of `2 n`; when it is full, a selection keeps
+/// the better half, and values that are not above the worst of them are skipped from then on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Best {
     n: usize,
@@ -14,22 +14,22 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// Begin anew, in the memory that there is.
+    /// Starts again, in the same memory.
     pub(super) fn start(&mut self, n: usize) {
         self.n = n;
         self.kept.clear();
         self.kept.reserve(n.saturating_mul(2));
-        // Nothing is above infinity: of no values wanted, none is taken.
+        // Nothing is above infinity: with `n` of 0, no value is taken.
         self.bar = if n == 0 { f32::INFINITY } else { f32::NEG_INFINITY };
     }
 
-    /// What a value must be above to be worth an [`Best::offer`].
+    /// Bar that a value must exceed to be [offered](Best::offer).
     #[inline(always)]
     pub(super) fn bar(&self) -> f32 {
         self.bar
     }
 
-    /// A value. Ids come ascending, so one that only equals the worst that is kept comes too late.
+    /// Offers a value. Ids ascend, so a value that equals the worst kept one is too late.
     #[inline(always)]
     pub(super) fn offer(&mut self, value: f32, id: u32) {
         if value > self.bar {
@@ -46,7 +46,7 @@ impl Best {
         }
     }
 
-    /// The `n` largest, or as many as there were: the largest first, equal ones by id.
+    /// The `n` largest values, or as many as there were: the largest first, equal ones by id.
     pub(super) fn finish(&mut self) -> impl Iterator<Item = (f32, u32)> + '_ {
         self.kept.sort_unstable_by(better_first);
         self.kept.iter().copied().take(self.n)

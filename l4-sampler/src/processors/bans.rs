@@ -1,7 +1,7 @@
-//! What may be said at all: bias, bans, and what a guide allows.
+//! Bias, bans and masks: which tokens may be sampled at all.
 //!
-//! They come first, in the order of this file: everything after them works on tokens that are still in the game. A ban
-//! wins over any bias, also over one of +inf. Ids beyond the row are passed over (`validate` has refused them).
+//! They come first, in the order of this file, so that later stages only see tokens that can be sampled. A ban wins
+//! over any bias, also over one of +inf. Ids beyond the row are ignored (`validate` has rejected them).
 
 use l1_tensor::cpu::Isa;
 use l1_tensor::cpu::lanes::dispatch;
@@ -9,13 +9,13 @@ use l1_tensor::cpu::lanes::dispatch;
 use super::{REMOVED, logit};
 use crate::TokenMask;
 
-/// Add to the logits of some tokens. A bias of -inf is a ban; a token named twice gets both.
+/// Adds to the logits of some tokens. A bias of -inf is a ban; a token that is given twice gets both.
 pub fn add_bias(row: &mut [f32], bias: &[(u32, f32)]) {
     // exercise l4.bans
     for (id, bias) in bias {
         if let Some(x) = row.get_mut(*id as usize) {
             *x += bias;
-            // -inf + inf is NaN: a ban and a bias of +inf, in whichever order. The ban wins.
+            // -inf + inf is NaN: a ban and a bias of +inf, in either order. The ban wins.
             if x.is_nan() {
                 *x = REMOVED;
             }
@@ -24,10 +24,10 @@ pub fn add_bias(row: &mut [f32], bias: &[(u32, f32)]) {
     // end of exercise
 }
 
-/// Remove all tokens but these. `kept` is scratch memory.
+/// Removes all tokens but these. `kept` is scratch memory.
 pub fn allow_only(row: &mut [f32], allowed: &[u32], kept: &mut Vec<f32>) {
     // exercise l4.bans
-    // Put the few aside, clear the row, put them back: no search, whatever the order of the ids.
+    // Saves the allowed logits, clears the row and restores them: no search, whatever the order of the ids.
     kept.clear();
     kept.extend(allowed.iter().map(|id| row.get(*id as usize).copied().unwrap_or(REMOVED)));
     row.fill(REMOVED);
@@ -39,7 +39,7 @@ pub fn allow_only(row: &mut [f32], allowed: &[u32], kept: &mut Vec<f32>) {
     // end of exercise
 }
 
-/// Remove these tokens.
+/// Removes these tokens.
 pub fn ban(row: &mut [f32], banned: &[u32]) {
     // exercise l4.bans
     for id in banned {
@@ -50,9 +50,9 @@ pub fn ban(row: &mut [f32], banned: &[u32]) {
     // end of exercise
 }
 
-/// Remove every token that would end an answer of `generated` tokens, as long as it is too short. `ends` are the
-/// model's own end tokens *and* those that the request wants to stop at.
-pub fn hold_back_ends(row: &mut [f32], ends: &[u32], generated: usize, min_tokens: usize) {
+/// Removes every token that would end an output of `generated` tokens while it is shorter than `min_tokens`. `ends` are
+/// the model's own end tokens *and* the request's stop tokens.
+pub fn ban_early_ends(row: &mut [f32], ends: &[u32], generated: usize, min_tokens: usize) {
     // exercise l4.bans
     if generated < min_tokens {
         ban(row, ends);
@@ -60,10 +60,10 @@ pub fn hold_back_ends(row: &mut [f32], ends: &[u32], generated: usize, min_token
     // end of exercise
 }
 
-/// Remove what a guide does not allow.
+/// Removes the tokens that a guide does not allow.
 ///
-/// Grammars allow nearly all tokens (inside of a string) or nearly none (between two keys), so many words of a mask are
-/// all ones or all zeros: 32 tokens for one comparison.
+/// Grammars allow nearly all tokens (inside a string) or nearly none (between two keys), so many words of a mask are
+/// all ones or all zeros: one comparison for 32 tokens.
 pub fn apply_mask(row: &mut [f32], mask: &TokenMask) {
     let words = mask.words();
     let covered = row.len().min(words.len() * 32);
@@ -75,11 +75,11 @@ pub fn apply_mask(row: &mut [f32], mask: &TokenMask) {
 }
 
 dispatch! {
-    /// Word by word. There are words enough for the row.
+    /// Applies the mask word by word. There must be enough words for the row.
     fn mask_words<const FMA: bool>(row: &mut [f32], words: &[u32]) {
         let (whole, rest) = row.as_chunks_mut::<32>();
         let last = words.get(whole.len());
-        // 32 tokens and not up to 32: so the loop inside becomes four or eight vectors.
+        // Exactly 32 tokens, so that the inner loop becomes four or eight vectors.
         for (word, tokens) in words.iter().zip(whole) {
             mask_word(*word, tokens);
         }
@@ -100,7 +100,7 @@ const BITS: [u32; 32] = {
     bits
 };
 
-/// The tokens of one word.
+/// Applies one word to its tokens.
 #[inline(always)]
 fn mask_word(word: u32, tokens: &mut [f32]) {
     // exercise l4.bans
@@ -109,7 +109,7 @@ fn mask_word(word: u32, tokens: &mut [f32]) {
         0 => tokens.fill(REMOVED),
         _ => {
             for (x, bit) in tokens.iter_mut().zip(&BITS) {
-                // A choice and not a jump: of 32 bits without a pattern half the jumps are foreseen wrongly.
+                // A select instead of a branch: with random bits, half the branches would be mispredicted.
                 *x = if word & bit != 0 { *x } else { REMOVED };
             }
         }

@@ -1,10 +1,10 @@
-//! Min-p: a floor that rises with the model's confidence.
+//! Min-p: a threshold relative to the most likely token.
 
 use super::{REMOVED, largest, logit};
 
-/// Keep tokens at least `p` times as likely as the likeliest. 0 is off, 1 keeps only what equals the likeliest.
+/// Keeps tokens that are at least `p` times as likely as the most likely one. 0 is off, 1 keeps only its equals.
 ///
-/// A quotient of two probabilities is `e` to the difference of their logits, so nothing needs to be summed.
+/// A quotient of two probabilities is `e` to the difference of their logits, so no sum is needed.
 ///
 /// (Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024)
 pub fn min_p(row: &mut [f32], p: f32) {

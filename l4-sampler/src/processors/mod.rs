@@ -1,18 +1,17 @@
-//! Each change to a row of logits on its own, as one reads it in a paper.
+//! Each stage of sampling as a function of its own, as papers describe it.
 //!
-//! A processor is a function that takes a row and changes it in place. A token that it removes gets a logit of -inf, so
-//! the next one no longer sees it. One that is off, or has nothing to do, leaves every bit of the row as it was.
+//! A processor changes a row in place. A token that it removes gets a logit of -inf, so later stages do not see it. A
+//! processor that is off, or has nothing to do, leaves every bit of the row as it was.
 //!
 //! [`bans`] and [`penalties`] touch few tokens, and the [`Sampler`](crate::Sampler) calls them as they are. The filters
-//! sort, take sums in f64 and allocate: they say what is meant, in the order of [`process_reference`], and the sampler,
-//! which may do none of that, is tested against them.
+//! sort, take sums in f64 and allocate: they are references, in the order of [`process_reference`], and the sampler,
+//! which does none of that, is tested against them.
 //!
 //! # What a logit counts as
 //!
-//! Models are not supposed to give infinities or NaN, and do. Everywhere on this floor [`logit`] decides what they mean:
-//! NaN is the worst of all (-inf: never chosen), +inf is the largest finite number (so that a row with two of them
-//! has something to share between them). And everywhere, of two tokens with equal logits the one with the
-//! lower id is the likelier.
+//! Models sometimes return infinities or NaN. Everywhere in this crate [`logit`] decides what they mean: NaN is -inf
+//! (never sampled), +inf is the largest finite number (so that two of them share the probability). Of two tokens with
+//! equal logits the one with the lower id counts as more likely.
 
 pub mod bans;
 mod min_p;
@@ -32,5 +31,5 @@ pub use top_k::top_k;
 pub use top_p::top_p;
 pub use typical_p::typical_p;
 
-/// The logit of a token that is not to be chosen.
+/// Logit of a token that must not be sampled.
 pub const REMOVED: f32 = f32::NEG_INFINITY;

@@ -1,16 +1,16 @@
-//! Counting what was said: repetition, presence, frequency.
+//! Repetition, presence and frequency penalties.
 //!
-//! All three move the logits of tokens that were seen; the row's other tokens are not even read. The repetition penalty
-//! scales, so it depends on where the model's logits happen to have their zero (a softmax does not), and it must know the
-//! sign: a logit of -2 divided by 1.3 would become *likelier*. The other two subtract.
+//! All three change the logits of tokens in the request's history; the row's other tokens are not even read. The
+//! repetition penalty scales, so it depends on where the model's logits have their zero (a softmax does not), and it
+//! must respect the sign: a logit of -2 divided by 1.3 would become *more* likely. The other two subtract.
 
 use crate::History;
 
-/// Make tokens less likely that were seen.
+/// Penalises tokens of the history.
 ///
-/// Of tokens in prompt or answer: positive logits are divided by `repetition`, the others multiplied by it (1 is off).
-/// Of tokens in the answer alone: `presence` is subtracted once, `frequency` for each time the answer holds them (0 is
-/// off).
+/// Tokens in prompt or output: positive logits are divided by `repetition`, the others multiplied by it (1 is off).
+/// Tokens in the output only: `presence` is subtracted once, `frequency` for each time that the token is in the output
+/// (0 is off).
 pub fn penalize(
     row: &mut [f32],
     history: &History,
@@ -25,8 +25,8 @@ pub fn penalize(
     for seen in history.seen() {
         let Some(x) = row.get_mut(seen.token as usize) else { continue };
         *x = if *x > 0.0 { *x / repetition } else { *x * repetition };
-        if seen.in_answer > 0 {
-            *x = *x - presence - frequency * seen.in_answer as f32;
+        if seen.in_output > 0 {
+            *x = *x - presence - frequency * seen.in_output as f32;
         }
     }
     // end of exercise

@@ -1,12 +1,12 @@
-//! Temperature: how much a difference between two logits counts.
+//! Temperature: scaling of the differences between logits.
 
 use super::{REMOVED, by_rank, largest, logit};
 
-/// Divide the logits by `t`, counted from the largest one, which becomes 0. At 1 the row stays as it is; at 0 only the
-/// likeliest token stays, which is what dividing by ever smaller numbers comes to.
+/// Divides the logits by `t`, relative to the largest one, which becomes 0. At 1 the row is unchanged; at 0 only the
+/// most likely token stays, the limit of small temperatures.
 ///
-/// Probabilities do not depend on where logits are counted from, but numbers do: 30 / 0.0001 still fits an f32, and
-/// 1e35 / 0.0001 does not. What is 0 or below can only fall, and a fall to -inf means what it says.
+/// Probabilities do not depend on a constant added to all logits, but overflow does: 30 / 0.0001 fits an f32, and 1e35
+/// / 0.0001 does not. Relative to the largest one, logits are at most 0 and can only reach -inf, which is correct.
 pub fn temperature(row: &mut [f32], t: f32) {
     if t == 1.0 {
         return;
@@ -20,7 +20,7 @@ pub fn temperature(row: &mut [f32], t: f32) {
     }
     let max = largest(row);
     for x in row {
-        // (A removed token stays one: in a row of nothing else, -inf - -inf would be NaN.)
+        // (A removed token stays removed: in a row of nothing else, -inf - -inf would be NaN.)
         *x = if logit(*x) == REMOVED { REMOVED } else { (logit(*x) - max) / t };
     }
     // end of exercise

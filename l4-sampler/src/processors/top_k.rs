@@ -2,9 +2,8 @@
 
 use super::{REMOVED, by_rank};
 
-/// Keep the `k` likeliest tokens, exactly as many; of equal ones those with the lower ids. 0 is off, and so is a `k`
-/// of the whole row or more. (transformers keeps every token that equals the `k`-th: more than `k` of them, if the model
-/// says so.)
+/// Keeps the `k` most likely tokens, exactly `k`; of equal ones those with the lower ids. 0 is off, and so is a `k` of
+/// at least the whole row. (transformers keeps every token that equals the `k`-th, which may be more than `k`.)
 pub fn top_k(row: &mut [f32], k: usize) {
     if k == 0 || k >= row.len() {
         return;

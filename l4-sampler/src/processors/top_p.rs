@@ -1,9 +1,9 @@
-//! Top-p, the nucleus: as many tokens as it takes.
+//! Top-p (nucleus sampling): as many of the most likely tokens as reach a probability.
 
 use super::{REMOVED, by_rank, softmax};
 
-/// Keep the fewest of the likeliest tokens that together have at least the probability `p`: a token stays if those
-/// before it have less. So the one that crosses `p` stays, and one token always does. 1 is off.
+/// Keeps the fewest of the most likely tokens whose probabilities sum to at least `p`: a token stays if those before it
+/// sum to less. So the token that crosses `p` stays, and at least one token stays. 1 is off.
 ///
 /// (Holtzman, Buys, Du, Forbes, Choi, "The Curious Case of Neural Text Degeneration", 2020)
 pub fn top_p(row: &mut [f32], p: f32) {

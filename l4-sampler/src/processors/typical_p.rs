@@ -1,12 +1,12 @@
-//! Typical-p: tokens that surprise about as much as one would expect.
+//! Typical-p: tokens whose surprise is near the expected one.
 
 use super::{REMOVED, softmax};
 
-/// Keep the fewest tokens that together have at least the probability `p`, beginning with those whose surprise
-/// `-ln prob` is nearest to the expected one, the entropy; the token that crosses `p` stays. 1 is off.
+/// Keeps the fewest tokens whose probabilities sum to at least `p`, beginning with those whose surprise `-ln prob` is
+/// nearest to the expected one, the entropy; the token that crosses `p` stays. 1 is off.
 ///
-/// So the likeliest token goes first where the model is unsure: it would be less of a surprise than a typical text has.
-/// (Of two tokens equally near the one with the lower id comes first.)
+/// So where the model is unsure, the most likely token may be removed: it is less surprising than typical text. (Of two
+/// tokens equally near, the one with the lower id comes first.)
 ///
 /// (Meister, Pimentel, Wiher, Cotterell, "Locally Typical Sampling", 2023)
 pub fn typical_p(row: &mut [f32], p: f32) {
@@ -15,7 +15,7 @@ pub fn typical_p(row: &mut [f32], p: f32) {
     }
     // exercise l4.filters
     let probs = softmax(row);
-    // A token without probability is no surprise at all: it does not happen.
+    // A token without probability does not occur, so it adds no surprise.
     let mut ids: Vec<usize> = (0..row.len()).filter(|id| probs[*id] > 0.0).collect();
     let entropy: f64 = ids.iter().map(|id| -probs[*id] * probs[*id].ln()).sum();
     let distance = |id: usize| (-probs[id].ln() - entropy).abs();

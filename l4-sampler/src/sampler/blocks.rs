@@ -1,7 +1,7 @@
-//! A row of logits in blocks: the largest of each, and passes that leave out the blocks that cannot matter.
+//! Passes over a row of logits that skip blocks by their maxima.
 //!
-//! A vocabulary has 150,000 tokens, of which a draw considers fifty. So the row is read once for the largest logit of
-//! each block of 64, and what comes after looks at 2,400 maxima to find the few blocks worth reading again.
+//! A vocabulary has 150,000 tokens, of which sampling considers about fifty. So the row is read once for the largest
+//! logit of each block of 64, and later passes read 2,400 maxima to find the few blocks that must be read again.
 
 use std::hint::black_box;
 
@@ -10,25 +10,26 @@ use l1_tensor::cpu::lanes::{accumulate, dispatch, exp, fold_lanes, max_of};
 use super::select::{Candidate, Order};
 use crate::distribution::{BLOCK, sum_of};
 
-/// A token this far below the likeliest (in nats, after temperature) has a share of 0 in f32.
+/// Distance to the most likely token (in nats, after temperature) from which a weight is 0 in f32.
 const FLOOR: f32 = -104.0;
 
-/// A row that only temperature and filters are still to be applied to, with the maxima of its blocks.
+/// A row after penalties and bans, with the maxima of its blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a> {
     pub(crate) row: &'a [f32],
     pub(crate) maxima: &'a [f32],
     shift: f32,
     temperature: f32,
-    /// The largest logit after temperature.
+    /// Largest logit after temperature.
     top: f32,
 }
 
 impl<'a> Blocks<'a> {
-    /// A row, its blocks' maxima and the largest of these, which is finite. `temperature` is above 0.
+    /// Creates the blocks of a row from its blocks' maxima and the largest of these, which is finite. `temperature` is
+    /// above 0.
     pub(crate) fn new(row: &'a [f32], maxima: &'a [f32], max: f32, temperature: f32) -> Self {
-        // At a temperature of 1 logits stay as they are. At others the difference to the largest is divided: at 1e-4 the
-        // quotients of two large logits would be infinite, and their difference NaN.
+        // At a temperature of 1 logits stay as they are. At others the difference to the largest is divided: at 1e-4
+        // the quotients of two large logits would be infinite, and their difference NaN.
         let (shift, top) = if temperature == 1.0 { (0.0, max) } else { (max, 0.0) };
         Self { row, maxima, shift, temperature, top }
     }
@@ -39,24 +40,23 @@ impl<'a> Blocks<'a> {
         (logit - self.shift) / self.temperature
     }
 
-    /// The logit after temperature of a token that is `e^distance` times as likely as the likeliest; rather too low than
-    /// too high.
+    /// Logit after temperature of a token that is `e^distance` times as likely as the most likely one; rounded down.
     pub(crate) fn bar(&self, distance: f64) -> f32 {
         ((f64::from(self.top) + distance) as f32).next_down().max(self.floor())
     }
 
-    /// Below this a token's share is 0.
+    /// Logit below which a token's weight is 0.
     #[inline(always)]
     pub(crate) fn floor(&self) -> f32 {
         self.top + FLOOR
     }
 
-    /// The largest logit after temperature.
+    /// Largest logit after temperature.
     pub(crate) fn top(&self) -> f32 {
         self.top
     }
 
-    /// The share of a token with this logit after temperature.
+    /// Weight of a token with this logit after temperature.
     #[inline(always)]
     fn share<const FMA: bool>(&self, scaled: f32) -> f32 {
         exp::<FMA>(scaled - self.top)
@@ -64,12 +64,12 @@ impl<'a> Blocks<'a> {
 }
 
 dispatch! {
-    /// The largest logit of each block, NaN passed over.
+    /// Largest logit of each block, ignoring NaN.
     pub(crate) fn block_maxima<const FMA: bool>(row: &[f32], maxima: &mut [f32]) {
         let (blocks, rest) = row.as_chunks::<BLOCK>();
         for (max, block) in maxima.iter_mut().zip(blocks) {
-            // Behind a black box, or the compiler would take sixteen blocks at once and gather their elements from all
-            // over the row, which takes four times as long.
+            // Behind a black box, or the compiler would process sixteen blocks at once and gather their elements from
+            // all over the row, which takes four times as long.
             *max = max_of(black_box(block.as_slice()));
         }
         if let (Some(max), false) = (maxima.last_mut(), rest.is_empty()) {
@@ -77,12 +77,12 @@ dispatch! {
         }
     }
 
-    /// The largest of them.
+    /// Largest of the maxima.
     pub(crate) fn largest<const FMA: bool>(maxima: &[f32]) -> f32 {
         max_of(maxima)
     }
 
-    /// The shares of all tokens, and their sums by blocks.
+    /// Weights of all tokens, and their sums by block.
     pub(crate) fn weigh<const FMA: bool>(from: Blocks<'_>, shares: &mut [f32], sums: &mut [f64]) {
         let floor = from.floor();
         let blocks = from.row.chunks(BLOCK).zip(shares.chunks_mut(BLOCK)).zip(sums);
@@ -90,7 +90,7 @@ dispatch! {
             if from.scaled(*max) >= floor {
                 for (share, logit) in shares.iter_mut().zip(row) {
                     let scaled = from.scaled(*logit);
-                    // Not so if it is NaN.
+                    // False for NaN.
                     *share = if scaled >= floor { from.share::<FMA>(scaled) } else { 0.0 };
                 }
                 *sum = sum_of(shares);
@@ -101,13 +101,13 @@ dispatch! {
         }
     }
 
-    /// The mean of the logits after temperature, each counted as much as its share.
+    /// Mean of the logits after temperature, weighted by the tokens' weights.
     pub(crate) fn mean_logit<const FMA: bool>(from: Blocks<'_>, shares: &[f32]) -> f64 {
         let (mut total, mut sum) = (0.0, 0.0);
         for (row, shares) in from.row.chunks(BLOCK).zip(shares.chunks(BLOCK)) {
             let mut weighted = [0.0; BLOCK];
             for ((weighted, logit), share) in weighted.iter_mut().zip(row).zip(shares) {
-                // A token without a share may have a logit of -inf, and 0 * -inf is NaN.
+                // A token without weight may have a logit of -inf, and 0 * -inf is NaN.
                 *weighted = if *share > 0.0 { from.scaled(*logit) * *share } else { 0.0 };
             }
             total += sum_of(shares);
@@ -116,7 +116,7 @@ dispatch! {
         sum / total
     }
 
-    /// How much the tokens whose value is at least `bar` have together, and how many they are.
+    /// Sum of the weights of the tokens whose value is at least `bar`, and their number.
     pub(crate) fn mass_from<const FMA: bool>(
         from: Blocks<'_>,
         shares: &[f32],
@@ -140,7 +140,7 @@ dispatch! {
         (mass, count)
     }
 
-    /// Add to `found` the tokens whose value is at least `bar` and below `below`, ids ascending.
+    /// Appends the tokens whose value is at least `bar` and below `below` to `found`, ids ascending.
     pub(crate) fn gather<const FMA: bool>(
         from: Blocks<'_>,
         order: Order,
@@ -158,7 +158,7 @@ dispatch! {
                 *scaled = from.scaled(*logit);
                 *share = from.share::<FMA>(*scaled);
             }
-            // Written wherever it is, kept where it counts: no jump that a processor would have to foresee.
+            // Written always, kept only where it counts: no branch that could be mispredicted.
             let (mut places, mut n) = ([0u8; BLOCK], 0);
             for (i, scaled) in scaled.iter().enumerate() {
                 let value = order.value(*scaled);

@@ -1,13 +1,14 @@
-//! Rows of logits that lie on a device.
+//! Sampling from logits on a device.
 //!
-//! Most rows want nothing but temperature and filters. Their tokens are chosen where the logits are, and four bytes come
-//! back of each instead of half a megabyte. What else a row may want (penalties, bans, a guide's mask, log probabilities,
-//! the typical filter) needs the whole of it here: its logits are fetched, and go the way of all rows on a CPU. Both are
-//! enqueued before anybody waits, so a step waits for its device once.
+//! Most rows want only temperature and filters. Their tokens are sampled on the device, and four bytes of each come
+//! back instead of half a megabyte. Rows that want more (penalties, bans, a guide's mask, log probabilities, typical-p)
+//! are fetched and sampled on the CPU. Both are enqueued before anything is waited for, so a step waits for its device
+//! once.
 //!
-//! The same rules, but not the same sums: a device adds in f32, in an order of its own, and has the first 24 bits of a row's
-//! random number. So a token is the one that a CPU would have chosen from these logits unless the dart falls, or the edge
-//! of a filter lies, within rounding of a border between two tokens. Greedy tokens are the same always.
+//! The rules are those of the CPU, but not the sums: a device adds in f32, in an order of its own, and uses the first
+//! 24 bits of a row's random number. So the token is the one that a CPU would sample from these logits, unless the
+//! random number or the edge of a filter lies within rounding of a border between two tokens. Greedy tokens are always
+//! the same.
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ use crate::error::Result;
 
 const OP: &str = "sample";
 
-/// Memory on both sides, for the largest step there was.
+/// Buffers on the host and on the device, for the largest step so far.
 pub(super) struct OnDevice {
     gpu: Arc<Gpu>,
     vocab: usize,
-    /// What the rows want: here, and there.
+    /// Parameters of the rows, on the host and on the device.
     wanted: Pinned<SampleRow>,
     params: Buffer,
-    /// Their tokens: there, and here.
+    /// Tokens, on the device and on the host.
     tokens: Buffer,
     chosen: Pinned<u32>,
-    /// Logits that were fetched, row after row, and of which rows.
+    /// Fetched logits, row after row, and the rows they belong to.
     logits: Pinned<f32>,
     fetched: Vec<usize>,
 }
@@ -52,7 +53,7 @@ impl OnDevice {
         })
     }
 
-    /// Room for so many rows, of which so many are fetched.
+    /// Makes room for `rows` rows, of which `fetched` are fetched.
     fn reserve(&mut self, rows: usize, fetched: usize) -> cuda::Result<()> {
         let (gpu, vocab) = (&self.gpu, self.vocab);
         if rows > self.wanted.as_slice().len() {
@@ -68,8 +69,8 @@ impl OnDevice {
         Ok(())
     }
 
-    /// Choose what can be chosen there, and fetch the logits of the other rows. Returns when all of it has come: tokens are
-    /// in `out`, and `self.fetched` says whose logits there are. An error too is returned only when nothing is under way.
+    /// Samples plain rows on the device, and fetches the logits of the other rows. Returns when the device is done:
+    /// tokens are in `out`, and `self.fetched` has the fetched rows. On an error, too, nothing is running any more.
     fn choose(
         &mut self,
         logits: View<'_, f32>,
@@ -78,7 +79,8 @@ impl OnDevice {
     ) -> cuda::Result<()> {
         let chosen = self.enqueue_and_wait(logits, rows, out);
         if chosen.is_err() {
-            // What was enqueued before may still read or write the memory of the next step. Its own error is known.
+            // What was enqueued before may still read or write the memory of the next step. The error to report is the
+            // first one.
             let _ = self.gpu.synchronize();
         }
         chosen
@@ -104,7 +106,7 @@ impl OnDevice {
             if (*token as usize) < self.vocab {
                 (out.token, out.logprobs) = (Ok(*token), None);
             } else {
-                // Nothing can be chosen from it: what is wrong is found out here, and another wait is worth that.
+                // No token can be sampled from the row. The CPU finds the reason, which is worth another wait.
                 self.fetched.push(i);
             }
         }
@@ -116,7 +118,7 @@ impl OnDevice {
         Ok(())
     }
 
-    /// A token for every row. Those of rows that are fetched too mean nothing.
+    /// Samples a token for every row. The tokens of fetched rows are meaningless.
     fn enqueue(&mut self, logits: View<'_, f32>, rows: &[Row<'_>]) -> cuda::Result<()> {
         let Self { gpu, vocab, wanted, params, tokens, chosen, .. } = self;
         for (wanted, row) in wanted.as_mut_slice().iter_mut().zip(rows) {
@@ -124,8 +126,8 @@ impl OnDevice {
         }
         let n = rows.len();
         let mut there = params.view_mut().cast::<SampleRow>().part(0, n);
-        // SAFETY: `choose` returns when the device is done, so nothing touches `wanted` or frees `params` before. After a
-        // panic, `wanted` is dropped first and waits for the device.
+        // SAFETY: `choose` returns when the device is done, so nothing touches `wanted` or frees `params` before. After
+        // a panic, `wanted` is dropped first and waits for the device.
         unsafe { wanted.enqueue_copy(&mut there) }?;
         let mut tokens = tokens.view_mut().cast::<u32>().part(0, n);
         let logits = Mat::dense(logits.cast(), Float::F32, n, *vocab)?;
@@ -134,12 +136,12 @@ impl OnDevice {
         unsafe { chosen.enqueue_fetch(0, tokens.as_view()) }
     }
 
-    /// The logits of the rows that are chosen from here.
+    /// Enqueues the transfer of the logits of fetched rows.
     fn enqueue_fetch(&mut self, logits: View<'_, f32>) -> cuda::Result<()> {
         for (at, row) in self.fetched.iter().enumerate() {
             let row = logits.part(row * self.vocab, self.vocab);
-            // SAFETY: `choose` returns when the device is done, and looks at `self.logits` only then. The caller of `choose`
-            // holds the logits until then. After a panic, `Pinned` waits for the device when it is dropped.
+            // SAFETY: `choose` returns when the device is done, and reads `self.logits` only then. The caller of
+            // `choose` holds the logits until then. After a panic, `Pinned` waits for the device when it is dropped.
             unsafe { self.logits.enqueue_fetch(at * self.vocab, row) }?;
         }
         Ok(())
@@ -184,15 +186,15 @@ impl Sampler {
     }
 }
 
-/// Whether a device can choose a row's token: it knows temperature, top-k, top-p and min-p.
+/// Whether a device can sample a row's token: it supports temperature, top-k, top-p and min-p.
 fn is_plain(row: &Row<'_>) -> bool {
     row.params.logprobs.is_none() && row.params.typical_p >= 1.0 && !is_changed(row)
 }
 
-/// What a plain row wants, as the kernel reads it.
+/// Parameters of a plain row, as the kernel reads them.
 fn as_kernels_read(row: &Row<'_>) -> SampleRow {
     let params = row.params;
-    // 24 bits are what an f32 below 1 holds at all times; rounding more of them could make it 1.
+    // 24 bits are what an f32 below 1 always holds; rounding more of them could give 1.
     const STEPS: f64 = (1 << 24) as f64;
     let uniform = (row.key.uniform(Purpose::Draw) * STEPS).floor() / STEPS;
     SampleRow {

@@ -1,11 +1,11 @@
-//! A step's rows of logits, each with its own request's parameters, to one token each.
+//! The sampler: one token for each row of a step's logits, with the parameters of the row's request.
 //!
-//! Rows are dealt to threads, one at a time; a row is one thread's work from its first logit to its token, in one fixed
-//! order of sums, and its random number is its own. So a token does not depend on the batch.
+//! Rows are distributed to threads; a row is one thread's work from its first logit to its token, with one fixed order
+//! of sums and its own random number. So a token does not depend on the batch.
 //!
-//! The ideas, one file each: `shared` hands the rows to the threads, `worker` has the stages of one row in their order,
-//! `blocks` the passes over a row, `select` the k largest and `nucleus` the mass p, both without a sort; `device` has what
-//! is different where the logits lie on one.
+//! One file for each idea: `shared` gives the rows to the threads, `worker` has the stages of one row in their order,
+//! `blocks` the passes over a row, `select` the k largest and `nucleus` the mass p, both without a sort; `device` has
+//! what is different for logits on a device.
 
 mod blocks;
 mod device;
@@ -29,11 +29,11 @@ pub(crate) use worker::Worker;
 use device::OnDevice;
 use shared::Lines;
 
-/// Logits of a step: f32 `[S, V]`, a row for each token that is to be chosen. They may lie on a device: contiguous then.
+/// Logits of a step: f32 `[S, V]`, a row for each token to be sampled. On a device they must be contiguous.
 pub enum Logits<'a> {
-    /// To be read only. Rows that must be changed are copied first.
+    /// Read only. Rows that must be changed are copied first.
     Shared(TensorRef<'a>),
-    /// Handed over: their contents afterwards are of no use to anybody, and no copy is made.
+    /// Given to the sampler, which may overwrite them: no copy is made.
     Owned(TensorMut<'a>),
 }
 
@@ -46,76 +46,99 @@ impl Logits<'_> {
     }
 }
 
-/// What one row of logits is about.
+/// The request of one row of logits.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
-    /// What its request asks for.
+    /// Sampling parameters.
     pub params: &'a SamplingParams,
-    /// What its request has seen.
+    /// History: counts of prompt and output tokens.
     pub history: &'a History,
-    /// Tokens that would end its answer: not chosen before `min_tokens`.
+    /// Tokens that end the output: banned before `min_tokens`.
     pub ends: &'a [u32],
-    /// What its guide allows.
+    /// Tokens that the guide allows; `None` without a guide.
     pub mask: Option<&'a TokenMask>,
-    /// Its random numbers.
+    /// Key of the random numbers.
     pub key: DrawKey,
 }
 
-/// What became of one row.
+/// Outcome of one row.
 #[derive(Clone, Debug)]
 pub struct Sampled {
-    /// The token.
+    /// The sampled token.
     pub token: Result<u32, RowError>,
-    /// What was asked about it (its buffer is reused from step to step).
+    /// Log probabilities, if requested (the buffer is reused from step to step).
     pub logprobs: Option<TokenLogprobs>,
 }
 
 impl Default for Sampled {
-    /// Of a row that nothing was chosen from yet.
+    /// Outcome of a row that was not sampled yet.
     fn default() -> Self {
         Self { token: Err(RowError::NothingLeft), logprobs: None }
     }
 }
 
-/// Chooses tokens for the rows of a step. Owns the memory that takes, one piece for each thread; a steady step allocates
-/// nothing.
+/// Samples one token for each row of a step. It owns the memory for that, one part for each thread; a steady step
+/// allocates nothing.
+///
+/// # Example
+///
+/// ```
+/// use l1_tensor::{Runtime, RuntimeOptions, Tensor};
+/// use l4_sampler::{DrawKey, History, Logits, Row, Sampled, Sampler, SamplingParams};
+///
+/// let mut sampler = Sampler::new(&Runtime::new(RuntimeOptions::default())?, 4); // a vocabulary of 4 tokens
+/// let logits = Tensor::from_slice(&[0.0_f32, 3.0, 1.0, 2.0, 9.0, 0.0, 0.0, 0.0], &[2, 4])?;
+///
+/// let greedy = SamplingParams::greedy();
+/// let without_0 = SamplingParams { banned_tokens: vec![0], top_k: 1, ..SamplingParams::default() };
+/// let history = History::new(&[1, 2], 16); // the prompt, and room for 16 output tokens
+/// let key = DrawKey { seed: 7, sample: 0, position: 2 };
+/// let rows = [&greedy, &without_0]
+///     .map(|params| Row { params, history: &history, ends: &[], mask: None, key });
+///
+/// let mut out = vec![Sampled::default(); 2];
+/// sampler.sample(Logits::Shared(logits.view()), &rows, &mut out)?;
+/// assert_eq!(out[0].token, Ok(1), "the largest logit");
+/// assert_eq!(out[1].token, Ok(1), "token 0 is banned; of equal logits the lowest id is the most likely");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Sampler {
     rt: Runtime,
     vocab: usize,
-    /// One for each thread; the lock is never waited for.
+    /// One part for each thread; its lock is never contended.
     benches: Vec<Mutex<Bench>>,
-    /// The first row of each draft that is verified.
+    /// First row of each proposal that is verified.
     pub(crate) starts: Vec<usize>,
-    /// What it needs for logits on a device. Made for the first of them.
+    /// State for logits on a device, created for the first of them.
     device: Option<Box<OnDevice>>,
 }
 
-/// Where one thread works.
+/// Working memory of one thread.
 #[derive(Default)]
 pub(crate) struct Bench {
     pub(crate) worker: Worker,
     pub(crate) distribution: Distribution,
-    /// Of a draft's row, when one is verified.
+    /// Distribution of a draft's row, when one is verified.
     pub(crate) draft: Distribution,
     logprobs: LogprobsScratch,
 }
 
 impl Sampler {
-    /// A sampler for rows of `vocab` logits.
+    /// Creates a sampler for rows of `vocab` logits.
     pub fn new(rt: &Runtime, vocab: usize) -> Self {
         let bench = || Bench { worker: Worker::new(vocab), ..Bench::default() };
         let benches = (0..rt.pool().threads()).map(|_| Mutex::new(bench())).collect();
         Self { rt: rt.clone(), vocab, benches, starts: Vec::new(), device: None }
     }
 
-    /// Choose a token for every row, rows in parallel. Row `i` of `logits` belongs to `rows[i]`, its outcome is
-    /// `out[i]`, and nothing about it depends on the others.
+    /// Samples a token for every row, rows in parallel. Row `i` of `logits` belongs to `rows[i]`, its outcome is
+    /// `out[i]`, and does not depend on the other rows.
     ///
-    /// Logits on a device are waited for, once. Rows that want only temperature, top-k, top-p and min-p are chosen from
-    /// there, with sums in f32: the token is another one than a CPU's where the draw is within rounding of a border.
+    /// Logits on a device are waited for, once. Rows that want only temperature, top-k, top-p and min-p are sampled
+    /// there, with sums in f32: the token differs from a CPU's where the draw is within rounding of a border.
     ///
     /// # Errors
-    /// Only for lengths and types that do not fit, and what a device reports. What is wrong with a row is its own outcome.
+    /// Lengths and types that do not fit, and errors of a device. What is wrong with one row is that row's outcome.
     pub fn sample(
         &mut self,
         logits: Logits<'_>,
@@ -145,13 +168,13 @@ impl Sampler {
         Ok(())
     }
 
-    /// One row's outcome.
+    /// Samples one row.
     fn one(&self, bench: &mut Bench, line: Line<'_>, row: &Row<'_>, out: &mut Sampled) {
         let Bench { worker, distribution, logprobs, .. } = bench;
         let isa = self.rt.isa();
         let asked = row.params.logprobs;
         let raw = asked.is_some_and(|asked| asked.of == LogprobsOf::Raw);
-        // What the model itself thought is asked afterwards, so its own row has to stay as it was.
+        // The model's own log probabilities are taken afterwards, so its row must not be changed.
         let (line, untouched) = match line {
             Line::Owned(line) if raw => (Line::Shared(&*line), Some(&*line)),
             Line::Shared(line) => (Line::Shared(line), Some(line)),
@@ -169,10 +192,10 @@ impl Sampler {
         }
     }
 
-    /// The distribution that [`Sampler::sample`] would draw one row's token from.
+    /// Distribution that [`Sampler::sample`] would sample one row's token from.
     ///
     /// # Errors
-    /// [`RowError`] when there is none.
+    /// [`RowError`] if no token can be sampled.
     pub fn distribution(&mut self, logits: &[f32], row: &Row<'_>) -> Result<Distribution> {
         expect("logits in a row", self.vocab, logits.len())?;
         let mut made = Distribution::default();
@@ -182,7 +205,7 @@ impl Sampler {
         Ok(made)
     }
 
-    /// What the rows run on.
+    /// Runtime of the sampler.
     pub(crate) fn runtime(&self) -> &Runtime {
         &self.rt
     }
@@ -192,14 +215,14 @@ impl Sampler {
         self.vocab
     }
 
-    /// Work where thread `thread` of the pool works. Not to be called from within itself.
+    /// Runs `work` with the memory of thread `thread` of the pool. It must not call this function again.
     pub(crate) fn at_bench<T>(&self, thread: usize, work: impl FnOnce(&mut Bench) -> T) -> T {
-        // A bench that somebody panicked at is as good as before: everything on it is written before it is read.
+        // After a panic the memory is as good as before: everything in it is written before it is read.
         work(&mut self.benches[thread].lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// One row's token.
+/// Samples one row's token.
 fn choose(
     isa: Isa,
     worker: &mut Worker,
@@ -213,7 +236,7 @@ fn choose(
     // end of exercise
 }
 
-/// Refuse a length that does not fit.
+/// Checks a length.
 pub(crate) fn expect(what: &'static str, expected: usize, got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::Shape { what, expected, got }) }
 }

@@ -1,33 +1,33 @@
-//! The fewest tokens that have a given mass together, without a sort.
+//! The fewest tokens that have a given probability together, without a sort.
 //!
-//! Top-p and typical-p ask the same thing of tokens that stand in two different lines: how many, from the front, are
-//! enough? A quickselect finds it that asks another question than usual: not "are there k in the front half?" but
-//! "is there enough in the front half?". Each question is about half as many candidates as the one before.
+//! Top-p and typical-p ask the same question of tokens in two different orders: how many, from the front, are enough? A
+//! quickselect finds them, which does not ask "are there k in the front half?" but "is there enough in the front
+//! half?". Each question is about half as many candidates as the one before.
 //!
-//! Of a whole row most tokens need not become candidates for that. Two bars close in on the place where it is enough:
-//! what is above the upper one stays, what is below the lower one goes, and only what is between them is selected from.
+//! Most tokens of a row need not become candidates. Two bars close in on the border: tokens above the upper one are
+//! kept, tokens below the lower one are dropped, and only those between them are selected from.
 
 use l1_tensor::cpu::Isa;
 
 use super::blocks::{Blocks, gather, mass_from};
 use super::select::{Candidate, Order, rank};
 
-/// So many candidates are selected from faster than the row is read again.
+/// Number of candidates from which selecting is faster than reading the row again.
 const FEW: usize = 512;
 
-/// After so many questions all that is left has the same value, or nearly.
+/// Number of bisections after which the remaining values are nearly equal.
 const QUESTIONS: usize = 12;
 
-/// The sum of the candidates' shares.
+/// Sum of the candidates' weights.
 pub(crate) fn mass(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|candidate| f64::from(candidate.share)).sum()
 }
 
-/// Drop all but the fewest, from the front of the line, whose shares sum up to `enough` (at least one is kept, and all
-/// when there is not that much). Their order is lost.
+/// Drops all but the fewest candidates, from the front, whose weights sum to `enough` (at least one is kept, and all if
+/// they do not sum to that much). Their order is lost.
 pub(crate) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64) {
     // exercise l4.nucleus
-    // The first `least` are kept in any case and have the mass `kept`; the answer is one of least + 1 ..= most.
+    // The first `least` are kept in any case and have the mass `kept`; the result is one of least + 1 ..= most.
     let (mut least, mut most, mut kept) = (0, candidates.len(), 0.0);
     while most - least > 1 {
         let half = (most - least) / 2;
@@ -45,8 +45,8 @@ pub(crate) fn keep_mass(candidates: &mut Vec<Candidate>, enough: f64) {
     // end of exercise
 }
 
-/// The fewest tokens of a whole row, from the front of the line, whose shares sum up to `enough`. None of them may have
-/// a value below `lowest`.
+/// The fewest tokens of a whole row, from the front, whose weights sum to `enough`. None of them may have a value below
+/// `lowest`.
 pub(crate) fn gather_mass(
     isa: Isa,
     from: &Blocks<'_>,
@@ -58,8 +58,8 @@ pub(crate) fn gather_mass(
 ) {
     found.clear();
     // exercise l4.nucleus
-    // Tokens from `high` on stay for certain: `above` of them, with a mass of `kept`, which is not enough. Tokens below
-    // `low` go: those from it on are enough.
+    // Tokens from `high` on are kept: `above` of them, with a mass of `kept`, which is not enough. Tokens below `low`
+    // are dropped: those from it on are enough.
     let (mut low, mut high) = (lowest, f32::INFINITY);
     let (mut kept, mut above, mut from_low) = (0.0, 0, shares.len());
     let mut step = order.best(from.top()) - lowest;
@@ -84,7 +84,7 @@ pub(crate) fn gather_mass(
     // end of exercise
 }
 
-/// Put the candidates in line by how near their surprise is to the expected one: see [`by_surprise`].
+/// Orders the candidates by how near their surprise is to the expected one: see [`by_surprise`].
 pub(crate) fn line_up_by_surprise(candidates: &mut [Candidate]) {
     // exercise l4.nucleus
     let of = |c: &Candidate| f64::from(c.share) * f64::from(c.scaled);
@@ -95,7 +95,7 @@ pub(crate) fn line_up_by_surprise(candidates: &mut [Candidate]) {
     // end of exercise
 }
 
-/// The order of typical-p, from the mean of the logits (each counted as much as its share).
+/// Order of typical-p, from the mean of the logits (weighted by the tokens' weights).
 ///
 /// The surprise of a token is `-ln p`, its expectation is the entropy. With `p = e^scaled / Z` the two differ by
 /// `(ln Z - scaled) - (ln Z - mean of scaled)`: neither logarithms nor `Z` are needed, only how far a logit is from the

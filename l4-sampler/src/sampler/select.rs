@@ -1,22 +1,22 @@
-//! The k likeliest tokens without a sort.
+//! The k most likely tokens, without a sort.
 //!
-//! The k-th largest of the blocks' maxima is a bar that the k likeliest tokens all reach: k blocks have a token there,
-//! which makes k tokens. So only those blocks are read again, and of the few candidates found the first k are selected
-//! (quickselect), which takes time linear in their number.
+//! The k-th largest of the blocks' maxima is a bar that at least k tokens reach, since k blocks have one. So only those
+//! blocks are read again, and the first k of the few candidates are selected (quickselect), which takes time linear in
+//! their number.
 
 use super::blocks::Blocks;
 
-/// Who is in front.
+/// Order of candidates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
-    /// The likelier one.
+    /// The more likely token is first.
     Likely,
-    /// The one whose logit (after temperature) is nearer to this.
+    /// The token whose logit (after temperature) is nearer to this value is first.
     Near(f32),
 }
 
 impl Order {
-    /// The larger, the farther to the front.
+    /// Value of a token: the larger, the nearer to the front.
     #[inline(always)]
     pub(crate) fn value(self, scaled: f32) -> f32 {
         match self {
@@ -25,7 +25,7 @@ impl Order {
         }
     }
 
-    /// No token of a block with this maximum has a larger value.
+    /// Largest value that a token of a block with this maximum can have.
     #[inline(always)]
     pub(crate) fn best(self, max: f32) -> f32 {
         match self {
@@ -35,19 +35,19 @@ impl Order {
     }
 }
 
-/// A token that may be chosen yet.
+/// A candidate: a token that may still be sampled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    /// Its place in line: the lowest is first, and no two are the same.
+    /// Rank: the lowest is first, and no two are equal.
     pub(crate) rank: u64,
-    /// Its logit after temperature.
+    /// Logit after temperature.
     pub(crate) scaled: f32,
-    /// Its share of the distribution.
+    /// Weight in the distribution.
     pub(crate) share: f32,
 }
 
 impl Candidate {
-    /// A token in line.
+    /// Creates the candidate of a token.
     #[inline(always)]
     pub(crate) fn new(order: Order, id: u32, scaled: f32, share: f32) -> Self {
         Self { rank: rank(order.value(scaled), id), scaled, share }
@@ -60,19 +60,19 @@ impl Candidate {
     }
 }
 
-/// The place in line of a token: the larger its value (never NaN), the lower; of equal ones (0 and -0 are) the lower id
-/// is in front.
+/// Rank of a token: the larger its value (never NaN), the lower; of equal values (0 and -0 are equal) the lower id is
+/// first.
 #[inline(always)]
 pub(crate) fn rank(value: f32, id: u32) -> u64 {
     // exercise l4.select
     let bits = (value + 0.0).to_bits(); // -0 + 0 is +0.
-    // Positive floats sort as their bits do, negative ones the other way round and all below.
+    // Positive floats sort as their bits do, negative ones the other way round and below all positive ones.
     let descending = if bits >> 31 == 0 { !bits & 0x7fff_ffff } else { bits };
     u64::from(descending) << 32 | u64::from(id)
     // end of exercise
 }
 
-/// A bar (a logit after temperature) that the `k >= 1` likeliest tokens reach, and few others.
+/// A bar (a logit after temperature) that the `k >= 1` most likely tokens reach, and few others.
 pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, shuffled: &mut Vec<f32>) -> f32 {
     // exercise l4.select
     if k > from.maxima.len() {
@@ -85,7 +85,7 @@ pub(crate) fn bar_of_top_k(from: &Blocks<'_>, k: usize, shuffled: &mut Vec<f32>)
     // end of exercise
 }
 
-/// Drop all but the first `k` in line; their order is lost.
+/// Drops all but the first `k` candidates; their order is lost.
 pub(crate) fn keep_first(candidates: &mut Vec<Candidate>, k: usize) {
     // exercise l4.select
     if k < candidates.len() {

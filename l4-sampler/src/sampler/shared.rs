@@ -1,10 +1,10 @@
-//! Memory that the threads of a run share, each its own part of it.
+//! Memory that threads share, each writing its own part.
 
 use std::marker::PhantomData;
 
 use l1_tensor::{Rows, RowsMut};
 
-/// Equal pieces of a borrowed slice, to be written from several threads.
+/// Equal pieces of a borrowed slice, which several threads write.
 pub(crate) struct Pieces<'a, T> {
     first: *mut T,
     n: usize,
@@ -13,12 +13,12 @@ pub(crate) struct Pieces<'a, T> {
     borrowed: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: `Pieces` is an exclusive borrow cut up. `get` asks its caller to keep threads on
-// different pieces, and `T: Send` lets a piece be written by any of them.
+// SAFETY: `Pieces` is an exclusive borrow, cut into pieces. `get` requires that threads use different pieces, and
+// `T: Send` lets any of them write one.
 unsafe impl<T: Send> Sync for Pieces<'_, T> {}
 
 impl<'a, T> Pieces<'a, T> {
-    /// Every element by itself.
+    /// One piece for each element.
     pub(crate) fn of(slice: &'a mut [T]) -> Self {
         let (first, n) = (slice.as_mut_ptr(), slice.len());
         Self { first, n, len: 1, stride: 1, borrowed: PhantomData }
@@ -30,7 +30,7 @@ impl<'a, T> Pieces<'a, T> {
         Self { first: slice.as_mut_ptr(), n, len, stride: len, borrowed: PhantomData }
     }
 
-    /// Every row by itself. A view's rows do not overlap.
+    /// One piece for each row. The rows of a view do not overlap.
     pub(crate) fn rows(mut rows: RowsMut<'a, T>) -> Self {
         let (n, len, stride) = (rows.n, rows.len, rows.stride);
         Self { first: rows.as_mut_ptr(), n, len, stride, borrowed: PhantomData }
@@ -39,26 +39,25 @@ impl<'a, T> Pieces<'a, T> {
     /// Piece `i`.
     ///
     /// # Safety
-    /// Nobody else may hold piece `i` at the same time.
+    /// No other reference to piece `i` may exist at the same time.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn get(&self, i: usize) -> &mut [T] {
         assert!(i < self.n, "there is no piece {i} of {}", self.n);
-        // SAFETY: the borrowed slice holds `n` pieces, which do not overlap, and the caller holds
-        // this one only once.
+        // SAFETY: the borrowed slice holds `n` pieces, which do not overlap, and the caller holds this one only once.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(i * self.stride), self.len) }
     }
 }
 
-/// The logits of a step, as threads see them.
+/// Logits of a step, shared by threads.
 pub(crate) enum Lines<'a> {
-    /// To be read by all.
+    /// Read by all threads.
     Shared(Rows<'a, f32>),
-    /// Each to be changed by one.
+    /// Each row written by one thread.
     Owned(Pieces<'a, f32>),
 }
 
 impl Lines<'_> {
-    /// How many, and of how many logits.
+    /// Number of rows, and of logits in a row.
     pub(crate) fn dims(&self) -> (usize, usize) {
         match self {
             Lines::Shared(rows) => (rows.n, rows.len),
@@ -66,14 +65,14 @@ impl Lines<'_> {
         }
     }
 
-    /// Line `i`.
+    /// Row `i`.
     ///
     /// # Safety
-    /// Nobody else may hold line `i` at the same time.
+    /// No other reference to row `i` may exist at the same time.
     pub(crate) unsafe fn get(&self, i: usize) -> Line<'_> {
         match self {
             Lines::Shared(rows) => Line::Shared(rows.row(i)),
-            // SAFETY: as the caller promises.
+            // SAFETY: as the caller guarantees.
             Lines::Owned(rows) => Line::Owned(unsafe { rows.get(i) }),
         }
     }
@@ -81,14 +80,14 @@ impl Lines<'_> {
 
 /// One row of logits.
 pub(crate) enum Line<'a> {
-    /// To be read.
+    /// Read only.
     Shared(&'a [f32]),
-    /// To be changed as one likes.
+    /// May be overwritten.
     Owned(&'a mut [f32]),
 }
 
 impl<'a> Line<'a> {
-    /// What it says.
+    /// The logits.
     pub(crate) fn read(&self) -> &[f32] {
         match self {
             Line::Shared(line) => line,
@@ -96,7 +95,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A line with the same contents that may be written: itself, or else a copy in `scratch`.
+    /// A writable row with the same contents: itself, or a copy in `scratch`.
     pub(crate) fn writable<'s>(self, scratch: &'s mut Vec<f32>) -> &'s mut [f32]
     where
         'a: 's,

@@ -1,4 +1,4 @@
-//! One row, from logits to a distribution: the stages in their order.
+//! The stages of one row in their order, from logits to a distribution.
 
 use l1_tensor::cpu::Isa;
 
@@ -8,26 +8,26 @@ use super::nucleus::{by_surprise, gather_mass, keep_mass, line_up_by_surprise, m
 use super::select::{Candidate, Order, bar_of_top_k, keep_first};
 use super::shared::Line;
 use crate::distribution::{BLOCK, sum_blocks};
-use crate::processors::bans::{add_bias, allow_only, apply_mask, ban, hold_back_ends};
+use crate::processors::bans::{add_bias, allow_only, apply_mask, ban, ban_early_ends};
 use crate::processors::logit;
 use crate::processors::penalties::penalize;
 use crate::{Distribution, RowError, SamplingParams};
 
-/// The memory that one row at a time takes.
+/// Working memory for one row at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    /// A copy of a row that must be changed and may not be.
+    /// Copy of a row that must be changed and is read only.
     copy: Vec<f32>,
-    /// The largest logit of each block.
+    /// Largest logit of each block.
     maxima: Vec<f32>,
-    /// Of these maxima, to be shuffled.
+    /// Copy of the maxima, to be reordered.
     shuffled: Vec<f32>,
-    /// Tokens that may be chosen yet.
+    /// Candidates.
     candidates: Vec<Candidate>,
 }
 
 impl Worker {
-    /// Memory for rows of so many logits.
+    /// Creates the memory for rows of `vocab` logits.
     pub(crate) fn new(vocab: usize) -> Self {
         Self {
             copy: Vec::with_capacity(vocab),
@@ -37,7 +37,7 @@ impl Worker {
         }
     }
 
-    /// What `row`'s token is to be drawn from. `line` is changed if it may be.
+    /// Computes the distribution that `row`'s token is sampled from. `line` is overwritten if allowed.
     pub(crate) fn distribution(
         &mut self,
         isa: Isa,
@@ -84,7 +84,7 @@ impl Worker {
     }
 }
 
-/// Whether anything but temperature and filters applies to a row.
+/// Whether anything besides temperature and filters applies to a row.
 pub(super) fn is_changed(row: &Row<'_>) -> bool {
     let params = row.params;
     !params.logit_bias.is_empty()
@@ -95,7 +95,7 @@ pub(super) fn is_changed(row: &Row<'_>) -> bool {
         || params.has_penalties()
 }
 
-/// All stages before temperature.
+/// Applies all stages before temperature.
 fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
     // exercise l4.sampler
     let params = row.params;
@@ -104,7 +104,7 @@ fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
         allow_only(logits, allowed, kept);
     }
     ban(logits, &params.banned_tokens);
-    hold_back_ends(logits, row.ends, row.history.generated(), params.min_tokens);
+    ban_early_ends(logits, row.ends, row.history.generated(), params.min_tokens);
     if let Some(mask) = row.mask {
         apply_mask(logits, mask);
     }
@@ -113,7 +113,7 @@ fn change(logits: &mut [f32], row: &Row<'_>, kept: &mut Vec<f32>) {
     // end of exercise
 }
 
-/// Temperature and the filters.
+/// Applies temperature and the filters.
 fn filter(
     isa: Isa,
     from: &Blocks<'_>,
@@ -127,7 +127,7 @@ fn filter(
     let top_k = (1..vocab).contains(&params.top_k);
     let (top_p, mut typical) = (params.top_p < 1.0, params.typical_p < 1.0);
     let min_p = params.min_p > 0.0;
-    // How far a token may be below the likeliest.
+    // Distance in nats by which a token may be below the most likely one.
     let farthest = f64::from(params.min_p).ln();
     if top_k {
         let bar = bar_of_top_k(from, params.top_k, shuffled);
@@ -138,10 +138,10 @@ fn filter(
             keep_mass(candidates, f64::from(params.top_p) * mass(candidates));
         }
     } else if top_p || (typical && !min_p) {
-        // Shares of the whole are asked for, so the whole is weighed.
+        // Fractions of the whole are needed, so all tokens are weighed.
         let (shares, total) = weigh_all(isa, from, out);
         let (order, p, lowest) = if top_p {
-            // All tokens with less than this have, together, no more than half of what goes.
+            // All tokens with less than this have, together, at most half of what is dropped.
             let least = 0.5 * (1.0 - f64::from(params.top_p)) * total / vocab as f64;
             (Order::Likely, params.top_p, from.bar(least.ln().max(farthest)))
         } else {
@@ -170,12 +170,12 @@ fn filter(
     // end of exercise
 }
 
-/// The shares of all tokens and their sum. What is left of a row without filters.
+/// Weights of all tokens and their sum: the distribution of a row without filters.
 fn weigh_all<'d>(isa: Isa, from: &Blocks<'_>, out: &'d mut Distribution) -> (&'d [f32], f64) {
     out.become_dense(from.row.len(), |shares, sums| weigh(isa, *from, shares, sums))
 }
 
-/// Candidates as a distribution. Few are sorted by their ids, many are written where they belong.
+/// Writes candidates as a distribution. Few are sorted by their ids, many are written by index.
 fn hand_over(isa: Isa, vocab: usize, candidates: &mut Vec<Candidate>, out: &mut Distribution) {
     candidates.retain(|candidate| candidate.share > 0.0);
     if candidates.len() > vocab / 64 {

@@ -1,17 +1,17 @@
-//! One answer as it comes: tokens in, text out, and at last why it ended.
+//! One output as it is generated: tokens in, text out, and at last the stop reason.
 
 use l2_model::tokenizer::Tokenizer;
 
 use super::{StopMatcher, StopReason, StopRules, TextStream};
 use crate::error::ParamError;
 
-/// One answer as it comes. Every chosen token is pushed, the one that ends the answer too; each push returns the text
-/// that may be shown now, and whether this was the end.
+/// One output as it is generated. Every sampled token is pushed, also the one that ends the output; each push returns
+/// the text that can be shown now, and the stop reason if the output has ended.
 ///
-/// All pushes (and [`AnswerStream::end`], if it was called), joined, are the answer's text. It is the same whatever the
-/// tokens are that spell it.
+/// The text of all pushes (and of [`AnswerStream::end`], if it was called), joined, is the output text. It does not
+/// depend on the tokens that spell it.
 ///
-/// The samples of one request start as clones of one stream.
+/// The choices of one request start as clones of one stream.
 #[derive(Clone, Debug)]
 pub struct AnswerStream {
     rules: StopRules,
@@ -24,7 +24,8 @@ pub struct AnswerStream {
 }
 
 impl AnswerStream {
-    /// An answer that stands for itself. Without a tokenizer there is no text.
+    /// Creates the stream of an output whose text is decoded as a text of its own. Without a tokenizer there is no
+    /// text.
     ///
     /// # Errors
     /// [`ParamError::EmptyStop`]; [`ParamError::StopWithoutText`] for stop strings without a tokenizer.
@@ -42,8 +43,8 @@ impl AnswerStream {
         })
     }
 
-    /// An answer that continues `prompt`, as [`TextStream::continuing`] does. Stop strings are looked for in what is new
-    /// only.
+    /// Creates the stream of an output whose text continues `prompt`, as in [`TextStream::continuing`]. Only the output
+    /// text is searched for stop strings.
     ///
     /// # Errors
     /// As [`AnswerStream::answering`].
@@ -57,12 +58,12 @@ impl AnswerStream {
         Ok(Self { text, ..stream })
     }
 
-    /// The answer has one more token. Returns the text that may be shown now, and why the answer ended if it did. After
-    /// the end there is no more text, and the reason stays.
+    /// Adds a token. Returns the text that can be shown now, and the stop reason if the output has ended. After the end
+    /// there is no more text, and the reason stays the same.
     ///
-    /// What ends an answer, by rank: an end token of the model, a stop token (neither is shown, but a stop token is with
-    /// [`StopRules::include_stop_str`]), a stop string, `max_tokens`. A character belongs to the token with which it
-    /// becomes certain.
+    /// If several rules end the output at one token, the first of these is the reason: an end token of the model, a
+    /// stop token, a stop string, `max_tokens`. End tokens and stop tokens are not shown; with
+    /// [`StopRules::include_stop_str`] stop tokens are. A character belongs to the token that completes it.
     pub fn push(&mut self, token: u32) -> (&str, Option<StopReason>) {
         self.shown.clear();
         if self.ended.is_none() {
@@ -72,9 +73,9 @@ impl AnswerStream {
         (&self.shown, self.ended.clone())
     }
 
-    /// The answer ends here, for a reason that its tokens do not know: its guide, the end of the context, whoever
-    /// receives it. Returns the text that was held back, and why the answer ended: where that text turns out to
-    /// complete a stop string, or the answer had ended before, that is the reason.
+    /// Ends the output for a reason other than its tokens: its guide, the end of the context, or its receiver. Returns
+    /// the text that was held back, and the stop reason. If that text completes a stop string, the stop string is the
+    /// reason; if the output had ended before, its reason stays.
     pub fn end(&mut self, reason: StopReason) -> (&str, StopReason) {
         self.shown.clear();
         if self.ended.is_none() {
@@ -83,22 +84,22 @@ impl AnswerStream {
         (&self.shown, self.ended.clone().unwrap_or(reason))
     }
 
-    /// Why it ended. An answer of at most 0 tokens has ended before it began.
+    /// Stop reason, if the output has ended. With a `max_tokens` of 0 it has ended from the start.
     pub fn ended(&self) -> Option<&StopReason> {
         self.ended.as_ref()
     }
 
-    /// Tokens so far.
+    /// Number of tokens so far.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Text that waits for more, because it could become a stop string.
+    /// Text that is held back, because it could become a stop string.
     pub fn held(&self) -> &str {
         self.matcher.held()
     }
 
-    /// A token of an answer that has not ended.
+    /// Takes a token of an output that has not ended.
     fn take(&mut self, token: u32) {
         // exercise l4.stop
         let ends = self.rules.token(token);
@@ -121,7 +122,7 @@ impl AnswerStream {
         // end of exercise
     }
 
-    /// Ends the text, whatever waits: first what the detokenizer holds, then what the matcher does.
+    /// Ends the output and releases the text that is held back: first the detokenizer's, then the matcher's.
     fn release(&mut self, reason: StopReason) {
         // exercise l4.stop
         let text = self.text.finish();
@@ -132,7 +133,7 @@ impl AnswerStream {
         // end of exercise
     }
 
-    /// The stop string that ended the answer, as a reason.
+    /// The stop string that ended the output, as a stop reason.
     fn found(&self) -> Option<StopReason> {
         let number = self.matcher.stopped()?;
         Some(StopReason::Text(self.rules.strings[number].clone()))

@@ -1,39 +1,39 @@
-//! Many strings looked for at once, one byte after the other, never looking back.
+//! Searches a text for many strings at once, byte by byte, reading each byte once.
 //!
 //! (Aho, Corasick, "Efficient string matching: an aid to bibliographic search", 1975.) All beginnings of all strings
-//! are the nodes of a tree. Where we are in it is the longest beginning that the text so far ends with: everything
-//! about the text that still matters. When the next byte does not lead on, the second longest such beginning is tried,
-//! then the third: each node knows the next shorter one, its `shorter`.
+//! are the nodes of a tree. The current node is the longest beginning that the text so far ends with; no other part of
+//! the text matters. If the node has no child for the next byte, the second longest such beginning is tried, then the
+//! third: each node has a link to the next shorter one, `shorter`.
 //!
-//! Bytes, not characters, and still no character is ever cut: in UTF-8 the first byte of a character is never the
-//! inside of another, so a string can only be found where one begins.
+//! The automaton reads bytes and still never cuts a character: in UTF-8 the first byte of a character never occurs
+//! inside another one, so a string is only found at the beginning of a character.
 
 /// The empty text, which every text ends with.
 pub(super) const ROOT: u32 = 0;
 
-/// One beginning of a string.
+/// A beginning of a string.
 #[derive(Debug)]
 struct Node {
-    /// Bytes that lead on, and where. Few nodes have more than one.
+    /// Next bytes, with the nodes that they lead to. Few nodes have more than one.
     next: Vec<(u8, u32)>,
-    /// Its length.
+    /// Length in bytes.
     len: u32,
     /// The longest other beginning that it ends with.
     shorter: u32,
     /// The longest string that it ends with.
     found: Option<Found>,
-    /// How much of its end could still become a string.
+    /// Number of bytes at its end that could still become a string.
     open: u32,
-    /// How much of its end could still become a string before any other string is found.
+    /// Number of bytes at its end that could still become a string before any other string is found.
     open_to_win: u32,
 }
 
 /// A string that was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Its number among the strings.
+    /// Index of the string.
     pub(super) number: u32,
-    /// Its length in bytes.
+    /// Length of the string in bytes.
     pub(super) len: u32,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Automaton {
 }
 
 impl Automaton {
-    /// For strings of at least one byte. Of equal ones only the first is ever found.
+    /// Creates the automaton of strings of at least one byte. Of equal strings only the first is ever found.
     pub(super) fn new(strings: &[String]) -> Self {
         let mut automaton = Self { nodes: vec![node(0)] };
         for (number, string) in strings.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Automaton {
         automaton
     }
 
-    /// The node of a string, made with all nodes on the way to it.
+    /// Inserts a string, with all nodes on the way to it, and returns its node.
     fn insert(&mut self, string: &[u8]) -> u32 {
         let mut at = ROOT;
         for &byte in string {
@@ -88,8 +88,8 @@ impl Automaton {
         }
     }
 
-    /// Fills in `shorter`, and `found` where only a shorter text was found. What a node needs to know of shorter ones is
-    /// there already, since they come before it.
+    /// Fills in `shorter`, and `found` of nodes at whose end only a shorter string is found. Shorter nodes come first,
+    /// so their links are complete when a longer node needs them.
     fn link(&mut self, levels: &[(u32, u8, u32)]) {
         for &(parent, byte, at) in levels {
             // exercise l4.stop
@@ -105,8 +105,8 @@ impl Automaton {
         }
     }
 
-    /// Fills in how much of each node's end is open. A beginning that leads nowhere is closed, but a shorter one that it
-    /// ends with may be open. And one inside of whose only string another string ends is open, but cannot win.
+    /// Fills in `open` and `open_to_win`. A node without children is not open itself, but a shorter one that it ends
+    /// with can be. A node can be open and unable to win: if another string ends inside every string that it begins.
     fn open_ends(&mut self, levels: &[(u32, u8, u32)]) {
         let mut wins = vec![false; self.nodes.len()];
         for &(parent, _, at) in levels.iter().rev() {
@@ -124,8 +124,8 @@ impl Automaton {
         }
     }
 
-    /// Where one more byte leads. Costs a constant, amortised: every way to a shorter node was paid for by a byte that
-    /// led to a longer one.
+    /// The node after one more byte. Costs a constant, amortised: each link to a shorter node undoes a byte that led to
+    /// a longer one.
     pub(super) fn step(&self, from: u32, byte: u8) -> u32 {
         // exercise l4.stop
         let mut at = from;
@@ -146,7 +146,8 @@ impl Automaton {
         self.nodes[at as usize].found
     }
 
-    /// How many bytes at the end of the text could still become a string: any, or the first one to be found.
+    /// Number of bytes at the end of the text that could still become a string: any string, or the first one to be
+    /// found.
     pub(super) fn open(&self, at: u32, first: bool) -> usize {
         let node = &self.nodes[at as usize];
         (if first { node.open_to_win } else { node.open }) as usize

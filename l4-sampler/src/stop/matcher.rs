@@ -1,16 +1,16 @@
-//! Stop strings in text that comes in pieces.
+//! Finds stop strings in streamed text.
 
 use std::sync::Arc;
 
 use super::automaton::{Automaton, ROOT};
 use crate::error::ParamError;
 
-/// Finds stop strings in text that comes in pieces. What could become a stop string is held back, so that no part of one
-/// is ever shown; all else is shown at once. (With `include_stop_str` nothing needs to wait.)
+/// Finds stop strings in streamed text. Text that could become a stop string is held back, so that no part of one is
+/// ever shown; all other text is returned at once. (With `include_stop_str` nothing is held back.)
 ///
-/// The string that *ends* first wins: what comes after its end need not be known. Of those that end together it is the
-/// one that begins first. The text is cut where that one begins (or ends, with `include_stop_str`), and nothing behind
-/// the cut is ever shown.
+/// The string that *ends* first wins, so that the matcher never waits for text behind it. Of strings that end together,
+/// the one that begins first wins. The text is cut where that string begins (or ends, with `include_stop_str`), and
+/// nothing behind the cut is ever shown.
 ///
 /// Each byte of the text costs a constant, amortised; nothing is allocated once the buffer has grown to the longest
 /// piece and the longest stop string. A clone shares what was built from the strings.
@@ -18,7 +18,7 @@ use crate::error::ParamError;
 pub struct StopMatcher {
     automaton: Arc<Automaton>,
     include: bool,
-    /// Where in the automaton the text so far has led.
+    /// Node of the automaton for the text so far.
     at: u32,
     /// The end of the text so far. `text[..given]` was returned before, `text[given..certain]` is returned next,
     /// `text[certain..]` is held back.
@@ -29,7 +29,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// A matcher for these texts.
+    /// Creates a matcher for these stop strings.
     ///
     /// # Errors
     /// [`ParamError::EmptyStop`].
@@ -48,34 +48,34 @@ impl StopMatcher {
         })
     }
 
-    /// The text goes on. Returns what may be shown now, behind what was returned before.
+    /// Adds text. Returns the text that can be shown now, which follows the text returned before.
     pub fn push(&mut self, piece: &str) -> &str {
         self.take(piece, true)
     }
 
-    /// As [`StopMatcher::push`], but a string that ends in this piece does not count. (One that begins in it and ends in a
-    /// later one does.) For the beginning of a text: once strings count, they count.
+    /// As [`StopMatcher::push`], but a string that ends in this text does not count. (One that begins in it and ends in
+    /// a later text does.) For the beginning of an output: not to be called after [`StopMatcher::push`].
     pub fn pass(&mut self, piece: &str) -> &str {
         self.take(piece, false)
     }
 
-    /// No more text comes: what was held back for it. Nothing when a string was found.
+    /// Ends the text and returns what was held back; nothing if a string was found.
     pub fn finish(&mut self) -> &str {
         self.certain = self.text.len();
         self.give()
     }
 
-    /// What is held back.
+    /// Text that is held back.
     pub fn held(&self) -> &str {
         &self.text[self.certain..]
     }
 
-    /// Which string was found.
+    /// Index of the string that was found.
     pub fn stopped(&self) -> Option<usize> {
         self.stopped
     }
 
-    /// [`StopMatcher::push`] if what ends in this piece counts, else [`StopMatcher::pass`].
+    /// [`StopMatcher::push`] if strings that end in this text count, else [`StopMatcher::pass`].
     pub(super) fn take(&mut self, piece: &str, counts: bool) -> &str {
         if self.stopped.is_some() {
             return "";
@@ -107,13 +107,14 @@ impl StopMatcher {
         // end of exercise
     }
 
-    /// What is certain and was not returned yet.
+    /// Text that is certain and was not returned yet.
     fn give(&mut self) -> &str {
         let from = std::mem::replace(&mut self.given, self.certain);
         &self.text[from..self.certain]
     }
 
-    /// Drops what was given out, unless moving what stays behind it would cost more than it did to bring it here.
+    /// Drops text that was returned, once it is at least as long as the text behind it, which must be moved. So each
+    /// byte is moved a constant number of times, amortised.
     fn forget(&mut self) {
         if self.given >= self.text.len() - self.given {
             self.text.drain(..self.given);

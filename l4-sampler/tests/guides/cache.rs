@@ -6,9 +6,9 @@ use l4_sampler::guide::{GuideSpec, Guides};
 
 use crate::support::{allowed, choice, llama, push, regex, schema};
 
-fn fresh(keeping: usize) -> Guides {
+fn fresh(capacity: usize) -> Guides {
     let world = llama();
-    Guides::new(&world.tokenizer, world.vocab, &world.ends).unwrap().keeping(keeping)
+    Guides::new(&world.tokenizer, world.vocab, &world.ends).unwrap().with_cache_capacity(capacity)
 }
 
 #[test]

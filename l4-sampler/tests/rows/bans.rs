@@ -2,7 +2,7 @@
 
 use l4_sampler::processors::ban_reference;
 use l4_sampler::processors::bans::{
-    add_bias, allow_only, any_left, apply_mask, ban, hold_back_ends,
+    add_bias, allow_only, any_left, apply_mask, ban, ban_early_ends,
 };
 use l4_sampler::{History, RowError, SamplingParams, TokenMask};
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ fn ends_are_held_back_as_by_transformers() {
     for case in cases("min_tokens") {
         let (generated, least) = (case.count("generated"), case.count("min_tokens"));
         for (what, before, want) in case.rows() {
-            let got = after(before, |r| hold_back_ends(r, &case.tokens("ends"), generated, least));
+            let got = after(before, |r| ban_early_ends(r, &case.tokens("ends"), generated, least));
             same_bits(what, &got, want);
         }
     }
@@ -62,9 +62,9 @@ fn what_is_off_leaves_every_bit() {
     let all: Vec<u32> = (0..odd.len() as u32).rev().collect();
     same_bits("no bias", &after(&odd, |r| add_bias(r, &[])), &odd);
     same_bits("no ban", &after(&odd, |r| ban(r, &[])), &odd);
-    same_bits("long enough", &after(&odd, |r| hold_back_ends(r, &[0, 2], 3, 3)), &odd);
-    same_bits("min_tokens 0", &after(&odd, |r| hold_back_ends(r, &[0, 2], 0, 0)), &odd);
-    same_bits("no ends", &after(&odd, |r| hold_back_ends(r, &[], 0, 9)), &odd);
+    same_bits("long enough", &after(&odd, |r| ban_early_ends(r, &[0, 2], 3, 3)), &odd);
+    same_bits("min_tokens 0", &after(&odd, |r| ban_early_ends(r, &[0, 2], 0, 0)), &odd);
+    same_bits("no ends", &after(&odd, |r| ban_early_ends(r, &[], 0, 9)), &odd);
     same_bits("a mask of ones", &after(&odd, |r| apply_mask(r, &everything)), &odd);
     let got = after(&odd, |r| allow_only(r, &all, &mut vec![1.0; 200]));
     same_bits("all are allowed", &got, &odd);
@@ -83,7 +83,7 @@ fn tokens_beside_the_named_ones_keep_every_bit() {
     let changed = [
         ("a bias", after(&odd, |r| add_bias(r, &biases))),
         ("a ban", after(&odd, |r| ban(r, &named))),
-        ("ends", after(&odd, |r| hold_back_ends(r, &named, 0, 1))),
+        ("ends", after(&odd, |r| ban_early_ends(r, &named, 0, 1))),
         ("allowed tokens", after(&odd, |r| allow_only(r, &others, &mut Vec::new()))),
         ("a mask", after(&odd, |r| apply_mask(r, &mask))),
     ];

@@ -29,8 +29,8 @@ fn history_of(prompt: &[u32], answer: &[u32]) -> History {
 /// What a history says, as a map: token to (in the prompt, times in the answer), without what was taken back.
 fn entries(history: &History) -> HashMap<u32, (bool, u32)> {
     let mut all = HashMap::new();
-    for seen in history.seen().filter(|s| s.in_prompt || s.in_answer > 0) {
-        let before = all.insert(seen.token, (seen.in_prompt, seen.in_answer));
+    for seen in history.seen().filter(|s| s.in_prompt || s.in_output > 0) {
+        let before = all.insert(seen.token, (seen.in_prompt, seen.in_output));
         assert_eq!(before, None, "token {} is reported once", seen.token);
     }
     all

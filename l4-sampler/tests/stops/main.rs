@@ -3,4 +3,5 @@
 mod answers;
 mod naive;
 mod rules;
+mod state;
 mod strings;

@@ -1,4 +1,4 @@
-//! One way of saying what is wrong with numbers, for every test of this floor that compares them.
+//! One way of saying what is wrong with numbers, for every test of this layer that compares them.
 //!
 //! ```text
 //! top_p, vocab 64, p 0.9: 3 of 64 probabilities are wrong

@@ -2,7 +2,7 @@
 
 use l4_sampler::{
     Draft, DrawKey, History, Proposal, Purpose, Row, RowError, Sampler, SamplingParams, TokenMask,
-    Verdict,
+    Verified,
 };
 
 use super::toy::{Toy, key, noise, row, sampler, tensor, verify};
@@ -19,7 +19,7 @@ fn rising(rows: usize) -> Vec<Vec<f32>> {
     vec![vec![1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 7.0, 6.0]; rows]
 }
 
-fn judged(params: &SamplingParams, history: &History, tokens: &[u32]) -> Verdict {
+fn judged(params: &SamplingParams, history: &History, tokens: &[u32]) -> Verified {
     let row = row(params, history, key(1));
     let proposal = Proposal { tokens, draft: Draft::Certain, row, masks: &[] };
     verify(&mut sampler(8, 1), &rising(tokens.len() + 1), &[proposal])[0].clone().unwrap()
@@ -30,7 +30,7 @@ fn penalties_have_seen_the_draft() {
     let history = History::new(&[1], 8);
     let greedy = SamplingParams::greedy;
     let plain = judged(&greedy(), &history, &[5, 5, 5]);
-    assert_eq!(plain, Verdict { accepted: 3, token: 5 }, "draft 5 5 5 without penalties");
+    assert_eq!(plain, Verified { accepted: 3, token: 5 }, "draft 5 5 5 without penalties");
     for params in [
         SamplingParams { presence_penalty: 1.5, ..greedy() },
         SamplingParams { frequency_penalty: 1.5, ..greedy() },
@@ -38,13 +38,13 @@ fn penalties_have_seen_the_draft() {
     ] {
         // Once 5 is said, 6 is ahead of it.
         let got = judged(&params, &history, &[5, 5, 5]);
-        assert_eq!(got, Verdict { accepted: 1, token: 6 }, "draft 5 5 5, {params:?}");
+        assert_eq!(got, Verified { accepted: 1, token: 6 }, "draft 5 5 5, {params:?}");
         let got = judged(&params, &history, &[5, 6, 1]);
         assert_eq!(got.accepted, 2, "tokens accepted of the draft 5 6 1, {params:?}: {got:?}");
     }
     let frequency = SamplingParams { frequency_penalty: 0.6, ..greedy() };
     let got = judged(&frequency, &history, &[5, 5, 5]);
-    assert_eq!(got, Verdict { accepted: 2, token: 6 }, "draft 5 5 5, {frequency:?}");
+    assert_eq!(got, Verified { accepted: 2, token: 6 }, "draft 5 5 5, {frequency:?}");
     assert_eq!(history.generated(), 0, "tokens in the request's own history afterwards");
     assert_eq!(history.seen().len(), 1, "tokens that the request's own history knows afterwards");
 }
@@ -60,9 +60,9 @@ fn the_draft_counts_towards_min_tokens() {
         let proposal = Proposal { tokens, draft: Draft::Certain, row, masks: &[] };
         verify(&mut sampler(8, 1), &rising(tokens.len() + 1), &[proposal])[0].clone()
     };
-    let want = Ok(Verdict { accepted: 2, token: 5 });
+    let want = Ok(Verified { accepted: 2, token: 5 });
     assert_eq!(judged(&[6, 6]), want, "draft 6 6: the end token is the fourth");
-    let want = Ok(Verdict { accepted: 1, token: 6 });
+    let want = Ok(Verified { accepted: 1, token: 6 });
     assert_eq!(judged(&[6, 5]), want, "draft 6 5: the end token would be the third");
 }
 
@@ -75,9 +75,9 @@ fn each_position_has_its_own_mask() {
         verify(&mut sampler(8, 1), &rising(tokens.len() + 1), &[proposal])[0].clone()
     };
     let masks = [only(&[1, 2]), only(&[3, 5]), only(&[0, 4])];
-    let want = Ok(Verdict { accepted: 2, token: 4 });
+    let want = Ok(Verified { accepted: 2, token: 4 });
     assert_eq!(judged(&[2, 5], &masks), want, "draft 2 5 of masks 1 2, 3 5, 0 4");
-    let want = Ok(Verdict { accepted: 1, token: 5 });
+    let want = Ok(Verified { accepted: 1, token: 5 });
     assert_eq!(judged(&[2, 3], &masks), want, "draft 2 3 of the same masks");
     // A guide that refuses a token says no more behind it.
     assert_eq!(judged(&[2, 7], &masks[..2]), want, "draft 2 7, no mask behind the refused token");
@@ -91,7 +91,7 @@ fn naive(
     tokens: &[u32],
     masks: &[TokenMask],
     request: (&SamplingParams, &[u32], &[u32], DrawKey),
-) -> Result<Verdict, RowError> {
+) -> Result<Verified, RowError> {
     let (params, said, ends, key) = request;
     let mut at = |logits: &[f32], i: usize| {
         let mut history = History::new(&[1, 2], 20);
@@ -113,12 +113,12 @@ fn naive(
         };
         if number(Purpose::Accept) >= (p.prob(token) / q.prob(token)).min(1.0) {
             let token = p.draw_residual(&q, number(Purpose::Residual));
-            return Ok(Verdict { accepted: i, token });
+            return Ok(Verified { accepted: i, token });
         }
     }
     let k = tokens.len();
     let bonus = DrawKey { position: key.position + k as u32, ..key }.uniform(Purpose::Bonus);
-    Ok(Verdict { accepted: k, token: at(&rows[k], k)?.draw(bonus) })
+    Ok(Verified { accepted: k, token: at(&rows[k], k)?.draw(bonus) })
 }
 
 /// A request with everything on, its draft, and what comes of it.

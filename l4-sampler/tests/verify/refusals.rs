@@ -1,7 +1,7 @@
 //! What cannot be judged, and rows that give nothing.
 
 use l4_sampler::{
-    Draft, Error, History, ParamError, Proposal, RowError, SamplingParams, TokenMask, Verdict,
+    Draft, Error, History, ParamError, Proposal, RowError, SamplingParams, TokenMask, Verified,
 };
 
 use super::toy::{key, row, sampler, tensor, verify};
@@ -78,10 +78,10 @@ fn a_row_that_gives_nothing_is_its_own_proposals_outcome() {
     .concat();
     let got = verify(&mut sampler(6, 2), &rows, &proposals);
     let want = [
-        Ok(Verdict { accepted: 1, token: 2 }),
+        Ok(Verified { accepted: 1, token: 2 }),
         Err(RowError::AllNan),
         Err(RowError::NothingLeft),
-        Ok(Verdict { accepted: 0, token: 0 }),
+        Ok(Verified { accepted: 0, token: 0 }),
         Err(RowError::AllNan),
     ];
     assert_eq!(

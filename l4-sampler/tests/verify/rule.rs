@@ -1,7 +1,7 @@
 //! The rule for one token.
 
 use l4_sampler::verify::accepts;
-use l4_sampler::{Draft, DrawKey, History, Proposal, Purpose, SamplingParams, Verdict};
+use l4_sampler::{Draft, DrawKey, History, Proposal, Purpose, SamplingParams, Verified};
 
 use super::judge::{judge, within};
 use super::toy::{key, row, sampler, tensor, verify};
@@ -73,7 +73,7 @@ fn a_draft_is_accepted_up_to_its_first_rejected_token() {
         let got = verify(&mut sampler(8, 1), &rows, &[proposal]);
         assert_eq!(
             got,
-            [Ok(Verdict { accepted, token })],
+            [Ok(Verified { accepted, token })],
             "draft {tokens:?}, the model says 0 1 2 3"
         );
     }
@@ -90,6 +90,6 @@ fn without_a_draft_the_models_row_gives_one_token() {
         let got = verify(&mut sampler, &rows, &[proposal]);
         let p = sampler.distribution(&rows[0], &row).unwrap();
         let token = p.draw(row.key.uniform(Purpose::Bonus));
-        assert_eq!(got, [Ok(Verdict { accepted: 0, token })], "no draft, seed {i}");
+        assert_eq!(got, [Ok(Verified { accepted: 0, token })], "no draft, seed {i}");
     }
 }

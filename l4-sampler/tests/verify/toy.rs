@@ -2,10 +2,10 @@
 
 use l1_tensor::{Precision, PrecisionRequest, Runtime, RuntimeOptions, Tensor};
 use l4_sampler::{
-    Draft, DrawKey, History, Proposal, Purpose, Row, RowError, Sampler, SamplingParams, Verdict,
+    Draft, DrawKey, History, Proposal, Purpose, Row, RowError, Sampler, SamplingParams, Verified,
 };
 
-pub type Verdicts = Vec<Result<Verdict, RowError>>;
+pub type Verdicts = Vec<Result<Verified, RowError>>;
 
 pub fn sampler(vocab: usize, threads: usize) -> Sampler {
     let rt = Runtime::new(RuntimeOptions {
@@ -163,7 +163,7 @@ impl Speculation<'_> {
             let verdicts = verify(sampler, &rows, &proposals);
             drop(proposals);
             for ((answer, drafted), verdict) in open.iter_mut().zip(&drafts).zip(verdicts) {
-                let Verdict { accepted, token } = verdict.unwrap();
+                let Verified { accepted, token } = verdict.unwrap();
                 for token in drafted.tokens[..accepted].iter().chain([&token]) {
                     answer.tokens.push(*token);
                     answer.history.push(*token);

@@ -1,27 +1,27 @@
-//! A cost model from steps that were measured.
+//! Fitting a cost model to measured steps.
 
 use super::{CostModel, StepLoad};
 
-/// Unknowns: the four coefficients.
+/// Number of coefficients.
 const N: usize = 4;
 
-/// A fitted model, and how well it fits.
+/// A fitted model, and its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
     /// The model.
     pub cost: CostModel,
-    /// Root of the mean square of the relative errors, over all steps.
+    /// Root mean square of the relative errors, over all steps.
     pub error: f64,
-    /// Steps that it was fitted to.
+    /// Number of steps that it was fitted to.
     pub steps: usize,
 }
 
 impl CostModel {
-    /// The model whose steps take most nearly what was measured, with no coefficient below 0. Errors count by their part of
-    /// a step's time, so that short steps matter as much as long ones; and in the end the tenth of the steps that fits
-    /// worst is left out, since on a shared machine somebody else had the cores then.
+    /// Fits a model to measured steps, with no negative coefficient. Errors are relative, so that short steps count as
+    /// much as long ones. The tenth of the steps that fits worst is left out, since on a shared machine other programs
+    /// had the cores then.
     ///
-    /// `None` for fewer than ten steps of some duration.
+    /// `None` for fewer than ten steps with a duration above 0.
     pub fn fit(steps: &[(StepLoad, f64)], kv_bytes_per_token: f64) -> Option<Fit> {
         let mut rows: Vec<Row> =
             steps.iter().filter(|(_, s)| *s > 0.0).map(|(load, s)| row(load, *s)).collect();
@@ -45,7 +45,7 @@ impl CostModel {
     }
 }
 
-/// What a step has of each unknown, in parts of its time: with the right coefficients they add up to 1.
+/// Coefficients' factors of a step, divided by its time: with the right coefficients they add up to 1.
 type Row = [f64; N];
 
 fn row(load: &StepLoad, seconds: f64) -> Row {
@@ -57,8 +57,8 @@ fn residual(row: &Row, x: &[f64; N]) -> f64 {
     row.iter().zip(x).map(|(a, x)| a * x).sum::<f64>() - 1.0
 }
 
-/// Coefficients of 0 or more with the least squares. The best such ones leave some out and are the plain least squares of
-/// the others; four unknowns can be left out in sixteen ways, so all are tried.
+/// Least squares with coefficients of 0 or more. The best of them leave some coefficients out and are the plain least
+/// squares of the others; the four coefficients can be left out in sixteen ways, so all are tried.
 fn least_squares(rows: &[Row]) -> Option<[f64; N]> {
     let tries = (1u32..1 << N).filter_map(|used| {
         let x = solve(rows, |i| used & 1 << i != 0)?;
@@ -68,9 +68,9 @@ fn least_squares(rows: &[Row]) -> Option<[f64; N]> {
     tries.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, x)| x)
 }
 
-/// Least squares of the unknowns that are used, by the normal equations; the others are 0.
+/// Least squares of the coefficients that are used, by the normal equations; the others are 0.
 fn solve(rows: &[Row], used: impl Fn(usize) -> bool) -> Option<[f64; N]> {
-    // Columns of equal length: tokens in thousands and ones then weigh alike.
+    // Columns are scaled to equal length, since tokens come in thousands and the constant is 1.
     let mut scale = [0.0; N];
     for (i, scale) in scale.iter_mut().enumerate() {
         *scale = rows.iter().map(|row| row[i].powi(2)).sum::<f64>().sqrt();
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn no_coefficient_is_below_zero() {
-        // The more is read, the faster: the best there is without time travel is that reading costs nothing.
+        // The more is read, the faster: no model without negative coefficients fits better than one where reading is
+        // free.
         let steps: Vec<_> =
             loads().map(|load| (load, 0.1 - load.kv_tokens as f64 * 1e-6)).collect();
         let Fit { cost, error, .. } = CostModel::fit(&steps, 1.0).unwrap();

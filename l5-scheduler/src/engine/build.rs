@@ -26,59 +26,67 @@ use super::{EngineOptions, ModelFacts};
 use crate::runner::ModelRunner;
 use crate::{ConfigError, EngineCore, ExecuteError, Executor, Scheduler, SchedulerConfig};
 
-/// Why an engine does not come to be.
+/// Why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No such device.
+    /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] l1_tensor::Error),
-    /// The checkpoint.
+    /// The checkpoint cannot be loaded.
     #[error(transparent)]
     Model(#[from] l2_model::Error),
     /// The memory does not suffice.
     #[error(transparent)]
     Sizing(#[from] SizingError),
-    /// Limits that contradict each other.
+    /// The limits contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The buffers of a step.
+    /// The runner's buffers cannot be allocated.
     #[error(transparent)]
     Runner(#[from] ExecuteError),
-    /// More tokens than the model can place.
-    #[error(
-        "max_model_len {asked} is more than the {context} tokens that this model was made for: lower it"
-    )]
+    /// `max_model_len` is larger than the model's context.
+    #[error("max_model_len must be at most {context}, this model's context length, got {asked}")]
     Context {
-        /// What was asked for.
+        /// Requested `max_model_len`.
         asked: usize,
-        /// What the model has.
+        /// Context length of the model.
         context: usize,
     },
-    /// A share of a memory that cannot be found out.
+    /// `memory_utilization` is set, and the size of the memory is unknown.
     #[error("memory_utilization needs to know this machine's memory, and {0}: give kv_memory")]
     Memory(String),
-    /// No thread.
-    #[error("no thread for the engine: {0}")]
+    /// `kv_memory` is more than the device has.
+    #[error("kv_memory must be at most {total}, the memory of {device}, got {asked}: reduce it")]
+    KvMemory {
+        /// Requested memory.
+        asked: Bytes,
+        /// Total memory of the device.
+        total: Bytes,
+        /// The device.
+        device: Device,
+    },
+    /// The system refused a thread.
+    #[error("the engine's thread cannot be started: {0}")]
     Thread(std::io::Error),
 }
 
-/// A model that an engine can be made for.
+/// A loaded model, for which an engine can be created.
 #[derive(Clone)]
 pub struct EngineModel {
-    /// What it runs on.
+    /// Runtime that it runs on.
     pub rt: Runtime,
-    /// Its weights.
+    /// The model, with its weights.
     pub decoder: Arc<Decoder>,
-    /// From tokens to text; without one there are only tokens.
+    /// Tokenizer; without one, requests and responses have tokens only.
     pub tokenizer: Option<Tokenizer>,
-    /// Tokens that end an answer.
+    /// Tokens that end an output.
     pub stop_tokens: Vec<u32>,
-    /// What it took to come so far.
+    /// Startup report so far.
     pub startup: Startup,
 }
 
 impl EngineModel {
-    /// Read a checkpoint: a directory as Hugging Face has them, or a .gguf file.
+    /// Reads a checkpoint: a directory in Hugging Face's format, or a .gguf file.
     ///
     /// # Errors
     /// [`StartError`].
@@ -102,14 +110,14 @@ impl EngineModel {
             let what = Bytes(decoder.weight_bytes() as u64).to_string();
             Ok(((decoder, tokenizer.ok()), what))
         })?;
-        // One that the model has no logit for cannot come.
+        // A token without a logit is never sampled.
         let known = |id: &&u32| (**id as usize) < decoder.config().vocab;
         let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
         Ok(Self { rt, decoder: Arc::new(decoder), tokenizer, stop_tokens, startup })
     }
 
-    /// What a handle must know of it.
-    pub(super) fn facts(&self) -> ModelFacts {
+    /// Facts about the model that a handle needs.
+    pub fn facts(&self) -> ModelFacts {
         ModelFacts {
             vocab: self.decoder.config().vocab,
             tokenizer: self.tokenizer.clone(),
@@ -117,7 +125,7 @@ impl EngineModel {
         }
     }
 
-    /// The scheduler and the runner: everything but the thread.
+    /// Creates the scheduler and the runner: everything but the thread.
     ///
     /// # Errors
     /// [`StartError`].
@@ -157,7 +165,7 @@ impl EngineModel {
         Ok((core, startup))
     }
 
-    /// How many blocks there would be, and the arithmetic behind it; nothing of it is taken.
+    /// Computes the number of blocks that the pool would have, and how it follows from the memory. Allocates nothing.
     ///
     /// # Errors
     /// [`StartError`].
@@ -166,7 +174,7 @@ impl EngineModel {
         Ok(limits(options, self.decoder.config(), &spec, room)?.1)
     }
 
-    /// What a token takes, and the memory there is for all of them.
+    /// KV bytes of a token, and the memory for the whole pool.
     fn room(&self, options: &EngineOptions) -> Result<((KvSpec, Room), String), StartError> {
         let config = self.decoder.config();
         let dtype = options.kv_dtype.unwrap_or(self.rt.activation_dtype());
@@ -191,19 +199,26 @@ impl EngineModel {
             let what = format!("{token}; the largest step takes {peak_activation}");
             return Ok(((spec, memory.into()), what));
         }
-        let room = options.kv_memory.unwrap_or_else(|| {
+        // Where the system does not report its memory, allocating is what fails.
+        if let Some(asked) = options.kv_memory.map(|budget| budget.bytes())
+            && let Ok(total) = device_memory(&self.rt, Bytes(0))
+            && asked > total
+        {
+            return Err(StartError::KvMemory { asked, total, device: self.rt.device() });
+        }
+        let room = options.kv_memory.map(Room::Budget).unwrap_or_else(|| {
             let len = options.max_model_len.unwrap_or(config.max_context);
             let blocks = len.div_ceil(options.block_size).saturating_mul(options.max_num_seqs);
             let all = spec.pool_bytes(blocks.saturating_add(1));
-            Budget::exact(all.min(self.unasked()))
+            Room::Default(Budget::exact(all.min(self.unasked())))
         });
-        Ok(((spec, room.into()), token))
+        Ok(((spec, room), token))
     }
 }
 
 impl EngineModel {
-    /// The most memory that keys and values take where nobody says how much, in bytes. On a device it is what the weights
-    /// have left of it, but for a fifth, which activations and recordings need.
+    /// Maximum memory of the KV cache if `kv_memory` is not set, in bytes. On a device it is four fifths of what the
+    /// weights leave free; the last fifth is for activations and captured steps.
     fn unasked(&self) -> u64 {
         let device = self.rt.gpu().filter(|gpu| !gpu.is_emulated());
         match device.and_then(|gpu| gpu.memory().ok()) {
@@ -213,8 +228,8 @@ impl EngineModel {
     }
 }
 
-/// The scheduler's limits, and how the pool came to its size. A length that was asked for must fit; one that was not is what
-/// fits.
+/// The scheduler's limits, and how the pool's size was computed. A `max_model_len` that is set must fit the pool;
+/// without one, it is the longest sequence that fits.
 fn limits(
     options: &EngineOptions,
     config: &ModelConfig,

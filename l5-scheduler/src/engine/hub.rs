@@ -1,4 +1,4 @@
-//! Everybody who is told of a step: the outboxes of the requests in it, and whoever observes.
+//! Receivers of step results: the outboxes of the requests, and the observers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crate::{
     StepView, Time,
 };
 
-/// One of them for the loop, one for the core. Only the engine's own thread uses either, so nobody waits for the lock.
+/// A hub for the engine's loop and one for the core, with shared contents. Only the engine's thread locks it.
 #[derive(Clone, Default)]
 pub(super) struct Hub(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    /// Requests that have not ended.
+    /// Outboxes of unfinished requests.
     live: HashMap<RequestId, Arc<Outbox>>,
     observers: Vec<Box<dyn StepObserver>>,
 }
@@ -34,14 +34,14 @@ impl Hub {
         self.lock().live.insert(id, outbox);
     }
 
-    /// Everybody who has not ended, in the order in which they came.
+    /// Unfinished requests, in the order of their ids.
     pub(super) fn live(&self) -> Vec<RequestId> {
         let mut live: Vec<_> = self.lock().live.keys().copied().collect();
         live.sort_unstable();
         live
     }
 
-    /// Nobody goes on: all end so.
+    /// Removes all requests and reports this finish reason to the observers.
     pub(super) fn close(&self, finish: FinishReason) -> Vec<Arc<Outbox>> {
         let mut inner = self.lock();
         let (ended, outboxes): (Vec<_>, _) =
@@ -52,7 +52,7 @@ impl Hub {
 }
 
 impl Inner {
-    /// They have ended. The executor has told them so; whom it has not is told here.
+    /// Removes requests that have ended. The executor has ended their responses, except those that it does not know.
     fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
         for (id, reason) in ended {
             if let Some(outbox) = self.live.remove(id) {
@@ -73,7 +73,7 @@ impl StepObserver for Hub {
 
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler) {
         let mut inner = self.lock();
-        // Who is new stands behind who is not.
+        // Admitted requests come behind the running ones.
         let new = step.step().rows.iter().rev().take_while(|row| row.admitted != Admitted::Before);
         for row in new.filter(|row| row.admitted == Admitted::Now) {
             if let Some(outbox) = inner.live.get(&row.id) {

@@ -1,45 +1,35 @@
-//! What others want of the engine, until it has a moment: between two steps, or when it has nothing else to do.
+//! The engine's inbox: requests and commands for the engine, which reads them between two steps.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::outbox::Outbox;
-use super::{EngineError, SubmitError};
-use crate::runner::AnswerJob;
-use crate::{Adapter, Job, RequestId, StepObserver};
+use super::{EngineError, SubmitError, ValidRequest};
+use crate::runner::ChoiceJob;
+use crate::{RequestId, StepObserver};
 
 /// A request on its way to the scheduler.
 pub(super) struct Submission {
     pub id: RequestId,
-    pub job: AnswerJob,
-    pub terms: Terms,
+    pub request: Arc<ValidRequest>,
+    pub job: ChoiceJob,
     pub outbox: Arc<Outbox>,
-    /// When it was handed in. What it waited here counts.
+    /// Time of submission. Time in the inbox counts as waiting.
     pub at: Instant,
 }
 
-/// What only the scheduler must know of a request.
-pub(super) struct Terms {
-    pub priority: i64,
-    /// From its submission on.
-    pub deadline: Option<Duration>,
-    pub adapter: Option<Adapter>,
-    pub cache_salt: Option<String>,
-    pub job: Option<Job>,
-}
-
-/// What the scheduler has and could take, as of the last step.
+/// Occupancy of the scheduler after the last step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Occupancy {
-    /// Requests in the scheduler's queue.
+    /// Number of requests in the scheduler's queue.
     pub queued: usize,
-    /// Seats that requests in the queue or in the inbox could take now: free seats, or none while the first in the queue
-    /// finds no blocks.
+    /// Number of requests in the queue or the inbox that could be admitted now: the free seats, or 0 while the first
+    /// request in the queue lacks blocks.
     pub seats: usize,
 }
 
-/// What the engine takes out in one go. Its memory is used again.
+/// Contents of the inbox, which the engine takes at once. The memory is reused.
 #[derive(Default)]
 pub(super) struct Mail {
     pub submissions: VecDeque<Submission>,
@@ -55,16 +45,16 @@ impl Mail {
     }
 }
 
-/// The inbox of an engine: many put in, one takes out. It is locked for as long as that takes, and never over a step.
+/// Inbox of an engine: many threads write to it, the engine reads it. Its lock is never held during a step.
 pub(super) struct Inbox {
     state: Mutex<State>,
-    /// There is mail.
+    /// Signals that there is mail.
     mail: Condvar,
-    /// There may be room, or the engine is idle, or it has ended.
+    /// Signals that there may be room, that the engine is idle, or that it has ended.
     moved: Condvar,
-    /// Maximum number of requests that wait, here and in the scheduler's queue: beyond those that free seats are for.
+    /// Maximum number of waiting requests, here and in the scheduler's queue, beyond those for which seats are free.
     capacity: usize,
-    /// All seats.
+    /// `max_num_seqs`.
     seats: usize,
 }
 
@@ -72,23 +62,23 @@ pub(super) struct Inbox {
 struct State {
     mail: Mail,
     occupancy: Occupancy,
-    /// Whether the engine has nothing to do but what is in here.
+    /// Whether the engine has nothing to do but what is in the inbox.
     idle: bool,
     draining: bool,
-    /// How often the engine has looked in.
-    looks: u64,
+    /// Number of times that the engine has polled the inbox.
+    polls: u64,
     ended: Option<EngineError>,
 }
 
 impl State {
-    /// Requests that wait here or in the scheduler's queue.
+    /// Number of requests that wait, here or in the scheduler's queue.
     fn waiting(&self) -> usize {
         self.mail.submissions.len() + self.occupancy.queued
     }
 }
 
 impl Inbox {
-    /// An inbox of an engine with so many seats, in which `capacity` requests may wait for one.
+    /// Creates the inbox of an engine with `seats` seats, in which `capacity` requests may wait.
     pub(super) fn new(capacity: usize, seats: usize) -> Self {
         let occupancy = Occupancy { queued: 0, seats };
         let state = Mutex::new(State { idle: true, occupancy, ..State::default() });
@@ -99,7 +89,8 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Put requests in, all or none, so that they can be in one step. Blocks while there is no room, if it `waits`.
+    /// Submits requests, all or none, so that they can be admitted in one step. If `waits`, blocks while there is no
+    /// room.
     ///
     /// # Errors
     /// [`SubmitError::Full`], [`SubmitError::Draining`], [`SubmitError::Stopped`].
@@ -112,7 +103,7 @@ impl Inbox {
         loop {
             match self.room(&state, submissions.len()) {
                 Ok(()) => break,
-                // More than there is ever room for is taken when the queue is empty.
+                // More requests than there is ever room for are accepted when the queue is empty.
                 Err(SubmitError::Full { .. }) if waits && state.waiting() == 0 => break,
                 Err(SubmitError::Full { .. }) if waits => {}
                 Err(why) => return Err(why),
@@ -126,7 +117,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether `n` more requests could be put in at this moment.
+    /// Returns whether `n` more requests could be submitted at this moment.
     ///
     /// # Errors
     /// As [`Inbox::submit`].
@@ -147,7 +138,7 @@ impl Inbox {
         Err(SubmitError::Full { waiting: self.capacity, most: self.capacity + self.seats })
     }
 
-    /// Put something else in. There is always room for it: it is little, and about what is there already.
+    /// Sends a command. There is always room for it: commands are small, and are about requests that are there.
     pub(super) fn tell(&self, put: impl FnOnce(&mut Mail)) -> Result<(), EngineError> {
         let mut state = self.lock();
         if let Some(why) = &state.ended {
@@ -160,21 +151,21 @@ impl Inbox {
         Ok(())
     }
 
-    /// Requests that are in here.
+    /// Number of requests in the inbox.
     pub(super) fn waiting(&self) -> usize {
         self.lock().mail.submissions.len()
     }
 
-    /// How often the engine has looked in.
-    pub(super) fn looks(&self) -> u64 {
-        self.lock().looks
+    /// Number of times that the engine has polled the inbox.
+    pub(super) fn polls(&self) -> u64 {
+        self.lock().polls
     }
 
-    /// Take what is there, into `mail`, which is empty. With nothing else to do (not `busy`), sleep until there is
-    /// something. `now` is what the scheduler has.
+    /// Moves the contents into `mail`, which must be empty. If the engine is not `busy`, blocks until there is
+    /// something. `now` is the occupancy of the scheduler.
     pub(super) fn take(&self, mail: &mut Mail, busy: bool, now: Occupancy) {
         let mut state = self.lock();
-        state.looks += 1;
+        state.polls += 1;
         let had = std::mem::replace(&mut state.occupancy, now);
         if had.queued > now.queued || had.seats < now.seats {
             self.moved.notify_all();
@@ -183,25 +174,25 @@ impl Inbox {
             state.idle = true;
             self.moved.notify_all();
             state = self.mail.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.looks += 1;
+            state.polls += 1;
         }
         std::mem::swap(mail, &mut state.mail);
-        // Until the next look they wait nowhere else.
+        // Until the next poll, these requests wait nowhere else.
         state.occupancy.queued += mail.submissions.len();
     }
 
-    /// Sleep until there is mail, but not for long.
-    pub(super) fn doze(&self, most: Duration) {
+    /// Blocks until there is mail, for at most `timeout`.
+    pub(super) fn wait_timeout(&self, timeout: Duration) {
         let state = self.lock();
         if state.mail.is_empty() {
-            drop(self.mail.wait_timeout(state, most));
+            drop(self.mail.wait_timeout(state, timeout));
         }
     }
 
-    /// Take nothing more, and wait until everything there is done.
+    /// Accepts no more requests, and blocks until all that are there have ended.
     ///
     /// # Errors
-    /// [`EngineError::Failed`], when the engine did not come to that.
+    /// [`EngineError::Failed`] if the engine failed.
     pub(super) fn drain(&self) -> Result<(), EngineError> {
         let mut state = self.lock();
         state.draining = true;
@@ -216,7 +207,7 @@ impl Inbox {
         }
     }
 
-    /// The engine is no more. Returns what nobody will look at.
+    /// Records the end of the engine. Returns the mail that will not be read.
     pub(super) fn close(&self, why: EngineError) -> Mail {
         let mut state = self.lock();
         state.ended.get_or_insert(why);
@@ -226,13 +217,13 @@ impl Inbox {
         rest
     }
 
-    /// Why there is no engine any more.
+    /// Why the engine has ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<EngineError> {
         self.lock().ended.clone()
     }
 
-    /// Wait until there is no engine any more, and say why.
-    pub(super) fn wait_for_the_end(&self) -> EngineError {
+    /// Blocks until the engine has ended, and returns why.
+    pub(super) fn wait_until_ended(&self) -> EngineError {
         let mut state = self.lock();
         loop {
             if let Some(why) = &state.ended {

@@ -1,16 +1,16 @@
-//! An engine of one's own thread.
+//! An engine: runs a scheduler and an executor on a dedicated thread.
 //!
-//! [`EngineCore`] is a loop's body. This is the loop, and what stands around it so that many can use it at once:
+//! [`EngineCore`] is the body of a loop. This module is the loop, and what many threads need to use it at once:
 //!
 //! ```text
-//! EngineHandle --submit, abort, drain--> inbox --once a step--> EngineCore --each row's tokens--> outbox --> Answer
+//! EngineHandle --submit, abort, drain--> inbox --once a step--> EngineCore --each row's tokens--> outbox --> ResponseStream
 //! (many)                                 (one)                  (one thread)                      (one a request)
 //! ```
 //!
-//! Nobody waits for anybody who is slow. The engine looks into its inbox between two steps and sleeps when there is nothing
-//! to do; an outbox joins what is not read yet, so it never holds more than one answer; an [`Answer`] that is dropped is a
-//! request that is aborted. Every request ends exactly once. A step that fails ends those who were in it; when the next one
-//! fails too, or one panics, the engine ends, and everybody is told why.
+//! The engine never waits for a client. It polls its inbox between two steps and sleeps when there is nothing to do; an
+//! outbox joins unread output, so it never holds more than one response; dropping a [`ResponseStream`] aborts its
+//! request. Every request ends exactly once. A step that fails ends the requests in it; if the next one fails too, or a
+//! step panics, the engine ends, and all its requests fail with the reason.
 
 mod build;
 mod handle;
@@ -22,6 +22,7 @@ mod outbox;
 mod request;
 mod serve;
 mod startup;
+mod valid;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,19 +31,39 @@ use std::thread::JoinHandle;
 use l1_tensor::RuntimeOptions;
 
 pub use build::{EngineModel, StartError};
-pub use handle::{EngineHandle, ModelFacts};
+pub use handle::EngineHandle;
 pub use load::Load;
 pub use options::EngineOptions;
-pub use outbox::{Answer, AnswerTimes, Piece};
+pub use outbox::{OutputChunk, ResponseStream, ResponseTimes};
 pub use request::{EngineError, EngineRequest, GuideSource, SubmitError};
 pub use startup::{Startup, StartupStep};
+pub use valid::ModelFacts;
+pub(crate) use valid::{RequestValidator, ValidRequest};
 
-use crate::runner::AnswerJob;
+use crate::runner::ChoiceJob;
 use crate::{EngineCore, Executor};
 use handle::Shared;
 
-/// A model, its pool and its sampler, on a thread that has nothing else to do. Dropped, it ends, and what it was doing with
-/// it.
+/// An engine: a model, its KV cache and its sampler on a dedicated thread. Dropping it ends the engine and aborts its
+/// requests.
+///
+/// ```
+/// use l5_scheduler::llm::{SamplingParams, StopRules};
+/// use l5_scheduler::{Engine, EngineOptions, EngineRequest, FinishReason};
+///
+/// let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama");
+/// let options = EngineOptions { max_num_seqs: 4, ..Default::default() };
+/// let engine = Engine::open(tiny.as_ref(), Default::default(), &options)?;
+///
+/// let stop = StopRules { max_tokens: 6, ignore_eos: true, ..Default::default() };
+/// let request = EngineRequest::new(vec![5, 17, 100], SamplingParams::greedy(), stop);
+/// let mut stream = engine.handle().submit(request)?;
+/// let rest = stream.rest(); // or chunk by chunk: `stream.recv()`
+/// assert_eq!(rest.tokens.len(), 6);
+/// assert_eq!(rest.end.map(|end| end.finish), Some(FinishReason::Length));
+/// engine.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Engine {
     handle: EngineHandle,
@@ -51,7 +72,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for a checkpoint.
+    /// Creates an engine for a checkpoint.
     ///
     /// # Errors
     /// [`StartError`].
@@ -63,7 +84,7 @@ impl Engine {
         Self::new(EngineModel::open(path, runtime)?, options)
     }
 
-    /// An engine for a model that is loaded.
+    /// Creates an engine for a loaded model.
     ///
     /// # Errors
     /// [`StartError`].
@@ -75,7 +96,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine around anything that runs steps. `max_num_waiting` requests may wait.
+    /// Starts an engine around any executor. `max_num_waiting` requests may wait.
     ///
     /// # Errors
     /// [`StartError::Thread`].
@@ -85,7 +106,7 @@ impl Engine {
         max_num_waiting: usize,
     ) -> Result<Self, StartError>
     where
-        E: Executor<Job = AnswerJob> + Send + 'static,
+        E: Executor<Job = ChoiceJob> + Send + 'static,
     {
         let config = core.scheduler().config().clone();
         let shared = Arc::new(Shared::new(config, facts, max_num_waiting));
@@ -95,20 +116,20 @@ impl Engine {
         Ok(Self { handle, thread: Some(thread), startup: Startup::default() })
     }
 
-    /// For whoever wants to ask it something.
+    /// Handle for submitting requests, shared by any number of threads.
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
     }
 
-    /// How it came to be.
+    /// Startup report.
     pub fn startup(&self) -> &Startup {
         &self.startup
     }
 
-    /// End it, and whatever it is doing.
+    /// Ends the engine and aborts its requests.
     ///
     /// # Errors
-    /// [`EngineError::Failed`], if it failed before.
+    /// [`EngineError::Failed`] if the engine failed before.
     pub fn shutdown(mut self) -> Result<(), EngineError> {
         self.end()
     }
@@ -116,7 +137,7 @@ impl Engine {
     fn end(&mut self) -> Result<(), EngineError> {
         let ended = self.handle.shutdown();
         if let Some(thread) = self.thread.take() {
-            // It catches its panics, and has told of them.
+            // The thread catches its panics and has reported them.
             let _ = thread.join();
         }
         ended

@@ -1,48 +1,47 @@
-//! What an engine is made from.
+//! Options of an engine.
 
 use l1_tensor::DType;
 use l3_paged_kv::sizing::Budget;
 
 use crate::{PolicyKind, SchedulerConfig};
 
-/// Memory for keys and values where nobody says how much, and on a CPU: at most this (as vLLM's CPU backend).
+/// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
 pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 
-/// An engine's limits and habits. Names and meanings are vLLM's, where it has them; [`Default`] is what a small server
-/// wants.
+/// Limits and policies of an engine. Names and meanings are vLLM's where it has them; [`Default`] suits a small server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineOptions {
-    /// Who goes first, and who gives way.
+    /// Scheduling policy: the order of admission and of preemption.
     pub policy: PolicyKind,
-    /// The most requests that run at once.
+    /// Maximum number of requests that run at once.
     pub max_num_seqs: usize,
-    /// The most tokens of one step, all requests together.
+    /// Maximum number of tokens in one step, over all requests.
     pub max_num_batched_tokens: usize,
-    /// The most tokens that one request may take of a step while it is not alone. 0: as many as there is budget.
+    /// Maximum number of tokens of one step that one request may take while others run. 0: no limit.
     pub long_prefill_token_threshold: usize,
-    /// The most tokens of a request, prompt and answer together. `None`: the model's context, or what the pool holds if
-    /// that is less.
+    /// Maximum number of tokens of a request, prompt and completion together. `None`: the model's context, or what the
+    /// pool holds if that is less.
     pub max_model_len: Option<usize>,
-    /// Tokens a block, a power of two.
+    /// Number of tokens in a block, a power of two.
     pub block_size: usize,
-    /// How keys and values are kept. `None`: as activations are.
+    /// Data type of the KV cache. `None`: that of activations.
     pub kv_dtype: Option<DType>,
-    /// Memory for keys and values. `None`: what `max_num_seqs` requests of full length need, but at most 4 GiB, or on a GPU
+    /// Memory of the KV cache. `None`: what `max_num_seqs` requests of full length need, but at most 4 GiB; on a GPU
     /// four fifths of what is free there.
     pub kv_memory: Option<Budget>,
-    /// Take for keys and values what is left of this share of the machine's memory (or the GPU's) when the model is in it, and the largest
-    /// step has been run to see what that takes. Goes before `kv_memory`.
+    /// Use for the KV cache what is left of this share of the machine's memory (of the GPU's on a device) once the
+    /// model is loaded and the largest step has been run to measure its memory. Overrides `kv_memory`.
     pub memory_utilization: Option<f64>,
-    /// Whether full blocks are found again by what they hold.
+    /// Whether the KV blocks of a prefix that was computed before are reused.
     pub enable_prefix_caching: bool,
-    /// Whether a prompt may be computed in pieces.
+    /// Whether a prompt may be computed in chunks.
     pub enable_chunked_prefill: bool,
-    /// The part of the pool that must stay free when a request is admitted beside others.
+    /// Share of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,
-    /// The most requests that wait; more are refused.
+    /// Maximum number of waiting requests; more are rejected.
     pub max_num_waiting: usize,
-    /// Launch every kernel of every step by itself, even where steps that only decode could be captured once and replayed:
-    /// on a device. Starts faster and takes less memory, and every step takes the host longer.
+    /// On a device, launch every kernel of every step separately, instead of capturing and replaying steps that only
+    /// decode. The engine starts faster and needs less memory, and every step takes more of the host's time.
     pub eager: bool,
 }
 
@@ -69,8 +68,8 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// The scheduler's part of it, for a pool of so many blocks.
-    pub(super) fn scheduler(&self, num_gpu_blocks: usize, max_model_len: usize) -> SchedulerConfig {
+    /// The scheduler's configuration for a pool of this many blocks.
+    pub fn scheduler(&self, num_gpu_blocks: usize, max_model_len: usize) -> SchedulerConfig {
         SchedulerConfig {
             policy: self.policy,
             max_num_seqs: self.max_num_seqs,

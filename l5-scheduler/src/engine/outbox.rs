@@ -1,7 +1,7 @@
-//! Where an answer waits to be read.
+//! The outbox of a request, where its output waits to be read.
 //!
-//! The engine puts in what a step gave, and goes on; it never waits for a reader. What nobody has read yet lies joined in
-//! one place, so that a slow reader finds more at once, not a longer line, and an outbox never holds more than one answer.
+//! The engine puts in what a step gave, and goes on; it never waits for a reader. Unread output is joined, so that a
+//! slow reader gets more at once instead of a longer queue, and an outbox never holds more than one response.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -12,23 +12,23 @@ use l4_sampler::TokenLogprobs;
 use super::inbox::Inbox;
 use super::load::Gauge;
 use crate::request::ANSWER_ROOM;
-use crate::runner::{AnswerEnd, AnswerSink, News};
+use crate::runner::{OutputEnd, OutputSink, TokenDelta};
 use crate::{FinishReason, RequestId};
 
-/// A part of an answer: what came since the last one was read.
+/// Part of a response: the output since the last part was read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Piece {
-    /// Its tokens.
+pub struct OutputChunk {
+    /// Output tokens.
     pub tokens: Vec<u32>,
     /// Their text, as far as it is certain.
     pub text: String,
-    /// One entry for each token, if asked for.
+    /// Log probabilities, one entry for each token, if requested.
     pub logprobs: Vec<TokenLogprobs>,
-    /// With the last piece: how the answer ended.
-    pub end: Option<AnswerEnd>,
+    /// How the response ended; in the last part only.
+    pub end: Option<OutputEnd>,
 }
 
-impl Piece {
+impl OutputChunk {
     fn clear(&mut self) {
         self.tokens.clear();
         self.text.clear();
@@ -37,22 +37,22 @@ impl Piece {
     }
 }
 
-/// When an answer came.
+/// Times of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerTimes {
-    /// When it was asked for.
+pub struct ResponseTimes {
+    /// Time of submission.
     pub submitted: Instant,
-    /// When it was first scheduled: until then it waited.
+    /// Time of the first admission, up to which the request waited.
     pub scheduled: Option<Instant>,
-    /// When its first token came.
+    /// Time of the first output token.
     pub first: Option<Instant>,
-    /// When its last piece came.
+    /// Time of the newest output.
     pub last: Option<Instant>,
-    /// Tokens of its prompt that were in the cache when it was first admitted.
+    /// Number of prompt tokens that the first admission hit in the cache.
     pub cached: usize,
 }
 
-/// The mailbox of one request: the engine writes, one reads.
+/// Outbox of one request: the engine writes, one reader reads.
 pub(super) struct Outbox {
     state: Mutex<State>,
     ready: Condvar,
@@ -60,37 +60,43 @@ pub(super) struct Outbox {
 }
 
 struct State {
-    /// What nobody has read.
-    unread: Piece,
-    /// Who is to be woken.
+    /// Output that has not been read.
+    unread: OutputChunk,
+    /// Task to wake when there is output.
     waker: Option<Waker>,
-    times: AnswerTimes,
-    /// Whether log probabilities come with the tokens.
+    times: ResponseTimes,
+    /// Whether log probabilities are requested.
     logprobs: bool,
-    /// Whether the first admission was told.
+    /// Whether the first admission has been recorded.
     admitted: bool,
-    /// What is counted of it in the load: tokens of the prompt until the first of the answer, and of the answer at most.
+    /// Part of the request that counts in the load: prompt tokens until the first output token, and output tokens left.
     prompt: usize,
-    owed: usize,
+    output_left: usize,
     ended: bool,
     /// Whether the end was read.
     closed: bool,
 }
 
 impl Outbox {
-    /// For an answer of at most `owed` tokens to a prompt of `prompt`, with log probabilities if `told`.
-    pub(super) fn new(gauge: Arc<Gauge>, prompt: usize, owed: usize, told: bool) -> Arc<Self> {
-        gauge.add(prompt, owed);
+    /// Creates the outbox of a request with `prompt` prompt tokens and at most `max_tokens` output tokens.
+    pub(super) fn new(
+        gauge: Arc<Gauge>,
+        prompt: usize,
+        max_tokens: usize,
+        logprobs: bool,
+    ) -> Arc<Self> {
+        gauge.add(prompt, max_tokens);
         let submitted = Instant::now();
-        let times = AnswerTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
+        let times =
+            ResponseTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
         let state = State {
-            unread: Piece::default(),
-            logprobs: told,
+            unread: OutputChunk::default(),
+            logprobs,
             waker: None,
             times,
             admitted: false,
             prompt,
-            owed,
+            output_left: max_tokens,
             ended: false,
             closed: false,
         };
@@ -101,16 +107,16 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request has a seat for the first time, with so many tokens from the cache.
+    /// Records the first admission, which hit `cached` tokens in the cache.
     pub(super) fn admitted(&self, cached: usize) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.admitted, true) {
             state.times.cached = cached;
             state.times.scheduled = Some(Instant::now());
-            // Not before: a request that waits takes little memory.
-            let room = state.owed.min(ANSWER_ROOM);
+            // Not before: a waiting request should take little memory.
+            let room = state.output_left.min(ANSWER_ROOM);
             state.unread.tokens.reserve(room);
-            // A token has fewer bytes of text in most languages; longer words make more room.
+            // In most languages a token has fewer bytes of text; longer tokens grow the buffer.
             state.unread.text.reserve(8 * room);
             if state.logprobs {
                 state.unread.logprobs.reserve(room);
@@ -118,7 +124,7 @@ impl Outbox {
         }
     }
 
-    fn push(&self, news: &News<'_>) {
+    fn push(&self, news: &TokenDelta<'_>) {
         let mut state = self.lock();
         if state.ended {
             return;
@@ -128,8 +134,8 @@ impl Outbox {
             state.times.first.get_or_insert(now);
             state.times.last = Some(now);
             let (prompt, came) = (std::mem::take(&mut state.prompt), news.tokens.len());
-            let paid = came.min(state.owed);
-            state.owed -= paid;
+            let paid = came.min(state.output_left);
+            state.output_left -= paid;
             self.gauge.sub(prompt, paid);
         }
         state.unread.tokens.extend_from_slice(news.tokens);
@@ -138,21 +144,21 @@ impl Outbox {
         self.wake(state);
     }
 
-    /// The end, unless there was one.
-    pub(super) fn end(&self, end: &AnswerEnd) {
+    /// Ends the response, unless it has ended.
+    pub(super) fn end(&self, end: &OutputEnd) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.ended, true) {
             return;
         }
         state.unread.end = Some(end.clone());
         state.times.last = Some(Instant::now());
-        self.gauge.sub(state.prompt, state.owed);
+        self.gauge.sub(state.prompt, state.output_left);
         self.wake(state);
     }
 
-    /// An end that no executor told.
+    /// Ends the response with a reason that the executor did not report.
     pub(super) fn end_with(&self, finish: FinishReason, error: Option<String>) {
-        self.end(&AnswerEnd { finish, stop: None, error });
+        self.end(&OutputEnd { finish, stop: None, error });
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State>) {
@@ -165,95 +171,95 @@ impl Outbox {
     }
 }
 
-/// What the executor writes to. Whoever drops it without a word has failed.
+/// Receiver of the executor's output. If it is dropped before the end, the request has failed.
 pub(super) struct Sink(pub Arc<Outbox>);
 
-impl AnswerSink for Sink {
-    fn push(&mut self, news: &News<'_>) {
+impl OutputSink for Sink {
+    fn push(&mut self, news: &TokenDelta<'_>) {
         self.0.push(news);
     }
 
-    fn end(&mut self, end: &AnswerEnd) {
+    fn end(&mut self, end: &OutputEnd) {
         self.0.end(end);
     }
 }
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        let why = "the engine gave the request up without saying why";
+        let why = "the engine dropped the request without a finish reason";
         self.0.end_with(FinishReason::Failed, Some(why.to_owned()));
     }
 }
 
-/// An answer on its way. Dropped before its end, it is not wanted any more: the request is aborted before the next step.
-pub struct Answer {
+/// Stream of the response to a request. Dropping it before its end aborts the request before the next step.
+pub struct ResponseStream {
     id: RequestId,
     outbox: Arc<Outbox>,
     inbox: Arc<Inbox>,
 }
 
-impl Answer {
+impl ResponseStream {
     pub(super) fn new(id: RequestId, outbox: Arc<Outbox>, inbox: Arc<Inbox>) -> Self {
         Self { id, outbox, inbox }
     }
 
-    /// It was not taken, so that nobody has to be told to abort it.
+    /// Marks a response whose request was not accepted: dropping it aborts nothing.
     pub(super) fn refused(&self) {
         self.outbox.end_with(FinishReason::Aborted, None);
     }
 
-    /// The request's name, for [`EngineHandle::abort`](super::EngineHandle::abort) and observers.
+    /// Request id, for [`EngineHandle::abort`](super::EngineHandle::abort) and observers.
     pub fn id(&self) -> RequestId {
         self.id
     }
 
-    /// When it came, as far as it has.
-    pub fn times(&self) -> AnswerTimes {
+    /// Times of the response so far.
+    pub fn times(&self) -> ResponseTimes {
         self.outbox.lock().times
     }
 
-    /// The next piece: waits for it. `None` once the end was read.
-    pub fn recv(&mut self) -> Option<Piece> {
-        let mut piece = Piece::default();
-        self.recv_into(&mut piece).then_some(piece)
+    /// Waits for the next part. `None` once the end was read.
+    pub fn recv(&mut self) -> Option<OutputChunk> {
+        let mut chunk = OutputChunk::default();
+        self.recv_into(&mut chunk).then_some(chunk)
     }
 
-    /// The next piece into memory that is there: waits for it. False once the end was read.
-    pub fn recv_into(&mut self, piece: &mut Piece) -> bool {
+    /// Waits for the next part and writes it to `chunk`, whose memory is reused. Returns false once the end was read.
+    pub fn recv_into(&mut self, chunk: &mut OutputChunk) -> bool {
         let mut state = self.outbox.lock();
         loop {
             if state.closed {
                 return false;
             }
-            if state.read(piece) {
+            if state.read(chunk) {
                 return true;
             }
             state = self.outbox.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// The next piece, if there is one.
-    pub fn try_recv(&mut self) -> Option<Piece> {
-        let mut piece = Piece::default();
-        self.outbox.lock().read(&mut piece).then_some(piece)
+    /// Returns the next part, if there is one.
+    pub fn try_recv(&mut self) -> Option<OutputChunk> {
+        let mut chunk = OutputChunk::default();
+        self.outbox.lock().read(&mut chunk).then_some(chunk)
     }
 
-    /// The next piece, if it comes in time.
-    pub fn recv_timeout(&mut self, most: Duration) -> Option<Piece> {
-        let mut piece = Piece::default();
+    /// Waits for the next part, for at most `timeout`.
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Option<OutputChunk> {
+        let mut chunk = OutputChunk::default();
         let state = self.outbox.lock();
         let nothing = |state: &mut State| !state.closed && !state.has_news();
-        let waited = self.outbox.ready.wait_timeout_while(state, most, nothing);
+        let waited = self.outbox.ready.wait_timeout_while(state, timeout, nothing);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.read(&mut piece).then_some(piece)
+        state.read(&mut chunk).then_some(chunk)
     }
 
-    /// The next piece, for a task that is woken when there is one. `None` once the end was read.
-    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
-        let mut piece = Piece::default();
+    /// Polls for the next part; the task is woken when there is one. `Ready(None)` once the end was read.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<OutputChunk>> {
+        let mut chunk = OutputChunk::default();
         let mut state = self.outbox.lock();
-        if state.read(&mut piece) {
-            return Poll::Ready(Some(piece));
+        if state.read(&mut chunk) {
+            return Poll::Ready(Some(chunk));
         }
         if state.closed {
             return Poll::Ready(None);
@@ -265,14 +271,14 @@ impl Answer {
         Poll::Pending
     }
 
-    /// All of it that was not read yet, up to the end.
-    pub fn rest(&mut self) -> Piece {
-        let (mut whole, mut piece) = (Piece::default(), Piece::default());
-        while self.recv_into(&mut piece) {
-            whole.tokens.extend_from_slice(&piece.tokens);
-            whole.text.push_str(&piece.text);
-            whole.logprobs.append(&mut piece.logprobs);
-            whole.end = piece.end.take();
+    /// Waits for the rest of the response, and returns it as one part.
+    pub fn rest(&mut self) -> OutputChunk {
+        let (mut whole, mut chunk) = (OutputChunk::default(), OutputChunk::default());
+        while self.recv_into(&mut chunk) {
+            whole.tokens.extend_from_slice(&chunk.tokens);
+            whole.text.push_str(&chunk.text);
+            whole.logprobs.append(&mut chunk.logprobs);
+            whole.end = chunk.end.take();
         }
         whole
     }
@@ -280,37 +286,37 @@ impl Answer {
 
 impl State {
     fn has_news(&self) -> bool {
-        let Piece { tokens, text, end, .. } = &self.unread;
+        let OutputChunk { tokens, text, end, .. } = &self.unread;
         !tokens.is_empty() || !text.is_empty() || end.is_some()
     }
 
-    /// Hand out what is unread. It is copied, so that the outbox keeps its memory for the steps to come.
-    fn read(&mut self, piece: &mut Piece) -> bool {
+    /// Moves unread output to `chunk`. It is copied, so that the outbox keeps its memory for the next steps.
+    fn read(&mut self, chunk: &mut OutputChunk) -> bool {
         if !self.has_news() {
             return false;
         }
-        piece.clear();
-        piece.tokens.extend_from_slice(&self.unread.tokens);
-        piece.text.push_str(&self.unread.text);
-        piece.logprobs.append(&mut self.unread.logprobs);
-        piece.end = self.unread.end.take();
-        self.closed = piece.end.is_some();
+        chunk.clear();
+        chunk.tokens.extend_from_slice(&self.unread.tokens);
+        chunk.text.push_str(&self.unread.text);
+        chunk.logprobs.append(&mut self.unread.logprobs);
+        chunk.end = self.unread.end.take();
+        self.closed = chunk.end.is_some();
         self.unread.clear();
         true
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
         if !self.outbox.lock().ended {
-            // An engine that is no more has nothing to abort.
+            // An engine that has ended has nothing to abort.
             let _ = self.inbox.tell(|mail| mail.aborts.push(self.id));
         }
     }
 }
 
-impl std::fmt::Debug for Answer {
+impl std::fmt::Debug for ResponseStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ResponseStream").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of an engine, and why it may refuse.
+//! Requests to an engine, and the errors with which it rejects one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,39 +10,39 @@ use l4_sampler::stop::StopRules;
 
 use crate::{Adapter, Job, Rejection};
 
-/// One answer to one prompt. The fields of [`Default`] ask for nothing special: a request is its prompt and what differs.
+/// A request for one choice of one prompt. All fields of [`Default`] but the prompt are neutral.
 ///
-/// Whatever a client can make long is shared, so that the `n` samples of a request cost the memory of one.
+/// Prompt, parameters and guide can be large, so they are shared: the `n` choices of a request need the memory of one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineRequest {
     /// The prompt, as token ids.
     pub prompt: Arc<[u32]>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub params: Arc<SamplingParams>,
-    /// Where the answer ends. Without end tokens of its own it has the model's.
+    /// Stop conditions. If they name no end tokens, those of the model apply.
     pub stop: StopRules,
-    /// What the answer must look like.
+    /// Guide that the output must follow.
     pub guide: Option<GuideSource>,
-    /// What all random numbers follow from.
+    /// Seed of all random numbers of the request.
     pub seed: u64,
-    /// Which of the answers from this seed: see [`l4_sampler::DrawKey`].
+    /// Number of the choice among those with this seed: see [`l4_sampler::DrawKey`].
     pub sample: u32,
-    /// Whether the answer's text continues the prompt's, or stands for itself as in a chat.
+    /// Whether the output text continues the prompt's text; if not, it is decoded as a text of its own, as in a chat.
     pub continues: bool,
-    /// How urgent it is: a lower number goes first, if the policy asks for priorities.
+    /// Priority: a lower value runs earlier, under a policy that uses priorities.
     pub priority: i64,
-    /// When it should be done, from its submission on; policies may look at it.
+    /// Time after submission by which the request should be finished, for policies that use it.
     pub deadline: Option<Duration>,
-    /// The adapter (LoRA) it runs with.
+    /// LoRA adapter.
     pub adapter: Option<Adapter>,
-    /// Keeps its blocks apart from those of requests with another salt.
+    /// Salt of the block hashes: requests with different salts share no blocks.
     pub cache_salt: Option<String>,
-    /// The longer job that it is a step of.
+    /// Step of an agent's job that this request is.
     pub job: Option<Job>,
 }
 
 impl EngineRequest {
-    /// A request with a seed that nobody can guess.
+    /// A request with a random seed.
     pub fn new(
         prompt: impl Into<Arc<[u32]>>,
         params: impl Into<Arc<SamplingParams>>,
@@ -53,7 +53,7 @@ impl EngineRequest {
     }
 }
 
-/// A guide that a request brings: to be compiled when the request is submitted, or compiled before.
+/// The guide of a request: compiled when the request is submitted, or before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuideSource {
     /// Compiled on the submitting thread, which may take up to a second.
@@ -68,27 +68,27 @@ impl From<GuideSpec> for GuideSource {
     }
 }
 
-/// Why a request was not taken. Nothing of it was run, and nothing is left of it.
+/// Why a request was rejected. No part of it has run, and the engine keeps no state of it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SubmitError {
-    /// No scheduling could ever complete it.
+    /// The scheduler could never complete the request.
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    /// Something that cannot be meant.
+    /// A parameter is invalid.
     #[error(transparent)]
     Params(#[from] l4_sampler::ParamError),
-    /// A token of the prompt that the model does not know.
-    #[error("prompt: there is no token {id}, the model has {vocab}")]
+    /// The prompt has a token that the model does not have.
+    #[error("prompt: token id {id} is out of range, the model has {vocab} tokens")]
     UnknownToken {
-        /// The token.
+        /// Token id.
         id: u32,
-        /// Tokens of the model.
+        /// Number of tokens of the model.
         vocab: usize,
     },
-    /// A guide that cannot be followed.
+    /// The guide cannot be followed.
     #[error(transparent)]
     Guide(#[from] GuideError),
-    /// Text is needed, and there are only tokens.
+    /// The request needs text, and the model has no tokenizer.
     #[error("{0} need a tokenizer, and this model has none: stop at tokens, and ask for no guide")]
     NoTokenizer(&'static str),
     /// The queue is full.
@@ -96,24 +96,24 @@ pub enum SubmitError {
     Full {
         /// Maximum number of waiting requests.
         waiting: usize,
-        /// Maximum number of requests that could be taken together, with nothing else there.
+        /// Maximum number of requests that can be submitted together to an idle engine.
         most: usize,
     },
-    /// The engine finishes what it has.
-    #[error("the engine is draining and takes no new requests: ask another one")]
+    /// The engine drains: it finishes its requests and accepts no others.
+    #[error("the engine is draining and accepts no new requests: send them to another engine")]
     Draining,
-    /// There is no engine any more.
+    /// The engine has ended.
     #[error(transparent)]
     Stopped(#[from] EngineError),
 }
 
-/// Why there is no engine any more.
+/// Why an engine has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// Somebody ended it.
+    /// The engine was shut down.
     #[error("the engine was shut down: start another one")]
     ShutDown,
-    /// A step failed, and with it everything that was under way.
+    /// Steps failed, and all requests of the engine failed with them.
     #[error("the engine failed and has ended: {0}; start another one")]
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! The engine's thread: a look into the inbox, a step, and so on.
+//! The engine's thread: a loop that polls the inbox and runs a step.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,20 +9,20 @@ use super::EngineError;
 use super::handle::Shared;
 use super::hub::Hub;
 use super::inbox::{Mail, Occupancy, Submission};
-use crate::runner::AnswerJob;
-use crate::{EngineCore, ExecuteError, Executor, FinishReason, Request, Scheduler};
+use crate::runner::ChoiceJob;
+use crate::{EngineCore, ExecuteError, Executor, FinishReason, Scheduler};
 
-/// How long to wait when everybody waits for keys and values from elsewhere, whose arrival nobody puts into the inbox.
-const A_MOMENT: Duration = Duration::from_millis(1);
+/// Interval at which the engine looks for keys and values that are loaded from elsewhere, while nothing else can run.
+const KV_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Failed steps in a row that an engine outlives. One may be the fault of who was in it.
-const MOST_FAILURES: u32 = 1;
+/// Maximum number of consecutive failed steps that the engine survives. One may be caused by a request in it.
+const MAX_CONSECUTIVE_STEP_FAILURES: u32 = 1;
 
-/// The whole life of an engine. Whatever ends it, everybody is told.
-pub(super) fn run<E: Executor<Job = AnswerJob>>(mut core: EngineCore<E>, shared: &Arc<Shared>) {
+/// Runs an engine until it ends. Every unfinished request ends with it, and its receiver gets the reason.
+pub(super) fn run<E: Executor<Job = ChoiceJob>>(mut core: EngineCore<E>, shared: &Arc<Shared>) {
     let hub = Hub::default();
     core.set_observer(Some(Box::new(hub.clone())));
-    // What a panic leaves behind is looked at by nobody: all requests end here.
+    // Nothing reads the state that a panic leaves behind: all requests end here.
     let served = catch_unwind(AssertUnwindSafe(|| serve(&mut core, shared, &hub)));
     let why = match served {
         Ok(Ok(())) => EngineError::ShutDown,
@@ -45,7 +45,7 @@ pub(super) fn run<E: Executor<Job = AnswerJob>>(mut core: EngineCore<E>, shared:
     }
 }
 
-fn serve<E: Executor<Job = AnswerJob>>(
+fn serve<E: Executor<Job = ChoiceJob>>(
     core: &mut EngineCore<E>,
     shared: &Shared,
     hub: &Hub,
@@ -71,9 +71,9 @@ fn serve<E: Executor<Job = AnswerJob>>(
         let began = Instant::now();
         let result = match core.step() {
             Ok(result) => result,
-            Err(why) if failures < MOST_FAILURES => {
+            Err(why) if failures < MAX_CONSECUTIVE_STEP_FAILURES => {
                 failures += 1;
-                tracing::error!("engine: a step failed, and who was in it ends: {why}");
+                tracing::error!("engine: a step failed, and its requests end: {why}");
                 core.fail_step(&why);
                 continue;
             }
@@ -86,7 +86,7 @@ fn serve<E: Executor<Job = AnswerJob>>(
         let scheduler = core.scheduler();
         shared.gauge.set(scheduler.num_running(), scheduler.num_waiting());
         if nothing_moved && core.has_unfinished() {
-            shared.inbox.doze(A_MOMENT);
+            shared.inbox.wait_timeout(KV_POLL_INTERVAL);
         }
     }
 }
@@ -97,31 +97,24 @@ fn occupancy(scheduler: &Scheduler) -> Occupancy {
     Occupancy { queued: scheduler.num_waiting(), seats }
 }
 
-fn take_in<E: Executor<Job = AnswerJob>>(
+fn take_in<E: Executor<Job = ChoiceJob>>(
     core: &mut EngineCore<E>,
     hub: &Hub,
     submission: Submission,
 ) {
-    let Submission { id, job, terms, outbox, at } = submission;
+    let Submission { id, request, job, outbox, at } = submission;
     let arrival = core.now() + -at.elapsed().as_secs_f64();
-    let request = Request {
-        priority: terms.priority,
-        deadline: terms.deadline.map(|within| arrival + within.as_secs_f64()),
-        adapter: terms.adapter,
-        cache_salt: terms.cache_salt,
-        job: terms.job,
-        ..job.request(id, arrival)
-    };
+    let request = request.scheduled(&job, id, arrival);
     hub.begin(id, outbox.clone());
-    // The handle has asked the same before: what it lets pass is not rejected here.
+    // The handle has validated the request, so the scheduler should not reject it.
     if let Err(rejection) = core.add_request(request, job) {
         outbox.end_with(FinishReason::Failed, Some(rejection.to_string()));
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -1,28 +1,28 @@
-//! How an engine came to be: one line a step, with what it took.
+//! Startup report of an engine: its phases, with their durations.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The steps of a construction, in their order.
+/// Startup report of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Startup {
-    /// What was done.
+    /// Phases, in their order.
     pub steps: Vec<StartupStep>,
 }
 
-/// One step.
+/// A phase of the startup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartupStep {
-    /// Its name: device, runner, weights, kv, pool, capture.
+    /// Name of the phase: device, runner, weights, kv, pool, capture.
     pub name: &'static str,
-    /// What it took.
+    /// Duration.
     pub took: Duration,
-    /// What came of it. May have several lines.
+    /// Result of the phase; may have several lines.
     pub what: String,
 }
 
 impl Startup {
-    /// Do a step, and note and log it. A step that fails is not noted: its error is what counts.
+    /// Runs a phase, records it and logs it. A phase that fails is not recorded, since its error is returned.
     pub(crate) fn step<T, E>(
         &mut self,
         name: &'static str,
@@ -36,7 +36,7 @@ impl Startup {
         Ok(made)
     }
 
-    /// All steps together.
+    /// Duration of all phases.
     pub fn total(&self) -> Duration {
         self.steps.iter().map(|step| step.took).sum()
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Startup {
                 writeln!(f, "{:22} {line}", "")?;
             }
         }
-        write!(f, "{:8} {:>9.1} ms", "together", ms(self.total()))
+        write!(f, "{:8} {:>9.1} ms", "total", ms(self.total()))
     }
 }
 

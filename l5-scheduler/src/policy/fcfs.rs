@@ -4,8 +4,8 @@ use super::{Policy, Victim, first_lease};
 use crate::lease::Leases;
 use crate::{Rank, RequestView};
 
-/// First come, first served: in the order of arrival, and whoever was admitted last gives way. A preempted request comes
-/// back before everybody else who waits, so nobody is overtaken for good.
+/// First come, first served: requests are admitted in the order of arrival, and the request admitted last is preempted.
+/// A preempted request goes back to the front of the queue, so no request is overtaken for good.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fcfs;
 

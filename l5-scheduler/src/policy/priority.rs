@@ -1,12 +1,12 @@
-//! The most urgent first.
+//! Lowest priority value first.
 
 use super::{Policy, Victim, first_lease};
 use crate::lease::Leases;
 use crate::{Rank, RequestView};
 
-/// The most urgent first, among equals whoever came first; the least urgent gives way. As in vLLM, a waiting request
-/// never takes blocks from one that runs, however urgent it is: for that there is
-/// [`StrictPriority`](super::StrictPriority).
+/// Lowest priority value first, then earliest arrival; the request with the highest priority value is preempted. As in
+/// vLLM, a waiting request never takes blocks from a running one, whatever its priority;
+/// [`StrictPriority`](super::StrictPriority) does that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priority;
 
@@ -29,14 +29,14 @@ impl Policy for Priority {
     }
 }
 
-/// By priority, arrival and name.
+/// Rank by priority, arrival and request id.
 pub(super) fn by_urgency(request: &RequestView<'_>) -> Rank {
     // exercise l5.queue
     Rank { class: request.priority(), arrival: request.arrival(), tie: request.id().0 as i64 }
     // end of exercise
 }
 
-/// The running request of the highest (priority, arrival); of several that share it, the one that was admitted first.
+/// The running request with the highest (priority, arrival); among equals, the one that was admitted first.
 pub(super) fn least_urgent(running: &mut dyn Iterator<Item = RequestView<'_>>) -> Option<Victim> {
     // exercise l5.queue
     let mut worst = None;

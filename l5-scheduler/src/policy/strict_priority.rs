@@ -1,12 +1,12 @@
-//! The most urgent first, also where that means to interrupt somebody.
+//! Lowest priority value first, with preemption of running requests.
 
 use super::priority::{by_urgency, least_urgent};
 use super::{Admit, Policy, Victim, first_lease};
 use crate::lease::Leases;
 use crate::{Rank, RequestView, SchedulerConfig};
 
-/// The most urgent first, and at once: a waiting request that does not fit takes the blocks and the seat of running
-/// requests that are strictly less urgent, if together they have what it needs.
+/// Lowest priority value first, at once: a waiting request that does not fit preempts running requests with a strictly
+/// higher priority value, if together they free the blocks and the seat that it needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StrictPriority;
 
@@ -19,9 +19,10 @@ impl Policy for StrictPriority {
         by_urgency(request)
     }
 
-    /// Room for its tokens and one more, so that who is let in at others' cost does not stand still after one step.
+    /// Blocks for all of its tokens and one more: a request that is admitted at the cost of others must not stall after
+    /// one step.
     fn admit(&self, request: &RequestView<'_>, _config: &SchedulerConfig) -> Admit {
-        Admit::WhenFits(request.num_tokens() + 1)
+        Admit::IfBlocksFit(request.num_tokens() + 1)
     }
 
     fn victim(
@@ -33,11 +34,11 @@ impl Policy for StrictPriority {
         first_lease(leases).or_else(|| least_urgent(running))
     }
 
-    fn yields(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
+    fn may_preempt(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
         running.priority() > arrival.priority()
     }
 
-    fn goes_on_after_preemption(&self) -> bool {
+    fn continues_after_preemption(&self) -> bool {
         true
     }
 }

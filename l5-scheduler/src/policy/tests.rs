@@ -1,4 +1,4 @@
-//! Whose turn it is, and who gives way: asked of the policies themselves.
+//! The order of the queue, and the victims of preemption, of each policy.
 
 use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
 
@@ -7,7 +7,7 @@ use crate::lease::Leases;
 use crate::requests::Entry;
 use crate::{Request, RequestId, Time};
 
-/// A request of a priority and an arrival; its ticket is its name.
+/// A request with a priority and an arrival; its ticket is its id.
 fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
     let request = Request {
         id: RequestId(id),
@@ -21,13 +21,13 @@ fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
     Entry::new(request, chain, id as i64)
 }
 
-/// Who of these running requests gives way when the first of them needs blocks.
+/// The victim among these running requests when the first of them needs blocks.
 fn victim(policy: &dyn Policy, running: &[Entry]) -> Option<Victim> {
     let needy = running[0].view();
     policy.victim(&needy, &mut running.iter().map(Entry::view), &Leases::default())
 }
 
-/// Names in the order of the queue.
+/// Request ids in the order of the queue.
 fn order(policy: &dyn Policy, entries: &[Entry]) -> Vec<u64> {
     let mut ranks: Vec<_> = entries.iter().map(|e| (policy.order(&e.view()), e.id.0)).collect();
     ranks.sort_unstable();
@@ -43,7 +43,7 @@ fn first_come_first_served_goes_by_tickets_alone() {
 #[test]
 fn who_was_preempted_comes_before_everybody_and_the_last_victim_first_of_all() {
     let mut entries = [entry(1, 0, 0.0), entry(2, 0, 0.0), entry(3, 0, 0.0)];
-    // 3 gave way first, then 2: their tickets are from the front.
+    // Request 3 was preempted first, then request 2: their tickets are from the front.
     (entries[2].ticket, entries[1].ticket) = (-1, -2);
     assert_eq!(order(&Fcfs, &entries), [2, 3, 1], "2 and 3 are back, 1 has not begun");
 }
@@ -52,9 +52,9 @@ fn who_was_preempted_comes_before_everybody_and_the_last_victim_first_of_all() {
 fn the_last_admitted_gives_way() {
     let running = [entry(4, 0, 0.0), entry(9, 0, 0.0), entry(2, 0, 0.0)];
     assert_eq!(victim(&Fcfs, &running), Some(Victim::Running(2)), "the victim among three");
-    assert_eq!(victim(&Fcfs, &running[..1]), Some(Victim::Running(0)), "who is alone: itself");
-    let nobody = Fcfs.victim(&running[0].view(), &mut std::iter::empty(), &Leases::default());
-    assert_eq!(nobody, None, "the victim among nobody");
+    assert_eq!(victim(&Fcfs, &running[..1]), Some(Victim::Running(0)), "a request alone: itself");
+    let none = Fcfs.victim(&running[0].view(), &mut std::iter::empty(), &Leases::default());
+    assert_eq!(none, None, "no victim without running requests");
 }
 
 #[test]
@@ -77,7 +77,11 @@ fn the_least_urgent_gives_way_and_among_equals_who_came_last() {
     let running = [entry(1, 2, 0.0), entry(2, 5, 1.0), entry(3, 5, 4.0), entry(4, 0, 9.0)];
     assert_eq!(victim(&Priority, &running), Some(Victim::Running(2)), "of two with priority 5");
     assert_eq!(victim(&Priority, &running[..2]), Some(Victim::Running(1)), "of priorities 2 and 5");
-    assert_eq!(victim(&Priority, &running[..1]), Some(Victim::Running(0)), "who is alone: itself");
+    assert_eq!(
+        victim(&Priority, &running[..1]),
+        Some(Victim::Running(0)),
+        "a request alone: itself"
+    );
 }
 
 #[test]

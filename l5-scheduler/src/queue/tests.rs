@@ -1,4 +1,4 @@
-//! Who is next, whoever came and left.
+//! The order of the waiting queue.
 
 use super::{Rank, WaitingQueue};
 use crate::Time;
@@ -14,8 +14,8 @@ fn whoever_has_the_lowest_rank_is_first() {
         queue.insert(rank, place);
     }
     let first = queue.next(None).map(|(_, place)| place);
-    assert_eq!(first, Some(2), "the first of all: of the lower class, whoever came earlier");
-    assert_eq!(WaitingQueue::default().next(None), None, "the first of nobody");
+    assert_eq!(first, Some(2), "the first: the earliest arrival of the lower class");
+    assert_eq!(WaitingQueue::default().next(None), None, "an empty queue has no first");
 }
 
 #[test]
@@ -28,15 +28,15 @@ fn behind_a_rank_comes_the_next_one_and_never_that_one_again() {
     let mut behind = None;
     while let Some((rank, place)) = queue.next(behind) {
         asked.push(place);
-        assert!(asked.len() <= 3, "somebody is asked again: {asked:?}");
+        assert!(asked.len() <= 3, "a request is returned again: {asked:?}");
         behind = Some(rank);
     }
-    assert_eq!(asked, [4, 6, 8], "everybody, each asked once, from the first on");
-    let nobody = queue.next(Some(rank(0, 0.0, 5))).map(|(_, place)| place);
-    assert_eq!(nobody, Some(6), "who is first behind a rank that nobody has any more");
+    assert_eq!(asked, [4, 6, 8], "each request once, from the first on");
+    let behind_gap = queue.next(Some(rank(0, 0.0, 5))).map(|(_, place)| place);
+    assert_eq!(behind_gap, Some(6), "the first behind a rank that no request has");
 }
 
-/// Two thousand come and go; a list that is sorted again each time says who is next.
+/// Inserts and removes two thousand requests; the model is a list that is sorted again each time.
 #[test]
 fn it_is_a_sorted_list_however_many_come_and_go() {
     let mut queue = WaitingQueue::default();
@@ -52,9 +52,13 @@ fn it_is_a_sorted_list_however_many_come_and_go() {
             queue.remove(gone);
         }
         list.sort_unstable();
-        assert_eq!(queue.next(None), list.first().copied(), "the first after {place} came");
+        assert_eq!(queue.next(None), list.first().copied(), "the first after inserting {place}");
         let middle = list.get(list.len() / 2).map(|(rank, _)| *rank);
         let behind = list.get(list.len() / 2 + 1).copied();
-        assert_eq!(queue.next(middle), behind, "who is behind the middle after {place} came");
+        assert_eq!(
+            queue.next(middle),
+            behind,
+            "the next behind the middle after inserting {place}"
+        );
     }
 }

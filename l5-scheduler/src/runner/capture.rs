@@ -1,20 +1,22 @@
-//! Decode steps that were captured: launched as a whole, with one call.
+//! Captured decode steps (CUDA graphs): each is launched as a whole, with one call.
 //!
-//! A step that only decodes is hundreds of small kernels, and telling a device of each of them takes the host longer than
-//! running them takes the device. Steps of one width are the same launches over the same addresses, with other numbers in
-//! the arrays that say who takes part. So each of a few widths is run once on filler, recorded, and from then on replayed:
+//! A step that only decodes consists of hundreds of small kernels, and launching them takes the host longer than
+//! running them takes the device. Two steps of one width have the same launches over the same addresses; only the
+//! contents of the input arrays differ. So a step of padding rows is captured for each of a few widths, and replayed
+//! from then on:
 //!
 //! ```text
-//! pack     the step is filled up to the next captured width; filler sees no keys and stores none
-//! stage    tokens, positions, lengths, tables -> the arrays that the recording reads
+//! pack     the step is padded to the next captured width; padding rows read no keys and values and store none
+//! stage    tokens, positions, lengths, tables -> the arrays that the graph reads
 //! replay   the whole forward pass
 //! ```
 //!
-//! Prompts, and steps in which somebody's token is not yet to be chosen, are run launch by launch: their shapes are too many.
+//! Steps with a prompt, or with a row that does not sample, are launched kernel by kernel, because they have too many
+//! different shapes to capture.
 //!
-//! A recording holds addresses: of weights, of the workspace, of keys and values, of the staged arrays, and of scratch that
-//! launchers share. Scratch stays until the process ends, the rest belongs to the [`ModelRunner`], which drops its
-//! recordings first. None of it may be made anew while there are any.
+//! A graph holds addresses: of weights, the workspace, keys and values, the staged arrays, and the scratch memory that
+//! launchers share. Scratch memory lives until the process ends; the rest belongs to the [`ModelRunner`], which drops
+//! its graphs first. None of it may be reallocated while a graph exists.
 
 use l1_tensor::cuda::Graph;
 use l3_paged_kv::StepState;
@@ -22,21 +24,21 @@ use l3_paged_kv::StepState;
 use super::ModelRunner;
 use crate::ExecuteError;
 
-/// One recording for each captured width.
+/// One graph for each captured width.
 #[derive(Default)]
 pub(super) struct Captured {
     graphs: Vec<(usize, Graph)>,
 }
 
 impl Captured {
-    /// That of steps of so many rows.
+    /// The graph of steps of `width` rows.
     pub(super) fn of(&mut self, width: usize) -> Option<&mut Graph> {
         self.graphs.iter_mut().find(|(of, _)| *of == width).map(|(_, graph)| graph)
     }
 }
 
-/// The widths that [`ModelRunner::capture`] takes: 1, 2, 4, 8, from there in steps of 8 to 64 and of 16 to 256, and at last
-/// as many as there may be, if that is less. So a step is at most doubled, and a large one grows by an eighth.
+/// Widths that [`ModelRunner::capture`] captures: 1, 2, 4, 8, then every 8 up to 64 and every 16 up to 256; the last is
+/// `max_seqs` if that is less. Padding at most doubles a small step, and adds at most an eighth to a large one.
 fn widths(max_seqs: usize) -> Vec<usize> {
     let all = [1, 2, 4].into_iter().chain((8..64).step_by(8)).chain((64..=256).step_by(16));
     let mut widths: Vec<_> = all.filter(|width| *width < max_seqs).collect();
@@ -46,21 +48,21 @@ fn widths(max_seqs: usize) -> Vec<usize> {
 }
 
 impl ModelRunner {
-    /// Capture steps that only decode, of up to 256 rows, and replay them from now on: [`ModelRunner::capture_widths`] for
-    /// 1, 2, 4, 8 rows, from there in steps of 8 to 64, and of 16.
+    /// Captures steps that only decode, of up to 256 rows, and replays them from now on:
+    /// [`ModelRunner::capture_widths`] with 1, 2, 4, 8 rows, then every 8 up to 64 and every 16 above.
     ///
     /// # Errors
-    /// What the device reports; no memory for the largest step.
+    /// Errors of the device; too little memory for the largest step.
     pub fn capture(&mut self) -> Result<(), ExecuteError> {
         self.capture_widths(widths(self.caps.max_seqs))
     }
 
-    /// Capture steps that only decode, of these numbers of rows; from now on each such step is filled up to the next of them
-    /// and replayed. Each is run once before: kernels that were never needed are compiled now. Nothing that was captured
-    /// before is left. On a CPU there is nothing to capture.
+    /// Captures steps that only decode, of these numbers of rows. From now on each such step is padded to the next of
+    /// these widths and replayed. Each width is run once before it is captured, which compiles the kernels that it
+    /// needs. Earlier graphs are dropped. On a CPU there is nothing to capture.
     ///
     /// # Errors
-    /// What the device reports; no memory for the largest step.
+    /// Errors of the device; too little memory for the largest step.
     pub fn capture_widths(&mut self, mut widths: Vec<usize>) -> Result<(), ExecuteError> {
         let rt = self.ws.runtime().clone();
         let Some(gpu) = rt.gpu() else { return Ok(()) };
@@ -69,7 +71,7 @@ impl ModelRunner {
         widths.retain(|width| (1..=self.caps.max_seqs).contains(width));
         widths.sort_unstable();
         widths.dedup();
-        // The widest first: it finds out how much scratch is needed, and the others use the same.
+        // The widest first: it allocates the scratch memory that all the others use.
         for width in widths.iter().rev() {
             self.packed.fill(&mut self.meta, *width)?;
             let Self { decoder, ws, kv, meta, packed, captured, .. } = self;

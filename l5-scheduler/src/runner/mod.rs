@@ -1,17 +1,17 @@
-//! Steps, run by the real model.
+//! The executor of the real model.
 //!
 //! ```text
-//! pack      everybody's tokens behind each other, and who reads and writes which blocks
-//! forward   one pass through the model; meanwhile masks of those who have a guide
-//! sample    a row of logits each -> a token each, by each one's own rules -> text, stop strings, ends
+//! pack      tokens of all rows, one row behind the other; block table and slots of each row
+//! forward   one pass through the model; meanwhile the masks of guided rows
+//! sample    a row of logits -> a token, by the request's sampling parameters -> text, stop strings, finish reasons
 //! ```
 //!
-//! The scheduler knows requests as numbers. What a request is to the model, its sampling parameters, history, guide and
-//! text, is here, in a place of the same number.
+//! The scheduler sees numbers only. The runner keeps the other state of a request (sampling parameters, history, guide
+//! and text) under the request's table index.
 
-mod answer;
-mod answering;
 mod capture;
+mod choice;
+mod job;
 mod pack;
 mod sample;
 
@@ -25,24 +25,24 @@ use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
 use l4_sampler::guide::MaskAhead;
 use l4_sampler::{Row, Sampled, Sampler};
 
-pub use answer::{AnswerEnd, AnswerJob, AnswerSink, News};
+pub use job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
 pub use pack::Packed;
 
 use crate::{
     Caps, ExecuteError, Executor, FinishReason, RequestId, SchedulerConfig, StepOp, StepOutput,
     StepView,
 };
-use answering::Answering;
 use capture::Captured;
+use choice::RunningChoice;
 
-/// Is shown every row of logits that a token is chosen from: whose, the place of that token in prompt and answer, and the
-/// row as the model gave it.
+/// Receives every row of logits that a token is chosen from: request id, position of that token in prompt and output,
+/// and the row as the model computed it.
 pub type LogitsTap = Box<dyn FnMut(RequestId, usize, &[f32]) + Send>;
 
-/// The model, its memory of keys and values, and the answers it is giving. Its buffers are made once: a steady step of
-/// plain requests allocates nothing.
+/// Executor of the real model: decoder, KV memory, sampler, and the state of each choice. Its buffers are made once: a
+/// steady step of plain requests allocates nothing.
 pub struct ModelRunner {
-    /// Before all that its recordings have the addresses of: fields are dropped in their order.
+    /// Captured steps. First, because fields are dropped in their order, and the graphs hold addresses of the others.
     captured: Captured,
     decoder: Arc<Decoder>,
     tokenizer: Option<Tokenizer>,
@@ -53,31 +53,31 @@ pub struct ModelRunner {
     sampler: Sampler,
     caps: Caps,
     max_model_len: usize,
-    /// The answers, by the places of their requests.
-    places: Vec<Option<Answering>>,
-    /// Computes masks while the model runs. Made for the first request that has a guide.
+    /// Choices, by the table index of their requests.
+    places: Vec<Option<RunningChoice>>,
+    /// Thread that computes masks while the model runs. Started for the first request with a guide.
     ahead: Option<MaskAhead>,
-    /// Answers whose masks are being computed.
+    /// Choices whose masks are being computed.
     masks: sample::Masks,
-    /// Bytes that large guides may take together.
+    /// Maximum number of bytes of all large guides together.
     guide_memory: usize,
-    /// Bytes that they took in the last step with any.
+    /// Bytes of the large guides in the last step that had any.
     large_guides: usize,
     sampled: Vec<Sampled>,
-    /// Of one row: its tokens and their text.
+    /// Tokens of one row; `text` is their text. Both are reused for every row.
     tokens: Vec<u32>,
     text: String,
-    /// Always empty: memory for what the sampler is shown.
+    /// Memory for the sampler's rows, empty between steps.
     rows: Vec<Row<'static>>,
     tap: Option<LogitsTap>,
 }
 
 impl ModelRunner {
-    /// A runner with memory for the blocks of a scheduler of this configuration, keys and values stored as `kv_dtype`:
-    /// F32, BF16 or F8E4M3. `tokenizer` turns tokens to text; without one there is no text, and no stop strings.
+    /// Creates a runner with memory for the blocks of a scheduler of this configuration. Keys and values are stored as
+    /// `kv_dtype`: F32, BF16 or F8E4M3. Without a `tokenizer` there is no text, and there are no stop strings.
     ///
     /// # Errors
-    /// A `max_model_len` beyond the model's; no memory.
+    /// A `max_model_len` beyond the model's context; too little memory.
     pub fn new(
         decoder: Arc<Decoder>,
         tokenizer: Option<Tokenizer>,
@@ -88,12 +88,12 @@ impl ModelRunner {
         let (wanted, longest) = (config.max_model_len, decoder.config().max_context);
         if wanted > longest {
             let why = format!(
-                "max_model_len is {wanted}, but this model's context ends at {longest}: lower it"
+                "max_model_len must be at most {longest}, this model's context length, got {wanted}"
             );
             return Err(ExecuteError::Malformed(why));
         }
         let SchedulerConfig { block_size, num_gpu_blocks, max_num_seqs, .. } = *config;
-        // Nobody has more than one row in a step, and a row has a token at least.
+        // A request has at most one row in a step, and a row has at least one token.
         let max_tokens = config.max_num_batched_tokens.max(max_num_seqs);
         let spec = WorkspaceSpec { max_tokens, max_rows: max_num_seqs, max_context: wanted };
         let max_blocks = config.blocks(wanted).min(config.capacity());
@@ -123,8 +123,8 @@ impl ModelRunner {
         })
     }
 
-    /// Fill steps that only decode up to the next of these numbers of rows. A device that has such steps captured runs
-    /// them faster ([`ModelRunner::capture`]); without a device, or in its batch-invariant mode, results are the same bits.
+    /// Pads steps that only decode to the next of these row counts. A device runs captured steps of these widths faster
+    /// ([`ModelRunner::capture`]). On a CPU, and in batch-invariant mode, padding does not change a bit of the results.
     #[must_use]
     pub fn with_decode_widths(mut self, mut widths: Vec<usize>) -> Self {
         widths.retain(|width| (1..=self.caps.max_seqs).contains(width));
@@ -134,24 +134,24 @@ impl ModelRunner {
         self
     }
 
-    /// Let the guides that are not small take so many bytes together; beyond that the largest give up.
+    /// Sets the maximum number of bytes of all large guides together; beyond it the largest fail.
     #[must_use]
     pub fn with_guide_memory(mut self, bytes: usize) -> Self {
         self.guide_memory = bytes;
         self
     }
 
-    /// Show somebody every row of logits that a token is chosen from.
+    /// Sets the receiver of every row of logits that a token is chosen from.
     pub fn set_tap(&mut self, tap: Option<LogitsTap>) {
         self.tap = tap;
     }
 
-    /// Whether a job can be meant, before its request is added. One that cannot would fail at its first token.
+    /// Checks a job before its request is added. An invalid job would fail at its first token.
     ///
     /// # Errors
     /// A parameter out of its range, a token that the model does not have, stop strings without a tokenizer.
-    pub fn check(&self, job: &AnswerJob) -> Result<(), l4_sampler::Error> {
-        answering::check(job, self.decoder.config().vocab)?;
+    pub fn check(&self, job: &ChoiceJob) -> Result<(), l4_sampler::Error> {
+        choice::check(job, self.decoder.config().vocab)?;
         if self.tokenizer.is_none() && !job.stop.strings.is_empty() {
             return Err(l4_sampler::ParamError::StopWithoutText.into());
         }
@@ -163,23 +163,23 @@ impl ModelRunner {
         &self.decoder
     }
 
-    /// What turns tokens to text.
+    /// The tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }
 
-    /// The memory of keys and values.
+    /// Keys and values of all blocks.
     pub fn kv(&self) -> &PagedKv {
         &self.kv
     }
 
-    /// What has to happen to blocks before the step.
+    /// Executes the step's operations on blocks, before its forward pass.
     fn move_blocks(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
         for op in &step.step().ops {
             match op {
                 StepOp::Copy(copy) => self.kv.copy(*copy)?,
                 StepOp::Load { .. } | StepOp::Store { .. } => {
-                    let why = "keys and values have no other place here than the pool";
+                    let why = "this runner cannot load or store keys and values outside the pool";
                     return Err(ExecuteError::Malformed(why.to_owned()));
                 }
             }
@@ -192,11 +192,11 @@ impl ModelRunner {
         let mut failed = false;
         for row in step.rows() {
             match sample::at(&self.places, row.row.place) {
-                Some(answering) if answering.id == row.row.id => failed |= answering.has_failed(),
+                Some(choice) if choice.id == row.row.id => failed |= choice.has_failed(),
                 _ => return Err(missing(row.row.id)),
             }
         }
-        // The model may not even know its tokens, and others take part in this step.
+        // The tokens of a failed choice may be invalid, and the other rows of the step must still run.
         if failed {
             self.packed.feed_known(self.decoder.config().vocab);
         }
@@ -219,7 +219,8 @@ impl ModelRunner {
         let graph = captured.of(width).filter(|_| padded);
         let replayed = graph.is_some().then_some(width);
         match graph {
-            // SAFETY: what it was recorded over belongs to this runner and is never made anew, or to the device.
+            // SAFETY: all memory that the graph uses belongs to this runner, which never reallocates it, or to the
+            // device.
             Some(graph) => unsafe { graph.replay()? },
             None => decoder.run(&batch, &mut state, ws)?,
         }
@@ -242,25 +243,24 @@ fn show(tap: &mut LogitsTap, step: &StepView<'_>, logits: TensorRef<'_>) -> l2_m
 }
 
 impl Executor for ModelRunner {
-    type Job = AnswerJob;
+    type Job = ChoiceJob;
 
     fn caps(&self) -> Caps {
         self.caps.clone()
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, job: AnswerJob) {
+    fn begin(&mut self, place: u32, id: RequestId, job: ChoiceJob) {
         let vocab = self.decoder.config().vocab;
         let (tokenizer, max_model_len) = (self.tokenizer.as_ref(), self.max_model_len);
-        let answering = Answering::new(id, job, tokenizer, vocab, max_model_len);
+        let choice = RunningChoice::new(id, job, tokenizer, vocab, max_model_len);
         let place = place as usize;
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
         }
-        self.places[place] = Some(answering);
+        self.places[place] = Some(choice);
     }
 
-    /// Everything that can go wrong for all goes wrong before any answer has taken a token: a step that is taken back has
-    /// told nobody anything.
+    /// All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         let began = Instant::now();
         self.move_blocks(step)?;
@@ -282,21 +282,21 @@ impl Executor for ModelRunner {
     }
 
     fn fail(&mut self, place: u32, id: RequestId, error: &ExecuteError) {
-        if let Some(answering) = sample::at_mut(&mut self.places, place).filter(|a| a.id == id) {
-            answering.fail(error);
+        if let Some(choice) = sample::at_mut(&mut self.places, place).filter(|c| c.id == id) {
+            choice.fail(error);
         }
     }
 
     fn end(&mut self, place: u32, id: RequestId, reason: FinishReason) {
-        let answering = self.places.get_mut(place as usize).and_then(Option::take);
-        if let Some(answering) = answering {
-            debug_assert_eq!(answering.id, id, "whose place {place} is");
-            answering.close(reason);
+        let choice = self.places.get_mut(place as usize).and_then(Option::take);
+        if let Some(choice) = choice {
+            debug_assert_eq!(choice.id, id, "the request at place {place}");
+            choice.close(reason);
         }
     }
 }
 
-/// A step with somebody who never began.
+/// Error of a step with a request that was never begun.
 fn missing(id: RequestId) -> ExecuteError {
     ExecuteError::Malformed(format!("{id} takes part in a step, but has no job"))
 }

@@ -1,21 +1,22 @@
-//! One forward pass for everybody who takes part in a step.
+//! Packs all rows of a step for one forward pass.
 //!
 //! ```text
-//! who      a chunk of 5    a decode    a prompt of 3
-//! tokens   a a a a a       b           c c c          nothing between them, nothing behind them
-//! logits           4       5               8          of the last token of those who sample
+//! rows     a chunk of 5    a decode    a prompt of 3
+//! tokens   a a a a a       b           c c c          no padding between or behind them
+//! logits           4       5               8          of the last token of each row that samples
 //! ```
 //!
-//! Sequences lie behind each other, each as long as it is, so no token is padding. Only where a device has a decode step of
-//! a certain width captured, a step that only decodes is filled up to it with rows that see nothing and store nothing.
+//! Sequences follow each other at their own lengths, so no token is padding. The exception is a step that only decodes,
+//! on a device with captured decode steps: it is padded to the next captured width with rows that read no keys and
+//! values and store none.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
 
 use crate::StepView;
 
-/// The arrays of a forward pass that are not in its [`ForwardMeta`]: tokens, and the rows whose logits are wanted. Memory
-/// is used again.
+/// The arrays of a forward pass that are not in its [`ForwardMeta`]: tokens, and the rows whose logits are computed.
+/// The memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     tokens: Vec<u32>,
@@ -24,7 +25,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Arrays with room for steps of so many tokens and sequences.
+    /// Creates arrays for steps of at most `max_tokens` tokens and `max_seqs` sequences.
     pub fn with_capacity(max_tokens: usize, max_seqs: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(max_tokens),
@@ -33,9 +34,9 @@ impl Packed {
         }
     }
 
-    /// Write a step's arrays, into `meta` too. A row that samples has its last token's logits wanted, the others none: what
-    /// would be chosen in the middle of a prompt is in the prompt already. `widths`: numbers of rows, rising, to which a
-    /// step is filled up if every sequence has one token.
+    /// Writes a step's arrays, those of `meta` too. For a row that samples, the logits of its last token are computed;
+    /// a row that ends within a prompt needs none, because the next token is known. `widths`: row counts, ascending, to
+    /// which a step is padded if every sequence has one token.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a step that is larger than the arrays.
@@ -73,25 +74,26 @@ impl Packed {
         &self.tokens
     }
 
-    /// The tokens whose logits are wanted, by their number in the step: one for each row that samples, in their order.
+    /// Indices in the step of the tokens whose logits are computed: one for each row that samples, in the order of
+    /// rows.
     pub fn logit_rows(&self) -> &[u32] {
         &self.logit_rows
     }
 
-    /// Whether every sequence has one token and wants its logits, filler aside: then the step differs from others of its
-    /// width by numbers only. `rows`: sequences that are not filler.
+    /// Whether every sequence but the padding has one token, whose logits are computed: then the step has the same
+    /// shapes as any other of its width. `rows`: number of sequences without padding.
     pub(super) fn only_decodes(&self, meta: &ForwardMeta, rows: usize) -> bool {
         meta.tokens() == meta.sequences() && self.logit_rows.len() == rows
     }
 
-    /// Let the logits of filler be wanted too: nobody looks at them, and a step of this width has one shape whoever takes
-    /// part.
+    /// Computes the logits of padding rows too. They are not read, but all steps of one width then have the same
+    /// shapes.
     pub(super) fn want_all(&mut self) {
         self.logit_rows.clear();
         self.logit_rows.extend(0..self.tokens.len() as u32);
     }
 
-    /// A step of filler alone, to be captured.
+    /// Writes a step of padding rows only, for capture.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a step that is larger than the arrays.
@@ -106,15 +108,15 @@ impl Packed {
         Ok(())
     }
 
-    /// Feed something else in the place of tokens that the model does not have. Their request has failed, and nobody else
-    /// will find the blocks that are computed of them: the blocks' hashes are those of the tokens that were asked for.
+    /// Feeds token 0 instead of tokens that the model does not have. Their request has failed. No other request hits
+    /// the blocks that are computed from them, because the hashes of those blocks are of the tokens in the request.
     pub(super) fn feed_known(&mut self, vocab: usize) {
         for token in self.tokens.iter_mut().filter(|token| **token as usize >= vocab) {
             *token = 0;
         }
     }
 
-    /// As the model wants to see it.
+    /// The step as the model's [`Batch`].
     pub fn batch<'a>(&'a self, meta: &'a ForwardMeta) -> Batch<'a> {
         Batch {
             tokens: &self.tokens,

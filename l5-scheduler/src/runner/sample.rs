@@ -1,55 +1,55 @@
-//! A token for everybody whose logits there are: each from its own row, under its own rules.
+//! Samples a token from each row of logits, by the sampling parameters of its request.
 
 use l4_sampler::guide::{GuideError, MaskPending};
 use l4_sampler::{Logits, Row, Sampled};
 
-use super::answering::Answering;
+use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
 use crate::{ExecuteError, StepOutput, StepView};
 
-/// Bytes up to which a guide's lexer is small: those of usual schemas are.
+/// Maximum size in bytes of a small guide's lexer. The lexers of usual schemas are small.
 const SMALL_GUIDE: usize = 512 << 10;
 
-/// Bytes that the lexers of all guides which are not small may take together. A lexer grows as its text is followed, up to
-/// some tens of megabytes for grammars made to that end, and there may be as many guides as seats.
+/// Maximum number of bytes of the lexers of all large guides together. A lexer grows as its guide follows the text, up
+/// to tens of megabytes for a hostile grammar, and there can be as many guides as seats.
 pub(super) const GUIDE_MEMORY: usize = 64 << 20;
 
 impl ModelRunner {
-    /// Before the model runs: whoever samples has a history, and who has a guide lends it to the thread of masks, which
-    /// has until the logits are there.
+    /// Prepares the rows that sample, before the model runs: opens their histories, and starts the masks of guided rows
+    /// on the mask thread, which computes them during the forward pass.
     pub(super) fn prepare(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
         let Self { places, ahead, masks, tokenizer, guide_memory, large_guides, .. } = self;
         for row in step.rows().filter(|row| row.row.samples) {
             let place = row.row.place;
-            let Some(answering) = at_mut(places, place) else { return Err(missing(row.row.id)) };
-            let bytes = answering.unopened_guide_bytes();
+            let Some(choice) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            let bytes = choice.unopened_guide_bytes();
             if bytes > SMALL_GUIDE {
-                // Asked before there is a copy: as many requests may begin in one step as there are seats.
+                // Checked before the guide is cloned: as many requests can begin in one step as there are seats.
                 if *large_guides + bytes > *guide_memory {
-                    answering.drop_guide();
-                    answering.fail(too_large(*guide_memory));
+                    choice.drop_guide();
+                    choice.fail(too_large(*guide_memory));
                 } else {
                     *large_guides += bytes;
                 }
             }
             let prompt = &row.request.tokens()[..row.request.prompt_len()];
-            answering.open(prompt, tokenizer.as_ref());
-            if answering.is_guided() {
+            choice.open(prompt, tokenizer.as_ref());
+            if choice.is_guided() {
                 let ahead = ahead.get_or_insert_default();
-                masks.extend(answering.start_mask(ahead).map(|pending| (place, pending)));
+                masks.extend(choice.start_mask(ahead).map(|pending| (place, pending)));
             }
         }
         Ok(())
     }
 
-    /// All guides come home.
+    /// Waits for all masks, and enforces the limit of large guides.
     pub(super) fn finish_masks(&mut self) {
         let Self { places, masks, guide_memory, large_guides, .. } = self;
         let mut large = Vec::new();
         for (place, pending) in masks.drain(..) {
-            let Some(answering) = at_mut(places, place) else { continue };
-            answering.finish_mask(pending);
-            let bytes = answering.guide_bytes();
+            let Some(choice) = at_mut(places, place) else { continue };
+            choice.finish_mask(pending);
+            let bytes = choice.guide_bytes();
             if bytes > SMALL_GUIDE {
                 large.push((bytes, place));
             }
@@ -59,17 +59,17 @@ impl ModelRunner {
         if taken <= *guide_memory {
             return;
         }
-        // The largest give up: a guide of a usual size never pays for those of others.
+        // The largest guides fail first, so that a guide of a usual size never fails because of others.
         large.sort_unstable();
         while let Some((bytes, place)) = large.pop().filter(|_| taken > *guide_memory) {
             taken -= bytes;
-            if let Some(answering) = at_mut(places, place) {
-                answering.fail(too_large(*guide_memory));
+            if let Some(choice) = at_mut(places, place) {
+                choice.fail(too_large(*guide_memory));
             }
         }
     }
 
-    /// Choose a token from each row of logits. Row after row they belong to those who sample, in the order of the step.
+    /// Samples a token from each row of logits. The rows are those that sample, in the order of the step.
     pub(super) fn sample(
         &mut self,
         step: &StepView<'_>,
@@ -84,70 +84,75 @@ impl ModelRunner {
         Ok(chosen?)
     }
 
-    /// Let every answer take what was chosen for it, and tell who waits for it.
+    /// Passes each sampled token to its choice, and new tokens and text to the choice's receiver.
     pub(super) fn deal(
         &mut self,
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
         let Self { places, sampled, tokens, text, .. } = self;
+        // exercise l5.sample
         let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
         for ((number, row), sampled) in due.zip(sampled.iter()) {
             let place = row.row.place;
-            let Some(answering) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            let Some(choice) = at_mut(places, place) else { return Err(missing(row.row.id)) };
             tokens.clear();
             text.clear();
-            let finish = answering.choose(sampled, tokens, text);
+            let finish = choice.choose(sampled, tokens, text);
             out.push(number, tokens, finish);
             // A token that was forced, or none at all, has not been rated.
             let rated = sampled.logprobs.as_slice();
             let rated = if tokens.len() == rated.len() { rated } else { &[] };
-            answering.tell(tokens, text, rated);
+            choice.push(tokens, text, rated);
         }
         Ok(())
+        // end of exercise
     }
 }
 
-/// Guides that are not small take too much together.
+/// Error of a guide that fails because large guides together exceed `memory` bytes.
 fn too_large(memory: usize) -> GuideError {
     GuideError::TooComplex { why: format!("large guides may take {} MiB together", memory >> 20) }
 }
 
-/// What the sampler must know of each row of logits: one for everybody who samples, in the order of the step.
+/// Collects the sampler's input for each row of logits: one for each row that samples, in the order of the step.
 fn gather<'a>(
     step: &StepView<'_>,
-    places: &'a [Option<Answering>],
+    places: &'a [Option<RunningChoice>],
     rows: &mut Vec<Row<'a>>,
 ) -> Result<(), ExecuteError> {
     // exercise l5.sample
     for row in step.rows().filter(|row| row.row.samples) {
         let position = row.row.computed + row.row.len;
-        let answering = at(places, row.row.place);
-        let wants = answering.and_then(|answering| answering.row(position));
+        let choice = at(places, row.row.place);
+        let wants = choice.and_then(|choice| choice.row(position));
         rows.push(wants.ok_or_else(|| missing(row.row.id))?);
     }
     Ok(())
     // end of exercise
 }
 
-pub(super) fn at(places: &[Option<Answering>], place: u32) -> Option<&Answering> {
+pub(super) fn at(places: &[Option<RunningChoice>], place: u32) -> Option<&RunningChoice> {
     places.get(place as usize)?.as_ref()
 }
 
-pub(super) fn at_mut(places: &mut [Option<Answering>], place: u32) -> Option<&mut Answering> {
+pub(super) fn at_mut(
+    places: &mut [Option<RunningChoice>],
+    place: u32,
+) -> Option<&mut RunningChoice> {
     places.get_mut(place as usize)?.as_mut()
 }
 
-/// The same memory, for rows that live at another time.
+/// The memory of `rows`, emptied, for rows with another lifetime.
 pub(super) fn emptied<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
     rows.clear();
     rows.into_iter().map_while(|_| None).collect()
 }
 
-/// Answers whose masks are being computed.
+/// Choices whose masks are being computed, by table index.
 pub(super) type Masks = Vec<(u32, MaskPending)>;
 
-/// One outcome for every row that a step may sample.
+/// A [`Sampled`] for each row that a step can sample.
 pub(super) fn outcomes(rows: usize) -> Vec<Sampled> {
     vec![Sampled::default(); rows]
 }

@@ -1,15 +1,15 @@
-//! A step that never was.
+//! Takes a planned step back.
 
 use super::Scheduler;
 use crate::{Admitted, FinishReason, RequestId, Status, StepOp};
 
 impl Scheduler {
-    /// The step did not run and will not: the model failed, or somebody planned it only to see it. Blocks that it took go
-    /// back to where they came from, hashes are withdrawn, and whoever it admitted waits again where it waited. Does nothing
-    /// when no step is planned.
+    /// Takes the planned step back, because it did not run: the model failed, or the step was planned only to be looked
+    /// at. Blocks that it reserved return to where they came from, their hashes are withdrawn, and the requests that it
+    /// admitted wait again at their old rank. Does nothing when no step is planned.
     ///
-    /// What was given up is not taken back, as others may have it by now: who was preempted stays so, who ended stays so, and
-    /// so do leases. Fetching that the step asked for must not go on, its blocks are somebody else's; storing is asked for
+    /// Preemptions, ended requests and ended leases are not undone, because other requests may have their blocks by
+    /// now. A load that the step asked for must not be executed, since its blocks have other owners; a store is planned
     /// again in the next step.
     pub fn abandon(&mut self) {
         if !std::mem::take(&mut self.open) {
@@ -31,7 +31,7 @@ impl Scheduler {
                 entry.status = Status::Waiting;
                 self.waiting.insert(entry.rank, row.place);
             } else {
-                // It had its blocks before, and what was fetched into them is still there.
+                // Its blocks are those of an earlier admission, and what was loaded into them is still there.
                 entry.status = Status::WaitingForKv;
                 self.arrived.insert(entry.rank, row.place);
             }
@@ -49,7 +49,7 @@ impl Scheduler {
         self.end_aborted();
     }
 
-    /// A request whose fetching will not take place has no blocks any more.
+    /// Takes back a load that the step had asked for: the request has no blocks any more.
     fn stop_loading(&mut self, id: RequestId) {
         let Some(place) = self.requests.find(id) else { return };
         self.back_to_queue(place);

@@ -1,4 +1,4 @@
-//! Then the waiting: as long as there are tokens, seats and blocks.
+//! Admission of waiting requests, after the running ones: as long as there are tokens, seats and blocks.
 
 use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
 
@@ -6,35 +6,35 @@ use super::Scheduler;
 use super::budget::Budget;
 use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
 
-/// What became of the request that was asked.
+/// Result of trying to admit a waiting request.
 pub(super) enum Outcome {
-    /// It takes part, or will when its keys and values are there.
+    /// It has a row in the step, or it has blocks that are being loaded.
     Admitted,
-    /// It waits on, and who is behind it may be asked.
+    /// It waits on; the request behind it may be admitted.
     Skipped,
-    /// It waits on, and so does everybody behind it.
-    Nobody,
-    /// It has ended: no pool of this size holds its next token.
+    /// It waits on, and so does every request behind it.
+    Blocked,
+    /// It has ended: the pool is too small for its next token.
     Ended,
 }
 
 impl Scheduler {
-    /// Admit who waits, in the order of the queue. Whoever does not fit holds up those behind: a small request never
-    /// overtakes a large one for good.
+    /// Admits waiting requests in the order of the queue. A request that does not fit blocks those behind it, so a
+    /// small request never overtakes a large one for good.
     pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
         let held_up = self.plan_arrived(budget);
         let mut behind: Option<Rank> = None;
         self.held_up = held_up.is_some();
-        // Without tokens nobody can begin, unless somebody who runs gives back what was planned for it.
-        while budget.left() > 0 || self.policy.goes_on_after_preemption() {
+        // Without tokens no request can be admitted, unless a preemption gives tokens of this step back.
+        while budget.left() > 0 || self.policy.continues_after_preemption() {
             let Some((rank, place)) = self.waiting.next(behind) else { break };
             if held_up.is_some_and(|held_up| held_up < rank) {
                 break;
             }
-            match self.ask(place, budget) {
+            match self.try_admit(place, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
-                Outcome::Nobody => {
+                Outcome::Blocked => {
                     self.held_up = true;
                     break;
                 }
@@ -42,49 +42,49 @@ impl Scheduler {
         }
     }
 
-    /// Whether a waiting request can begin now.
-    pub(super) fn ask(&mut self, place: u32, budget: &mut Budget) -> Outcome {
+    /// Tries to admit a waiting request.
+    pub(super) fn try_admit(&mut self, place: u32, budget: &mut Budget) -> Outcome {
         let entry = self.requests.at(place);
         let (request, tokens) = (entry.view(), entry.chain.len());
         if self.config.blocks(tokens) > self.config.capacity() {
-            // It has grown up to the end of the pool, was preempted, and fits no more.
+            // It had grown to the end of the pool when it was preempted.
             self.end_while_planning(place, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
         if request.preempted_now() {
-            // It gave way to others, who come first.
-            return Outcome::Nobody;
+            // It was preempted in this step for other requests, which run first.
+            return Outcome::Blocked;
         }
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
         if !self.policy.compose(&request, &so_far) {
             return Outcome::Skipped;
         }
         let fits = match self.policy.admit(&request, &self.config) {
-            Admit::NobodyNow => return Outcome::Nobody,
-            Admit::NotNow => return Outcome::Skipped,
-            Admit::WhenFits(len) => len.min(self.config.capacity() * self.config.block_size),
+            Admit::StopAdmitting => return Outcome::Blocked,
+            Admit::Skip => return Outcome::Skipped,
+            Admit::IfBlocksFit(len) => len.min(self.config.capacity() * self.config.block_size),
         };
-        if self.begin_loading(place, fits) || self.let_in(place, fits, budget) {
+        if self.begin_loading(place, fits) || self.try_begin(place, fits, budget) {
             return Outcome::Admitted;
         }
-        // Somebody who runs may give way to it.
+        // Running requests may be preempted for it.
         if !self.make_room(place, fits, budget) {
-            return Outcome::Nobody;
+            return Outcome::Blocked;
         }
-        let admitted = self.let_in(place, fits, budget);
-        debug_assert!(admitted, "somebody gave way in vain");
-        if admitted { Outcome::Admitted } else { Outcome::Nobody }
+        let admitted = self.try_begin(place, fits, budget);
+        debug_assert!(admitted, "requests were preempted and the waiting one still does not fit");
+        if admitted { Outcome::Admitted } else { Outcome::Blocked }
     }
 
-    /// Begin with a request that waits, with blocks or without.
-    fn let_in(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
+    /// Admits a waiting request, with loaded blocks or without.
+    fn try_begin(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
         match self.requests.at(place).status {
             Status::WaitingForKv => self.admit_arrived(place, fits, budget),
             Status::Waiting | Status::Running => self.admit(place, fits, budget),
         }
     }
 
-    /// Begin with a waiting request, if it fits: a seat, tokens of the step, and blocks. Without them nothing changes.
+    /// Admits a waiting request if there are a seat, tokens of the step and blocks for it. If not, nothing changes.
     pub(super) fn admit(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
         if self.running.len() >= self.config.seats() {
             return false;
@@ -92,13 +92,13 @@ impl Scheduler {
         let entry = self.requests.at(place);
         let resumed = entry.preemptions > 0;
         // exercise l5.admit
-        // What is cached of it need not be computed: it is lent the blocks, and wants the tokens behind them.
+        // Cached tokens are not computed: the request shares their blocks, and wants the tokens behind them.
         let hit = match entry.reads_cache {
             true => self.blocks.lookup(&entry.chain),
             false => PrefixHit::default(),
         };
         let Some(len) = budget.waiting(entry.chain.len() - hit.tokens) else { return false };
-        // Who is alone needs no distance from others.
+        // The watermark does not apply to a request that runs alone.
         let alone = self.running.is_empty();
         let want = Admission {
             up_to_len: self.reserved_len(hit.tokens + len),
@@ -113,7 +113,7 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Take a request's first blocks. If they are not there, leases end before it waits, as long as that can help.
+    /// Takes a request's first blocks. If they are not free, leases are ended, provided that this frees enough.
     pub(super) fn admit_blocks(
         &mut self,
         place: u32,
@@ -133,8 +133,8 @@ impl Scheduler {
         }
     }
 
-    /// A request that has its first blocks leaves the queue, takes a seat, and takes part with its first `len` tokens behind
-    /// those it has `cached`.
+    /// Moves a request that has its first blocks from the queue to a seat, and plans a row of `len` tokens behind the
+    /// `cached` ones.
     pub(super) fn begin(&mut self, place: u32, seq: SeqId, cached: usize, len: usize) {
         let entry = self.requests.at_mut(place);
         self.waiting.remove(entry.rank);
@@ -143,7 +143,7 @@ impl Scheduler {
         entry.seq = Some(seq);
         entry.computed = cached;
         let resumed = entry.preemptions > 0;
-        // The step fills these blocks: whoever asks next may count on what they will hold.
+        // This step fills these blocks, so requests that are admitted after this one can hit them.
         let end = cached + len;
         let complete = end == entry.chain.len();
         let registered = self.blocks.register(seq, &entry.chain, end);

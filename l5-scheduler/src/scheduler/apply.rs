@@ -1,21 +1,28 @@
-//! The end of a step: it counts.
+//! The end of a step: its results become part of the requests.
+
+use l3_paged_kv::trace::BlockOp;
 
 use super::{Resolved, Scheduler};
-use crate::{FinishReason, RequestId};
+use crate::{FinishReason, RequestId, StepRow};
 
 impl Scheduler {
-    /// The step ran: what it computed is computed and can be found by others, its tokens are part of their requests, and
-    /// who ended gives its blocks back, in the order of the step.
+    /// Applies a step that ran: its tokens count as computed, its blocks can be hit, output tokens are appended to
+    /// their requests, and requests that have ended free their blocks, in the order of the rows.
     pub fn apply(&mut self, resolved: &Resolved) {
         if !std::mem::take(&mut self.open) {
             return;
+        }
+        for &StepRow { place, computed: from, len, .. } in &self.step.rows {
+            if let Some(seq) = self.requests.at(place).seq {
+                self.blocks.note(&BlockOp::Wrote { seq, from, to: from + len });
+            }
         }
         self.blocks.commit_step();
         for row in &self.step.rows {
             let entry = self.requests.at_mut(row.place);
             entry.planned = false;
             // exercise l5.apply
-            // What was fed is computed. The token that was chosen is not: it is fed next.
+            // The tokens that were fed are computed. The sampled token is not: it is fed in the next step.
             let fed = row.len;
             entry.computed += fed;
             // end of exercise
@@ -36,7 +43,7 @@ impl Scheduler {
         self.end_aborted();
     }
 
-    /// End whoever was aborted while the step was open, unless it has ended with the step.
+    /// Ends requests that were aborted while the step was open, unless they have ended with it.
     pub(super) fn end_aborted(&mut self) {
         for id in std::mem::take(&mut self.aborted) {
             let place = self.requests.find(id);
@@ -46,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// Who was preempted while the step was planned may come back in the next one.
+    /// Requests that were preempted during planning can be admitted again in the next step.
     pub(super) fn forget_preemptions(&mut self) {
         for id in &self.step.preempted {
             if let Some(place) = self.requests.find(*id) {
@@ -55,8 +62,8 @@ impl Scheduler {
         }
     }
 
-    /// Requests that have ended since this was asked last, however: place, name and reason. Only now their places may be
-    /// somebody else's, so whoever keeps something by place never meets two requests there.
+    /// Takes the requests that have ended since the last call, for whatever reason: table index, id and reason. Only
+    /// now an index can be reused by another request, so state that is kept by index never mixes two requests.
     pub fn take_ended(&mut self) -> std::vec::Drain<'_, (u32, RequestId, FinishReason)> {
         for (place, ..) in &self.ended {
             self.requests.vacate(*place);

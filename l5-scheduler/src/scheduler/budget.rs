@@ -1,26 +1,26 @@
-//! How many tokens of a step a request may have.
+//! Token budget of a step.
 
 #[cfg(test)]
 mod tests;
 
 use crate::SchedulerConfig;
 
-/// What is left of a step's tokens, and how it is dealt out.
+/// Tokens left in the step, and how many of them one request can have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     left: usize,
-    /// The most that one request may have of it.
+    /// Maximum number of tokens of one request.
     most: usize,
     chunked: bool,
 }
 
 impl Budget {
-    /// All of a step, for `eligible` requests that run or wait.
+    /// Budget of a whole step, for `eligible` requests that run or wait.
     pub(super) fn new(config: &SchedulerConfig, eligible: usize) -> Self {
         let left = config.max_num_batched_tokens;
         let threshold = config.long_prefill_token_threshold;
         // exercise l5.chunk
-        // The threshold keeps a long prompt from starving others. Who is alone starves nobody.
+        // The threshold keeps a long prompt from starving other requests. A request that is alone has none.
         let most = match threshold {
             0 => usize::MAX,
             _ if eligible <= 1 => usize::MAX,
@@ -31,20 +31,20 @@ impl Budget {
         // end of exercise
     }
 
-    /// Tokens that are left.
+    /// Number of tokens left.
     pub(super) fn left(&self) -> usize {
         self.left
     }
 
-    /// Of the tokens that a running request wants, how many it gets; 0 for none.
+    /// Number of tokens for a running request that wants `wanted`; 0 if none are left.
     pub(super) fn running(&self, wanted: usize) -> usize {
         // exercise l5.chunk
         wanted.min(self.most).min(self.left)
         // end of exercise
     }
 
-    /// Of the tokens that a waiting request wants, how many it gets; `None` if it has to wait: because there are none, or until
-    /// it gets all of them where prompts may not be computed in pieces. (A piece of the threshold's size counts as all.)
+    /// Number of tokens for a waiting request that wants `wanted`. `None` if it must wait: because no tokens are left,
+    /// or, without chunked prefill, because not all of its tokens fit. (A chunk of the threshold's size counts as all.)
     pub(super) fn waiting(&self, wanted: usize) -> Option<usize> {
         // exercise l5.chunk
         let wanted = wanted.min(self.most);
@@ -53,14 +53,14 @@ impl Budget {
         // end of exercise
     }
 
-    /// They are gone.
+    /// Takes tokens out of the budget.
     pub(super) fn take(&mut self, tokens: usize) {
         // exercise l5.chunk
         self.left -= tokens;
         // end of exercise
     }
 
-    /// They are there again: whoever had them does not take part after all.
+    /// Returns tokens of a row that was removed from the step.
     pub(super) fn give_back(&mut self, tokens: usize) {
         // exercise l5.chunk
         self.left += tokens;

@@ -1,13 +1,13 @@
-//! Keys and values that are fetched from elsewhere, while the request waits with its blocks in hand.
+//! Requests whose keys and values are loaded from elsewhere, and which wait with their blocks reserved.
 //!
 //! ```text
-//! waiting ── its blocks are taken, StepOp::Load ──> loading ── kv_arrived ──> arrived ── its next plan ──> running
+//! waiting ── blocks are reserved, StepOp::Load ──> loading ── kv_arrived ──> arrived ── a later plan ──> running
 //! ```
 //!
-//! Somebody else writes into the blocks of a request that is loading, so nothing takes them from it: no preemption, and no
-//! abort before the writer is done. That is why fetching begins only if what all of them will need beside their blocks is
-//! free as well: otherwise each of them could have half of its blocks and wait for the others' for ever. Whatever runs can
-//! take that room in the meantime, but whatever runs ends, or can be preempted.
+//! While a request loads, its blocks are written by the source, so they cannot be taken from it: it is not preempted,
+//! and an abort waits for the load. For this reason a load begins only if the blocks that all loading requests will
+//! need beyond their own are free as well. Otherwise each of them could hold half of its blocks and wait for the others
+//! for ever. Running requests may take those blocks in the meantime, but a running request ends or can be preempted.
 
 use l3_paged_kv::{Admission, PrefixHit, SeqId, TokenChain};
 
@@ -17,31 +17,31 @@ use super::budget::Budget;
 use crate::requests::Loading;
 use crate::{FinishReason, Rank, RequestId, Status, StepOp};
 
-/// Another memory of keys and values: DRAM, a disk, another machine.
+/// A source of keys and values outside the pool: DRAM, a disk, another machine.
 pub trait KvSource: Send {
-    /// How many of a request's tokens behind `from` it could deliver: whole blocks, counted in tokens. The last token is always
-    /// computed, so it is not asked for.
+    /// Number of tokens behind token `from` that the source can deliver, in whole blocks. It is never asked for the
+    /// last token, which is always computed.
     fn available(&mut self, chain: &TokenChain, from: usize) -> usize;
 }
 
 impl Scheduler {
-    /// Requests whose keys and values have arrived begin before those who wait. Returns the place in the queue of one for
-    /// whom there is no room: nobody behind it may begin.
+    /// Admits requests whose keys and values have arrived, before all waiting ones. Returns the rank of the first one
+    /// that does not fit: no request behind it may be admitted.
     pub(super) fn plan_arrived(&mut self, budget: &mut Budget) -> Option<Rank> {
         let mut behind = None;
         while budget.left() > 0 {
             let (rank, place) = self.arrived.next(behind)?;
-            match self.ask(place, budget) {
+            match self.try_admit(place, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
-                Outcome::Nobody => return Some(rank),
+                Outcome::Blocked => return Some(rank),
             }
         }
         None
     }
 
-    /// Begin with a request whose keys and values have arrived. It has blocks already; as any other it takes a seat and
-    /// tokens of the step, and only if all of its tokens fit.
+    /// Admits a request whose keys and values have arrived. It has blocks already; like any other it needs a seat,
+    /// tokens of the step, and room for all of its tokens.
     pub(super) fn admit_arrived(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
         let entry = self.requests.at(place);
         let (computed, loading) = (entry.computed, entry.loading);
@@ -59,7 +59,7 @@ impl Scheduler {
         self.arrived.remove(self.requests.at(place).rank);
         self.begin(place, seq, computed, len);
         budget.take(len);
-        // Only that was in the cache which was not fetched.
+        // Only what was not loaded counts as cached.
         if let (Some(row), Some(loading)) = (self.step.rows.last_mut(), loading) {
             row.cached = loading.from;
             self.stats.cached_tokens -= (computed - loading.from) as u64;
@@ -67,8 +67,8 @@ impl Scheduler {
         true
     }
 
-    /// Begin to fetch what the pool does not have of a waiting request and somebody else does: blocks for it are taken, and
-    /// the request waits with them. Returns whether it does; if not, it can still be computed.
+    /// Begins to load the tokens of a waiting request that the source has and the pool has not: reserves blocks for
+    /// them and lets the request wait with them. Returns whether it did; if not, the request can still be admitted.
     pub(super) fn begin_loading(&mut self, place: u32, fits: usize) -> bool {
         if self.requests.at(place).status != Status::Waiting {
             return false;
@@ -108,7 +108,7 @@ impl Scheduler {
         true
     }
 
-    /// Blocks that requests who load, or have loaded and not begun, will still need for their tokens.
+    /// Blocks that loading and arrived requests will need beyond those that they have.
     fn promised_to_loads(&self) -> usize {
         let places = self.loading.places().chain(self.arrived.places());
         let missing = places.map(|place| {
@@ -119,12 +119,12 @@ impl Scheduler {
         missing.sum()
     }
 
-    /// Keys and values of a request's first `tokens` tokens are in its blocks now: those that it asked for, or fewer when
-    /// something went wrong on the way, even 0. It begins with the next step that has room for it, and computes the rest.
-    /// Returns whether it was loading.
+    /// Tells the scheduler that the keys and values of a request's first `tokens` tokens are in its blocks: as many as
+    /// were asked for, or fewer (even 0) if the load failed. The request runs in the next step that has room for it,
+    /// and computes the other tokens. Returns whether it was loading.
     ///
-    /// Must be told of every [`StepOp::Load`] that was executed, sooner or later, also of those whose request was aborted:
-    /// until then its blocks are not safe to give to anybody.
+    /// Must be called for every [`StepOp::Load`](crate::StepOp::Load) that was executed, also if its request was
+    /// aborted: until then its blocks cannot be reused.
     pub fn kv_arrived(&mut self, id: RequestId, tokens: usize) -> bool {
         let Some(place) = self.requests.find(id) else { return false };
         let entry = self.requests.at_mut(place);
@@ -133,7 +133,7 @@ impl Scheduler {
             self.remove(place, FinishReason::Aborted);
             return true;
         }
-        // What was found in the pool is there whatever happened.
+        // Tokens that were hit in the pool are there in any case.
         let size = self.config.block_size;
         entry.loading = Some(Loading { arrived: true, ..loading });
         entry.computed = (tokens.min(loading.to) / size * size).max(entry.computed);
@@ -143,7 +143,7 @@ impl Scheduler {
         true
     }
 
-    /// A request that waits with blocks loses them, and waits without.
+    /// Frees the blocks of a request that waits with blocks, and returns it to the waiting queue.
     pub(super) fn back_to_queue(&mut self, place: u32) {
         let entry = self.requests.at_mut(place);
         if entry.status != Status::WaitingForKv {
@@ -159,7 +159,7 @@ impl Scheduler {
         self.waiting.insert(rank, place);
     }
 
-    /// Fetching that this step asks for would go to blocks that have just been freed: it does not ask.
+    /// Removes the load of a request whose blocks have just been freed from the step.
     pub(super) fn unload(&mut self, seq: SeqId) {
         let place = self.loading.places().find(|place| self.requests.at(*place).seq == Some(seq));
         let Some(place) = place else { return };
@@ -168,7 +168,7 @@ impl Scheduler {
         self.back_to_queue(place);
     }
 
-    /// Those who wait with blocks that nobody writes into give them up.
+    /// Frees the blocks of all requests that have arrived and do not run.
     pub(super) fn give_up_arrived(&mut self) {
         while let Some((_, place)) = self.arrived.next(None) {
             let seq = self.requests.at(place).seq;

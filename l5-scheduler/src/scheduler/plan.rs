@@ -1,14 +1,14 @@
-//! The next step: the loop that policies answer to.
+//! Planning a step: the loop that calls the policy.
 
 use super::Scheduler;
 use super::budget::Budget;
 use crate::{Step, StepRow, Time};
 
 impl Scheduler {
-    /// Decide who takes part in the next step, and reserve all that it takes. A step that was planned before and neither
-    /// applied nor abandoned is abandoned.
+    /// Plans the next step, and reserves all that it needs. A planned step that was neither applied nor abandoned is
+    /// abandoned first.
     ///
-    /// The cost is that of who takes part, however many wait and however large the pool is.
+    /// The cost grows with the rows of the step, not with the length of the queue or the size of the pool.
     pub fn plan(&mut self, now: Time) -> &Step {
         self.abandon();
         self.step.clear(self.steps, now);
@@ -19,7 +19,7 @@ impl Scheduler {
         self.plan_stores();
         let mut budget = Budget::new(&self.config, self.running.len() + self.num_waiting());
         self.plan_running(&mut budget);
-        if self.step.preempted.is_empty() || self.policy.goes_on_after_preemption() {
+        if self.step.preempted.is_empty() || self.policy.continues_after_preemption() {
             self.plan_waiting(&mut budget);
         } else {
             self.held_up = true;
@@ -28,14 +28,14 @@ impl Scheduler {
         &self.step
     }
 
-    /// A request takes part with this.
+    /// Adds a row to the step.
     pub(super) fn push_row(&mut self, row: StepRow) {
         self.step.tokens += row.len;
         self.step.rows.push(row);
         self.requests.at_mut(row.place).planned = true;
     }
 
-    /// A request does not take part after all: its row, if it had one.
+    /// Removes a request's row from the step, if it has one.
     pub(super) fn take_row(&mut self, place: u32) -> Option<StepRow> {
         let entry = self.requests.at_mut(place);
         if !std::mem::take(&mut entry.planned) {

@@ -1,4 +1,4 @@
-//! Giving way: blocks go back, the request waits again, and nothing that it said is lost.
+//! Preemption: a running request gives up its blocks and waits again; its tokens are kept.
 
 use l3_paged_kv::SeqId;
 
@@ -8,9 +8,10 @@ use super::running::Outcome;
 use crate::{FinishReason, Status, Victim};
 
 impl Scheduler {
-    /// Somebody's blocks go, so that the running request `needy`, the `i`-th, can have its next ones. Returns what becomes of
-    /// `needy` if that is decided now; `None` if it can ask again. `i` stays its number among those who run.
-    pub(super) fn give_way(
+    /// Frees blocks for the running request `needy`, whose index in `running` is `i`, by preempting the policy's victim
+    /// or ending its lease. Returns the outcome for `needy` if that is decided; `None` if it can try again. `i` stays
+    /// the index of `needy`.
+    pub(super) fn reclaim_blocks(
         &mut self,
         needy: u32,
         i: &mut usize,
@@ -19,29 +20,29 @@ impl Scheduler {
         let victim = self.victim(needy);
         // exercise l5.preempt
         match victim {
-            None => Some(Outcome::SitsOut),
-            Some(Victim::Lease(lease)) => (!self.end_lease(lease)).then_some(Outcome::SitsOut),
+            None => Some(Outcome::Skipped),
+            Some(Victim::Lease(lease)) => (!self.end_lease(lease)).then_some(Outcome::Skipped),
             Some(Victim::Running(number)) => {
                 let itself = self.running[number] == needy;
                 self.preempt_planned(number, budget);
                 if number < *i {
                     *i -= 1;
                 }
-                itself.then_some(Outcome::GaveWay)
+                itself.then_some(Outcome::Preempted)
             }
         }
         // end of exercise
     }
 
-    /// Whose blocks go when this request cannot have its next ones.
+    /// The policy's choice of what frees blocks for this request.
     fn victim(&self, needy: u32) -> Option<Victim> {
         let needy = self.requests.at(needy).view();
         let mut running = self.running.iter().map(|place| self.requests.at(*place).view());
         self.policy.victim(&needy, &mut running, &self.leases)
     }
 
-    /// Preempt the `i`-th of those who run in the midst of planning. If it was planned already, it does not take part after
-    /// all, and the step's tokens are there for others.
+    /// Preempts the `i`-th running request during planning. If it has a row in the step, the row is removed, and its
+    /// tokens return to the budget.
     pub(super) fn preempt_planned(&mut self, i: usize, budget: &mut Budget) {
         let place = self.running[i];
         let id = self.requests.at(place).id;
@@ -51,20 +52,20 @@ impl Scheduler {
         self.step.preempted.push(id);
         self.requests.at_mut(place).preempted_now = true;
         self.preempt(i);
-        // Not only its own tokens: whoever was admitted on the strength of its blocks is out, too.
+        // Not only its own tokens: requests that were admitted because they hit its blocks lose their rows, too.
         budget.give_back(tokens - self.step.tokens);
         // end of exercise
     }
 
-    /// The `i`-th of those who run gives its blocks up and waits again, at the front of the queue as far as its policy has
-    /// one. It keeps its tokens; what they need is computed again, or found in the cache.
+    /// Preempts the `i`-th running request: frees its blocks and returns it to the queue, in front of all others if the
+    /// policy orders by tickets. It keeps its tokens; their keys and values are computed again, or hit in the cache.
     pub(super) fn preempt(&mut self, i: usize) {
         self.stats.preemptions += 1;
         // exercise l5.preempt
         let place = self.running.remove(i);
         self.front -= 1;
         let entry = self.requests.at_mut(place);
-        // Before everybody else who waits, those that were preempted earlier included: they were admitted later.
+        // Ahead of all waiting requests, also of those that were preempted earlier, because they were admitted later.
         entry.ticket = self.front;
         entry.status = Status::Waiting;
         entry.computed = 0;
@@ -77,8 +78,8 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// An admission of this step was founded on blocks that will not be computed. It is as if it had not been: the
-    /// request waits where it waited.
+    /// Takes back an admission of this step that had hit blocks which will not be computed. The request waits at its
+    /// old rank.
     pub(super) fn unadmit(&mut self, seq: SeqId) {
         let found = self.running.iter().position(|place| self.requests.at(*place).seq == Some(seq));
         let Some(i) = found else { return self.unload(seq) };
@@ -91,7 +92,7 @@ impl Scheduler {
         self.enqueue(place);
     }
 
-    /// End a request while a step is being planned: the step tells.
+    /// Ends a request during planning; the step reports it.
     pub(super) fn end_while_planning(&mut self, place: u32, reason: FinishReason) {
         self.step.ended.push((self.requests.at(place).id, reason));
         self.remove(place, reason);

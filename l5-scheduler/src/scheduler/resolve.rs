@@ -1,22 +1,22 @@
-//! What came out of a step, and which of it counts.
+//! Resolving a step: which of the sampled tokens count.
 
 use super::Scheduler;
 use crate::requests::Entry;
 use crate::{ExecuteError, FinishReason, RequestId, StepOutput};
 
-/// Tokens that were chosen in a step, and who ends with them. Memory is used again.
+/// Tokens that a step adds to requests, and which requests end with them. The memory is reused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resolved {
     pub(super) tokens: Vec<u32>,
     pub(super) rows: Vec<ResolvedRow>,
 }
 
-/// One request's tokens.
+/// Tokens of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResolvedRow {
     pub id: RequestId,
     pub place: u32,
-    /// Its tokens end here.
+    /// Index in the token list behind the last token of this row.
     pub end: usize,
     pub finish: Option<FinishReason>,
 }
@@ -27,7 +27,8 @@ impl Resolved {
         self.rows.clear();
     }
 
-    /// Request by request, in the order of the step: place, name, tokens, and why it ends.
+    /// Row by row, in the order of the step: table index, request id, tokens, and the finish reason if the request
+    /// ends.
     pub fn rows(
         &self,
     ) -> impl Iterator<Item = (u32, RequestId, &[u32], Option<FinishReason>)> + '_ {
@@ -39,11 +40,11 @@ impl Resolved {
 }
 
 impl Scheduler {
-    /// Find out which tokens of a step's output count: those of requests that are still wanted, up to the one that ends
-    /// them. Changes nothing.
+    /// Finds which tokens of an output count: those of requests that were not aborted, up to the token that ends them.
+    /// Changes nothing.
     ///
     /// # Errors
-    /// [`ExecuteError::Malformed`] for an output that does not fit the step.
+    /// [`ExecuteError::Malformed`] if the output does not fit the step.
     pub fn resolve(
         &self,
         output: &StepOutput,
@@ -68,7 +69,7 @@ impl Scheduler {
             for (nth, token) in (1..).zip(tokens) {
                 resolved.tokens.push(*token);
                 if let Some(reason) = self.ends(entry, *token, nth) {
-                    // The executor's own reason came with its last token. What was chosen behind an end was never said.
+                    // The executor's reason belongs to its last token. Tokens behind the end do not count.
                     let cut = nth < tokens.len();
                     finish = if cut { Some(reason) } else { finish.or(Some(reason)) };
                     break;

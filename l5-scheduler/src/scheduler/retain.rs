@@ -1,4 +1,4 @@
-//! The end of a request, and what becomes of its blocks.
+//! The end of a request, and what happens to its blocks.
 
 use std::collections::HashSet;
 
@@ -8,15 +8,15 @@ use super::Scheduler;
 use crate::{FinishReason, LeaseId, Retain, StepOp, Time};
 
 impl Scheduler {
-    /// A running request has ended with the step that was applied. Its policy says what becomes of its blocks; what was kept
-    /// of the same job's last step is not kept any more, as this one had all of it in its own.
+    /// Ends a running request with the step that was applied. The policy decides what happens to its blocks. The lease
+    /// of the same job's previous step ends, because this request's blocks contain that one's.
     pub(super) fn finish(&mut self, place: u32, reason: FinishReason) {
         let entry = self.requests.at(place);
         let retain = match reason {
             FinishReason::Stop | FinishReason::Length => {
                 self.policy.retain(&entry.view(), self.step.now)
             }
-            // Nobody will go on from here, or nobody should.
+            // No request will continue from here, or should.
             FinishReason::KvExhausted | FinishReason::Aborted | FinishReason::Failed => {
                 Retain::Free
             }
@@ -24,7 +24,7 @@ impl Scheduler {
         let last = entry.job.as_ref().and_then(|job| self.leases.of_job(&job.id));
         match retain {
             Retain::Free => {}
-            Retain::PinUntil(until) => self.keep(place, Some(until)),
+            Retain::LeaseUntil(until) => self.keep(place, Some(until)),
             Retain::Offload => self.keep(place, None),
         }
         if let Some(last) = last {
@@ -33,7 +33,8 @@ impl Scheduler {
         self.remove(place, reason);
     }
 
-    /// Keep the blocks of a request that ends. Only full blocks are ever found again, so the last one goes if it is not.
+    /// Holds the blocks of a request that ends in a lease. Only full blocks can be hit, so a partial last block is
+    /// freed.
     fn keep(&mut self, place: u32, until: Option<Time>) {
         let entry = self.requests.at_mut(place);
         let blocks = entry.computed / self.config.block_size;
@@ -48,7 +49,7 @@ impl Scheduler {
         self.leases.add(id, job, seq, blocks, until);
     }
 
-    /// Leases whose time has come end.
+    /// Ends leases that have expired.
     pub(super) fn end_leases(&mut self, now: Time) {
         while let Some(lease) = self.leases.first()
             && lease.until.is_some_and(|until| until <= now)
@@ -57,8 +58,8 @@ impl Scheduler {
         }
     }
 
-    /// A lease ends: its blocks are free, and found by what they hold. Returns whether it did: one that is being stored
-    /// does not.
+    /// Ends a lease: its blocks are free, and can still be hit. Returns whether it did: a lease whose blocks are being
+    /// stored does not end.
     pub(super) fn end_lease(&mut self, lease: LeaseId) -> bool {
         if self.leases.get(lease).is_none_or(|lease| lease.until.is_none()) {
             return false;
@@ -72,14 +73,14 @@ impl Scheduler {
         true
     }
 
-    /// All leases end that can.
+    /// Ends all leases that can be ended.
     pub(super) fn end_all_leases(&mut self) {
         while let Some(lease) = self.leases.first() {
             self.end_lease(lease.id);
         }
     }
 
-    /// Ask for what is to be stored: part of the step that is being planned.
+    /// Plans the stores that are due as part of this step.
     pub(super) fn plan_stores(&mut self) {
         if !self.leases.has_to_store() {
             return;
@@ -92,14 +93,15 @@ impl Scheduler {
         }
     }
 
-    /// The blocks of a lease have been written elsewhere ([`StepOp::Store`]), or will not be: they are free now. Returns
-    /// whether such a lease was being stored.
+    /// Tells the scheduler that the blocks of a lease have been stored elsewhere
+    /// ([`StepOp::Store`](crate::StepOp::Store)), or will not be: they are free now. Returns whether such a lease was
+    /// being stored.
     pub fn kv_stored(&mut self, lease: LeaseId) -> bool {
         self.leases.get(lease).is_some_and(|lease| lease.until.is_none()) && self.let_go(lease)
     }
 
-    /// Blocks that leases hold, shared ones once: with nobody there, these and the free ones are all but the null block.
-    /// Looks at every table, so it is for tests and for metrics, not for every step.
+    /// Blocks that leases hold, shared ones once: without requests, these and the free ones are all but the null block.
+    /// Reads every table, so it is for tests and metrics, not for every step.
     pub fn retained_blocks(&self) -> usize {
         let table = |seq: SeqId| self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let held = self.leases.iter().flat_map(|lease| table(lease.seq));

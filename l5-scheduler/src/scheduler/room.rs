@@ -1,8 +1,8 @@
-//! Room for somebody who cannot wait, at the cost of those who can.
+//! Preempting running requests for a waiting one (`strict-priority`).
 //!
-//! Whether it is worth it is found out before anything happens: [`Gone`] says which blocks would be free if some
-//! sequences were not there. That is not the sum of their tables. A block that two of them share is free once, one that a
-//! third one uses is not free at all, and one that the newcomer has hit is no gain, since it will be the newcomer's.
+//! [`Gone`] predicts, before anything changes, which blocks would be free if some sequences were gone. That is not the
+//! sum of their tables: a block that two of them share is free once, a block that a third sequence uses is not free,
+//! and a block that the waiting request has hit is no gain, since that request will hold it.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -13,21 +13,21 @@ use super::Scheduler;
 use super::budget::Budget;
 use crate::{Admitted, LeaseId, StepRow};
 
-/// What would be if some sequences gave their blocks up. Nobody has yet.
+/// Prediction of which blocks would be free if some sequences gave up theirs.
 #[derive(Debug, Default)]
 struct Gone {
-    /// Of the blocks of theirs: how many of its users each would lose.
+    /// For each of their blocks, the number of users that it would lose.
     users: HashMap<BlockId, u32>,
-    /// Blocks that would have none left.
+    /// Number of blocks that would have no users.
     freed: usize,
-    /// Blocks that would not be computed in this step, though others could hit them now.
+    /// Blocks that would not be computed in this step, though other requests could hit them now.
     lost: HashSet<BlockId>,
-    /// The running requests among them, in the order in which they were chosen.
+    /// Running requests among them, in the order in which they were chosen.
     victims: Vec<u32>,
 }
 
 impl Gone {
-    /// This sequence, too.
+    /// Adds a sequence.
     fn add(&mut self, blocks: &BlockManager, seq: SeqId) {
         for &block in table(blocks, seq) {
             let users = self.users.entry(block).or_default();
@@ -37,13 +37,13 @@ impl Gone {
         }
     }
 
-    /// Users that a block would have.
+    /// Number of users that a block would have.
     fn users_left(&self, blocks: &BlockManager, block: BlockId) -> u32 {
         let users = blocks.pool().ref_count(block).unwrap_or_default();
         users - self.users.get(&block).copied().unwrap_or_default()
     }
 
-    /// Blocks of a hit that would be free, were they not hit.
+    /// Number of blocks of a hit that would be free, were they not hit.
     fn freed_of(&self, blocks: &BlockManager, hit: &PrefixHit) -> usize {
         let freed = |block: &&BlockId| {
             self.users.contains_key(block) && self.users_left(blocks, **block) == 0
@@ -57,25 +57,25 @@ fn table(blocks: &BlockManager, seq: SeqId) -> &[BlockId] {
 }
 
 impl Scheduler {
-    /// Let running requests give way to a waiting one that does not fit, as far as the policy says that they do, and only if
-    /// together they have what it needs: blocks for `fits` tokens, and a seat. Leases go before them. Returns whether
-    /// somebody did.
+    /// Preempts running requests for a waiting one that does not fit, if the policy allows it and if together they free
+    /// what it needs: blocks for `fits` tokens, and a seat. Leases end first. Returns whether a request was preempted.
     ///
-    /// Who gives way: the worst in the order of the queue before the others, and not one more than it takes. One whose blocks
-    /// of this very step others have hit stays, because those others would go with it, and they were let in before whoever
-    /// asks now; a step later nothing depends on it any more.
+    /// The victims are the last requests in the order of the queue, and no more than needed. A request is no victim
+    /// while other requests have hit the blocks that it computes in this very step: they would lose their rows too, and
+    /// they were admitted before this waiting request. A step later nothing depends on it.
     pub(super) fn make_room(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
         let arrival = self.requests.at(place).view();
-        let yields = |place: &&u32| self.policy.yields(&self.requests.at(**place).view(), &arrival);
-        if !self.running.iter().any(|place| yields(&place)) {
+        let may_preempt =
+            |place: &&u32| self.policy.may_preempt(&self.requests.at(**place).view(), &arrival);
+        if !self.running.iter().any(|place| may_preempt(&place)) {
             return false;
         }
         if self.would_fit(place, fits, budget, &self.without_leases()) {
-            // Only this step's tokens are short, and the next step has others.
+            // Only tokens of this step are missing, and the next step has others.
             return false;
         }
         // exercise l5.strict
-        let mut yielding: Vec<u32> = self.running.iter().filter(yields).copied().collect();
+        let mut yielding: Vec<u32> = self.running.iter().filter(may_preempt).copied().collect();
         yielding.sort_by_key(|place| Reverse(self.requests.at(*place).rank));
         let mut gone = self.without_leases();
         let mut tokens = *budget;
@@ -99,7 +99,7 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Everything as it is, but for the leases that can be ended.
+    /// Prediction without the leases that can be ended.
     fn without_leases(&self) -> Gone {
         let mut gone = Gone::default();
         for lease in self.leases.soonest() {
@@ -108,13 +108,13 @@ impl Scheduler {
         gone
     }
 
-    /// Whether somebody who would stay has hit, in this very step, what this running request computes in it.
+    /// Whether a request that would stay has hit what this running request computes in this step.
     fn is_depended_on(&self, victim: u32, gone: &Gone) -> bool {
-        // Nobody but those can use a block that has its hash only since this step began.
+        // Only requests admitted in this step can use a block whose hash was registered in it.
         self.pending(victim).iter().any(|block| gone.users_left(&self.blocks, *block) > 1)
     }
 
-    /// One victim more.
+    /// Adds a victim to the prediction.
     fn suppose_gone(&self, victim: u32, gone: &mut Gone, tokens: &mut Budget) {
         gone.lost.extend(self.pending(victim));
         if let Some(seq) = self.requests.at(victim).seq {
@@ -124,7 +124,7 @@ impl Scheduler {
         gone.victims.push(victim);
     }
 
-    /// Whether there would be a seat and blocks for a waiting request.
+    /// Whether a waiting request would find a seat and blocks.
     fn would_fit(&self, place: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
         let entry = self.requests.at(place);
         let left = self.running.len() - gone.victims.len();
@@ -140,13 +140,13 @@ impl Scheduler {
             && needed + self.keep_free(left) <= self.blocks.num_free() + gone.freed
     }
 
-    /// Whether a waiting request would have tokens of this step, too.
+    /// Whether a waiting request would find tokens in this step, too.
     fn would_begin(&self, place: u32, tokens: &Budget, gone: &Gone) -> bool {
         let (computed, _) = self.start(place, gone);
         tokens.waiting(self.requests.at(place).chain.len() - computed).is_some()
     }
 
-    /// Where a waiting request would begin, and what it would hit.
+    /// The token at which a waiting request would begin, and its cache hit.
     fn start(&self, place: u32, gone: &Gone) -> (usize, PrefixHit) {
         let entry = self.requests.at(place);
         if entry.seq.is_some() || !entry.reads_cache {
@@ -165,8 +165,8 @@ impl Scheduler {
         (hit.tokens, hit)
     }
 
-    /// Somebody else's `i`-th block of the same contents. If the one that was found is pending in this step, and would be
-    /// lost, so is any other: of those that have one hash the first to get it is found.
+    /// The `i`-th block of another request with the same contents. If the block that was hit is pending in this step
+    /// and would be lost, so is every such block: of blocks with one hash, lookup returns the first that had it.
     fn also_pending(&self, i: usize, hash: &BlockHash, gone: &Gone) -> Option<BlockId> {
         let mut others = self.step.rows.iter().filter_map(|row| {
             let block = *table(&self.blocks, self.requests.at(row.place).seq?).get(i)?;
@@ -175,7 +175,7 @@ impl Scheduler {
         others.find(|block| !gone.lost.contains(block))
     }
 
-    /// Blocks that get their hash because a running request is planned for this step: what it fills, and what was fetched
+    /// Blocks of a running request that get their hash in this step: those that it fills, and those that were loaded
     /// for it.
     fn pending(&self, place: u32) -> Vec<BlockId> {
         let Some(row) = self.row_of(place).filter(|_| self.config.enable_prefix_caching) else {
@@ -189,19 +189,20 @@ impl Scheduler {
         blocks.get(range).unwrap_or_default().to_vec()
     }
 
-    /// A request's part of the step that is being planned.
+    /// A request's row in the step that is being planned.
     fn row_of(&self, place: u32) -> Option<&StepRow> {
         let planned = self.requests.at(place).planned;
         planned.then(|| self.step.rows.iter().find(|row| row.place == place)).flatten()
     }
 
-    /// Blocks that must stay free when a request is admitted beside so many others: who is alone needs no distance.
+    /// Blocks that must stay free when a request is admitted beside `others` running ones: the watermark, or none if it
+    /// is alone.
     pub(super) fn keep_free(&self, others: usize) -> usize {
         if others == 0 { 0 } else { self.config.watermark_blocks() }
     }
 
-    /// End leases until so many blocks are free, the one that would end first before the others; none if that is not enough.
-    /// Blocks of `hit` are among the needed ones as soon as they are free. Returns whether they are free.
+    /// Ends leases in the order of expiry until `needed` blocks are free; ends none if that is not enough. Blocks of
+    /// `hit` count as needed as soon as they are free. Returns whether the blocks are free.
     pub(super) fn free_up(&mut self, needed: usize, hit: &PrefixHit) -> bool {
         let free = self.blocks.num_free();
         if needed <= free {

@@ -1,4 +1,4 @@
-//! Running requests come first: each its next tokens, and blocks for them.
+//! Running requests are planned first: their next tokens, and blocks for them.
 
 use l3_paged_kv::KvError;
 
@@ -6,21 +6,21 @@ use super::Scheduler;
 use super::budget::Budget;
 use crate::{Admitted, Composed, FinishReason, StepRow};
 
-/// What became of a running request that wanted blocks.
+/// Result of reserving blocks for a running request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It has them; its table had so many before.
+    /// It has its blocks; its table had this many before.
     Fits(usize),
-    /// It sits this step out.
-    SitsOut,
-    /// It gave its own blocks up and waits.
-    GaveWay,
-    /// It has ended: no pool of this size holds its next token.
+    /// It has no row in this step.
+    Skipped,
+    /// It was preempted itself.
+    Preempted,
+    /// It has ended: the pool is too small for its next token.
     Ended,
 }
 
 impl Scheduler {
-    /// Plan those who run, in the order of their admission.
+    /// Plans the running requests, in the order of their admission.
     pub(super) fn plan_running(&mut self, budget: &mut Budget) {
         let mut i = 0;
         while i < self.running.len() && budget.left() > 0 {
@@ -35,16 +35,16 @@ impl Scheduler {
                     self.plan_row(place, len, blocks_before, budget);
                     i += 1;
                 }
-                Outcome::SitsOut => i += 1,
-                // Whoever was behind it has its number now.
+                Outcome::Skipped => i += 1,
+                // The request behind it has its index now.
                 Outcome::Ended => {}
-                Outcome::GaveWay if self.policy.goes_on_after_preemption() => {}
-                Outcome::GaveWay => break,
+                Outcome::Preempted if self.policy.continues_after_preemption() => {}
+                Outcome::Preempted => break,
             }
         }
     }
 
-    /// How many tokens a running request gets; 0 for none.
+    /// Number of tokens that a running request gets in this step; 0 for none.
     fn next_len(&self, place: u32, budget: &Budget) -> usize {
         let entry = self.requests.at(place);
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
@@ -53,22 +53,22 @@ impl Scheduler {
         }
         // exercise l5.running
         let wanted = entry.chain.len() - entry.computed;
-        // The last token that fits the model is chosen, and never fed.
+        // The last token that fits `max_model_len` is sampled and never fed.
         let most = self.config.max_model_len.saturating_sub(entry.computed + 1);
         budget.running(wanted).min(most)
         // end of exercise
     }
 
-    /// Blocks for a running request's next `len` tokens, at the cost of others if need be. `i` is its number among those
-    /// who run; it moves when somebody before it gives way.
+    /// Reserves blocks for a running request's next `len` tokens, preempting others if needed. `i` is its index in
+    /// `running`; it moves when a request before it is preempted.
     fn grow(&mut self, place: u32, len: usize, i: &mut usize, budget: &mut Budget) -> Outcome {
         let entry = self.requests.at(place);
         let (computed, seq) = (entry.computed, entry.seq);
-        let Some(seq) = seq else { return Outcome::SitsOut };
+        let Some(seq) = seq else { return Outcome::Skipped };
         let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
         // exercise l5.running
         if self.config.blocks(computed + len) > self.config.capacity() {
-            // With everybody else gone it would not fit either, so nobody has to go.
+            // It would not fit even alone, so no other request is preempted for it.
             self.end_while_planning(place, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
@@ -79,23 +79,23 @@ impl Scheduler {
                 Err(KvError::NoFreeBlocks { .. }) => {}
                 Err(e) => {
                     debug_assert!(false, "{e}");
-                    return Outcome::SitsOut;
+                    return Outcome::Skipped;
                 }
             }
-            if let Some(outcome) = self.give_way(place, i, budget) {
+            if let Some(outcome) = self.reclaim_blocks(place, i, budget) {
                 return outcome;
             }
         }
         // end of exercise
     }
 
-    /// Slots for so many tokens and the drafts behind them, as far as the model goes and the pool.
+    /// Slots for so many tokens and the drafts behind them, as far as the model's length and the pool allow.
     pub(super) fn reserved_len(&self, tokens: usize) -> usize {
         let most = self.config.max_model_len.min(self.config.capacity() * self.config.block_size);
         (tokens + self.config.num_lookahead_tokens).min(most).max(tokens)
     }
 
-    /// A running request that has its blocks takes part.
+    /// Adds the row of a running request that has its blocks.
     fn plan_row(&mut self, place: u32, len: usize, blocks_before: usize, budget: &mut Budget) {
         let Self { requests, blocks, .. } = self;
         let entry = requests.at(place);

@@ -1,8 +1,8 @@
-//! A clock that is passed in: it goes as far as a step would have taken, and no real time passes.
+//! A virtual clock: it advances by the duration that a cost model gives a step, while no real time passes.
 
 use crate::{CostModel, Step, StepLoad, Time};
 
-/// Time as a cost model has it.
+/// A clock that advances by a cost model.
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualClock {
     now: Time,
@@ -10,18 +10,18 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// A clock at 0.
+    /// Creates a clock at time 0.
     pub fn new(cost: CostModel) -> Self {
         Self { now: Time::ZERO, cost }
     }
 
-    /// The time.
+    /// Current time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// A step runs. Returns the moment at which it is over: only then are its tokens there. A step without rows runs
-    /// nothing, and takes no time.
+    /// Advances by the duration of a step, and returns the time of its end, at which its tokens are available. A step
+    /// without rows takes no time.
     pub fn run(&mut self, step: &Step) -> Time {
         // exercise l5.clock
         if !step.is_empty() {
@@ -31,8 +31,7 @@ impl VirtualClock {
         // end of exercise
     }
 
-    /// There is nothing to do until then. A moment that has passed is no reason to go back: whoever came while a step
-    /// ran has waited.
+    /// Advances to `moment`, unless it has passed: a request that arrived while a step ran has waited.
     pub fn wait_until(&mut self, moment: Time) {
         // exercise l5.clock
         self.now = self.now.max(moment);

@@ -1,23 +1,23 @@
-//! Durations, and the value that a share of them does not exceed.
+//! Durations and their percentiles.
 //!
-//! Percentiles are exact: those of all values, by the nearest rank. That takes little memory, because of requests that
-//! share a step all wait equally long for their next tokens: equal values in a row are kept once, with their number,
-//! and now and then those that are not in a row are brought together.
+//! Percentiles are exact (nearest rank over all values). Little memory is needed, because requests that share a step
+//! wait equally long for their next tokens: equal values in a row are stored once with their count, and from time to
+//! time all equal values are merged.
 
-/// Durations in seconds.
+/// A multiset of durations, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    /// Values and how often.
+    /// Values and their counts.
     runs: Vec<(f64, u64)>,
     count: u64,
     sum: f64,
-    /// Bring equal values together when there are so many.
+    /// Number of runs at which equal values are merged.
     limit: usize,
     sorted: bool,
 }
 
 impl Durations {
-    /// One more.
+    /// Adds a duration.
     pub fn add(&mut self, seconds: f64) {
         self.count += 1;
         self.sum += seconds;
@@ -32,22 +32,22 @@ impl Durations {
         }
     }
 
-    /// How many.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean.
+    /// Mean of the durations.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 
-    /// The smallest value that at least `percent` of 100 do not exceed; the smallest of all for 0, the largest for 100.
-    /// `None` if there are none.
+    /// Percentile: the smallest value that at least `percent` of 100 do not exceed; the smallest of all for 0, the
+    /// largest for 100. `None` without values.
     pub fn percentile(&mut self, percent: f64) -> Option<f64> {
         self.sort();
         // exercise l5.clock
-        // The value's number among all, from 1.
+        // Rank of the value among all, from 1.
         let rank = (percent * self.count as f64 / 100.0).ceil().max(1.0) as u64;
         let mut so_far = 0;
         for (value, times) in &self.runs {
@@ -60,7 +60,7 @@ impl Durations {
         // end of exercise
     }
 
-    /// In order, equal values together.
+    /// Sorts the values and merges equal ones.
     fn sort(&mut self) {
         if std::mem::replace(&mut self.sorted, true) {
             return;

@@ -1,10 +1,10 @@
-//! A model that knows what it will say.
+//! A fake model whose output is known beforehand.
 
 use crate::{Caps, ExecuteError, Executor, FinishReason, RequestId, StepOutput, StepView};
 
-/// An answer that is known beforehand.
+/// Output that is known beforehand.
 pub trait Script {
-    /// Its `n`-th token, from 0. `None` behind its end.
+    /// The `n`-th output token, from 0. `None` behind the last.
     fn token(&self, n: usize) -> Option<u32>;
 }
 
@@ -14,11 +14,11 @@ impl Script for Vec<u32> {
     }
 }
 
-/// An executor that computes nothing: whoever has all of its tokens computed gets the next one of its script. What it has
-/// said it says again never: a request that was preempted goes on where it was.
+/// An executor that computes nothing: a row that samples gets the next token of its request's script. The number of
+/// output tokens decides which one, so a request that was preempted continues where it was.
 #[derive(Debug)]
 pub struct FakeModel<S> {
-    /// By place.
+    /// Scripts by table index.
     scripts: Vec<Option<S>>,
 }
 
@@ -29,15 +29,15 @@ impl<S> Default for FakeModel<S> {
 }
 
 impl<S: Script> FakeModel<S> {
-    /// Who is to be given a token in a step and has none left.
-    pub fn speechless(&self, step: &StepView<'_>) -> Option<RequestId> {
+    /// A request of a step that samples a token and whose script has none left.
+    pub fn out_of_script(&self, step: &StepView<'_>) -> Option<RequestId> {
         let mut rows = step.rows().filter(|row| row.row.samples);
         rows.find(|row| self.next(row).is_none()).map(|row| row.row.id)
     }
 
     fn next(&self, row: &crate::RowView<'_>) -> Option<u32> {
-        let said = row.request.num_tokens() - row.request.prompt_len();
-        self.scripts.get(row.row.place as usize)?.as_ref()?.token(said)
+        let generated = row.request.num_tokens() - row.request.prompt_len();
+        self.scripts.get(row.row.place as usize)?.as_ref()?.token(generated)
     }
 }
 
@@ -60,8 +60,9 @@ impl<S: Script> Executor for FakeModel<S> {
         for (i, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
             let Some(token) = self.next(&row) else {
                 let id = row.row.id;
-                let why =
-                    format!("{id} has said all of its tokens: give it more, or a lower limit");
+                let why = format!(
+                    "request {id} has no output tokens left: give it more, or lower its max_tokens"
+                );
                 return Err(ExecuteError::Malformed(why));
             };
             out.push(i, &[token], None);

@@ -1,50 +1,49 @@
-//! What a request must keep to count as good.
+//! Goodput: the latency bounds that a request must meet.
 
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// The unit of a time that is written without one.
+/// Unit of a time that is written without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeUnit {
-    /// `s`
+    /// Seconds, `s`.
     Seconds,
-    /// `ms`
+    /// Milliseconds, `ms`.
     Milliseconds,
 }
 
-/// Upper bounds, each of which a good request keeps: `ttft:500ms,itl:0.05s`. Times are in seconds, unless they were
-/// read in another unit by [`Goodput::parse`].
+/// Upper bounds that a good request meets: `ttft:500ms,itl:0.05s`. Times are in seconds, unless they were read in
+/// another unit by [`Goodput::parse`].
 ///
-/// (Goodput is from Zhong et al. 2024, "DistServe": requests per second that are served as well as was promised. Those
-/// beyond it may cost as much, and nobody is content with them.)
+/// (Goodput is from Zhong et al. 2024, "DistServe": requests per second that meet their latency bounds.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Until the first token.
+    /// Time to first token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft: Option<f64>,
-    /// Until the next token, each time.
+    /// Inter-token latency: the longest time between two output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub itl: Option<f64>,
-    /// Until the next token, on the average of an answer (time per output token).
+    /// Time per output token: the mean time between two output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tpot: Option<f64>,
-    /// Until the last token.
+    /// End-to-end latency: time to the last token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub e2e: Option<f64>,
 }
 
 impl Goodput {
-    /// Whether anything is promised at all.
+    /// Whether there are no bounds.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads bounds, separated by commas or spaces. Every time becomes a number of `unit`, which is also what a number
-    /// without a unit counts.
+    /// Parses bounds, separated by commas or spaces. Times are converted to `unit`, which is also the unit of numbers
+    /// without one.
     ///
     /// # Errors
-    /// What is wrong with the text, in one line: an unknown or repeated name, a time that is not above 0, no bound.
+    /// A line that says what is wrong: an unknown or repeated name, a time that is not above 0, or no bound.
     pub fn parse(text: &str, unit: TimeUnit) -> Result<Self, String> {
         let mut goodput = Self::default();
         for part in text.replace(": ", ":").split([',', ' ']).filter(|part| !part.is_empty()) {
@@ -55,17 +54,18 @@ impl Goodput {
                 "tpot" => &mut goodput.tpot,
                 "e2e" | "e2el" => &mut goodput.e2e,
                 other => {
-                    return Err(format!("there is no `{other}`: use ttft, itl, tpot or e2e"));
+                    return Err(format!("unknown latency `{other}`: use ttft, itl, tpot or e2e"));
                 }
             };
             let Some(time) = unit.of(time) else {
                 return Err(format!(
-                    "`{part}`: give a time above 0, as in {name}:500ms or {name}:0.5s; a number without a unit counts {}",
+                    "`{part}`: give a time above 0, as in {name}:500ms or {name}:0.5s; a number without a unit counts \
+                     {}",
                     unit.name()
                 ));
             };
             if slot.replace(time).is_some() {
-                return Err(format!("{name} is there twice: give it once"));
+                return Err(format!("{name} is given twice"));
             }
         }
         if goodput.is_empty() {
@@ -74,7 +74,7 @@ impl Goodput {
         Ok(goodput)
     }
 
-    /// Whether a request keeps all of it.
+    /// Whether a request with these latencies meets all bounds.
     pub fn keeps(&self, ttft: f64, longest_itl: f64, tpot: f64, e2e: f64) -> bool {
         let pairs =
             [(self.ttft, ttft), (self.itl, longest_itl), (self.tpot, tpot), (self.e2e, e2e)];
@@ -85,7 +85,7 @@ impl Goodput {
 impl FromStr for Goodput {
     type Err = String;
 
-    /// Bounds in seconds.
+    /// Parses bounds in seconds.
     fn from_str(s: &str) -> Result<Self, String> {
         Self::parse(s, TimeUnit::Seconds)
     }
@@ -99,7 +99,7 @@ impl TimeUnit {
         }
     }
 
-    /// A time as a number of this unit; `None` unless it is finite and above 0.
+    /// A time in this unit; `None` unless it is finite and above 0.
     fn of(self, time: &str) -> Option<f64> {
         let (number, given) = match (time.strip_suffix("ms"), time.strip_suffix('s')) {
             (Some(number), _) => (number, Self::Milliseconds),
@@ -148,7 +148,7 @@ mod tests {
             ("itl:-1s", "above 0"),
             ("itl:nans", "above 0"),
             ("itl:1e308s", "above 0"),
-            ("speed:3", "there is no `speed`"),
+            ("speed:3", "unknown latency `speed`"),
             ("ttft:1,ttft:2", "twice"),
         ] {
             let error = Goodput::parse(text, TimeUnit::Milliseconds).unwrap_err();

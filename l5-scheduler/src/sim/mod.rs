@@ -1,10 +1,10 @@
-//! The scheduler without a model: the same decisions, under a clock that costs nothing.
+//! Simulation: the real scheduler without a model, under a virtual clock.
 //!
-//! * [`replay`] plays a [`Scenario`], whose requests come with the answers that they will get, and writes a [`Trace`] of
-//!   every decision. vLLM's own scheduler was recorded in the same form, so the two can be laid side by side.
-//! * A [`Planner`] runs a [`Workload`] of any size under a [`VirtualClock`], which goes as far as a
-//!   [`CostModel`](crate::CostModel) says that a step takes, and makes a [`Report`]: how long requests would wait on that
-//!   machine, and how many of them it could serve.
+//! * [`replay`] runs a [`Scenario`], whose requests come with the output that they will get, and writes a [`Trace`] of
+//!   every decision. vLLM's own scheduler was recorded in the same form, so the two can be compared step by step.
+//! * A [`Planner`] runs a [`Workload`] of any size under a [`VirtualClock`], which advances by a
+//!   [`CostModel`](crate::CostModel), and makes a [`Report`]: latencies on that machine, and how many requests it could
+//!   serve.
 
 mod clock;
 mod durations;
@@ -24,8 +24,8 @@ pub use fake::{FakeModel, Script};
 pub use goodput::{Goodput, TimeUnit};
 pub use lengths::Lengths;
 pub use planner::{PlanError, Planner};
-pub use replay::{MOST_STEPS, ReplayError, replay};
-pub use report::{Counts, Good, Latency, Report, Usage};
+pub use replay::{MAX_STEPS, ReplayError, replay};
+pub use report::{Counts, GoodputReport, Latency, Report, Usage};
 pub use scenario::{
     Event, EventOp, Scenario, ScenarioConfig, ScenarioError, ScenarioRequest, Tables,
 };

@@ -1,4 +1,4 @@
-//! A capacity planner: a workload through the real scheduler, under a clock that goes by a cost model.
+//! A capacity planner: runs a workload through the real scheduler under a virtual clock.
 
 use std::iter::Peekable;
 
@@ -13,24 +13,24 @@ use crate::{
     SchedulerConfig, StepOutput, Time,
 };
 
-/// Why a plan could not be made.
+/// Why a plan failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The workload.
-    #[error("the workload: {0}")]
+    /// The workload is invalid.
+    #[error("invalid workload: {0}")]
     Workload(#[from] WorkloadError),
-    /// The fake model or the scheduler has broken its word.
+    /// The fake model or the scheduler broke its contract.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
-    /// Requests wait, nothing runs and nobody comes.
-    #[error("at {0:.3} s requests wait and nothing can run: this is a defect of the scheduler")]
+    /// Requests wait, none runs and none will arrive.
+    #[error("at {0:.3} s requests wait and none can run: this is a defect of the scheduler")]
     Stalled(f64),
 }
 
-/// An answer that nobody else gives: it counts up from a number of its own.
+/// Output that no other request has: it counts up from a number of its own.
 #[derive(Clone, Copy, Debug)]
 struct Counting(u32);
 
@@ -40,7 +40,7 @@ impl Script for Counting {
     }
 }
 
-/// What is remembered of a request while it is there.
+/// State of a request while it is unfinished.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     arrival: Time,
@@ -52,26 +52,45 @@ struct Progress {
 }
 
 /// Runs a workload to its end.
+///
+/// # Example
+///
+/// ```
+/// use l5_scheduler::sim::{Arrivals, Planner, Workload};
+/// use l5_scheduler::{CostModel, SchedulerConfig};
+///
+/// let config = SchedulerConfig { max_num_seqs: 8, ..SchedulerConfig::new(1024, 16) };
+/// let spec = r#"{"requests": 100, "input": {"uniform": [20, 60]}, "output": {"constant": 16}}"#;
+/// let arrivals = Arrivals { rate: Some(10.0), ..Arrivals::default() }; // requests a second
+/// let workload = Workload::read(Box::new(spec.as_bytes()), arrivals)?;
+///
+/// let planner = Planner::new(config, CostModel::SMOLLM2_TWO_CORES, "ttft:1s".parse()?)?;
+/// let report = planner.run(workload)?;
+/// assert_eq!(report.counts.finished, 100);
+/// assert_eq!(report.counts.output_tokens, 1600);
+/// assert!(report.ttft.is_some_and(|ttft| ttft.p50 < 1.0), "median time to first token, in seconds");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Planner {
     scheduler: Scheduler,
     model: FakeModel<Counting>,
     clock: VirtualClock,
     goodput: Goodput,
-    /// By place.
+    /// Progress of requests by table index.
     progress: Vec<Progress>,
     ttft: Durations,
     itl: Durations,
     e2e: Durations,
     counts: Counts,
     usage: Usage,
-    /// The first arrival and the last end.
+    /// Time of the first arrival and of the last end.
     began: Option<Time>,
     ended: Time,
 }
 
 impl Planner {
-    /// A planner for a scheduler of this kind and a machine that takes so long. `goodput` says what a request must keep to
-    /// count as good.
+    /// Creates a planner for a scheduler configuration and a machine. `goodput` says what a request must meet to count
+    /// as good.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -96,7 +115,7 @@ impl Planner {
         })
     }
 
-    /// Run a workload until everybody has ended.
+    /// Runs a workload until all requests have ended.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -114,7 +133,8 @@ impl Planner {
             }
             let before = self.clock.now();
             let step = self.scheduler.plan(before);
-            // Whoever gives way to nobody, as under `priority`, may leave a step empty: the next one is not.
+            // A policy may preempt requests without planning others, as `priority` does: such a step is empty, and the
+            // next one is not.
             let idle = step.is_empty() && step.ended.is_empty() && step.preempted.is_empty();
             let now = self.clock.run(step);
             self.usage.add(self.scheduler.blocks().usage(), now - before);
@@ -134,8 +154,8 @@ impl Planner {
         Ok(self.report())
     }
 
-    /// Whoever has come is added. While nobody can overtake, those far back in the queue are not made yet: that changes
-    /// nothing, and a million who wait take no memory.
+    /// Adds the requests that have arrived. While no request can overtake another, those far back in the queue are not
+    /// created yet: this changes no decision, and a million waiting requests take no memory.
     fn take_arrivals(&mut self, coming: &mut Peekable<Workload<'_>>) -> Result<(), WorkloadError> {
         let config = self.scheduler.config();
         let in_order =
@@ -162,7 +182,7 @@ impl Planner {
             self.counts.rejected += 1;
             return;
         };
-        // Far from what others say: an answer should be found in the cache by nobody.
+        // Output tokens far from those of other requests, so that no output is hit in the cache.
         self.model.begin(place, id, Counting((id.0 as u32).wrapping_mul(0x9e37_79b1)));
         let at = place as usize;
         if self.progress.len() <= at {
@@ -172,7 +192,7 @@ impl Planner {
         self.counts.prompt_tokens += prompt as u64;
     }
 
-    /// Tokens are there when their step is over.
+    /// Records output tokens, which are available at the end of their step.
     fn note_tokens(&mut self, resolved: &Resolved, now: Time) {
         for (place, _, tokens, _) in resolved.rows() {
             let request = &mut self.progress[place as usize];
@@ -237,7 +257,7 @@ impl Planner {
     }
 }
 
-/// When the next one comes.
+/// Time of the next arrival.
 fn next_arrival(coming: &mut Peekable<Workload<'_>>) -> Result<Option<Time>, WorkloadError> {
     match coming.peek() {
         Some(Ok(request)) => Ok(Some(request.arrival)),

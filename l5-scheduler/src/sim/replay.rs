@@ -1,4 +1,4 @@
-//! A scenario, played through the real scheduler and the real block manager.
+//! Replay of a scenario through the real scheduler and the real block manager.
 
 use std::collections::HashMap;
 
@@ -10,47 +10,47 @@ use crate::{
     Scheduler, StepOutput, Time,
 };
 
-/// The most steps of a scenario: those in which nothing happens are recorded, too.
-pub const MOST_STEPS: u64 = 200_000;
+/// Maximum number of steps of a scenario, since empty steps are recorded, too.
+pub const MAX_STEPS: u64 = 200_000;
 
-/// Why a scenario could not be played.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error("config: {0}")]
     Config(#[from] ConfigError),
-    /// A request has all of its tokens said and is not at its end.
+    /// A request has used all of its output tokens and has not ended.
     #[error(
-        "step {step}: request `{id}` is to say a token and its output_token_ids have all been said; give it as many as its \
-         max_tokens, or a stop token among them"
+        "step {step}: request `{id}` has no output_token_ids left: give it as many as its max_tokens, or a stop token \
+         among them"
     )]
     OutOfTokens {
-        /// The step.
+        /// Number of the step.
         step: u64,
-        /// The request.
+        /// Name of the request.
         id: String,
     },
-    /// It does not end.
+    /// The scenario does not end.
     #[error(
-        "the scenario takes more than {0} steps: bring its arrivals together, or set max_steps"
+        "the scenario has more than {0} steps: move its arrivals closer together, or set max_steps"
     )]
     TooLong(u64),
-    /// The fake model or the scheduler has broken its word.
+    /// The fake model or the scheduler broke its contract.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
 
-/// Play a scenario to its end: until everybody who was to come has come and ended.
+/// Replays a scenario until all requests have arrived and ended.
 ///
 /// # Errors
 /// [`ReplayError`].
 pub fn replay(scenario: &Scenario) -> Result<Trace<'_>, ReplayError> {
     let mut replay = Replay::new(scenario)?;
     let mut steps = Vec::new();
-    // Whoever comes later than the last step is waited for in vain: better told at once.
+    // A request that arrives after the last step would be waited for in vain: fail at once.
     let last = scenario.requests.iter().map(|request| request.arrival_step).max();
-    if last.unwrap_or_default().min(scenario.max_steps.unwrap_or(u64::MAX)) >= MOST_STEPS {
-        return Err(ReplayError::TooLong(MOST_STEPS));
+    if last.unwrap_or_default().min(scenario.max_steps.unwrap_or(u64::MAX)) >= MAX_STEPS {
+        return Err(ReplayError::TooLong(MAX_STEPS));
     }
     while replay.goes_on(steps.len() as u64)? {
         steps.push(replay.step(steps.len() as u64)?);
@@ -64,9 +64,9 @@ struct Replay<'a> {
     scenario: &'a Scenario,
     scheduler: Scheduler,
     model: FakeModel<Vec<u32>>,
-    /// Names in order: a request's number is its place here, so that numbers compare as names do.
+    /// Request names, sorted: a request's id is its index here, so that ids compare as names do.
     names: Vec<&'a str>,
-    /// Numbers of events and of requests, by the step before which they come.
+    /// Indices of events and of requests, by the step before which they happen.
     events: HashMap<u64, Vec<usize>>,
     arrivals: HashMap<u64, Vec<usize>>,
     output: StepOutput,
@@ -97,10 +97,10 @@ impl<'a> Replay<'a> {
         if idle || self.scenario.max_steps.is_some_and(|most| step >= most) {
             return Ok(false);
         }
-        if step >= MOST_STEPS { Err(ReplayError::TooLong(MOST_STEPS)) } else { Ok(true) }
+        if step >= MAX_STEPS { Err(ReplayError::TooLong(MAX_STEPS)) } else { Ok(true) }
     }
 
-    /// Events, arrivals, plan, snapshot, model, resolve and apply, snapshot.
+    /// Runs a step: events, arrivals, plan, snapshot, model, resolve and apply, snapshot.
     fn step(&mut self, number: u64) -> Result<TraceStep<'a>, ReplayError> {
         let mut step = TraceStep { step: number, ..TraceStep::default() };
         for event in self.events.remove(&number).unwrap_or_default() {
@@ -111,7 +111,7 @@ impl<'a> Replay<'a> {
         }
         self.scheduler.plan(Time(number as f64));
         self.picture(&mut step);
-        if let Some(id) = self.model.speechless(&self.scheduler.view()) {
+        if let Some(id) = self.model.out_of_script(&self.scheduler.view()) {
             let id = self.name(id).to_owned();
             return Err(ReplayError::OutOfTokens { step: number, id });
         }
@@ -150,7 +150,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What is to be seen when the step is planned.
+    /// Records what is visible after planning.
     fn picture(&mut self, step: &mut TraceStep<'a>) {
         let scheduler = &self.scheduler;
         let changed_only = self.scenario.config.block_tables == Tables::Changed;
@@ -190,7 +190,7 @@ impl<'a> Replay<'a> {
         self.summary.resumes += step.resumed.len();
     }
 
-    /// What is to be seen when it is over.
+    /// Records what is visible at the end of the step.
     fn picture_end(&mut self, step: &mut TraceStep<'a>) {
         let sampled = self.resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty());
         step.sampled = self.names(sampled.map(|(_, id, ..)| id));
@@ -227,7 +227,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Numbers of things by their step, those of one step in their order.
+/// Indices of objects by their step, in their order.
 fn by_step(steps: impl Iterator<Item = u64>) -> HashMap<u64, Vec<usize>> {
     let mut by_step: HashMap<u64, Vec<usize>> = HashMap::new();
     for (i, step) in steps.enumerate() {

@@ -1,4 +1,4 @@
-//! What a plan comes to.
+//! Report of a capacity plan.
 
 use std::fmt;
 
@@ -8,36 +8,37 @@ use super::Durations;
 use super::goodput::Goodput;
 use crate::SchedulerConfig;
 
-/// What was counted.
+/// Counters of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Requests that came.
+    /// Number of requests that arrived.
     pub requests: u64,
-    /// Those that got all of their answer.
+    /// Number of requests that got their whole output.
     pub finished: u64,
-    /// Those that could never have fitted.
+    /// Number of requests that were rejected, because they could never be completed.
     pub rejected: u64,
-    /// Those that outgrew the pool.
+    /// Number of requests that ended early, because they outgrew the pool.
     pub cut_short: u64,
-    /// Those with a deadline of their own, of the finished ones.
+    /// Number of finished requests with a deadline.
     pub deadlines: u64,
-    /// Those of them that kept it.
+    /// Number of finished requests that met their deadline.
     pub deadlines_met: u64,
-    /// Those that kept what the goodput asks for.
+    /// Number of requests that met the goodput's bounds.
     pub good: u64,
-    /// Steps.
+    /// Number of steps.
     pub steps: u64,
-    /// Times that a request gave way.
+    /// Number of preemptions.
     pub preemptions: u64,
-    /// Tokens of prompts.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of answers.
+    /// Number of output tokens.
     pub output_tokens: u64,
-    /// Tokens computed: prompts less what was cached, answers, and what was computed again.
+    /// Number of tokens computed: prompts less cached tokens, output, and tokens computed again after
+    /// preemptions.
     pub scheduled_tokens: u64,
 }
 
-/// How much of the pool was in use.
+/// KV cache usage over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     weighted: f64,
@@ -46,7 +47,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// So much of it, for so long.
+    /// Adds a usage that lasted `seconds`.
     pub fn add(&mut self, usage: f64, seconds: f64) {
         self.weighted += usage * seconds;
         self.seconds += seconds;
@@ -58,66 +59,66 @@ impl Usage {
     }
 }
 
-/// What a plan comes to: times in seconds, shares from 0 to 1.
+/// Result of a plan: times in seconds, fractions from 0 to 1.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Who goes first.
+    /// Name of the policy.
     pub policy: String,
-    /// What was counted.
+    /// Counters.
     #[serde(flatten)]
     pub counts: Counts,
-    /// From the first arrival to the last end.
+    /// Seconds from the first arrival to the last end of a request.
     pub seconds: f64,
-    /// Finished requests a second.
+    /// Finished requests per second.
     pub requests_per_s: f64,
-    /// Tokens of answers a second.
+    /// Output tokens per second.
     pub output_tokens_per_s: f64,
-    /// Tokens of prompts and answers a second.
+    /// Prompt and output tokens per second.
     pub total_tokens_per_s: f64,
-    /// What was asked for, and good requests a second; `None` if nothing was.
-    pub goodput: Option<Good>,
-    /// From arrival to the first token.
+    /// Goodput; `None` if no bounds were set.
+    pub goodput: Option<GoodputReport>,
+    /// Time to first token.
     pub ttft: Option<Latency>,
-    /// From token to token of an answer.
+    /// Inter-token latency.
     pub itl: Option<Latency>,
-    /// From arrival to the last token.
+    /// End-to-end latency.
     pub e2e: Option<Latency>,
-    /// Of the prompts' tokens, those that were found in the cache.
+    /// Fraction of prompt tokens that were in the prefix cache.
     pub prefix_hit_rate: f64,
-    /// The part of the pool that was in use, over the time of all steps.
+    /// Mean KV cache usage, over the time of all steps.
     pub kv_usage_mean: f64,
-    /// The most of it.
+    /// Largest KV cache usage.
     pub kv_usage_max: f64,
 }
 
-/// Requests that are served as well as was asked for.
+/// Goodput of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Good {
-    /// What was asked for.
+pub struct GoodputReport {
+    /// Bounds that a good request meets.
     pub deadlines: Goodput,
-    /// Good requests a second.
+    /// Good requests per second.
     pub requests_per_s: f64,
-    /// The part of all requests that came.
+    /// Good requests as a fraction of all requests that arrived.
     pub share: f64,
 }
 
-/// Exact percentiles, by the nearest rank.
+/// Exact percentiles (nearest rank), in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// The mean.
+    /// Mean.
     pub mean: f64,
-    /// Half of them are not longer.
+    /// Median.
     pub p50: f64,
-    /// 95 of 100 are not longer.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 of 100 are not longer.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
 impl Latency {
-    /// Of all these; `None` if there are none.
+    /// Percentiles of durations; `None` without durations.
     pub fn of(all: &mut Durations) -> Option<Self> {
         Some(Self {
             mean: all.mean()?,
@@ -141,7 +142,7 @@ impl Report {
     ) -> Self {
         let per_s = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let share = |n: u64, of: u64| if of > 0 { n as f64 / of as f64 } else { 0.0 };
-        let goodput = (!deadlines.is_empty()).then(|| Good {
+        let goodput = (!deadlines.is_empty()).then(|| GoodputReport {
             deadlines,
             requests_per_s: per_s(counts.good),
             share: share(counts.good, counts.requests),

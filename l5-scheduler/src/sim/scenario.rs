@@ -1,4 +1,4 @@
-//! A scenario: requests with the answers that they will get, and what happens to them on the way.
+//! Scenarios: requests with the output that they will get, and events.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,50 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{Adapter, ConfigError, PolicyKind, Request, RequestId, SchedulerConfig, Time};
 
-/// What `strata simulate SCENARIO.json` reads. Fields that it does not know are left alone.
+/// Input of `strata simulate SCENARIO.json`. Unknown fields are ignored.
+///
+/// # Example
+///
+/// ```
+/// use l5_scheduler::sim::{Scenario, replay};
+///
+/// let scenario = Scenario::from_json(
+///     r#"{
+///         "name": "two requests",
+///         "config": {"policy": "fcfs", "block_size": 4, "num_gpu_blocks": 9, "max_num_seqs": 2},
+///         "requests": [
+///             {"id": "a", "prompt_token_ids": [1, 2, 3, 4, 5], "max_tokens": 2, "output_token_ids": [50, 51]},
+///             {"id": "b", "arrival_step": 1, "prompt_token_ids": [6], "max_tokens": 1, "output_token_ids": [60]}
+///         ]
+///     }"#,
+/// )?;
+/// let trace = replay(&scenario)?;
+/// assert_eq!(trace.steps[0].scheduled, [("a", 5)], "the prompt of `a`");
+/// assert_eq!(trace.steps[1].scheduled, [("a", 1), ("b", 1)], "a decode, and the prompt of `b`");
+/// assert_eq!(trace.summary.finished, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Deserialize)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name of the scenario.
     #[serde(default)]
     pub name: String,
-    /// What it is for.
+    /// Description of the scenario.
     #[serde(default)]
     pub description: String,
-    /// The scheduler's limits.
+    /// Configuration of the scheduler.
     pub config: ScenarioConfig,
-    /// Who comes, in the order in which those of one step are added.
+    /// Requests, in the order in which those of one step are added.
     #[serde(default)]
     pub requests: Vec<ScenarioRequest>,
-    /// What happens between steps, beside arrivals.
+    /// Events between steps, besides arrivals.
     #[serde(default)]
     pub events: Vec<Event>,
-    /// End after so many steps, whoever is left.
+    /// Number of steps after which the replay ends, even with unfinished requests.
     pub max_steps: Option<u64>,
 }
 
-/// The scheduler's configuration, with vLLM's names; and how much to record.
+/// Configuration of the scheduler, with vLLM's names, and what to record.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ScenarioConfig {
     #[serde(default, deserialize_with = "policy")]
@@ -50,122 +72,122 @@ pub struct ScenarioConfig {
     scheduler_reserve_full_isl: bool,
     #[serde(default)]
     watermark: f64,
-    /// Record the order of the free list and which blocks have hashes, at the end of each step.
+    /// Whether to record the order of the free list and the blocks with hashes at the end of each step.
     #[serde(default)]
     pub record_free_queue: bool,
-    /// Whose block tables are recorded.
+    /// Which block tables to record.
     #[serde(default)]
     pub block_tables: Tables,
 }
 
-/// Whose block tables are recorded in a step.
+/// Which block tables are recorded in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tables {
-    /// Of everybody who runs.
+    /// Tables of all running requests.
     #[default]
     All,
-    /// Of those whose tables are new or have grown.
+    /// Tables that are new or have grown.
     Changed,
 }
 
-/// A request, and what the model will answer.
+/// A request, and the output that the model will give.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ScenarioRequest {
-    /// Its name. Names are compared as text where everything else is equal.
+    /// Name of the request. Where everything else is equal, names are compared as text.
     pub id: String,
-    /// The step before which it comes.
+    /// Step before which the request arrives.
     #[serde(default)]
     pub arrival_step: u64,
-    /// When it comes, for policies that look at it.
+    /// Time of arrival, for policies that use it.
     pub arrival_time: Option<f64>,
-    /// The prompt.
+    /// Prompt tokens.
     pub prompt_token_ids: Vec<u32>,
-    /// The most tokens of its answer.
+    /// Maximum number of output tokens.
     pub max_tokens: usize,
-    /// Lower goes first.
+    /// Priority: a lower value runs earlier.
     #[serde(default)]
     pub priority: i64,
-    /// What the model says, in order.
+    /// Output tokens of the model, in order.
     #[serde(default)]
     pub output_token_ids: Vec<u32>,
-    /// The token that ends it.
+    /// End-of-sequence token.
     pub eos_token_id: Option<u32>,
-    /// Others that do.
+    /// Further tokens that end the output.
     pub stop_token_ids: Option<Vec<u32>>,
-    /// Keeps its blocks apart.
+    /// Salt of the block hashes.
     pub cache_salt: Option<String>,
-    /// Its adapter: name and path.
+    /// LoRA adapter: name and path.
     pub lora: Option<(String, String)>,
-    /// Whether to begin without cached blocks.
+    /// Whether to ignore cached blocks at admission.
     #[serde(default)]
     pub skip_reading_prefix_cache: bool,
 }
 
-/// What happens before a step, beside arrivals.
+/// An event before a step, besides arrivals.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// Before which step.
+    /// Step before which it happens.
     pub step: u64,
-    /// What.
+    /// What happens.
     #[serde(flatten)]
     pub op: EventOp,
 }
 
-/// What can happen.
+/// What can happen before a step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum EventOp {
-    /// Requests are not wanted any more.
+    /// Requests are aborted.
     Abort {
-        /// Which.
+        /// Names of the requests.
         ids: Vec<String>,
     },
-    /// What is cached is to be forgotten.
+    /// The prefix cache is cleared.
     ResetPrefixCache {
-        /// Preempt whoever runs, since nothing is forgotten while blocks are in use.
+        /// Whether to preempt running requests first: the cache cannot be cleared while blocks are in use.
         #[serde(default)]
         reset_running_requests: bool,
     },
 }
 
-/// Why a file is no scenario.
+/// Why a file is not a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// Not JSON, or something in it is not what it should be.
-    #[error("{what} (at `{path}`): see the scenario format, and correct the file there")]
+    /// Not JSON, or a field has the wrong type.
+    #[error("invalid scenario: {what} (at `{path}`)")]
     Malformed {
-        /// Where: `requests[3].max_tokens`.
+        /// Path of the field: `requests[3].max_tokens`.
         path: String,
         /// What is wrong with it.
         what: serde_json::Error,
     },
-    /// Two requests of one name.
-    #[error("requests[{index}].id: there are two requests `{id}`; give each a name of its own")]
+    /// Two requests have the same name.
+    #[error("requests[{index}].id: there are two requests `{id}`: names must be unique")]
     DuplicateId {
-        /// The second one's number, from 0.
+        /// Index of the second one, from 0.
         index: usize,
         /// The name.
         id: String,
     },
-    /// A moment that is none.
-    #[error("requests[{index}].arrival_time: {time} is no moment; give seconds, or leave it out")]
+    /// An arrival time is not finite.
+    #[error("requests[{index}].arrival_time must be a finite number of seconds, got {time}")]
     ArrivalTime {
-        /// The request's number, from 0.
+        /// Index of the request, from 0.
         index: usize,
-        /// What it says.
+        /// The time.
         time: f64,
     },
-    /// A configuration that cannot work.
+    /// The configuration is invalid.
     #[error("config: {0}")]
     Config(#[from] ConfigError),
 }
 
 impl Scenario {
-    /// Read a scenario.
+    /// Parses and checks a scenario.
     ///
     /// # Errors
-    /// [`ScenarioError`], with the place in the file.
+    /// [`ScenarioError`], with the path of the field.
     pub fn from_json(json: &str) -> Result<Self, ScenarioError> {
         let mut input = serde_json::Deserializer::from_str(json);
         let read = serde_path_to_error::deserialize::<_, Self>(&mut input);
@@ -178,7 +200,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Look for what types cannot tell.
+    /// Checks what types cannot express.
     ///
     /// # Errors
     /// [`ScenarioError`].
@@ -199,7 +221,7 @@ impl Scenario {
 }
 
 impl ScenarioConfig {
-    /// What the scheduler is made from.
+    /// Configuration of the scheduler.
     pub fn scheduler(&self) -> SchedulerConfig {
         let usual = SchedulerConfig::new(self.num_gpu_blocks, self.block_size);
         let (seqs, tokens) = (self.max_num_seqs, self.max_num_batched_tokens);
@@ -221,9 +243,9 @@ impl ScenarioConfig {
 }
 
 impl ScenarioRequest {
-    /// The request, the `index`-th of its file, under a number.
+    /// The scheduler's request for this one, the `index`-th of its file.
     pub fn request(&self, index: usize, id: RequestId) -> Request {
-        // Those of one step come one after the other.
+        // Requests that arrive before the same step arrive one after the other.
         let usual = self.arrival_step as f64 + 1e-6 * index as f64;
         Request {
             id,

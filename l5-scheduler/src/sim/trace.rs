@@ -1,5 +1,5 @@
-//! What happened in a scenario, step by step: the form in which vLLM's own scheduler was recorded, so that the two can be
-//! laid side by side.
+//! Trace of a scenario, step by step, in the form in which vLLM's own scheduler was recorded, so that the two can be
+//! compared.
 
 use std::io::{self, Write};
 
@@ -9,76 +9,76 @@ use serde::{Serialize, Serializer};
 
 use super::scenario::Tables;
 
-/// A trace. Names are the scenario's.
+/// A trace. Requests have the names of the scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace<'a> {
-    /// The scenario's name.
+    /// Name of the scenario.
     pub name: &'a str,
-    /// Whose block tables are in it.
+    /// Which block tables are recorded.
     pub block_tables: Tables,
-    /// Whether requests were left that could never run. With this scheduler there are none.
+    /// Whether requests were left that could never run, which this scheduler does not allow.
     pub stalled: bool,
-    /// All steps together.
+    /// Totals over all steps.
     pub summary: Summary,
-    /// Step by step.
+    /// The steps.
     pub steps: Vec<TraceStep<'a>>,
 }
 
-/// All steps together.
+/// Totals over all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Steps, those in which nobody ran too.
+    /// Steps, empty ones included.
     pub steps: usize,
-    /// Requests that gave way, each time.
+    /// Preemptions.
     pub preemptions: usize,
-    /// How often one came back.
+    /// Admissions of preempted requests.
     pub resumes: usize,
     /// Requests that ended by themselves.
     pub finished: usize,
-    /// Tokens found in the cache.
+    /// Tokens hit in the cache.
     pub cached_tokens: usize,
     /// Tokens computed.
     pub scheduled_tokens: usize,
-    /// Tokens chosen.
+    /// Tokens sampled.
     pub sampled: usize,
 }
 
 /// One step.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TraceStep<'a> {
-    /// Its number, from 0.
+    /// Number of the step, from 0.
     pub step: u64,
-    /// Who takes part with how many tokens: who ran already, then who is admitted.
+    /// Scheduled requests with their numbers of tokens: running ones, then admitted ones.
     pub scheduled: Vec<(&'a str, usize)>,
-    /// Of each of those, the tokens that were computed before.
+    /// Tokens of each scheduled request that were computed before.
     pub num_computed_tokens: ById<'a, usize>,
-    /// Blocks that were appended to its table; of an admission the whole table.
+    /// Blocks appended to its table; the whole table of an admitted request.
     pub new_block_ids: ById<'a, Vec<BlockId>>,
     /// Block tables.
     pub block_table: ById<'a, Vec<BlockId>>,
-    /// Of each admission, tokens that were found in the cache.
+    /// Tokens of each admitted request that were hit in the cache.
     pub cached_tokens: ById<'a, usize>,
-    /// Who was admitted and had run before.
+    /// Admitted requests that had been preempted.
     pub resumed: Vec<&'a str>,
-    /// Who gave way, in the order in which they were chosen.
+    /// Preempted requests, in the order in which they were chosen.
     pub preempted: Vec<&'a str>,
-    /// Free blocks, with everything reserved.
+    /// Free blocks after planning.
     pub num_free_blocks: usize,
-    /// Who waits, in the order of the queue.
+    /// Waiting requests, in the order of the queue.
     pub waiting: Vec<&'a str>,
-    /// Who runs, in the order of admission.
+    /// Running requests, in the order of admission.
     pub running: Vec<&'a str>,
-    /// Who got a token.
+    /// Requests for which a token was sampled.
     pub sampled: Vec<&'a str>,
-    /// Who ended.
+    /// Requests that ended.
     pub finished: Vec<&'a str>,
-    /// And why.
+    /// Their finish reasons.
     pub finish_reason: ById<'a, &'static str>,
-    /// Free blocks, when those who ended have given theirs back.
+    /// Free blocks at the end of the step.
     pub num_free_blocks_end: usize,
-    /// What happened before the step.
+    /// Events before the step.
     pub events: Vec<TraceEvent<'a>>,
-    /// Requests that came and could never be completed.
+    /// Requests that were rejected on arrival.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected<'a>>,
     /// Free blocks at the end of the step, the next one first.
@@ -89,36 +89,36 @@ pub struct TraceStep<'a> {
     pub hashed_blocks_end: Option<Vec<BlockId>>,
 }
 
-/// What happened before a step.
+/// An event before a step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum TraceEvent<'a> {
-    /// A request was not wanted any more.
+    /// A request was aborted.
     Abort {
-        /// Which.
+        /// Name of the request.
         id: &'a str,
-        /// Whether it was there.
+        /// Whether there was such a request.
         ok: bool,
     },
-    /// The cache was to be forgotten.
+    /// The prefix cache was to be cleared.
     ResetPrefixCache {
         /// Whether it was: not while blocks are in use.
         ok: bool,
-        /// Who gave way for it.
+        /// Requests that were preempted for it.
         preempted: Vec<&'a str>,
     },
 }
 
-/// A request that was not taken.
+/// A request that was rejected.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rejected<'a> {
-    /// Which.
+    /// Name of the request.
     pub id: &'a str,
-    /// Why, in a word.
+    /// Code of the reason.
     pub reason: &'static str,
 }
 
-/// Something of each of some requests: a JSON object, in the order of the requests.
+/// A value for each of some requests: a JSON object, in the order of the requests.
 #[derive(Clone, Debug)]
 pub struct ById<'a, T>(pub Vec<(&'a str, T)>);
 
@@ -129,7 +129,7 @@ impl<T> Default for ById<'_, T> {
 }
 
 impl<'a, T> ById<'a, T> {
-    /// One more.
+    /// Adds a request's value.
     pub fn push(&mut self, id: &'a str, value: T) {
         self.0.push((id, value));
     }
@@ -146,12 +146,12 @@ impl<T: Serialize> Serialize for ById<'_, T> {
 }
 
 impl Trace<'_> {
-    /// Write it as JSON, a line for each step: a difference of two traces is then one of lines.
+    /// Writes the trace as JSON, a line for each step, so that a difference of two traces is one of lines.
     ///
     /// # Errors
-    /// What `out` says.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        // The head, less the brackets behind `steps`.
+        // The head, without the closing brackets behind `steps`.
         let head = serde_json::to_string(&Trace { steps: Vec::new(), ..*self })?;
         out.write_all(head.trim_end_matches("]}").as_bytes())?;
         for (i, step) in self.steps.iter().enumerate() {

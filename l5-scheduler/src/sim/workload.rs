@@ -1,62 +1,63 @@
-//! Who comes when, with how much: for as many requests as one likes, one at a time.
+//! Workloads: requests and their arrivals, created one at a time, so that a workload can be of any size.
 //!
 //! A workload is a file in one of two forms. **A specification** says how requests are made:
 //!
 //! ```json
 //! {"requests": 1000, "input": {"uniform": [100, 1024]}, "output": {"constant": 128},
-//!  "shared_prefix": {"tokens": 512, "groups": 8, "fraction": 0.5}, "priorities": [[0, 0.1], [10, 0.9]], "deadline": 20}
+//!  "shared_prefix": {"tokens": 512, "groups": 8, "fraction": 0.5},
+//!  "priorities": [[0, 0.1], [10, 0.9]], "deadline": 20}
 //! ```
 //!
-//! **A list** has a line of JSON for each:
+//! **A list** has a line of JSON for each request:
 //!
 //! ```json
 //! {"prompt_tokens": 200, "output_tokens": 50, "arrival": 0.25, "prefix": {"id": "system", "tokens": 512}}
 //! ```
 //!
-//! A shared prefix comes before a request's own tokens, and in addition to them. Tokens that are only counted are made up,
-//! so that nobody's are found in the cache but for a prefix. Whatever is by chance follows from a seed.
+//! A shared prefix comes before a request's own tokens, and in addition to them. Tokens given as a number are random,
+//! so that no request hits another's blocks except by a shared prefix. All random values follow from a seed.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};
 
 use serde::Deserialize;
 
-use super::lengths::{Dice, Lengths, MOST_TOKENS, Purpose, check_weights, choose};
+use super::lengths::{Dice, Lengths, MAX_TOKENS_PER_REQUEST, Purpose, check_weights, choose};
 use crate::{Adapter, Job, Request, RequestId, Time};
 
-/// How requests are made.
+/// Specification: how requests are made.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Tokens of a prompt, without a shared prefix.
+    /// Prompt tokens, without a shared prefix.
     pub input: Lengths,
-    /// Tokens of an answer.
+    /// Output tokens.
     pub output: Lengths,
-    /// What several prompts begin with.
+    /// Prefix that several prompts share.
     pub shared_prefix: Option<SharedPrefix>,
-    /// Priorities, and how much of the requests has each.
+    /// Priorities with their weights.
     pub priorities: Option<Vec<(i64, f64)>>,
-    /// Seconds after its arrival by which a request should be done.
+    /// Seconds after its arrival by which a request should be finished.
     pub deadline: Option<f64>,
 }
 
-/// What several prompts begin with.
+/// Prefix that several prompts share.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedPrefix {
-    /// Its tokens.
+    /// Tokens of the prefix.
     pub tokens: usize,
-    /// How many different ones there are.
+    /// Number of different prefixes.
     #[serde(default = "one")]
     pub groups: u64,
-    /// The part of the requests that begin with one of them.
+    /// Fraction of the requests that begin with one of them.
     #[serde(default = "all")]
     pub fraction: f64,
 }
 
-/// One request of a list.
+/// A request of a list.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -69,13 +70,13 @@ struct Line {
     prefix: Option<Prefix>,
     job: Option<JobLine>,
     adapter: Option<String>,
-    /// For the reader's own use.
+    /// Ignored: for the reader of the file.
     #[serde(default, rename = "id")]
     _id: serde::de::IgnoredAny,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "prompt_tokens is a number of tokens, or a list of token ids")]
+#[serde(untagged, expecting = "prompt_tokens must be a number of tokens or a list of token ids")]
 enum Prompt {
     Count(usize),
     Ids(Vec<u32>),
@@ -96,24 +97,24 @@ struct JobLine {
     last_step: bool,
 }
 
-/// When requests come whose file does not say.
+/// Arrival of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Arrivals {
-    /// How many a second, each at any moment as likely as at any other (a Poisson process). Infinite: all at once, at the
-    /// beginning. `None`: as the file says, and all at once if it does not.
+    /// Requests a second, as a Poisson process. Infinite: all at time 0. `None`: as the file says, and at time 0 where
+    /// it does not.
     pub rate: Option<f64>,
-    /// At most so many requests; `None`: as many as the file says.
+    /// Maximum number of requests; `None`: as many as the file says.
     pub requests: Option<u64>,
-    /// What everything that is by chance follows from.
+    /// Seed of all random values.
     pub seed: u64,
 }
 
-/// Requests, one after the other in the order of their arrival.
+/// An iterator over the requests of a workload, in the order of their arrival.
 pub struct Workload<'a> {
     source: Source<'a>,
     arrivals: Arrivals,
     dice: Dice,
-    /// How many there were, and the last one's arrival.
+    /// Number of requests so far, and the arrival of the last one.
     count: u64,
     last: Time,
     /// Numbers of named prefixes.
@@ -125,53 +126,54 @@ enum Source<'a> {
     Lines { lines: io::Lines<Box<dyn BufRead + 'a>>, number: usize },
 }
 
-/// Why a file is no workload.
+/// Why a file is not a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// There is nothing in it.
+    /// The file is empty.
     #[error(
-        "the workload is empty: give a specification ({{\"requests\":..}}) or a line of JSON for each request"
+        "the workload is empty: it must be a specification ({{\"requests\":..}}) or have a line of JSON for each \
+         request"
     )]
     Empty,
-    /// A specification that is not one.
-    #[error("the specification: {0} (at `{1}`)")]
+    /// The specification is not JSON, or has unknown or missing fields.
+    #[error("invalid specification: {0} (at `{1}`)")]
     Spec(serde_json::Error, String),
-    /// A specification that cannot be.
-    #[error("the specification: {field}: {why}")]
+    /// A field of the specification has an invalid value.
+    #[error("invalid specification: {field}: {why}")]
     Field {
-        /// Where.
+        /// Name of the field.
         field: &'static str,
         /// What is wrong.
         why: String,
     },
-    /// A line that is no request.
+    /// A line of a list is not a request.
     #[error("line {number}: {what} (at `{path}`)")]
     Line {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         number: usize,
-        /// Where in it.
+        /// Path of the field.
         path: String,
         /// What is wrong.
         what: serde_json::Error,
     },
-    /// A line that cannot be.
+    /// A line of a list has an invalid value.
     #[error("line {number}: {why}")]
     Value {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         number: usize,
         /// What is wrong, and what to do.
         why: String,
     },
-    /// A rate that is none.
-    #[error("a rate of {0}: give requests per second, above 0, or inf for all at once")]
+    /// The request rate is not above 0.
+    #[error("the request rate must be above 0, or inf for all at once, got {0}")]
     Rate(f64),
 }
 
 impl<'a> Workload<'a> {
-    /// Read a file in either form: a list line by line, as far as it is wanted.
+    /// Reads a file in either form; a list is read line by line, as requests are taken.
     ///
     /// # Errors
     /// [`WorkloadError`].
@@ -203,7 +205,7 @@ impl<'a> Workload<'a> {
         Self::from_spec(spec, arrivals)
     }
 
-    /// Requests as a specification has them.
+    /// Creates the workload of a specification.
     ///
     /// # Errors
     /// [`WorkloadError`].
@@ -243,7 +245,7 @@ impl<'a> Workload<'a> {
         Ok(Some(request))
     }
 
-    /// When a request comes: by the rate, or as the file says.
+    /// Time of arrival: by the rate, or as the file says.
     fn arrival(&self, said: Time, index: u64) -> Result<Time, WorkloadError> {
         let arrival = match self.arrivals.rate {
             Some(rate) if rate.is_infinite() => Time::ZERO,
@@ -253,7 +255,7 @@ impl<'a> Workload<'a> {
         match (arrival < self.last, &self.source) {
             (true, Source::Lines { number, .. }) => {
                 let why = format!(
-                    "arrival {} comes after {}: put the lines in the order of arrival",
+                    "arrival {} is before the previous one, {}: the lines must be in the order of arrival",
                     arrival.seconds(),
                     self.last.seconds()
                 );
@@ -278,14 +280,17 @@ impl Spec {
         self.input.check().map_err(field("input"))?;
         self.output.check().map_err(field("output"))?;
         if let Some(prefix) = &self.shared_prefix {
-            if prefix.tokens > MOST_TOKENS {
-                return Err(field("shared_prefix.tokens")(format!("{MOST_TOKENS} at most")));
+            if prefix.tokens > MAX_TOKENS_PER_REQUEST {
+                return Err(field("shared_prefix.tokens")(format!(
+                    "must be at most {MAX_TOKENS_PER_REQUEST}, got {}",
+                    prefix.tokens
+                )));
             }
             if prefix.groups == 0 {
-                return Err(field("shared_prefix.groups")("0: there is at least 1".to_owned()));
+                return Err(field("shared_prefix.groups")("must be at least 1, got 0".to_owned()));
             }
             if !(0.0..=1.0).contains(&prefix.fraction) {
-                let why = format!("{}: a part of all, from 0 to 1", prefix.fraction);
+                let why = format!("must be from 0 to 1, got {}", prefix.fraction);
                 return Err(field("shared_prefix.fraction")(why));
             }
         }
@@ -295,7 +300,7 @@ impl Spec {
         }
         match self.deadline {
             Some(after) if !(after.is_finite() && after > 0.0) => {
-                Err(field("deadline")(format!("{after}: seconds after the arrival, above 0")))
+                Err(field("deadline")(format!("must be a number of seconds above 0, got {after}")))
             }
             _ => Ok(()),
         }
@@ -338,28 +343,32 @@ impl Line {
     ) -> Result<Request, WorkloadError> {
         let wrong = |why: String| Err(WorkloadError::Value { number, why });
         if self.output_tokens == 0 {
-            return wrong("output_tokens is 0: an answer has at least 1".to_owned());
+            return wrong("output_tokens must be at least 1, got 0".to_owned());
         }
         for (name, value) in [("arrival", self.arrival), ("deadline", self.deadline)] {
             if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
-                return wrong(format!("{name} is {value}: give seconds, 0 or above"));
+                return wrong(format!(
+                    "{name} must be a number of seconds, 0 or above, got {value}"
+                ));
             }
         }
         let mut prompt = Vec::new();
         if let Some(prefix) = self.prefix {
             let next = prefixes.len() as u64;
             let which = *prefixes.entry(prefix.id).or_insert(next);
-            if prefix.tokens > MOST_TOKENS {
+            if prefix.tokens > MAX_TOKENS_PER_REQUEST {
                 return wrong(format!(
-                    "a prefix of {} tokens: {MOST_TOKENS} at most",
+                    "prefix.tokens must be at most {MAX_TOKENS_PER_REQUEST}, got {}",
                     prefix.tokens
                 ));
             }
             dice.tokens(Purpose::Prefix, which, prefix.tokens, &mut prompt);
         }
         match self.prompt_tokens {
-            Prompt::Count(count) if count > MOST_TOKENS => {
-                return wrong(format!("a prompt of {count} tokens: {MOST_TOKENS} at most"));
+            Prompt::Count(count) if count > MAX_TOKENS_PER_REQUEST => {
+                return wrong(format!(
+                    "prompt_tokens must be at most {MAX_TOKENS_PER_REQUEST}, got {count}"
+                ));
             }
             Prompt::Count(count) => dice.tokens(Purpose::Prompt, index, count, &mut prompt),
             Prompt::Ids(ids) => prompt.extend(ids),
@@ -385,7 +394,7 @@ fn is_list(first: &str) -> bool {
     }
 }
 
-/// The next request of a list, and `number` that of its line.
+/// Reads the next request of a list; `number` becomes that of its line.
 fn next_line(
     lines: &mut io::Lines<Box<dyn BufRead + '_>>,
     number: &mut usize,

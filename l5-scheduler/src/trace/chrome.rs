@@ -1,12 +1,12 @@
-//! A run in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+//! Conversion of a run to the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //!
-//! Facts of the format are from Google's document "Trace Event Format" (Duca and Sinclair): an object with `traceEvents`;
-//! each event has `ph` (its kind), `pid` and `tid` (its process and its thread), `ts` in microseconds. `X` is a complete
-//! slice with a duration `dur`, and slices of one thread must nest; `C` is a counter whose values are `args`; `i` is an instant
-//! with a scope `s`; `M` names processes and threads.
+//! The format is described in Google's document "Trace Event Format" (Duca and Sinclair): an object with `traceEvents`;
+//! each event has `ph` (its kind), `pid` and `tid` (its process and thread) and `ts` in microseconds. `X` is a complete
+//! slice with a duration `dur`, and slices of one thread must nest; `C` is a counter whose values are `args`; `i` is an
+//! instant with a scope `s`; `M` names processes and threads.
 //!
-//! Here the engine is one process whose only thread has the steps with their phases nested in them; the requests are another,
-//! a thread each.
+//! Here the engine is one process, whose only thread has the steps with their phases nested in them; the requests are
+//! another, with a thread each.
 
 use std::io::{self, Write};
 
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 use super::event::PhasesUs;
 use super::run::Run;
 
-/// The engine: a process of the trace.
+/// Process id of the engine.
 const ENGINE: u64 = 1;
-/// The requests: another one.
+/// Process id of the requests.
 const REQUESTS: u64 = 2;
 
-/// Writes a run as Chrome's trace events, in the order of their moments.
+/// Writes a run as Chrome trace events, in the order of time.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_chrome(run: &Run, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
-    // A slice comes before those that are nested in it: it was made first, and the sort is stable.
+    // A slice must come before those nested in it: it was made first, and the sort is stable.
     let mut events = slices(run);
     events.sort_by_key(|(at, _)| *at);
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":")?;
@@ -39,8 +39,11 @@ pub fn write_chrome(run: &Run, out: &mut (impl Write + ?Sized)) -> io::Result<()
     writeln!(out, "\n]}}")
 }
 
+fn name(what: &str, pid: u64, tid: u64, name: String) -> Value {
+    json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}})
+}
+
 fn names(run: &Run) -> Vec<Value> {
-    let name = |what: &str, pid: u64, tid: u64, name: String| json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}});
     let model = run.header.model.as_deref().unwrap_or("model");
     let mut names = vec![
         name("process_name", ENGINE, 1, format!("engine: {model}, {}", run.header.policy)),
@@ -53,12 +56,12 @@ fn names(run: &Run) -> Vec<Value> {
     names
 }
 
-/// Threads are counted from 1, in the order of arrival.
+/// Thread id of a request: from 1, in the order of arrival.
 fn thread(lane: usize) -> u64 {
     lane as u64 + 1
 }
 
-/// Microseconds, which may have a fraction.
+/// Microseconds, with a fraction.
 fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
@@ -84,7 +87,7 @@ fn slices(run: &Run) -> Vec<(u64, Value)> {
         events.push(slice(&name, steps, step.start, step.end, args));
         let mut at = step.start;
         for (name, part) in PhasesUs::NAMES.iter().zip(step.parts).filter(|(_, part)| *part > 0) {
-            // Under a clock that runs slower than the phases were measured, a step ends where the next one begins.
+            // The clock may run slower than the phases were measured: a step ends where the next one begins.
             let end = (at + part).min(step.end);
             events.push(slice(name, steps, at, end, json!({})));
             at = end;

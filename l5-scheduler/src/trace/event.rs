@@ -1,27 +1,27 @@
-//! The lines of a recording.
+//! Lines of a recording.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Phases, SchedulerConfig};
 
-/// The version of the format, in its first line. It changes when a reader of the version before would misunderstand.
+/// Version of the format, in the header. It changes when a reader of the version before would misunderstand.
 pub(super) const VERSION: u32 = 1;
 
-/// The first line: what ran.
+/// Header of a recording: the first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The version of the format.
+    /// Version of the format.
     pub strata_trace: u32,
-    /// The model, if anybody said.
+    /// Name of the model, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The scheduler's limits.
+    /// Limits of the scheduler.
     pub config: TracedConfig,
 }
 
-/// What of a [`SchedulerConfig`] decides how a run looks. Names are those of its fields.
+/// Fields of a [`SchedulerConfig`] that decide what a run looks like, with the same names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "they are the fields of SchedulerConfig")]
 pub struct TracedConfig {
@@ -52,56 +52,56 @@ impl From<&SchedulerConfig> for TracedConfig {
     }
 }
 
-/// Every line but the first. Requests are named by their number.
+/// An event: every line but the first. Requests are identified by their number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// A request was taken.
+    /// A request was accepted.
     Arrived {
-        /// Whose.
+        /// Request id.
         id: u64,
-        /// When it came, by the request's own word.
+        /// Time of arrival that the request states.
         at_us: f64,
-        /// Tokens of its prompt.
+        /// Number of prompt tokens.
         prompt: usize,
-        /// The most tokens of its answer.
+        /// Maximum number of output tokens.
         max_tokens: usize,
-        /// How urgent it is: lower goes first.
+        /// Priority: a lower value runs earlier.
         priority: i64,
     },
-    /// A request was refused on arrival.
+    /// A request was rejected on arrival.
     Rejected {
-        /// Whose.
+        /// Request id.
         id: u64,
-        /// When it came.
+        /// Time of arrival.
         at_us: f64,
         /// [`Rejection::code`](crate::Rejection::code).
         reason: String,
     },
-    /// A step was planned and run.
+    /// A step was planned and executed.
     Step(StepEvent),
-    /// A request has the first token of its answer.
+    /// The first output token of a request was sampled.
     FirstToken {
-        /// Whose.
+        /// Request id.
         id: u64,
-        /// The step that chose it.
+        /// Step that sampled it.
         step: u64,
-        /// The end of that step.
+        /// End of that step.
         at_us: f64,
     },
-    /// A request has ended.
+    /// A request ended.
     Ended {
-        /// Whose.
+        /// Request id.
         id: u64,
-        /// The step that told of it.
+        /// Step that reported it.
         step: u64,
-        /// The end of that step.
+        /// End of that step.
         at_us: f64,
         /// [`FinishReason::as_str`](crate::FinishReason::as_str).
         reason: String,
-        /// Tokens of its answer.
+        /// Number of output tokens.
         tokens: usize,
-        /// How often it was preempted.
+        /// Number of preemptions.
         preemptions: u32,
     },
 }
@@ -109,25 +109,25 @@ pub enum Event {
 /// A step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepEvent {
-    /// Its number.
+    /// Number of the step.
     pub step: u64,
-    /// When it was planned. It ends when all its phases are over.
+    /// Time of planning. The step ends when all its phases are over.
     pub at_us: f64,
-    /// Who took part.
+    /// Rows of the step.
     pub rows: Vec<Row>,
-    /// Requests that run.
+    /// Number of running requests.
     pub running: usize,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// Who was preempted to make room.
+    /// Requests that were preempted.
     pub preempted: Vec<u64>,
-    /// Who ended, and why.
+    /// Requests that ended, with their finish reasons.
     pub finished: Vec<(u64, String)>,
-    /// The pool while the step ran.
+    /// State of the block pool while the step ran.
     pub kv: Kv,
-    /// What its parts took.
+    /// Durations of the phases.
     pub phases_us: PhasesUs,
-    /// Whether it was planned and never counted: its executor failed.
+    /// Whether the step was planned and then abandoned, because its executor failed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub abandoned: bool,
 }
@@ -137,37 +137,37 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl StepEvent {
-    /// Tokens that were computed.
+    /// Number of tokens computed.
     pub fn tokens(&self) -> usize {
         self.rows.iter().map(|row| row.tokens).sum()
     }
 
-    /// Tokens that were chosen.
+    /// Number of tokens sampled.
     pub fn new_tokens(&self) -> usize {
         self.rows.iter().map(|row| row.new).sum()
     }
 
-    /// Microseconds from its plan to the end of its last phase.
+    /// Microseconds from planning to the end of the last phase.
     pub fn duration_us(&self) -> f64 {
         self.phases_us.parts().iter().sum()
     }
 }
 
-/// One request's part of a step. In a file an array, because there are many: `[0,"decode",1,12,0,1]`.
+/// Row of a step. In a file it is an array, because there are many: `[0,"decode",1,12,0,1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RowTuple", into = "RowTuple")]
 pub struct Row {
-    /// Whose.
+    /// Request id.
     pub id: u64,
-    /// What it did.
+    /// Phase of the request.
     pub phase: RowPhase,
-    /// Tokens of this step.
+    /// Number of tokens of the row.
     pub tokens: usize,
-    /// Tokens whose keys and values it had before.
+    /// Number of tokens computed before.
     pub computed: usize,
-    /// Of an admission: tokens that were found in the cache, which are among those computed before.
+    /// For an admitted request: number of tokens hit in the cache, which are among those computed before.
     pub cached: usize,
-    /// Tokens that were chosen for it.
+    /// Number of tokens sampled.
     pub new: usize,
 }
 
@@ -185,51 +185,51 @@ impl From<Row> for RowTuple {
     }
 }
 
-/// What a request does in a step. To the scheduler it is all one, tokens that are computed; to who looks it is not.
+/// What a request does in a step. The scheduler makes no difference between these, but a reader does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowPhase {
-    /// It computes its prompt, or a chunk of it.
+    /// Computes its prompt, or a chunk of it.
     Prefill,
-    /// It computes the last token of its answer, to have the next one chosen.
+    /// Computes its newest output token and samples the next one.
     Decode,
-    /// It was preempted, and computes again what it had.
+    /// Was preempted, and computes its tokens again.
     Resumed,
 }
 
-/// The pool, in blocks.
+/// State of the block pool, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kv {
-    /// Blocks that can be handed out: all but the null block.
+    /// Blocks that requests can use: all but the null block.
     pub total: usize,
-    /// Those that nobody uses.
+    /// Blocks without a user.
     pub free: usize,
-    /// Those that can be found by what they hold, used or free.
+    /// Blocks that can be hit in the prefix cache, used or free.
     pub findable: usize,
-    /// Those that are kept for nobody who runs.
+    /// Blocks that leases hold.
     pub leased: usize,
 }
 
-/// [`Phases`], in microseconds.
+/// [`Phases`](crate::Phases), in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhasesUs {
-    /// Deciding who takes part.
+    /// Planning.
     pub plan: f64,
-    /// Writing the arrays of the forward pass.
+    /// Preparing the arrays of the forward pass.
     pub pack: f64,
     /// The forward pass.
     pub forward: f64,
-    /// Choosing tokens.
+    /// Sampling.
     pub sample: f64,
-    /// Appending them, and telling.
+    /// Appending tokens, and ending requests.
     pub apply: f64,
 }
 
 impl PhasesUs {
-    /// Their names, in their order.
+    /// Names of the phases, in their order.
     pub const NAMES: [&str; 5] = ["plan", "pack", "forward", "sample", "apply"];
 
-    /// In their order.
+    /// Durations of the phases, in their order.
     pub fn parts(&self) -> [f64; 5] {
         [self.plan, self.pack, self.forward, self.sample, self.apply]
     }
@@ -237,7 +237,7 @@ impl PhasesUs {
 
 impl From<Phases> for PhasesUs {
     fn from(phases: Phases) -> Self {
-        // A whole number of nanoseconds: in microseconds it has three digits behind the point at most.
+        // Whole nanoseconds, so that microseconds have at most three decimals.
         let us = |duration: std::time::Duration| duration.as_nanos() as f64 / 1000.0;
         Self {
             plan: us(phases.plan),

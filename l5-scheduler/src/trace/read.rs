@@ -4,50 +4,51 @@ use std::io::{self, BufRead};
 
 use super::event::{Event, Header, VERSION};
 
-/// What can be wrong with a recording. Lines count from 1.
+/// Why a recording cannot be read. Lines count from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file does not let itself be read.
+    /// The file cannot be read.
     #[error("line {line}: {source}")]
     Io {
-        /// Where.
+        /// Number of the line.
         line: usize,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is nothing in it.
-    #[error("the recording is empty: the run that should have written it never began")]
+    /// The file is empty.
+    #[error("the recording is empty: the recorded run ended before it wrote anything")]
     Empty,
-    /// The first line is not that of a recording.
+    /// The first line is not a header.
     #[error(
         "line 1 is not the beginning of a recorded run, which is {{\"strata_trace\":1,\"policy\":..}}: {reason}"
     )]
     NotARecording {
-        /// What is there instead.
+        /// What is wrong with the line.
         reason: String,
     },
-    /// A recording of another version of the format.
+    /// The recording has another version of the format.
     #[error(
-        "line 1: this is a recording of version {found}, and version {VERSION} is understood: record the run again, or use the strata that recorded it"
+        "line 1: the recording has version {found}, but only version {VERSION} can be read: record the run again, or \
+         use the version of strata that recorded it"
     )]
     Version {
-        /// The version.
+        /// Version of the recording.
         found: u64,
     },
-    /// The last line breaks off: the run that was recorded died, or the disk was full.
+    /// The last line is incomplete: the recorded process died, or the disk was full.
     #[error(
         "line {line} breaks off: the recording was cut short; remove that line to see what is before it"
     )]
     CutShort {
-        /// The last line.
+        /// Number of the last line.
         line: usize,
     },
-    /// A line that is not an event.
+    /// A line is not an event.
     #[error("line {line} is not an event: {reason}")]
     NotAnEvent {
-        /// Where.
+        /// Number of the line.
         line: usize,
-        /// Why not.
+        /// What is wrong with the line.
         reason: String,
     },
 }
@@ -61,7 +62,7 @@ pub struct Reader<R> {
     header: Header,
 }
 
-/// Opens a recording: its first line is read.
+/// Opens a recording, and reads its header.
 ///
 /// # Errors
 /// [`TraceError`]
@@ -96,20 +97,20 @@ fn header(line: &[u8]) -> Result<Header, TraceError> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// What ran.
+    /// Header of the recording.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The line of the last event.
+    /// Number of the line of the last event.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The next event. `None` at the end of the file.
+    /// Reads the next event; `None` at the end of the file.
     ///
     /// # Errors
-    /// [`TraceError`]; what was read before it is good.
+    /// [`TraceError`]; the events before it are valid.
     pub fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
         let line = self.line + 1;
         self.text.clear();

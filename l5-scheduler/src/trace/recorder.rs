@@ -12,13 +12,13 @@ use crate::{
     StepView, Time,
 };
 
-/// Bytes that are collected before they are written: some hundred steps, so that hardly a step waits for a disk.
+/// Size of the write buffer, in bytes: some hundred steps, so that few steps wait for a disk.
 const BUFFER: usize = 256 * 1024;
 
-/// Writes what happens to an engine's requests, one JSON object a line.
+/// Writes the events of an engine, one JSON object a line.
 ///
-/// It is a handle: clones write to the same file. Give one to the engine and keep one, to [`finish`](Recorder::finish)
-/// when the run is over.
+/// A recorder is a handle: clones write to the same file. Give one to the engine and keep one, to call
+/// [`finish`](Recorder::finish) at the end of the run.
 ///
 /// ```no_run
 /// # use l5_scheduler::{EngineCore, Executor, trace::Recorder};
@@ -33,12 +33,12 @@ const BUFFER: usize = 256 * 1024;
 /// # }
 /// ```
 ///
-/// A disk that is full does not stop the run: the first failure is kept, nothing more is written, and `finish` tells.
-/// Memory is that of one step and of the requests that have not ended.
+/// A full disk does not stop the run: the first error is kept, nothing more is written, and `finish` returns it. The
+/// memory used is that of one step and of the unfinished requests.
 #[derive(Clone)]
 pub struct Recorder(Arc<Mutex<Recording>>);
 
-/// What the handles share.
+/// State that the handles share.
 struct Recording {
     writer: BufWriter<Box<dyn Write + Send>>,
     failure: Option<io::Error>,
@@ -47,12 +47,12 @@ struct Recording {
     line: Vec<u8>,
     /// The step that is planned and not over yet.
     open: Option<StepEvent>,
-    /// The memory of a step that is over.
+    /// The previous step, whose memory is reused.
     spare: StepEvent,
     live: HashMap<RequestId, Live>,
 }
 
-/// A request that has not ended.
+/// An unfinished request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Live {
     tokens: usize,
@@ -60,15 +60,15 @@ struct Live {
 }
 
 impl Recorder {
-    /// Records to a file, which is made anew.
+    /// Records to a file, which is created or truncated.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The file cannot be created.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(File::create(path)?))
     }
 
-    /// Records to a writer. It need not be buffered.
+    /// Records to a writer, which need not be buffered.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(Recording {
             writer: BufWriter::with_capacity(BUFFER, Box::new(writer)),
@@ -82,22 +82,22 @@ impl Recorder {
         })))
     }
 
-    /// Say which model runs. It is told in the first line, so say it before the engine has the recorder.
+    /// Sets the model's name. It is written in the header, so it must be set before the engine gets the recorder.
     #[must_use]
     pub fn with_model(self, name: impl Into<String>) -> Self {
         self.lock().model = Some(name.into());
         self
     }
 
-    /// For [`EngineCore::set_observer`](crate::EngineCore::set_observer).
+    /// An observer for [`EngineCore::set_observer`](crate::EngineCore::set_observer).
     pub fn observer(&self) -> Box<dyn StepObserver> {
         Box::new(self.clone())
     }
 
-    /// Write what is buffered, and tell whether all was written. Afterwards nothing more is recorded.
+    /// Writes what is buffered, and returns whether all was written. Afterwards nothing more is recorded.
     ///
     /// # Errors
-    /// The first failure since the beginning.
+    /// The first error since the recording began.
     pub fn finish(&self) -> io::Result<()> {
         let mut recording = self.lock();
         recording.close_abandoned();
@@ -231,7 +231,7 @@ impl Recording {
         }
     }
 
-    /// A step that was planned and of which nothing more was heard has failed.
+    /// Writes a step as abandoned, if it was planned and not applied.
     fn close_abandoned(&mut self) {
         if let Some(mut event) = self.open.take() {
             event.abandoned = true;
@@ -287,7 +287,7 @@ fn traced(row: &RowView<'_>) -> Row {
     }
 }
 
-/// A moment in microseconds, to the nanosecond. JSON has no infinity: a clock that shows one is shown as 0.
+/// A time in microseconds, to the nanosecond. JSON has no infinity: times that are not finite are written as 0.
 fn us(time: Time) -> f64 {
     round(time.seconds() * 1e6)
 }

@@ -1,4 +1,4 @@
-//! From events to lanes: who was queued, computed or preempted from when to when.
+//! Timelines of a run: when each request was queued, computed or preempted.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -6,142 +6,141 @@ use std::io::BufRead;
 use super::event::{Event, Header, Kv, Row, RowPhase, StepEvent};
 use super::read::{Reader, TraceError};
 
-/// A recorded run, in the shape in which it is looked at: steps on one axis, requests on the other. Moments and durations
-/// are nanoseconds.
+/// A recorded run: steps, and a timeline (lane) for each request. Times and durations are nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What ran.
+    /// Header of the recording.
     pub header: Header,
-    /// The steps, in their order.
+    /// Steps, in their order.
     pub steps: Vec<StepSpan>,
-    /// The requests, in the order of arrival. Other fields name them by their place here.
+    /// Requests, in the order of arrival. Other fields refer to them by their index here.
     pub lanes: Vec<Lane>,
-    /// From each token to the next one of the same request, in no order of interest.
+    /// Times between two output tokens of a request, in no particular order.
     pub gaps: Vec<u64>,
-    /// Steps that the recording has and the run has not.
+    /// Number of steps of the recording that were left out.
     pub left_out: usize,
 }
 
 /// A step.
 #[derive(Clone, Debug, Default)]
 pub struct StepSpan {
-    /// Its number.
+    /// Number of the step.
     pub number: u64,
-    /// When it was planned.
+    /// Time of planning.
     pub start: u64,
-    /// When it was over; at the latest when the next one began.
+    /// Time of its end; at the latest when the next one begins.
     pub end: u64,
-    /// What plan, pack, forward, sample and apply took.
+    /// Durations of plan, pack, forward, sample and apply.
     pub parts: [u64; 5],
-    /// Requests that ran.
+    /// Number of running requests.
     pub running: usize,
-    /// Requests that waited.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// The pool meanwhile.
+    /// State of the block pool.
     pub kv: Kv,
-    /// Rows that do more than decode, with their lanes. (Of those that decode there are too many to keep.)
+    /// Rows that do more than decode, with the index of their lane. (Rows that decode are too many to keep.)
     pub prefills: Vec<(usize, Row)>,
-    /// Tokens of prompts.
+    /// Number of prompt tokens computed.
     pub prefill_tokens: usize,
-    /// Tokens that were computed again.
+    /// Number of tokens computed again after a preemption.
     pub resumed_tokens: usize,
-    /// Tokens of rows that decode.
+    /// Number of tokens of rows that decode.
     pub decode_tokens: usize,
-    /// Rows that decode.
+    /// Number of rows that decode.
     pub decodes: usize,
-    /// Tokens that were chosen.
+    /// Number of tokens sampled.
     pub new_tokens: usize,
-    /// Lanes of who was preempted.
+    /// Lanes of the requests that were preempted.
     pub preempted: Vec<usize>,
-    /// Lanes of who ended, and why.
+    /// Lanes of the requests that ended, with their finish reasons.
     pub finished: Vec<(usize, String)>,
-    /// Whether it failed, so that nothing of it counts.
+    /// Whether the step was abandoned, so that nothing of it counts.
     pub abandoned: bool,
 }
 
 impl StepSpan {
-    /// Tokens that were computed.
+    /// Number of tokens computed.
     pub fn tokens(&self) -> usize {
         self.prefill_tokens + self.resumed_tokens + self.decode_tokens
     }
 }
 
-/// A request.
+/// Timeline of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// Its number.
+    /// Request id.
     pub id: u64,
-    /// When it came.
+    /// Time of arrival.
     pub arrived: u64,
-    /// Tokens of its prompt; 0 if the recording began after it came.
+    /// Number of prompt tokens; 0 if the recording began after the request arrived.
     pub prompt: usize,
-    /// The most tokens of its answer.
+    /// Maximum number of output tokens.
     pub max_tokens: usize,
-    /// How urgent it is.
+    /// Priority: a lower value runs earlier.
     pub priority: i64,
-    /// What it did, without overlaps, in order.
+    /// What the request did, without overlaps, in order.
     pub spans: Vec<Span>,
-    /// Tokens found in the cache, at all of its admissions.
+    /// Tokens hit in the cache, at all of its admissions.
     pub cached: usize,
-    /// Tokens of its answer.
+    /// Number of output tokens.
     pub tokens: usize,
-    /// How often it was preempted.
+    /// Number of preemptions.
     pub preemptions: u32,
-    /// When its first token was there.
+    /// Time of its first output token.
     pub first_token: Option<u64>,
     /// How it ended, if it did.
     pub end: Option<LaneEnd>,
-    /// When its last token was there.
+    /// Time of its last output token.
     last_token: Option<u64>,
 }
 
-/// The end of a request.
+/// End of a request.
 #[derive(Clone, Debug)]
 pub struct LaneEnd {
-    /// When.
+    /// Time of the end.
     pub at: u64,
-    /// Why: a finish reason, or that of a refusal.
+    /// Finish reason, or code of the rejection.
     pub reason: String,
-    /// Whether it was refused on arrival.
+    /// Whether the request was rejected on arrival.
     pub rejected: bool,
 }
 
-/// A stretch of a lane.
+/// Part of a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What it did.
+    /// What the request did.
     pub kind: SpanKind,
-    /// From when.
+    /// Time of the beginning.
     pub start: u64,
-    /// To when.
+    /// Time of the end.
     pub end: u64,
-    /// The first step, by its place in [`Run::steps`].
+    /// Index of the first step in [`Run::steps`].
     pub from: usize,
-    /// The step behind the last one. May be `from`, for who did not wait for a whole step.
+    /// Index behind the last step. Equal to `from` if the request did not wait for a whole step.
     pub to: usize,
 }
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// It has not begun.
+    /// Waits for its first admission.
     Queued,
-    /// It computes its prompt.
+    /// Computes its prompt.
     Prefill,
-    /// It has tokens chosen.
+    /// Decodes.
     Decode,
-    /// It gave way to others.
+    /// Was preempted, and waits.
     Preempted,
-    /// It computes again what it had.
+    /// Computes its tokens again after a preemption.
     Resumed,
 }
 
 impl SpanKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [SpanKind; 5] =
         [Self::Queued, Self::Prefill, Self::Decode, Self::Preempted, Self::Resumed];
 
-    /// In a word.
+    /// Name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -192,7 +191,7 @@ impl Run {
         Ok(fold.finish())
     }
 
-    /// The first moment, and the last one.
+    /// Times of the first arrival and of the last end.
     pub fn bounds(&self) -> (u64, u64) {
         let starts = self.lanes.iter().map(|lane| lane.arrived);
         let start = starts.chain(self.steps.first().map(|step| step.start)).min().unwrap_or(0);
@@ -205,7 +204,7 @@ impl Run {
 /// A run that is being read.
 struct Fold {
     run: Run,
-    /// The lane that has a name now: who is refused because a name is taken has a lane of its own.
+    /// Newest lane of each request id: a request that is rejected because its id is in use has a lane of its own.
     by_id: HashMap<u64, usize>,
 }
 
@@ -248,7 +247,7 @@ impl Fold {
         }
     }
 
-    /// A request's lane. A recording that began in the middle of a run names some that never arrived.
+    /// Lane of a request. A recording that began in the middle of a run has requests that never arrived.
     fn lane(&mut self, id: u64, now: u64) -> usize {
         let lanes = &mut self.run.lanes;
         *self.by_id.entry(id).or_insert_with(|| {
@@ -259,7 +258,7 @@ impl Fold {
 
     fn step(&mut self, event: StepEvent) {
         let at = self.run.steps.len();
-        // A clock that goes backwards draws no picture.
+        // A clock that goes backwards cannot be drawn.
         let before = self.run.steps.last().map_or(0, |step| step.start);
         let start = ns(event.at_us).max(before);
         let end = start + ns(event.duration_us());
@@ -290,7 +289,7 @@ impl Fold {
                 to: at,
             });
         }
-        // Of a step that failed nothing was computed.
+        // Nothing of an abandoned step was computed.
         for row in event.rows.into_iter().filter(|_| !event.abandoned) {
             let place = self.lane(row.id, start);
             let lane = &mut self.run.lanes[place];
@@ -301,7 +300,7 @@ impl Fold {
             if row.new > 0
                 && let Some(last) = lane.last_token.replace(end)
             {
-                // Tokens of one step come together: the first took the time, the others none.
+                // Tokens of one step arrive together: the first took the time, the others none.
                 self.run.gaps.push(end.saturating_sub(last));
                 self.run.gaps.extend(std::iter::repeat_n(0, row.new - 1));
             }
@@ -333,7 +332,7 @@ impl Fold {
 }
 
 impl Lane {
-    /// It takes part in step `at`.
+    /// Adds step `at` to the timeline.
     fn computes(&mut self, kind: SpanKind, start: u64, end: u64, at: usize) {
         self.stop_waiting(start, at);
         match self.spans.last_mut() {
@@ -345,7 +344,7 @@ impl Lane {
         }
     }
 
-    /// Whatever it did is over by now: under a clock that runs slower than phases are measured, steps overlap.
+    /// Ends what the request did: under a clock that runs slower than the phases were measured, steps overlap.
     fn stop(&mut self, now: u64) {
         if let Some(last) = self.spans.last_mut() {
             last.end = last.end.min(now).max(last.start);
@@ -354,17 +353,17 @@ impl Lane {
 
     fn stop_waiting(&mut self, now: u64, at: usize) {
         if let Some(last) = self.spans.last_mut().filter(|last| last.kind.waits()) {
-            // A request may say that it came later than it was seen.
+            // A request may state a later arrival than the event's.
             last.start = last.start.min(now);
             (last.end, last.to) = (now, at);
         }
     }
 }
 
-/// Some 36 years in nanoseconds: moments below it can be added.
+/// Latest time, in nanoseconds (about 36 years): times up to it can be added without overflow.
 const END_OF_TIME: u64 = 1 << 60;
 
-/// Nanoseconds of microseconds. What a file says may be negative or beyond all clocks.
+/// Nanoseconds of microseconds. A file may have negative or huge times.
 fn ns(us: f64) -> u64 {
     ((us * 1000.0).round() as u64).min(END_OF_TIME)
 }

@@ -1,4 +1,4 @@
-//! A run in twenty numbers.
+//! Summary of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -9,52 +9,52 @@ use super::event::PhasesUs;
 use super::run::Run;
 use crate::sim::Durations;
 
-/// What is said about a run when there is no room for a picture.
+/// A run in a few numbers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// Steps that ran.
     pub steps: usize,
-    /// Steps that failed.
+    /// Steps that were abandoned.
     pub abandoned: usize,
-    /// Steps in which some computed a prompt while others decoded.
+    /// Steps with both prefill and decode rows.
     pub mixed: usize,
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: usize,
-    /// Who ended and who was refused, by reason.
+    /// Number of ended and rejected requests, by reason.
     pub ends: BTreeMap<String, usize>,
-    /// Requests of which the recording has no end.
+    /// Requests whose end is not recorded.
     pub unfinished: usize,
     /// Seconds from the first arrival to the end of the last step.
     pub seconds: f64,
-    /// Tokens of prompts that were computed.
+    /// Prompt tokens computed.
     pub prefill_tokens: usize,
-    /// Tokens that were computed again after a preemption.
+    /// Tokens computed again after a preemption.
     pub resumed_tokens: usize,
-    /// Tokens found in the cache.
+    /// Tokens hit in the cache.
     pub cached_tokens: usize,
-    /// Tokens that were chosen.
+    /// Tokens sampled.
     pub new_tokens: usize,
-    /// Of those, a second.
+    /// Tokens sampled a second.
     pub tokens_per_second: f64,
     /// Preemptions.
     pub preemptions: usize,
-    /// The most requests that ran and waited at once.
+    /// Largest number of requests that ran and waited at once.
     pub most_running: usize,
-    /// The most requests that waited at once.
+    /// Largest number of requests that waited at once.
     pub most_waiting: usize,
-    /// The largest part of the pool that was in use, 0 to 1.
+    /// Largest KV cache usage, from 0 to 1.
     pub kv_peak: f64,
-    /// Milliseconds from arrival to the first token.
+    /// Time to first token, in milliseconds.
     pub ttft_ms: Option<Percentiles>,
-    /// Milliseconds from a token to the next one.
+    /// Inter-token latency, in milliseconds.
     pub itl_ms: Option<Percentiles>,
-    /// Milliseconds from arrival to the last token.
+    /// End-to-end latency, in milliseconds.
     pub e2e_ms: Option<Percentiles>,
-    /// The part of the steps' time that each phase took, 0 to 1: plan, pack, forward, sample, apply.
+    /// Fraction of the steps' time that each phase took, from 0 to 1: plan, pack, forward, sample, apply.
     pub shares: [f64; 5],
 }
 
-/// The value that so many in a hundred do not exceed (nearest rank: one that occurred, not one between two).
+/// Percentiles (nearest rank: a value that occurred, not one between two).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Percentiles {
@@ -65,7 +65,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of durations in nanoseconds, in milliseconds. `None` if there are none.
+    /// Percentiles in milliseconds of durations in nanoseconds; `None` without durations.
     pub fn of(durations: Vec<u64>) -> Option<Self> {
         let mut all: Durations = durations.into_iter().map(|ns| ns as f64 / 1e6).collect();
         let mut at = |percent| all.percentile(percent);
@@ -74,7 +74,7 @@ impl Percentiles {
 }
 
 impl Summary {
-    /// Of a run.
+    /// Summarises a run.
     pub fn of(run: &Run) -> Self {
         let (start, end) = run.bounds();
         let mut summary = Self { seconds: (end - start) as f64 / 1e9, ..Self::default() };

@@ -2,6 +2,9 @@
 //!
 //! Where there is no GPU, a CPU stands in for one and runs the same kernels; `STRATA_TEST_DEVICE=cuda` takes the real one.
 
+#[path = "../support/naive.rs"]
+#[allow(dead_code)]
+mod naive;
 #[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
 #[allow(dead_code)]
 mod runtime;

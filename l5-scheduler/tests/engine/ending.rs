@@ -139,6 +139,6 @@ fn however_requests_end_each_ends_once_and_gives_its_blocks_back() {
     ended.sort_unstable();
     assert_eq!(ended, (0..200).map(RequestId).collect::<Vec<_>>(), "each ended, and once");
     assert_eq!(control.free_blocks(), Some(16), "every block came back");
-    assert_eq!(engine.handle().load().owed_tokens, 0);
+    assert_eq!(engine.handle().load().pending_output_tokens, 0);
     assert_eq!(engine.handle().load().queued_tokens, 0);
 }

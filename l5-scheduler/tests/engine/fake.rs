@@ -6,9 +6,9 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, Caps, Engine, EngineCore, EngineRequest, ExecuteError, Executor,
-    FinishReason, News, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput,
-    StepResult, StepView,
+    Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor, FinishReason,
+    OutputEnd, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput, StepResult,
+    StepView, TokenDelta,
 };
 
 pub const VOCAB: usize = 1000;
@@ -114,7 +114,7 @@ impl Control {
 /// Answers with tokens that count on from the sum of the prompt: see [`answer`].
 pub struct Fake {
     control: Control,
-    places: Vec<Option<(RequestId, AnswerJob, usize)>>,
+    places: Vec<Option<(RequestId, ChoiceJob, usize)>>,
 }
 
 /// The first `n` tokens of the answer to a prompt.
@@ -127,13 +127,13 @@ fn token(prompt: &[u32], i: usize) -> u32 {
 }
 
 impl Executor for Fake {
-    type Job = AnswerJob;
+    type Job = ChoiceJob;
 
     fn caps(&self) -> Caps {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, job: AnswerJob) {
+    fn begin(&mut self, place: u32, id: RequestId, job: ChoiceJob) {
         let place = place as usize;
         self.places.resize_with(self.places.len().max(place + 1), || None);
         self.places[place] = Some((id, job, 0));
@@ -151,7 +151,7 @@ impl Executor for Fake {
             let token = token(&job.prompt, *given);
             *given += 1;
             let text = format!("{token} ");
-            job.sink.push(&News { tokens: &[token], text: &text, logprobs: &[] });
+            job.sink.push(&TokenDelta { tokens: &[token], text: &text, logprobs: &[] });
             out.push(number, &[token], None);
         }
         Ok(())
@@ -160,7 +160,7 @@ impl Executor for Fake {
     fn end(&mut self, place: u32, id: RequestId, reason: FinishReason) {
         self.control.lock().ends.push((id, reason));
         if let Some((_, mut job, _)) = self.places[place as usize].take() {
-            job.sink.end(&AnswerEnd { finish: reason, stop: None, error: None });
+            job.sink.end(&OutputEnd { finish: reason, stop: None, error: None });
         }
     }
 }

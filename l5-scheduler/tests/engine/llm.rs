@@ -1,17 +1,17 @@
-//! The whole of it with a model: `Llm`, and what comes out of it beside what the generator of floor 4 gives.
+//! The whole of it with a model: `Llm`, and what comes out of it beside what the naive loop gives.
 
 use std::path::{Path, PathBuf};
 
 use l1_tensor::{Runtime, RuntimeOptions};
 use l2_model::ModelFiles;
-use l3_paged_kv::{PagedOptions, PagedState};
-use l4_sampler::generate::{Generation, Generator, Request};
 use l4_sampler::guide::Guides;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsRequest, SamplingParams};
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::llm::{GuideSpec, LlmError};
 use l5_scheduler::{EngineOptions, EngineRequest, FinishReason, Llm, LlmOptions, SubmitError};
+
+use crate::naive::{Naive, NaiveChoice};
 
 fn tiny() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama")
@@ -20,34 +20,36 @@ fn tiny() -> PathBuf {
 fn llm() -> Llm {
     let runtime = RuntimeOptions { threads: Some(1), ..RuntimeOptions::default() };
     let engine = EngineOptions { max_num_seqs: 8, ..EngineOptions::default() };
-    Llm::new(LlmOptions { runtime, engine, quiet: true, ..tiny().into() }).unwrap()
+    Llm::new(LlmOptions { runtime, engine, ..tiny().into() }).unwrap()
 }
 
-/// The same asked of floor 4, one prompt at a time.
-fn alone(requests: &[EngineRequest], n: usize) -> Vec<Generation> {
+/// The same choices by the naive loop, one at a time.
+fn alone(requests: &[EngineRequest], n: usize) -> Vec<Vec<NaiveChoice>> {
     let rt = Runtime::new(RuntimeOptions { threads: Some(1), ..Default::default() }).unwrap();
     let files = ModelFiles::open(&tiny()).unwrap();
     let (decoder, tokenizer) = files.decoder_and_tokenizer(&rt);
     let (decoder, tokenizer) = (decoder.unwrap(), tokenizer.unwrap());
-    let options = PagedOptions::new(n, 128, 16, rt.activation_dtype());
-    let state = PagedState::new(decoder.config(), options).unwrap();
-    let state = Box::new(state);
-    let mut generator = Generator::new(&decoder, Some(&tokenizer), &rt, state, n, 128).unwrap();
     let guides = Guides::new(&tokenizer, decoder.config().vocab, files.stop_tokens()).unwrap();
-    let run = |request: &EngineRequest| {
+    let run = |request: &EngineRequest| -> Vec<NaiveChoice> {
         let stop = StopRules { eos: files.stop_tokens().to_vec(), ..request.stop.clone() };
         let guide = request.guide.as_ref().map(|source| match source {
-            GuideSource::Spec(spec) => guides.guide(spec).unwrap(),
-            GuideSource::Compiled(guide) => guide.start(),
+            GuideSource::Spec(spec) => guides.compile(spec, "").unwrap(),
+            GuideSource::Compiled(guide) => guide.clone(),
         });
-        let request = Request {
-            n,
-            seed: request.seed,
-            continues: request.continues,
+        let naive = |sample| Naive {
+            rt: &rt,
+            decoder: &decoder,
+            tokenizer: Some(&tokenizer),
+            max_len: 128,
+            prompt: &request.prompt,
+            params: &request.params,
+            stop: &stop,
             guide: guide.as_ref(),
-            ..Request::new(&request.prompt, &request.params, &stop)
+            seed: request.seed,
+            sample,
+            continues: request.continues,
         };
-        generator.run(&request, |_, _| true).unwrap()
+        (0..n as u32).map(|sample| naive(sample).run()).collect()
     };
     requests.iter().map(run).collect()
 }
@@ -87,7 +89,7 @@ fn many_together_are_answered_as_each_would_be_alone() {
     let outputs = llm().run(requests.clone()).unwrap();
     assert_eq!(outputs.len(), requests.len());
     for (i, (got, want)) in outputs.iter().zip(alone(&requests, 1)).enumerate() {
-        let want = &want.choices[0];
+        let want = &want[0];
         assert_eq!(got.tokens, want.tokens, "tokens of request {i}");
         assert_eq!(got.text, want.text, "text of request {i}");
         assert_eq!(got.logprobs, want.logprobs, "log probabilities of request {i}");
@@ -113,7 +115,7 @@ fn several_answers_share_their_prompt_and_are_samples_of_one_seed() {
     };
     let answers = llm.handle().submit_n(request.clone(), 4).unwrap();
     let want = alone(&[request], 4).remove(0);
-    for (i, (mut answer, want)) in answers.into_iter().zip(want.choices).enumerate() {
+    for (i, (mut answer, want)) in answers.into_iter().zip(want).enumerate() {
         assert_eq!(answer.rest().tokens, want.tokens, "sample {i}");
         // The first computes the prompt. Its two full blocks are the others' in the same step.
         assert_eq!(answer.times().cached, if i == 0 { 0 } else { 32 }, "of sample {i}");
@@ -122,9 +124,14 @@ fn several_answers_share_their_prompt_and_are_samples_of_one_seed() {
 
 #[test]
 fn texts_are_answered_in_their_order() {
+    let (report, reported) = std::sync::mpsc::channel();
+    let report = std::sync::Mutex::new(report);
     let llm = llm().max_tokens(6).seed(1);
+    let llm = llm.on_progress(move |done, all| report.lock().unwrap().send((done, all)).unwrap());
     let prompts = ["Once upon a time", "Hello", "Once upon a time"];
     let outputs = llm.generate(prompts, &sampled()).unwrap();
+    let progress: Vec<_> = reported.try_iter().collect();
+    assert_eq!(progress, [(1, 3), (2, 3), (3, 3)], "progress, after each prompt");
     assert_eq!(
         outputs[0],
         l5_scheduler::llm::Output { cached: outputs[0].cached, ..outputs[2].clone() }
@@ -167,16 +174,18 @@ fn an_engine_tells_how_it_came_to_be() {
 #[test]
 fn limits_that_cannot_be_are_told_at_the_start() {
     let start = |engine: EngineOptions| {
-        let options = LlmOptions { engine, quiet: true, ..tiny().into() };
+        let options = LlmOptions { engine, ..tiny().into() };
         Llm::new(options).map(drop).unwrap_err().to_string()
     };
     let off = EngineOptions::default;
     let few = start(EngineOptions { max_num_batched_tokens: 8, ..off() });
     assert!(few.contains("max_num_batched_tokens"), "{few}");
     let long = start(EngineOptions { max_model_len: Some(1 << 20), ..off() });
-    assert!(long.contains("lower it"), "{long}");
+    assert!(long.contains("max_model_len must be at most"), "{long}");
     let small = start(EngineOptions { kv_memory: Some("1KiB".parse().unwrap()), ..off() });
     assert!(small.contains("missing"), "{small}");
+    let huge = start(EngineOptions { kv_memory: Some("1000TiB".parse().unwrap()), ..off() });
+    assert!(huge.contains("kv_memory must be at most") && huge.contains("1000 TiB"), "{huge}");
     let share = start(EngineOptions { memory_utilization: Some(1.5), ..off() });
     assert!(share.contains("utilisation"), "{share}");
 }

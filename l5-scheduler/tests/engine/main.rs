@@ -7,5 +7,7 @@ mod failing;
 mod fake;
 mod idle;
 mod llm;
+#[path = "../support/naive.rs"]
+mod naive;
 mod reading;
 mod submitting;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use l5_scheduler::{FinishReason, Piece};
+use l5_scheduler::{FinishReason, OutputChunk};
 
 use crate::fake::{answer, engine, limits, request};
 
@@ -49,7 +49,8 @@ fn pieces_come_in_order_and_are_the_answer_together() {
 fn memory_that_a_reader_brings_is_used_again() {
     let (engine, _) = engine(limits(), 9);
     let mut answering = engine.handle().submit(request(&[3], 9)).unwrap();
-    let mut piece = Piece { tokens: vec![99; 3], text: "old".into(), ..Piece::default() };
+    let mut piece =
+        OutputChunk { tokens: vec![99; 3], text: "old".into(), ..OutputChunk::default() };
     let mut tokens = Vec::new();
     while answering.recv_into(&mut piece) {
         tokens.extend_from_slice(&piece.tokens);

@@ -1,5 +1,5 @@
-//! A scheduler with a model that is none: the next token follows from those before it, and so does what is remembered in
-//! a slot. So whoever reads a block that does not hold what it should is found out, however the block came to be there.
+//! A scheduler with a fake model: the next token follows from those before it, and so do the contents of a slot. A
+//! block that does not hold what it should is therefore found, however it came to be read.
 
 use std::collections::{HashMap, HashSet};
 

@@ -39,18 +39,18 @@ impl Policy for Keeping {
         self.like.victim(needy, running, leases)
     }
 
-    fn yields(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
-        self.like.yields(running, arrival)
+    fn may_preempt(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
+        self.like.may_preempt(running, arrival)
     }
 
-    fn goes_on_after_preemption(&self) -> bool {
-        self.like.goes_on_after_preemption()
+    fn continues_after_preemption(&self) -> bool {
+        self.like.continues_after_preemption()
     }
 
     fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
         match (finished.job(), self.seconds) {
             (None, _) | (Some(Job { last_step: true, .. }), _) => Retain::Free,
-            (Some(_), Some(seconds)) => Retain::PinUntil(now + seconds),
+            (Some(_), Some(seconds)) => Retain::LeaseUntil(now + seconds),
             (Some(_), None) => Retain::Offload,
         }
     }

@@ -1,4 +1,4 @@
-//! Who gives way to whom, what is kept, and what is fetched; and the scheduler against one that is as plain as possible.
+//! Preemption, leases and loads under all policies; and the scheduler against a naive one.
 
 mod abandon;
 mod aborts;

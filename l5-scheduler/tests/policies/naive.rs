@@ -1,5 +1,5 @@
-//! The scheduler, said as plainly as possible: lists that are searched from the beginning, tokens compared as tokens, and
-//! whether somebody's giving way helps is found out by trying it on a copy.
+//! A naive scheduler: lists that are searched from the beginning, tokens compared as tokens, and preemption for a
+//! waiting request tried on a copy.
 //!
 //! Written from what vLLM 0.32 is known to do (its defect about hashes of unscheduled chunks aside), and for
 //! `strict-priority` from its rules, not from the code that is tested.
@@ -42,7 +42,7 @@ impl NaiveRequest {
     }
 }
 
-/// One request's part of a step: its name, tokens computed before, tokens of this step, and blocks that can be found only
+/// One request's part of a step: its id, tokens computed before, tokens of this step, and blocks that can be hit only
 /// since it was planned.
 type Row = (u64, usize, usize, Vec<usize>);
 

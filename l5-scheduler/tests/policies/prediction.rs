@@ -106,8 +106,9 @@ fn obey(
 ) -> Result<(), TestCaseError> {
     match order {
         Order::Add { prompt, max_tokens, eos, arrival, priority } => {
-            // Of two that came at one moment with one priority, vLLM preempts the one that was admitted first. If they may
-            // be admitted before all of them fits, they can preempt each other for ever: no scenario for a test of ends.
+            // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
+            // may be admitted before all of their tokens fit, they can preempt each other for ever, so a test of ends
+            // cannot use them.
             let whole = real.scheduler.config().scheduler_reserve_full_isl;
             let after = if whole { f64::from(*arrival % 3) } else { *added as f64 * 1e-3 };
             let (id, arrival) = (*added, step as f64 + after);

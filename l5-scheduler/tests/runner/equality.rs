@@ -54,7 +54,7 @@ struct Alone {
     rows: Vec<(usize, Vec<u32>)>,
 }
 
-/// Alone twice: over blocks with the whole pool to itself, and on the floor below, without blocks or scheduler.
+/// Alone twice: over blocks with the whole pool to itself, and on the layer below, without blocks or scheduler.
 fn alone(tiny: &Tiny, ask_of: Ask) -> Alone {
     let config = tiny.config(64);
     let (runner, rows) = tiny.tapped(&config);
@@ -62,9 +62,9 @@ fn alone(tiny: &Tiny, ask_of: Ask) -> Alone {
     let ear = ask(&mut core, 0, &ask_of);
     run(&mut core);
     let (told, choice) = (ear.told(), tiny.solo(&ask_of, MAX_LEN));
-    assert_eq!(told.tokens, choice.tokens, "tokens, scheduled and from the floor below");
+    assert_eq!(told.tokens, choice.tokens, "tokens, scheduled and from the layer below");
     assert_eq!(told.logprobs, choice.logprobs, "log probabilities, scheduled and from below");
-    assert_eq!(told.text, choice.text, "text, scheduled and from the floor below");
+    assert_eq!(told.text, choice.text, "text, scheduled and from the layer below");
     assert_eq!(told.ends[0].stop, Some(choice.reason), "why it ended");
     let Told { tokens, text, logprobs, .. } = told;
     Alone { ask: ask_of, tokens, text, logprobs, rows: rows.of(0) }

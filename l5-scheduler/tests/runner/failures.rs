@@ -81,7 +81,7 @@ fn a_context_longer_than_the_models_is_refused() {
     let (decoder, dtype) = (tiny.decoder.clone(), tiny.rt.activation_dtype());
     let made = ModelRunner::new(decoder, None, &tiny.rt, &config, dtype);
     let why = made.err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(why.contains(&format!("this model's context ends at {longest}")), "{why:?}");
+    assert!(why.contains(&format!("max_model_len must be at most {longest}")), "{why:?}");
 }
 
 #[test]

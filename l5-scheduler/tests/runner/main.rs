@@ -3,6 +3,8 @@
 mod ends;
 mod equality;
 mod failures;
+#[path = "../support/naive.rs"]
+mod naive;
 mod pack;
 #[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
 mod runtime;

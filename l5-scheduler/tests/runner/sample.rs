@@ -5,10 +5,11 @@ use l4_sampler::stop::StopReason;
 use l4_sampler::{LogprobsOf, SamplingParams};
 use l5_scheduler::FinishReason;
 
+use crate::naive::NaiveChoice;
 use crate::support::{Apart, Ask, MAX_LEN, Told, drawn, penalised, prompt, rated, tiny};
 
-/// What everybody of `asks` is told when all come at once, and what each is told by the floor below.
-fn together(asks: &[Ask], blocks: usize) -> Vec<(Told, l4_sampler::generate::Choice)> {
+/// What everybody of `asks` is told when all come at once, and what each is told by the layer below.
+fn together(asks: &[Ask], blocks: usize) -> Vec<(Told, NaiveChoice)> {
     let tiny = tiny("tiny-llama");
     let config = tiny.config(blocks);
     let mut apart = Apart::new(&config, tiny.runner(&config));
@@ -140,7 +141,7 @@ fn a_row_without_a_token_ends_its_own_request_only() {
     let failed = ears[1].told();
     assert_eq!(failed.finish(), Some(FinishReason::Failed), "how the one without a token ended");
     let error = failed.ends[0].error.clone().unwrap_or_default();
-    assert!(error.contains("no token is left to choose"), "what it was told: {error:?}");
+    assert!(error.contains("no token can be sampled"), "what it was told: {error:?}");
     for i in [0, 2] {
         let alone = tiny.solo(&asks[i], MAX_LEN);
         assert_eq!(ears[i].told().tokens, alone.tokens, "tokens of request {i}");

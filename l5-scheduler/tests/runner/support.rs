@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use l1_tensor::{Precision, Runtime};
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{ContiguousState, Decoder, ModelFiles};
-use l4_sampler::generate::{Choice, Generator, Request as Solo};
+use l2_model::{Decoder, ModelFiles};
 use l4_sampler::guide::{CompiledGuide, GuideSpec, Guides};
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams, TokenLogprobs};
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, EngineCore, Executor, FinishReason, ModelRunner, News,
-    Request, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepRow, Time,
+    ChoiceJob, EngineCore, Executor, FinishReason, ModelRunner, OutputEnd, OutputSink, Request,
+    RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepRow, Time, TokenDelta,
 };
 
+use crate::naive::{Naive, NaiveChoice};
 use crate::runtime::runtime;
 
 /// The longest sequence, unless a test says otherwise.
@@ -81,13 +81,13 @@ impl Ask {
         Self { guide: Some(guides.compile(spec, "").unwrap()), stop, ..self }
     }
 
-    pub fn job(&self, sink: impl AnswerSink + 'static) -> AnswerJob {
+    pub fn job(&self, sink: impl OutputSink + 'static) -> ChoiceJob {
         let Self { prompt, params, stop, seed, sample, guide, .. } = self.clone();
-        let job = AnswerJob::new(prompt, params, stop, Box::new(sink));
-        AnswerJob { seed, sample, guide, ..job }
+        let job = ChoiceJob::new(prompt, params, stop, Box::new(sink));
+        ChoiceJob { seed, sample, guide, ..job }
     }
 
-    pub fn request(&self, id: u64, job: &AnswerJob) -> Request {
+    pub fn request(&self, id: u64, job: &ChoiceJob) -> Request {
         Request { priority: self.priority, ..job.request(RequestId(id), Time(id as f64)) }
     }
 }
@@ -122,7 +122,7 @@ pub struct Told {
     pub tokens: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<TokenLogprobs>,
-    pub ends: Vec<AnswerEnd>,
+    pub ends: Vec<OutputEnd>,
 }
 
 impl Told {
@@ -143,8 +143,8 @@ impl Ear {
     }
 }
 
-impl AnswerSink for Ear {
-    fn push(&mut self, news: &News<'_>) {
+impl OutputSink for Ear {
+    fn push(&mut self, news: &TokenDelta<'_>) {
         let mut told = self.0.lock().unwrap();
         assert!(told.ends.is_empty(), "news after the end: {news:?}");
         assert!(!news.tokens.is_empty() || !news.text.is_empty(), "news of nothing");
@@ -153,7 +153,7 @@ impl AnswerSink for Ear {
         told.logprobs.extend_from_slice(news.logprobs);
     }
 
-    fn end(&mut self, end: &AnswerEnd) {
+    fn end(&mut self, end: &OutputEnd) {
         self.0.lock().unwrap().ends.push(end.clone());
     }
 }
@@ -212,23 +212,22 @@ impl Tiny {
         EngineCore::new(Scheduler::new(config.clone()).unwrap(), self.runner(config))
     }
 
-    /// The same answer from the floor below: no scheduler, no blocks, nobody else.
-    pub fn solo(&self, ask: &Ask, max_len: usize) -> Choice {
-        let config = self.decoder.config();
-        let dtype = self.rt.activation_dtype();
-        let state = Box::new(ContiguousState::new(config, 1, max_len, dtype).unwrap());
-        let tokenizer = Some(&self.tokenizer);
-        let mut generator =
-            Generator::new(&self.decoder, tokenizer, &self.rt, state, 1, max_len).unwrap();
-        let guide = ask.guide.as_ref().map(CompiledGuide::start);
-        let request = Solo {
-            guide: guide.as_ref(),
+    /// The same choice by the naive loop: no scheduler, no blocks, nothing beside it.
+    pub fn solo(&self, ask: &Ask, max_len: usize) -> NaiveChoice {
+        let naive = Naive {
+            rt: &self.rt,
+            decoder: &self.decoder,
+            tokenizer: Some(&self.tokenizer),
+            max_len,
+            prompt: &ask.prompt,
+            params: &ask.params,
+            stop: &ask.stop,
+            guide: ask.guide.as_ref(),
             seed: ask.seed,
-            first_sample: ask.sample as usize,
-            ..Solo::new(&ask.prompt, &ask.params, &ask.stop)
+            sample: ask.sample,
+            continues: false,
         };
-        let mut choices = generator.run(&request, |_, _| true).unwrap().choices;
-        choices.pop().unwrap()
+        naive.run()
     }
 }
 

@@ -200,9 +200,9 @@ impl Policy for Picky {
 
     fn admit(&self, request: &RequestView<'_>, _config: &SchedulerConfig) -> Admit {
         match request.id().0 {
-            9 => Admit::NobodyNow,
-            id if id % 2 == 1 => Admit::NotNow,
-            _ => Admit::WhenFits(0),
+            9 => Admit::StopAdmitting,
+            id if id % 2 == 1 => Admit::Skip,
+            _ => Admit::IfBlocksFit(0),
         }
     }
 

@@ -78,9 +78,9 @@ fn a_name_is_taken_until_its_request_has_ended() {
     let mut world = World::new(config(8));
     world.add(request(1, 3));
     let taken = Err(Rejection::DuplicateId(RequestId(1)));
-    assert_eq!(world.try_add(request(1, 5)), taken, "a second request of the name");
+    assert_eq!(world.try_add(request(1, 5)), taken, "a second request with the id");
     world.run_to_the_end();
-    assert!(world.try_add(request(1, 5)).is_ok(), "the name is free again");
+    assert!(world.try_add(request(1, 5)).is_ok(), "the id is free again");
 }
 
 #[test]
@@ -97,13 +97,18 @@ fn reasons_have_the_names_that_traces_use() {
 fn a_configuration_under_which_nobody_would_ever_run_is_refused() {
     let refused = |config: SchedulerConfig| Scheduler::new(config).unwrap_err().to_string();
     let c = || config(8);
-    assert!(refused(SchedulerConfig { max_num_seqs: 0, ..c() }).contains("max_num_seqs is 0"));
-    assert!(refused(SchedulerConfig { block_size: 0, ..c() }).contains("block_size is 0"));
+    assert!(
+        refused(SchedulerConfig { max_num_seqs: 0, ..c() })
+            .contains("max_num_seqs must be at least 1")
+    );
+    assert!(
+        refused(SchedulerConfig { block_size: 0, ..c() }).contains("block_size must be at least 1")
+    );
     assert!(
         refused(SchedulerConfig { max_num_active_seqs: Some(0), ..c() }).contains("active_seqs")
     );
     assert!(
-        refused(SchedulerConfig { max_num_batched_tokens: 7, ..c() }).contains("max_num_seqs 8")
+        refused(SchedulerConfig { max_num_batched_tokens: 7, ..c() }).contains("max_num_seqs (8)")
     );
     assert!(refused(SchedulerConfig { enable_chunked_prefill: false, ..c() }).contains("chunked"));
     assert!(refused(SchedulerConfig { watermark: 1.0, ..c() }).contains("watermark"));

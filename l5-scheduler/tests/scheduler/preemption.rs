@@ -117,8 +117,8 @@ fn in_turn(limits: SchedulerConfig, turns: &[&[(u64, usize, i64)]]) -> World {
 #[test]
 fn under_priorities_the_least_urgent_gives_way_even_if_it_is_itself() {
     let mut world = in_turn(config(4), &[&[(1, 7, 5)], &[(2, 7, 0)]]);
-    // The first one's 9th token needs a block. The second one's 8th has a slot, and gets nothing all the same: whoever gives
-    // way itself ends the planning of those who run. (vLLM does so, too.)
+    // The first one's 9th token needs a block. The second one's 8th has a slot, and is not planned all the same: a
+    // request that is preempted itself ends the planning of running requests. (vLLM does so, too.)
     assert!(world.plan().is_empty(), "somebody takes part");
     assert_eq!(world.preempted(), [1], "who gave way");
     assert_eq!(world.lists(), (vec![2], vec![1]), "who runs, who waits");

@@ -85,8 +85,8 @@ impl World {
         rows.filter(|row| row.samples).map(|row| row.id.0).collect()
     }
 
-    /// Run the planned step: one token for everybody who gets one, the next of its script or `100 * id + nth`. Who ended since
-    /// this was called last.
+    /// Runs the planned step: one token for every row that samples, the next of its script or `100 * id + nth`. Returns
+    /// the requests that ended since the last call.
     pub fn run(&mut self) -> Ends {
         self.say();
         let Self { scheduler, output, resolved, .. } = self;

@@ -191,11 +191,11 @@ fn a_bad_scenario_says_where_and_what() {
     };
     type Change<'a> = &'a dyn Fn(&mut Value);
     let cases: [(Change<'_>, &str); 12] = [
-        (&|s| s["config"]["policy"] = "lifo".into(), "there is no policy `lifo`"),
+        (&|s| s["config"]["policy"] = "lifo".into(), "unknown scheduling policy `lifo`"),
         (&|s| s["config"]["block_size"] = "big".into(), "config.block_size"),
         (&|s| s["config"]["block_size"] = 3.into(), "power of two"),
         (&|s| s["config"]["num_gpu_blocks"] = 0.into(), "config: "),
-        (&|s| s["config"]["max_num_batched_tokens"] = 2.into(), "max_num_seqs 4"),
+        (&|s| s["config"]["max_num_batched_tokens"] = 2.into(), "max_num_seqs (4)"),
         (&|s| s["config"] = Value::Null, "config"),
         (
             &|s| s["requests"][0]["prompt_token_ids"][2] = (-1).into(),
@@ -207,7 +207,7 @@ fn a_bad_scenario_says_where_and_what() {
         (&|s| s["requests"][0]["output_token_ids"] = json!([1]), "step 1: request `a`"),
         (
             &|s| s["requests"][0]["arrival_step"] = 1_000_000_000u64.into(),
-            "bring its arrivals together",
+            "move its arrivals closer together",
         ),
     ];
     for (change, want) in cases {

@@ -166,17 +166,24 @@ fn a_bad_workload_says_where() {
     let cases = [
         ("", "empty"),
         ("{\"prompt_tokens\":1,\"output_tokens\":1}\n{\"prompt_tokens\":", "line 2"),
-        ("{\"prompt_tokens\":1,\"output_tokens\":0}", "line 1: output_tokens is 0"),
-        ("{\"prompt_tokens\":\"x\",\"output_tokens\":1}", "prompt_tokens is a number of tokens"),
-        ("{\"prompt_tokens\":1,\"output_tokens\":1,\"priotiry\":1}", "priotiry"),
-        ("{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":-1}", "arrival is -1"),
+        ("{\"prompt_tokens\":1,\"output_tokens\":0}", "line 1: output_tokens must be at least 1"),
         (
-            "{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":2}\n\n{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":1}",
-            "line 3: arrival 1 comes after 2",
+            "{\"prompt_tokens\":\"x\",\"output_tokens\":1}",
+            "prompt_tokens must be a number of tokens",
+        ),
+        ("{\"prompt_tokens\":1,\"output_tokens\":1,\"priotiry\":1}", "priotiry"),
+        (
+            "{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":-1}",
+            "arrival must be a number of seconds",
+        ),
+        (
+            "{\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":2}\n\n\
+             {\"prompt_tokens\":1,\"output_tokens\":1,\"arrival\":1}",
+            "line 3: arrival 1 is before the previous one, 2",
         ),
         (
             "{\"requests\":3,\"input\":{\"uniform\":[5,2]},\"output\":{\"constant\":1}}",
-            "input: uniform [5, 2]",
+            "input: uniform must be [least, most]",
         ),
         ("{\"requests\":3,\"input\":{\"gauss\":5},\"output\":{\"constant\":1}}", "gauss"),
         ("{\"requests\":3,\n\"input\":{\"constant\":5}}", "output"),
@@ -186,7 +193,7 @@ fn a_bad_workload_says_where() {
         ),
         (
             "{\"requests\":3,\"input\":{\"constant\":5},\"output\":{\"constant\":1},\"priorities\":[[0,-1]]}",
-            "priorities: weights",
+            "priorities: each weight",
         ),
     ];
     for (file, want) in cases {

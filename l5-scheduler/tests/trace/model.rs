@@ -9,7 +9,8 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::trace::{Recorder, Summary};
 use l5_scheduler::{
-    AnswerEnd, AnswerJob, AnswerSink, EngineCore, ModelRunner, News, RequestId, Scheduler, Time,
+    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler, Time,
+    TokenDelta,
 };
 
 use crate::runtime::runtime;
@@ -18,9 +19,9 @@ use crate::world::{File, run_of, small, steps};
 /// Nobody listens.
 struct Nobody;
 
-impl AnswerSink for Nobody {
-    fn push(&mut self, _: &News<'_>) {}
-    fn end(&mut self, _: &AnswerEnd) {}
+impl OutputSink for Nobody {
+    fn push(&mut self, _: &TokenDelta<'_>) {}
+    fn end(&mut self, _: &OutputEnd) {}
 }
 
 #[test]
@@ -37,7 +38,7 @@ fn a_run_of_a_model_is_recorded_with_the_time_its_parts_took() {
     for id in 0..4u32 {
         let stop = StopRules { max_tokens: 4 + id as usize, ..StopRules::default() };
         let prompt: Vec<u32> = (0..5 + id).map(|i| 3 + 17 * id + i).collect();
-        let job = AnswerJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Nobody));
+        let job = ChoiceJob::new(prompt, SamplingParams::greedy(), stop, Box::new(Nobody));
         core.add_request(job.request(RequestId(u64::from(id)), Time::ZERO), job).unwrap();
     }
     let (mut told, mut tokens, mut ends) = (0, 0, 0);

@@ -1,6 +1,6 @@
 //! `cargo x bench-peers`: Strata and llama.cpp, on the same weights, on the same machine, in turns.
 //!
-//! What makes the comparison fair:
+//! Rules that make the comparison fair:
 //!
 //! * Both read the same bf16 GGUF file, made from the default model by llama.cpp's own
 //!   `llama-quantize`, and use as many threads.
@@ -11,7 +11,7 @@
 //!   64 tokens each after 128 (`llama-batched-bench`). Attention is included in all of it. Ours also
 //!   chooses each next token; theirs feeds random ones.
 //!
-//! What it cannot do is make the machine quiet: look at the load it prints first.
+//! The comparison cannot make the machine quiet: check the load that it prints first.
 
 mod obtain;
 mod ours;
@@ -25,8 +25,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::neighbour::Neighbour;
-use crate::shell::build_release;
 use crate::test::fetch;
+use course::shell::build_release;
 use obtain::{Peer, bf16_gguf};
 use ours::Strata;
 use report::Report;
@@ -62,20 +62,20 @@ pub struct PeersArgs {
     quiet_only: bool,
 }
 
-/// How both sides are run.
+/// Settings of both sides.
 #[derive(Clone, Copy)]
 struct Settings {
     threads: usize,
     repeat: usize,
 }
 
-/// Run the command.
+/// Runs the command.
 pub fn run(args: &PeersArgs) -> Result<()> {
     ensure!(args.rounds > 0 && args.repeat > 0, "--rounds and --repeat must be at least 1");
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let settings =
         Settings { threads: args.threads.unwrap_or_else(cores).max(1), repeat: args.repeat };
-    let strata = build_release("l6-ensemble", "strata")?;
+    let strata = build_release("strata", "strata")?;
     let default_model = fetch(&strata)?;
     let peer = match &args.llama_cpp {
         Some(dir) => Peer::in_directory(dir)?,

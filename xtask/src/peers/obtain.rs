@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::pip;
-use crate::shell::{exists, program, run, target_dir};
+use course::shell::{exists, program, run, target_dir};
 
-/// The list that holds the Python package whose source distribution carries llama.cpp.
+/// File name of the list with the Python package whose source distribution contains llama.cpp.
 const SDIST: &str = "llama-cpp.txt";
-/// The list of what builds it: CMake, Ninja, and what pip needs to read that package's metadata.
+/// File name of the list of build tools: CMake, Ninja, and the packages with which pip reads that
+/// package's metadata.
 const BUILD_TOOLS: &str = "cmake.txt";
-/// Where llama.cpp's source is inside.
+/// Path of llama.cpp's source inside the package.
 const VENDORED: &str = "llama_cpp_python-0.3.36/vendor/llama.cpp";
 
-/// What is needed of it.
+/// Targets that are built.
 const TOOLS: [&str; 3] = ["llama-bench", "llama-batched-bench", "llama-quantize"];
 
-/// A native CPU build without anything that these tools do not need.
+/// Build options: a native CPU build without parts that these tools do not need.
 const CMAKE_OPTIONS: [&str; 15] = [
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",
@@ -43,7 +44,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A build that is there: the directory of the programs, or of the build, or of the source.
+    /// An existing build: the directory of the programs, or of the build, or of the source.
     pub fn in_directory(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| dir.display().to_string())?;
         let places = [dir.clone(), dir.join("bin"), dir.join("build/bin")];
@@ -55,7 +56,7 @@ impl Peer {
         }
     }
 
-    /// The build in the target directory, made if it is not there.
+    /// The build in the target directory, made if it does not exist.
     pub fn built() -> Result<Self> {
         let peers = peers_dir()?;
         let source = peers.join(VENDORED);
@@ -87,17 +88,17 @@ impl Peer {
         Self::in_directory(&source)
     }
 
-    /// The path of one of its programs.
+    /// Path of one of its programs.
     pub fn tool(&self, name: &str) -> PathBuf {
         self.bin.join(name)
     }
 }
 
-/// The default model with its weights expanded to bf16, made once by llama.cpp's own tool.
+/// Default model with its weights expanded to bf16, made once by llama.cpp's own tool.
 pub fn bf16_gguf(peer: &Peer, default_model: &Path) -> Result<PathBuf> {
     let path = peers_dir()?.join("smollm2-bf16.gguf");
     if !path.is_file() {
-        // Under another name first: an interrupted run must not leave half a file.
+        // Written under another name first: an interrupted run must not leave half a file.
         let part = path.with_extension("part");
         let mut quantize = program(peer.tool("llama-quantize"));
         quantize.arg("--allow-requantize").arg(default_model).arg(&part).args(["bf16", "2"]);

@@ -1,4 +1,4 @@
-//! Strata's side: `strata bench`, and what starting up costs.
+//! Strata's side: `strata bench`, and the cost of starting up.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,27 +9,27 @@ use serde_json::Value;
 
 use super::samples::{Commands, Figure, Reached, Work};
 use super::{ALONE, BATCHED, BATCHES, PROMPT, Settings};
-use crate::shell::{program, quiet_output, spelled};
+use course::shell::{program, quiet_output, spelled};
 
 /// The program under test and its models.
 pub struct Strata {
     pub program: PathBuf,
     /// The bf16 weights that llama.cpp reads as well.
     pub gguf: PathBuf,
-    /// The same model as it is fetched.
+    /// The same model in its downloaded form.
     pub default_model: PathBuf,
     pub settings: Settings,
 }
 
-/// What a user waits for and pays before the first token.
+/// Time and memory before the first token.
 pub struct StartUp {
-    /// From the fetched file to a model that is ready, in ms.
+    /// Milliseconds from the downloaded file to a model that is ready.
     pub load_ms: f64,
-    /// The most anonymous memory the process held, in bytes; not on every system.
+    /// Peak anonymous memory of the process, in bytes; not on every system.
     pub peak_bytes: Option<u64>,
-    /// Weights as held, in bytes.
+    /// Memory of the weights, in bytes.
     pub weight_bytes: f64,
-    /// Keys and values of the tokens of the run, in bytes.
+    /// Memory of the keys and values of the run's tokens, in bytes.
     pub kv_bytes: f64,
 }
 
@@ -66,7 +66,7 @@ impl Strata {
         Ok(figures)
     }
 
-    /// Load the default model and generate some tokens, watching time and memory.
+    /// Loads the default model and generates some tokens, measuring time and memory.
     pub fn start_up(&self, commands: &mut Commands) -> Result<StartUp> {
         let mut generate = program(&self.program);
         generate.args(["generate", "The capital of France is", "--max-tokens", &ALONE.to_string()]);
@@ -74,16 +74,16 @@ impl Strata {
         generate.args(["--threads", &self.settings.threads.to_string()]);
         generate.arg("--model").arg(&self.default_model);
         commands.note(&generate);
-        let (said, peak_bytes) = with_peak_memory(&mut generate)?;
-        let said: Value = serde_json::from_str(&said).context("strata generate --json")?;
-        let len = |key: &str| said[key].as_array().map_or(0, Vec::len) as f64;
+        let (stdout, peak_bytes) = with_peak_memory(&mut generate)?;
+        let output: Value = serde_json::from_str(&stdout).context("strata generate --json")?;
+        let len = |key: &str| output[key].as_array().map_or(0, Vec::len) as f64;
 
-        // The model says how large it is in a benchmark as short as can be.
+        // The shortest possible benchmark reports the size of the model.
         let mut bench = self.bench("bf16");
         bench.args(["--batch", "1", "--prompt-tokens", "1", "--gen-tokens", "1"]);
         let size = json_of(&mut bench)?;
         Ok(StartUp {
-            load_ms: number(&said["timings"]["load_ms"])?,
+            load_ms: number(&output["timings"]["load_ms"])?,
             peak_bytes,
             weight_bytes: number(&size["weight_bytes"])?,
             kv_bytes: number(&size["kv_bytes_per_token"])? * (len("prompt_tokens") + len("tokens")),
@@ -115,7 +115,7 @@ fn decode(run: &Value, result: &Value) -> Result<Figure> {
         limit: number(&run["flops"][precision])? / 1e9,
         unit: "GFLOP/s",
     };
-    // The limit that is nearer is the one that binds.
+    // The nearer limit is the one that binds.
     let reached = if memory.fraction > arithmetic.fraction { memory } else { arithmetic };
     let batch = number(&result["batch"])? as usize;
     let rate = number(&result["decode_tokens_per_s"])?;
@@ -131,8 +131,8 @@ fn number(value: &Value) -> Result<f64> {
     value.as_f64().with_context(|| format!("expected a number, found {value}"))
 }
 
-/// Run a command; return its stdout and the most anonymous memory it held, in bytes. Mapped files
-/// do not count: the system takes their pages back whenever it likes.
+/// Runs a command; returns its stdout and its peak anonymous memory, in bytes. Mapped files do not
+/// count: the system may reclaim their pages at any time.
 fn with_peak_memory(command: &mut Command) -> Result<(String, Option<u64>)> {
     let mut child = command
         .stdin(Stdio::null())
@@ -145,7 +145,7 @@ fn with_peak_memory(command: &mut Command) -> Result<(String, Option<u64>)> {
         peak = peak.max(anonymous_bytes(child.id()));
         std::thread::sleep(Duration::from_millis(2));
     }
-    // What it printed fits in a pipe: one short object.
+    // Its output fits in a pipe: one short object.
     let out = child.wait_with_output()?;
     if !out.status.success() {
         bail!("`{}` failed ({})", spelled(command), out.status);

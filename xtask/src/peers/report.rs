@@ -6,7 +6,7 @@ use super::ours::StartUp;
 use super::samples::{Samples, Who, Work, median};
 use super::{ALONE, BATCHED, PROMPT, Settings};
 
-/// What is compared, in which mode of ours, and the ratio that is aimed at.
+/// Comparisons: engine and precision, kind of work, and target ratio.
 const TARGETS: [(Who, Work, Option<f64>); 8] = [
     (Who::Ours, Work::Decode(1), Some(1.4)),
     (Who::Ours, Work::Decode(8), Some(3.0)),
@@ -18,24 +18,24 @@ const TARGETS: [(Who, Work, Option<f64>); 8] = [
     (Who::OursF32, Work::Prefill, Some(1.0)),
 ];
 
-/// How much longer a busy neighbour may make us take.
-const MOST_SLOWDOWN: f64 = 1.7;
-/// Milliseconds from a cached file to a model that is ready.
-const MOST_LOAD_MS: f64 = 500.0;
-/// Peak anonymous memory over weights as held; keys and values come on top.
-const MOST_MEMORY: f64 = 1.3;
+/// Maximum slowdown of ours beside a busy process.
+const MAX_SLOWDOWN: f64 = 1.7;
+/// Maximum milliseconds from a cached file to a model that is ready.
+const MAX_LOAD_MS: f64 = 500.0;
+/// Maximum of peak anonymous memory over weights as held; keys and values are added to it.
+const MAX_MEMORY_RATIO: f64 = 1.3;
 
-/// What is known before and beside the samples.
+/// Facts of a report beside the samples.
 pub struct Report {
     settings: Settings,
     rounds: usize,
     load: String,
-    /// One entry a round.
+    /// One entry for each round.
     pub startup: Vec<StartUp>,
 }
 
 impl Report {
-    /// A report that begins now: it notes how busy the machine is before anything runs.
+    /// A report that begins now: notes the load of the machine before anything runs.
     pub fn new(settings: Settings, rounds: usize) -> Self {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split_whitespace().next().unwrap_or("unknown").to_string();
@@ -43,7 +43,7 @@ impl Report {
         Self { settings, rounds, load, startup: Vec::new() }
     }
 
-    /// The page.
+    /// Renders the page.
     pub fn markdown(&self, samples: &Samples) -> String {
         let mut page = String::new();
         // Writing to a String cannot fail.
@@ -82,20 +82,20 @@ impl Report {
             page,
             "| starting up, default model | measured | target | met |\n|---|---|---|---|"
         )?;
-        let met = yes(load < MOST_LOAD_MS);
-        writeln!(page, "| cached file to ready | {load:.0} ms | < {MOST_LOAD_MS:.0} ms | {met} |")?;
+        let met = yes(load < MAX_LOAD_MS);
+        writeln!(page, "| cached file to ready | {load:.0} ms | < {MAX_LOAD_MS:.0} ms | {met} |")?;
         let peak = self.startup.iter().filter_map(|s| s.peak_bytes).max();
         if let Some(peak) = peak.map(|bytes| bytes as f64) {
-            let most = MOST_MEMORY * first.weight_bytes + first.kv_bytes;
+            let max_bytes = MAX_MEMORY_RATIO * first.weight_bytes + first.kv_bytes;
             writeln!(
                 page,
-                "| peak anonymous memory | {:.0} MB | < {:.0} MB ({MOST_MEMORY} x {:.0} MB of weights + {:.0} MB of \
+                "| peak anonymous memory | {:.0} MB | < {:.0} MB ({MAX_MEMORY_RATIO} x {:.0} MB of weights + {:.0} MB of \
                  keys and values) | {} |",
                 peak / 1e6,
-                most / 1e6,
+                max_bytes / 1e6,
                 first.weight_bytes / 1e6,
                 first.kv_bytes / 1e6,
-                yes(peak < most),
+                yes(peak < max_bytes),
             )?;
         }
         writeln!(page)
@@ -143,10 +143,10 @@ fn neighbours(page: &mut String, samples: &Samples) -> std::fmt::Result {
             (busy, samples.rate(who, false, work) / busy)
         };
         let ((ours, slower), (theirs, their_slower)) = (pair(Who::Ours), pair(Who::Theirs));
-        let met = yes(slower <= MOST_SLOWDOWN);
+        let met = yes(slower <= MAX_SLOWDOWN);
         writeln!(
             page,
-            "| {work} | {ours:.0} | {slower:.2} | {MOST_SLOWDOWN} | {met} | {theirs:.0} | {their_slower:.2} |"
+            "| {work} | {ours:.0} | {slower:.2} | {MAX_SLOWDOWN} | {met} | {theirs:.0} | {their_slower:.2} |"
         )?;
     }
     writeln!(page)
@@ -164,7 +164,7 @@ fn yes(met: bool) -> &'static str {
     if met { "yes" } else { "no" }
 }
 
-/// The processor's name for itself.
+/// Name of the processor as it reports it.
 fn cpu() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));

@@ -1,9 +1,9 @@
-//! What was measured, kept by who, what, and whether a neighbour was busy.
+//! Samples, by engine, kind of work, and whether another process was busy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Whose figure.
+/// Engine of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// Strata, activations rounded to bf16.
@@ -14,12 +14,12 @@ pub enum Who {
     Theirs,
 }
 
-/// What was done.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// One long prompt.
+    /// Prefill of one long prompt.
     Prefill,
-    /// Tokens of so many sequences at once.
+    /// Decode of so many sequences at once.
     Decode(usize),
 }
 
@@ -35,22 +35,22 @@ impl fmt::Display for Work {
 /// One figure of one round.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What was done.
+    /// Kind of work.
     pub work: Work,
     /// Tokens per second.
     pub rate: f64,
-    /// How near it came to what the machine allows, where that was measured.
+    /// Fraction of the machine's limit, where the limit was measured.
     pub reached: Option<Reached>,
 }
 
-/// A share of a limit that was measured beside the figure.
+/// Fraction of a limit that was measured beside the figure.
 #[derive(Clone, Debug)]
 pub struct Reached {
-    /// 1 is all of it.
+    /// Fraction: 1 is the whole limit.
     pub fraction: f64,
     /// The limit, in GB/s or GFLOP/s.
     pub limit: f64,
-    /// Which of the two.
+    /// Unit: one of the two.
     pub unit: &'static str,
 }
 
@@ -58,18 +58,18 @@ pub struct Reached {
 #[derive(Default)]
 pub struct Samples {
     figures: BTreeMap<(Who, bool, Work), Vec<Figure>>,
-    /// The command lines, in the order of first use.
+    /// Command lines, in the order of first use.
     pub commands: Commands,
 }
 
-/// Command lines as one would type them, each once.
+/// Command lines as typed in a shell, each once.
 #[derive(Default)]
 pub struct Commands(pub Vec<String>);
 
 impl Commands {
-    /// Note a command.
+    /// Notes a command.
     pub fn note(&mut self, command: &std::process::Command) {
-        let text = crate::shell::spelled(command);
+        let text = course::shell::spelled(command);
         if !self.0.contains(&text) {
             self.0.push(text);
         }
@@ -77,19 +77,19 @@ impl Commands {
 }
 
 impl Samples {
-    /// Keep what a run brought.
+    /// Adds the figures of a run.
     pub fn add(&mut self, who: Who, busy: bool, figures: Vec<Figure>) {
         for figure in figures {
             self.figures.entry((who, busy, figure.work)).or_default().push(figure);
         }
     }
 
-    /// The median rate in tokens per second; NaN if it was not measured.
+    /// Median rate in tokens per second; NaN if it was not measured.
     pub fn rate(&self, who: Who, busy: bool, work: Work) -> f64 {
         median(self.of(who, busy, work).map(|f| f.rate))
     }
 
-    /// The median share of the limit that binds more.
+    /// Median fraction of the limit, for the unit of the first figure.
     pub fn reached(&self, who: Who, work: Work) -> Option<Reached> {
         let all: Vec<&Reached> =
             self.of(who, false, work).filter_map(|f| f.reached.as_ref()).collect();
@@ -104,7 +104,7 @@ impl Samples {
     }
 }
 
-/// The middle value; NaN of nothing.
+/// Median; NaN without values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::obtain::Peer;
 use super::samples::{Commands, Figure, Work, median};
 use super::{ALONE, BATCHED, BATCHES, PROMPT, Settings};
-use crate::shell::{program, quiet_output};
+use course::shell::{program, quiet_output};
 
 /// The figures of one round.
 pub fn measure(
@@ -25,7 +25,7 @@ pub fn measure(
     alone.args(["-r", &repeat.to_string(), "-o", "json"]);
 
     let (context, generate) = BATCHED;
-    // Room for all tokens of the largest batch, and the usual sizes of a step.
+    // Room for all tokens of the largest batch, and the usual step sizes.
     let room = BATCHES.iter().max().unwrap_or(&1) * (context + generate);
     let batches = BATCHES.map(|b| b.to_string()).join(",");
     let mut many = program(peer.tool("llama-batched-bench"));
@@ -38,7 +38,7 @@ pub fn measure(
 
     let mut figures = of_llama_bench(&quiet_output(&mut alone)?).context("llama-bench")?;
     let mut rates = vec![Vec::new(); BATCHES.len()];
-    // It has no option for repetitions.
+    // The program has no option for repetitions.
     for _ in 0..repeat {
         let once = of_batched_bench(&quiet_output(&mut many)?).context("llama-batched-bench")?;
         for (rates, rate) in rates.iter_mut().zip(once) {
@@ -52,7 +52,7 @@ pub fn measure(
     Ok(figures)
 }
 
-/// An array with an entry for the prompt and one for the generation, each with its samples.
+/// Reads an array with an entry for the prompt and one for the generation, each with its samples.
 fn of_llama_bench(text: &str) -> Result<Vec<Figure>> {
     let runs: Vec<Value> = serde_json::from_str(text)?;
     let rate_of = |prompt: usize, generate: usize| {
@@ -69,9 +69,9 @@ fn of_llama_bench(text: &str) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A line for each batch size; decode rates in the order of [`BATCHES`].
+/// Reads a line for each batch size; returns decode rates in the order of [`BATCHES`].
 fn of_batched_bench(text: &str) -> Result<Vec<f64>> {
-    // The log may come between; objects are the lines that begin like one.
+    // Log lines may come between; objects are the lines that begin with a brace.
     let lines: Vec<Value> = text
         .lines()
         .filter(|line| line.starts_with('{'))

@@ -1,8 +1,8 @@
-//! Other people's programs that talk to the server: what `cargo x test --full` installs for them, below the target
+//! Other projects' programs that talk to the server: what `cargo x test --full` installs for them, below the target
 //! directory, in versions that are named here.
 //!
-//! Where a registry is out of reach, what it would have given is missing, loudly, and the tests that need it stand
-//! aside. In CI that is a failure.
+//! Where a registry cannot be reached, a warning names the missing program, and the tests that need it are skipped. In
+//! CI that is a failure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::pip;
-use crate::shell::{exists, program, quiet_output, root, run, target_dir};
+use course::shell::{exists, program, quiet_output, root, run, target_dir};
 
-/// The variable that tests name who need one of these programs.
+/// The variable that names a test as one that needs these programs.
 pub const VARIABLE: &str = "STRATA_PYTHON";
 
 /// The npm packages: OpenAI's client, and what drives a browser.
@@ -66,7 +66,7 @@ const TOOLS: [Tool; 6] = [
 /// Install what can be installed; the variables that say where it is. What a variable names already is left as it is.
 ///
 /// # Errors
-/// In CI: something cannot be had.
+/// In CI: something cannot be installed.
 pub fn install() -> Result<Vec<(&'static str, PathBuf)>> {
     let dir = target_dir()?.join("outside");
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
@@ -80,10 +80,10 @@ pub fn install() -> Result<Vec<(&'static str, PathBuf)>> {
         match path {
             Ok(path) => found.push((tool.variable, path)),
             Err(why) if in_ci() => {
-                return Err(why.context(format!("{} cannot be had", tool.what)));
+                return Err(why.context(format!("cannot install {}", tool.what)));
             }
             Err(why) => eprintln!(
-                "\n!!! NOT TESTED: {} cannot be had, and tests that need it stand aside\n!!! {why:#}\n",
+                "\n!!! NOT TESTED: cannot install {}; tests that need it are skipped\n!!! {why:#}\n",
                 tool.what
             ),
         }
@@ -109,7 +109,7 @@ fn python_packages(dir: &Path, name: &str, list: &str) -> Result<PathBuf> {
             run(program("python3").args(["-I", "-m", "venv", "--clear"]).arg(&venv))
         })?;
     }
-    let list = root().join("l6-ensemble/tests/outside").join(list);
+    let list = root().join("strata/tests/outside").join(list);
     run(&mut pip::wheels(&python, "install", &list))?;
     Ok(python)
 }
@@ -166,7 +166,7 @@ fn vllm_bench(dir: &Path) -> Result<PathBuf> {
 /// Install Debian's packages, as root or not at all.
 fn apt_get(packages: &[&str]) -> Result<()> {
     if !exists("apt-get") {
-        bail!("{} is not here, and there is no apt-get to install it", packages.join(" and "));
+        bail!("{} is not installed, and there is no apt-get to install it", packages.join(" and "));
     }
     let apt_get = || {
         let mut command = program("apt-get");
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn every_variable_is_read_by_a_test_and_every_one_read_is_set() {
-        let dir = root().join("l6-ensemble/tests/outside");
+        let dir = root().join("strata/tests/outside");
         let mut read = std::collections::BTreeSet::new();
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();

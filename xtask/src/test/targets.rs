@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::shell::root;
+use course::shell::root;
 
 /// Integration tests of all packages whose source mentions a word.
 pub fn mentioning(word: &str) -> Result<BTreeSet<String>> {

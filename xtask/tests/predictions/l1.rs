@@ -1,4 +1,4 @@
-//! The first floor answers its own questions.
+//! The first layer answers its own questions.
 
 use l1_tensor::ops::{
     AttentionParams, AttentionShape, RopeScaling, RopeTable, TILE, argmax_reference,

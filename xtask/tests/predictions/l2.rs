@@ -1,4 +1,4 @@
-//! The second floor answers its own questions.
+//! The second layer answers its own questions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -296,7 +296,7 @@ fn a_session_continues_at_the_position_said() {
 }
 
 #[test]
-fn every_question_of_this_floor_says_its_sizes() {
+fn every_question_of_this_layer_states_its_sizes() {
     for question in questions("l2", "kv-bytes", 20) {
         let text = question["text"].as_str().unwrap();
         for key in ["layers", "q_heads", "kv_heads", "head_dim"] {

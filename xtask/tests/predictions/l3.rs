@@ -1,4 +1,4 @@
-//! The third floor answers its own questions.
+//! The third layer answers its own questions.
 
 use l1_tensor::ops::{AttentionParams, KvCache};
 use l1_tensor::{DType, Runtime, RuntimeOptions, Tensor};
@@ -28,7 +28,7 @@ fn chain(block_size: usize, tokens: impl IntoIterator<Item = u32>) -> TokenChain
     chain
 }
 
-/// `len` tokens that nobody else has.
+/// `len` tokens that no other request has.
 fn text(whose: usize, len: usize) -> impl Iterator<Item = u32> {
     (0..len).map(move |i| (10_000 * (whose + 1) + i) as u32)
 }

@@ -1,16 +1,12 @@
-//! The fourth floor answers its own questions.
+//! The fourth layer answers its own questions.
 
 use std::cell::RefCell;
-use std::path::Path;
 
-use l1_tensor::{DType, Runtime, RuntimeOptions, Tensor};
-use l2_model::ModelFiles;
+use l1_tensor::{Runtime, RuntimeOptions, Tensor};
 use l2_model::tokenizer::Tokenizer;
-use l3_paged_kv::{PagedOptions, PagedState};
-use l4_sampler::generate::{Generator, Request};
 use l4_sampler::guide::{GuideSpec, Guides};
 use l4_sampler::processors::penalties::penalize;
-use l4_sampler::stop::{StopMatcher, StopRules};
+use l4_sampler::stop::StopMatcher;
 use l4_sampler::{
     Distribution, Draft, DrawKey, History, Logits, LogprobsOf, LogprobsRequest, Proposal, Purpose,
     Row, Sampled, Sampler, SamplingParams, TokenMask,
@@ -431,29 +427,5 @@ fn drafts_bring_as_much_on_average_as_said() {
         let variance = brought.iter().map(|b| (b - mean).powi(2)).sum::<f64>() / n;
         // Four standard errors: one of 16,000 honest means lies farther off. The seeds are fixed.
         About(mean, 4.0 * (variance / n).sqrt())
-    });
-}
-
-#[test]
-fn answers_share_as_much_of_a_prompt_as_said() {
-    let rt = runtime();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
-    let decoder = ModelFiles::open(&dir).unwrap().decoder(&rt).unwrap();
-    agree(("l4", "shared-prompt"), 50, number, |facts| {
-        let [block_size, len, n, best_of] =
-            ["block_size", "prompt", "n", "best_of"].map(|name| number(&facts[name]));
-        let slots = n.max(best_of);
-        let max_len = len + 8;
-        let options = PagedOptions::new(slots, max_len, block_size, DType::F32);
-        let state = PagedState::new(decoder.config(), options).unwrap();
-        let state = Box::new(state);
-        let mut generator = Generator::new(&decoder, None, &rt, state, slots, max_len).unwrap();
-        let prompt: Vec<u32> = (0..len as u32).map(|i| i % 300).collect();
-        let params = SamplingParams::default();
-        let stop = StopRules { max_tokens: 3, ..StopRules::default() };
-        let request = Request { n, best_of, ..Request::new(&prompt, &params, &stop) };
-        let done = generator.run(&request, |_, _| true).unwrap();
-        assert_eq!(done.choices.len(), n);
-        done.work.prompt_computed
     });
 }

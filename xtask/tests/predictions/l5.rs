@@ -1,5 +1,12 @@
-//! The fifth floor answers its own questions.
+//! The fifth layer answers its own questions.
 
+use std::path::Path;
+
+use l1_tensor::RuntimeOptions;
+use l4_sampler::SamplingParams;
+use l4_sampler::stop::StopRules;
+use l5_scheduler::engine::{EngineModel, EngineOptions, EngineRequest};
+use l5_scheduler::generate::{GenerateRequest, Generator};
 use l5_scheduler::{
     Admitted, CostModel, PolicyKind, Request, RequestId, Resolved, Scheduler, SchedulerConfig,
     StepLoad, StepOutput, Time, Victim,
@@ -8,7 +15,7 @@ use serde_json::Value;
 
 use super::{agree, number, numbers};
 
-/// A pool of so many blocks beside the null block, and steps as large as anybody could want.
+/// A pool of so many blocks beside the null block, and steps without a limit in practice.
 fn config(capacity: usize, block_size: usize) -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: 16,
@@ -21,7 +28,7 @@ fn scheduler(config: SchedulerConfig) -> Scheduler {
     Scheduler::new(config).unwrap()
 }
 
-/// A request for an answer without end, whose `len` tokens nobody else has.
+/// A request for an answer without end, whose `len` tokens no other request has.
 fn request(id: usize, len: usize) -> Request {
     let prompt = (0..len).map(|i| (10_000 * (id + 1) + i) as u32).collect();
     Request { id: RequestId(id as u64), prompt, max_tokens: 1000, ..Request::default() }
@@ -31,7 +38,7 @@ fn add(scheduler: &mut Scheduler, request: Request) {
     scheduler.add_request(request).unwrap();
 }
 
-/// Run the planned step: whoever is due a token gets this one.
+/// Run the planned step: every row that samples gets this token.
 fn run(scheduler: &mut Scheduler, token: u32) {
     let mut out = StepOutput::default();
     for (i, _) in scheduler.view().step().rows.iter().enumerate().filter(|(_, row)| row.samples) {
@@ -47,7 +54,7 @@ fn step(scheduler: &mut Scheduler, token: u32) {
     run(scheduler, token);
 }
 
-/// Whether anybody is there.
+/// Whether any request runs or waits.
 fn busy(scheduler: &Scheduler) -> bool {
     scheduler.num_running() + scheduler.num_waiting() > 0
 }
@@ -173,7 +180,7 @@ fn a_long_prompt_takes_the_steps_said() {
             ..config(1000, 16)
         });
         if cached > 0 {
-            // Somebody else's prompt, of which the request's own begins with.
+            // Another request's prompt, with which the request's own begins.
             let begun = Request { id: RequestId(100), ..request(0, cached + 1) };
             add(&mut scheduler, Request { max_tokens: 1, ..begun });
             while busy(&scheduler) {
@@ -321,7 +328,7 @@ fn a_preempted_request_computes_as_much_again_as_said() {
         let [size, prompt, wrote, capacity, taken] =
             ["block_size", "prompt", "written", "capacity", "taken"]
                 .map(|name| number(&facts[name]));
-        // There is one seat, which goes to whoever is more urgent.
+        // There is one seat, which goes to the more urgent request.
         let mut scheduler = scheduler(SchedulerConfig {
             policy: PolicyKind::StrictPriority,
             max_num_seqs: 1,
@@ -526,4 +533,28 @@ fn a_step_takes_the_time_said() {
             nanos(costs.seconds(&load) * 1e3)
         },
     );
+}
+
+#[test]
+fn choices_share_as_much_of_a_prompt_as_said() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
+    let model = EngineModel::open(&dir, RuntimeOptions::default()).unwrap();
+    agree(("l5", "shared-prompt"), 50, number, |facts| {
+        let [block_size, len, n, best_of] =
+            ["block_size", "prompt", "n", "best_of"].map(|name| number(&facts[name]));
+        let options = EngineOptions {
+            block_size,
+            max_num_seqs: n.max(best_of),
+            max_model_len: Some(len + 8),
+            ..EngineOptions::default()
+        };
+        let mut generator = Generator::open(model.clone(), &options).unwrap();
+        let prompt: Vec<u32> = (0..len as u32).map(|i| i % 300).collect();
+        let stop = StopRules { max_tokens: 3, ignore_eos: true, ..StopRules::default() };
+        let request = EngineRequest::new(prompt, SamplingParams::default(), stop);
+        let request = GenerateRequest { request, n, best_of };
+        let done = generator.run(&request, |_, _| true).unwrap();
+        assert_eq!(done.choices.len(), n);
+        done.work.prompt_computed
+    });
 }

@@ -1,6 +1,6 @@
-//! Questions must not rot: what `cargo x predict` calls right is what the floors do.
+//! Questions must not rot: what `cargo x predict` calls right is what the layers do.
 //!
-//! xtask computes its answers without the floors. Here the built command is asked for many
+//! xtask computes its answers without the layers. Here the built command is asked for many
 //! instances of each kind as JSON, and the engine is asked the same through its public functions.
 
 mod l0;
@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Kinds whose answer no public function of a floor gives; their formulas are compared with the
+/// Kinds whose answer no public function of a layer gives; their formulas are compared with the
 /// chapters by unit tests and by readers.
 const NOT_CHECKED: [&str; 7] = [
     "linear-intensity",
@@ -90,7 +90,7 @@ fn reals(v: &Value) -> Vec<f32> {
     v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-/// The kinds that `--list` shows: (floor, name).
+/// The kinds that `--list` shows: (layer, name).
 fn kinds() -> Vec<(String, String)> {
     let (_, out, _) = said(&["--list"]);
     let row = |line: &str| {
@@ -163,10 +163,10 @@ fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
     for (args, wanted) in [
         (
             vec!["l9"],
-            "`l9` is no floor with questions: cargo x predict l1 or cargo x predict l2 or",
+            "there are no questions for a layer `l9`: cargo x predict l1 or cargo x predict l2 or",
         ),
-        (vec![], "which floor? cargo x predict l1"),
-        (vec!["l1", "--kind", "nonsense"], "it has bf16-round"),
+        (vec![], "name a layer: cargo x predict l1"),
+        (vec!["l1", "--kind", "nonsense"], "its kinds are bf16-round"),
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
         (vec!["l2", "--kind", "pool-usage"], "cargo x predict l3 --kind pool-usage"),
         (vec!["l3", "--kind", "text-shown"], "cargo x predict l4 --kind text-shown"),
@@ -175,7 +175,7 @@ fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
         (vec!["l1", "--seed", "-1"], "a seed is a whole number"),
         (vec!["l1", "--seed", "99999999999999999999"], "a seed is a whole number"),
         (vec!["l1", "--answer", "3"], "--seed"),
-        (vec!["l1", "--seed", "18446744073709551615", "--json", "2"], "no seeds that large"),
+        (vec!["l1", "--seed", "18446744073709551615", "--json", "2"], "the seed is too large"),
         (vec!["l1", "--kind", "gqa-head", "--seed", "1", "--answer", "h / 3"], "`h / 3`"),
         (vec!["l1", "--kind", "gqa-head", "--seed", "1", "--answer", ""], "a number is expected"),
         (vec!["l1", "--kind", "mask-row", "--seed", "1", "--answer", "3"], "2 whole numbers"),

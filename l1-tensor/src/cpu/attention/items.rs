@@ -1,22 +1,22 @@
-//! Cutting a step into pieces of work for threads.
+//! Cutting a step into work items for threads.
 //!
-//! How it is cut may depend on how many threads there are and how much there is to do: no row's
-//! arithmetic depends on its neighbours, and splits are merged in one order.
+//! The cut may depend on the number of threads and the amount of work: no row's arithmetic depends
+//! on its neighbours, and splits are merged in one order.
 
 use super::splits::SPLIT;
 use super::{Job, MAX_ROWS, splits_seen};
 
-/// A piece of work: some queries of a sequence, some heads of one group.
+/// A work item: some queries of a sequence, some heads of one group.
 #[derive(Clone, Copy)]
 pub(crate) struct Item {
     pub(super) seq: u32,
-    /// First query, within the sequence, and how many.
+    /// First query within the sequence, and number of queries.
     pub(super) first: u32,
     pub(super) queries: u32,
-    /// First query head and how many; all share a KV head.
+    /// First query head and number of heads; all share a KV head.
     pub(super) head: u32,
     pub(super) heads: u32,
-    /// Where its rows of partial results begin, when threads share its splits.
+    /// First row of its partial results, when threads share its splits.
     pub(super) partials: u32,
 }
 
@@ -33,23 +33,23 @@ pub(crate) struct Piece {
     pub(super) split: u32,
 }
 
-/// The work of a step. If there are pieces, they are the work, and items are merged from them.
+/// The work of a step. If there are pieces, threads run the pieces, and items are merged from them.
 pub(crate) struct Agenda {
     pub(super) items: Vec<Item>,
     pub(super) pieces: Vec<Piece>,
-    /// Rows of partial results there is room for.
+    /// Number of rows for which partial results have room.
     partials: usize,
 }
 
-/// The most tokens whose long contexts are cut into splits for several threads. More tokens are
-/// items enough.
+/// Maximum number of tokens for which long contexts are cut into splits for several threads. More
+/// tokens make enough items.
 const SHARED_TOKENS: usize = 8;
 
 impl Agenda {
     /// Room for steps of at most `max_tokens` queries over `max_kv` keys by `threads` threads.
     pub(crate) fn new(max_tokens: usize, max_kv: usize, q_heads: usize, threads: usize) -> Self {
         let splits = max_kv.div_ceil(SPLIT);
-        // One thread takes splits in turn, and needs no room for what others have found.
+        // A single thread takes splits in turn and needs no room for partial results of others.
         let tokens = if threads > 1 && splits > 1 { max_tokens.min(SHARED_TOKENS) } else { 0 };
         let partials = tokens * q_heads * splits;
         let items = Vec::with_capacity((max_tokens * q_heads).max(1));
@@ -64,7 +64,7 @@ impl Agenda {
         self.items.capacity() * size_of::<Item>() + self.pieces.capacity() * size_of::<Piece>()
     }
 
-    /// Cut the batch, long items first within a sequence so that threads end together.
+    /// Cuts the batch, long items first within a sequence so that threads end together.
     pub(super) fn list(&mut self, job: &Job, threads: usize) {
         let group = job.q_heads / job.kv_heads;
         let s = &job.sequences;
@@ -76,8 +76,8 @@ impl Agenda {
         if threads == 1 || tokens * job.kv_heads >= 4 * threads {
             return;
         }
-        // Too few items to keep all threads busy. A group shares its keys, so rather cut along the
-        // keys than between its heads.
+        // There are too few items to keep all threads busy. A group shares its keys, so cut along
+        // the keys rather than between its heads.
         if !self.cut_splits(job) {
             self.items.clear();
             self.pieces.clear();
@@ -106,7 +106,7 @@ impl Agenda {
         }
     }
 
-    /// Cut the items into splits, if there are long contexts among them and there is room.
+    /// Cuts the items into splits, if there are long contexts among them and there is room.
     fn cut_splits(&mut self, job: &Job) -> bool {
         let mut partials = 0;
         for (i, item) in self.items.iter_mut().enumerate() {

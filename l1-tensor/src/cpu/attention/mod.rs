@@ -23,23 +23,23 @@ use crate::ops::{AttentionParams, AttentionScratch, Sequences, TILE};
 use crate::storage::AlignedBytes;
 use crate::{DType, Result, Runtime};
 
-/// The most rows (queries times heads of a group) an item works on: enough to reuse a key tile many
-/// times, few enough that their scores over a split stay in a level-2 cache.
+/// Maximum number of rows (queries times heads of a group) of an item: enough to reuse a key tile many times,
+/// few enough that their scores over a split stay in a level-2 cache.
 const MAX_ROWS: usize = 48;
 
-/// With no more rows than this an item waits for memory, and says early what it will read.
+/// Maximum number of rows for which an item is bound by memory and prefetches.
 const FEW_ROWS: usize = 4;
 
-/// One thread's scratch. Its size does not depend on how long contexts are.
+/// One thread's scratch. Its size does not depend on the length of contexts.
 pub(crate) struct Area {
     /// `[rows][words of D]`: queries as words.
     queries: AlignedBytes,
     /// `[rows][SPLIT]`: scores, then weights.
     scores: AlignedBytes,
-    /// Tiles that had to be put together or widened: keys of a split, then its values.
+    /// Tiles that were assembled or widened: keys of a split, then its values.
     words: AlignedBytes,
     codes: AlignedBytes,
-    /// `[rows][D']`: the weighted values so far, and those of the split in hand.
+    /// `[rows][D']`: the weighted values so far, and those of the current split.
     values: AlignedBytes,
     more_values: AlignedBytes,
     totals: [Option<Totals>; MAX_ROWS],
@@ -69,7 +69,7 @@ impl Area {
     }
 }
 
-/// Where results go: rows of `q_heads * D`.
+/// Destination of results: rows of `q_heads * D`.
 #[derive(Clone, Copy)]
 pub(crate) enum Out {
     F32(*mut f32),
@@ -101,14 +101,14 @@ struct Rows {
     values: *mut f32,
 }
 
-/// What to do with an item.
+/// Work to do on an item.
 #[derive(Clone, Copy)]
 enum Work {
-    /// All of it.
+    /// The whole item.
     Whole,
-    /// One of its splits, into rows of its own.
+    /// One of its splits, into rows of partial results.
     Split(usize, Rows),
-    /// Make one result of its splits, whose rows follow each other.
+    /// Merge of its splits, whose rows follow each other.
     Merge(Rows),
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn run(rt: &Runtime, job: &Job, scratch: &mut AttentionScratch) {
         let first = item.partials as usize + (split - splits_seen(job, item).start) * item.rows();
         work(item, Work::Split(split, rows(first)), worker);
     });
-    // Few rows, by the rule that led here: not worth waking anybody.
+    // Few rows, by the condition above: waking other threads would cost more.
     for item in items {
         work(item, Work::Merge(rows(item.partials as usize)), 0);
     }
@@ -218,8 +218,8 @@ fn keys_of(job: &Job, item: &Item) -> (usize, Range<usize>) {
     (p0, visible(p0, job.params.window).start..p0 + item.queries as usize)
 }
 
-/// The splits that an item's rows see some key of. A padding row has no keys, and one split in which
-/// its zeros are written.
+/// Splits of which an item's rows see some key. A padding row has no keys, and one split in which its zeros
+/// are written.
 fn splits_seen(job: &Job, item: &Item) -> Range<usize> {
     match job.sequences.seq_lens_kv[item.seq as usize] {
         0 => 0..1,
@@ -299,7 +299,7 @@ unsafe fn queries_to_words<S: Dot>(job: &Job, item: &Item, token0: usize, area: 
     }
 }
 
-/// What an item's rows see of one split, whose queries are words already.
+/// Computes an item's rows over one split; the queries are words already.
 ///
 /// # Safety
 /// As [`run_item`]; `out` has room for the item's rows.
@@ -347,7 +347,7 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
         unsafe {
             let row = std::slice::from_raw_parts_mut(scores.add(r * row_len), row_len);
             *out.totals.add(r) = if seen.is_empty() {
-                // Another query of the item sees this split.
+                // Another query of the item sees this split, this one does not.
                 row.fill(0.0);
                 None
             } else {
@@ -357,12 +357,12 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
             };
         }
     }
-    // Few rows wait for memory, not for arithmetic: while these values are summed, the keys of the
-    // next split may come, so that neither half of the work leaves the memory idle.
+    // Few rows are bound by memory, not by arithmetic: while these values are summed, the keys of the next
+    // split are prefetched, so that memory is busy in both halves of the work.
     let next = within(&keys, split + 1);
     let coming = (rows <= FEW_ROWS && !last && v.is_some())
         .then(|| reader.stored_tiles(Part::Keys, next.start / TILE..next.end.div_ceil(TILE)));
-    // Where tiles are made in scratch, values take the place of the keys.
+    // Where tiles are assembled in scratch, values overwrite the keys.
     let v = match v {
         Some(v) => v,
         None => make_tiles(job.isa, &reader, Part::Values, tiles.clone(), &mut bench),
@@ -383,7 +383,7 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
     }
 }
 
-/// Add the rows of the next split to those of the splits before it.
+/// Merges the rows of the next split into those of the splits before it.
 ///
 /// # Safety
 /// Both have `rows` rows.
@@ -407,7 +407,7 @@ unsafe fn merge_rows<const FMA: bool>(into: Rows, more: Rows, rows: usize, padde
     }
 }
 
-/// The keys that the query at position `p` sees: none after itself, and at most a window of them.
+/// Keys that the query at position `p` sees: none after itself, and at most a window of them.
 #[inline(always)]
 fn visible(p: usize, window: Option<usize>) -> Range<usize> {
     // exercise l1.attention
@@ -416,7 +416,7 @@ fn visible(p: usize, window: Option<usize>) -> Range<usize> {
     // end of exercise
 }
 
-/// The KV head that a query head reads: neighbours share one.
+/// KV head that a query head reads: neighbouring query heads share one.
 #[inline(always)]
 fn kv_head_of(q_head: usize, q_heads: usize, kv_heads: usize) -> usize {
     // exercise l1.attention
@@ -442,10 +442,10 @@ fn to_words<S: Dot>(q: &[f32], words: &mut [u32]) {
     }
 }
 
-/// Turn a row of scores into unnormalised weights and return what they were weighed against and
-/// their sum. Only `keys` count, of which there is at least one; the rest become 0. Lane `j % 16` sums key `j`, then the lanes are folded: an order that the key
-/// indices fix (rows start at a tile in every call). For bf16 the weights are rounded in place,
-/// to words at the front of the row.
+/// Turns a row of scores into unnormalised weights and returns their maximum and their sum. Only `keys`
+/// count, of which there is at least one; the rest become 0. Lane `j % 16` sums key `j`, then the lanes are
+/// folded: an order that the key indices fix (rows start at a tile in every call). For bf16 the weights are
+/// rounded in place, to words at the front of the row.
 #[inline(always)]
 fn softmax_in_place<S: Dot, const FMA: bool>(
     row: &mut [f32],
@@ -482,7 +482,7 @@ fn softmax_in_place<S: Dot, const FMA: bool>(
     // end of exercise
 }
 
-/// Divide rows by their sums and put them where they belong.
+/// Divides rows by their sums and writes them to the output.
 ///
 /// # Safety
 /// The item's tokens and heads lie in the output, its rows in `rows`.
@@ -501,7 +501,7 @@ unsafe fn write_rows<S: Dot>(job: &Job, item: &Item, token0: usize, rows: Rows) 
                 let n = (job.dim - d).min(16);
                 let values = rows.values.add(r * padded + d).cast::<[f32; 16]>().read();
                 let values = values.map(|x| x * inverse);
-                // Sixteen is nearly always, and one move; any other number is a call.
+                // Sixteen is the usual number and one move; any other number is a call.
                 match job.out {
                     Out::F32(p) if n == 16 => p.add(at).cast::<[f32; 16]>().write_unaligned(values),
                     Out::F32(p) => p.add(at).copy_from_nonoverlapping(values.as_ptr(), n),

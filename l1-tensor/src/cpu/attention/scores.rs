@@ -11,9 +11,9 @@ pub(super) struct Gemm<'a> {
     pub(super) steps: usize,
     pub(super) rows: usize,
     pub(super) k: &'a Tiles,
-    /// Whether nobody asked memory for the keys yet.
+    /// Whether the keys have not been prefetched yet.
     pub(super) k_is_new: bool,
-    /// The values that will be asked for next, where they are read in place.
+    /// The values to prefetch next, where they are read in place.
     pub(super) v: Option<&'a Tiles>,
     pub(super) scores: *mut f32,
     pub(super) row_len: usize,
@@ -30,9 +30,9 @@ impl Gemm<'_> {
         unsafe {
             if S::REGISTERS >= 24 {
                 while self.rows <= FEW_ROWS && t + 4 <= tiles {
-                    // Few rows wait for memory, not for arithmetic. Tiles of one head lie apart,
-                    // too short for the processor to see a stream: ask for the keys that come
-                    // next, and for the values while the keys are multiplied.
+                    // With few rows the time goes into memory, not arithmetic. Tiles of one head
+                    // are apart and too short for the processor to detect a stream: prefetch the
+                    // next keys, and the values while the keys are multiplied.
                     if let Some(v) = self.v {
                         for ahead in t..t + 4 {
                             if self.k_is_new {

@@ -1,14 +1,14 @@
-//! Long contexts in pieces: a softmax that need not see all keys at once.
+//! Long contexts in splits: a softmax that does not need all keys at once.
 //!
-//! Keys are taken in *splits*, [`SPLIT`] absolute positions each. A split gives a row its largest score, the
-//! sum of its weights `exp(score - largest)`, and the values in those weights, not divided yet. Two
-//! neighbouring splits become one by bringing both to the larger of the two maxima, which is the step
-//! of FlashAttention (Dao et al. 2022) and, with the splits dealt to threads, Flash-Decoding (Dao et
-//! al. 2023).
+//! Keys are taken in *splits* of [`SPLIT`] absolute positions each. For each row a split yields its largest
+//! score, the sum of its weights `exp(score - largest)`, and the values times those weights, not divided yet.
+//! To merge two neighbouring splits, both are rescaled to the larger of the two maxima: the step of
+//! FlashAttention (Dao et al. 2022) and, with the splits spread over threads, Flash-Decoding (Dao et al.
+//! 2023).
 //!
-//! Splits begin where positions say, and are merged from the left, one by one. So it makes no
-//! difference to a bit of the result whether one thread took all splits in turn or each was somebody
-//! else's; and a row that sees no key of a split leaves it out.
+//! Splits begin at fixed positions and are merged from the left, one by one. So every bit of the result is
+//! the same whether one thread computed all splits in turn or each was computed by another thread. A row that
+//! sees no key of a split leaves it out.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(crate) const SPLIT: usize = 512;
 /// Tiles of a split.
 pub(crate) const SPLIT_TILES: usize = SPLIT / TILE;
 
-/// What one row has seen of some keys, beside its weighted values.
+/// Maximum and sum of one row over some keys, beside its weighted values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Totals {
     /// The largest score.
@@ -30,21 +30,21 @@ pub(crate) struct Totals {
     pub sum: f32,
 }
 
-/// The splits that hold one of `keys`.
+/// Splits that hold one of `keys`.
 #[inline(always)]
 pub(super) fn splits_of(keys: &Range<usize>) -> Range<usize> {
     keys.start / SPLIT..keys.end.div_ceil(SPLIT)
 }
 
-/// The part of `keys` that lies in a split.
+/// Part of `keys` that lies in a split.
 #[inline(always)]
 pub(super) fn within(keys: &Range<usize>, split: usize) -> Range<usize> {
     let start = keys.start.max(split * SPLIT);
     start..keys.end.min((split + 1) * SPLIT).max(start)
 }
 
-/// Add what a row has seen of the next keys, `more` and `more_values`, to what it has seen so far.
-/// Both are weighed against their own maximum; the result is against the larger one.
+/// Merges the next keys of a row, `more` and `more_values`, into its state so far. Each was weighed against
+/// its own maximum; the result is against the larger one.
 #[inline(always)]
 pub(super) fn merge<const FMA: bool>(
     totals: &mut Totals,

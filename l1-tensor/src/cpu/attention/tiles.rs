@@ -1,10 +1,10 @@
 //! From a block table to tiles that a kernel can read.
 //!
-//! The kernel wants sixteen keys side by side, as f32 or as pairs of bf16. Mostly that is what lies
-//! in the pool, and it is read where it is. Where blocks are smaller than a tile, a tile of the
-//! sequence is put together from its blocks; where the cache has 8-bit codes, they are widened to
-//! bf16. Both happen in a thread's scratch, one split at a time. Nothing is computed here, so the
-//! sums above have the same terms in the same order whatever the blocks are like.
+//! The kernel reads sixteen keys side by side, as f32 or as pairs of bf16. A tile of the pool
+//! usually has that layout and is read in place. Where blocks are smaller than a tile, a tile of
+//! the sequence is assembled from its blocks; where the cache has 8-bit codes, they are widened to
+//! bf16. Both happen in a thread's scratch, one split at a time. No arithmetic on scores happens
+//! here, so the sums have the same terms in the same order for every block size.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::e4m3;
 use crate::ops::TILE;
 use crate::ops::attention::Geometry;
 
-/// How many tiles ahead of the one that is made memory is asked for the next.
+/// Prefetch distance, in tiles ahead of the one that is assembled.
 const AHEAD: usize = 4;
 
 /// The memory of a cache.
@@ -37,12 +37,12 @@ pub(super) enum Part {
     Values,
 }
 
-/// The blocks of one sequence, as far as an item sees them, for one KV head.
+/// The blocks of one sequence, for one KV head, as far as an item reads them.
 pub(super) struct Reader<'a> {
     pub(super) pool: Pool<'a>,
-    /// The sequence's row of the block table.
+    /// Row of the block table for the sequence.
     pub(super) table: &'a [i32],
-    /// The blocks that hold a key of some query. Entries of others may be anything.
+    /// Blocks that hold a key of some query. Entries of other blocks may have any value.
     pub(super) blocks: Range<usize>,
     pub(super) head: usize,
 }
@@ -55,7 +55,7 @@ pub(super) struct Workbench<'a> {
     pub(super) codes: &'a mut [u8],
 }
 
-/// Where the tiles of a split begin, in order.
+/// Addresses of the tiles of a split, in order.
 pub(super) struct Tiles {
     at: [*const u8; SPLIT_TILES],
     count: usize,
@@ -68,13 +68,13 @@ impl Tiles {
         self.count
     }
 
-    /// Where tile `t` begins.
+    /// Address of tile `t`.
     #[inline(always)]
     pub(super) fn at(&self, t: usize) -> *const u32 {
         self.at[t].cast()
     }
 
-    /// Ask memory for tile `t`, if there is one.
+    /// Prefetches tile `t`, if there is one.
     #[inline(always)]
     pub(super) fn prefetch(&self, t: usize) {
         if t < self.count {
@@ -91,7 +91,7 @@ fn prefetch_bytes(at: *const u8, bytes: usize) {
 }
 
 impl Reader<'_> {
-    /// Whether tiles are read where they lie, whatever the table says.
+    /// Whether tiles are read in the pool, for every block table.
     pub(super) fn in_place(&self) -> bool {
         self.pool.block_size >= TILE && self.pool.geometry.dtype != DType::F8E4M3
     }
@@ -114,7 +114,7 @@ impl Reader<'_> {
         out
     }
 
-    /// The tile of the pool that is tile `t` of the sequence, if one is.
+    /// Tile of the pool that is tile `t` of the sequence, if the blocks allow it.
     #[inline(always)]
     fn whole(&self, t: usize) -> Option<usize> {
         let block_size = self.pool.block_size;
@@ -148,7 +148,8 @@ impl Reader<'_> {
         &self.pool.scales[((tile * self.pool.heads + self.head) * 2 + which) * TILE..][..TILE]
     }
 
-    /// Blocks of tile `t` that count, each with its place there and its place in the pool.
+    /// Blocks of tile `t` that hold a key of some query, each with its offset in the tile and its
+    /// slot in the pool.
     #[inline(always)]
     fn pieces(&self, t: usize) -> impl Iterator<Item = (usize, usize)> {
         let block_size = self.pool.block_size;
@@ -157,7 +158,7 @@ impl Reader<'_> {
         mine.map(move |b| (b % pieces * block_size, self.table[b] as usize * block_size))
     }
 
-    /// Tile `t` of the sequence, from blocks smaller than a tile. Places of blocks that do not count
+    /// Assembles tile `t` of the sequence from blocks smaller than a tile. Slots of other blocks
     /// are zeros.
     #[inline(always)]
     fn put_together(
@@ -184,7 +185,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Ask memory for what tile `t` is made of.
+    /// Prefetches the blocks of tile `t`.
     #[inline(always)]
     fn prefetch(&self, part: Part, t: usize) {
         if let Some(tile) = self.whole(t) {
@@ -195,7 +196,7 @@ impl Reader<'_> {
         for (_, slot) in self.pieces(t) {
             let mut stored = self.stored(part, slot / TILE);
             if part == Part::Values {
-                // Rows of a few tokens lie together, columns are all over the tile.
+                // Rows of a few tokens are adjacent, columns are spread over the tile.
                 let rows = self.pool.geometry.value_rows(slot % TILE, self.pool.block_size);
                 stored = &stored[rows];
             }
@@ -205,7 +206,8 @@ impl Reader<'_> {
 }
 
 dispatch! {
-    /// Make tiles of the sequence readable, in scratch where they are not so already.
+    /// Makes tiles of the sequence readable: assembles in scratch those that cannot be read in
+    /// place.
     pub(super) fn make_tiles<const FMA: bool>(
         reader: &Reader<'_>,
         part: Part,
@@ -245,7 +247,7 @@ dispatch! {
     }
 }
 
-/// The codes of a tile as bf16, each times its token's scale.
+/// Writes the codes of a tile as bf16, each multiplied by its token's scale.
 #[inline(always)]
 fn widen(g: Geometry, part: Part, codes: &[u8], scales: &[u8; TILE], out: &mut [u8]) {
     let power = scales.map(|s| i16::from(s) - 127);
@@ -267,7 +269,7 @@ fn widen(g: Geometry, part: Part, codes: &[u8], scales: &[u8; TILE], out: &mut [
     }
 }
 
-/// Two powers by turns.
+/// Two powers, alternating.
 #[inline(always)]
 fn pairs(even: i16, odd: i16) -> [i16; 32] {
     let both = [even, odd];

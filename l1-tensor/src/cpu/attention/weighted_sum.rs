@@ -8,11 +8,11 @@ pub(super) struct WeightedSum<'a> {
     pub(super) weights: *const u32,
     pub(super) row_words: usize,
     pub(super) rows: usize,
-    /// Words of weights per tile, rows of words per value tile.
+    /// Words of weights per tile, and rows of words per value tile.
     pub(super) steps: usize,
     pub(super) padded: usize,
     pub(super) v: &'a Tiles,
-    /// What to ask memory for meanwhile.
+    /// Memory to prefetch meanwhile.
     pub(super) coming: Option<&'a Tiles>,
     /// `[rows][padded]`.
     pub(super) out: *mut f32,

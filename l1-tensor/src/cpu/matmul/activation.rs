@@ -1,4 +1,4 @@
-//! The two element types an activation comes in, and the order each multiplies a pair in.
+//! The two element types of activations, and the order in which each multiplies a pair.
 
 use half::bf16;
 
@@ -10,7 +10,7 @@ pub(super) trait Activation: Element {
     /// product instruction. Plain f32 goes 0, 1, 2, ...
     const ODD_FIRST: bool;
 
-    /// The value as f32.
+    /// Returns the value as f32.
     ///
     /// # Safety
     /// `x` must be readable.

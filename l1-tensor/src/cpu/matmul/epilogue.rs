@@ -1,4 +1,4 @@
-//! What happens to a sum on its way from the registers to memory.
+//! Epilogues: from the sums in registers to the outputs in memory.
 
 use half::bf16;
 
@@ -8,7 +8,7 @@ use crate::weight::{PANEL, RowOrder};
 use super::Job;
 use super::tile::{Dot, LANES, prefetch};
 
-/// What to do with `y = sum + bias`.
+/// Operation on `y = sum + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum After {
     /// `out = y`.
@@ -32,10 +32,10 @@ impl After {
     }
 }
 
-/// Where the outputs go: rows of f32 or bf16, `stride` elements apart.
+/// Destination of the outputs: rows of f32 or bf16, `stride` elements apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Out {
-    /// The first element, in the type it is stored as.
+    /// The first element, by its type.
     pub(crate) data: OutData,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
@@ -50,7 +50,7 @@ pub(crate) enum OutData {
     Bf16(*mut bf16),
 }
 
-/// Finish the 32 sums that row `row` has with panel `panel`.
+/// Finishes the 32 sums of row `row` and panel `panel`.
 ///
 /// # Safety
 /// `job.out` must be valid for this row, and no other thread may touch this row's outputs of this
@@ -64,7 +64,7 @@ pub(super) unsafe fn finish<const FMA: bool, D: Dot>(
 ) {
     let (first, second) = sums.split_at(LANES);
     let (first, second) = (lanes(first), lanes(second));
-    // Each vector starts at this output, and holds so many before its padding.
+    // Each vector starts at this output, and holds this many before its padding.
     let ((col0, len0), (col1, len1)) = match job.order {
         RowOrder::Plain => {
             let col = panel * PANEL;
@@ -95,8 +95,8 @@ pub(super) unsafe fn finish<const FMA: bool, D: Dot>(
     }
 }
 
-/// Ask for the lines of the output that a tile is about to write. A tile multiplies for a
-/// microsecond and then stores all at once: without this it would wait for every line it stores to
+/// Prefetches the lines of the output that a tile is about to write. A tile multiplies for a
+/// microsecond and then stores all its outputs at once: without this it would wait for every line
 /// (a seventh of the whole time, measured on Zen 5).
 #[inline(always)]
 pub(super) fn fetch_output<X>(job: &Job<'_, X>, row: usize, rows: usize, panel: usize) {
@@ -113,8 +113,7 @@ pub(super) fn fetch_output<X>(job: &Job<'_, X>, row: usize, rows: usize, panel: 
     }
 }
 
-/// `f` of each gate and up. A plain loop over sixteen: this is the form the compiler turns into
-/// one vector.
+/// Computes `f` of each gate and up. The compiler turns a plain loop over sixteen into one vector.
 #[inline(always)]
 fn fold(gate: [f32; LANES], up: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     let mut out = [0.0; LANES];
@@ -146,11 +145,11 @@ fn biased<X>(job: &Job<'_, X>, y: [f32; LANES], col: usize, len: usize) -> [f32;
     out
 }
 
-/// Write `len` values from `(row, col)` on, or add them to what is there. Only f32 outputs are
+/// Writes `len` values from `(row, col)` on, or adds them to the old values. Only f32 outputs are
 /// ever added to.
 ///
 /// # Safety
-/// These elements must be this thread's to write.
+/// No other thread may access these elements.
 #[inline(always)]
 unsafe fn write<D: Dot>(job: &Job<'_, D::X>, row: usize, col: usize, len: usize, y: [f32; LANES]) {
     let at = row * job.out.stride + col;
@@ -178,8 +177,8 @@ unsafe fn write<D: Dot>(job: &Job<'_, D::X>, row: usize, col: usize, len: usize,
     }
 }
 
-/// What comes to stand where `old` stood. Arrays by value and a plain loop, as in [`fold`]: with
-/// slices the compiler falls back to single elements, and storing costs more than a gate does.
+/// New value in place of `old`. Arrays by value and a plain loop, as in [`fold`]: with slices the
+/// compiler falls back to single elements, and storing costs more than a gate does.
 #[inline(always)]
 fn combine(after: After, old: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
     // exercise l1.linear

@@ -1,4 +1,4 @@
-//! The matmul kernels: how the work is cut, and in which loops it runs.
+//! The matmul kernels: how the work is cut, and the order of the loops.
 //!
 //! From the outside in:
 //!
@@ -39,13 +39,13 @@ use x86::{Avx2, Avx512, Avx512Dot};
 pub(crate) struct Input<X> {
     /// The first element.
     pub(crate) data: *const X,
-    /// How many rows.
+    /// Number of rows.
     pub(crate) rows: usize,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
 }
 
-/// One call, as every thread sees it.
+/// One call, shared by all threads.
 pub(crate) struct Job<'a, X> {
     x: Input<X>,
     k: usize,
@@ -57,9 +57,9 @@ pub(crate) struct Job<'a, X> {
     bias: Option<&'a [f32]>,
     after: After,
     out: Out,
-    /// Panels in a chunk.
+    /// Number of panels in a chunk.
     chunk_panels: usize,
-    /// Rows in a chunk.
+    /// Number of rows in a chunk.
     chunk_rows: usize,
 }
 
@@ -67,12 +67,12 @@ pub(crate) struct Job<'a, X> {
 // disjoint parts of `out`.
 unsafe impl<X> Sync for Job<'_, X> {}
 
-/// What one instruction set offers for one activation type.
+/// Kernel of one instruction set for one activation type.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel<X> {
-    /// Work through one chunk of a job.
+    /// Computes one chunk of a job.
     chunk: unsafe fn(&Job<'_, X>, usize),
-    /// Multiply for a while in registers; returns the floating point operations.
+    /// Multiplies in registers for a while; returns the number of floating point operations.
     peak: unsafe fn(usize) -> usize,
 }
 
@@ -81,17 +81,17 @@ impl<X> Kernel<X> {
         Self { chunk: D::chunk, peak: D::peak }
     }
 
-    /// Do `rounds` rounds of multiplications that touch no memory and return how many floating
-    /// point operations they were: the measure of a processor's peak.
+    /// Runs `rounds` rounds of multiplications without memory accesses and returns their number of
+    /// floating point operations, which measures a processor's peak.
     pub(crate) fn exercise(self, rounds: usize) -> usize {
-        // SAFETY: a kernel is only handed out where its instruction set is available.
+        // SAFETY: a kernel is only returned where its instruction set is available.
         unsafe { (self.peak)(rounds) }
     }
 }
 
-/// An activation type that there are kernels for.
+/// An activation type for which there are kernels.
 pub(crate) trait Kernels: Copy {
-    /// The kernel for `isa`, or the portable one where this machine lacks it.
+    /// Kernel for `isa`, or the portable one where this machine lacks it.
     fn kernel(isa: Isa) -> Kernel<Self>;
 }
 
@@ -124,10 +124,10 @@ impl Kernels for bf16 {
 /// `out = after(x W^T + bias)`.
 ///
 /// # Safety
-/// `x` must be readable: `x.rows` rows of `w.k()` elements. `out` must be writable, by nobody else
-/// during the call: `x.rows` rows of `w.n()` elements, or `w.n() / 2` where `after` folds, which
-/// needs [`RowOrder::GateUp`]. A bias must hold `w.n()` values. An output that is added to must be
-/// f32.
+/// `x` must be readable: `x.rows` rows of `w.k()` elements. `out` must be writable, and by no other
+/// thread during the call: `x.rows` rows of `w.n()` elements, or `w.n() / 2` where `after` folds,
+/// which needs [`RowOrder::GateUp`]. A bias must hold `w.n()` values. An output that is added to
+/// must be f32.
 pub(crate) unsafe fn matmul<X: Kernels>(
     pool: &ThreadPool,
     isa: Isa,
@@ -160,8 +160,8 @@ pub(crate) unsafe fn matmul<X: Kernels>(
     pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, chunk) });
 }
 
-/// Panels and rows of a chunk: small enough that threads finish together, large enough that
-/// handing them out costs nothing and that a panel is reused while it is in the cache.
+/// Size of a chunk in panels and rows: small enough that threads finish together, large enough that
+/// claiming chunks costs nothing and that a panel is reused while it is in the cache.
 fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
     let few = |most: usize| (panels / (8 * threads)).clamp(1, most);
     match rows {
@@ -171,7 +171,7 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
     }
 }
 
-/// Work through one chunk.
+/// Computes one chunk.
 ///
 /// # Safety
 /// As [`matmul`], on a processor that runs `D`'s instruction set.
@@ -188,7 +188,7 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
     let mut at = rows.start;
     for tile in 0..tiles {
         let height = (rows.end - at).div_ceil(tiles - tile);
-        // The tile's rows stay in the first level of the cache, the panels pass by.
+        // The tile's rows stay in the first level of the cache, while panels stream through it.
         for panel in panels.clone() {
             // SAFETY: the caller's promise; rows and panel are within the matrices.
             unsafe { step::<D>(job, at, height, panel, &mut sums) };
@@ -197,7 +197,7 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
     }
 }
 
-/// One tile and its epilogue.
+/// Computes one tile and its epilogue.
 ///
 /// # Safety
 /// As [`sweep`]; the rows and the panel must exist.
@@ -209,9 +209,8 @@ unsafe fn step<D: Dot>(
     panel: usize,
     sums: &mut Sums,
 ) {
-    // How far ahead to ask memory for weights: not at all where the processor's own prefetcher does
-    // better alone, else 8 KB; with many rows the panel is worked on for a while, time to fetch
-    // the whole next one.
+    // Prefetch distance: 0 where the processor's own prefetcher is faster alone, else 8 KB. With
+    // many rows a panel takes long enough to fetch the whole next one.
     let ahead = match job.x.rows {
         rows if rows <= D::UNAIDED_ROWS => 0,
         0..=MAX_ROWS => 128,

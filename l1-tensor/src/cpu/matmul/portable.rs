@@ -1,8 +1,8 @@
 //! The multiplication in plain Rust, for any processor.
 //!
 //! `f32::mul_add` is one instruction where the processor has it (every aarch64) and the compiler
-//! may use it; elsewhere it is a call into the C library, slow but the same bits. That is the
-//! trade: a processor without FMA gets the right answer late rather than another answer.
+//! may use it; elsewhere it is a call into the C library, slow but with the same bits. So a
+//! processor without FMA computes the same result as the others, more slowly.
 
 use std::marker::PhantomData;
 

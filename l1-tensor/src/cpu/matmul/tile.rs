@@ -14,30 +14,31 @@ pub(super) const LANES: usize = 16;
 /// Vectors in a panel.
 const VECTORS: usize = PANEL / LANES;
 
-/// Most rows that any instruction set keeps in registers at once.
+/// Maximum number of rows that any instruction set keeps in registers at once.
 pub(super) const MAX_ROWS: usize = 12;
 
-/// The sums of one tile, `[row][output]`, as they leave the registers. It lives on the stack of
-/// the thread that works on it and never leaves the L1 cache.
+/// Sums of one tile, `[row][output]`, as they leave the registers. They are on the stack of the
+/// thread that computes them and stay in the L1 cache.
 #[repr(align(64))]
 pub(super) struct Sums(pub(super) [[f32; PANEL]; MAX_ROWS]);
 
-/// How one instruction set multiplies: the only thing that differs between kernels.
+/// Multiplication by one instruction set: the only difference between kernels.
 ///
-/// Every implementor keeps the contract that makes a matmul batch invariant: [`Dot::pair`] adds
-/// two products to each lane, one fused multiply-add after the other, in an order that depends on
-/// the element type alone.
+/// Every implementor must keep the rule that makes a matmul batch invariant: [`Dot::pair`] adds two
+/// products to each lane, one fused multiply-add after the other, in an order that depends on the
+/// element type alone.
 pub(super) trait Dot: Sized {
-    /// An activation.
+    /// Type of an activation.
     type X: Element;
     /// Sixteen sums.
     type Acc: Copy;
-    /// A line of weights, as the multiplication wants it.
+    /// A line of weights, in the form that the multiplication reads.
     type W: Copy;
-    /// Rows of a tile whose sums fit the registers, two vectors for each row.
+    /// Maximum number of rows of a tile: their sums, two vectors for each row, fit the registers.
     const ROWS: usize;
-    /// Up to so many rows the kernel takes in weights so fast and evenly that the processor's own
-    /// prefetcher keeps ahead by itself, and asking for lines only disturbs it.
+    /// Maximum number of rows for which the kernel issues no prefetches. Weights are then read so
+    /// fast and evenly that the processor's own prefetcher keeps ahead, and more requests only
+    /// disturb it.
     const UNAIDED_ROWS: usize = 0;
     /// Whether the epilogue may fuse a multiplication and an addition (see [`crate::cpu::lanes`]).
     const FMA: bool = true;
@@ -48,31 +49,31 @@ pub(super) trait Dot: Sized {
     /// The processor must run this instruction set. So must it for all functions below.
     unsafe fn zero() -> Self::Acc;
 
-    /// A line of weights, widened if need be.
+    /// Reads a line of weights, widened where necessary.
     ///
     /// # Safety
     /// `line` must be readable.
     unsafe fn load(line: *const Line) -> Self::W;
 
-    /// Add `x[0] * even weight` and `x[1] * odd weight` to each lane, in the type's order.
+    /// Adds `x[0] * even weight` and `x[1] * odd weight` to each lane, in the type's order.
     ///
     /// # Safety
     /// Two elements must be readable at `x`.
     unsafe fn pair(acc: Self::Acc, x: *const Self::X, w: Self::W) -> Self::Acc;
 
-    /// The half pair at the end of an odd K: only `x[0]` is there.
+    /// Adds the half pair at the end of an odd K, which has only `x[0]`.
     ///
     /// # Safety
     /// One element must be readable at `x`.
     unsafe fn last(acc: Self::Acc, x: *const Self::X, w: Self::W) -> Self::Acc;
 
-    /// Write the sums.
+    /// Writes the sums.
     ///
     /// # Safety
     /// `out` must have room for sixteen.
     unsafe fn store(acc: Self::Acc, out: *mut f32);
 
-    /// Sixteen values rounded to bf16, to nearest even; NaN stays NaN.
+    /// Rounds sixteen values to bf16, to nearest even; NaN stays NaN.
     ///
     /// # Safety
     /// None beyond the instruction set.
@@ -103,8 +104,9 @@ pub(super) trait Dot: Sized {
     unsafe fn peak(rounds: usize) -> usize;
 }
 
-/// The functions of a [`Dot`] that are the same text for every instruction set, each compiled with
-/// its features. What they call is `#[inline(always)]`, so it is compiled with them too.
+/// Functions of a [`Dot`] with the same text for every instruction set, each compiled with its
+/// features. They call only `#[inline(always)]` functions, which are compiled with the features
+/// too.
 macro_rules! entry_points {
     ($x:ty $(, $features:literal)?) => {
         $(#[target_feature(enable = $features)])?
@@ -128,7 +130,7 @@ macro_rules! entry_points {
 }
 pub(super) use entry_points;
 
-/// What a tile reads.
+/// Inputs of a tile.
 pub(super) struct Tile<'a, X> {
     /// First activation of the first row.
     pub(super) x: *const X,
@@ -138,15 +140,15 @@ pub(super) struct Tile<'a, X> {
     pub(super) k: usize,
     /// The panel.
     pub(super) panel: &'a [Line],
-    /// How far ahead of the multiplication to ask memory for weights, in lines.
+    /// Prefetch distance for weights, in lines.
     pub(super) ahead: usize,
 }
 
-/// `M` rows by a panel: for each pair along K, load the panel's two lines of weights once and use
-/// them for all `M` rows. The `2 M` accumulators stay in registers throughout.
+/// Multiplies `M` rows by a panel: for each pair along K, it loads the panel's two lines of weights
+/// once and uses them for all `M` rows. The `2 M` accumulators stay in registers throughout.
 ///
-/// (Two panels at once would give a single row more sums to work on, but rows that few wait for
-/// memory anyway, and one straight run is what memory delivers best.)
+/// (Two panels at once would give a single row more independent sums. But so few rows are bound by
+/// memory, which is fastest along one straight run.)
 ///
 /// # Safety
 /// `M` rows of `k` elements must be readable at `x`, `stride` apart; `panel` must hold
@@ -192,7 +194,7 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
     }
 }
 
-/// Ask for a line that will be needed soon. A hint: any address is fine.
+/// Prefetches a line. A hint: any address is valid.
 #[inline(always)]
 pub(in crate::cpu) fn prefetch(line: *const Line) {
     #[cfg(target_arch = "x86_64")]
@@ -205,7 +207,7 @@ pub(in crate::cpu) fn prefetch(line: *const Line) {
     let _ = line;
 }
 
-/// Run the tile for a number of rows known only now, at most `D::ROWS`.
+/// Runs the tile for a number of rows known at run time, at most `D::ROWS`.
 ///
 /// # Safety
 /// As [`tile_body`], with `M = rows`.
@@ -214,7 +216,7 @@ pub(super) unsafe fn run_tile<D: Dot>(rows: usize, args: &Tile<'_, D::X>, sums: 
     macro_rules! dispatch {
         ($($m:literal)*) => {
             match rows {
-                // The constant condition keeps tiles that nobody runs from being compiled.
+                // The constant condition keeps unused tiles from being compiled.
                 $($m if $m <= D::ROWS => {
                     // SAFETY: the caller's promise.
                     unsafe { D::tile::<$m>(args, sums) }
@@ -226,14 +228,14 @@ pub(super) unsafe fn run_tile<D: Dot>(rows: usize, args: &Tile<'_, D::X>, sums: 
     dispatch!(1 2 3 4 5 6 7 8 9 10 11 12);
 }
 
-/// Multiply without touching memory, `rounds` times with as many sums as a tile has: what the
-/// multipliers can do at most. Returns the floating point operations done.
+/// Multiplies without memory accesses, `rounds` times with as many sums as a tile has: the peak of
+/// the multipliers. Returns the number of floating point operations.
 ///
 /// # Safety
 /// The processor must run `D`'s instruction set.
 #[inline(always)]
 pub(super) unsafe fn peak_body<D: Dot>(rounds: usize) -> usize {
-    // Values the compiler cannot know: two activations (zero, whatever their type) and a line.
+    // Values that the compiler cannot know: two activations (zero in either type) and a line.
     let x = std::hint::black_box([0u64; 1]);
     let line = std::hint::black_box(Line([0x3f80_3f80; LANES]));
     let sums = 2 * D::ROWS;

@@ -13,9 +13,9 @@ use super::tile::{Dot, LANES, Sums, Tile, entry_points};
 
 /// `vdpbf16ps`: two bf16 products into each of sixteen f32 sums, in one instruction.
 ///
-/// Intel's manual leaves a good deal open; what it does on Zen 5 is exactly `fma` with the odd
-/// element, then `fma` with the even one, each rounded to nearest even, denormals read and
-/// written as zero. The other kernels take bf16 activations in that order too.
+/// Intel's manual does not specify all of it. On Zen 5 it is exactly `fma` with the odd element,
+/// then `fma` with the even one, each rounded to nearest even, denormals read and written as zero.
+/// The other kernels take bf16 activations in that order too.
 pub(super) struct Avx512Dot;
 
 impl Dot for Avx512Dot {
@@ -24,7 +24,8 @@ impl Dot for Avx512Dot {
     type W = __m512i;
     // 24 accumulators, 2 lines of weights and a broadcast make 27 of 32 registers.
     const ROWS: usize = 12;
-    // Measured on Zen 5: 15% faster unaided for 1 and 2 rows, even at 6, a fifth slower at 8.
+    // Measured on Zen 5: without prefetches 15% faster for 1 and 2 rows, the same at 6, a fifth
+    // slower at 8.
     const UNAIDED_ROWS: usize = 5;
 
     #[inline(always)]
@@ -72,8 +73,8 @@ impl Dot for Avx512Dot {
     entry_points!(bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
 }
 
-/// [`crate::cpu::lanes::round_bf16`] of sixteen: the compiler does not find the vectors in that by
-/// itself here. (`vcvtneps2bf16` would be one instruction, but takes subnormals for zero.)
+/// Rounds sixteen values as [`crate::cpu::lanes::round_bf16`], which the compiler does not
+/// vectorise here. (`vcvtneps2bf16` would be one instruction, but takes subnormals for zero.)
 ///
 /// # Safety
 /// The processor must have AVX-512.

@@ -1,5 +1,5 @@
-//! The few system calls that say where a thread may run. Linux only; elsewhere nothing is known
-//! and nothing is done.
+//! System calls that read and set the CPUs of a thread. Linux only; elsewhere they return nothing
+//! and do nothing.
 
 #[cfg(target_os = "linux")]
 mod os {
@@ -8,8 +8,8 @@ mod os {
     pub struct CpuSet(libc::cpu_set_t);
 
     impl CpuSet {
-        /// Where the calling thread may run. `None` if the kernel will not say, or has more CPUs
-        /// than the 1024 this set has room for.
+        /// CPUs on which the calling thread may run. `None` if the system call fails, or the
+        /// machine has more CPUs than the 1024 for which this set has room.
         pub fn of_this_thread() -> Option<Self> {
             let mut set = Self::empty();
             // SAFETY: the pointer and the size describe one `cpu_set_t` that we own.
@@ -42,13 +42,13 @@ mod os {
             self
         }
 
-        /// Whether `cpu` is in it.
+        /// Whether the set contains `cpu`.
         pub fn contains(&self, cpu: usize) -> bool {
             // SAFETY: the index is checked against the size of the set first.
             cpu < Self::capacity() && unsafe { libc::CPU_ISSET(cpu, &self.0) }
         }
 
-        /// How many CPUs are in it.
+        /// Number of CPUs in the set.
         pub fn len(&self) -> usize {
             (0..Self::capacity()).filter(|&cpu| self.contains(cpu)).count()
         }
@@ -58,21 +58,22 @@ mod os {
             8 * size_of::<libc::cpu_set_t>()
         }
 
-        /// Let a thread of this process run here and nowhere else. The kernel intersects the set
-        /// with the cgroup's. `false` if it refuses: an empty intersection, or a sandbox (EPERM).
+        /// Restricts a thread of this process to this set. The kernel intersects the set with the
+        /// cgroup's. Returns `false` if the kernel refuses: an empty intersection, or a sandbox
+        /// (EPERM).
         pub fn apply_to(&self, thread: i32) -> bool {
             // SAFETY: the pointer and the size describe one `cpu_set_t`, which is only read.
             unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &self.0) == 0 }
         }
     }
 
-    /// The CPU the calling thread is on. It may have moved by the time one looks.
+    /// CPU of the calling thread at the time of the call; the thread may move at any time.
     pub fn current_cpu() -> Option<usize> {
         // SAFETY: no arguments, no memory; -1 on error. (A vDSO or rseq read, nanoseconds.)
         usize::try_from(unsafe { libc::sched_getcpu() }).ok()
     }
 
-    /// The kernel's name for the calling thread, never 0.
+    /// The kernel's id of the calling thread, never 0.
     pub fn thread_id() -> i32 {
         // SAFETY: no arguments, cannot fail. The raw call because not every libc wraps it.
         unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -81,7 +82,7 @@ mod os {
 
 #[cfg(not(target_os = "linux"))]
 mod os {
-    /// A set of CPUs; here one never gets to see one.
+    /// A set of CPUs; on this system none is ever made.
     #[derive(Clone, Copy)]
     pub struct CpuSet;
 

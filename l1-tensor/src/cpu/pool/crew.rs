@@ -1,5 +1,5 @@
-//! What the caller and its helpers share, and what each of them does with it. How they wait for
-//! each other is in `waiting`.
+//! State that the caller and its helpers share, and the work of each. How they wait for each other
+//! is in `waiting`.
 
 mod waiting;
 
@@ -19,42 +19,43 @@ use waiting::SPIN;
 /// The body of a run: `body(chunk, worker)`.
 pub(super) type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// What to do with a ticket.
+/// Work that a ticket stands for.
 #[derive(Clone, Copy)]
 struct Job {
-    /// Lives as long as the run, whatever the type says.
+    /// Valid for the length of the run, although the type says `'static`.
     body: *const Body<'static>,
     /// The chunk that ticket 0 stands for.
     base: usize,
 }
 
-/// What the others may know of one thread. Written mostly by the thread itself.
+/// One thread's state that other threads read. Written mostly by the thread itself.
 #[repr(align(128))] // Each on cache lines of its own.
 struct Post {
-    /// Chunks finished since the pool was made.
+    /// Number of chunks finished since the pool was made.
     done: AtomicU64,
-    /// From before it claims a ticket until just before it reports the chunk done. A hint.
+    /// Whether the thread may be inside a chunk: set before it claims a ticket, cleared just before
+    /// it reports the chunk done. A hint.
     active: AtomicBool,
-    /// Asleep, or about to be: wants waking.
+    /// Whether the thread sleeps or is about to, and must be woken.
     asleep: AtomicBool,
-    /// The kernel's name for the thread; 0 until it runs.
+    /// The kernel's id of the thread; 0 until it runs.
     thread_id: AtomicI32,
 }
 
-/// Everything shared. Worker 0 is whoever calls [`Crew::run`], one thread at a time.
+/// All shared state. Worker 0 is the thread that calls [`Crew::run`], one at a time.
 pub(super) struct Crew {
     tickets: Box<[Tickets]>,
     posts: Box<[Post]>,
     placement: Placement,
-    /// Threads wait by watching rather than by sleeping, for a while. Not if there are more of
-    /// them than CPUs: the one that watches would hold the CPU of the one it watches.
+    /// Whether threads spin for a while before they sleep. False if there are more threads than
+    /// CPUs: a spinning thread would hold the CPU that the other thread needs.
     spin: bool,
 
-    /// Counts runs, so that helpers notice one.
-    news: AtomicU64,
+    /// Number of runs, by which helpers notice a new one.
+    runs: AtomicU64,
     closing: AtomicBool,
 
-    /// Written between runs only: see the SAFETY notes at its two uses.
+    /// Written between runs only: see the SAFETY comments at its two uses.
     job: UnsafeCell<Option<Job>>,
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -71,7 +72,7 @@ unsafe impl Sync for Crew {}
 unsafe impl Send for Crew {}
 
 impl Crew {
-    /// For `threads` threads on `cpus` CPUs, the caller included.
+    /// A crew of `threads` threads on `cpus` CPUs, the caller included.
     pub(super) fn new(threads: usize, cpus: usize) -> Self {
         let post = || Post {
             done: AtomicU64::new(0),
@@ -84,7 +85,7 @@ impl Crew {
             posts: (0..threads).map(|_| post()).collect(),
             placement: Placement::new(threads),
             spin: threads <= cpus,
-            news: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             job: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
@@ -95,10 +96,10 @@ impl Crew {
         }
     }
 
-    /// The caller's side of a run of `chunks` chunks, the first of them number `base`. Returns the
-    /// payload of the first panic, if any, when no thread is inside `body` any more.
+    /// Runs `chunks` chunks from the caller's thread; the first of them has number `base`. Returns
+    /// the payload of the first panic, if any, when no thread is inside `body` any more.
     ///
-    /// `handed_out` counts the tickets of all runs so far; `wake(helper)` unparks one.
+    /// `handed_out` is the number of tickets of all runs so far; `wake(helper)` unparks one helper.
     ///
     /// # Safety
     /// One call at a time: the caller holds the pool's lock, and `handed_out` is what it guards.
@@ -112,8 +113,8 @@ impl Crew {
     ) -> Option<Box<dyn Any + Send>> {
         self.placement.clear_the_callers_cpu(self.helper_ids());
 
-        // SAFETY: this only forgets a lifetime, for a pointer has none. What makes following it
-        // sound is said in `execute`.
+        // SAFETY: this only drops a lifetime, which a pointer does not have. Why following it is
+        // sound is stated in `execute`.
         let body = unsafe { std::mem::transmute::<&Body<'_>, *const Body<'static>>(body) };
         // SAFETY: no other thread reads the cell now: readers hold a ticket, and all tickets of
         // earlier runs were reported done (SeqCst stores, which `all_done` has read with at least
@@ -122,7 +123,7 @@ impl Crew {
         self.panicked.store(false, Relaxed);
         *handed_out += u64::from(chunks);
 
-        // A share for each thread, but no thread is bothered for nothing.
+        // A share for each thread; helpers that would get no chunk are not woken.
         let shares = self.tickets.len().min(chunks as usize) as u64;
         for (i, tickets) in (0..shares).zip(&self.tickets) {
             let cut = |i: u64| (i * u64::from(chunks) / shares) as u32;
@@ -136,19 +137,19 @@ impl Crew {
         if self.panicked.load(Relaxed) { lock(&self.panic).take() } else { None }
     }
 
-    /// Send the helpers home.
+    /// Ends the helpers.
     pub(super) fn close(&self, wake: impl Fn(usize)) {
         self.closing.store(true, SeqCst);
         self.ring(1..self.posts.len(), wake);
     }
 
-    /// A helper's life.
+    /// The main loop of a helper.
     pub(super) fn help(&self, worker: usize) {
         let post = &self.posts[worker];
         post.thread_id.store(thread_id(), Relaxed);
         let mut seen = 0;
         loop {
-            seen = self.wait_for_news(post, seen);
+            seen = self.wait_for_run(post, seen);
             if self.closing.load(Relaxed) {
                 return;
             }
@@ -161,23 +162,23 @@ impl Crew {
             }
             post.active.store(false, Relaxed);
             if rang {
-                // We may be on the caller's CPU, pulled there. Let it have it back.
+                // This thread may have been moved to the caller's CPU. Yield it to the caller.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// A ticket of one's own, or else of somebody else's.
+    /// Takes one of the thread's own tickets, or else one of another thread's.
     fn claim(&self, worker: usize) -> Option<u32> {
         let (before, from_mine) = self.tickets.split_at(worker);
         let (mine, after) = from_mine.split_first()?;
         mine.take_first().or_else(|| after.iter().chain(before).find_map(Tickets::take_last))
     }
 
-    /// Do what a ticket asks and report it done.
+    /// Runs the chunk of a ticket and reports it done.
     fn execute(&self, worker: usize, ticket: u32) {
         let post = &self.posts[worker];
-        // After a panic the rest of the run is only counted off.
+        // After a panic the remaining tickets are only counted as done.
         if !self.panicked.load(Relaxed) {
             // SAFETY: we hold a ticket. Its claim acquired what its `offer` released, the write of
             // the job included, and the job is not written again before this ticket is done.
@@ -204,14 +205,15 @@ impl Crew {
         if first.is_none() {
             *first = Some(payload);
         } else {
-            // Dropping a stranger's payload can itself panic, and we have nowhere to go from here.
+            // Dropping the payload of a panic can itself panic, and a helper has no frame above to
+            // unwind to.
             std::mem::forget(payload);
         }
         drop(first);
         self.panicked.store(true, Relaxed);
     }
 
-    /// The caller's share of the work; returns how long its longest chunk took.
+    /// Runs the caller's share of the chunks; returns how long its longest chunk took.
     fn work_and_time(&self) -> Duration {
         let mut longest = Duration::ZERO;
         let mut start = Instant::now();
@@ -229,7 +231,7 @@ impl Crew {
     }
 }
 
-/// Lock; a panic elsewhere is no reason to panic here.
+/// Locks; poison is ignored, since a panic elsewhere leaves the guarded state valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! The thread pool: threads that share the work of one op, hundreds of times a token.
 //!
-//! A decode step of a small model is some two hundred matmuls of about 20 us each. What a pool
-//! costs *per op* is then no detail. A general work-stealing pool, asked once per op, needed 5.7 ms
-//! for a step that a prototype of this one did in 3.2 ms (measured on a 2-core Zen 5 machine, the
-//! matmuls and elementwise ops of 30 layers). And servers are shared: with one busy neighbour
-//! process on the same machine the median and the 99th percentile were
+//! A decode step of a small model is some two hundred matmuls of about 20 us each, so the cost of a
+//! pool *per op* counts. A general work-stealing pool, called once per op, needed 5.7 ms for a step
+//! that a prototype of this pool did in 3.2 ms (measured on a 2-core Zen 5 machine, the matmuls and
+//! elementwise ops of 30 layers). Servers are shared, too: with one busy process beside it on the
+//! same machine the median and the 99th percentile were
 //!
 //! | threads of an op                                        | median | p99    |
 //! |---------------------------------------------------------|--------|--------|
@@ -13,19 +13,19 @@
 //! | tickets, spin 20 us, then sleep                         | 7.4 ms |  11 ms |
 //! | the same, CPUs chosen and stragglers pulled (this pool) | 4.7 ms | 7.4 ms |
 //!
-//! The ideas, one file each:
+//! The parts, one file each:
 //!
-//! * `tickets`: a run is cut into chunks, and each thread owns a range of them. Who is done early
-//!   takes from the far end of another's range. So a thread that is late, or never comes, delays
-//!   nobody: the caller waits for *claimed* chunks only.
-//! * `crew`: what caller and helpers share. They wait by watching for 20 us, then sleeping: a pool
-//!   does not spin a busy core away.
-//! * `placement`, over the system calls of `affinity`: helpers stay off the caller's CPU, and a
-//!   helper that lost its own to a neighbour is pulled onto the caller's, which would idle.
+//! * `tickets`: a run is cut into chunks, and each thread owns a range of them. A thread that has
+//!   finished its range takes from the far end of another's. The caller waits for *claimed* chunks
+//!   only, so a thread that starts late, or never, delays no run.
+//! * `crew`: the state that caller and helpers share. Threads wait by spinning for 20 us, then
+//!   sleeping, so that an idle pool does not use a core.
+//! * `placement`, over the system calls of `affinity`: helpers stay off the caller's CPU. A helper
+//!   that lost its CPU to another process is moved onto the caller's, which would be idle.
 //!
-//! None of this can change a result. Which thread runs a chunk, and when, is chance; what a chunk
-//! computes must not depend on it, and in this crate it does not (see *batch invariance* in the
-//! crate's documentation).
+//! None of this can change a result. Which thread runs a chunk, and when, is not determined; the
+//! result of a chunk must not depend on it, and in this crate it does not (see *batch invariance*
+//! in the crate's documentation).
 
 mod affinity;
 mod crew;
@@ -39,15 +39,15 @@ use std::thread::{self, JoinHandle};
 
 use crew::Crew;
 
-/// More threads than this are never started, whatever is asked for.
+/// Maximum number of threads of a pool, whatever number is requested.
 const MAX_THREADS: usize = 1024;
 
 thread_local! {
-    /// The pool and the worker this thread is being, while it is inside a body.
+    /// The pool, and this thread's worker number, while the thread is inside a body.
     static INSIDE: Cell<Option<(PoolId, usize)>> = const { Cell::new(None) };
 }
 
-/// A pool is known by the address of its crew.
+/// Identifies a pool by the address of its crew.
 type PoolId = usize;
 
 /// Threads that share the work of one op.
@@ -66,16 +66,15 @@ type PoolId = usize;
 pub struct ThreadPool {
     crew: Arc<Crew>,
     helpers: Vec<JoinHandle<()>>,
-    /// Held for the length of a run; counts the chunks of all runs.
+    /// Locked for the length of a run; counts the chunks of all runs.
     turn: Mutex<u64>,
 }
 
 impl ThreadPool {
-    /// A pool of `threads` workers, the thread that calls [`ThreadPool::run`] being one of them
-    /// (0 means 1). The others are started here and sleep until there is work.
+    /// Creates a pool of `threads` workers (0 means 1). The thread that calls [`ThreadPool::run`]
+    /// is one of them. The others are started here and sleep until a run begins.
     ///
-    /// If the system gives fewer threads than asked for, the pool has fewer: see
-    /// [`ThreadPool::threads`].
+    /// If the system starts fewer threads, the pool has fewer: see [`ThreadPool::threads`].
     ///
     /// The helpers run where the calling thread may run. Its own CPU affinity is never changed,
     /// neither here nor in a run.
@@ -91,30 +90,30 @@ impl ThreadPool {
                 crew.help(worker);
             })
         };
-        // Workers that never came own tickets like any other; the rest will take them.
+        // Workers that did not start own tickets like any other; the other threads take them.
         let helpers = (1..threads).map_while(|worker| start(worker).ok()).collect();
         Self { crew, helpers, turn: Mutex::new(0) }
     }
 
-    /// How many threads take part, the caller included.
+    /// Number of threads, the caller included.
     pub fn threads(&self) -> usize {
         1 + self.helpers.len()
     }
 
-    /// Run `body(chunk, worker)` once for every chunk in `0..chunks`, on all threads, and return
-    /// when all are done. `worker < threads()` names the thread, for per-thread scratch: within a
-    /// run no two threads have the same number. The caller is worker 0.
+    /// Runs `body(chunk, worker)` once for every chunk in `0..chunks`, on all threads, and returns
+    /// when all are done. `worker < threads()` identifies the thread, for per-thread scratch:
+    /// within a run no two threads have the same number. The caller is worker 0.
     ///
-    /// * One chunk, or one thread: the caller does all of it, in ascending order.
-    /// * Called from several threads at once: one run after the other.
-    /// * Called from within a body: that thread does all of it by itself, under the number it
-    ///   already has (0 if it is inside another pool's body). So nesting cannot deadlock.
+    /// * One chunk, or one thread: the caller runs all chunks, in ascending order.
+    /// * Called from several threads at once: the runs follow each other.
+    /// * Called from within a body: that thread runs all chunks by itself, under the number that it
+    ///   already has (0 inside another pool's body). So nesting cannot deadlock.
     ///
     /// Allocates nothing.
     ///
     /// # Panics
-    /// If `body` panics, chunks that were not begun are given up, those that were are waited for,
-    /// and the first panic goes on in the caller. The pool is as good as new.
+    /// If `body` panics, chunks that have not begun are dropped, those that have are waited for,
+    /// and the first panic continues in the caller. The pool can be used again.
     pub fn run(&self, chunks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         let by_itself = |worker| (0..chunks).for_each(|chunk| body(chunk, worker));
         let id = Arc::as_ptr(&self.crew) as PoolId;
@@ -129,7 +128,7 @@ impl ThreadPool {
         INSIDE.set(Some((id, 0)));
         let mut panic = None;
         let mut base = 0;
-        // Tickets are 32 bits wide; the loop turns once unless someone has four billion chunks.
+        // Tickets are 32 bits wide; the loop runs once unless there are four billion chunks.
         while base < chunks && panic.is_none() {
             let tickets = u32::try_from(chunks - base).unwrap_or(u32::MAX);
             let wake = |helper: usize| self.wake(helper);
@@ -152,17 +151,17 @@ impl ThreadPool {
 }
 
 impl Drop for ThreadPool {
-    /// Send the helpers home and wait until they are.
+    /// Ends the helpers and waits for them.
     fn drop(&mut self) {
         self.crew.close(|worker| self.wake(worker));
         for helper in self.helpers.drain(..) {
-            // A helper catches every panic of a body, so there is no news in this result.
+            // A helper catches every panic of a body, so this result is always `Ok`.
             let _ = helper.join();
         }
     }
 }
 
-// What a panic leaves behind is put in order before it leaves `run`.
+// A panic leaves the guarded state consistent: `run` restores it before it unwinds.
 impl UnwindSafe for ThreadPool {}
 impl RefUnwindSafe for ThreadPool {}
 

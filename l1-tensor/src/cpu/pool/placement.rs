@@ -1,10 +1,12 @@
 //! Keeping the pool's threads on different CPUs, without touching the caller's.
 //!
-//! The kernel knows nothing of our haste. After an idle gap it likes to wake a helper on the CPU of
-//! the thread that woke it, where the two then take turns while another CPU sleeps. So helpers are
-//! forbidden the caller's CPU. And when somebody else's process sits on a helper's CPU, the helper
-//! may wait milliseconds for its turn with a claimed chunk in its hands, while the caller, done
-//! with everything else, owns a CPU it cannot use. So the caller then pulls the helper over.
+//! After an idle gap the kernel tends to wake a helper on the CPU of the thread that woke it. The
+//! two then take turns on that CPU while another CPU is idle. So helpers are kept off the caller's
+//! CPU.
+//!
+//! When another process runs on a helper's CPU, the helper may wait milliseconds for its turn with
+//! a claimed chunk. Meanwhile the caller has finished all other chunks and its CPU is idle. So the
+//! caller moves such a helper onto its own CPU.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -14,20 +16,20 @@ use super::affinity::{CpuSet, current_cpu};
 /// No caller has been seen yet.
 const NOWHERE: usize = usize::MAX;
 
-/// Where helpers may run. All of it is advice to the kernel: whenever a call fails, threads run
-/// wherever they run, and results are the same.
+/// CPUs on which helpers may run. All of it is advice to the kernel: whenever a call fails, the
+/// kernel chooses the CPUs, and results are the same.
 pub(super) struct Placement {
-    /// Where the thread that made the pool may run; helpers never leave this set. `None` where
-    /// placing is of no use (more threads than CPUs) or not possible.
+    /// CPUs of the thread that made the pool; helpers never leave this set. `None` where placement
+    /// is of no use (more threads than CPUs) or not possible.
     allowed: Option<CpuSet>,
-    /// The CPU that helpers are kept off: where the latest caller was.
+    /// CPU of the latest caller. Helpers are kept off it.
     home: AtomicUsize,
-    /// The kernel refused once (a sandbox): do not ask again.
+    /// Whether the kernel has refused a call (a sandbox): no further call is made.
     refused: AtomicBool,
 }
 
 impl Placement {
-    /// For `threads` threads, the caller included.
+    /// Placement for `threads` threads, the caller included.
     pub(super) fn new(threads: usize) -> Self {
         let allowed = CpuSet::of_this_thread().filter(|set| threads > 1 && threads <= set.len());
         Self { allowed, home: AtomicUsize::new(NOWHERE), refused: AtomicBool::new(false) }
@@ -38,9 +40,9 @@ impl Placement {
         self.allowed.filter(|_| !self.refused.load(Relaxed))
     }
 
-    /// Keep every helper off the CPU the calling thread is on. A few nanoseconds if that is where
-    /// it was last time, else a system call for each helper. `helpers` are kernel thread ids, 0
-    /// for a thread that has not started yet.
+    /// Keeps every helper off the CPU of the calling thread. Costs a few nanoseconds if the caller
+    /// has not moved since the last run, else a system call for each helper. `helpers` are kernel
+    /// thread ids, 0 for a thread that has not started yet.
     pub(super) fn clear_the_callers_cpu(&self, mut helpers: impl Iterator<Item = i32>) {
         let Some(allowed) = self.allowed() else { return };
         let Some(cpu) = current_cpu() else { return };
@@ -49,12 +51,12 @@ impl Placement {
         }
         let elsewhere = allowed.without(cpu);
         let all_told = helpers.all(|helper| helper != 0 && self.move_to(&elsewhere, helper));
-        // If one was not there yet, try again at the next run.
+        // A helper had not started yet: try again at the next run.
         self.home.store(if all_told { cpu } else { NOWHERE }, Relaxed);
     }
 
-    /// Bring a helper onto the CPU of the calling thread, which is about to sleep. `false` if it
-    /// stays where it is.
+    /// Moves a helper onto the CPU of the calling thread, which is about to sleep. Returns `false`
+    /// if the helper stays where it is.
     pub(super) fn pull(&self, helper: i32) -> bool {
         let Some(allowed) = self.allowed() else { return false };
         match current_cpu() {
@@ -65,7 +67,7 @@ impl Placement {
         }
     }
 
-    /// Undo [`Placement::pull`].
+    /// Undoes [`Placement::pull`].
     pub(super) fn put_back(&self, helper: i32) {
         // Deliberately not through `allowed()`: what was narrowed is widened in any case.
         let Some(allowed) = self.allowed else { return };
@@ -89,7 +91,8 @@ mod tests {
     use crate::cpu::pool::affinity::thread_id;
     use std::sync::mpsc;
 
-    /// Run `check(helper id, ask)` with a live thread; `ask()` says where it may run.
+    /// Runs `check(helper id, ask)` with a live thread; `ask()` returns the CPUs on which it may
+    /// run.
     fn with_a_helper(check: impl FnOnce(i32, &dyn Fn() -> CpuSet)) {
         let (ask, asked) = mpsc::channel::<()>();
         let (say, said) = mpsc::channel();
@@ -142,7 +145,7 @@ mod tests {
         if placement.allowed().is_none() {
             return;
         }
-        // No thread has this id, so the kernel says no, as a sandbox would.
+        // No thread has this id, so the kernel refuses, as in a sandbox.
         assert!(!placement.pull(i32::MAX));
         assert!(placement.allowed().is_none());
         placement.clear_the_callers_cpu([i32::MAX].into_iter());

@@ -1,26 +1,26 @@
-//! Tickets: which chunks of a run nobody has taken yet.
+//! Tickets: the chunks of a run that no thread has claimed yet.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A contiguous range of tickets, `first..end`, both ends in one word so that one compare-exchange
-/// decides who gets a ticket.
+/// A contiguous range of tickets, `first..end`. Both ends are in one word, so that one
+/// compare-exchange decides which thread gets a ticket.
 ///
-/// Its owner takes from the front, in ascending order, which is the order memory is laid out and
-/// hardware prefetches. A thief takes from the back, where the owner will come last.
+/// Its owner takes from the front, in ascending order: the order in which memory is laid out and
+/// hardware prefetches. A thief takes from the back, which the owner reaches last.
 ///
 /// # Why there is no generation counter
 ///
-/// The classic trap of such a word is ABA: a thread reads `3..5`, falls asleep, the run ends,
-/// another run begins and its range happens to be `3..5` too; the sleeper's compare-exchange
-/// succeeds. Here that is not a bug, it is a claim like any other: at that moment ticket 3 *of the
-/// new run* was free, and now it is taken, once. It becomes a bug only if the sleeper goes on to
-/// use something it learnt before the exchange, such as the old run's closure. So the rule is:
+/// The usual fault of such a word is ABA: a thread reads `3..5` and is suspended. The run ends,
+/// another run begins and its range happens to be `3..5` too. The first thread's compare-exchange
+/// then succeeds. Here that is a claim like any other: at that moment ticket 3 *of the new run* was
+/// free, and now it is claimed, once. It would be a bug only if the thread went on to use a value
+/// from before the exchange, such as the old run's closure. So the rule is:
 ///
 /// > **Claim first, then look up what to do.**
 ///
-/// A claimed ticket keeps its run open until it is reported done, so whatever is looked up after
+/// A claimed ticket keeps its run open until it is reported done. So all that is looked up after
 /// the claim belongs to the right run and stays alive.
 #[derive(Debug)]
 #[repr(align(128))] // A cache line, and the neighbour the prefetcher brings along.
@@ -29,26 +29,27 @@ pub(super) struct Tickets {
 }
 
 impl Tickets {
-    /// No tickets.
+    /// An empty range.
     pub(super) const fn none() -> Self {
         Self { range: AtomicU64::new(0) }
     }
 
-    /// Offer `range`. Everything written before this call is visible to whoever takes a ticket.
+    /// Offers `range`. Everything written before this call is visible to the thread that takes a
+    /// ticket.
     ///
-    /// Only for an empty range: nobody may be taking from it, though others may well be looking.
+    /// The range must be empty: no thread may be taking from it, though others may read it.
     pub(super) fn offer(&self, range: Range<u32>) {
         // Release, paired with the Acquire of a claim. Claims by others in between do not break
         // the pair: read-modify-writes continue the release sequence that this store heads.
         self.range.store(pack(range), Release);
     }
 
-    /// Take the lowest ticket: the owner's end.
+    /// Takes the lowest ticket: the owner's end.
     pub(super) fn take_first(&self) -> Option<u32> {
         self.take(|r| (r.start, r.start + 1..r.end))
     }
 
-    /// Take the highest ticket: a thief's end.
+    /// Takes the highest ticket: a thief's end.
     pub(super) fn take_last(&self) -> Option<u32> {
         self.take(|r| (r.end - 1, r.start..r.end - 1))
     }

@@ -1,15 +1,14 @@
-//! Where keys and values wait: a pool of blocks, for one layer.
+//! Storage of keys and values: a pool of blocks, for one layer.
 //!
-//! A block is a number and `block_size` places for tokens; which blocks belong to a sequence, in
-//! which order, is their owner's business (paged attention, Kwon et al. 2023). The place of a token
-//! in the pool is its *slot*: `block * block_size + offset`.
+//! A block is an index and `block_size` slots for tokens. Its owner decides which blocks belong to a
+//! sequence, and in which order (paged attention, Kwon et al. 2023). The index of a token in the pool is its
+//! *slot*: `block * block_size + offset`.
 //!
-//! Beneath the blocks lie *tiles* of sixteen slots, and their layout serves the kernel that reads
-//! them. Scores of sixteen keys against one query are sixteen dot products side by side, so a key tile
-//! holds its sixteen keys as *columns*: word `w` of all sixteen keys, then word `w + 1`. (A word is
-//! one f32 or two bf16, see `cpu::simd`.) The weighted sum of values runs along tokens, so a value
-//! tile holds one row of words per token, or per two tokens for bf16, whose halves are those two
-//! tokens.
+//! Beneath the blocks lie *tiles* of sixteen slots, whose layout is made for the kernel that reads them.
+//! Scores of sixteen keys against one query are sixteen dot products side by side, so a key tile holds its
+//! sixteen keys as *columns*: word `w` of all sixteen keys, then word `w + 1`. (A word is one f32 or two
+//! bf16, see `cpu::simd`.) The weighted sum of values runs along tokens, so a value tile holds one row of
+//! words per token, or per two tokens for bf16, whose halves are those two tokens.
 //!
 //! ```text
 //! key tile    [D / P][16 tokens][P]    P = 1 for f32, 2 for bf16
@@ -17,8 +16,8 @@
 //! pool        [tile][kv head][words of one tile]
 //! ```
 //!
-//! Slot `s` is place `s % 16` of tile `s / 16`. So a block is a power-of-two part of a tile, or a run
-//! of whole tiles.
+//! Slot `s` is position `s % 16` of tile `s / 16`. So a block is a power-of-two part of a tile, or a run of
+//! whole tiles.
 //!
 //! # Eight bits
 //!
@@ -64,9 +63,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Room for `blocks * block_size` tokens of `heads` KV heads. `block_size` is a power of two or a
-    /// multiple of 16, `dtype` F32, BF16 or F8E4M3. Memory is zeroed and, on most systems, not taken
-    /// until it is written.
+    /// Creates a pool for `blocks * block_size` tokens of `heads` KV heads. `block_size` is a power of two or
+    /// a multiple of 16, `dtype` F32, BF16 or F8E4M3. Memory is zeroed; most systems allocate its pages on
+    /// the first write.
     ///
     /// # Errors
     /// [`Error::BadParameter`] for another block size or dtype or more blocks than a table of `i32`
@@ -81,8 +80,8 @@ impl KvCache {
         Self::on(Device::Cpu, blocks, block_size, heads, head_dim, dtype)
     }
 
-    /// [`KvCache::new`] in the memory of a device. On CUDA there are no tiles: keys and values are
-    /// `[blocks, block_size, heads, head_dim]` each, and F32 or BF16.
+    /// [`KvCache::new`] in the memory of a device. On CUDA there are no tiles: keys and values are `[blocks,
+    /// block_size, heads, head_dim]` each, and F32 or BF16.
     ///
     /// # Errors
     /// As [`KvCache::new`]; [`Error::BadParameter`] for 8-bit keys and values on CUDA; [`Error::Cuda`].
@@ -132,22 +131,22 @@ impl KvCache {
         })
     }
 
-    /// Blocks in the pool.
+    /// Number of blocks in the pool.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Tokens in a block.
+    /// Number of tokens in a block.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// KV heads.
+    /// Number of KV heads.
     pub fn heads(&self) -> usize {
         self.heads
     }
 
-    /// Elements of one head.
+    /// Number of elements of one head.
     pub fn head_dim(&self) -> usize {
         self.geometry.head_dim
     }
@@ -157,12 +156,12 @@ impl KvCache {
         self.geometry.dtype
     }
 
-    /// Where it lies.
+    /// Device of the pool.
     pub fn device(&self) -> Device {
         self.k.device()
     }
 
-    /// Bytes of keys and values in one block, all heads, scales included.
+    /// Number of bytes of keys and values in one block, all heads, scales included.
     pub fn block_bytes(&self) -> usize {
         if self.device() != Device::Cpu {
             return 2 * self.block_size * self.heads * self.head_dim() * self.dtype().size();
@@ -172,7 +171,7 @@ impl KvCache {
         self.heads * part * self.block_size / TILE
     }
 
-    /// Bytes of the pool.
+    /// Number of bytes of the pool.
     pub fn bytes(&self) -> usize {
         self.k.bytes() + self.v.bytes() + self.scales.bytes()
     }
@@ -182,17 +181,17 @@ impl KvCache {
         [&self.k, &self.v]
     }
 
-    /// Keys and values, to write.
+    /// Keys and values for writing.
     pub(crate) fn stored_mut(&mut self) -> [&mut Tensor; 2] {
         [&mut self.k, &mut self.v]
     }
 
-    /// Refuse a cache on a device, in the name of an op that runs on the CPU.
+    /// Rejects a cache on a device, in the name of an op that runs on the CPU.
     pub(super) fn on_host(&self, op: &'static str) -> Result<()> {
         self.k.storage().on_host(op)
     }
 
-    /// What the kernel reads.
+    /// View for the kernel.
     pub(super) fn pool(&self) -> Pool<'_> {
         Pool {
             k: self.k.raw(),
@@ -204,12 +203,12 @@ impl KvCache {
         }
     }
 
-    /// The index of a table's entry, if there is such a block.
+    /// Index of a table's entry, if there is such a block.
     pub(super) fn block(&self, entry: i32) -> Option<usize> {
         usize::try_from(entry).ok().filter(|b| *b < self.blocks)
     }
 
-    /// How many places of a tile a block owns.
+    /// Number of positions of a tile that a block owns.
     fn span(&self) -> usize {
         self.block_size.min(TILE)
     }
@@ -219,10 +218,10 @@ impl KvCache {
         Err(Error::OutOfRange { op, what: "block", index: i64::from(*bad), limit: self.blocks })
     }
 
-    /// Store keys and values `[T, heads, head_dim]` (f32; rounded here to the cache's dtype) at
-    /// `slots[T]`. A slot of -1 writes nothing. The first token of a block clears the block's places
-    /// in its tile, and the first of every further tile clears that: what an earlier owner left there
-    /// can never leak into a sum, not even as `0 * NaN`. Other blocks in the tile stay as they are.
+    /// Stores keys and values `[T, heads, head_dim]` (f32; rounded here to the cache's dtype) at `slots[T]`.
+    /// A slot of -1 writes nothing. The first token of a block clears the block's positions in its tile, and
+    /// the first of every further tile clears that tile: values of an earlier owner never enter a sum, not
+    /// even as `0 * NaN`. Other blocks in the tile are unchanged.
     ///
     /// # Errors
     /// A shape that does not fit, or a slot beyond the pool.
@@ -301,7 +300,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Forget places of a tile, all heads.
+    /// Clears positions of a tile, all heads.
     fn clear_places(&mut self, tile: usize, places: Range<usize>) {
         let g = self.geometry;
         let bytes = g.tile_bytes();
@@ -324,7 +323,7 @@ impl KvCache {
     }
 }
 
-/// One token's head.
+/// Stores one token's head.
 fn row<'a>(x: &'a [f32], layout: &Layout, token: usize, head: usize) -> &'a [f32] {
     let start = token * layout.strides()[0] + head * layout.strides()[1];
     &x[start..][..layout.dims()[2]]

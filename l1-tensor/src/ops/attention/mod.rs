@@ -29,16 +29,16 @@ use crate::cpu::attention as kernel;
 use crate::storage::AlignedBytes;
 use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef};
 
-/// What attention needs to know beside tensors.
+/// Parameters of attention beside tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionParams {
-    /// Multiplies the scores, usually `1 / sqrt(head_dim)`.
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A query sees at most this many keys, itself included. `None`: all before it.
+    /// Sliding window: maximum number of keys that a query sees, itself included. `None`: all before it.
     pub window: Option<usize>,
 }
 
-/// Which tokens of a packed batch form which sequence, and where their keys lie.
+/// Tokens and blocks of each sequence of a packed batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences<'a> {
     /// `[S + 1]`: queries of sequence `s` are tokens `cu_seqlens_q[s]..cu_seqlens_q[s + 1]`.
@@ -48,14 +48,14 @@ pub struct Sequences<'a> {
     /// `[S, max_blocks]`: row `s` is the blocks of sequence `s` in the cache, in order, then -1. Entries
     /// that lie wholly behind the window of the sequence's first query are not read.
     pub block_table: &'a [i32],
-    /// Entries of a row of the table.
+    /// Number of entries of a row of the table.
     pub max_blocks: usize,
-    /// The same three in a device's memory, where a step runs on one.
+    /// The same three arrays in a device's memory, where a step runs on one.
     pub device: Option<DeviceSequences<'a>>,
 }
 
-/// [`Sequences`] as a device reads them, and how large a step of this shape can become: that alone
-/// decides the launch, so that a captured step fits every later one.
+/// [`Sequences`] in a device's memory, with the bounds of a step of this shape. The bounds alone decide the
+/// launch, so that a captured step fits every later one.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSequences<'a> {
     /// I32 `[S + 1]`.
@@ -64,15 +64,15 @@ pub struct DeviceSequences<'a> {
     pub seq_lens_kv: TensorRef<'a>,
     /// I32 `[S, max_blocks]`.
     pub block_table: TensorRef<'a>,
-    /// No sequence has more queries in a step.
+    /// Maximum number of queries of a sequence in a step.
     pub max_q_len: usize,
-    /// No sequence has more keys.
+    /// Maximum number of keys of a sequence.
     pub max_kv_len: usize,
 }
 
-/// Scratch memory of [`attention`]: one area per thread, the list of work, and room for what threads
-/// that share a long context find in their parts of it. On a device it holds nothing: there the splits of a
-/// context have a place of their own.
+/// Scratch memory of [`attention`]: one area per thread, the list of work items, and room for the partial
+/// results of threads that share a long context. On a device it holds nothing: there the splits of a context
+/// have their own memory.
 pub struct AttentionScratch {
     pub(crate) areas: Vec<kernel::Area>,
     pub(crate) agenda: kernel::Agenda,
@@ -83,8 +83,8 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Scratch for steps of at most `max_tokens` queries over at most `max_kv` keys a sequence, for
-    /// heads of at most `head_dim`. With fewer `q_heads` than a call has, that call allocates.
+    /// Creates scratch for steps of at most `max_tokens` queries over at most `max_kv` keys a sequence, for
+    /// heads of at most `head_dim`. A call with more than `q_heads` heads allocates.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -106,7 +106,7 @@ impl AttentionScratch {
         Ok(Self { areas, agenda, partial_totals, partial_values, head_dim, max_kv })
     }
 
-    /// Bytes it holds.
+    /// Number of bytes held.
     pub fn bytes(&self) -> usize {
         let areas: usize = self.areas.iter().map(kernel::Area::bytes).sum();
         let totals = self.partial_totals.capacity() * size_of::<Option<kernel::Totals>>();
@@ -114,13 +114,13 @@ impl AttentionScratch {
     }
 }
 
-/// Attend: `q` `[T, q_heads, D]` f32 against the cache, into `out` `[T, q_heads * D]` (F32 or
-/// BF16). The step's own keys and values must already be in the cache ([`KvCache::write`]). A
-/// sequence without keys (`seq_lens_kv` 0, a padding row) gets zeros.
+/// Computes attention: `q` `[T, q_heads, D]` f32 against the cache, into `out` `[T, q_heads * D]` (F32 or
+/// BF16). The step's own keys and values must already be in the cache ([`KvCache::write`]). A sequence
+/// without keys (`seq_lens_kv` 0, a padding row) gets zeros.
 ///
 /// # Errors
-/// Shapes that do not fit, heads that do not divide, a block that is needed and is not in the table or
-/// not in the pool, more keys or wider heads than the scratch was made for.
+/// Shapes that do not fit, heads that do not divide, a required block that is not in the table or not in the
+/// pool, more keys or wider heads than the scratch was made for.
 pub fn attention(
     rt: &Runtime,
     q: TensorRef,
@@ -150,7 +150,7 @@ pub fn attention(
         return Err(Error::UnsupportedLayout { op: OP, why, layout: *q.layout() });
     }
     if params.window == Some(0) {
-        return Err(Error::BadParameter { op: OP, why: "a window of 0 sees nothing".into() });
+        return Err(Error::BadParameter { op: OP, why: "the window must be at least 1".into() });
     }
     if dim > scratch.head_dim {
         return Err(shape("the scratch was made for narrower heads"));
@@ -219,13 +219,15 @@ fn check_sequences(
             let what = "key count";
             return Err(Error::OutOfRange { op: OP, what, index: kv as i64, limit: max_kv + 1 });
         }
-        // Blocks behind the window of the first query may have been given back.
+        // Blocks behind the window of the first query may have been freed.
         let first_key = params.window.map_or(0, |w| (kv - q_len + 1).saturating_sub(w));
         let blocks = first_key / cache.block_size()..kv.div_ceil(cache.block_size());
         let row = &s.block_table[i * s.max_blocks..][..s.max_blocks];
         let Some(row) = row.get(blocks.clone()) else {
             let (needs, has) = (blocks.end, s.max_blocks);
-            return bad(format!("sequence {i}: {kv} keys are {needs} blocks, a row has {has}"));
+            return bad(format!(
+                "sequence {i}: {kv} keys need {needs} blocks, but a row has {has}"
+            ));
         };
         if let Some(entry) = row.iter().find(|b| cache.block(**b).is_none()) {
             let (what, index) = ("block", i64::from(*entry));
@@ -250,8 +252,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
 }
 
-/// Attention as the formula says it: `q` `[q_len, q_heads, D]`, `k` and `v` `[kv_len, kv_heads, D]`,
-/// `out` `[q_len, q_heads, D]`, all dense f32.
+/// Attention by the formula above: `q` `[q_len, q_heads, D]`, `k` and `v` `[kv_len, kv_heads, D]`, `out`
+/// `[q_len, q_heads, D]`, all dense f32.
 pub fn reference(
     shape: AttentionShape,
     params: AttentionParams,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A matrix in which every weight says where it stands, by an integer small enough for bf16.
+/// A matrix in which every weight encodes its position, by an integer small enough for bf16.
 fn packed(n: usize, k: usize, order: RowOrder) -> PackedBf16 {
     let fill = |i: usize, out: &mut [f32]| -> Result<()> {
         out.iter_mut().enumerate().for_each(|(j, w)| *w = (i * k + j + 1) as f32);

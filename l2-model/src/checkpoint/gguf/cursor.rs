@@ -1,10 +1,10 @@
-//! Reading forward through bytes that may lie about their own lengths.
+//! Reading forward through untrusted bytes.
 
 use std::ops::Range;
 
 use super::GgufError;
 
-/// A stretch of the file, by position.
+/// A range of the file, by position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     start: usize,
@@ -12,7 +12,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The bytes meant, in the file this span was read from.
+    /// Bytes of this span, in the file that it was read from.
     pub(super) fn of(self, file: &[u8]) -> &[u8] {
         file.get(self.range()).unwrap_or_default()
     }
@@ -28,7 +28,7 @@ impl Span {
     }
 }
 
-/// A position in a file; every read checks what is left first.
+/// A position in a file; every read checks the rest of the file first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     file: &'a [u8],
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
         self.file.len() - self.at
     }
 
-    /// The next `n` bytes; `what` is for the error.
+    /// Returns the next `n` bytes; `what` is for the error.
     pub(super) fn take(&mut self, n: u64, what: &'static str) -> Result<&'a [u8], GgufError> {
         // exercise l2.gguf
         let len = usize::try_from(n).ok().filter(|n| *n <= self.left());
@@ -79,13 +79,13 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], GgufError> {
         let len = self.u64(what)?;
         self.take(len, what)
     }
 
-    /// As [`Cursor::string`], as a position, and refusing more than `most` bytes.
+    /// As [`Cursor::string`], but returns a position, and rejects more than `most` bytes.
     pub(super) fn short_string(
         &mut self,
         what: &'static str,
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
         // end of exercise
     }
 
-    /// The position of what `read` consumes.
+    /// Position of the bytes that `read` consumes.
     pub(super) fn span<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, GgufError>,
@@ -112,8 +112,8 @@ impl<'a> Cursor<'a> {
         Ok(Span { start, len: self.at - start })
     }
 
-    /// Refuses a count of things that take at least `least` bytes each when so many cannot be in
-    /// what is left, before anything is allocated for them.
+    /// Rejects a count of elements of at least `least` bytes each when the rest of the file is too
+    /// short for them, before memory is allocated for them.
     pub(super) fn check_count(
         &self,
         what: &'static str,

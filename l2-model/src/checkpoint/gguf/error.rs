@@ -1,22 +1,23 @@
-//! What can be wrong with a GGUF file.
+//! Errors of GGUF files.
 
 use super::ValueType;
 use crate::checkpoint::quant::StoredType;
 
-/// A GGUF file that cannot be used, or a metadata value that is not what was asked for.
+/// Error of a GGUF file that cannot be used, or of a metadata value with another type.
 ///
-/// Names that come out of the file are printed quoted and escaped.
+/// Names from the file are printed quoted and escaped.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GgufError {
     /// The first four bytes are not `GGUF`.
     #[error("not a GGUF file: {hint}")]
     NotGguf {
-        /// What it may be in its place, and what to do.
+        /// Kind of file it may be, and what to do.
         hint: &'static str,
     },
     /// A file written for big-endian machines.
     #[error(
-        "a big-endian GGUF file; only little-endian is read: take the usual file of this model, or convert it with llama.cpp's gguf_convert_endian.py"
+        "a big-endian GGUF file; only little-endian is read: take the usual file of this model, or convert it with \
+         llama.cpp's gguf_convert_endian.py"
     )]
     BigEndian,
     /// A version other than 2 and 3.
@@ -27,12 +28,12 @@ pub enum GgufError {
         /// The version found.
         version: u32,
     },
-    /// The file ends inside something.
+    /// The file ends early.
     #[error(
         "the file is cut short: {what} at byte {at} needs {need} bytes, {left} are left; download it again"
     )]
     Truncated {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
         /// Position in the file.
         at: usize,
@@ -41,26 +42,29 @@ pub enum GgufError {
         /// Bytes left.
         left: usize,
     },
-    /// A count that the file has no room for.
+    /// A count too large for the rest of the file.
     #[error(
-        "{what} says {count}, but the rest of the file has room for {most} at most; the file is damaged, download it again"
+        "{what} says {count}, but the rest of the file has room for {most} at most; the file is damaged, download it \
+         again"
     )]
     Count {
-        /// Which count.
+        /// Name of the count.
         what: &'static str,
-        /// Its value.
+        /// Value of the count.
         count: u64,
-        /// The most there could be.
+        /// Maximum number for which the rest of the file has room.
         most: usize,
     },
-    /// A key or tensor name beyond what the format allows.
-    #[error("a {what} of {len} bytes; {most} is the most: the file is damaged, download it again")]
+    /// A key or tensor name longer than the format allows.
+    #[error(
+        "a {what} has {len} bytes, the maximum is {most}: the file is damaged, download it again"
+    )]
     LongName {
         /// Key or tensor name.
         what: &'static str,
-        /// Its length, bytes.
+        /// Its length, in bytes.
         len: u64,
-        /// The longest accepted, bytes.
+        /// Maximum length, in bytes.
         most: u64,
     },
     /// A key or tensor name that is not UTF-8.
@@ -92,7 +96,7 @@ pub enum GgufError {
     NestedTooDeep {
         /// The key.
         key: String,
-        /// The deepest nesting read.
+        /// Maximum depth of nesting.
         most: usize,
     },
     /// A boolean that is neither 0 nor 1.
@@ -129,9 +133,10 @@ pub enum GgufError {
         /// The dimensions as stored, innermost first.
         dims: Vec<u64>,
     },
-    /// A tensor type that is known not to be supported, or not known at all.
+    /// A tensor type that is not supported, or unknown.
     #[error(
-        "tensor {name:?} is of type {type_name} (ggml type {id}), which is not read; supported are {}: take another quantisation of this model",
+        "tensor {name:?} is of type {type_name} (ggml type {id}), which is not read; supported are {}: take another \
+         quantisation of this model",
         supported()
     )]
     UnsupportedType {
@@ -142,7 +147,7 @@ pub enum GgufError {
         /// ggml's name for it, or `unknown`.
         type_name: &'static str,
     },
-    /// Rows that are no whole number of quantisation blocks.
+    /// A row that is not a whole number of quantisation blocks.
     #[error(
         "tensor {name:?} has rows of {row} weights, no multiple of the {} weights of a {ty} block; the file is damaged",
         ty.block_len()
@@ -174,9 +179,9 @@ pub enum GgufError {
     PastEnd {
         /// The tensor.
         name: String,
-        /// Where its data should start, from the start of the file.
+        /// Start of its data, from the start of the file.
         start: u64,
-        /// How many bytes it needs.
+        /// Number of bytes that it needs.
         need: usize,
         /// The file's length.
         file: usize,
@@ -189,30 +194,30 @@ pub enum GgufError {
         /// The other.
         second: String,
     },
-    /// A key that is needed and not there.
+    /// A required key is missing.
     #[error("the GGUF metadata has no {key:?}; convert the model again with a current llama.cpp")]
     MissingKey {
         /// The key.
         key: String,
     },
-    /// A value of another type than asked for.
+    /// A value has another type than requested.
     #[error("GGUF metadata {key:?} is {found}, expected {expected}")]
     WrongType {
         /// The key.
         key: String,
-        /// What was asked for.
+        /// The requested type.
         expected: &'static str,
-        /// What is there; for an array, the type of its elements.
+        /// The type found; for an array, the type of its elements.
         found: Found,
     },
-    /// A number outside the range asked for.
+    /// A number outside the requested range.
     #[error("GGUF metadata {key:?} is {value}, which does not fit {expected}")]
     OutOfRange {
         /// The key.
         key: String,
         /// The number.
         value: i128,
-        /// What was asked for.
+        /// The requested type.
         expected: &'static str,
     },
     /// Text that is not UTF-8.
@@ -220,7 +225,7 @@ pub enum GgufError {
     NotUtf8 {
         /// The key.
         key: String,
-        /// Which element, in an array.
+        /// Index of the element, in an array.
         index: Option<usize>,
     },
 }

@@ -4,12 +4,12 @@ use super::cursor::{Cursor, Span};
 use super::error::GgufError;
 use super::value::{Array, Bad, Value, ValueType};
 
-/// The longest key the format allows, bytes.
+/// Maximum length of a key in the format, in bytes.
 const MAX_KEY: u64 = 65_535;
-/// The least a metadata pair can take: key length, type, a value of one byte.
+/// Minimum size of a metadata pair: key length, type, a value of one byte.
 const MIN_PAIR: usize = 8 + 4 + 1;
 
-/// Where a key and its value are.
+/// Position of a key and its value.
 #[derive(Debug)]
 pub(super) struct Entry {
     key: Span,
@@ -44,7 +44,7 @@ pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Entry>, Gg
     }
 }
 
-/// The metadata of a file, with getters that say which key is wrong and how.
+/// Metadata of a file, with getters whose errors name the key and the reason.
 ///
 /// Writers disagree about integer widths, so integers of any width are accepted wherever the
 /// value fits; an f64 is accepted for an f32.
@@ -59,7 +59,7 @@ impl<'a> Metadata<'a> {
         Metadata { file, entries }
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -78,7 +78,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// The value of a key, if there is one.
+    /// Value of a key, if the key exists.
     pub fn get(&self, key: &str) -> Option<Value<'a>> {
         let at = self.entries.binary_search_by(|e| e.key.of(self.file).cmp(key.as_bytes())).ok()?;
         decode(self.file, &self.entries[at])
@@ -88,7 +88,7 @@ impl<'a> Metadata<'a> {
         self.get(key).ok_or_else(|| GgufError::MissingKey { key: key.into() })
     }
 
-    /// Turns "no such key" into `None` and leaves every other error:
+    /// Turns "no such key" into `None` and returns every other error:
     /// `metadata.optional("llama.rope.freq_base", Metadata::f32)?`.
     ///
     /// # Errors

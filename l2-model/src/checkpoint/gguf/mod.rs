@@ -8,13 +8,13 @@
 //! the tensors' data, each at its offset from here
 //! ```
 //!
-//! A string is a u64 length and that many bytes; everything is little-endian. Versions 2 and 3
-//! read alike (3 only added big-endian files). Source: `docs/gguf.md` of the ggml repository.
+//! A string is a u64 length and that many bytes; all numbers are little-endian. Versions 2 and 3
+//! are read alike (3 only added big-endian files). Source: `docs/gguf.md` of the ggml repository.
 //!
-//! The reader trusts nothing. Every length is checked against what is left of the file before it
-//! is used, and what is kept in memory are positions inside the file, never copies: a vocabulary
-//! of a hundred thousand strings costs one entry until somebody asks for it. So the memory taken
-//! is a small multiple of the file's header, and the time is linear in it but for two sorts.
+//! The reader trusts no length in the file. Every length is checked against the rest of the file
+//! before it is used. Memory holds positions inside the file, never copies: a vocabulary of a
+//! hundred thousand strings costs one entry until it is read. So the memory is a small multiple of
+//! the file's header, and the time is linear in it but for two sorts.
 
 mod cursor;
 mod error;
@@ -35,7 +35,7 @@ use self::tensors::Info;
 use super::mapped::MappedFile;
 use super::{CheckpointError, StoredTensor};
 
-/// Where tensor data starts is rounded up to this when the file does not say otherwise.
+/// Default alignment of tensor data, when the file sets none.
 const DEFAULT_ALIGNMENT: usize = 32;
 
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl<'a> GgufFile<'a> {
     }
 }
 
-/// What parsing finds, before it is joined with the bytes' owner.
+/// Result of parsing, before it is joined with the owner of the bytes.
 struct Parsed {
     version: u32,
     entries: Vec<Entry>,
@@ -172,7 +172,7 @@ impl Parsed {
         let version = cursor.u32("version")?;
         match version {
             2 | 3 => {}
-            // A big-endian file's small version number arrives with its bytes reversed.
+            // The small version number of a big-endian file has its bytes reversed.
             v if v != 0 && v & 0xffff == 0 => return Err(GgufError::BigEndian),
             version => return Err(GgufError::Version { version }),
         }
@@ -197,7 +197,7 @@ fn alignment(metadata: Metadata<'_>) -> Result<usize, GgufError> {
     }
 }
 
-/// A guess at what somebody passed in place of a GGUF file, as the end of an error message.
+/// Guesses which file was given instead of a GGUF file; the end of an error message.
 fn what_is_it(bytes: &[u8]) -> &'static str {
     match bytes {
         [] => "the file is empty; download it again",
@@ -209,7 +209,7 @@ fn what_is_it(bytes: &[u8]) -> &'static str {
         [b'l' | b'f', b'm', b'g', b'g', ..]
         | [b't', b'j', b'g', b'g', ..]
         | [b'a', b'l', b'g', b'g', ..] => {
-            "this is a model file of the time before GGUF; convert it, or take a newer one"
+            "this is a model file from before GGUF; convert it, or download a newer one"
         }
         _ => "check that the path names a .gguf file",
     }

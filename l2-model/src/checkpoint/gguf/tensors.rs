@@ -1,15 +1,15 @@
-//! GGUF tensor infos: what each tensor is called, its shape and type, and where its bytes are.
+//! GGUF tensor infos: name, shape, type and position of each tensor.
 
 use super::GgufError;
 use super::cursor::{Cursor, Span};
 use crate::checkpoint::StoredTensor;
 use crate::checkpoint::quant::StoredType;
 
-/// ggml has tensors of at most this many dimensions.
+/// Maximum number of dimensions in ggml.
 const MAX_DIMS: usize = 4;
-/// ggml keeps 63 bytes of a name; we are not that strict.
+/// Maximum length of a name. ggml keeps 63 bytes; longer names are read here.
 const MAX_NAME: u64 = 1024;
-/// The least an info can take: name length, n_dims, type, offset.
+/// Minimum size of an info: name length, n_dims, type, offset.
 const MIN_INFO: usize = 8 + 4 + 4 + 8;
 
 /// One tensor, as positions in the file.
@@ -45,8 +45,8 @@ struct Raw {
     len: usize,
 }
 
-/// Reads `count` infos, from there finds the data section, and checks every tensor's place.
-/// The second result are the infos' indices, sorted by name.
+/// Reads `count` infos, finds the data section after them, and checks every tensor's position. The
+/// second result are the infos' indices, sorted by name.
 pub(super) fn read(
     cursor: &mut Cursor<'_>,
     count: u64,
@@ -116,8 +116,8 @@ fn read_one(cursor: &mut Cursor<'_>) -> Result<Raw, GgufError> {
         let name = text(name, file);
         return Err(GgufError::PartialBlock { name, row, ty });
     }
-    // Zeros are left out of the overflow check: `[0, huge]` is empty, but whoever multiplies the
-    // other dimensions first must not be surprised.
+    // Zeros are left out of the overflow check: `[0, huge]` is empty, but the product of its other
+    // dimensions must not overflow in any order of multiplication.
     let product = |skip_zeros: bool| {
         let sizes = shape[..n_dims].iter().filter(|d| !skip_zeros || **d != 0);
         sizes.copied().try_fold(1usize, usize::checked_mul)
@@ -130,7 +130,7 @@ fn read_one(cursor: &mut Cursor<'_>) -> Result<Raw, GgufError> {
     // end of exercise
 }
 
-/// Turns an offset in the data section into a place in the file.
+/// Turns an offset in the data section into a position in the file.
 fn place(raw: Raw, file: &[u8], data_start: usize, alignment: usize) -> Result<Info, GgufError> {
     if !raw.offset.is_multiple_of(alignment as u64) {
         return Err(GgufError::Misaligned {
@@ -203,7 +203,7 @@ fn stored_type(id: u32) -> Option<StoredType> {
     })
 }
 
-/// ggml's names for the types that cannot, so that the message says what somebody downloaded.
+/// ggml's names for unsupported types, so that the message names the type of the file.
 fn ggml_name(id: u32) -> &'static str {
     match id {
         4 | 5 => "Q4_2/Q4_3 (withdrawn)",

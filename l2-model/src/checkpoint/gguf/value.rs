@@ -1,9 +1,9 @@
-//! GGUF values: thirteen types, arrays of arrays among them.
+//! GGUF values: thirteen types, nested arrays included.
 
 use super::cursor::Cursor;
 use super::error::{Found, GgufError};
 
-/// How deep arrays may nest; llama.cpp's files do not nest them at all.
+/// Maximum nesting depth of arrays; llama.cpp's files do not nest them.
 const MAX_DEPTH: usize = 4;
 
 /// The thirteen value types; the discriminants are the format's.
@@ -36,7 +36,7 @@ impl ValueType {
         Self::ALL.get(id as usize).copied()
     }
 
-    /// A name for messages, e.g. `"u32"`.
+    /// Name for messages, e.g. `"u32"`.
     pub const fn name(self) -> &'static str {
         match self {
             ValueType::U8 => "u8",
@@ -79,7 +79,7 @@ pub enum Value<'a> {
     I32(i32),
     F32(f32),
     Bool(bool),
-    /// Promised to be UTF-8 by the format; checked by [`Metadata::str`](super::Metadata::str) and its kin.
+    /// UTF-8 according to the format; checked by [`Metadata::str`](super::Metadata::str) and the like.
     String(&'a [u8]),
     Array(Array<'a>),
     U64(u64),
@@ -87,7 +87,7 @@ pub enum Value<'a> {
     F64(f64),
 }
 
-/// An array value: elements of one type, decoded as they are asked for.
+/// An array value: elements of one type, decoded on access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     element: ValueType,
@@ -95,7 +95,7 @@ pub struct Array<'a> {
     bytes: &'a [u8],
 }
 
-/// Why a value cannot be read; the caller adds the key.
+/// Reason why a value cannot be read; the caller adds the key.
 pub(super) enum Bad {
     Type(u32),
     Depth,
@@ -122,7 +122,7 @@ impl Bad {
 }
 
 impl<'a> Value<'a> {
-    /// Reads one value, and so checks it: the same code validates a file and decodes it later.
+    /// Reads one value, and so validates it: the same code validates a file and decodes values later.
     pub(super) fn read(cursor: &mut Cursor<'a>, ty: ValueType, depth: usize) -> Result<Self, Bad> {
         const WHAT: &str = "metadata value";
         Ok(match ty {
@@ -152,7 +152,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// What kind of value this is.
+    /// Type of this value.
     pub fn kind(&self) -> Found {
         Found::One(match self {
             Value::U8(_) => ValueType::U8,
@@ -204,7 +204,7 @@ impl<'a> Array<'a> {
         let id = cursor.u32("array element type")?;
         let element = ValueType::from_id(id).ok_or(Bad::Type(id))?;
         let count = cursor.u64("array length")?;
-        // A string takes 8 bytes at least, an inner array 12.
+        // A string takes at least 8 bytes, an inner array 12.
         let least = element.size().unwrap_or(8);
         let len = cursor.check_count("array length", count, least as usize)?;
         let start = cursor.at();
@@ -230,7 +230,7 @@ impl<'a> Array<'a> {
         self.element
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -244,7 +244,7 @@ impl<'a> Array<'a> {
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let mut cursor = Cursor::new(self.bytes);
         let element = self.element;
-        // The bytes were read once already, so no read here comes back empty-handed.
+        // The bytes were read once already, so no read here fails.
         (0..self.len).map_while(move |_| Value::read(&mut cursor, element, 0).ok())
     }
 }

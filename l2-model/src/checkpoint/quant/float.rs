@@ -1,8 +1,8 @@
-//! The plain formats: one number, no block.
+//! The plain formats: one number each, no blocks.
 //!
-//! The conversions are written without branches, on the bits, so that the compiler turns the
-//! loops into vector code on every machine. (`half` converts with the CPU's own instruction, but
-//! asks for its presence at every single number.)
+//! The conversions work on the bits, without branches, so that the compiler vectorises the loops on
+//! every machine. (`half` converts with the CPU's own instruction, but checks for its presence at
+//! every number.)
 
 use half::bf16;
 

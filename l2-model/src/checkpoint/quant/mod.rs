@@ -35,7 +35,7 @@ use half::bf16;
 
 pub use float::{f16_to_f32, f32_to_bf16};
 
-/// The format that a tensor's numbers are stored in.
+/// Format of a tensor's numbers.
 ///
 /// The names are ggml's own, underscores included, because those are the names one meets in file
 /// names and model cards.
@@ -99,7 +99,7 @@ impl StoredType {
         }
     }
 
-    /// How many weights one block holds: 1, 32 or 256.
+    /// Number of weights per block: 1, 32 or 256.
     pub const fn block_len(self) -> usize {
         match self {
             StoredType::F32 | StoredType::F16 | StoredType::BF16 => 1,
@@ -112,7 +112,7 @@ impl StoredType {
         }
     }
 
-    /// How many bytes one block takes.
+    /// Size of a block, in bytes.
     pub const fn block_bytes(self) -> usize {
         match self {
             StoredType::F32 => 4,
@@ -150,7 +150,7 @@ impl std::fmt::Display for StoredType {
     }
 }
 
-/// Bytes and output do not describe the same number of weights.
+/// The lengths of bytes and output do not match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{ty}: {weights} weights asked from {bytes} bytes; pass whole blocks of {} weights in {} bytes",

@@ -1,14 +1,14 @@
-//! Blocks copied and cut short.
+//! Copying and truncating blocks.
 
 use super::{KvCache, TILE};
 use crate::{Device, Error, Result};
 
 impl KvCache {
-    /// Forget offsets `from..` of a block. A sequence that was rolled back into the middle of a block
-    /// leaves values there that no mask should have to meet: `0 * NaN` is NaN.
+    /// Clears offsets `from..` of a block. A sequence that was rolled back into the middle of a block leaves
+    /// values there, and a mask does not protect from all of them: `0 * NaN` is NaN.
     ///
-    /// In a block of more than one tile only the tile of `from` is touched: those behind it are
-    /// cleared by the first token that is written to each. A device's block is cleared to its end.
+    /// In a block of more than one tile only the tile of `from` is cleared: the first token that is written
+    /// to a later tile clears that. A device's block is cleared to its end.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a block beyond the pool.
@@ -27,7 +27,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Copy the blocks `from` of `source` into this cache's blocks `to`, one by one.
+    /// Copies the blocks `from` of `source` into this cache's blocks `to`, one by one.
     ///
     /// # Errors
     /// Caches of different geometry or block size, lists of different lengths, or blocks beyond a
@@ -52,8 +52,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Copy the first `tokens` offsets of a block of another cache; the offset that follows is free
-    /// to be written next. Block sizes may differ where both are multiples of 16.
+    /// Copies the first `tokens` offsets of a block of another cache; the next offset can be written after
+    /// that. Block sizes may differ where both are multiples of 16.
     ///
     /// # Errors
     /// Caches of different geometry, more tokens than a block has, or blocks beyond a pool.
@@ -89,8 +89,8 @@ impl KvCache {
         self.clear_unfinished(to, tokens)
     }
 
-    /// Copy the first `tokens` offsets of one block of this pool into another: a private copy of a
-    /// shared block, to go on writing in.
+    /// Copies the first `tokens` offsets of one block of this pool into another: a private copy of a shared
+    /// block, to be written further.
     ///
     /// # Errors
     /// More tokens than a block has, or blocks beyond the pool.
@@ -105,7 +105,7 @@ impl KvCache {
             self.copy_inside_on_cuda(OP, to, from, tokens)?;
             return self.clear_unfinished(to, tokens);
         }
-        // The two may be parts of one tile, so the source is set aside.
+        // The two blocks may be parts of one tile, so the source is copied first.
         let mut aside = self.tile(0).map(<[u8]>::to_vec);
         for (to, from) in self.spans(to, tokens).zip(self.spans(from, tokens)) {
             for (aside, part) in aside.iter_mut().zip(self.tile(from / TILE)) {
@@ -116,7 +116,7 @@ impl KvCache {
         self.clear_unfinished(to, tokens)
     }
 
-    /// First slots of the parts of tiles that a block's first `tokens` offsets touch.
+    /// First slots of the parts of tiles that contain a block's first `tokens` offsets.
     fn spans(&self, block: u32, tokens: usize) -> impl Iterator<Item = usize> + use<> {
         let first = block as usize * self.block_size;
         (first..first + tokens).step_by(self.span())
@@ -132,12 +132,12 @@ impl KvCache {
         ]
     }
 
-    /// Bytes of keys, or values, of a tile, and of its scales.
+    /// Number of bytes of the keys, or of the values, of a tile, and of its scales.
     fn tile_sizes(&self) -> (usize, usize) {
         (self.heads * self.geometry.tile_bytes(), self.heads * self.geometry.scale_bytes())
     }
 
-    /// Copy the places that a block has in a tile: from place `i` of another tile, to slot `to`.
+    /// Copies the positions of a block in a tile: from position `i` of another tile, to slot `to`.
     fn put_span(&mut self, to: usize, [k, v, scales]: [&[u8]; 3], i: usize) {
         let (g, span) = (self.geometry, self.span());
         let (bytes, scale_bytes) = self.tile_sizes();
@@ -157,7 +157,7 @@ impl KvCache {
         }
     }
 
-    /// Clear what came along behind a copied prefix.
+    /// Clears the offsets behind a copied prefix, which were copied with its tile.
     fn clear_unfinished(&mut self, block: u32, tokens: usize) -> Result<()> {
         if tokens.is_multiple_of(self.span()) { Ok(()) } else { self.clear(block, tokens) }
     }

@@ -1,15 +1,15 @@
-//! Reading a cache back, one number after the other: for references, tests and curious people.
+//! Reading a cache back, one number after the other: for references and tests.
 
 use super::{KvCache, TILE};
 use crate::{DType, Device, Error, Result, bf16, e4m3};
 
 impl KvCache {
-    /// The keys and values of a sequence's first `len` tokens as the cache has them, rounding
-    /// included: dense f32 `[len, heads, head_dim]` each. `table` is the sequence's row of a block
-    /// table. What attention over blocks computes is dense attention over these.
+    /// Returns the keys and values of a sequence's first `len` tokens as stored, rounding included:
+    /// dense f32 `[len, heads, head_dim]` each. `table` is the sequence's row of a block table.
+    /// Attention over blocks computes dense attention over these.
     ///
     /// # Errors
-    /// A table that is too short, or an entry among those needed that is no block of the pool.
+    /// A table that is too short, or an entry among those needed that is not a block of the pool.
     pub fn gather(&self, table: &[i32], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
         const OP: &str = "kv_gather";
         let blocks = len.div_ceil(self.block_size());
@@ -40,7 +40,7 @@ impl KvCache {
         Ok((k, v))
     }
 
-    /// Element `d` of the key and the value in a slot, found by the drawing at the top of
+    /// Reads element `d` of the key and the value in a slot, by the layout at the top of
     /// `kv_cache.rs`: keys `[D / P][16][P]`, values `[16 / P][D'][P]`.
     pub(super) fn read(&self, slot: usize, head: usize, d: usize) -> (f32, f32) {
         let (tile, i) = (slot / TILE, slot % TILE);
@@ -63,7 +63,7 @@ impl KvCache {
     }
 }
 
-/// Number `i` of some bytes.
+/// Reads element `i` of these bytes.
 fn number(bytes: &[u8], dtype: DType, i: usize) -> f32 {
     let bytes = &bytes[i * dtype.size()..][..dtype.size()];
     match *bytes {

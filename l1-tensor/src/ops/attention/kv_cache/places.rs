@@ -1,6 +1,6 @@
-//! The sixteen places of a tile: where their bytes are, how to move them and how to forget them.
+//! The sixteen positions of a tile: addresses of their bytes, and how to copy and to clear them.
 //!
-//! The layout of `kv_cache.rs` in bytes. Here a *word* is what one place of a key tile has in a line:
+//! The layout of `kv_cache.rs` in bytes. Here a *word* is the part of one position in a line of a key tile:
 //! one f32, two bf16 or two 8-bit codes.
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::TILE;
 use crate::DType;
 
-/// How one head's part of a tile is laid out.
+/// Layout of one head's part of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub head_dim: usize,
@@ -51,12 +51,12 @@ impl Geometry {
         if self.dtype == DType::F8E4M3 { 2 * TILE } else { 0 }
     }
 
-    /// Copy `n` places of a key tile, from place `at.1` of `from` to place `at.0` of `to`.
+    /// Copies `n` positions of a key tile, from position `at.1` of `from` to position `at.0` of `to`.
     #[inline(always)]
     pub(crate) fn copy_keys(self, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
         let (word, line) = (self.word(), TILE * self.word());
         let at = (at.0 * word, at.1 * word);
-        // Lengths that the compiler knows become single moves.
+        // Lengths that are known at compile time become single moves.
         match n * word {
             2 => copy_columns::<2>(to, from, line, at),
             4 => copy_columns::<4>(to, from, line, at),
@@ -67,14 +67,15 @@ impl Geometry {
         }
     }
 
-    /// The bytes that `n` places from `i` on share in a value tile, neighbours of an odd one included.
+    /// Bytes that the `n` positions from `i` on share in a value tile, including the neighbours of an odd
+    /// one.
     #[inline(always)]
     pub(crate) fn value_rows(self, i: usize, n: usize) -> Range<usize> {
         let row = self.padded() * self.word();
         i / self.per_word() * row..(i + n).div_ceil(self.per_word()) * row
     }
 
-    /// Copy `n` places of a value tile. `n` is a power of two and divides both places.
+    /// Copies `n` positions of a value tile. `n` is a power of two and divides both positions.
     #[inline(always)]
     pub(crate) fn copy_values(self, to: &mut [u8], from: &[u8], at: (usize, usize), n: usize) {
         let to = &mut to[self.value_rows(at.0, n)];
@@ -82,7 +83,7 @@ impl Geometry {
         if n >= self.per_word() {
             return to.copy_from_slice(from);
         }
-        // One token of a row that two share: half of every word.
+        // One token of a row that two tokens share: half of every word.
         let odd = (at.0 as u32 % 2, at.1 as u32 % 2);
         if self.word() == 4 {
             for (to, from) in to.as_chunks_mut::<4>().0.iter_mut().zip(from.as_chunks::<4>().0) {
@@ -97,7 +98,7 @@ impl Geometry {
         }
     }
 
-    /// Forget places of a key tile.
+    /// Clears positions of a key tile.
     pub(super) fn clear_keys(self, tile: &mut [u8], places: Range<usize>) {
         let word = self.word();
         for line in tile.chunks_exact_mut(TILE * word) {
@@ -105,7 +106,7 @@ impl Geometry {
         }
     }
 
-    /// Forget places of a value tile.
+    /// Clears positions of a value tile.
     pub(super) fn clear_values(self, tile: &mut [u8], places: Range<usize>) {
         let (per_word, word) = (self.per_word(), self.word());
         let part = word / per_word;
@@ -118,7 +119,7 @@ impl Geometry {
     }
 }
 
-/// Copy `N` bytes of every line.
+/// Copies `N` bytes of every line.
 #[inline(always)]
 fn copy_columns<const N: usize>(to: &mut [u8], from: &[u8], line: usize, at: (usize, usize)) {
     for (to, from) in to.chunks_exact_mut(line).zip(from.chunks_exact(line)) {

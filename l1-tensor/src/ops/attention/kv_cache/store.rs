@@ -1,4 +1,4 @@
-//! Writing keys and values of f32 and bf16 into tiles, and forgetting them.
+//! Writing keys and values of f32 and bf16 into tiles, and clearing them.
 //!
 //! `words` of a tile are u32: one f32, or two bf16, the even one in the low half.
 
@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::TILE;
 use crate::cpu::lanes::{dispatch, round_bf16};
 
-/// Forget some places of one head's tiles; the others stay as they are, to the bit. `padded` is the
-/// number of words in a row of values, `per_word` how many numbers a word holds.
+/// Clears some positions of one head's tiles; the others keep all their bits. `padded` is the
+/// number of words in a row of values, `per_word` the number of values in a word.
 #[inline(always)]
 pub(super) fn clear_places(
     k_tile: &mut [u32],
@@ -36,9 +36,9 @@ pub(super) fn clear_places(
 }
 
 dispatch! {
-    /// Put one token's key and value of one head into place `i` of its tile. The first token of a
-    /// block, or of a tile when blocks are longer than that, clears the `span` places that begin
-    /// there.
+    /// Writes one token's key and value of one head to position `i` of its tile. The first token of
+    /// a block, or of a tile when blocks are longer than that, clears the `span` positions that
+    /// begin there.
     pub(super) fn store_token<const FMA: bool>(
         bf16: bool,
         span: usize,

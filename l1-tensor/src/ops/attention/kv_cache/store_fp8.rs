@@ -11,7 +11,8 @@ use crate::cpu::lanes::dispatch;
 use crate::e4m3::{scale_of, scaled_code};
 
 dispatch! {
-    /// As `store_token` of the wider types. `scales` are those of the tile, keys first.
+    /// Stores a token as `store_token` does for the wider types. `scales` are those of the tile,
+    /// keys first.
     pub(super) fn store_token<const FMA: bool>(
         geometry: Geometry,
         span: usize,

@@ -3,7 +3,7 @@ use crate::RuntimeOptions;
 use crate::cpu::Isa;
 
 const HEADS: usize = 2;
-/// Odd, and beyond sixteen: a half pair at the end, and a second sixteen.
+/// Odd and above sixteen: a half pair at the end, and a second group of sixteen.
 const DIM: usize = 19;
 
 fn runtime(isa: Isa) -> Runtime {
@@ -30,14 +30,14 @@ fn tokens(from: usize, n: usize, f: impl Fn(usize, usize, usize) -> f32) -> Tens
     Tensor::from_slice(&all, &[n, HEADS, DIM]).unwrap()
 }
 
-/// Write tokens `from..from + n` to the slots of the same number.
+/// Writes tokens `from..from + n` to the slots of the same number.
 fn write(cache: &mut KvCache, rt: &Runtime, from: usize, n: usize) {
     let slots: Vec<i64> = (from..from + n).map(|s| s as i64).collect();
     let (k, v) = (tokens(from, n, key), tokens(from, n, value));
     cache.write(rt, &slots, k.view(), v.view()).unwrap();
 }
 
-/// Every place of the cache holds the token of its slot where `there` says so, else zeros.
+/// Checks that every slot of the cache holds its token where `there` says so, else zeros.
 fn assert_holds(cache: &KvCache, what: &str, there: impl Fn(usize) -> bool) {
     for slot in 0..cache.blocks() * cache.block_size() {
         for h in 0..HEADS {
@@ -75,7 +75,8 @@ fn keys_are_columns_and_values_are_rows_of_a_tile() {
 fn bf16_is_rounded_to_the_nearest() {
     let rt = runtime(Isa::Portable);
     let mut cache = KvCache::new(3, TILE, HEADS, DIM, DType::BF16).unwrap();
-    // Three quarters of the way from 1 to the next bf16: nearest is up, cutting off is down.
+    // Three quarters of the way from 1 to the next bf16: rounding to nearest goes up, truncation
+    // goes down.
     let x = Tensor::from_slice(&[1.005_859_4f32; HEADS * DIM], &[1, HEADS, DIM]).unwrap();
     cache.write(&rt, &[5], x.view(), x.view()).unwrap();
     assert_eq!(cache.read(5, 0, 0), (1.0078125, 1.0078125), "1.0058594 as bf16");
@@ -98,7 +99,7 @@ fn a_value_keeps_the_token_that_shares_its_words() {
         }
         let there = [0, 1, 2, 4, 5, 16, 17];
         assert_holds(&cache, "tokens one by one", |s| there.contains(&s));
-        // A slot may be written again: the last one counts, its neighbour stays.
+        // A slot may be written again: the last write counts, its neighbour is unchanged.
         let (k, v) = (tokens(9, 1, key), tokens(9, 1, value));
         cache.write(rt, &[4], k.view(), v.view()).unwrap();
         write(&mut cache, rt, 4, 1);
@@ -114,7 +115,7 @@ fn clearing_the_end_of_a_tile_keeps_its_beginning_and_other_tiles() {
         each(|rt, mut cache| {
             write(&mut cache, rt, 0, 48);
             cache.clear(1, keep).unwrap();
-            let what = format!("tile 1 of three cleared from place {keep}");
+            let what = format!("tile 1 of three cleared from {keep}");
             assert_holds(&cache, &what, |s| s < 16 + keep || s >= 32);
         });
     }
@@ -127,7 +128,8 @@ fn the_first_token_of_a_small_block_clears_its_own_places_only() {
             let rt = runtime(Isa::Portable);
             let mut cache = KvCache::new(32 / size, size, HEADS, DIM, dtype).unwrap();
             write(&mut cache, &rt, 0, 32);
-            // The second block of the first tile is begun anew by the token of its first slot.
+            // The first slot's token clears the second block of the first tile before it is
+            // written.
             write(&mut cache, &rt, size, 1);
             let what = format!("blocks of {size}, the second begun anew");
             assert_holds(&cache, &what, |slot| slot <= size || slot >= 2 * size);

@@ -1,0 +1,45 @@
+//! Questions about layer 5: which requests run in the next step.
+
+mod abandoned_step;
+mod admitted_now;
+mod answer_length;
+mod arrival_verdict;
+mod budget_shares;
+mod chunk_steps;
+mod computed_after;
+mod drawn;
+mod fed_tokens;
+mod first_token_time;
+mod free_after_step;
+mod gives_way;
+mod kv_exhausted;
+mod queue_order;
+mod recomputed_tokens;
+mod sampled_rows;
+mod shared_prompt;
+mod step_time;
+mod strict_room;
+
+use super::kind::Kind;
+
+/// In the order of the chapters.
+pub const KINDS: &[Kind] = &[
+    arrival_verdict::KIND,
+    queue_order::KIND,
+    gives_way::KIND,
+    budget_shares::KIND,
+    chunk_steps::KIND,
+    admitted_now::KIND,
+    answer_length::KIND,
+    computed_after::KIND,
+    free_after_step::KIND,
+    kv_exhausted::KIND,
+    recomputed_tokens::KIND,
+    abandoned_step::KIND,
+    strict_room::KIND,
+    fed_tokens::KIND,
+    sampled_rows::KIND,
+    shared_prompt::KIND,
+    first_token_time::KIND,
+    step_time::KIND,
+];

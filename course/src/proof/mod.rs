@@ -1,0 +1,163 @@
+//! `cargo x proof`: proves the exercises, gates and mutants of the course. CI runs it.
+//!
+//! * `splice`: what is taken out of the source and put back is the source again, for every exercise;
+//! * `starter`: what `cargo x start` makes compiles without a warning, and its history is clean.
+//! * `schemata`: every blank makes its gate fail because of that blank, and no gate needs a later
+//!   exercise; every mutant is killed by the gate of its exercise.
+//! * `walk`: in a real learner's workspace, `cargo x check` names each exercise in turn while the reference's
+//!   bodies are put back one by one, and passes at the end.
+//!
+//! Gates take minutes for each layer, so they are run for the layers that the [`receipt`] does not cover, and for one
+//! more.
+
+pub mod receipt;
+mod schemata;
+mod splice;
+mod starter;
+mod walk;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use super::workspace::{Member, Workspace};
+use receipt::{Due, Inputs, Receipt};
+
+/// Prove that each exercise's tests fail without it and kill its mutants
+///
+/// Without options: the starter, the gates of every layer that course/proven.toml does not cover, and gates and a short
+/// walk of one layer more, which the commit's hash draws. What was proven is written to course/proven.toml; with
+/// STRATA_CI=1 in the environment nothing is written.
+#[derive(Args)]
+pub struct ProofArgs {
+    /// What to prove, of all layers
+    parts: Vec<Part>,
+    /// Prove everything, whatever course/proven.toml covers
+    #[arg(long, conflicts_with_all = ["parts", "layer"])]
+    all: bool,
+    /// Only the gates of this layer: l1, l2, ..
+    #[arg(long, conflicts_with = "parts")]
+    layer: Option<String>,
+    /// Of a walk over all layers: check before every N-th exercise of a layer
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    stride: u16,
+    /// Leave course/proven.toml as it is
+    #[arg(long)]
+    keep_receipt: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The starter compiles without a warning
+    Starter,
+    /// Every blank and every mutant is noticed by its gate
+    Gates,
+    /// Solving the exercises in order makes `check` pass
+    Walk,
+}
+
+/// Run the command.
+///
+/// # Errors
+/// Everything that does not hold.
+pub fn run(args: &ProofArgs) -> Result<()> {
+    let workspace = Workspace::open()?;
+    if workspace.learner.is_some() {
+        bail!(
+            "`cargo x proof` proves the reference; run it in the clone of Strata, not in a learner's workspace"
+        );
+    }
+    let everything = || workspace.members.iter().collect::<Vec<&Member>>();
+    let due = Due::of(&workspace)?;
+    let mut proof = Proof::default();
+    if let Some(layer) = &args.layer {
+        return proof.gates(&workspace, &[workspace.member(layer)?], args);
+    }
+    if !args.parts.is_empty() {
+        for part in &args.parts {
+            match part {
+                Part::Starter => proof.time("starter", || starter::prove(&workspace))?,
+                Part::Gates => proof.gates(&workspace, &everything(), args)?,
+                Part::Walk => proof.time("walk", || walk::prove(&workspace, args.stride.into()))?,
+            }
+        }
+        proof.report();
+        return Ok(());
+    }
+    println!("{}", due.explain());
+    proof.time("put back", || {
+        println!(
+            "{} exercises, taken out and put back, are the source again",
+            splice::prove(&workspace)?
+        );
+        Ok(())
+    })?;
+    proof.time("starter", || starter::prove(&workspace))?;
+    if args.all {
+        proof.gates(&workspace, &everything(), args)?;
+        proof.time("walk", || walk::prove(&workspace, args.stride.into()))?;
+    } else {
+        proof.gates(&workspace, &due.layers(&workspace), args)?;
+        proof.time("walk", || walk::prove_layer(&workspace, due.drawn))?;
+    }
+    proof.report();
+    Ok(())
+}
+
+/// What was proven, and how long it took.
+#[derive(Default)]
+struct Proof {
+    took: Vec<(&'static str, Duration)>,
+}
+
+impl Proof {
+    fn time(&mut self, name: &'static str, part: impl FnOnce() -> Result<()>) -> Result<()> {
+        println!("\n== {name}");
+        let start = Instant::now();
+        part()?;
+        self.took.push((name, start.elapsed()));
+        Ok(())
+    }
+
+    /// Proves the gates of some layers, and writes that into the receipt.
+    fn gates(
+        &mut self,
+        workspace: &Workspace,
+        members: &[&Member],
+        args: &ProofArgs,
+    ) -> Result<()> {
+        // Before: what is edited meanwhile is not what was proven.
+        let inputs = Inputs::read(workspace)?;
+        self.time("gates", || schemata::prove(workspace, members))?;
+        if args.keep_receipt || std::env::var_os("STRATA_CI").is_some() {
+            return Ok(());
+        }
+        let mut receipt = Receipt::read(&workspace.root)?;
+        for member in members {
+            receipt.add(&member.layer.id, inputs.hash(member));
+        }
+        receipt.write(&workspace.root)?;
+        println!("         written to {}", receipt::PATH);
+        Ok(())
+    }
+
+    fn report(&self) {
+        println!();
+        for (name, time) in &self.took {
+            println!("{:>7}  {name}", seconds(*time));
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// An error that lists all problems, if there are any.
+fn none(problems: &[String]) -> Result<()> {
+    match problems {
+        [] => Ok(()),
+        some => bail!("{} problems:\n  {}", some.len(), some.join("\n  ")),
+    }
+}

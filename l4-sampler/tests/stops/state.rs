@@ -1,0 +1,209 @@
+//! The state machine of one choice: what the sampler is told of it, and what each token does to it.
+
+use std::path::Path;
+
+use l2_model::tokenizer::Tokenizer;
+use l4_sampler::guide::{GuideSpec, Guides, MaskAhead};
+use l4_sampler::output::{ChoiceSpec, ChoiceState, FinishReason};
+use l4_sampler::stop::{StopReason, StopRules};
+use l4_sampler::{DrawKey, History, RowError, Sampled, SamplingParams};
+
+const PROMPT: [u32; 5] = [40, 41, 40, 42, 43];
+const MAX_MODEL_LEN: usize = 64;
+
+fn tokenizer() -> Tokenizer {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tokenizers");
+    Tokenizer::from_file(path.join("smollm.tokenizer.json")).unwrap()
+}
+
+fn spec(stop: StopRules) -> ChoiceSpec {
+    let params = SamplingParams { repetition_penalty: 1.2, ..SamplingParams::default() };
+    ChoiceSpec { params: params.into(), stop, seed: 7, sample: 3, guide: None, continues: false }
+}
+
+fn most(max_tokens: usize) -> StopRules {
+    StopRules { max_tokens, ..StopRules::default() }
+}
+
+/// A choice whose first token is due.
+fn begun(spec: ChoiceSpec, tokenizer: &Tokenizer) -> ChoiceState {
+    let vocab = tokenizer.vocab_size();
+    let mut choice = ChoiceState::new(spec, &PROMPT, Some(tokenizer), vocab, MAX_MODEL_LEN);
+    choice.open(&PROMPT, Some(tokenizer));
+    choice
+}
+
+/// What a step did: tokens, text, and why the choice ended.
+type Step = (Vec<u32>, String, Option<FinishReason>);
+
+fn step(choice: &mut ChoiceState, token: u32) -> Step {
+    let sampled = Sampled { token: Ok(token), ..Sampled::default() };
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let finish = choice.choose(&sampled, &mut tokens, &mut text);
+    (tokens, text, finish)
+}
+
+fn seen(history: &History) -> Vec<(u32, u32, bool)> {
+    let mut seen: Vec<_> = history.seen().map(|s| (s.token, s.in_output, s.in_prompt)).collect();
+    seen.sort_unstable();
+    seen
+}
+
+#[test]
+fn a_row_is_keyed_by_the_seed_the_choice_and_the_position() {
+    let tokenizer = tokenizer();
+    let rules = StopRules { eos: vec![2], token_ids: vec![9], ..most(8) };
+    let mut choice = begun(spec(rules), &tokenizer);
+    for position in [5, 6, 7] {
+        let row = choice.row(position).unwrap();
+        let key = DrawKey { seed: 7, sample: 3, position: position as u32 };
+        assert_eq!(row.key, key, "key of the token at position {position}");
+        assert_eq!(row.params.repetition_penalty, 1.2, "the choice's own parameters");
+        assert_eq!(row.ends, [2, 9], "tokens that end it");
+        assert!(row.mask.is_none(), "a mask without a guide");
+        step(&mut choice, 50 + position as u32);
+    }
+}
+
+#[test]
+fn a_history_has_the_prompt_and_every_token_and_nothing_else() {
+    let tokenizer = tokenizer();
+    let mut choice = begun(spec(most(8)), &tokenizer);
+    let mut expected = History::new(&PROMPT, 8);
+    assert_eq!(seen(choice.row(5).unwrap().history), seen(&expected), "after the prompt");
+    for (i, token) in [50, 41, 50, 60].into_iter().enumerate() {
+        step(&mut choice, token);
+        expected.push(token);
+        let row = choice.row(6 + i).unwrap();
+        assert_eq!(seen(row.history), seen(&expected), "after output token {i}");
+        assert_eq!(choice.generated(), i + 1, "number of output tokens");
+    }
+    // Resumed after a preemption: the request was never away for this state.
+    choice.open(&PROMPT, Some(&tokenizer));
+    assert_eq!(seen(choice.row(9).unwrap().history), seen(&expected), "opened again");
+}
+
+#[test]
+fn the_text_of_all_steps_is_the_text_of_the_tokens() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("Rivers: Rhône, Główna, 長江.", false).unwrap();
+    let mut choice = begun(spec(most(ids.len())), &tokenizer);
+    let mut shown = String::new();
+    for (i, id) in ids.iter().enumerate() {
+        let (tokens, text, finish) = step(&mut choice, *id);
+        assert_eq!(tokens, [*id]);
+        shown.push_str(&text);
+        let last = (i + 1 == ids.len()).then_some(FinishReason::Length);
+        assert_eq!(finish, last, "after token {i} of {}", ids.len());
+    }
+    assert_eq!(shown, "Rivers: Rhône, Główna, 長江.");
+}
+
+#[test]
+fn an_end_token_counts_before_the_length() {
+    let tokenizer = tokenizer();
+    let rules = StopRules { eos: vec![2], ..most(2) };
+    let mut choice = begun(spec(rules), &tokenizer);
+    assert_eq!(step(&mut choice, 50).2, None);
+    assert_eq!(step(&mut choice, 2).2, Some(FinishReason::Stop), "an end token as the last one");
+    let end = choice.close(FinishReason::Stop, &mut String::new());
+    assert_eq!(end.stop, Some(StopReason::Eos(2)));
+}
+
+#[test]
+fn the_end_of_the_context_is_a_length_too() {
+    let tokenizer = tokenizer();
+    let vocab = tokenizer.vocab_size();
+    let spec = spec(most(100));
+    let mut choice = ChoiceState::new(spec, &PROMPT, Some(&tokenizer), vocab, PROMPT.len() + 2);
+    choice.open(&PROMPT, Some(&tokenizer));
+    assert_eq!(step(&mut choice, 50).2, None);
+    assert_eq!(step(&mut choice, 51).2, Some(FinishReason::Length), "sequence of 7 of 7 tokens");
+}
+
+#[test]
+fn text_that_was_held_back_is_shown_with_the_last_token() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("This is the end", false).unwrap();
+    let rules = StopRules { strings: vec![" end of".into()], ..most(ids.len()) };
+    let mut choice = begun(spec(rules), &tokenizer);
+    let steps: Vec<Step> = ids.iter().map(|id| step(&mut choice, *id)).collect();
+    let (_, text, finish) = steps.last().unwrap();
+    assert_eq!((text.as_str(), *finish), (" end", Some(FinishReason::Length)), "the last step");
+    let all: String = steps.iter().map(|(_, text, _)| text.as_str()).collect();
+    assert_eq!(all, "This is the end");
+}
+
+#[test]
+fn a_guide_is_not_asked_about_a_token_that_ended_the_text() {
+    let tokenizer = tokenizer();
+    let guides = Guides::new(&tokenizer, tokenizer.vocab_size(), &[2]).unwrap();
+    let ids = tokenizer.encode("zebra", false).unwrap();
+    let compiled = guides.compile(&GuideSpec::Choice(vec!["yes".into(), "no".into()]), "");
+    let rules = StopRules { token_ids: vec![ids[0]], ..most(9) };
+    let mut choice = begun(ChoiceSpec { guide: compiled.ok(), ..spec(rules) }, &tokenizer);
+    let finish = step(&mut choice, ids[0]).2;
+    assert_eq!(finish, Some(FinishReason::Stop), "a stop token that the guide does not allow");
+    let end = choice.close(FinishReason::Stop, &mut String::new());
+    assert_eq!(end.error, None);
+}
+
+#[test]
+fn a_guide_that_the_last_token_completes_is_why_it_ends() {
+    let tokenizer = tokenizer();
+    let vocab = tokenizer.vocab_size();
+    let guides = Guides::new(&tokenizer, vocab, &[2]).unwrap();
+    let ahead = MaskAhead::default();
+    let len = |text: &str| tokenizer.encode(text, false).unwrap().len();
+    for (text, max_tokens, reason) in [
+        ("yes", len("yes"), StopReason::Guide),
+        ("yes", len("yes") + 5, StopReason::Guide),
+        ("no thanks", len("no thanks") - 1, StopReason::Length),
+    ] {
+        let compiled = guides.compile(&GuideSpec::Choice(vec![text.into(), "zebra".into()]), "");
+        let spec = ChoiceSpec { guide: compiled.ok(), ..spec(most(max_tokens)) };
+        let mut choice = begun(spec, &tokenizer);
+        let pending = choice.start_mask(&ahead).expect("a guide's mask");
+        choice.finish_mask(pending);
+        let ids = tokenizer.encode(text, false).unwrap();
+        let mask = choice.row(5).unwrap().mask.expect("the mask of a guided row");
+        assert!(mask.allows(ids[0]) && !mask.allows(50), "what {text:?} may begin with");
+        // What the guide leaves no choice about follows the first token unsampled.
+        let (tokens, shown, finish) = step(&mut choice, ids[0]);
+        assert_eq!(tokens, ids[..tokens.len()], "tokens of {text:?}");
+        assert!(text.starts_with(&shown) && finish.is_some(), "{shown:?} of {text:?}");
+        let end = choice.close(finish.unwrap(), &mut String::new());
+        assert_eq!(end.stop, Some(reason), "why {text:?} ended, of at most {max_tokens} tokens");
+    }
+}
+
+#[test]
+fn a_spec_that_is_invalid_and_a_row_without_a_token_fail_with_an_error() {
+    let tokenizer = tokenizer();
+    let bad = SamplingParams { temperature: -1.0, ..SamplingParams::default() };
+    let mut choice = begun(ChoiceSpec { params: bad.into(), ..spec(most(4)) }, &tokenizer);
+    assert!(choice.has_failed() && choice.row(5).is_some(), "its row is sampled all the same");
+    assert_eq!(step(&mut choice, 50), (vec![], String::new(), Some(FinishReason::Failed)));
+    let end = choice.close(FinishReason::Failed, &mut String::new());
+    assert!(end.error.unwrap().contains("temperature"));
+
+    let mut choice = begun(spec(most(4)), &tokenizer);
+    let nothing = Sampled { token: Err(RowError::NothingLeft), ..Sampled::default() };
+    let finish = choice.choose(&nothing, &mut Vec::new(), &mut String::new());
+    assert_eq!(finish, Some(FinishReason::Failed));
+}
+
+#[test]
+fn text_that_was_held_back_is_given_with_the_end_unless_the_request_was_aborted() {
+    let tokenizer = tokenizer();
+    let ids = tokenizer.encode("no end", false).unwrap();
+    for (finish, rest) in [(FinishReason::KvExhausted, " end"), (FinishReason::Aborted, "")] {
+        let rules = StopRules { strings: vec![" end of".into()], ..most(9) };
+        let mut choice = begun(spec(rules), &tokenizer);
+        let shown: String = ids.iter().map(|id| step(&mut choice, *id).1).collect();
+        assert_eq!(shown, "no", "what could become a stop string waits");
+        let mut text = String::new();
+        choice.close(finish, &mut text);
+        assert_eq!(text, rest, "text with the end of a request that is {finish}");
+    }
+}

@@ -1,0 +1,68 @@
+//! A request in the runner: the state of its choice, and the receiver of its output.
+
+use std::ops::{Deref, DerefMut};
+
+use l2_model::tokenizer::Tokenizer;
+use l4_sampler::TokenLogprobs;
+use l4_sampler::output::{ChoiceEnd, ChoiceState};
+
+use super::job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
+use crate::{FinishReason, RequestId};
+
+/// A request's choice, with the request id and the receiver of its output.
+pub(super) struct RunningChoice {
+    pub id: RequestId,
+    state: ChoiceState,
+    sink: Box<dyn OutputSink>,
+}
+
+impl RunningChoice {
+    /// Creates a choice without tokens. An invalid one fails with its first token.
+    pub(super) fn new(
+        id: RequestId,
+        job: ChoiceJob,
+        tokenizer: Option<&Tokenizer>,
+        vocab: usize,
+        max_model_len: usize,
+    ) -> Self {
+        let (prompt, spec, sink) = job.split();
+        Self { id, state: ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len), sink }
+    }
+
+    /// Reports what a step has added.
+    pub(super) fn push(&mut self, tokens: &[u32], text: &str, logprobs: &[TokenLogprobs]) {
+        if !tokens.is_empty() || !text.is_empty() {
+            self.sink.push(&TokenDelta { tokens, text, logprobs });
+        }
+    }
+
+    /// Reports the text that was held back, and then the end of the request.
+    pub(super) fn close(self, finish: FinishReason) {
+        let Self { state, mut sink, .. } = self;
+        let mut rest = String::new();
+        let ChoiceEnd { stop, error } = state.close(finish, &mut rest);
+        if !rest.is_empty() {
+            sink.push(&TokenDelta { text: &rest, ..TokenDelta::default() });
+        }
+        sink.end(&OutputEnd { finish, stop, error });
+    }
+}
+
+impl Deref for RunningChoice {
+    type Target = ChoiceState;
+
+    fn deref(&self) -> &ChoiceState {
+        &self.state
+    }
+}
+
+impl DerefMut for RunningChoice {
+    fn deref_mut(&mut self) -> &mut ChoiceState {
+        &mut self.state
+    }
+}
+
+/// Checks a job against a model of `vocab` tokens.
+pub(super) fn check(job: &ChoiceJob, vocab: usize) -> Result<(), l4_sampler::Error> {
+    job.spec().validate(&job.prompt, vocab)
+}

@@ -1,0 +1,235 @@
+//! A lane: the replicas of one model.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use l4_sampler::guide::{CompiledGuide, GuideSpec};
+use l5_scheduler::engine::ModelFacts;
+use l5_scheduler::{
+    EngineError, EngineRequest, Load, ResponseStream, SchedulerConfig, SubmitError,
+};
+
+use crate::{Replica, ReplicaId};
+
+#[cfg(test)]
+mod tests;
+
+/// Name of a lane.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub String);
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a lane cannot be created: it has no replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoReplica(pub LaneId);
+
+impl fmt::Display for NoReplica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lane {} has no replica: give it at least one engine", self.0)
+    }
+}
+
+impl std::error::Error for NoReplica {}
+
+/// The replicas of one model. `M` is what the lane's user keeps about the model: a server keeps its tokenizer and chat
+/// template.
+///
+/// A request goes to the live replica with the least work: fewest estimated seconds, then fewest tokens, then the
+/// lowest number. With a single replica the loads are not read.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use l4_sampler::{SamplingParams, stop::StopRules};
+/// use l5_scheduler::{Engine, EngineOptions, EngineRequest};
+/// use l6_ensemble::{Lane, LaneId, ReplicaId};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/tiny-llama");
+/// let options = EngineOptions { max_num_seqs: 4, ..EngineOptions::default() };
+/// let engine = Engine::open(path.as_ref(), Default::default(), &options)?;
+/// let replica = Arc::new(engine.handle().clone());
+/// let lane = Lane::new(LaneId("default".into()), vec![replica], "tiny-llama")?;
+///
+/// let stop = StopRules { max_tokens: 3, ignore_eos: true, ..StopRules::default() };
+/// let request = EngineRequest::new(vec![5, 6, 7], SamplingParams::greedy(), stop);
+/// let (replica, mut responses) = lane.submit(vec![request], 1)?;
+/// assert_eq!(replica, ReplicaId(0), "the only one");
+/// assert_eq!(responses[0].rest().tokens.len(), 3);
+/// assert!(lane.ended().is_none(), "the engine still runs");
+/// engine.shutdown()?;
+/// assert!(lane.ended().is_some(), "all replicas have ended, so the lane has");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Lane<M> {
+    /// Name of the lane.
+    pub id: LaneId,
+    /// The model that all replicas serve.
+    pub model: M,
+    /// All replicas; at least one.
+    replicas: Vec<Arc<dyn Replica>>,
+}
+
+impl<M> Lane<M> {
+    /// Creates a lane. All replicas serve the same model with the same limits.
+    ///
+    /// # Errors
+    /// [`NoReplica`].
+    pub fn new(id: LaneId, replicas: Vec<Arc<dyn Replica>>, model: M) -> Result<Self, NoReplica> {
+        if replicas.is_empty() { Err(NoReplica(id)) } else { Ok(Self { id, model, replicas }) }
+    }
+
+    /// The replicas with their numbers.
+    pub fn replicas(&self) -> impl Iterator<Item = (ReplicaId, &Arc<dyn Replica>)> {
+        (0..).map(ReplicaId).zip(&self.replicas)
+    }
+
+    /// The replicas in the order in which a request is offered to them.
+    fn by_load(&self) -> Vec<(ReplicaId, &Arc<dyn Replica>)> {
+        let mut loads: Vec<_> = self
+            .replicas()
+            .map(|(id, replica)| (replica.ended().is_some(), replica.load(), id, replica))
+            .collect();
+        loads.sort_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| less_work(&a.1, &b.1)).then_with(|| a.2.cmp(&b.2))
+        });
+        loads.into_iter().map(|(_, _, id, replica)| (id, replica)).collect()
+    }
+
+    /// Submits requests, `samples` of each, to one replica, all or none. Returns the replica that accepted them. If the
+    /// queue of the least busy replica is full, the next one is asked.
+    ///
+    /// # Errors
+    /// Why the least busy replica rejected them.
+    pub fn submit(
+        &self,
+        requests: Vec<EngineRequest>,
+        samples: u32,
+    ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
+        if let [only] = self.replicas.as_slice() {
+            return only.submit(requests, samples).map(|answers| (ReplicaId(0), answers));
+        }
+        let mut refused = None;
+        for (id, replica) in self.by_load() {
+            match replica.submit(requests.clone(), samples) {
+                Ok(answers) => return Ok((id, answers)),
+                Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
+                Err(why) => return Err(why),
+            }
+        }
+        // There is at least one replica, and each rejected the requests.
+        Err(refused.unwrap_or(SubmitError::Draining))
+    }
+
+    /// Returns whether a replica has room for `requests` more at this moment.
+    ///
+    /// # Errors
+    /// Why the least busy replica has none.
+    pub fn room_for(&self, requests: usize) -> Result<(), SubmitError> {
+        let mut first = None;
+        for (_, replica) in self.by_load() {
+            match replica.room_for(requests) {
+                Ok(()) => return Ok(()),
+                Err(why) => first = first.or(Some(why)),
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Load of all replicas together. The seconds are those of the least busy live replica: what a new request would
+    /// wait.
+    pub fn load(&self) -> Load {
+        let mut sum = Load::default();
+        for replica in &self.replicas {
+            let Load {
+                running,
+                waiting,
+                queued_tokens,
+                pending_output_tokens,
+                seconds,
+                steps,
+                replayed,
+            } = replica.load();
+            sum.running += running;
+            sum.waiting += waiting;
+            sum.queued_tokens += queued_tokens;
+            sum.pending_output_tokens += pending_output_tokens;
+            sum.steps += steps;
+            sum.replayed += replayed;
+            if replica.ended().is_none() {
+                sum.seconds = match (sum.seconds, seconds) {
+                    (Some(least), Some(new)) => Some(least.min(new)),
+                    (least, new) => least.or(new),
+                };
+            }
+        }
+        sum
+    }
+
+    /// Limits of each replica's scheduler.
+    pub fn config(&self) -> &SchedulerConfig {
+        self.replicas[0].config()
+    }
+
+    /// Facts about the model.
+    pub fn facts(&self) -> &ModelFacts {
+        self.replicas[0].model()
+    }
+
+    /// Compiles a guide, which serves every replica, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`Replica::compile_guide`].
+    pub fn compile_guide(
+        &self,
+        spec: &GuideSpec,
+        scope: &str,
+    ) -> Result<CompiledGuide, SubmitError> {
+        self.replicas[0].compile_guide(spec, scope)
+    }
+
+    /// Returns a guide that was compiled before and is still cached.
+    pub fn compiled_guide(&self, spec: &GuideSpec, scope: &str) -> Option<CompiledGuide> {
+        self.replicas[0].compiled_guide(spec, scope)
+    }
+
+    /// Why the lane has failed: all its replicas have ended. `None` while one lives.
+    pub fn ended(&self) -> Option<EngineError> {
+        let mut why = None;
+        for replica in &self.replicas {
+            why = Some(replica.ended()?);
+        }
+        why
+    }
+}
+
+impl<M: fmt::Debug> fmt::Debug for Lane<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, model, replicas } = self;
+        let replicas = replicas.len();
+        f.debug_struct("Lane")
+            .field("id", id)
+            .field("model", model)
+            .field("replicas", &replicas)
+            .finish()
+    }
+}
+
+/// Compares the work of two replicas: seconds (unknown before the first step, which counts as 0), then tokens.
+fn less_work(a: &Load, b: &Load) -> Ordering {
+    let seconds = |load: &Load| load.seconds.unwrap_or(0.0);
+    let tokens = |load: &Load| load.queued_tokens.saturating_add(load.pending_output_tokens);
+    seconds(a).total_cmp(&seconds(b)).then_with(|| tokens(a).cmp(&tokens(b)))
+}
+
+/// Whether another replica may accept what this one rejected.
+fn is_busy(why: &SubmitError) -> bool {
+    matches!(why, SubmitError::Full { .. } | SubmitError::Draining | SubmitError::Stopped(_))
+}

@@ -1,0 +1,175 @@
+//! Tests of lanes, with replicas that report a load and run nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use l4_sampler::guide::CacheStats;
+use l5_scheduler::RequestId;
+use proptest::prelude::*;
+
+use super::*;
+
+/// A replica that accepts `room` requests at a time, and runs none.
+struct Fake {
+    load: Load,
+    room: usize,
+    ended: Option<EngineError>,
+    config: SchedulerConfig,
+    facts: ModelFacts,
+    taken: AtomicUsize,
+}
+
+impl Fake {
+    fn new(seconds: Option<f64>, queued_tokens: usize, room: usize, ended: bool) -> Self {
+        let ended = ended.then(|| EngineError::Failed("out of luck".into()));
+        let load = Load { seconds, queued_tokens, running: 1, ..Load::default() };
+        let (config, facts) = (SchedulerConfig::new(8, 16), ModelFacts::default());
+        Self { load, room, ended, config, facts, taken: AtomicUsize::new(0) }
+    }
+}
+
+impl Replica for Fake {
+    fn submit(
+        &self,
+        requests: Vec<EngineRequest>,
+        samples: u32,
+    ) -> Result<Vec<ResponseStream>, SubmitError> {
+        let wanted = requests.len() * samples as usize;
+        self.room_for(wanted)?;
+        self.taken.fetch_add(wanted, Ordering::Relaxed);
+        Ok(Vec::new())
+    }
+
+    fn room_for(&self, requests: usize) -> Result<(), SubmitError> {
+        match &self.ended {
+            Some(why) => Err(why.clone().into()),
+            None if requests > self.room => Err(SubmitError::Full { waiting: self.room, most: 9 }),
+            None => Ok(()),
+        }
+    }
+
+    fn load(&self) -> Load {
+        self.load
+    }
+
+    fn config(&self) -> &SchedulerConfig {
+        &self.config
+    }
+
+    fn model(&self) -> &ModelFacts {
+        &self.facts
+    }
+
+    fn compile_guide(&self, _: &GuideSpec, _: &str) -> Result<CompiledGuide, SubmitError> {
+        Err(SubmitError::NoTokenizer("guides"))
+    }
+
+    fn compiled_guide(&self, _: &GuideSpec, _: &str) -> Option<CompiledGuide> {
+        None
+    }
+
+    fn guide_stats(&self) -> CacheStats {
+        CacheStats::default()
+    }
+
+    fn abort(&self, _: RequestId) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn inbox_polls(&self) -> u64 {
+        0
+    }
+
+    fn ended(&self) -> Option<EngineError> {
+        self.ended.clone()
+    }
+
+    fn wait_until_ended(&self) -> EngineError {
+        self.ended.clone().unwrap_or(EngineError::ShutDown)
+    }
+
+    fn drain(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn shutdown(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+fn lane(fakes: Vec<Fake>) -> (Lane<()>, Vec<Arc<Fake>>) {
+    let fakes: Vec<Arc<Fake>> = fakes.into_iter().map(Arc::new).collect();
+    let replicas = fakes.iter().map(|fake| fake.clone() as Arc<dyn Replica>).collect();
+    (Lane::new(LaneId("test".into()), replicas, ()).unwrap(), fakes)
+}
+
+fn requests(n: usize) -> Vec<EngineRequest> {
+    vec![EngineRequest::default(); n]
+}
+
+#[test]
+fn a_lane_has_a_replica() {
+    let error = Lane::new(LaneId("empty".into()), Vec::new(), ()).unwrap_err();
+    assert!(error.to_string().contains("lane empty has no replica"), "{error}");
+}
+
+#[test]
+fn a_lane_has_failed_when_all_its_replicas_have() {
+    let (one_left, _) = lane(vec![Fake::new(None, 0, 1, true), Fake::new(None, 0, 1, false)]);
+    assert_eq!(one_left.ended(), None);
+    let (failed, _) = lane(vec![Fake::new(None, 0, 1, true), Fake::new(None, 0, 1, true)]);
+    assert!(matches!(failed.ended(), Some(EngineError::Failed(_))));
+    assert!(matches!(failed.submit(requests(1), 1), Err(SubmitError::Stopped(_))));
+    assert!(matches!(failed.room_for(1), Err(SubmitError::Stopped(_))));
+}
+
+#[test]
+fn a_full_replica_passes_a_request_on_and_a_full_lane_says_so() {
+    let (lane, fakes) =
+        lane(vec![Fake::new(Some(1.0), 0, 2, false), Fake::new(Some(2.0), 0, 3, false)]);
+    assert_eq!(lane.submit(requests(1), 3).unwrap().0, ReplicaId(1));
+    assert_eq!(fakes[0].taken.load(Ordering::Relaxed), 0);
+    // The error is that of the least busy replica.
+    let full = |why| matches!(why, Err(SubmitError::Full { waiting: 2, .. }));
+    assert!(full(lane.submit(requests(4), 1).map(drop)) && full(lane.room_for(4)));
+}
+
+#[test]
+fn the_load_of_a_lane_is_a_sum_and_its_wait_the_shortest() {
+    let (lane, _) = lane(vec![
+        Fake::new(Some(3.0), 10, 1, false),
+        Fake::new(Some(2.0), 20, 1, false),
+        Fake::new(Some(0.5), 40, 1, true),
+    ]);
+    let load = lane.load();
+    assert_eq!((load.running, load.queued_tokens, load.seconds), (3, 70, Some(2.0)));
+}
+
+proptest! {
+    /// Against a naive model: of the live replicas with room, none has less work than the one that is chosen.
+    #[test]
+    fn a_request_goes_to_the_live_replica_with_the_least_work(
+        given in prop::collection::vec(
+            (prop::option::of(0_u8..4), 0_usize..4, 0_usize..4, any::<bool>()), 1..6,
+        ),
+        wanted in 1_usize..4,
+    ) {
+        let fakes = given.iter().map(|&(seconds, tokens, room, ended)| {
+            Fake::new(seconds.map(f64::from), tokens, room, ended)
+        });
+        let (lane, fakes) = lane(fakes.collect());
+        let mut able: Vec<_> = given
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, _, room, ended))| !ended && *room >= wanted)
+            .map(|(at, (seconds, tokens, ..))| (seconds.unwrap_or(0), *tokens, at))
+            .collect();
+        able.sort_unstable();
+        let chosen = lane.submit(requests(wanted), 1).ok().map(|(id, _)| id.0 as usize);
+        prop_assert_eq!(chosen, able.first().map(|(_, _, at)| *at));
+        prop_assert_eq!(lane.room_for(wanted).is_ok(), chosen.is_some());
+        for (at, fake) in fakes.iter().enumerate() {
+            let taken = if chosen == Some(at) { wanted } else { 0 };
+            prop_assert_eq!(fake.taken.load(Ordering::Relaxed), taken);
+        }
+    }
+}

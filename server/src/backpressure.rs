@@ -1,0 +1,291 @@
+//! Backpressure: which requests are admitted to the queue, which are rejected, and when to retry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
+use l4_sampler::philox::fresh_seed;
+use l5_scheduler::engine::GuideSource;
+use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
+use l6_ensemble::ReplicaId;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::app::ModelLane;
+use super::background::{Background, lower_priority};
+use super::error::ApiError;
+use super::metrics::Metrics;
+use super::options::Limits;
+
+/// Maximum of `Retry-After`, in seconds: OpenAI's clients ignore greater values.
+const MAX_RETRY_AFTER: f64 = 120.0;
+
+/// Maximum number of guides that are compiled at once.
+const MAX_COMPILING: usize = 2;
+
+/// Maximum number of guides that are compiled or wait for it.
+const MAX_WAITING_GUIDES: usize = 32;
+
+/// Maximum time that a request waits for its guide to be compiled, queueing included.
+const GUIDE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Maximum number of bytes of a guide's source, times the samples that follow it. Each running sample has a parser of
+/// its own, of about eight times that size.
+const MAX_GUIDE_BYTES: usize = 256 << 10;
+
+/// Maximum number of bytes that the parsers of a request's choices take when they begin.
+const MAX_PARSER_BYTES: usize = 32 << 20;
+
+/// Seats for guides that are being compiled.
+#[derive(Clone, Debug)]
+struct Compiling {
+    seats: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl Default for Compiling {
+    fn default() -> Self {
+        Self {
+            seats: Arc::new(Semaphore::new(MAX_COMPILING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING_GUIDES)),
+        }
+    }
+}
+
+/// Seconds of `Retry-After`: between half and all of the time that the current work takes at the pace of the last
+/// steps. `chance`, from 0 to 1, spreads the retries: clients with the same value would all return at once.
+pub fn retry_after(load: &Load, chance: f64) -> u32 {
+    let seconds = (load.seconds.unwrap_or(1.0) * (0.5 + 0.5 * chance)).ceil();
+    // NaN is 1.
+    if seconds >= 1.0 { seconds.min(MAX_RETRY_AFTER) as u32 } else { 1 }
+}
+
+/// Admission of requests to the queues of a lane. Clones share everything.
+#[derive(Clone)]
+pub struct Admission {
+    lane: Arc<ModelLane>,
+    metrics: Arc<Metrics>,
+    background: Background,
+    compiling: Compiling,
+    /// Maximum number of prompt tokens that wait.
+    max_queued_tokens: Option<usize>,
+    /// Time from a request's arrival to the end of its response.
+    request_timeout: Option<Duration>,
+}
+
+impl Admission {
+    /// Admission to a lane.
+    pub fn new(
+        lane: Arc<ModelLane>,
+        metrics: Arc<Metrics>,
+        background: Background,
+        limits: &Limits,
+    ) -> Self {
+        let &Limits { queued_tokens: max_queued_tokens, request_timeout, .. } = limits;
+        let compiling = Compiling::default();
+        Self { lane, metrics, background, compiling, max_queued_tokens, request_timeout }
+    }
+
+    /// Counters, gauges and histograms.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Time from a request's arrival to the end of its response.
+    pub fn request_timeout(&self) -> Option<Duration> {
+        self.request_timeout
+    }
+
+    /// Takes all seats for compiling guides, so that a test can see requests wait for one.
+    #[cfg(test)]
+    pub(super) fn occupy_compiling(&self) -> tokio::sync::OwnedSemaphorePermit {
+        let seats = self.compiling.seats.clone();
+        seats.try_acquire_many_owned(MAX_COMPILING as u32).expect("no guide is being compiled")
+    }
+
+    /// Checks that the queue has room for `requests` more, before their prompts are tokenized.
+    ///
+    /// # Errors
+    /// As [`Admission::submit`].
+    pub fn room_for(&self, requests: usize) -> Result<(), ApiError> {
+        self.lane.room_for(requests).map_err(|why| self.refused(requests, why))
+    }
+
+    /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them. A guide is
+    /// compiled first, in the background.
+    ///
+    /// # Errors
+    /// [`ApiError`]: 400 for what is invalid or can never fit, 429 with `Retry-After` when the queue is full, 503 while
+    /// draining, 500 without an engine.
+    pub async fn submit(
+        &self,
+        mut requests: Vec<EngineRequest>,
+        samples: u32,
+    ) -> Result<(ReplicaId, Vec<ResponseStream>), ApiError> {
+        let choices = requests.len().saturating_mul(samples as usize);
+        self.room_for(choices)?;
+        if let Some(most) = self.max_queued_tokens {
+            let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
+            self.room_for_tokens(tokens.saturating_mul(samples as usize), most)?;
+        }
+        // All prompts of a request have the same guide.
+        let spec = requests.iter().find_map(|request| match &request.guide {
+            Some(GuideSource::Spec(spec)) => Some(spec.clone()),
+            _ => None,
+        });
+        if let Some(spec) = spec {
+            let scope = requests.first().and_then(|request| request.cache_salt.clone());
+            let guide = self.compile(spec, scope.unwrap_or_default(), choices).await?;
+            for request in &mut requests {
+                request.guide = Some(guide.clone());
+            }
+        }
+        let submitted = self.lane.submit(requests, samples);
+        submitted.map_err(|why| self.refused(choices, why))
+    }
+
+    /// Compiles a guide for `choices` choices, unless it is cached.
+    async fn compile(
+        &self,
+        spec: Arc<GuideSpec>,
+        scope: String,
+        choices: usize,
+    ) -> Result<GuideSource, ApiError> {
+        // Each holds its schema while it waits.
+        let Ok(_waits) = self.compiling.waiting.clone().try_acquire_owned() else {
+            return Err(self.busy(
+                "Too many guides are waiting to be compiled. Please retry later.".to_owned(),
+            ));
+        };
+        let known = self.background.run(0, {
+            let (lane, spec, scope) = (self.lane.clone(), spec.clone(), scope.clone());
+            move || {
+                // What passes is small, also while it waits.
+                spec.check()?;
+                Ok((spec.source_bytes(), lane.compiled_guide(&spec, &scope)))
+            }
+        });
+        let known: Result<_, GuideError> = known.await?;
+        let (bytes, known) = known.map_err(|why| self.refused(choices, why.into()))?;
+        if choices > 1 && bytes.saturating_mul(choices) > MAX_GUIDE_BYTES {
+            let message = format!(
+                "`n`: {choices} choices with a guide of {bytes} bytes exceed the maximum of {MAX_GUIDE_BYTES} bytes, \
+                 guide times choices. Reduce `n`, or send several requests."
+            );
+            return Err(ApiError::param("n", message).with_code("guide_too_large"));
+        }
+        if let Some(guide) = known {
+            return within_memory(guide, choices);
+        }
+        let compiled = timeout(GUIDE_TIMEOUT, async {
+            // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.
+            let seat = self.compiling.seats.clone().acquire_owned().await;
+            let lane = self.lane.clone();
+            let compiled = tokio::task::spawn_blocking(move || {
+                let _seat = seat;
+                lower_priority();
+                lane.compile_guide(&spec, &scope)
+            });
+            compiled.await.map_err(|why| ApiError::internal(why.to_string()))
+        });
+        match compiled.await {
+            Ok(compiled) => {
+                let guide = compiled?.map_err(|why| self.refused(choices, why))?;
+                within_memory(guide, choices)
+            }
+            Err(_) => {
+                let message = "The guide was not compiled in time, because of those of other requests. Please retry \
+                    later.";
+                Err(self.busy(message.to_owned()))
+            }
+        }
+    }
+
+    /// Converts a rejection by the engine.
+    fn refused(&self, choices: usize, why: SubmitError) -> ApiError {
+        match why {
+            // To retry would never help.
+            SubmitError::Full { most, .. } if choices > most => {
+                let message = format!(
+                    "`n`: {choices} choices exceed the maximum of {most} requests, running and waiting, of this \
+                     server. Reduce `n` or the number of prompts."
+                );
+                ApiError::param("n", message)
+            }
+            SubmitError::Full { .. } => {
+                self.metrics.rejected("max_num_queued_reqs");
+                self.busy(why.to_string())
+            }
+            why => why.into(),
+        }
+    }
+
+    /// Checks that the queue has room for so many prompt tokens.
+    fn room_for_tokens(&self, tokens: usize, most: usize) -> Result<(), ApiError> {
+        if tokens > most {
+            let message = format!(
+                "The prompts have {tokens} tokens, counted once for each choice, but at most {most} may wait on this \
+                 server. Please reduce the length or the number of the prompts."
+            );
+            return Err(ApiError::invalid(message).with_code("prompt_too_long"));
+        }
+        let waiting = self.lane.load().queued_tokens;
+        if waiting.saturating_add(tokens) <= most {
+            return Ok(());
+        }
+        self.metrics.rejected("max_num_queued_tokens");
+        let message = format!(
+            "The queue is full: {waiting} prompt tokens are waiting, and {tokens} more would exceed the limit of \
+             {most}. Please retry later."
+        );
+        Err(self.busy(message))
+    }
+
+    fn busy(&self, message: String) -> ApiError {
+        let seconds = retry_after(&self.lane.load(), chance());
+        ApiError::busy(message, seconds).with_code("queue_full")
+    }
+}
+
+/// Checks that the parsers of a guide, one for each choice, fit into the memory for them.
+fn within_memory(guide: CompiledGuide, choices: usize) -> Result<GuideSource, ApiError> {
+    let bytes = guide.lexer_bytes();
+    if choices <= 1 || bytes.saturating_mul(choices) <= MAX_PARSER_BYTES {
+        return Ok(GuideSource::Compiled(guide));
+    }
+    let message = format!(
+        "`n`: {choices} choices need too much memory with this guide, whose parser takes {} KiB for each. Reduce `n`, \
+         or simplify the guide.",
+        bytes >> 10
+    );
+    Err(ApiError::param("n", message).with_code("guide_too_large"))
+}
+
+/// Random number from 0 to 1.
+fn chance() -> f64 {
+    // Seeds have 53 bits.
+    fresh_seed() as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_a_full_queue_get_different_retry_times() {
+        let chances: Vec<f64> = (0..1000).map(|_| chance()).collect();
+        assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
+        let mean = chances.iter().sum::<f64>() / 1000.0;
+        assert!((0.4..0.6).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn retry_after_is_within_the_bounds_that_clients_accept() {
+        let after = |seconds, chance| retry_after(&Load { seconds, ..Load::default() }, chance);
+        assert_eq!(after(None, 1.0), 1);
+        assert_eq!(after(Some(0.01), 0.0), 1);
+        assert_eq!((after(Some(10.0), 0.0), after(Some(10.0), 1.0)), (5, 10));
+        assert_eq!(after(Some(1e9), 0.5), 120);
+        assert_eq!((after(Some(f64::NAN), 0.5), after(Some(f64::INFINITY), 0.5)), (1, 120));
+    }
+}

@@ -1,0 +1,3 @@
+//! Converts conversations to prompts.
+
+pub mod prompt;

@@ -1,0 +1,155 @@
+//! `POST /v1/completions`.
+//!
+//! A request may have several prompts and several choices for each: choice `p * n + i` is number `i` of prompt `p`.
+
+mod format;
+mod logprobs;
+mod prompts;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use l4_sampler::output::OutputParser;
+use l5_scheduler::generate::rank;
+
+use self::format::{Format, Progress};
+use self::prompts::Prompt;
+use self::stream::Objects;
+use super::check_model;
+use crate::choices::{self, ChoiceDelta, Choices};
+use crate::error::ApiError;
+use crate::json::Body;
+use crate::middleware::RequestContext;
+use crate::middleware::key::Tenant;
+use crate::openapi::SubmitErrors;
+use crate::protocol::common::Sampling;
+use crate::protocol::completions::{Completion, CompletionFields, CompletionRequest};
+use crate::request::{Generation, Plan, RequestRules, plan};
+use crate::response_headers;
+use crate::responses::ResponseStreams;
+
+/// Default of `max_tokens`, as at OpenAI.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// Creates completions of prompts.
+#[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, security((), ("key" = [])), responses(
+    (status = 200, content(
+        (Completion = "application/json"),
+        (String = "text/event-stream"),
+    ), description = "The completion or, with `stream`, server-sent events: each is `data: ` and a Completion, the \
+        last is `data: [DONE]`"),
+    SubmitErrors,
+))]
+pub async fn create(
+    State(generation): State<Generation>,
+    context: RequestContext,
+    tenant: Tenant,
+    Body(request, memory): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let CompletionRequest { mut own, sampling } = request;
+    let Generation { model, rules, admission, .. } = &generation;
+    check_model(model, own.model.as_deref())?;
+    check(rules, &own)?;
+    let mut plan = plan(model, rules, tenant, &sampling, Some(max_tokens(&own)), own.logprobs)?;
+    plan.template.continues = true;
+    apply_best_of(&mut plan, &sampling)?;
+    let prompts = prompts::read(&generation, &mut own, &plan).await?;
+    let requests = prompts.iter().map(|prompt| plan.for_prompt(prompt.tokens.clone())).collect();
+    let format = Format::new(model.clone(), context.id(), &own, &sampling);
+    let streams = sampling.stream == Some(true);
+    let samples = plan.samples;
+    // The engine has these from here on.
+    plan.template.guide = None;
+    drop(sampling);
+    drop(memory);
+    let responses = ResponseStreams::submit(admission, context, requests, samples).await?;
+    let mut choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
+    if streams {
+        choices.begun().await?;
+        let head = response_headers::headers(model, choices.responses());
+        let mut response = choices::stream(choices, Objects::new(format, prompts, plan.n));
+        response.headers_mut().extend(head);
+        return Ok(response);
+    }
+    let outputs = choices.all().await?;
+    let chosen = if plan.samples > plan.n { best(outputs, &plan) } else { outputs };
+    let mut formatted = Vec::new();
+    for (index, output) in chosen.into_iter().enumerate() {
+        let prompt = prompts.get(index / plan.n as usize);
+        let output = ChoiceDelta { index, ..output };
+        formatted.push(format.choice(prompt, &mut Progress::default(), output).0);
+    }
+    let completion = format.completion(formatted, Some(Some(choices.usage())));
+    Ok((response_headers::headers(model, choices.responses()), Json(completion)).into_response())
+}
+
+/// Parsers of all choices: completions are plain text.
+fn parsers(prompts: &[Prompt], samples: u32) -> Vec<OutputParser> {
+    let of = |prompt: &Prompt| vec![OutputParser::plain(prompt.tokens.len()); samples as usize];
+    prompts.iter().flat_map(of).collect()
+}
+
+fn prompt_tokens(prompts: &[Prompt]) -> usize {
+    prompts.iter().map(|prompt| prompt.tokens.len()).sum()
+}
+
+fn max_tokens(own: &CompletionFields) -> usize {
+    own.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)
+}
+
+/// Rejects fields that completions do not support here.
+fn check(rules: &RequestRules, own: &CompletionFields) -> Result<(), ApiError> {
+    if own.suffix.as_ref().is_some_and(|text| !text.is_empty()) {
+        let message = "`suffix` is not supported by this server. Remove it.";
+        return Err(ApiError::param("suffix", message));
+    }
+    let most = rules.max_logprobs;
+    match own.logprobs {
+        Some(top) if top > most => {
+            let message = format!("`logprobs` must be between 0 and {most}, got {top}");
+            Err(ApiError::param("logprobs", message))
+        }
+        Some(_) if own.echo == Some(true) => {
+            let message = "`logprobs` with `echo` is not supported: this server has no log probabilities of prompts. \
+                Remove one of them.";
+            Err(ApiError::param("logprobs", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Requests more choices than the response has, and log probabilities to rank them by.
+fn apply_best_of(plan: &mut Plan, sampling: &Sampling) -> Result<(), ApiError> {
+    let Some(samples) = sampling.best_of else { return Ok(()) };
+    let n = plan.n;
+    if samples < n {
+        let message = format!("`best_of` must be at least `n`, which is {n}, got {samples}");
+        return Err(ApiError::param("best_of", message));
+    }
+    if samples > n {
+        if sampling.stream == Some(true) {
+            let message = "`best_of` greater than `n` cannot be streamed: the best choices are known at their end.";
+            return Err(ApiError::param("best_of", message));
+        }
+        Arc::make_mut(&mut plan.template.params).logprobs.get_or_insert_default();
+    }
+    plan.samples = samples;
+    Ok(())
+}
+
+/// The best `n` choices of each prompt, the best first: by the mean log probability of their tokens.
+fn best(outputs: Vec<ChoiceDelta>, plan: &Plan) -> Vec<ChoiceDelta> {
+    let mut outputs = outputs.into_iter();
+    let mut best = Vec::new();
+    loop {
+        let mut group: Vec<_> = outputs.by_ref().take(plan.samples as usize).collect();
+        if group.is_empty() {
+            return best;
+        }
+        rank(&mut group, |output| Some(&output.logprobs));
+        best.extend(group.into_iter().take(plan.n as usize));
+    }
+}

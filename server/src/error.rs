@@ -1,0 +1,201 @@
+//! Errors of the API: OpenAI's error object with a status code.
+//!
+//! ```json
+//! {"error": {"message": "...", "type": "invalid_request_error", "param": "temperature", "code": null}}
+//! ```
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use l4_sampler::output::ToolError;
+use l5_scheduler::{EngineError, Rejection, SubmitError};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// An error of the API: what is wrong, where, and what to do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// Status code of the response.
+    pub status: StatusCode,
+    /// OpenAI's `type`.
+    pub kind: &'static str,
+    /// Message for people.
+    pub message: String,
+    /// Path of the invalid field of the request.
+    pub param: Option<String>,
+    /// Code for programs.
+    pub code: Option<&'static str>,
+    /// Seconds of `Retry-After`.
+    pub retry_after: Option<u32>,
+}
+
+/// OpenAI's error object.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorResponse {
+    /// The error.
+    pub error: ErrorBody,
+}
+
+/// Content of OpenAI's error object.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// Message for people.
+    pub message: String,
+    /// Kind of error.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Path of the invalid field of the request.
+    pub param: Option<String>,
+    /// Code for programs.
+    pub code: Option<String>,
+}
+
+impl From<ToolError> for ApiError {
+    fn from(why: ToolError) -> Self {
+        let error = Self::param(why.param, why.message);
+        if why.unsupported { error.with_code("tools_not_supported") } else { error }
+    }
+}
+
+impl ApiError {
+    /// Creates an error with a status code and a `type`.
+    pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// 400: the request is invalid.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400: a field of the request is invalid.
+    pub fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::invalid(message) }
+    }
+
+    /// 404.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    /// 429, with the seconds of `Retry-After`.
+    pub fn busy(message: impl Into<String>, retry_after: u32) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        Self { retry_after: Some(retry_after), ..error }
+    }
+
+    /// 504: the request timed out.
+    pub fn timeout() -> Self {
+        let message = "The request took longer than this server allows. Reduce `max_tokens`.";
+        let error = Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message);
+        error.with_code("request_timeout")
+    }
+
+    /// The same error with a `code`.
+    #[must_use]
+    pub fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// OpenAI's error object.
+    pub fn body(&self) -> ErrorResponse {
+        ErrorResponse {
+            error: ErrorBody {
+                message: shortened(&self.message, MAX_MESSAGE_CHARS),
+                kind: self.kind.to_owned(),
+                param: self.param.as_deref().map(|param| shortened(param, MAX_QUOTED_CHARS)),
+                code: self.code.map(str::to_owned),
+            },
+        }
+    }
+}
+
+/// Maximum number of characters of a message, which may quote the request.
+const MAX_MESSAGE_CHARS: usize = 1000;
+
+/// Maximum number of characters that a message quotes of a request.
+const MAX_QUOTED_CHARS: usize = 200;
+
+/// Text of a request, shortened for an error message.
+pub fn quoted(text: &str) -> String {
+    shortened(text, MAX_QUOTED_CHARS)
+}
+
+/// A text of at most about `most` characters: the middle of a longer one is left out, since a message says at its
+/// beginning what is wrong and at its end what to do.
+fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most || text.chars().nth(most).is_none() {
+        return text.to_owned();
+    }
+    let half = most / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: Vec<char> = text.chars().rev().take(half).collect();
+    let left_out = text.len() - head.len() - tail.iter().map(|c| c.len_utf8()).sum::<usize>();
+    let tail: String = tail.into_iter().rev().collect();
+    format!("{head}... ({left_out} bytes left out) ...{tail}")
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// Errors of the engine as errors of the API. [`SubmitError::Full`] depends on the engine's load:
+/// [`super::backpressure`] converts it.
+impl From<SubmitError> for ApiError {
+    fn from(why: SubmitError) -> Self {
+        let message = why.to_string();
+        match why {
+            SubmitError::Rejected(Rejection::MaxModelLen { .. }) => {
+                Self::invalid(message).with_code("context_length_exceeded")
+            }
+            SubmitError::Rejected(_)
+            | SubmitError::Params(_)
+            | SubmitError::UnknownToken { .. }
+            | SubmitError::Guide(_)
+            | SubmitError::NoTokenizer(_) => Self::invalid(message),
+            SubmitError::Full { .. } => Self::busy(message, 1).with_code("queue_full"),
+            SubmitError::Draining => unavailable(message, "draining"),
+            SubmitError::Stopped(EngineError::ShutDown) => unavailable(message, "shut_down"),
+            SubmitError::Stopped(EngineError::Failed(_)) => {
+                Self::internal(message).with_code("engine_failed")
+            }
+        }
+    }
+}
+
+/// 503: the server does not accept requests.
+pub fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message);
+    ApiError { retry_after: Some(5), ..error.with_code(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_repeats_only_the_ends_of_a_long_text() {
+        assert_eq!(quoted("short"), "short");
+        let exactly = "\u{fc}".repeat(200);
+        assert_eq!(quoted(&exactly), exactly);
+        let long = format!("a{}z", "\u{fc}".repeat(1 << 20));
+        let short = quoted(&long);
+        assert!(short.starts_with("a\u{fc}") && short.ends_with("\u{fc}z"), "{short}");
+        assert!(short.contains("2096756 bytes left out"), "{short}");
+        let error = ApiError::param(long.clone(), format!("{long}: not here")).body().error;
+        assert!(error.message.len() < 2200 && error.message.ends_with("not here"));
+        assert!(error.param.unwrap().len() < 500);
+    }
+}

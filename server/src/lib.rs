@@ -1,0 +1,45 @@
+//! The HTTP server of Strata: OpenAI's API in front of an engine.
+//!
+//! ```text
+//! connection -> middleware -> endpoint -> EngineRequest -> EngineHandle     (the engine's own thread)
+//!   listen       request id    protocol -> request, chat      |
+//!                key, limits   <- sse, json <-- responses <---+  wakes the task, never waits for it
+//! ```
+//!
+//! Requests go from left to right, responses from right to left. Nothing here computes a token: tasks parse, submit,
+//! wait and write. Clients cannot affect each other: bodies have a limit, heads a deadline, the queue is bounded,
+//! unread output is joined in its outbox, and the request of a disconnected client is aborted before the next step.
+
+pub mod app;
+pub mod background;
+pub mod backpressure;
+pub mod chat;
+pub mod choices;
+pub mod endpoints;
+pub mod error;
+pub mod json;
+pub mod lifecycle;
+pub mod listen;
+pub mod memory;
+pub mod metrics;
+pub mod middleware;
+pub mod model;
+pub mod openapi;
+pub mod options;
+pub mod protocol;
+pub mod request;
+pub mod response_headers;
+pub mod responses;
+pub mod routes;
+pub mod sse;
+pub mod tokenise;
+
+/// Target of log events about a server's start and end. The default filter shows them, unlike others of level
+/// `info`.
+pub const LOG: &str = "strata";
+
+pub use app::App;
+pub use error::ApiError;
+pub use listen::Server;
+pub use model::ServedModel;
+pub use options::{AccessLog, Limits, ServerOptions};

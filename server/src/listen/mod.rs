@@ -1,0 +1,207 @@
+//! The listening socket: from the first connection to the end of the process.
+//!
+//! ```text
+//! accept -> connection -> router          one task per connection, up to the limit
+//! signals --\
+//! engine ----+-> run: serving -> draining (until responses end, or --shutdown-grace) -> closing -> exit
+//! ```
+
+mod accept;
+mod connection;
+mod connections;
+mod disconnect;
+mod signals;
+#[cfg(test)]
+mod tests;
+pub mod watchdog;
+mod write_timeout;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use l5_scheduler::{Engine, EngineError};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+pub use connection::Client;
+pub use connections::Upload;
+
+use super::LOG;
+use super::app::App;
+use super::lifecycle::State;
+use super::middleware::access_log::AccessLogger;
+use super::routes::router;
+use accept::Acceptor;
+use signals::Signals;
+
+/// Time for which a server still responds after its lane has failed, so that clients read errors and probes see it.
+const FAILURE_LINGER: Duration = Duration::from_secs(2);
+
+/// Maximum time to write the responses that a shutdown has ended.
+const ABORTED_RESPONSES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time for connections to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum number of connections that the system queues until they are accepted, if its own limit allows so many. With
+/// the usual 128, some connections are reset when a few hundred clients connect at the same moment.
+const BACKLOG: u32 = 4096;
+
+/// A server whose address is bound; [`Server::run`] serves.
+pub struct Server {
+    listener: TcpListener,
+    signals: Signals,
+    log: AccessLogger,
+    app: App,
+}
+
+/// Error that ended a server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The system rejected a socket or a thread.
+    #[error("the server cannot listen: {0}")]
+    Io(#[from] std::io::Error),
+    /// The engine has ended, although no shutdown was requested.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine was shut down, but its last step did not end in time.
+    #[error("the engine's last step did not end within {0:?}: the server exits without it")]
+    Stuck(Duration),
+}
+
+impl Server {
+    /// Binds the address and opens the access log.
+    ///
+    /// # Errors
+    /// The address is in use or is not one of this machine; or the access log cannot be written.
+    pub async fn bind(app: App) -> std::io::Result<Self> {
+        let address = SocketAddr::new(app.options.host, app.options.port);
+        let log = AccessLogger::open(&app.options.access_log)?;
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // Connections of a server that has just ended do not keep the next server from the same address. On Windows
+        // the option would let two servers share it.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
+        // Before the address is reported: a supervisor that knows it may send signals.
+        let signals = Signals::install()?;
+        Ok(Self { listener, signals, log, app })
+    }
+
+    /// Address on which the server listens.
+    ///
+    /// # Errors
+    /// As [`TcpListener::local_addr`].
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Parts of the server.
+    pub fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// Serves until SIGTERM or SIGINT, and then until the requests in flight have ended. A second signal ends the
+    /// process at once.
+    ///
+    /// # Errors
+    /// [`ServeError`]: the engine has ended by itself. All requests in flight have got an error.
+    pub async fn run(self) -> Result<(), ServeError> {
+        let Self { listener, mut signals, log, app } = self;
+        let router: Router = router(&app).layer(Extension(log.clone()));
+        let (closing, _) = watch::channel(false);
+        let acceptor = Acceptor {
+            listener,
+            router,
+            limits: app.limits,
+            lifecycle: app.lifecycle.clone(),
+            closing: closing.clone(),
+        };
+        let acceptor = tokio::spawn(acceptor.accept_all());
+        let mut ended = watch_lane(&app)?;
+        let outcome = tokio::select! {
+            signal = signals.next() => {
+                let requests = app.lifecycle.requests().now();
+                let grace = app.options.shutdown_grace.as_secs_f64();
+                tracing::info!(
+                    target: LOG,
+                    "{signal}: {requests} requests in flight; draining for up to {grace} s"
+                );
+                signals.exit_on_next();
+                drain(&app, &mut ended).await;
+                Ok(())
+            }
+            why = &mut ended => {
+                let why = why.unwrap_or(EngineError::ShutDown);
+                tracing::error!("server: {why}");
+                app.lifecycle.set(State::Failed);
+                sleep(FAILURE_LINGER).await;
+                Err(why.into())
+            }
+        };
+        acceptor.abort();
+        closing.send_replace(true);
+        // A client that does not read its response cannot delay the end of the process.
+        let _ = timeout(CLOSE_TIMEOUT, app.lifecycle.connections().none()).await;
+        log.close();
+        tracing::info!(target: LOG, "shut down");
+        outcome
+    }
+}
+
+/// Rejects new requests, and waits for those in flight. Returns when there are none, or when the grace period is over
+/// and the rest have been aborted.
+async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
+    app.lifecycle.set(State::Draining);
+    tokio::select! {
+        () = app.lifecycle.requests().none() => return,
+        () = sleep(app.options.shutdown_grace) => {}
+        _ = ended => {}
+    }
+    tracing::warn!("server: {} requests did not end in time", app.lifecycle.requests().now());
+    // All responses end with their replica. A step that never ends must not delay the other replicas: each shutdown has
+    // a thread, which is not joined.
+    for (_, replica) in app.lane.replicas() {
+        let replica = replica.clone();
+        std::thread::spawn(move || replica.shutdown());
+    }
+    let _ = timeout(ABORTED_RESPONSES_TIMEOUT, app.lifecycle.requests().none()).await;
+}
+
+/// Shuts an engine down. A step that never ends is not waited for beyond `timeout`: its thread ends with the process.
+///
+/// # Errors
+/// [`ServeError::Engine`], if it failed before; [`ServeError::Stuck`].
+pub fn shut_down_within(engine: Engine, timeout: Duration) -> Result<(), ServeError> {
+    let (report, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("strata-end".into());
+    // Without a thread the engine is dropped, which waits.
+    thread.spawn(move || report.send(engine.shutdown()))?;
+    match ended.recv_timeout(timeout) {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Err(ServeError::Stuck(timeout)),
+    }
+}
+
+/// Starts a thread that waits until the lane has failed, which is when the last of its replicas has ended. Without it
+/// the failure of an idle lane would go unnoticed.
+fn watch_lane(app: &App) -> std::io::Result<oneshot::Receiver<EngineError>> {
+    let (report, ended) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("strata-watch".into());
+    let replicas: Vec<_> = app.lane.replicas().map(|(_, replica)| replica.clone()).collect();
+    thread.spawn(move || {
+        let mut last = EngineError::ShutDown;
+        for replica in &replicas {
+            last = replica.wait_until_ended();
+        }
+        // The server may be gone before its engines.
+        let _ = report.send(last);
+    })?;
+    Ok(ended)
+}

@@ -1,0 +1,240 @@
+//! Metrics, under vLLM's names where vLLM has the same metric.
+//!
+//! ```text
+//! the engine's thread -> observer -+-> registry -> GET /metrics         for Prometheus, since the start
+//! HTTP, queue, tools --------------+-> window ---> GET /strata/state    for people, of the last minute
+//! ```
+
+mod buckets;
+mod choices;
+mod engine;
+mod http;
+mod observer;
+mod process;
+mod registry;
+mod scrape;
+pub mod state;
+mod window;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::Request;
+use l5_scheduler::{EngineError, EngineHandle};
+use l6_ensemble::{Lane, ReplicaId};
+
+use super::app::ModelLane;
+use super::lifecycle::{self, Lifecycle};
+use super::model::unix_time;
+use choices::ChoiceFamilies;
+pub use choices::ChoiceMetrics;
+use engine::EngineFamilies;
+use http::HttpFamilies;
+pub use http::HttpRequestMetrics;
+use observer::Watch;
+use registry::{Counter, Gauge, Registry};
+use scrape::ScrapeFamilies;
+pub use state::State;
+use window::SharedWindow;
+
+/// Maximum number of requests in [`State::running`].
+pub const MAX_RUNNING_SHOWN: usize = 64;
+
+/// vLLM's reasons to reject a request before it reaches the engine.
+const REJECTIONS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
+
+/// All counters, gauges and histograms of a lane.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    replicas: Vec<ReplicaMetrics>,
+    window: SharedWindow,
+    http: HttpFamilies,
+    connections: Gauge,
+    rejections: [Counter; REJECTIONS.len()],
+    /// Whole and streamed choices, each without and with tool calls.
+    parsers: [[Counter; 2]; 2],
+    began: Instant,
+    /// In seconds since 1970.
+    started: u64,
+}
+
+/// Families whose label `engine` is the number of one replica.
+#[derive(Debug)]
+struct ReplicaMetrics {
+    id: ReplicaId,
+    watch: Watch,
+    scrape: ScrapeFamilies,
+    choices: ChoiceFamilies,
+}
+
+impl Metrics {
+    /// Registers the metrics of a lane and observes its engines. `cache_dtype` is the dtype of the KV cache.
+    ///
+    /// # Errors
+    /// [`EngineError`], if an engine has ended.
+    pub fn new<'a>(
+        engines: impl IntoIterator<Item = (ReplicaId, &'a EngineHandle)>,
+        model_name: &str,
+        cache_dtype: &str,
+    ) -> Result<Self, EngineError> {
+        let registry = Arc::new(Registry::default());
+        let window = SharedWindow::new(Instant::now());
+        let mut replicas = Vec::new();
+        for (id, engine) in engines {
+            let (config, label) = (engine.config(), id.to_string());
+            let families = EngineFamilies::new(&registry, model_name, &label, config, cache_dtype);
+            let watch = Watch::new(families, window.clone());
+            engine.observe(Box::new(watch.clone()))?;
+            replicas.push(ReplicaMetrics {
+                id,
+                watch,
+                scrape: ScrapeFamilies::new(&registry, model_name, &label),
+                choices: ChoiceFamilies::new(&registry, model_name, &label, config.max_model_len),
+            });
+        }
+        let rejection = |reason| {
+            let help =
+                "Requests rejected because the queue was full, by the limit that was reached.";
+            let labels = [("model_name", model_name), ("reason", reason)];
+            registry.counter("vllm:admission_rejections_total", help, &labels)
+        };
+        let parser = |mode, outcome| {
+            let help = "Choices that were parsed for tool calls, by whether they had any.";
+            let labels = [
+                ("model_name", model_name),
+                ("mode", mode),
+                ("outcome", outcome),
+                ("request_type", "chat_completions"),
+            ];
+            registry.counter("vllm:tool_call_parser_invocations_total", help, &labels)
+        };
+        let parsers = ["non_streaming", "streaming"]
+            .map(|mode| ["no_tool_call", "tool_call"].map(|outcome| parser(mode, outcome)));
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("arch", std::env::consts::ARCH)];
+        let help = "Version and architecture of the program, as labels.";
+        registry.gauge("strata:build_info", help, &build).set(1.0);
+        Ok(Self {
+            http: HttpFamilies::new(&registry),
+            connections: registry.gauge("strata:http_connections", "Open connections.", &[]),
+            rejections: REJECTIONS.map(rejection),
+            parsers,
+            replicas,
+            window,
+            began: Instant::now(),
+            started: unix_time(),
+            registry,
+        })
+    }
+
+    /// Counts a choice that was parsed for tool calls.
+    pub fn tool_parser(&self, streaming: bool, called: bool) {
+        let [whole, streamed] = &self.parsers;
+        let [none, some] = if streaming { streamed } else { whole };
+        if called { some.inc() } else { none.inc() }
+    }
+
+    /// Counts a request that was rejected before it reached the engine: by `max_num_queued_reqs` or
+    /// `max_num_queued_tokens`.
+    pub fn rejected(&self, reason: &'static str) {
+        let known = REJECTIONS.iter().zip(&self.rejections).find(|(known, _)| **known == reason);
+        if let Some((_, counter)) = known {
+            counter.inc();
+        }
+    }
+
+    /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.
+    pub fn begin_request(&self, request: &Request, gone: u16) -> HttpRequestMetrics {
+        self.http.begin_request(request, gone)
+    }
+
+    /// Begins to count the choices of one HTTP request. `samples`: index of each choice among those of its prompt, one
+    /// prompt after the other. `None` for a replica without metrics.
+    pub fn begin_choices(&self, replica: ReplicaId, samples: Vec<u32>) -> Option<ChoiceMetrics> {
+        let replica = self.replicas.iter().find(|own| own.id == replica)?;
+        Some(replica.choices.begin(samples))
+    }
+
+    /// Renders everything in Prometheus' text format.
+    pub fn render<M>(&self, lane: &Lane<M>, lifecycle: &Lifecycle) -> String {
+        for (id, replica) in lane.replicas() {
+            if let Some(own) = self.replicas.iter().find(|own| own.id == id) {
+                own.scrape.set(&replica.load(), &own.watch.families);
+            }
+        }
+        self.connections.set(lifecycle.connections().now() as f64);
+        let mut text = self.registry.text();
+        process::write(&mut text, self.started as f64);
+        text
+    }
+
+    /// Sum of what each replica has counted.
+    fn sum<T: std::iter::Sum>(&self, of: impl Fn(&EngineFamilies) -> T) -> T {
+        self.replicas.iter().map(|replica| of(&replica.watch.families)).sum()
+    }
+
+    /// Snapshot of the server, all replicas of the lane together.
+    pub fn state(&self, lane: &ModelLane, lifecycle: &Lifecycle) -> State {
+        let (load, config, replicas) = (lane.load(), lane.config(), self.replicas.len());
+        let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
+        let finished = self.sum(EngineFamilies::num_ended);
+        let running = self.replicas.iter().flat_map(|own| own.watch.running(MAX_RUNNING_SHOWN));
+        State {
+            model: lane.model.name().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: match lifecycle.state() {
+                lifecycle::State::Serving => "serving".to_owned(),
+                lifecycle::State::Draining => "draining".to_owned(),
+                lifecycle::State::Failed => "failed".to_owned(),
+            },
+            uptime_seconds: self.began.elapsed().as_secs_f64(),
+            requests: state::Requests {
+                running: load.running,
+                waiting: load.waiting,
+                max_running: config.seats() * replicas,
+                finished,
+                rejected: self.rejections.iter().map(Counter::get).sum(),
+                preemptions: self.sum(|own| own.preemptions.get()),
+                preempted_once: share(self.sum(|own| own.preempted_requests.get()), finished),
+            },
+            running: running.take(MAX_RUNNING_SHOWN).collect(),
+            tokens: state::Tokens {
+                queued: load.queued_tokens,
+                owed: load.pending_output_tokens,
+                prompt: self.sum(|own| own.prompt_tokens.get()),
+                cached: self.sum(|own| own.prompt_cached.get()),
+                generated: self.sum(|own| own.generation_tokens.get()),
+            },
+            kv: state::Kv {
+                block_size: config.block_size,
+                total: config.capacity() * replicas,
+                used: self.sum(|own| own.kv_used.get()) as usize,
+                free: self.sum(|own| own.kv_free.get()) as usize,
+                cached: self.sum(|own| own.kv_cached.get()) as usize,
+                // Pools of equal size: the mean is the usage of all of them.
+                usage: self.sum(|own| own.kv_usage.get()) / replicas.max(1) as f64,
+                hit_rate: share(
+                    self.sum(|own| own.prefix_hits.get()),
+                    self.sum(|own| own.prefix_queries.get()),
+                ),
+            },
+            recent: self.window.recent(Instant::now()),
+            steps: state::Steps {
+                count: load.steps,
+                replay_rate: load.replay_rate(),
+                phases: state::Phases {
+                    plan: self.sum(|own| own.phases.plan.get_sample_sum()),
+                    pack: self.sum(|own| own.phases.pack.get_sample_sum()),
+                    forward: self.sum(|own| own.phases.forward.get_sample_sum()),
+                    sample: self.sum(|own| own.phases.sample.get_sample_sum()),
+                    apply: self.sum(|own| own.phases.apply.get_sample_sum()),
+                },
+            },
+            wait_seconds: load.seconds,
+            http: state::Http {
+                connections: lifecycle.connections().now(),
+                streams: self.http.streams.get() as usize,
+            },
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Observes the engine's steps: a few additions for each request of a step, and no allocation.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use l5_scheduler::{
+    Admitted, FinishReason, RequestId, RequestView, Scheduler, StepObserver, StepResult, StepView,
+    Time,
+};
+
+use super::engine::EngineFamilies;
+use super::state::Running;
+use super::window::{SharedWindow, Window};
+
+/// Observer of an engine. Clones share the counts: one is attached to the engine, the others are read.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    pub families: Arc<EngineFamilies>,
+    seen: Arc<Mutex<Seen>>,
+    window: SharedWindow,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// Requests that have not ended.
+    live: HashMap<RequestId, Live>,
+    /// The current step: its time by the engine's clock and by the system's, and its number of prompt tokens.
+    step: Time,
+    planned: Instant,
+    prompt_tokens: usize,
+    prefix_caching: bool,
+}
+
+/// A request that has not ended. Times are of the engine's clock.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    prompt: usize,
+    max_tokens: usize,
+    arrival: Time,
+    scheduled: Option<Time>,
+    first: Option<Time>,
+    last: Time,
+    generated: usize,
+    cached: usize,
+    preemptions: u32,
+    runs: bool,
+}
+
+impl Live {
+    fn of(request: &RequestView<'_>) -> Self {
+        Self {
+            prompt: request.prompt_len(),
+            max_tokens: request.max_tokens(),
+            arrival: request.arrival(),
+            scheduled: None,
+            first: None,
+            last: request.arrival(),
+            generated: 0,
+            cached: 0,
+            preemptions: 0,
+            runs: false,
+        }
+    }
+}
+
+impl Watch {
+    /// Creates an observer of no steps yet.
+    pub fn new(families: EngineFamilies, window: SharedWindow) -> Self {
+        let seen = Seen {
+            live: HashMap::new(),
+            step: Time::ZERO,
+            planned: Instant::now(),
+            prompt_tokens: 0,
+            prefix_caching: false,
+        };
+        Self { families: Arc::new(families), seen: Arc::new(Mutex::new(seen)), window }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first `most` running requests, in order of arrival.
+    pub fn running(&self, most: usize) -> Vec<Running> {
+        let seen = self.lock();
+        let runs = seen.live.iter().filter(|(_, live)| live.runs);
+        let mut running: Vec<_> = runs.map(|(id, live)| shown(*id, live)).collect();
+        drop(seen);
+        running.sort_unstable_by_key(|running| running.id);
+        running.truncate(most);
+        running
+    }
+}
+
+fn shown(id: RequestId, live: &Live) -> Running {
+    Running {
+        id: id.0,
+        prompt: live.prompt,
+        cached: live.cached,
+        generated: live.generated,
+        max_tokens: live.max_tokens,
+        preemptions: live.preemptions,
+    }
+}
+
+impl StepObserver for Watch {
+    fn attached(&mut self, scheduler: &Scheduler) {
+        self.lock().prefix_caching = scheduler.config().enable_prefix_caching;
+    }
+
+    fn arrived(&mut self, request: RequestView<'_>) {
+        self.lock().live.insert(request.id(), Live::of(&request));
+    }
+
+    fn planned(&mut self, view: &StepView<'_>, _: &Scheduler) {
+        let mut seen = self.lock();
+        seen.step = view.step().now;
+        seen.planned = Instant::now();
+        for id in &view.step().preempted {
+            self.families.preemptions.inc();
+            if let Some(live) = seen.live.get_mut(id) {
+                live.preemptions += 1;
+                live.runs = false;
+            }
+        }
+        seen.prompt_tokens = 0;
+        for row in view.rows() {
+            let (computed, prompt) = (row.row.computed, row.request.prompt_len());
+            seen.prompt_tokens += (computed + row.row.len).min(prompt).saturating_sub(computed);
+            if row.row.admitted != Admitted::Before {
+                seen.admitted(row.row.id, row.row.cached, &self.families);
+            }
+        }
+    }
+
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
+        let now = Instant::now();
+        self.families.blocks(scheduler);
+        if result.scheduled_tokens > 0 {
+            self.families.stepped(result);
+        }
+        let mut seen = self.lock();
+        seen.sampled(result, now, &self.families, &mut self.window.lock());
+        let time = seen.time(result, now);
+        // Last: once the end of a request is visible, so is everything else that was counted of it.
+        for (id, reason) in &result.finished {
+            seen.ended(*id, *reason, time, &self.families);
+        }
+    }
+
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        let mut seen = self.lock();
+        let time = seen.step + seen.planned.elapsed().as_secs_f64();
+        for (id, reason) in ended {
+            seen.ended(*id, *reason, time, &self.families);
+        }
+    }
+}
+
+impl Seen {
+    /// Counts an admission. Only cache hits of a request's first admission count: a preempted one finds its own blocks.
+    fn admitted(&mut self, id: RequestId, cached: usize, families: &EngineFamilies) {
+        let (caching, now) = (self.prefix_caching, self.step);
+        let Some(live) = self.live.get_mut(&id) else { return };
+        live.runs = true;
+        if live.scheduled.is_some() {
+            return;
+        }
+        live.scheduled = Some(now);
+        live.cached = cached;
+        if caching {
+            families.prefix_queries.inc_by(live.prompt as u64);
+            families.prefix_hits.inc_by(cached as u64);
+        }
+    }
+
+    /// End of a step, by the engine's clock.
+    fn time(&self, result: &StepResult, now: Instant) -> Time {
+        let since = result.phases.plan + now.saturating_duration_since(self.planned);
+        self.step + since.as_secs_f64()
+    }
+
+    /// Counts new tokens.
+    fn sampled(
+        &mut self,
+        result: &StepResult,
+        now: Instant,
+        families: &EngineFamilies,
+        window: &mut Window,
+    ) {
+        let time = self.time(result, now);
+        let mut generated = 0;
+        for (id, tokens) in result.new_tokens() {
+            generated += tokens.len();
+            let Some(live) = self.live.get_mut(&id) else { continue };
+            live.generated += tokens.len();
+            let before = std::mem::replace(&mut live.last, time);
+            if live.first.is_some() {
+                let seconds = time - before;
+                families.itl.observe(seconds);
+                window.between(now, seconds);
+                continue;
+            }
+            live.first = Some(time);
+            let seconds = time - live.arrival;
+            families.ttft.observe(seconds);
+            families.prompt(live.prompt, live.cached);
+            window.first(now, live.prompt, seconds);
+        }
+        if generated > 0 {
+            families.generation_tokens.inc_by(generated as u64);
+            window.generated(now, generated);
+        }
+        if result.scheduled_tokens > 0 {
+            families.iteration_tokens.observe((self.prompt_tokens + generated) as f64);
+        }
+    }
+
+    /// Counts the end of a request. The histograms of phases that it did not reach stay unchanged.
+    fn ended(&mut self, id: RequestId, reason: FinishReason, now: Time, families: &EngineFamilies) {
+        let Some(live) = self.live.remove(&id) else { return };
+        live.ended(now, families);
+        families.ended(reason);
+    }
+}
+
+impl Live {
+    fn ended(&self, now: Time, families: &EngineFamilies) {
+        families.request_prompt.observe(self.prompt as f64);
+        families.request_generation.observe(self.generated as f64);
+        families.request_max_tokens.observe(self.max_tokens as f64);
+        families.request_preemptions.observe(f64::from(self.preemptions));
+        if self.preemptions > 0 {
+            families.preempted_requests.inc();
+        }
+        families.e2e.observe(now - self.arrival);
+        let Some(scheduled) = self.scheduled else { return };
+        families.request_computed.observe((self.prompt - self.cached.min(self.prompt)) as f64);
+        families.queue.observe(scheduled - self.arrival);
+        let Some(first) = self.first else { return };
+        families.prefill.observe(first - scheduled);
+        families.decode.observe(self.last - first);
+        families.inference.observe(self.last - scheduled);
+        let between = self.generated.saturating_sub(1).max(1) as f64;
+        families.tpot.observe((self.last - first) / between);
+    }
+}
+
+impl EngineFamilies {
+    /// Counts the tokens of a prompt whose first output token was sampled.
+    fn prompt(&self, prompt: usize, cached: usize) {
+        let cached = cached.min(prompt);
+        self.prompt_tokens.inc_by(prompt as u64);
+        self.prompt_computed.inc_by((prompt - cached) as u64);
+        for counter in [&self.prompt_hit, &self.prompt_cached, &self.prompt_cached_device] {
+            counter.inc_by(cached as u64);
+        }
+    }
+
+    /// Sets the gauges of KV blocks.
+    fn blocks(&self, scheduler: &Scheduler) {
+        let (blocks, total) = (scheduler.blocks(), scheduler.config().capacity());
+        self.kv_usage.set(blocks.usage());
+        self.kv_used.set(total.saturating_sub(blocks.num_free()) as f64);
+        self.kv_free.set(blocks.num_free() as f64);
+        self.kv_cached.set(blocks.cache().len() as f64);
+    }
+
+    /// Counts a step and its phases.
+    fn stepped(&self, result: &StepResult) {
+        self.steps.inc();
+        if result.replayed.is_some() {
+            self.replayed.inc();
+        }
+        let (here, took) = (&self.phases, result.phases);
+        for (histogram, took) in [
+            (&here.plan, took.plan),
+            (&here.pack, took.pack),
+            (&here.forward, took.forward),
+            (&here.sample, took.sample),
+            (&here.apply, took.apply),
+        ] {
+            histogram.observe(took.as_secs_f64());
+        }
+    }
+}

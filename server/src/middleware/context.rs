@@ -1,0 +1,125 @@
+//! Context of one HTTP request: its id, when it arrived, and figures that its response leaves behind for the access
+//! log.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use l5_scheduler::engine::ResponseTimes;
+
+use super::request_id::HttpRequestId;
+
+/// Context of one HTTP request: an extension of every request, put there by the outermost middleware. Clones are the
+/// same context: what a stream reports through one is seen by all.
+#[derive(Clone, Debug)]
+pub struct RequestContext(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: HttpRequestId,
+    arrived: Instant,
+    figures: Mutex<Figures>,
+}
+
+/// Figures of a request's response, all of its choices together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Time that the first scheduled choice waited for its first step.
+    pub queue: Option<Duration>,
+    /// Time from the request's head to the first token.
+    pub ttft: Option<Duration>,
+    /// Tokens of prompts.
+    pub prompt_tokens: usize,
+    /// Tokens of completions.
+    pub completion_tokens: usize,
+    /// Tokens of prompts that were in the cache, of choices that have ended.
+    pub cached_tokens: usize,
+}
+
+impl RequestContext {
+    /// Context of a request whose head has just arrived.
+    pub fn new(headers: &HeaderMap) -> Self {
+        let id = HttpRequestId::of(headers);
+        Self(Arc::new(Inner { id, arrived: Instant::now(), figures: Mutex::default() }))
+    }
+
+    /// Id of the request.
+    pub fn id(&self) -> &HttpRequestId {
+        &self.0.id
+    }
+
+    /// Moment at which the request's head was there.
+    pub fn arrived(&self) -> Instant {
+        self.0.arrived
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.0.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the tokens of prompts that were submitted.
+    pub fn count_prompt_tokens(&self, tokens: usize) {
+        self.lock().prompt_tokens += tokens;
+    }
+
+    /// Counts new tokens of a choice, and at its end what was cached.
+    pub fn count_output(&self, tokens: usize, times: &ResponseTimes, ended: bool) {
+        let mut figures = self.lock();
+        figures.completion_tokens += tokens;
+        if ended {
+            figures.cached_tokens += times.cached;
+        }
+        if let Some(at) = times.scheduled {
+            figures.queue.get_or_insert(at.saturating_duration_since(times.submitted));
+        }
+        if let Some(at) = times.first {
+            figures.ttft.get_or_insert(at.saturating_duration_since(self.arrived()));
+        }
+    }
+
+    /// The figures so far.
+    pub fn figures(&self) -> Figures {
+        *self.lock()
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for RequestContext {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        // A router without the outermost middleware, as in a test, has no context yet.
+        let known = parts.extensions.get::<Self>().cloned();
+        Ok(known.unwrap_or_else(|| Self::new(&parts.headers)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_clone_counts_is_seen_by_all() {
+        let context = RequestContext::new(&HeaderMap::new());
+        let stream = context.clone();
+        stream.count_prompt_tokens(5);
+        let submitted = context.arrived();
+        let ms = |ms| submitted + Duration::from_millis(ms);
+        let (scheduled, first) = (Some(ms(2)), Some(ms(7)));
+        let times = ResponseTimes { submitted, scheduled, first, last: None, cached: 3 };
+        stream.count_output(1, &times, false);
+        // Of several choices the first to be scheduled counts.
+        let later = ResponseTimes { scheduled: Some(ms(4)), first: Some(ms(9)), ..times };
+        stream.count_output(2, &later, true);
+        let expected = Figures {
+            queue: Some(Duration::from_millis(2)),
+            ttft: Some(Duration::from_millis(7)),
+            prompt_tokens: 5,
+            completion_tokens: 3,
+            cached_tokens: 3,
+        };
+        assert_eq!(context.figures(), expected);
+    }
+}

@@ -1,0 +1,203 @@
+//! The OpenAPI document, made from the types of requests and responses.
+//!
+//! Each endpoint declares its path, its request and its successful response. Errors are declared here, in groups, since
+//! middleware and engine create them.
+
+use std::collections::BTreeMap;
+
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Header, OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoResponses, Modify, ToSchema};
+
+use super::endpoints::{
+    chat, completions, health, metrics, missing, models, openapi, page, state, tokens,
+};
+use super::error::ErrorResponse;
+use super::protocol::chat::ChatChunk;
+
+/// The OpenAPI document.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Strata",
+        description = "An LLM server that speaks OpenAI's API, with vLLM's additions to it. A field of a request \
+            that would change the response is honoured, or rejected with a 400 whose `param` names it; an unknown \
+            field is ignored.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    paths(
+        completions::create,
+        chat::create,
+        models::list,
+        models::one,
+        tokens::tokenize,
+        tokens::detokenize,
+        missing::embeddings,
+        missing::responses,
+        missing::messages,
+        health::health,
+        health::ready,
+        health::version,
+        metrics::metrics,
+        state::state,
+        openapi::openapi,
+        page::page,
+        page::file,
+    ),
+    components(schemas(ErrorResponse, ChatChunk)),
+    modifiers(&Names, &EveryResponse, &Key)
+)]
+pub struct Document;
+
+/// Errors of every path.
+pub struct CommonErrors;
+
+/// Errors of a path that needs a key: [`CommonErrors`], and those of keys and timeouts.
+pub struct KeyErrors;
+
+/// Errors of a path with a request body: [`KeyErrors`], and those of bodies.
+pub struct BodyErrors;
+
+/// Errors of a path that submits to the engine: [`BodyErrors`], and a full queue.
+pub struct SubmitErrors;
+
+impl IntoResponses for CommonErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        errors([
+            (403, "`Host` is not allowed: the server listens on loopback."),
+            (408, "The request's head or body was not received in time."),
+            (431, "The request's head is too large."),
+            (500, "Internal error, or the engine has failed."),
+            (
+                503,
+                "The server is shutting down, or has too many connections. `Retry-After` says when to retry.",
+            ),
+        ])
+    }
+}
+
+impl IntoResponses for KeyErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = CommonErrors::responses();
+        all.extend(errors([
+            (401, "The API key is missing or invalid."),
+            (504, "The request took longer than the server allows."),
+        ]));
+        all
+    }
+}
+
+impl IntoResponses for BodyErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = KeyErrors::responses();
+        all.extend(errors([
+            (400, "The request body is invalid. `param` is the path of the field."),
+            (404, "The model does not exist."),
+            (413, "The request body is too large."),
+            (415, "The content type is not JSON."),
+        ]));
+        all
+    }
+}
+
+impl IntoResponses for SubmitErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = BodyErrors::responses();
+        all.extend(errors([(429, "The queue is full. `Retry-After` says when to retry.")]));
+        all
+    }
+}
+
+fn errors<const N: usize>(all: [(u16, &str); N]) -> BTreeMap<String, RefOr<Response>> {
+    all.into_iter().map(|(status, why)| (status.to_string(), error(status, why).into())).collect()
+}
+
+fn error(status: u16, why: &str) -> Response {
+    let schema = Ref::from_schema_name(ErrorResponse::name());
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let response = ResponseBuilder::new().description(why).content("application/json", content);
+    let again = "Number of seconds after which to retry.";
+    match status {
+        429 | 503 => response.header("retry-after", header(Type::Integer, again)).build(),
+        _ => response.build(),
+    }
+}
+
+fn header(kind: Type, description: &str) -> Header {
+    let schema = ObjectBuilder::new().schema_type(SchemaType::new(kind)).build();
+    HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
+}
+
+/// Operations are named after method and path: `post_v1_chat_completions`. Their functions' names are not unique.
+struct Names;
+
+impl Modify for Names {
+    fn modify(&self, document: &mut OpenApi) {
+        for (path, item) in &mut document.paths.paths {
+            let parts = path.split(|c: char| !c.is_ascii_alphanumeric());
+            let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+            for (method, operation) in [("get", &mut item.get), ("post", &mut item.post)] {
+                let Some(operation) = operation else { continue };
+                let all: Vec<&str> = [method].into_iter().chain(parts.iter().copied()).collect();
+                operation.operation_id = Some(all.join("_"));
+            }
+        }
+    }
+}
+
+/// Header of every response.
+struct EveryResponse;
+
+impl Modify for EveryResponse {
+    fn modify(&self, document: &mut OpenApi) {
+        let name = "Id of the request: the client's own, or a fresh one.";
+        for item in document.paths.paths.values_mut() {
+            let operations = [&mut item.get, &mut item.post];
+            for operation in operations.into_iter().flatten() {
+                for response in operation.responses.responses.values_mut() {
+                    if let RefOr::T(response) = response {
+                        let header = header(Type::String, name);
+                        response.headers.insert("x-request-id".into(), header.into());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Authentication by API key.
+struct Key;
+
+impl Modify for Key {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
+        let scheme = scheme.description(Some("One of the keys of --api-key, if there are any."));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("key", SecurityScheme::Http(scheme.build()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use utoipa::OpenApi;
+
+    use super::Document;
+
+    #[test]
+    fn every_route_is_in_the_document_and_nothing_else_is() {
+        let routes = include_str!("routes.rs");
+        let routed: BTreeSet<String> = routes
+            .split(".route(")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').nth(1))
+            // OpenAPI has no notation for "slashes included".
+            .map(|path| path.replace("{*", "{"))
+            .collect();
+        let documented = Document::openapi().paths.paths.into_keys().collect();
+        assert_eq!(routed, documented);
+    }
+}

@@ -1,0 +1,10 @@
+//! Types of requests and responses: OpenAI's objects, and vLLM's additions to them. [`super::request`] and
+//! [`super::chat`] interpret them.
+
+pub mod chat;
+pub mod common;
+pub mod completions;
+pub mod models;
+pub mod refused;
+pub mod tokens;
+pub mod whole;

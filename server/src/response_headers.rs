@@ -1,0 +1,37 @@
+//! Headers of a response: replica, time in the queue, cached tokens.
+//!
+//! ```text
+//! x-strata-model: tiny            the name in responses
+//! x-strata-replica: 0             the replica's number
+//! x-strata-queue-ms: 3            from the request's arrival at the engine to its first step
+//! x-strata-cached-tokens: 1024    tokens of the prompt that did not have to be computed
+//! ```
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::model::ServedModel;
+use super::responses::ResponseStreams;
+
+/// Name of the model.
+pub const MODEL: HeaderName = HeaderName::from_static("x-strata-model");
+/// Number of the replica.
+pub const REPLICA: HeaderName = HeaderName::from_static("x-strata-replica");
+/// Milliseconds between the request's arrival and its first step.
+pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-strata-queue-ms");
+/// Number of cached prompt tokens.
+pub const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-strata-cached-tokens");
+
+/// Headers of a response whose first output is there.
+pub fn headers(model: &ServedModel, responses: &ResponseStreams) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    // A name that is not a valid header value is left out.
+    if let Ok(name) = HeaderValue::from_bytes(model.name().as_bytes()) {
+        headers.insert(MODEL, name);
+    }
+    headers.insert(REPLICA, responses.replica().0.into());
+    if let Some(queued) = responses.queued() {
+        headers.insert(QUEUE_MS, u64::try_from(queued.as_millis()).unwrap_or(u64::MAX).into());
+    }
+    headers.insert(CACHED_TOKENS, responses.cached().into());
+    headers
+}

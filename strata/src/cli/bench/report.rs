@@ -1,0 +1,274 @@
+//! The report, as a table and as JSON.
+
+use std::fmt;
+use std::time::Duration;
+
+use l1_tensor::{Precision, Runtime};
+use l2_model::Decoder;
+use serde_json::{Value, json};
+
+use super::BenchArgs;
+use super::measure::Timings;
+use crate::cli::kv::Kv;
+
+/// What the machine can do at most, measured at the start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Bytes per second from memory, all threads.
+    pub read_bytes_per_s: f64,
+    /// FLOP/s of bf16 activations, all threads.
+    pub bf16_flops: f64,
+    /// FLOP/s of f32 activations, all threads.
+    pub f32_flops: f64,
+}
+
+/// All a run has to say.
+pub(super) struct Report {
+    model: String,
+    architecture: String,
+    runtime: String,
+    device: String,
+    isa: String,
+    precision: Precision,
+    threads: usize,
+    prompt: usize,
+    context: usize,
+    generate: usize,
+    repeat: usize,
+    load: Duration,
+    weight_bytes: usize,
+    /// Weights that a step reads.
+    step_bytes: usize,
+    /// The memory of the largest batch.
+    kv: Kv,
+    /// FLOP of one token's matmuls, and of one row of logits.
+    flops: (usize, usize),
+    limits: Limits,
+    results: Vec<Figures>,
+}
+
+/// The medians of one batch size. Fractions are of the limits, 1 being all.
+struct Figures {
+    batch: usize,
+    prefill_tokens_per_s: f64,
+    decode_tokens_per_s: f64,
+    bytes_per_token: f64,
+    /// Read bandwidth beside this decode.
+    read_bytes_per_s: f64,
+    prefill_of_flops: f64,
+    decode_of_flops: f64,
+    decode_of_bandwidth: f64,
+}
+
+impl Report {
+    /// A report without results.
+    pub fn new(
+        args: &BenchArgs,
+        rt: &Runtime,
+        decoder: &Decoder,
+        load: Duration,
+        limits: Limits,
+        kv: Kv,
+    ) -> Self {
+        Self {
+            model: args.name(),
+            architecture: decoder.config().architecture.clone(),
+            runtime: rt.to_string(),
+            device: rt.device().to_string(),
+            isa: rt.isa().to_string(),
+            precision: rt.precision(),
+            threads: rt.pool().threads(),
+            prompt: args.prompt_tokens,
+            context: args.context,
+            generate: args.gen_tokens,
+            repeat: args.repeat,
+            load,
+            weight_bytes: decoder.weight_bytes(),
+            step_bytes: decoder.bytes_per_step(),
+            kv,
+            flops: decoder.flops(),
+            limits,
+            results: Vec::new(),
+        }
+    }
+
+    /// Add what was measured with this batch size.
+    pub fn add(&mut self, batch: usize, timings: &Timings) {
+        let rate = |tokens: usize, times: &[Duration]| {
+            median(times.iter().map(|t| tokens as f64 / t.as_secs_f64().max(1e-9)))
+        };
+        let decode_tokens = batch * self.generate;
+        let prefill_tokens_per_s = rate(batch * self.prompt, &timings.prefill);
+        let bytes_per_token = self.bytes_per_token(batch);
+        let (token, row) = (self.flops.0 as f64, self.flops.1 as f64);
+        let peak = match self.precision {
+            Precision::Bf16 => self.limits.bf16_flops,
+            Precision::F32 => self.limits.f32_flops,
+        };
+        // Of a prompt only the last row pays for the output projection.
+        let prefill_flop_per_token = token + row / self.prompt as f64;
+        let decode_tokens_per_s = rate(decode_tokens, &timings.decode);
+        // Each repetition is held against its own reading, then the median is taken.
+        let of_bandwidth = timings.decode.iter().zip(&timings.read_bytes_per_s).map(|(t, read)| {
+            decode_tokens as f64 * bytes_per_token / t.as_secs_f64().max(1e-9) / read
+        });
+        self.results.push(Figures {
+            batch,
+            prefill_tokens_per_s,
+            decode_tokens_per_s,
+            bytes_per_token,
+            read_bytes_per_s: median(timings.read_bytes_per_s.iter().copied()),
+            prefill_of_flops: prefill_tokens_per_s * prefill_flop_per_token / peak,
+            decode_of_flops: decode_tokens_per_s * (token + row) / peak,
+            decode_of_bandwidth: median(of_bandwidth),
+        });
+    }
+
+    /// Bytes that decoding one token reads: its share of the weights, and the keys and values of its
+    /// own sequence, halfway through the measurement.
+    fn bytes_per_token(&self, batch: usize) -> f64 {
+        let keys = self.context as f64 + (self.generate as f64 + 1.0) / 2.0;
+        self.step_bytes as f64 / batch as f64 + keys * self.kv.bytes_per_token() as f64
+    }
+
+    /// The contract of `--json`. Rates are per second, `flops` in FLOP/s, fractions of 1.
+    ///
+    /// The outer `bytes_per_token` and `fraction` are those of the first batch size.
+    pub fn json(&self) -> Value {
+        let results: Vec<Value> = self.results.iter().map(Figures::json).collect();
+        let first = self.results.first();
+        json!({
+            "model": self.model,
+            "architecture": self.architecture,
+            "device": self.device,
+            "isa": self.isa,
+            "precision": self.precision.to_string(),
+            "threads": self.threads,
+            "prompt_tokens": self.prompt,
+            "context": self.context,
+            "gen_tokens": self.generate,
+            "repeat": self.repeat,
+            "load_ms": self.load.as_secs_f64() * 1e3,
+            "weight_bytes": self.weight_bytes,
+            "kv_bytes_per_token": self.kv.bytes_per_token(),
+            "kv": self.kv.report(0),
+            "results": results,
+            "bytes_per_token": first.map(|f| f.bytes_per_token),
+            "read_gb_s": self.limits.read_bytes_per_s / 1e9,
+            "flops": { "bf16": self.limits.bf16_flops, "f32": self.limits.f32_flops },
+            "fraction": first.map(Figures::fraction),
+        })
+    }
+}
+
+impl Figures {
+    fn json(&self) -> Value {
+        json!({
+            "batch": self.batch,
+            "prefill_tokens_per_s": self.prefill_tokens_per_s,
+            "decode_tokens_per_s": self.decode_tokens_per_s,
+            "bytes_per_token": self.bytes_per_token,
+            "read_gb_s": self.read_bytes_per_s / 1e9,
+            "fraction": self.fraction(),
+        })
+    }
+
+    fn fraction(&self) -> Value {
+        json!({
+            "decode_of_bandwidth": self.decode_of_bandwidth,
+            "decode_of_flops": self.decode_of_flops,
+            "prefill_of_flops": self.prefill_of_flops,
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limits { read_bytes_per_s, bf16_flops, f32_flops } = self.limits;
+        writeln!(f, "{} ({}) on {}", self.model, self.architecture, self.runtime)?;
+        writeln!(
+            f,
+            "weights {:.1} MB, loaded in {:.0} ms; KV cache {:.1} kB per token",
+            self.weight_bytes as f64 / 1e6,
+            self.load.as_secs_f64() * 1e3,
+            self.kv.bytes_per_token() as f64 / 1e3,
+        )?;
+        writeln!(f, "KV cache of the largest batch: {}", self.kv)?;
+        writeln!(
+            f,
+            "limits: memory {:.1} GB/s; {:.0} GFLOP/s in bf16, {:.0} in f32",
+            read_bytes_per_s / 1e9,
+            bf16_flops / 1e9,
+            f32_flops / 1e9,
+        )?;
+        writeln!(
+            f,
+            "prefill: {} tokens per sequence; decode: {} tokens from a context of {}; medians of {} runs",
+            self.prompt, self.generate, self.context, self.repeat,
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:>6}  {:>14} {:>8}  {:>14} {:>8} {:>8}  {:>11}",
+            "batch",
+            "prefill tok/s",
+            "of peak",
+            "decode tok/s",
+            "of peak",
+            "of read",
+            "read beside"
+        )?;
+        for r in &self.results {
+            writeln!(
+                f,
+                "{:>6}  {:>14.1} {:>7.1}%  {:>14.1} {:>7.1}% {:>7.1}%  {:>6.1} GB/s",
+                r.batch,
+                r.prefill_tokens_per_s,
+                r.prefill_of_flops * 100.0,
+                r.decode_tokens_per_s,
+                r.decode_of_flops * 100.0,
+                r.decode_of_bandwidth * 100.0,
+                r.read_bytes_per_s / 1e9,
+            )?;
+        }
+        let dash = "-".to_string();
+        let of = |i: usize| self.results.get(i).map_or(dash.clone(), |r| r.bytes_per_token_mb());
+        writeln!(f)?;
+        writeln!(
+            f,
+            "Decoding one token reads {} MB at the first batch size, {} MB at the last. Only matmuls\n\
+             count as work: attention, norms and waiting make up the rest to 100%.",
+            of(0),
+            of(self.results.len().saturating_sub(1)),
+        )
+    }
+}
+
+impl Figures {
+    fn bytes_per_token_mb(&self) -> String {
+        format!("{:.1}", self.bytes_per_token / 1e6)
+    }
+}
+
+/// The middle one; of an even number, the mean of the two in the middle. 0 of nothing.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn a_median_is_in_the_middle_of_an_odd_and_of_an_even_number_of_values() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
+        assert_eq!(median([].into_iter()), 0.0);
+    }
+}

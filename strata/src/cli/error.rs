@@ -1,0 +1,162 @@
+//! Errors of the command line: one line on stderr and an exit code.
+
+use std::error::Error as _;
+use std::io::{self, ErrorKind, Write, stderr};
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind as Refusal};
+
+use crate::hub::HubError;
+
+/// Errors of the command line itself. Those of the layers below are passed on unchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// Arguments that are valid one by one but not together.
+    #[error("{0}")]
+    Usage(String),
+    /// stdout cannot be written to.
+    #[error("cannot write to stdout: {0}")]
+    Stdout(io::Error),
+    /// A file named on the command line, or stdin.
+    #[error("cannot read {what}: {reason}")]
+    Input {
+        /// Name of the file, or stdin.
+        what: String,
+        /// Error of the system.
+        reason: io::Error,
+    },
+    /// An output file cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Output {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Error of the system.
+        reason: io::Error,
+    },
+    /// A chat with a model that has no chat template.
+    #[error(
+        "{model} has no chat template: use a model trained for chat, or continue plain text with `strata generate` \
+        without --chat"
+    )]
+    NoChatTemplate {
+        /// Value of `--model`.
+        model: String,
+    },
+}
+
+/// Returns whether an error is bad usage.
+fn is_usage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CliError::Usage(_)))
+        || matches!(error.downcast_ref(), Some(l4_sampler::Error::Params(_)))
+        || matches!(
+            error.downcast_ref(),
+            Some(
+                HubError::InvalidHubId { .. }
+                    | HubError::UnknownModel { .. }
+                    | HubError::PathNotFound { .. }
+            )
+        )
+}
+
+/// Prints an error and returns its exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(CliError::Stdout(why)) = error.downcast_ref()
+        && why.kind() == ErrorKind::BrokenPipe
+    {
+        return ExitCode::SUCCESS;
+    }
+    print_error(error);
+    ExitCode::from(if is_usage(error) { 2 } else { 1 })
+}
+
+/// Prints one `error:` line.
+pub fn print_error(error: &anyhow::Error) {
+    let _ = writeln!(stderr(), "error: {}", one_line(&message(error)));
+}
+
+/// An error with its causes. Most messages contain their cause already; it is not repeated.
+fn message(error: &anyhow::Error) -> String {
+    let mut whole = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if whole.is_empty() {
+            whole = cause;
+        } else if !whole.contains(&cause) {
+            whole = format!("{whole}: {cause}");
+        }
+    }
+    whole
+}
+
+/// Prints why arguments are invalid, or the help that was requested.
+///
+/// clap's own message takes several lines. The first paragraph states the error, another may have a tip, and the rest
+/// repeats `--help`.
+pub fn refuse(refusal: &clap::Error) -> ExitCode {
+    match refusal.kind() {
+        Refusal::DisplayHelp | Refusal::DisplayVersion => {
+            // The reader of a help text may close the pipe early; that is no failure.
+            let _ = refusal.print();
+            ExitCode::SUCCESS
+        }
+        Refusal::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = refusal.print();
+            ExitCode::from(2)
+        }
+        _ => {
+            let line = sentence(refusal);
+            let _ = writeln!(stderr(), "error: {line}; see --help");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The error of invalid arguments, in one line without `error:`. API keys are not shown, as the line may be logged.
+pub fn sentence(refusal: &clap::Error) -> String {
+    if let Some(ContextValue::String(named)) = refusal.get(ContextKind::InvalidArg)
+        && named.starts_with("--api-key ")
+        && let Some(why) = refusal.source()
+    {
+        return format!("invalid value for '{named}': {why}");
+    }
+    let text = refusal.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let line = one_line(paragraphs.next().unwrap_or_default());
+    let mut line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
+    for tip in paragraphs.filter(|p| p.trim_start().starts_with("tip:")) {
+        line = format!("{line}; {}", one_line(tip));
+    }
+    line
+}
+
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_several_lines_becomes_one() {
+        assert_eq!(one_line("a b:\n  - c\n\n  - d\n"), "a b: - c - d");
+    }
+
+    #[test]
+    fn a_cause_is_reported_once() {
+        let error = anyhow::Error::new(l2_model::Error::EmptyPrompt).context("batch 8");
+        assert_eq!(message(&error), format!("batch 8: {}", l2_model::Error::EmptyPrompt));
+        let source = io::Error::other("no such luck");
+        let error = l1_tensor::Error::Io { path: "x".into(), source };
+        assert_eq!(message(&error.into()), "x: no such luck");
+    }
+
+    #[test]
+    fn only_invalid_names_are_bad_usage() {
+        let path = std::path::PathBuf::from("x");
+        assert!(is_usage(&HubError::PathNotFound { path: path.clone() }.into()));
+        assert!(is_usage(&CliError::Usage("no".into()).into()));
+        assert!(!is_usage(&HubError::NotAModelFile { path }.into()));
+        assert!(!is_usage(&l2_model::Error::EmptyPrompt.into()));
+    }
+}

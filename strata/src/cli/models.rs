@@ -1,0 +1,91 @@
+//! `strata models`: the supported models.
+
+use std::fmt::Write;
+
+use l2_model::SUPPORTED;
+use l2_model::checkpoint::StoredType;
+use serde::Serialize;
+
+use super::out;
+
+const CONTAINERS: [&str; 2] = [
+    "Hugging Face directory: config.json, tokenizer.json, safetensors (one file or shards)",
+    "GGUF, version 2 or 3",
+];
+const NOTE: &str = "Quantised weights are dequantised to bf16 when a model is loaded: they save disk space, not \
+    memory.";
+
+/// List the supported model families and weight formats
+#[derive(Debug, clap::Args)]
+pub struct ModelsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    families: Vec<Family>,
+    types: Vec<Format>,
+    containers: [&'static str; 2],
+    note: &'static str,
+}
+
+#[derive(Serialize)]
+struct Family {
+    name: &'static str,
+    about: &'static str,
+}
+
+/// A format of stored weights; safetensors contain only unquantised ones.
+#[derive(Serialize)]
+struct Format {
+    name: &'static str,
+    bits_per_weight: f64,
+    quantised: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A stdout that cannot be written to.
+pub fn run(args: &ModelsArgs) -> anyhow::Result<()> {
+    let answer = Answer {
+        families: SUPPORTED.map(|(name, about)| Family { name, about }).into(),
+        types: StoredType::ALL.map(format_of).into(),
+        containers: CONTAINERS,
+        note: NOTE,
+    };
+    if args.json {
+        out::json_line(&answer)?
+    } else {
+        out::text(&table(&answer))?
+    }
+    Ok(())
+}
+
+fn format_of(ty: StoredType) -> Format {
+    Format {
+        name: ty.name(),
+        bits_per_weight: (8 * ty.block_bytes()) as f64 / ty.block_len() as f64,
+        quantised: ty.is_quantised(),
+    }
+}
+
+fn table(answer: &Answer) -> String {
+    let mut text = String::from("Families\n");
+    // Writing to a String does not fail.
+    for family in &answer.families {
+        let _ = writeln!(text, "  {:<9} {}", family.name, family.about);
+    }
+    text.push_str("\nNumber formats (bits per weight)\n");
+    for format in &answer.types {
+        let _ = writeln!(text, "  {:<9} {}", format.name, format.bits_per_weight);
+    }
+    text.push_str("\nFiles\n");
+    for container in answer.containers {
+        let _ = writeln!(text, "  {container}");
+    }
+    let _ = writeln!(text, "\n{}", answer.note);
+    text
+}

@@ -1,0 +1,125 @@
+//! The groups of options.
+
+use std::path::PathBuf;
+
+use l3_paged_kv::sizing::Budget;
+use l5_scheduler::{EngineOptions, PolicyKind};
+
+use super::Switch;
+use super::values::{self, KvDtype, ModelLen};
+use crate::cli::error::CliError;
+use crate::cli::recording::StepRecording;
+
+/// Limits of a step and of a request, and the scheduling policy.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SchedulerOptions {
+    /// Maximum number of requests that run at once
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub max_num_seqs: Option<usize>,
+    /// Maximum number of tokens in one step, over all requests
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub max_num_batched_tokens: Option<usize>,
+    /// Maximum number of tokens of a request, prompt and completion together: 4096, 4k (4,000), 4K (4,096), or auto for
+    /// what model and memory allow
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub max_model_len: Option<ModelLen>,
+    /// Maximum number of tokens of one step that a long prompt may take while other requests run; 0 for no limit
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
+    pub long_prefill_token_threshold: usize,
+    /// Scheduling policy: fcfs (first come, first served), priority or strict-priority
+    #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
+    pub policy: PolicyKind,
+    /// Compute a long prompt in chunks, so that other requests continue beside it
+    #[arg(long, switch("true"), overrides_with = "no_enable_chunked_prefill")]
+    enable_chunked_prefill: bool,
+    /// --enable-chunked-prefill=false
+    #[arg(long, hide = true, overrides_with = "enable_chunked_prefill")]
+    no_enable_chunked_prefill: bool,
+}
+
+/// Whether computed blocks are reused.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PrefixCachingOptions {
+    /// Reuse the KV blocks of a prefix that was computed before
+    #[arg(long, switch("true"), overrides_with = "no_enable_prefix_caching")]
+    enable_prefix_caching: bool,
+    /// --enable-prefix-caching=false
+    #[arg(
+        long,
+        alias = "no-prefix-caching",
+        hide = true,
+        overrides_with = "enable_prefix_caching"
+    )]
+    no_enable_prefix_caching: bool,
+}
+
+/// Blocks of the KV cache.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BlockOptions {
+    /// Number of tokens in a block of the KV cache, a power of two
+    #[arg(long, value_name = "N", default_value = "16", value_parser = values::power_of_two)]
+    pub block_size: usize,
+}
+
+/// Memory of the KV cache.
+#[derive(Debug, Clone, clap::Args)]
+pub struct KvMemoryOptions {
+    /// Memory for the KV cache, such as 512MiB or 2GiB
+    #[arg(long, alias = "kv-cache-memory-bytes", value_name = "SIZE")]
+    pub kv_memory: Option<Budget>,
+    /// Data type of the KV cache: auto (f32 under --precision f32, else bf16), bf16, f32, or fp8 (half the memory of
+    /// bf16, 4 bits of precision)
+    #[arg(long, alias = "kv-cache-dtype", value_name = "DTYPE", default_value = "auto")]
+    pub kv_dtype: KvDtype,
+}
+
+/// How steps are launched on a device.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CaptureOptions {
+    /// On CUDA: launch every kernel of every step separately, instead of capturing and replaying steps that only decode
+    #[arg(long, alias = "enforce-eager", switch("false"))]
+    pub eager: bool,
+}
+
+/// Recording of the engine's steps.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TraceOptions {
+    /// Record every step in this file, for `strata trace view`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+impl SchedulerOptions {
+    /// Whether a prompt may be computed in chunks.
+    fn chunked_prefill(&self) -> bool {
+        self.enable_chunked_prefill && !self.no_enable_chunked_prefill
+    }
+
+    /// Puts them into `options`, whose limits remain where none are given.
+    pub fn set(&self, options: &mut EngineOptions) {
+        options.policy = self.policy;
+        options.max_num_seqs = self.max_num_seqs.unwrap_or(options.max_num_seqs);
+        let tokens = self.max_num_batched_tokens;
+        options.max_num_batched_tokens = tokens.unwrap_or(options.max_num_batched_tokens);
+        options.max_model_len = self.max_model_len.map_or(options.max_model_len, |len| len.0);
+        options.long_prefill_token_threshold = self.long_prefill_token_threshold;
+        options.enable_chunked_prefill = self.chunked_prefill();
+    }
+}
+
+impl PrefixCachingOptions {
+    /// Whether computed blocks are reused.
+    pub fn on(&self) -> bool {
+        self.enable_prefix_caching && !self.no_enable_prefix_caching
+    }
+}
+
+impl TraceOptions {
+    /// Creates the file, if one was given, for the steps of this model.
+    ///
+    /// # Errors
+    /// [`CliError::Output`] if the file cannot be created.
+    pub fn recording(&self, model: &str) -> Result<Option<StepRecording>, CliError> {
+        self.trace.as_deref().map(|path| StepRecording::create(path, model)).transpose()
+    }
+}

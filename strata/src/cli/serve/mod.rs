@@ -1,0 +1,81 @@
+//! `strata serve`: an OpenAI-compatible server.
+//!
+//! ```text
+//! command line > STRATA_* > --config FILE.toml > defaults     layers: the value of each flag and its source
+//!                     |
+//!                   flags -> start -> server                  print: the configuration with its sources
+//! ```
+
+mod environment;
+mod file;
+mod flags;
+mod generation;
+mod layers;
+mod print;
+mod start;
+mod values;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+use super::context::{Context, warn};
+use super::out;
+use flags::Flags;
+use layers::Layers;
+
+const EXAMPLES: &str = "\
+Examples:
+  strata serve
+  strata serve Qwen/Qwen3-0.6B --host 0.0.0.0 --port 8080 --api-key secret
+  strata serve ./model --max-num-seqs 64 --max-model-len 8k --kv-memory 2GiB
+  strata serve --config deploy/strata.toml --print-config
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+
+Every flag can also be set by an environment variable, such as STRATA_PORT=8080 for --port, or in the file of --config,
+as port = 8080. The command line overrides the environment, and the environment overrides the file. An environment
+variable separates several values with commas.";
+
+/// Flags of the command line. The environment and a file add theirs when the command runs.
+#[derive(Debug)]
+pub struct ServeArgs {
+    given: layers::Given,
+}
+
+impl Args for ServeArgs {
+    fn augment_args(command: Command) -> Command {
+        let about = "Serve a model with OpenAI's API over HTTP";
+        Flags::augment_args(command).about(about).after_help(EXAMPLES)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { given: layers::given(matches) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Run the subcommand.
+///
+/// # Errors
+/// Invalid values in environment or file; errors of device, hub, checkpoint and socket.
+pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
+    let layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
+    let flags = layers.flags()?;
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut warnings = environment::unknown(names);
+    warnings.extend(layers.empty_keys());
+    if flags.print_config {
+        warnings.iter().for_each(warn);
+        return Ok(out::text(&print::config(&layers))?);
+    }
+    start::serve(&flags, &warnings, context)
+}

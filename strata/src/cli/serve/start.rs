@@ -1,0 +1,322 @@
+//! Starts a server from its flags.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use l1_tensor::Device;
+use l2_model::chat_template::ChatTemplate;
+use l2_model::tokenizer::Tokenizer;
+use l5_scheduler::engine::{EngineModel, StartError, Startup};
+use l5_scheduler::{Engine, EngineOptions};
+use l6_ensemble::{Lane, LaneId, ReplicaId};
+use tracing_subscriber::EnvFilter;
+
+use super::flags::Flags;
+use super::generation;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::interrupt;
+use crate::cli::{kv, out};
+use crate::hub;
+use l4_sampler::output::{ReasoningFormat, ToolFormat};
+use server::chat::prompt::quoted_words;
+use server::listen::shut_down_within;
+use server::listen::watchdog::Supervisor;
+use server::memory;
+use server::metrics::Metrics;
+use server::model::{GenerationDefaults, unix_time};
+use server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
+
+/// Loads the model, binds the address and serves. `warnings` are about the flags.
+///
+/// # Errors
+/// Errors of device, hub, checkpoint and socket.
+pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::Result<()> {
+    memory::configure_allocator();
+    let name = flags.model_name();
+    log();
+    warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
+    free(SocketAddr::new(flags.server.host, flags.server.port))?;
+    let source = hub::resolve(name, &context.hub())?;
+    // Before gigabytes are read: invalid defaults, and a recording that cannot be created.
+    let defaults = generation::defaults(&flags.model, source.path())?;
+    let recording = flags.scheduler.trace.recording(name)?;
+    let model = EngineModel::open(source.path(), flags.machine.runtime.options())?;
+    let kv_dtype = flags.kv.memory.kv_dtype.0.unwrap_or(model.rt.activation_dtype());
+    let Some(tokenizer) = model.tokenizer.clone() else {
+        anyhow::bail!("{name} has no tokenizer, which a server needs");
+    };
+    let template = flags.template(&tokenizer)?;
+    let options = flags.engine(model.rt.device());
+    let engine = Engine::new(model, &options).map_err(|why| match why {
+        StartError::Config(_) | StartError::Context { .. } => {
+            CliError::Usage(why.to_string()).into()
+        }
+        why => anyhow::Error::from(why),
+    })?;
+    if let Some(recording) = &recording {
+        recording.observe(engine.handle())?;
+    }
+    log_startup(engine.startup(), &defaults, context);
+    let text = template.as_ref().map_or("", |(text, _)| text.as_str());
+    let max_model_len = engine.handle().config().max_model_len;
+    let model = ServedModel {
+        names: flags.names(),
+        alias: flags.path_as_alias(),
+        root: name.to_owned(),
+        tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
+        reasoning: flags.model.reasoning_parser.0.unwrap_or_else(|| ReasoningFormat::detect(text)),
+        developer: text.contains("developer"),
+        roles: quoted_words(text),
+        defaults,
+        max_model_len,
+        created: unix_time(),
+        tokenizer,
+        template: template.map(|(_, template)| template),
+    };
+    let engines = [(ReplicaId(0), engine.handle())];
+    let metrics = Metrics::new(engines, model.name(), kv::name(kv_dtype))?;
+    // One model on one engine is a lane with one replica.
+    let lane = LaneId(model.name().to_owned());
+    let lane = Lane::new(lane, vec![Arc::new(engine.handle().clone())], model.into())?;
+    let app = App::new(lane, flags.options(), metrics);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let served = runtime.block_on(async {
+        let server = Server::bind(app).await.context("the server cannot start")?;
+        interrupt::hand_over();
+        let name = server.app().model.name();
+        warn_if_open(server.address()?, &server.app().options);
+        out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
+        let supervisor = Arc::new(Supervisor::from_env());
+        supervisor.ready();
+        let (watching, watched) = (supervisor.clone(), engine.handle().clone());
+        tokio::spawn(async move { watching.watch(watched).await });
+        let served = server.run().await;
+        supervisor.stopping();
+        anyhow::Ok(served?)
+    });
+    // Work that still runs in the background is for clients that have disconnected.
+    runtime.shutdown_background();
+    // Before anything is returned, as dropping an engine waits for its step, however long that takes.
+    let ended = shut_down_within(engine, STEP_PATIENCE);
+    served?;
+    ended?;
+    if let Some(recording) = recording {
+        recording.finish()?;
+    }
+    Ok(())
+}
+
+/// Maximum time to wait for the last step at shutdown.
+const STEP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The target of what a server reports of its start and its end, which is logged at `info` by default.
+const LOG: &str = server::LOG;
+
+/// Default `max_num_seqs` and `max_num_batched_tokens`. On a CPU a step of 2,048 tokens would take about a second, and
+/// all decoding requests would wait for it; at 256 tokens the cost of reading the weights is already amortised.
+const ON_A_CPU: (usize, usize) = (128, 256);
+const ON_A_GPU: (usize, usize) = (256, 2048);
+
+/// Threads for sockets and JSON. The engine has its own, so these must be few; two, so that one slow request does not
+/// delay `/health`.
+const WORKERS: usize = 2;
+
+/// Checks that the address is free before the model is read. It is bound only when the server is ready; until then
+/// connections are refused, which load balancers understand.
+fn free(address: SocketAddr) -> anyhow::Result<()> {
+    TcpListener::bind(address).map(drop).with_context(|| {
+        format!("cannot listen on {address}: choose another --host or --port (0 for any free port)")
+    })
+}
+
+/// Sets up the log on stderr: warnings, events about the server's start and end, and what RUST_LOG selects.
+fn log() {
+    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    // An error means that a log is already set.
+    let _ = log.with_env_filter(filter(&directives)).try_init();
+}
+
+/// The filter of RUST_LOG, or else warnings; and events with the target `strata`, unless RUST_LOG names that target
+/// itself.
+fn filter(directives: &str) -> EnvFilter {
+    let named = directives.split(',').any(|part| part.trim().split(['=', '[']).next() == Some(LOG));
+    // A default directive would count only where there is no other.
+    let rest = if directives.trim().is_empty() { "warn" } else { directives };
+    let own = if named { String::new() } else { format!(",{LOG}=info") };
+    EnvFilter::builder().parse_lossy(format!("{rest}{own}"))
+}
+
+/// Reports device, sizes and sampling defaults: unlike other commands, a server does so in a journal too.
+fn log_startup(startup: &Startup, defaults: &GenerationDefaults, context: &Context) {
+    if context.quiet {
+        return;
+    }
+    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{line}"));
+    if *defaults != GenerationDefaults::default() {
+        tracing::info!(
+            target: LOG,
+            "sampling defaults of the model: {defaults} (--generation-config vllm ignores them)"
+        );
+    }
+}
+
+/// Warns that other machines can use this server without a key. Also with --quiet: it is about security.
+fn warn_if_open(address: SocketAddr, options: &ServerOptions) {
+    if options.api_keys.is_empty() && !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            target: LOG,
+            "anyone who can reach {address} can use this server: give --api-key or --host 127.0.0.1"
+        );
+    }
+}
+
+/// The name of a model's directory or of its .gguf file, without that extension.
+fn own_name(path: &Path) -> Option<String> {
+    let named = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+    // `.` and `..` have no name of their own.
+    let name = named(path).or_else(|| named(&path.canonicalize().ok()?))?;
+    let stem = name.len().checked_sub(".gguf".len()).and_then(|at| name.split_at_checked(at));
+    match stem {
+        Some((stem, end)) if !stem.is_empty() && end.eq_ignore_ascii_case(".gguf") => {
+            Some(stem.to_owned())
+        }
+        _ => Some(name),
+    }
+}
+
+impl Flags {
+    fn names(&self) -> Vec<String> {
+        match self.model.served_model_name.as_slice() {
+            [] => {
+                let given = self.model_name();
+                vec![self.local_model().and_then(|path| own_name(&path)).unwrap_or(given.into())]
+            }
+            names => names.to_vec(),
+        }
+    }
+
+    /// The path that `--model` gives, which is vLLM's name for such a model: requests may use it, no list shows it.
+    fn path_as_alias(&self) -> Option<String> {
+        let unnamed = self.model.served_model_name.is_empty() && self.local_model().is_some();
+        unnamed.then(|| self.model_name().to_owned())
+    }
+
+    /// The path of a model on this disk.
+    fn local_model(&self) -> Option<PathBuf> {
+        match hub::Spec::parse(self.model_name()) {
+            Ok(hub::Spec::Local(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    fn engine(&self, device: Device) -> EngineOptions {
+        let (seats, budget) = if device == Device::Cpu { ON_A_CPU } else { ON_A_GPU };
+        let mut options = EngineOptions {
+            max_num_seqs: seats,
+            max_num_batched_tokens: budget,
+            block_size: self.kv.blocks.block_size,
+            kv_dtype: self.kv.memory.kv_dtype.0,
+            kv_memory: self.kv.memory.kv_memory,
+            memory_utilization: self.kv.memory_utilization,
+            enable_prefix_caching: self.kv.prefix_caching.on(),
+            max_num_waiting: self.limits.max_num_waiting,
+            eager: self.machine.capture.eager,
+            ..EngineOptions::default()
+        };
+        self.scheduler.limits.set(&mut options);
+        // More could never run: a step has at least one token for each request.
+        options.max_num_seqs = options.max_num_seqs.min(options.max_num_batched_tokens);
+        options
+    }
+
+    fn options(&self) -> ServerOptions {
+        let (server, limits) = (&self.server, &self.limits);
+        let timeout = limits.request_timeout;
+        ServerOptions {
+            host: server.host,
+            port: server.port,
+            api_keys: server.api_key.clone(),
+            allowed_hosts: server.allowed_hosts.clone(),
+            share_prefix_cache: server.share_prefix_cache,
+            disable_additional_properties: self.disable_additional_properties(),
+            min_priority: limits.min_client_priority.unwrap_or(i64::MIN),
+            allowed_origins: server.allowed_origins.clone(),
+            limits: Limits {
+                body_bytes: usize::try_from(limits.max_body_size.0).unwrap_or(usize::MAX),
+                request_timeout: (!timeout.is_zero()).then_some(timeout),
+                connections: limits.max_connections,
+                queued_tokens: Some(limits.max_num_queued_tokens).filter(|most| *most > 0),
+                default_chat_tokens: Some(limits.default_chat_max_tokens).filter(|most| *most > 0),
+                choices: limits.max_num_answers,
+                logprobs: limits.max_logprobs,
+                ..Limits::default()
+            },
+            shutdown_grace: server.shutdown_grace,
+            access_log: match server.access_log.as_deref() {
+                None => AccessLog::Off,
+                Some(path) if path == Path::new("-") => AccessLog::Stderr,
+                Some(path) => AccessLog::File(path.to_owned()),
+            },
+        }
+    }
+
+    /// The chat template that was given, or the tokenizer's: its text, and what renders it.
+    fn template(&self, tokenizer: &Tokenizer) -> anyhow::Result<Option<(String, ChatTemplate)>> {
+        let text = match self.model.chat_template.as_deref() {
+            None => tokenizer.chat_template().map(str::to_owned),
+            // A template has braces, and hardly a file's name.
+            Some(jinja) if jinja.contains('{') => Some(jinja.to_owned()),
+            Some(path) => Some(std::fs::read_to_string(path).map_err(|reason| {
+                CliError::Input { what: format!("--chat-template {path}"), reason }
+            })?),
+        };
+        let Some(text) = text else { return Ok(None) };
+        let word = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id));
+        let (bos, eos) = (word(tokenizer.bos()), word(tokenizer.eos()));
+        let template = ChatTemplate::new(&text, bos.as_deref(), eos.as_deref());
+        let template = template.map_err(l2_model::Error::from)?;
+        Ok(Some((text, template)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_on_this_disk_is_named_as_its_directory_or_its_file() {
+        for (path, name) in [
+            ("/models/tiny", "tiny"),
+            ("models/tiny/", "tiny"),
+            ("./SmolLM2-135M.Q4_1.gguf", "SmolLM2-135M.Q4_1"),
+            ("x.GGUF", "x"),
+            (".gguf", ".gguf"),
+        ] {
+            assert_eq!(own_name(Path::new(path)).as_deref(), Some(name), "{path}");
+        }
+        let here = std::env::current_dir().unwrap();
+        let name = here.file_name().unwrap().to_str();
+        assert_eq!(own_name(Path::new(".")).as_deref(), name);
+    }
+
+    #[test]
+    fn what_a_server_reports_is_logged_unless_rust_log_says_otherwise() {
+        for (directives, has) in [
+            ("", "strata=info"),
+            ("error", "strata=info"),
+            ("hyper=debug,server=trace", "strata=info"),
+            ("strata=off", "strata=off"),
+        ] {
+            let filter = filter(directives).to_string();
+            assert!(filter.split(',').any(|part| part == has), "{directives}: {filter}");
+            assert_eq!(filter.matches("strata=").count(), 1, "{filter}");
+        }
+        assert!(filter("").to_string().split(',').any(|part| part == "warn"));
+    }
+}

@@ -1,0 +1,218 @@
+//! `strata simulate`: the scheduler without a model.
+//!
+//! A *scenario* lists requests with the tokens that they will produce; its trace shows every decision of the scheduler.
+//! A
+//! *workload* runs under a clock that follows a cost model; its report shows latencies and capacity.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use clap::Arg;
+use l5_scheduler::sim::{Arrivals, Goodput, Planner, Scenario, Workload, replay};
+use l5_scheduler::{CostModel, EngineOptions, SchedulerConfig};
+
+use super::context::Context;
+use super::error::CliError;
+use super::options::{BlockOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values};
+use super::out;
+
+const EXAMPLES: &str = "\
+Examples:
+  strata simulate scenario.json --out trace.json
+  strata trace blocks trace.json                      makes a page that shows the blocks
+  strata simulate --workload load.json --rate 4 --policy priority
+  strata simulate --workload load.json --rate inf --max-num-seqs 32 --json
+  strata simulate --workload log.jsonl --goodput ttft:500ms,itl:50ms
+  strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
+
+A workload is a specification:
+  {\"requests\":1000,\"input\":{\"uniform\":[100,1024]},\"output\":{\"constant\":128},
+   \"shared_prefix\":{\"tokens\":512,\"groups\":8,\"fraction\":0.5},\"priorities\":[[0,0.1],[10,0.9]],\"deadline\":20}
+with lengths {\"constant\":n}, {\"uniform\":[least,most]}, {\"exponential\":mean} or {\"choice\":[[n,weight],..]};
+or a list with one line for each request, in the order of arrival:
+  {\"prompt_tokens\":200,\"output_tokens\":50,\"arrival\":0.25,\"priority\":1,\"prefix\":{\"id\":\"system\",\"tokens\":512}}
+prompt_tokens may be a list of token ids; only the first two fields are needed.
+
+Times are simulated seconds; percentiles are exact (nearest rank).";
+
+/// Run the scheduler without a model: a scenario step by step, or a workload under a simulated clock
+///
+/// With SCENARIO, writes a trace of every decision, in the format of the recorded traces of vLLM's scheduler. With
+/// --workload, plans capacity: latencies, throughput and KV cache usage on a machine whose steps follow a cost model.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SimulateArgs {
+    /// The scenario, JSON; `-` reads stdin
+    #[arg(
+        value_name = "SCENARIO.json",
+        required_unless_present = "workload",
+        conflicts_with = "workload"
+    )]
+    scenario: Option<PathBuf>,
+    /// File for the trace [default: stdout]
+    #[arg(long, value_name = "TRACE.json", conflicts_with = "workload")]
+    out: Option<PathBuf>,
+    /// Plan capacity for the requests of this file, a specification (JSON) or a list (JSONL); `-` reads stdin
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+/// Options of the capacity planner. Those of the scheduler have vLLM's names.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Capacity planner", mut_args(planned))]
+struct PlanArgs {
+    /// Requests per second, with random arrivals (Poisson); inf for all at once [default: the file's arrivals, else
+    /// inf]
+    #[arg(long, value_name = "R", value_parser = rate)]
+    rate: Option<f64>,
+    /// Number of requests, instead of the specification's number; of a list, the maximum number that is read
+    #[arg(long, value_name = "N")]
+    requests: Option<u64>,
+    /// Seed of all random numbers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Cost model of a step, written by `strata bench --fit-cost FILE` [default: SmolLM2 in bf16 on two cores]
+    #[arg(long, value_name = "FILE")]
+    cost_model: Option<PathBuf>,
+    /// Also report the requests that meet all of these bounds: ttft, itl (the longest), tpot (the mean), e2e. Units are
+    /// ms and s; a number without a unit is in seconds (in milliseconds in `strata bench serve`)
+    #[arg(long, value_name = "ttft:500ms,itl:50ms,..")]
+    goodput: Option<Goodput>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Number of blocks of the KV cache, including the null block
+    #[arg(long, value_name = "N", default_value_t = 8193, value_parser = values::num_blocks)]
+    num_gpu_blocks: usize,
+    #[command(flatten)]
+    blocks: BlockOptions,
+    #[command(flatten)]
+    prefix_caching: PrefixCachingOptions,
+    #[command(flatten)]
+    limits: SchedulerOptions,
+    /// Raise --long-prefill-token-threshold to an equal share of the step where that is larger
+    #[arg(long)]
+    long_prefill_token_threshold_adaptive: bool,
+    /// Admit a request as soon as its first chunk fits, instead of when its whole prompt fits
+    #[arg(long)]
+    no_scheduler_reserve_full_isl: bool,
+    /// Share of the KV cache that must stay free when a request is admitted while others run
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    watermark: f64,
+}
+
+/// Options of the planner need a workload and exclude a scenario. States the defaults that the planner computes.
+fn planned(arg: Arg) -> Arg {
+    let arg = match arg.get_id().as_str() {
+        "scenario" | "out" | "workload" => return arg,
+        "max_num_seqs" => defaults_to(arg, "256"),
+        "max_num_batched_tokens" => defaults_to(arg, "2048"),
+        "max_model_len" => defaults_to(arg, "what the KV cache holds"),
+        _ => arg,
+    };
+    arg.requires("workload").conflicts_with("scenario")
+}
+
+fn rate(s: &str) -> Result<f64, String> {
+    let rate: f64 = s.parse().map_err(|_| "must be a number above 0, or inf".to_owned())?;
+    if rate > 0.0 { Ok(rate) } else { Err("must be a number above 0, or inf".to_owned()) }
+}
+
+impl PlanArgs {
+    fn scheduler(&self) -> SchedulerConfig {
+        let usual = SchedulerConfig::new(self.num_gpu_blocks, self.blocks.block_size);
+        let mut options = EngineOptions {
+            block_size: self.blocks.block_size,
+            enable_prefix_caching: self.prefix_caching.on(),
+            watermark: self.watermark,
+            ..EngineOptions::default()
+        };
+        self.limits.set(&mut options);
+        let max_model_len = options.max_model_len.unwrap_or(usual.max_model_len);
+        SchedulerConfig {
+            long_prefill_token_threshold_adaptive: self.long_prefill_token_threshold_adaptive,
+            scheduler_reserve_full_isl: !self.no_scheduler_reserve_full_isl,
+            ..options.scheduler(self.num_gpu_blocks, max_model_len)
+        }
+    }
+
+    fn cost(&self) -> anyhow::Result<CostModel> {
+        let Some(path) = &self.cost_model else { return Ok(CostModel::SMOLLM2_TWO_CORES) };
+        let json = fs::read_to_string(path).map_err(|reason| unreadable(path, reason))?;
+        CostModel::from_json(&json).with_context(|| path.display().to_string())
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Files that cannot be read or written, or are malformed.
+pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
+    match (&args.workload, &args.scenario) {
+        (Some(workload), _) => plan(workload, &args.plan, context),
+        (None, Some(scenario)) => play(scenario, args.out.as_deref()),
+        (None, None) => {
+            Err(CliError::Usage("either SCENARIO.json or --workload FILE is required".into())
+                .into())
+        }
+    }
+}
+
+/// Writes the trace of a scenario.
+fn play(path: &Path, to: Option<&Path>) -> anyhow::Result<()> {
+    let mut json = String::new();
+    open(path)?.read_to_string(&mut json).map_err(|reason| unreadable(path, reason))?;
+    let named = || name(path);
+    let scenario = Scenario::from_json(&json).with_context(named)?;
+    let trace = replay(&scenario).with_context(named)?;
+    let Some(to) = to.filter(|to| *to != Path::new("-")) else {
+        let mut stdout = BufWriter::new(io::stdout().lock());
+        trace.write(&mut stdout).and_then(|()| stdout.flush()).map_err(CliError::Stdout)?;
+        return Ok(());
+    };
+    let unwritable = |reason| CliError::Output { path: to.to_owned(), reason };
+    let mut file = BufWriter::new(File::create(to).map_err(unwritable)?);
+    trace.write(&mut file).and_then(|()| file.flush()).map_err(unwritable)?;
+    Ok(())
+}
+
+/// Prints the report of a workload.
+fn plan(path: &Path, args: &PlanArgs, context: &Context) -> anyhow::Result<()> {
+    let arrivals = Arrivals { rate: args.rate, requests: args.requests, seed: args.seed };
+    let planner = Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
+    let began = Instant::now();
+    let named = || name(path);
+    let workload = Workload::read(open(path)?, arrivals).with_context(named)?;
+    let report = planner.run(workload).with_context(named)?;
+    context.say(format_args!(
+        "simulated {} requests in {:.2} s",
+        report.counts.requests,
+        began.elapsed().as_secs_f64()
+    ));
+    match args.json {
+        true => out::json_line(&report)?,
+        false => out::text(&report.to_string())?,
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin().lock())));
+    }
+    let file = File::open(path).map_err(|reason| unreadable(path, reason))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+fn unreadable(path: &Path, reason: io::Error) -> CliError {
+    CliError::Input { what: name(path), reason }
+}
+
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() }
+}

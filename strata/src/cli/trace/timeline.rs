@@ -1,0 +1,170 @@
+//! `strata trace view` and `strata trace chrome`: a recorded run as a page, as twenty numbers, or for Perfetto.
+
+mod page;
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use l5_scheduler::trace::{self, Run, Summary, TraceError};
+
+use super::super::error::CliError;
+use super::super::out;
+
+const VIEW_HELP: &str = "\
+To record a run:
+  strata generate --prompts prompts.jsonl --trace run.jsonl
+  strata trace view run.jsonl             writes run.html; open it in a browser
+  strata trace view run.jsonl --summary   prints steps, throughput, latencies and where the time went
+
+In the page: left and right arrow go from step to step, up and down from request to request, plus and minus zoom,
+0 shows all, p goes to the next preemption, t changes between time and steps. Drag to pan, ctrl and wheel to zoom.";
+
+/// Make a page of a recorded run: its steps, requests, queue, memory and times
+///
+/// The page is one self-contained file. FILE is a recording of `--trace` (JSON lines, first
+/// `{"strata_trace":1,..}`).
+#[derive(Debug, clap::Args)]
+#[command(after_help = VIEW_HELP)]
+pub struct ViewArgs {
+    /// Recording; `-` for stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// File for the page, `-` for stdout [default: FILE with .html, stdout for stdin]
+    #[arg(long, value_name = "FILE.html", conflicts_with = "summary")]
+    out: Option<PathBuf>,
+    /// Print a summary to stdout instead of making a page
+    #[arg(long)]
+    summary: bool,
+    /// Maximum number of steps; later ones are left out
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..))]
+    max_steps: u32,
+}
+
+const CHROME_HELP: &str = "\
+Open the file at ui.perfetto.dev, or in Chrome at chrome://tracing. Steps are slices with their phases inside, requests
+are threads, and queue, KV blocks and tokens are counters.";
+
+/// Convert a recorded run to Chrome's trace events, for Perfetto and chrome://tracing
+#[derive(Debug, clap::Args)]
+#[command(after_help = CHROME_HELP)]
+pub struct ChromeArgs {
+    /// Recording; `-` for stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// File for the events, `-` for stdout [default: FILE with .chrome.json, stdout for stdin]
+    #[arg(long, value_name = "FILE.json")]
+    out: Option<PathBuf>,
+}
+
+/// Why a file cannot be shown.
+#[derive(Debug, thiserror::Error)]
+enum RunFileError {
+    #[error("{file}: {source} (`strata generate --prompts .. --trace FILE` records a run)")]
+    Recording { file: String, source: TraceError },
+    #[error("{0} would be overwritten by its own output: choose another file with --out")]
+    SameFile(String),
+}
+
+/// Runs `strata trace view`.
+///
+/// # Errors
+/// Files that cannot be read or written, or are malformed.
+pub fn view(args: &ViewArgs) -> anyhow::Result<()> {
+    let input = Input::new(&args.file);
+    if args.summary {
+        let run = input.run(usize::MAX)?;
+        return Ok(out::text(&Summary::of(&run).to_string())?);
+    }
+    let target = input.target(args.out.as_deref(), "html")?;
+    let run = input.run(args.max_steps as usize)?;
+    if run.left_out > 0 {
+        let (shown, left_out) = (run.steps.len(), run.left_out);
+        let text = "steps; later ones are left out (--max-steps)";
+        let _ = writeln!(
+            io::stderr(),
+            "the page shows the first {shown} of {} {text}",
+            shown + left_out
+        );
+    }
+    let title = input.title();
+    target.write(|out| page::write(&run, &title, out))
+}
+
+/// Runs `strata trace chrome`.
+///
+/// # Errors
+/// As [`view`].
+pub fn chrome(args: &ChromeArgs) -> anyhow::Result<()> {
+    let input = Input::new(&args.file);
+    let target = input.target(args.out.as_deref(), "chrome.json")?;
+    let run = input.run(usize::MAX)?;
+    target.write(|out| trace::write_chrome(&run, out))
+}
+
+/// What is read.
+struct Input<'a> {
+    path: &'a Path,
+    name: String,
+}
+
+impl<'a> Input<'a> {
+    fn new(path: &'a Path) -> Self {
+        let stdin = path == Path::new("-");
+        let name = if stdin { "stdin".to_owned() } else { path.display().to_string() };
+        Self { path, name }
+    }
+
+    fn is_stdin(&self) -> bool {
+        self.path == Path::new("-")
+    }
+
+    fn title(&self) -> String {
+        Path::new(&self.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn run(&self, most: usize) -> anyhow::Result<Run> {
+        if self.is_stdin() {
+            return self.read(io::stdin().lock(), most);
+        }
+        let unreadable = |reason| CliError::Input { what: self.name.clone(), reason };
+        self.read(BufReader::new(File::open(self.path).map_err(unreadable)?), most)
+    }
+
+    fn read(&self, input: impl BufRead, most: usize) -> anyhow::Result<Run> {
+        let run = trace::read(input).and_then(|reader| Run::read(reader, most));
+        run.map_err(|source| RunFileError::Recording { file: self.name.clone(), source }.into())
+    }
+
+    /// Destination of the output. Determined before the recording is read, so that an error is reported at once.
+    fn target(&self, given: Option<&Path>, extension: &str) -> Result<Target, RunFileError> {
+        let path = match given {
+            Some(path) => path.to_owned(),
+            None if self.is_stdin() => PathBuf::from("-"),
+            None => self.path.with_extension(extension),
+        };
+        if !self.is_stdin() && path == self.path {
+            return Err(RunFileError::SameFile(self.name.clone()));
+        }
+        Ok(Target(path))
+    }
+}
+
+/// What is written.
+struct Target(PathBuf);
+
+impl Target {
+    fn write(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
+        if self.0 == Path::new("-") {
+            let mut stdout = BufWriter::new(io::stdout().lock());
+            write(&mut stdout).and_then(|()| stdout.flush()).map_err(CliError::Stdout)?;
+            return Ok(());
+        }
+        // In one go, so that a browser which looks meanwhile never sees half a page.
+        let mut text = Vec::new();
+        write(&mut text)
+            .and_then(|()| fs::write(&self.0, text))
+            .map_err(|reason| CliError::Output { path: self.0.clone(), reason })?;
+        Ok(out::text(&format!("{}\n", self.0.display()))?)
+    }
+}

@@ -1,0 +1,183 @@
+//! What the timeline's page holds. There may be many steps, so they are columns of numbers; moments are microseconds
+//! since the run began.
+
+use std::io::{self, Write};
+
+use l5_scheduler::trace::{Header, Lane, Run, SpanKind, StepSpan, Summary};
+use serde::Serialize;
+
+use super::super::template;
+
+#[derive(Serialize)]
+struct Page<'a> {
+    title: &'a str,
+    header: &'a Header,
+    summary: Summary,
+    left_out: usize,
+    kinds: [&'static str; SpanKind::ALL.len()],
+    end: f64,
+    kv_total: usize,
+    steps: Columns,
+    /// `[step, lane, kind, tokens, computed before, cached, new]`, of rows that do more than decode.
+    rows: Vec<[u64; 7]>,
+    /// `[step, lane]`
+    preempted: Vec<[usize; 2]>,
+    /// `[step, lane, reason]`
+    finished: Vec<(usize, usize, &'a str)>,
+    /// Steps that did not count.
+    failed: Vec<usize>,
+    lanes: Vec<LaneData<'a>>,
+}
+
+#[derive(Default, Serialize)]
+struct Columns {
+    number: Vec<u64>,
+    at: Vec<f64>,
+    end: Vec<f64>,
+    parts: [Vec<f64>; 5],
+    running: Vec<usize>,
+    waiting: Vec<usize>,
+    used: Vec<usize>,
+    findable: Vec<usize>,
+    leased: Vec<usize>,
+    prefill: Vec<usize>,
+    resumed: Vec<usize>,
+    decode: Vec<usize>,
+    decodes: Vec<usize>,
+    chosen: Vec<usize>,
+}
+
+#[derive(Serialize)]
+struct LaneData<'a> {
+    id: u64,
+    at: f64,
+    prompt: usize,
+    max_tokens: usize,
+    priority: i64,
+    cached: usize,
+    tokens: usize,
+    preemptions: u32,
+    first: Option<f64>,
+    end: Option<(f64, &'a str, bool)>,
+    /// Five numbers a span: kind, start, end, first step, step behind the last.
+    spans: Vec<f64>,
+}
+
+/// Moments on the page.
+#[derive(Clone, Copy)]
+struct Clock {
+    began: u64,
+}
+
+impl Clock {
+    /// Microseconds since the run began, to a tenth: a page shows no more.
+    fn at(self, ns: u64) -> f64 {
+        tenths(ns.saturating_sub(self.began))
+    }
+}
+
+fn tenths(ns: u64) -> f64 {
+    (ns as f64 / 100.0).round() / 10.0
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(run: &Run, title: &str, mut out: &mut dyn Write) -> io::Result<()> {
+    let parts = [
+        ("title", template::escaped(title)),
+        ("style", include_str!("style.css").to_owned()),
+        ("data", template::data(&Page::new(run, title))?),
+        ("scale", include_str!("scale.js").to_owned()),
+        ("charts", include_str!("charts.js").to_owned()),
+        ("words", include_str!("words.js").to_owned()),
+        ("view", include_str!("view.js").to_owned()),
+    ];
+    template::fill(include_str!("page.html"), &parts, &mut out)
+}
+
+impl<'a> Page<'a> {
+    fn new(run: &'a Run, title: &'a str) -> Self {
+        let (began, ended) = run.bounds();
+        let clock = Clock { began };
+        let mut page = Self {
+            title,
+            header: &run.header,
+            summary: Summary::of(run),
+            left_out: run.left_out,
+            kinds: SpanKind::ALL.map(SpanKind::name),
+            end: clock.at(ended),
+            kv_total: run.steps.iter().map(|step| step.kv.total).max().unwrap_or(0),
+            steps: Columns::default(),
+            rows: Vec::new(),
+            preempted: Vec::new(),
+            finished: Vec::new(),
+            failed: Vec::new(),
+            lanes: run.lanes.iter().map(|lane| LaneData::new(lane, clock)).collect(),
+        };
+        for (i, step) in run.steps.iter().enumerate() {
+            page.steps.push(step, clock);
+            page.rows.extend(step.prefills.iter().map(|(lane, row)| {
+                let kind = kind(row.phase.into());
+                let [tokens, computed, cached, new] =
+                    [row.tokens, row.computed, row.cached, row.new].map(|n| n as u64);
+                [i as u64, *lane as u64, kind as u64, tokens, computed, cached, new]
+            }));
+            page.preempted.extend(step.preempted.iter().map(|lane| [i, *lane]));
+            page.finished.extend(step.finished.iter().map(|(lane, why)| (i, *lane, why.as_str())));
+            if step.abandoned {
+                page.failed.push(i);
+            }
+        }
+        page
+    }
+}
+
+fn kind(kind: SpanKind) -> usize {
+    SpanKind::ALL.iter().position(|k| *k == kind).unwrap_or_default()
+}
+
+impl Columns {
+    fn push(&mut self, step: &StepSpan, clock: Clock) {
+        self.number.push(step.number);
+        self.at.push(clock.at(step.start));
+        self.end.push(clock.at(step.end));
+        for (column, part) in self.parts.iter_mut().zip(step.parts) {
+            column.push(tenths(part));
+        }
+        self.running.push(step.running);
+        self.waiting.push(step.waiting);
+        self.used.push(step.kv.total.saturating_sub(step.kv.free));
+        self.findable.push(step.kv.findable);
+        self.leased.push(step.kv.leased);
+        self.prefill.push(step.prefill_tokens);
+        self.resumed.push(step.resumed_tokens);
+        self.decode.push(step.decode_tokens);
+        self.decodes.push(step.decodes);
+        self.chosen.push(step.new_tokens);
+    }
+}
+
+impl<'a> LaneData<'a> {
+    fn new(lane: &'a Lane, clock: Clock) -> Self {
+        let span = |span: &l5_scheduler::trace::Span| {
+            let steps = [span.from, span.to].map(|step| step as f64);
+            let [start, end] = [span.start, span.end].map(|at| clock.at(at));
+            [kind(span.kind) as f64, start, end, steps[0], steps[1]]
+        };
+        Self {
+            id: lane.id,
+            at: clock.at(lane.arrived),
+            prompt: lane.prompt,
+            max_tokens: lane.max_tokens,
+            priority: lane.priority,
+            cached: lane.cached,
+            tokens: lane.tokens,
+            preemptions: lane.preemptions,
+            first: lane.first_token.map(|at| clock.at(at)),
+            end: lane.end.as_ref().map(|end| (clock.at(end.at), end.reason.as_str(), end.rejected)),
+            spans: lane.spans.iter().flat_map(span).collect(),
+        }
+    }
+}

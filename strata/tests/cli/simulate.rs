@@ -1,0 +1,202 @@
+//! `strata simulate`: the built binary on scenarios and workloads.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::strata::{arg, fixtures, keys, strata, strata_reading};
+
+fn scenario(name: &str) -> PathBuf {
+    fixtures().join("schedules/scenarios").join(format!("{name}.json"))
+}
+
+/// Every step's value of a field, with absent ones as empty lists.
+fn column<'a>(trace: &'a Value, field: &str) -> Vec<&'a Value> {
+    trace["steps"].as_array().unwrap().iter().map(|step| &step[field]).collect()
+}
+
+#[test]
+fn a_scenario_becomes_the_trace_that_vllm_left_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["three_prompts_5_7_3_bs4", "priority_preempt_lowest", "aborts"] {
+        let out = dir.path().join(name);
+        let ran = strata(["simulate", &arg(scenario(name)), "--out", &arg(&out)]);
+        assert_eq!(ran.text(), "", "the trace goes to its file");
+        let got: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        let want = fixtures().join("schedules/traces").join(format!("{name}.json"));
+        let want: Value = serde_json::from_slice(&fs::read(want).unwrap()).unwrap();
+        for field in ["scheduled", "num_free_blocks", "free_queue_end"] {
+            assert_eq!(column(&got, field), column(&want, field), "{name}: {field}");
+        }
+        assert_eq!(got["summary"], want["summary"], "{name}");
+        assert_eq!(keys(&got), ["name", "block_tables", "stalled", "summary", "steps"]);
+        let stdout = strata(["simulate", &arg(scenario(name))]);
+        assert_eq!(stdout.text(), fs::read_to_string(&out).unwrap(), "{name}: the same on stdout");
+    }
+}
+
+#[test]
+fn a_scenario_may_come_from_stdin() {
+    let json = fs::read(scenario("lora_keys")).unwrap();
+    let ran = strata_reading(&json, ["simulate", "-"]);
+    assert_eq!(ran.json()["summary"]["cached_tokens"], 24);
+}
+
+#[test]
+fn bad_scenarios_are_one_line_that_says_where() {
+    let good = fs::read_to_string(scenario("priority_order")).unwrap();
+    let cases = [
+        (good[..good.len() / 2].to_owned(), "at line"),
+        (
+            good.replace("\"priority\",\"block_size\"", "\"lottery\",\"block_size\""),
+            "scheduling policy `lottery`",
+        ),
+        (good.replace("\"max_tokens\":5", "\"max_tokens\":\"five\""), "requests[0].max_tokens"),
+        ("{}".to_owned(), "config"),
+        (String::new(), "EOF"),
+        ("[1,2]".to_owned(), "stdin"),
+    ];
+    for (json, want) in cases {
+        let ran = strata_reading(json.as_bytes(), ["simulate", "-"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        assert!(
+            ran.stderr.starts_with("error: stdin: ") && ran.stderr.contains(want),
+            "{want}: {ran:?}"
+        );
+    }
+    let ran = strata(["simulate", "no-such-file.json"]);
+    assert!(
+        ran.code == 1 && ran.stderr.starts_with("error: cannot read no-such-file.json"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn invalid_arguments_are_rejected() {
+    let cases: [&[&str]; 10] = [
+        &["simulate"],
+        &["simulate", "a.json", "--workload", "b.json"],
+        &["simulate", "a.json", "--rate", "3"],
+        &["simulate", "a.json", "--max-num-seqs", "3"],
+        &["simulate", "a.json", "--block-size", "32"],
+        &["simulate", "a.json", "--no-enable-prefix-caching"],
+        &["simulate", "--workload", "b.json", "--out", "t.json"],
+        &["simulate", "--workload", "b.json", "--rate", "0"],
+        &["simulate", "--workload", "b.json", "--policy", "lottery"],
+        &["simulate", "--workload", "b.json", "--goodput", "ttft"],
+    ];
+    for args in cases {
+        let ran = strata(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {ran:?}");
+        assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
+    }
+}
+
+const SPEC: &str = r#"{"requests":300,"input":{"uniform":[20,200]},"output":{"constant":32},
+    "shared_prefix":{"tokens":64,"groups":4},"priorities":[[0,1],[9,3]],"deadline":30}"#;
+
+fn plan(more: &[&str]) -> Vec<String> {
+    ["simulate", "--workload", "-"].iter().chain(more).map(|s| (*s).to_owned()).collect()
+}
+
+#[test]
+fn a_workload_becomes_a_report() {
+    let args =
+        plan(&["--rate", "4", "--goodput", "ttft:2,itl:1", "--json", "--max-num-seqs", "16"]);
+    let report = strata_reading(SPEC.as_bytes(), args).json();
+    assert_eq!(report["policy"], "fcfs");
+    assert_eq!((&report["requests"], &report["finished"]), (&300.into(), &300.into()));
+    assert_eq!(report["output_tokens"], 300 * 32);
+    for latency in ["ttft", "itl", "e2e"] {
+        let at = ["p50", "p95", "p99", "max"].map(|p| report[latency][p].as_f64().unwrap());
+        assert!(at[0] > 0.0 && at.is_sorted(), "{latency}: {at:?}");
+    }
+    assert_eq!(
+        report["goodput"]["deadlines"],
+        serde_json::json!({"ttft": 2.0, "itl": 1.0}),
+        "in seconds"
+    );
+    let share = report["goodput"]["share"].as_f64().unwrap();
+    assert!(
+        (0.0..=1.0).contains(&share) && report["prefix_hit_rate"].as_f64().unwrap() > 0.2,
+        "{report}"
+    );
+
+    let units =
+        plan(&["--rate", "4", "--goodput", "ttft:2000ms,itl:1s", "--json", "--max-num-seqs", "16"]);
+    assert_eq!(strata_reading(SPEC.as_bytes(), units).json(), report, "the same in units");
+
+    let again = plan(&["--rate", "4", "--policy", "strict-priority", "--requests", "50"]);
+    let told = strata_reading(SPEC.as_bytes(), &again);
+    for line in [
+        "requests    50 came, 50 finished (strict-priority)",
+        "throughput ",
+        "deadlines ",
+        "ttft ",
+        "itl ",
+        "e2e ",
+    ] {
+        assert!(told.text().lines().any(|l| l.starts_with(line)), "{line}: {}", told.stdout);
+    }
+    assert_eq!(strata_reading(SPEC.as_bytes(), &again).text(), told.text(), "the same again");
+    let other =
+        plan(&["--rate", "4", "--policy", "strict-priority", "--requests", "50", "--seed", "7"]);
+    assert_ne!(strata_reading(SPEC.as_bytes(), other).text(), told.text(), "another seed");
+}
+
+#[test]
+fn a_cost_model_is_read_and_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cost.json");
+    let list = "{\"prompt_tokens\":8,\"output_tokens\":1}\n";
+    let run = |cost: &str| {
+        fs::write(&file, cost).unwrap();
+        strata_reading(list.as_bytes(), plan(&["--json", "--cost-model", &arg(&file)]))
+    };
+    let cost = r#"{"base":1,"per_prefill_token":0.5,"per_decode_token":0.25,"per_kv_byte":0.125,"kv_bytes_per_token":2}"#;
+    assert_eq!(run(cost).json()["ttft"]["p50"], 1.0 + 4.0 + 2.0);
+    for (bad, want) in [
+        ("{}", "base"),
+        (&cost.replace("0.5", "-0.5"), "per_prefill_token must be 0 or above, got -0.5"),
+        (&cost.replace("\"base\"", "\"bass\""), "bass"),
+    ] {
+        let ran = run(bad);
+        assert!(
+            ran.code == 1 && ran.stderr.contains("cost.json") && ran.stderr.contains(want),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
+fn bad_workloads_say_where() {
+    let cases = [
+        ("", "the workload is empty"),
+        ("{\"prompt_tokens\":8,\"output_tokens\":1}\n{\"prompt_tokens\":8}\n", "line 2"),
+        ("{\"requests\":5,\"input\":{\"constant\":0},\"output\":{\"constant\":1}}", "input: "),
+    ];
+    for (workload, want) in cases {
+        let ran = strata_reading(workload.as_bytes(), plan(&["--rate", "inf"]));
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(
+            ran.stderr.starts_with("error: stdin: ") && ran.stderr.contains(want),
+            "{want}: {ran:?}"
+        );
+    }
+}
+
+#[test]
+fn help_shows_what_a_workload_looks_like() {
+    let help = strata(["simulate", "--help"]);
+    for part in [
+        "--workload",
+        "shared_prefix",
+        "\"prompt_tokens\":200",
+        "--cost-model",
+        "--max-num-batched-tokens",
+    ] {
+        assert!(help.text().contains(part), "{part} is not in the help");
+    }
+}

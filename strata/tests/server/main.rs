@@ -1,0 +1,26 @@
+//! `strata serve` as its clients meet it: the built binary over loopback, on the tiny models.
+//!
+//! One file for each subject; `served.rs` starts a server and asks it.
+
+#[path = "../../../l5-scheduler/tests/engine/counting.rs"]
+mod counting;
+
+mod abuse;
+mod bench_serve;
+mod chat;
+mod cli;
+mod completions;
+mod door;
+mod doors;
+mod formats;
+mod lifecycle;
+mod limits;
+mod load;
+mod metrics;
+mod openapi;
+mod reasoning;
+mod sampling;
+mod served;
+mod tokens;
+mod tools;
+mod wire;

@@ -134,7 +134,7 @@ fn commands_whose_programs_are_built_are_understood_and_others_left_to_cargo() {
     assert_eq!(command.targets, built::Targets::Tests(vec!["lib".into(), "a".into()]));
     assert_eq!(command.arguments, ["name", "--nocapture"]);
     let command = parse("cargo run -q -- compare --model a/b").unwrap();
-    assert_eq!((command.package.as_str(), command.arguments.len()), ("l6-ensemble", 3));
+    assert_eq!((command.package.as_str(), command.arguments.len()), ("strata", 3));
     let command = parse("cargo run -p l1-tensor --example ops").unwrap();
     assert_eq!(command.targets, built::Targets::Example("ops".into()));
     let command = parse("cargo run -- generate \"tails & heads?\" --n 2 # twice").unwrap();

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use course::Sources;
+use course_marks::Sources;
 
 use crate::none;
 use crate::pages::{Page, all, files_below, headings, lines, root, spans};
-use crate::run::floors;
+use crate::run::layers;
 
 fn is_id(word: &str) -> bool {
     let Some((layer, name)) = word.split_once('.') else { return false };
@@ -21,8 +21,8 @@ fn is_id(word: &str) -> bool {
 
 #[test]
 fn every_exercise_that_a_page_names_exists() {
-    let floors = floors();
-    let exists = |id: &str| floors.iter().any(|f| f.layer.exercise(id).is_some());
+    let layers = layers();
+    let exists = |id: &str| layers.iter().any(|f| f.layer.exercise(id).is_some());
     let mut problems = Vec::new();
     let mut seen = 0;
     for page in all() {
@@ -48,9 +48,9 @@ fn every_exercise_that_a_page_names_exists() {
 fn every_exercise_has_its_task_on_its_page_in_the_order_of_the_catalogue() {
     let pages = all();
     let mut problems = Vec::new();
-    for floor in floors() {
+    for sources in layers() {
         let mut by_page: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for exercise in &floor.layer.exercises {
+        for exercise in &sources.layer.exercises {
             by_page.entry(&exercise.chapter).or_default().push(&exercise.id);
         }
         for (name, ids) in by_page {
@@ -58,19 +58,19 @@ fn every_exercise_has_its_task_on_its_page_in_the_order_of_the_catalogue() {
                 problems.push(format!("{name} is no page, and {} is taught there", ids.join(", ")));
                 continue;
             };
-            problems.extend(tasks(&floor, page, &ids));
+            problems.extend(tasks(&sources, page, &ids));
         }
     }
     none(&problems);
 }
 
 /// What is wrong with the task blocks of a page.
-fn tasks(floor: &Sources, page: &Page, ids: &[&str]) -> Vec<String> {
+fn tasks(sources: &Sources, page: &Page, ids: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();
     let headings = headings(&page.text);
     let mut last = 0;
     for id in ids {
-        let exercise = floor.layer.exercise(id).expect("an id of this catalogue");
+        let exercise = sources.layer.exercise(id).expect("an id of this catalogue");
         let wanted = format!("`{id}`: {}", exercise.title);
         let Some(at) = headings.iter().position(|h| h.depth == 3 && h.text == wanted) else {
             problems.push(format!("{}: no heading `### {wanted}`", page.name));
@@ -92,9 +92,9 @@ fn tasks(floor: &Sources, page: &Page, ids: &[&str]) -> Vec<String> {
             .map(|(_, _, text)| text)
             .collect();
         let block = block.join("\n");
-        let files: BTreeSet<&str> = floor.of(id).map(|(file, _)| file.path.as_str()).collect();
+        let files: BTreeSet<&str> = sources.of(id).map(|(file, _)| file.path.as_str()).collect();
         for file in files {
-            let path = format!("`{}/{file}`", floor.layer.package);
+            let path = format!("`{}/{file}`", sources.layer.package);
             if !block.contains(&path) {
                 bad(format!("some of it is to be written in {path}; say so"));
             }

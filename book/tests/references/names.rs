@@ -7,7 +7,7 @@ use crate::none;
 use crate::pages::{all, files_below, root, spans};
 
 /// The top-level folders that a path in backticks may begin with.
-const ROOTS: [&str; 12] = [
+const ROOTS: [&str; 14] = [
     "book",
     "course",
     "fixtures",
@@ -19,13 +19,15 @@ const ROOTS: [&str; 12] = [
     "l5-scheduler",
     "l6-ensemble",
     "mutants",
+    "server",
+    "strata",
     "xtask",
 ];
 
 /// The sources of a workspace member, tests, benches, examples and kernels included. In a learner's
 /// workspace also those of the reference: what is not written yet is in no other place.
 fn sources(member: &str) -> String {
-    let reference = root().join(course::LEARNER_DIR).join("reference").join(member);
+    let reference = root().join(course_marks::LEARNER_DIR).join("reference").join(member);
     let of = |ending| [root().join(member), reference.clone()].map(|dir| files_below(&dir, ending));
     let files = ["rs", "cu", "cuh", "hpp", "cpp"].map(of).concat().concat();
     files.iter().map(|f| fs::read_to_string(f).unwrap()).collect::<Vec<_>>().join("\n")
@@ -64,6 +66,8 @@ fn every_long_name_in_backticks_is_in_the_sources() {
         "l4-sampler",
         "l5-scheduler",
         "l6-ensemble",
+        "server",
+        "strata",
         "kernels",
         "course",
         "xtask",

@@ -24,6 +24,10 @@ const ABOUT_THE_LAYER: [&str; 5] =
 /// The folder and the file of a page of a layer.
 fn place(page: &Page) -> Option<(&str, &str)> {
     let (folder, file) = page.name.split_once('/')?;
+    // The chapter of the server is built like those of the layers.
+    if folder == "server" {
+        return Some((folder, file));
+    }
     let number = folder.strip_prefix('l')?.split('-').next()?;
     number.parse::<u32>().ok().map(|_| (folder, file))
 }

@@ -85,7 +85,7 @@ impl Built {
 
     fn program<'a>(&mut self, mut words: impl Iterator<Item = &'a str>) -> Option<()> {
         // The default member of the workspace.
-        self.package = "l6-ensemble".into();
+        self.package = "strata".into();
         self.targets = Targets::Main;
         while let Some(word) = words.next() {
             match word {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use course::{LEARNER_DIR, Mutant, Sources, edit};
+use course_marks::{LEARNER_DIR, Mutant, Sources, edit};
 
 use crate::built::Built;
 use crate::fences::{Fence, Step, shows};
@@ -241,31 +241,31 @@ fn reset(solved: Option<&str>) {
         assert!(status.is_ok_and(|s| s.success()), "git {args:?} in {}", dir.display());
     }
     let Some(solved) = solved else { return };
-    let floors = floors();
+    let layers = layers();
     let (ids, wrong) = match solved.split_once(", with mutant ") {
         Some((ids, mutant)) => (ids, Some(mutant)),
         None => (solved, None),
     };
     let wanted: Vec<&str> = ids.split_whitespace().collect();
-    let all = || floors.iter().flat_map(|s| s.layer.exercises.iter().map(|e| e.id.as_str()));
+    let all = || layers.iter().flat_map(|s| s.layer.exercises.iter().map(|e| e.id.as_str()));
     let ids: Vec<&str> = match wanted[..] {
         ["before", id] => all().take_while(|e| *e != id).collect(),
         _ => wanted,
     };
     for id in ids {
-        let floor = floors.iter().find(|s| s.layer.exercise(id).is_some());
-        put_back(floor.unwrap_or_else(|| panic!("there is no exercise {id} to solve")), id);
+        let sources = layers.iter().find(|s| s.layer.exercise(id).is_some());
+        put_back(sources.unwrap_or_else(|| panic!("there is no exercise {id} to solve")), id);
     }
     if let Some((number, layer)) = wrong.and_then(|w| w.split_once(" of ")) {
-        let floor = floors.iter().find(|s| s.layer.id == layer);
-        make_wrong(floor.unwrap_or_else(|| panic!("there is no layer {layer}")), number);
+        let sources = layers.iter().find(|s| s.layer.id == layer);
+        make_wrong(sources.unwrap_or_else(|| panic!("there is no layer {layer}")), number);
     }
 }
 
 /// Put the reference's bodies of an exercise into the learner's files.
-fn put_back(floor: &Sources, id: &str) {
-    for file in floor.files.iter().filter(|f| f.regions.iter().any(|r| r.id == id)) {
-        let path = learners_dir().join(&floor.layer.package).join(&file.path);
+fn put_back(sources: &Sources, id: &str) {
+    for file in sources.files.iter().filter(|f| f.regions.iter().any(|r| r.id == id)) {
+        let path = learners_dir().join(&sources.layer.package).join(&file.path);
         let bodies = edit::bodies(&file.text, id).expect("the reference's marks");
         let text = fs::read_to_string(&path).expect("the learner's file");
         let text = edit::splice(&text, id, &bodies).expect("the learner's marks");
@@ -274,27 +274,28 @@ fn put_back(floor: &Sources, id: &str) {
 }
 
 /// Make the mistake of a mutant in the learner's files.
-fn make_wrong(floor: &Sources, number: &str) {
-    let crate_dir = root().join(&floor.layer.package);
-    let all = Mutant::load_all(&root(), &floor.layer, &crate_dir).unwrap_or_else(|e| panic!("{e}"));
+fn make_wrong(sources: &Sources, number: &str) {
+    let crate_dir = root().join(&sources.layer.package);
+    let all =
+        Mutant::load_all(&root(), &sources.layer, &crate_dir).unwrap_or_else(|e| panic!("{e}"));
     let mutant = all.iter().find(|m| m.number.to_string() == number);
-    let mutant = mutant.unwrap_or_else(|| panic!("{} has no mutant {number}", floor.layer.id));
+    let mutant = mutant.unwrap_or_else(|| panic!("{} has no mutant {number}", sources.layer.id));
     let path = learners_dir().join(&mutant.file);
     let text = fs::read_to_string(&path).expect("the learner's file");
     fs::write(&path, mutant.apply(&text).expect("a body to make the mistake in")).unwrap();
 }
 
 /// The layers of the reference, the lowest first.
-pub fn floors() -> Vec<Sources> {
-    let mut floors = Vec::new();
+pub fn layers() -> Vec<Sources> {
+    let mut layers = Vec::new();
     for entry in fs::read_dir(root()).unwrap() {
         let dir = entry.unwrap().path();
-        if dir.join(course::CATALOGUE).is_file() {
-            floors.push(Sources::load(&dir).unwrap_or_else(|e| panic!("{e}")));
+        if dir.join(course_marks::CATALOGUE).is_file() {
+            layers.push(Sources::load(&dir).unwrap_or_else(|e| panic!("{e}")));
         }
     }
-    floors.sort_by_key(|s| s.layer.number());
-    floors
+    layers.sort_by_key(|s| s.layer.number());
+    layers
 }
 
 /// Whether this is somebody's copy with holes in it, where outputs are not those of the book.

@@ -1,7 +1,7 @@
 //! Commands that go on while others are typed: `cargo run -- serve &`.
 //!
-//! Such a command is started, and what it prints is shown up to the line with its URL. It ends with the fence, as Ctrl-C
-//! ends it for a reader.
+//! Such a command is started, and what it prints is shown up to the line with its URL. It ends with the fence, as
+//! Ctrl-C ends it for a reader.
 
 use std::io::{BufRead, BufReader, PipeReader, pipe};
 use std::process::{Child, Command};

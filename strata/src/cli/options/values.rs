@@ -30,11 +30,17 @@ impl FromStr for KvDtype {
 impl FromStr for ModelLen {
     type Err = String;
 
-    /// A number from 1, or `auto`, which vLLM also writes -1.
+    /// A number from 2, or `auto`, which vLLM also writes -1. A prompt of one token and an output of one are the
+    /// shortest request.
     fn from_str(s: &str) -> Result<Self, String> {
         match s {
             "auto" | "-1" => Ok(Self(None)),
-            _ => count(s).map(|n| Self(Some(n))),
+            _ => match any_count(s)? {
+                0 | 1 => {
+                    Err("must be at least 2: a token of a prompt and one of the output".into())
+                }
+                n => Ok(Self(Some(n))),
+            },
         }
     }
 }
@@ -129,6 +135,7 @@ mod tests {
         assert!(num_blocks("1").is_err());
         assert_eq!(num_blocks("2"), Ok(2));
         assert_eq!("auto".parse(), Ok(ModelLen(None)));
+        assert!("1".parse::<ModelLen>().is_err_and(|e| e.contains("at least 2")));
         assert_eq!("8K".parse(), Ok(ModelLen(Some(8192))));
     }
 }

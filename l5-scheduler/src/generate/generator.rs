@@ -180,8 +180,9 @@ impl Generator {
             }
         }
         let prefill = prefill.unwrap_or_else(|| started.elapsed());
-        let choices = self.take_choices(valid)?;
-        Ok(Generation { choices, work: self.work(), prefill, decode: started.elapsed() - prefill })
+        let (choices, output_tokens) = self.take_choices(valid)?;
+        let (work, decode) = (self.work(), started.elapsed() - prefill);
+        Ok(Generation { choices, output_tokens, work, prefill, decode })
     }
 
     /// Adds all choices, so that they can be in one step. An output of no tokens needs no step.
@@ -200,12 +201,13 @@ impl Generator {
         Ok(())
     }
 
-    /// Collects the result of the request.
-    fn take_choices(&mut self, valid: &Valid) -> Result<Vec<Choice>, GenerateError> {
+    /// Collects the choices that the request asked for, and counts the output tokens of all that were made.
+    fn take_choices(&mut self, valid: &Valid) -> Result<(Vec<Choice>, usize), GenerateError> {
         let first = valid.request.request().sample as usize;
         let outputs = self.live.drain(..).map(|(_, receiver)| receiver.take());
         let choices: Result<Vec<_>, _> = outputs.zip(first..).map(choice).collect();
         let mut choices = choices?;
+        let output_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
         if valid.ranks {
             rank(&mut choices, |choice| Some(&choice.logprobs));
             choices.truncate(valid.n);
@@ -213,7 +215,7 @@ impl Generator {
         if !valid.reports {
             choices.iter_mut().for_each(|choice| choice.logprobs.clear());
         }
-        Ok(choices)
+        Ok((choices, output_tokens))
     }
 
     fn work(&self) -> Work {

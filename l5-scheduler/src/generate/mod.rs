@@ -62,6 +62,8 @@ pub struct Choice {
 pub struct Generation {
     /// The choices, in the order of their numbers or, of `best_of`, the best first.
     pub choices: Vec<Choice>,
+    /// Output tokens of all choices, those that `best_of` dropped included.
+    pub output_tokens: usize,
     /// Tokens that were computed.
     pub work: Work,
     /// Time from the call to the first token of every choice.

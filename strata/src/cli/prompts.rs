@@ -241,6 +241,7 @@ fn print(
         prompt: prompt.requests.first().map_or(&[][..], |request| &request.prompt),
         seed: prompt.requests.first().map_or(0, |request| request.seed),
         choices: &choices,
+        completion_tokens: tokens,
         logprobs: prompt.logprobs,
         load,
         prefill: since(submitted, first),

@@ -48,6 +48,8 @@ pub struct EngineResponse<'a> {
     pub seed: u64,
     /// Choices, the best first.
     pub choices: &'a [EngineChoice],
+    /// Output tokens of all choices, those that `best_of` dropped included.
+    pub completion_tokens: usize,
     /// Whether log probabilities are printed.
     pub logprobs: bool,
     /// Time to load the model.
@@ -81,16 +83,16 @@ pub struct ResponseLine<'a> {
 impl<'a> ResponseLine<'a> {
     /// Formats the output for one prompt.
     pub fn new(served: EngineResponse<'a>) -> Self {
-        let EngineResponse { id, prompt, seed, logprobs, load, prefill, decode, kv, .. } = served;
+        let EngineResponse { id, prompt, seed, completion_tokens, .. } = served;
+        let EngineResponse { logprobs, load, prefill, decode, kv, .. } = served;
         let report = |choice| ChoiceReport::of_engine(choice, logprobs);
         let choices: Vec<_> = served.choices.iter().map(report).collect();
-        let completion = served.choices.iter().map(|choice| choice.output.tokens.len()).sum();
         let response = Response {
             prompt_tokens: prompt,
             seed,
             first: choices.first().cloned(),
             choices,
-            usage: Usage::new(prompt.len(), completion),
+            usage: Usage::new(prompt.len(), completion_tokens),
             timings: Timings { load_ms: ms(load), prefill_ms: ms(prefill), decode_ms: ms(decode) },
             kv,
         };
@@ -115,7 +117,7 @@ struct Top<'a>(&'a u32, #[serde(serialize_with = "logprob")] f32);
 #[derive(Serialize)]
 struct Usage {
     prompt_tokens: usize,
-    /// Output tokens of all choices.
+    /// Output tokens of all choices, those that `best_of` dropped included.
     completion_tokens: usize,
     total_tokens: usize,
 }
@@ -145,7 +147,7 @@ impl<'a> Response<'a> {
             seed,
             first: choices.first().cloned(),
             choices,
-            usage: Usage::new(prompt.len(), tokens(generation)),
+            usage: Usage::new(prompt.len(), generation.output_tokens),
             timings: Timings {
                 load_ms: ms(load),
                 prefill_ms: ms(generation.prefill),
@@ -199,11 +201,6 @@ fn logprob<S: serde::Serializer>(logprob: &f32, serializer: S) -> Result<S::Ok, 
     serializer.serialize_f32(logprob.max(-9999.0) + 0.0)
 }
 
-/// Number of output tokens of all choices.
-pub fn tokens(generation: &Generation) -> usize {
-    generation.choices.iter().map(|choice| choice.tokens.len()).sum()
-}
-
 /// Milliseconds, to the microsecond.
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
@@ -213,15 +210,15 @@ fn ms(d: Duration) -> f64 {
 /// choice; the others are of decode steps.
 pub fn summary(prompt: usize, generation: &Generation) -> String {
     let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-    let new = tokens(generation);
     let mut reasons: Vec<_> = generation.choices.iter().map(|c| c.finish.as_str()).collect();
     reasons.dedup();
     format!(
-        "{prompt} prompt tokens in {:.0} ms ({:.0}/s), {new} output tokens in {:.0} ms ({:.1}/s), finish reason: {}",
+        "{prompt} prompt tokens in {:.0} ms ({:.0}/s), {} output tokens in {:.0} ms ({:.1}/s), finish reason: {}",
         ms(generation.prefill),
         rate(prompt, generation.prefill),
+        generation.output_tokens,
         ms(generation.decode),
-        rate(new.saturating_sub(generation.choices.len()), generation.decode),
+        rate(generation.work.output_computed, generation.decode),
         reasons.join(", ")
     )
 }

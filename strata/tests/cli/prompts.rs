@@ -94,6 +94,11 @@ fn the_best_of_several_are_those_of_a_single_prompt() {
     let options = ["--temperature", "1.2", "-n", "8", "--seed", "2"];
     let want = strata(args.into_iter().chain(options)).json();
     assert_eq!(got["choices"], want["choices"]);
+    assert_eq!(got["usage"], want["usage"]);
+    let returned: usize =
+        [0, 1].map(|i| got["choices"][i]["tokens"].as_array().unwrap().len()).iter().sum();
+    let usage = got["usage"]["completion_tokens"].as_u64().unwrap() as usize;
+    assert!(usage > returned, "the server counts dropped choices, too: {usage} and {returned}");
 }
 
 #[test]

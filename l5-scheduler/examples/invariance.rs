@@ -17,9 +17,9 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    Caps, ChoiceJob, EngineCore, ExecuteError, Executor, FinishReason, ModelRunner, OutputEnd,
-    OutputSink, Request, RequestId, Scheduler, SchedulerConfig, StepOutput, StepView, Time,
-    TokenDelta,
+    BySeat, Caps, ChoiceJob, EngineCore, ExecuteError, Executor, FinishReason, ModelRunner,
+    OutputEnd, OutputSink, Request, RequestId, Scheduler, SchedulerConfig, StepOutput, StepView,
+    Time, TokenDelta,
 };
 
 type Anyhow<T> = Result<T, Box<dyn std::error::Error>>;
@@ -136,8 +136,8 @@ struct Network {
     positions: Matrix,
     layers: Vec<Layer>,
     head: Matrix,
-    /// By place and layer.
-    memory: Vec<Vec<Memory>>,
+    /// Of each request, by layer.
+    memory: BySeat<Vec<Memory>>,
     record: Record,
 }
 
@@ -160,7 +160,7 @@ impl Network {
             positions: Matrix::random(numbers, TOKENS + 64, width),
             layers: (0..2).map(|_| layer(numbers)).collect(),
             head: Matrix::random(numbers, width, Self::VOCAB),
-            memory: Vec::new(),
+            memory: BySeat::default(),
             record,
         }
     }
@@ -187,17 +187,14 @@ impl Network {
 
 impl Executor for Network {
     type Job = ();
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, place: u32, _id: RequestId, _job: ()) {
-        let place = place as usize;
-        if self.memory.len() <= place {
-            self.memory.resize(place + 1, Vec::new());
-        }
-        self.memory[place] = vec![Memory::default(); self.layers.len()];
+    fn begin(&mut self, id: RequestId, _job: ()) {
+        self.memory.insert(id, vec![Memory::default(); self.layers.len()]);
     }
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
@@ -223,7 +220,8 @@ impl Executor for Network {
                 .map(|matrix| rounded(matrix.times(&normal, order)));
             let mut seen = Vec::new();
             for row in &step.step().rows {
-                let memory = &mut self.memory[row.place as usize][l];
+                let layers = self.memory.seated(row.seat, row.id);
+                let memory = &mut layers.expect("a request with a row has begun")[l];
                 let new = seen.len()..seen.len() + row.len * width;
                 memory.keys.extend(&keys[new.clone()]);
                 memory.values.extend(&values[new.clone()]);
@@ -251,7 +249,9 @@ impl Executor for Network {
         Ok(())
     }
 
-    fn end(&mut self, _place: u32, _id: RequestId, _reason: FinishReason) {}
+    fn end(&mut self, id: RequestId, _reason: FinishReason) {
+        self.memory.remove(id);
+    }
 }
 
 /// The likeliest token, of equals the first.

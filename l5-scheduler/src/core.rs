@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    ExecuteError, Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView,
-    Resolved, Scheduler, Step, StepOutput, StepView, Time,
+    Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView, Resolved,
+    Scheduler, Step, StepOutput, StepView, Time,
 };
 
 /// Runs a scheduler's steps on an executor, on the caller's thread.
@@ -51,7 +51,7 @@ pub struct EngineCore<E: Executor> {
     result: StepResult,
     observer: Option<Box<dyn StepObserver>>,
     /// Requests of the last step, if that could not be run.
-    broken: Vec<(u32, RequestId)>,
+    broken: Vec<RequestId>,
     /// Ends that were reported to the executor, and in no result yet.
     untold: Vec<(RequestId, FinishReason)>,
     started: Instant,
@@ -126,9 +126,9 @@ impl StepResult {
 
     /// Notes the tokens of a step.
     fn sampled(&mut self, resolved: &Resolved) {
-        for (_, id, tokens, _) in resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty()) {
-            self.tokens.extend_from_slice(tokens);
-            self.new_tokens.push((id, self.tokens.len()));
+        for row in resolved.rows().filter(|row| !row.tokens.is_empty()) {
+            self.tokens.extend_from_slice(row.tokens);
+            self.new_tokens.push((row.id, self.tokens.len()));
         }
     }
 
@@ -172,22 +172,19 @@ impl<E: Executor> EngineCore<E> {
     /// # Errors
     /// [`Rejection`], for one that could never be completed.
     pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
-        // Its index may be that of a request that has just been aborted: report that end first.
+        // Its id may be that of a request that has just been aborted: report that end first.
         self.tell_executor();
         let (id, arrival) = (request.id, request.arrival);
-        let place = match self.scheduler.add_request(request) {
-            Ok(place) => place,
-            Err(why) => {
-                if let Some(observer) = &mut self.observer {
-                    observer.rejected(id, arrival, &why);
-                }
-                return Err(why);
+        if let Err(why) = self.scheduler.add_request(request) {
+            if let Some(observer) = &mut self.observer {
+                observer.rejected(id, arrival, &why);
             }
-        };
+            return Err(why);
+        }
         if let (Some(observer), Some(request)) = (&mut self.observer, self.scheduler.request(id)) {
             observer.arrived(request);
         }
-        self.executor.begin(place, id, job);
+        self.executor.begin(id, job);
         Ok(())
     }
 
@@ -204,8 +201,8 @@ impl<E: Executor> EngineCore<E> {
     /// Reports to the executor which requests have ended. The next result has them too.
     fn tell_executor(&mut self) {
         let Self { scheduler, executor, untold, .. } = self;
-        for (place, id, end) in scheduler.take_ended() {
-            executor.end(place, id, end);
+        for (id, end) in scheduler.take_ended() {
+            executor.end(id, end);
             untold.push((id, end));
         }
     }
@@ -218,9 +215,9 @@ impl<E: Executor> EngineCore<E> {
     /// Runs a step. Without requests that can run the step is empty, and its result has the requests that were aborted.
     ///
     /// # Errors
-    /// [`ExecuteError`]: the step was abandoned, as if it had not been planned, and its requests are still unfinished. The
+    /// [`Executor::Error`]: the step was abandoned, as if it had not been planned, and its requests are still unfinished. The
     /// next step tries again. If the error would come again, end these requests with [`EngineCore::fail_step`].
-    pub fn step(&mut self) -> Result<&StepResult, ExecuteError> {
+    pub fn step(&mut self) -> Result<&StepResult, E::Error> {
         self.step_at(self.now())
     }
 
@@ -228,13 +225,13 @@ impl<E: Executor> EngineCore<E> {
     ///
     /// # Errors
     /// As [`EngineCore::step`].
-    pub fn step_at(&mut self, now: Time) -> Result<&StepResult, ExecuteError> {
+    pub fn step_at(&mut self, now: Time) -> Result<&StepResult, E::Error> {
         self.result.clear();
         self.output.clear();
         self.broken.clear();
         if let Err(e) = self.run(now) {
             let rows = &self.scheduler.view().step().rows;
-            self.broken.extend(rows.iter().map(|row| (row.place, row.id)));
+            self.broken.extend(rows.iter().map(|row| row.id));
             self.scheduler.abandon();
             return Err(e);
         }
@@ -249,7 +246,7 @@ impl<E: Executor> EngineCore<E> {
 
     /// Plans, executes, resolves and applies a step; then reports which requests have ended. A step without rows is not
     /// executed. An error leaves the step open.
-    fn run(&mut self, now: Time) -> Result<(), ExecuteError> {
+    fn run(&mut self, now: Time) -> Result<(), E::Error> {
         let mut watch = Watch::start();
         let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
         // exercise l5.step
@@ -266,8 +263,8 @@ impl<E: Executor> EngineCore<E> {
         watch.lap();
         scheduler.apply(resolved);
         result.sampled(resolved);
-        for (place, id, reason) in scheduler.take_ended() {
-            executor.end(place, id, reason);
+        for (id, reason) in scheduler.take_ended() {
+            executor.end(id, reason);
             result.finished.push((id, reason));
         }
         result.phases = Phases { plan: result.phases.plan, apply: watch.lap(), ..output.phases };
@@ -277,11 +274,11 @@ impl<E: Executor> EngineCore<E> {
 
     /// Ends the requests of the last step with [`FinishReason::Failed`], if that step failed. Waiting requests go on waiting.
     /// The result has the requests that ended.
-    pub fn fail_step(&mut self, error: &ExecuteError) -> &StepResult {
+    pub fn fail_step(&mut self, error: &E::Error) -> &StepResult {
         self.result.clear();
         let Self { scheduler, executor, broken, .. } = self;
-        for (place, id) in broken.drain(..) {
-            executor.fail(place, id, error);
+        for id in broken.drain(..) {
+            executor.fail(id, error);
             scheduler.end(id, FinishReason::Failed);
         }
         self.tell_executor();

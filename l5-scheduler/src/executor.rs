@@ -23,27 +23,29 @@ pub trait Executor {
     /// What the executor needs of a request beside its tokens: sampling parameters, or the output of a fake.
     type Job;
 
+    /// Why a step could not be run.
+    type Error: std::error::Error + From<MalformedOutput> + Send + Sync + 'static;
+
     /// Capabilities.
     fn caps(&self) -> Caps;
 
-    /// Registers a request under the table index `place` (see [`StepRow::place`](crate::StepRow::place)).
-    fn begin(&mut self, place: u32, id: RequestId, job: Self::Job);
+    /// Registers a request, before its first step. [`BySeat`](crate::BySeat) is a table for what must be kept of it.
+    fn begin(&mut self, id: RequestId, job: Self::Job);
 
     /// Runs a step. Every row that samples gets at least one token, in the order of the rows.
     ///
     /// # Errors
-    /// [`ExecuteError`]: no result of the step counts, and the scheduler abandons it. A failure of one request is not
-    /// an error, but that request's finish reason, [`FinishReason::Failed`].
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError>;
+    /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it. A failure of one request is
+    /// not an error, but that request's finish reason, [`FinishReason::Failed`].
+    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), Self::Error>;
 
     /// Reports that a request is about to end with [`FinishReason::Failed`], because a step with it could not be run.
-    fn fail(&mut self, place: u32, id: RequestId, error: &ExecuteError) {
-        let _ = (place, id, error);
+    fn fail(&mut self, id: RequestId, error: &Self::Error) {
+        let _ = (id, error);
     }
 
-    /// Reports that a request has ended, for whatever reason. The index `place` may belong to another request from now
-    /// on.
-    fn end(&mut self, place: u32, id: RequestId, reason: FinishReason);
+    /// Reports that a request has ended, for whatever reason. Another request can have its id from now on.
+    fn end(&mut self, id: RequestId, reason: FinishReason);
 }
 
 /// Output of a step. The memory is reused.
@@ -116,7 +118,24 @@ impl StepOutput {
     }
 }
 
-/// Why a step could not be run.
+/// An executor returned an output that does not fit the step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MalformedOutput(pub String);
+
+impl From<String> for MalformedOutput {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
+}
+
+impl From<&str> for MalformedOutput {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+/// Why [`ModelRunner`](crate::ModelRunner) could not run a step.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
     /// Error of the model.
@@ -131,7 +150,7 @@ pub enum ExecuteError {
     /// Error of the sampler.
     #[error(transparent)]
     Sampler(#[from] l4_sampler::Error),
-    /// The executor returned an output that does not fit the step.
-    #[error("{0}")]
-    Malformed(String),
+    /// The step cannot be run by this executor, or its output does not fit the step.
+    #[error(transparent)]
+    Malformed(#[from] MalformedOutput),
 }

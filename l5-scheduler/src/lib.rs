@@ -40,6 +40,7 @@ mod request;
 mod requests;
 pub mod runner;
 mod scheduler;
+mod seats;
 pub mod sim;
 mod step;
 mod time;
@@ -52,7 +53,7 @@ pub use engine::{
     Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, OutputChunk,
     ResponseStream, SubmitError,
 };
-pub use executor::{Caps, ExecuteError, Executor, Phases, StepOutput};
+pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOutput};
 pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId};
 pub use llm::{Llm, LlmOptions};
@@ -61,6 +62,7 @@ pub use queue::Rank;
 pub use request::{Adapter, Job, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, TokenDelta};
-pub use scheduler::{KvSource, Resolved, Scheduler, SchedulerStats};
+pub use scheduler::{KvSource, Resolved, ResolvedRow, Scheduler, SchedulerStats};
+pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
 pub use time::Time;

@@ -31,8 +31,8 @@ impl WaitingQueue {
         self.by_rank.len()
     }
 
-    pub(crate) fn insert(&mut self, rank: Rank, place: u32) {
-        let before = self.by_rank.insert(rank, place);
+    pub(crate) fn insert(&mut self, rank: Rank, key: u32) {
+        let before = self.by_rank.insert(rank, key);
         debug_assert!(before.is_none(), "two requests of rank {rank:?}");
     }
 
@@ -44,12 +44,12 @@ impl WaitingQueue {
     pub(crate) fn next(&self, behind: Option<Rank>) -> Option<(Rank, u32)> {
         // exercise l5.queue
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
-        self.by_rank.range((from, Bound::Unbounded)).next().map(|(rank, place)| (*rank, *place))
+        self.by_rank.range((from, Bound::Unbounded)).next().map(|(rank, key)| (*rank, *key))
         // end of exercise
     }
 
-    /// Table indices of all requests, in the order of the queue.
-    pub(crate) fn places(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Keys of all requests, in the order of the queue.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_rank.values().copied()
     }
 }

@@ -1,10 +1,10 @@
 //! Table of the unfinished requests: a slab, so that indices are small and are reused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::{SeqId, TokenChain};
 
-use crate::{Adapter, Job, Rank, Request, RequestId, Time};
+use crate::{Adapter, Job, Rank, Request, RequestId, Seat, Time};
 
 /// State of an unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) struct Entry {
     pub prompt_len: usize,
     /// Number of tokens whose keys and values are in its blocks.
     pub computed: usize,
+    /// Seat, while it runs.
+    pub seat: Option<Seat>,
     /// Sequence that owns its blocks; `None` without blocks.
     pub seq: Option<SeqId>,
     pub status: Status,
@@ -69,6 +71,7 @@ impl Entry {
             prompt_len: request.prompt.len(),
             chain,
             computed: 0,
+            seat: None,
             seq: None,
             status: Status::Waiting,
             loading: None,
@@ -120,6 +123,11 @@ impl<'a> RequestView<'a> {
     /// State of the request.
     pub fn status(&self) -> Status {
         self.entry.status
+    }
+
+    /// Seat of a running request.
+    pub fn seat(&self) -> Option<Seat> {
+        self.entry.seat
     }
 
     /// Ticket: number in the order of arrival. A preempted request gets a ticket below all others.
@@ -188,12 +196,14 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// All unfinished requests, by table index (`place`) and by id.
+/// All unfinished requests, by key and by id. Keys are small numbers, and are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    places: Vec<Option<Entry>>,
+    entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     by_id: HashMap<RequestId, u32>,
+    /// Ids of requests that have ended, and whose end nobody has been told yet.
+    ended: HashSet<RequestId>,
 }
 
 impl Requests {
@@ -206,43 +216,50 @@ impl Requests {
         self.by_id.get(&id).copied()
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
-        let id = entry.id;
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.places[place as usize] = Some(entry);
-                place
-            }
-            None => {
-                self.places.push(Some(entry));
-                (self.places.len() - 1) as u32
-            }
-        };
-        self.by_id.insert(id, place);
-        place
+    /// Whether a new request cannot have this id: another one has it, or had it and its end is yet to be reported.
+    pub(crate) fn uses(&self, id: RequestId) -> bool {
+        self.by_id.contains_key(&id) || self.ended.contains(&id)
     }
 
-    /// Removes a request. Its index is not reused before [`Requests::vacate`].
-    pub(crate) fn remove(&mut self, place: u32) -> Option<Entry> {
-        let entry = self.places.get_mut(place as usize)?.take()?;
+    pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
+        let id = entry.id;
+        let key = match self.vacant.pop() {
+            Some(key) => {
+                self.entries[key as usize] = Some(entry);
+                key
+            }
+            None => {
+                self.entries.push(Some(entry));
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.by_id.insert(id, key);
+        key
+    }
+
+    /// Removes a request. Its id is not free before [`Requests::release_id`].
+    pub(crate) fn remove(&mut self, key: u32) -> Option<Entry> {
+        let entry = self.entries.get_mut(key as usize)?.take()?;
+        self.vacant.push(key);
         self.by_id.remove(&entry.id);
+        self.ended.insert(entry.id);
         Some(entry)
     }
 
-    /// Allows the index to be reused: the executor has been told that its request has ended.
-    pub(crate) fn vacate(&mut self, place: u32) {
-        self.vacant.push(place);
+    /// The end of the request that had this id has been reported.
+    pub(crate) fn release_id(&mut self, id: RequestId) {
+        self.ended.remove(&id);
     }
 
     /// # Panics
-    /// At an index without a request: indices come from this table, and a request that ends leaves all lists.
-    pub(crate) fn at(&self, place: u32) -> &Entry {
-        self.places[place as usize].as_ref().expect("an index in a list is that of a request")
+    /// At a key without a request: keys come from this table, and a request that ends leaves all lists.
+    pub(crate) fn at(&self, key: u32) -> &Entry {
+        self.entries[key as usize].as_ref().expect("a key in a list is that of a request")
     }
 
     /// # Panics
     /// As [`Requests::at`].
-    pub(crate) fn at_mut(&mut self, place: u32) -> &mut Entry {
-        self.places[place as usize].as_mut().expect("an index in a list is that of a request")
+    pub(crate) fn at_mut(&mut self, key: u32) -> &mut Entry {
+        self.entries[key as usize].as_mut().expect("a key in a list is that of a request")
     }
 }

@@ -30,13 +30,14 @@ use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
+use crate::seats::Seats;
 use crate::{
     ConfigError, FinishReason, Policy, PoolError, Rejection, Request, RequestId, RequestView,
     SchedulerConfig, Status, Step, StepView, queue::WaitingQueue,
 };
 
 pub use kv::KvSource;
-pub use resolve::Resolved;
+pub use resolve::{Resolved, ResolvedRow};
 
 /// Decides which requests run in each step, and with which blocks.
 ///
@@ -52,8 +53,8 @@ pub use resolve::Resolved;
 /// let mut scheduler = Scheduler::new(SchedulerConfig::new(64, 16))?; // 64 blocks of 16 tokens
 /// let mut model = FakeModel::default();
 /// let (id, prompt) = (RequestId(0), vec![1, 2, 3]);
-/// let place = scheduler.add_request(Request { id, prompt, max_tokens: 2, ..Request::default() })?;
-/// model.begin(place, id, vec![50, 51]); // the output that the fake will sample
+/// scheduler.add_request(Request { id, prompt, max_tokens: 2, ..Request::default() })?;
+/// model.begin(id, vec![50, 51]); // the output that the fake will sample
 ///
 /// let (mut output, mut resolved, mut tokens) = (StepOutput::default(), Resolved::default(), Vec::new());
 /// while scheduler.has_unfinished() {
@@ -62,9 +63,9 @@ pub use resolve::Resolved;
 ///     model.execute(&scheduler.view(), &mut output)?;
 ///     scheduler.resolve(&output, &mut resolved)?;
 ///     scheduler.apply(&resolved);
-///     tokens.extend(resolved.rows().flat_map(|(_, _, tokens, _)| tokens.to_vec()));
-///     for (place, id, reason) in scheduler.take_ended() {
-///         model.end(place, id, reason);
+///     tokens.extend(resolved.rows().flat_map(|row| row.tokens.to_vec()));
+///     for (id, reason) in scheduler.take_ended() {
+///         model.end(id, reason);
 ///     }
 /// }
 /// assert_eq!(tokens, [50, 51]);
@@ -84,6 +85,8 @@ pub struct Scheduler {
     arrived: WaitingQueue,
     /// Running requests, in the order of admission.
     running: Vec<u32>,
+    /// Seats of the running requests, and free ones.
+    seats: Seats,
     leases: Leases,
     kv_source: Option<Box<dyn KvSource>>,
     step: Step,
@@ -96,7 +99,7 @@ pub struct Scheduler {
     /// Requests of the open step that were aborted: they end when it is over.
     aborted: Vec<RequestId>,
     /// Requests that have ended since the last [`Scheduler::take_ended`].
-    ended: Vec<(u32, RequestId, FinishReason)>,
+    ended: Vec<(RequestId, FinishReason)>,
     /// Whether the last plan left a request waiting for blocks or a seat, and not only for tokens of the step.
     held_up: bool,
     stats: SchedulerStats,
@@ -160,6 +163,7 @@ impl Scheduler {
             loading: WaitingQueue::default(),
             arrived: WaitingQueue::default(),
             running: Vec::with_capacity(config.max_num_seqs),
+            seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
             kv_source: None,
             step: Step::default(),
@@ -189,20 +193,20 @@ impl Scheduler {
         self
     }
 
-    /// Adds a request to the waiting queue. Returns its table index: see [`StepRow::place`](crate::StepRow::place).
+    /// Adds a request to the waiting queue.
     ///
     /// # Errors
     /// [`Rejection`] if the request could never be completed, however long it waits.
-    pub fn add_request(&mut self, request: Request) -> Result<u32, Rejection> {
+    pub fn add_request(&mut self, request: Request) -> Result<(), Rejection> {
         self.check(&request)?;
         let room = request.max_tokens.min(ANSWER_ROOM);
         let room = request.prompt.len().saturating_add(room).min(self.config.max_model_len);
         let mut chain = TokenChain::with_capacity(&self.hasher, request.extra_keys(), room);
         chain.extend(&request.prompt);
         self.back += 1;
-        let place = self.requests.insert(Entry::new(request, chain, self.back));
-        self.enqueue(place);
-        Ok(place)
+        let key = self.requests.insert(Entry::new(request, chain, self.back));
+        self.enqueue(key);
+        Ok(())
     }
 
     /// Checks whether a request would be accepted: whether it could be completed with the whole pool.
@@ -210,7 +214,7 @@ impl Scheduler {
     /// # Errors
     /// [`Rejection`], which says what to do.
     pub fn check(&self, request: &Request) -> Result<(), Rejection> {
-        if self.requests.find(request.id).is_some() {
+        if self.requests.uses(request.id) {
             return Err(Rejection::DuplicateId(request.id));
         }
         Self::completable(&self.config, request.prompt.len(), request.max_tokens)
@@ -250,17 +254,17 @@ impl Scheduler {
     }
 
     /// Inserts a request into the queue at the rank that the policy gives it.
-    fn enqueue(&mut self, place: u32) {
-        let rank = self.policy.order(&self.requests.at(place).view());
-        self.requests.at_mut(place).rank = rank;
-        self.waiting.insert(rank, place);
+    fn enqueue(&mut self, key: u32) {
+        let rank = self.policy.order(&self.requests.at(key).view());
+        self.requests.at_mut(key).rank = rank;
+        self.waiting.insert(rank, key);
     }
 
     /// Aborts a request. Its blocks are free at once, or when the step that writes to them is over. Returns whether
     /// there was such a request.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        let Some(place) = self.requests.find(id) else { return false };
-        let entry = self.requests.at_mut(place);
+        let Some(key) = self.requests.find(id) else { return false };
+        let entry = self.requests.at_mut(key);
         if entry.aborted {
             return false;
         }
@@ -275,25 +279,25 @@ impl Scheduler {
             entry.aborted = true;
             return true;
         }
-        self.remove(place, FinishReason::Aborted);
+        self.remove(key, FinishReason::Aborted);
         true
     }
 
     /// Ends a request that is in no open step, with the caller's finish reason. Returns whether there was such a
     /// request.
     pub fn end(&mut self, id: RequestId, reason: FinishReason) -> bool {
-        let Some(place) = self.requests.find(id) else { return false };
-        let entry = self.requests.at(place);
+        let Some(key) = self.requests.find(id) else { return false };
+        let entry = self.requests.at(key);
         if (self.open && entry.planned) || entry.in_flight().is_some() {
             return false;
         }
-        self.remove(place, reason);
+        self.remove(key, reason);
         true
     }
 
     /// Removes a request that is in no open step from all lists, and frees its blocks.
-    fn remove(&mut self, place: u32, reason: FinishReason) {
-        let entry = self.requests.at(place);
+    fn remove(&mut self, key: u32, reason: FinishReason) {
+        let entry = self.requests.at(key);
         match entry.status {
             Status::Waiting => drop(self.waiting.remove(entry.rank)),
             Status::WaitingForKv => {
@@ -301,22 +305,32 @@ impl Scheduler {
                 self.loading.remove(rank);
                 self.arrived.remove(rank);
             }
-            Status::Running => self.leave_running(place),
+            Status::Running => self.leave_running(key),
         }
-        let seq = self.requests.at_mut(place).seq.take();
+        let seq = self.requests.at_mut(key).seq.take();
         if let Some(seq) = seq {
             self.free_blocks(seq);
         }
-        if let Some(entry) = self.requests.remove(place) {
-            self.ended.push((place, entry.id, reason));
+        if let Some(entry) = self.requests.remove(key) {
+            self.ended.push((entry.id, reason));
             self.stats.finished += 1;
         }
     }
 
-    /// Frees the request's seat; the requests behind it move up.
-    fn leave_running(&mut self, place: u32) {
-        if let Some(i) = self.running.iter().position(|other| *other == place) {
+    /// Takes a request out of the list of running ones, and frees its seat.
+    fn leave_running(&mut self, key: u32) {
+        if let Some(i) = self.running.iter().position(|other| *other == key) {
             self.running.remove(i);
+        }
+        self.free_seat(key);
+    }
+
+    /// Takes a request's seat back, because it does not run any more.
+    fn free_seat(&mut self, key: u32) {
+        let seat = self.requests.at_mut(key).seat.take();
+        debug_assert!(seat.is_some(), "a request that runs has a seat");
+        if let Some(seat) = seat {
+            self.seats.give_back(seat);
         }
     }
 
@@ -348,14 +362,14 @@ impl Scheduler {
 
     /// Running requests, in the order of admission.
     pub fn running(&self) -> impl ExactSizeIterator<Item = RequestView<'_>> {
-        self.running.iter().map(|place| self.requests.at(*place).view())
+        self.running.iter().map(|key| self.requests.at(*key).view())
     }
 
     /// Waiting requests, in the order of the queue.
     pub fn waiting(&self) -> impl Iterator<Item = RequestView<'_>> {
-        let holding = self.arrived.places().chain(self.loading.places());
-        let places = holding.chain(self.waiting.places());
-        places.map(|place| self.requests.at(place).view())
+        let holding = self.arrived.keys().chain(self.loading.keys());
+        let keys = holding.chain(self.waiting.keys());
+        keys.map(|key| self.requests.at(key).view())
     }
 
     /// An unfinished request.
@@ -365,7 +379,12 @@ impl Scheduler {
 
     /// The planned step as its executor sees it.
     pub fn view(&self) -> StepView<'_> {
-        StepView { step: &self.step, requests: &self.requests, blocks: &self.blocks }
+        StepView {
+            step: &self.step,
+            requests: &self.requests,
+            seats: &self.seats,
+            blocks: &self.blocks,
+        }
     }
 
     /// Whether a step is planned and neither applied nor abandoned.
@@ -421,8 +440,8 @@ impl Scheduler {
             return None;
         }
         let mut preempted = Vec::new();
-        while let Some(place) = self.running.last().copied() {
-            preempted.push(self.requests.at(place).id);
+        while let Some(key) = self.running.last().copied() {
+            preempted.push(self.requests.at(key).id);
             self.preempt(self.running.len() - 1);
         }
         self.give_up_arrived();

@@ -3,17 +3,16 @@
 use l3_paged_kv::{BlockId, BlockTable, CopyBlock, SeqId};
 
 use crate::requests::Requests;
-use crate::{FinishReason, LeaseId, RequestId, RequestView, Time};
+use crate::seats::Seats;
+use crate::{FinishReason, LeaseId, RequestId, RequestView, Seat, Time};
 
 /// Row of a step: one request's part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRow {
     /// Request id.
     pub id: RequestId,
-    /// Index of the request in the scheduler's table of unfinished requests: assigned by
-    /// [`Scheduler::add_request`](crate::Scheduler::add_request), constant until the request ends, then reused. It is
-    /// not bounded by `max_num_seqs`, because waiting requests have one too.
-    pub place: u32,
+    /// Seat of the request, constant while it runs.
+    pub seat: Seat,
     /// Number of tokens computed before this step: the row begins with the token behind them.
     pub computed: usize,
     /// Number of tokens of the row (its `q_len`).
@@ -115,6 +114,7 @@ impl Step {
 pub struct StepView<'a> {
     pub(crate) step: &'a Step,
     pub(crate) requests: &'a Requests,
+    pub(crate) seats: &'a Seats,
     pub(crate) blocks: &'a l3_paged_kv::BlockManager,
 }
 
@@ -139,12 +139,17 @@ impl<'a> StepView<'a> {
 
     /// Iterates over the rows.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = RowView<'a>> + use<'a> {
-        let Self { requests, blocks, .. } = *self;
+        let Self { requests, seats, blocks, .. } = *self;
         self.step.rows.iter().map(move |row| {
-            let entry = requests.at(row.place);
+            let entry = requests.at(seats.owner(row.seat));
             let tokens = &entry.chain.tokens()[row.computed..row.computed + row.len];
             RowView { row, tokens, table: table(blocks, entry.seq), request: entry.view() }
         })
+    }
+
+    /// Indices of the seats that no running request has, in no particular order: padding rows use them.
+    pub fn free_seats(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
+        self.seats.free()
     }
 
     /// Block table of a request that has one, whether or not it has a row.

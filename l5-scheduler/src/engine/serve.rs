@@ -10,7 +10,7 @@ use super::handle::Shared;
 use super::hub::Hub;
 use super::inbox::{Mail, Occupancy, Submission};
 use crate::runner::ChoiceJob;
-use crate::{EngineCore, ExecuteError, Executor, FinishReason, Scheduler};
+use crate::{EngineCore, Executor, FinishReason, Scheduler};
 
 /// Interval at which the engine looks for keys and values that are loaded from elsewhere, while nothing else can run.
 const KV_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -49,7 +49,7 @@ fn serve<E: Executor<Job = ChoiceJob>>(
     core: &mut EngineCore<E>,
     shared: &Shared,
     hub: &Hub,
-) -> Result<(), ExecuteError> {
+) -> Result<(), E::Error> {
     let mut mail = Mail::default();
     let mut failures = 0;
     loop {

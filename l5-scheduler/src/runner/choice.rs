@@ -7,11 +7,10 @@ use l4_sampler::TokenLogprobs;
 use l4_sampler::output::{ChoiceEnd, ChoiceState};
 
 use super::job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
-use crate::{FinishReason, RequestId};
+use crate::FinishReason;
 
-/// A request's choice, with the request id and the receiver of its output.
+/// A request's choice, with the receiver of its output.
 pub(super) struct RunningChoice {
-    pub id: RequestId,
     state: ChoiceState,
     sink: Box<dyn OutputSink>,
 }
@@ -19,14 +18,13 @@ pub(super) struct RunningChoice {
 impl RunningChoice {
     /// Creates a choice without tokens. An invalid one fails with its first token.
     pub(super) fn new(
-        id: RequestId,
         job: ChoiceJob,
         tokenizer: Option<&Tokenizer>,
         vocab: usize,
         max_model_len: usize,
     ) -> Self {
         let (prompt, spec, sink) = job.split();
-        Self { id, state: ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len), sink }
+        Self { state: ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len), sink }
     }
 
     /// Reports what a step has added.
@@ -38,7 +36,7 @@ impl RunningChoice {
 
     /// Reports the text that was held back, and then the end of the request.
     pub(super) fn close(self, finish: FinishReason) {
-        let Self { state, mut sink, .. } = self;
+        let Self { state, mut sink } = self;
         let mut rest = String::new();
         let ChoiceEnd { stop, error } = state.close(finish, &mut rest);
         if !rest.is_empty() {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The scheduler sees numbers only. The runner keeps the other state of a request (sampling parameters, history, guide
-//! and text) under the request's table index.
+//! and text) until the request ends; a step finds it by the request's seat.
 
 mod capture;
 mod choice;
@@ -29,8 +29,8 @@ pub use job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
 pub use pack::Packed;
 
 use crate::{
-    Caps, ExecuteError, Executor, FinishReason, RequestId, SchedulerConfig, StepOp, StepOutput,
-    StepView,
+    BySeat, Caps, ExecuteError, Executor, FinishReason, RequestId, SchedulerConfig, StepOp,
+    StepOutput, StepView,
 };
 use capture::Captured;
 use choice::RunningChoice;
@@ -53,8 +53,8 @@ pub struct ModelRunner {
     sampler: Sampler,
     caps: Caps,
     max_model_len: usize,
-    /// Choices, by the table index of their requests.
-    places: Vec<Option<RunningChoice>>,
+    /// Choices of all unfinished requests.
+    choices: BySeat<RunningChoice>,
     /// Thread that computes masks while the model runs. Started for the first request with a guide.
     ahead: Option<MaskAhead>,
     /// Choices whose masks are being computed.
@@ -90,7 +90,7 @@ impl ModelRunner {
             let why = format!(
                 "max_model_len must be at most {longest}, this model's context length, got {wanted}"
             );
-            return Err(ExecuteError::Malformed(why));
+            return Err(ExecuteError::Malformed(why.into()));
         }
         let SchedulerConfig { block_size, num_gpu_blocks, max_num_seqs, .. } = *config;
         // A request has at most one row in a step, and a row has at least one token.
@@ -108,7 +108,7 @@ impl ModelRunner {
             sampler: Sampler::new(rt, model.vocab),
             caps: Caps { max_tokens, max_seqs: max_num_seqs, ..Caps::default() },
             max_model_len: wanted,
-            places: Vec::new(),
+            choices: BySeat::default(),
             ahead: None,
             masks: Vec::new(),
             guide_memory: sample::GUIDE_MEMORY,
@@ -180,7 +180,7 @@ impl ModelRunner {
                 StepOp::Copy(copy) => self.kv.copy(*copy)?,
                 StepOp::Load { .. } | StepOp::Store { .. } => {
                     let why = "this runner cannot load or store keys and values outside the pool";
-                    return Err(ExecuteError::Malformed(why.to_owned()));
+                    return Err(ExecuteError::Malformed(why.into()));
                 }
             }
         }
@@ -191,9 +191,9 @@ impl ModelRunner {
         self.packed.pack(step, &mut self.meta, &self.caps.decode_widths)?;
         let mut failed = false;
         for row in step.rows() {
-            match sample::at(&self.places, row.row.place) {
-                Some(choice) if choice.id == row.row.id => failed |= choice.has_failed(),
-                _ => return Err(missing(row.row.id)),
+            match self.choices.seated(row.row.seat, row.row.id) {
+                Some(choice) => failed |= choice.has_failed(),
+                None => return Err(missing(row.row.id)),
             }
         }
         // The tokens of a failed choice may be invalid, and the other rows of the step must still run.
@@ -244,20 +244,16 @@ fn show(tap: &mut LogitsTap, step: &StepView<'_>, logits: TensorRef<'_>) -> l2_m
 
 impl Executor for ModelRunner {
     type Job = ChoiceJob;
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         self.caps.clone()
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, job: ChoiceJob) {
+    fn begin(&mut self, id: RequestId, job: ChoiceJob) {
         let vocab = self.decoder.config().vocab;
         let (tokenizer, max_model_len) = (self.tokenizer.as_ref(), self.max_model_len);
-        let choice = RunningChoice::new(id, job, tokenizer, vocab, max_model_len);
-        let place = place as usize;
-        if place >= self.places.len() {
-            self.places.resize_with(place + 1, || None);
-        }
-        self.places[place] = Some(choice);
+        self.choices.insert(id, RunningChoice::new(job, tokenizer, vocab, max_model_len));
     }
 
     /// All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
@@ -281,16 +277,14 @@ impl Executor for ModelRunner {
         Ok(())
     }
 
-    fn fail(&mut self, place: u32, id: RequestId, error: &ExecuteError) {
-        if let Some(choice) = sample::at_mut(&mut self.places, place).filter(|c| c.id == id) {
+    fn fail(&mut self, id: RequestId, error: &ExecuteError) {
+        if let Some(choice) = self.choices.get_mut(id) {
             choice.fail(error);
         }
     }
 
-    fn end(&mut self, place: u32, id: RequestId, reason: FinishReason) {
-        let choice = self.places.get_mut(place as usize).and_then(Option::take);
-        if let Some(choice) = choice {
-            debug_assert_eq!(choice.id, id, "the request at place {place}");
+    fn end(&mut self, id: RequestId, reason: FinishReason) {
+        if let Some(choice) = self.choices.remove(id) {
             choice.close(reason);
         }
     }
@@ -298,5 +292,5 @@ impl Executor for ModelRunner {
 
 /// Error of a step with a request that was never begun.
 fn missing(id: RequestId) -> ExecuteError {
-    ExecuteError::Malformed(format!("{id} takes part in a step, but has no job"))
+    ExecuteError::Malformed(format!("{id} takes part in a step, but has no job").into())
 }

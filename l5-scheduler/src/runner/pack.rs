@@ -8,7 +8,7 @@
 //!
 //! Sequences follow each other at their own lengths, so no token is padding. The exception is a step that only decodes,
 //! on a device with captured decode steps: it is padded to the next captured width with rows that read no keys and
-//! values and store none.
+//! values and store none, and that sit on free seats.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
@@ -54,17 +54,21 @@ impl Packed {
         for row in step.rows() {
             meta.push(row.table, row.row.computed, row.row.len)?;
             self.tokens.extend_from_slice(row.tokens);
+            self.slots.push(row.row.seat.index);
             if row.row.samples {
                 self.logit_rows.push(self.tokens.len() as u32 - 1);
             }
         }
         let rows = meta.sequences();
         let only_decodes = meta.tokens() == rows;
-        if let Some(width) = widths.iter().find(|width| only_decodes && **width >= rows) {
+        // A padding row has a seat too, since the model may keep something for each; no running request may have it.
+        let free = step.free_seats();
+        let most = if only_decodes { rows + free.len() } else { 0 };
+        if let Some(width) = widths.iter().find(|width| (rows..=most).contains(width)) {
             meta.pad_to(*width)?;
             self.tokens.resize(*width, 0);
+            self.slots.extend(free.take(*width - rows));
         }
-        self.slots.extend(0..meta.sequences() as u32);
         Ok(())
         // end of exercise
     }

@@ -5,7 +5,7 @@ use l4_sampler::{Logits, Row, Sampled};
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
-use crate::{ExecuteError, StepOutput, StepView};
+use crate::{BySeat, ExecuteError, RequestId, StepOutput, StepView};
 
 /// Maximum size in bytes of a small guide's lexer. The lexers of usual schemas are small.
 const SMALL_GUIDE: usize = 512 << 10;
@@ -18,10 +18,10 @@ impl ModelRunner {
     /// Prepares the rows that sample, before the model runs: opens their histories, and starts the masks of guided rows
     /// on the mask thread, which computes them during the forward pass.
     pub(super) fn prepare(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        let Self { places, ahead, masks, tokenizer, guide_memory, large_guides, .. } = self;
+        let Self { choices, ahead, masks, tokenizer, guide_memory, large_guides, .. } = self;
         for row in step.rows().filter(|row| row.row.samples) {
-            let place = row.row.place;
-            let Some(choice) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            let (seat, id) = (row.row.seat, row.row.id);
+            let Some(choice) = choices.seated(seat, id) else { return Err(missing(id)) };
             let bytes = choice.unopened_guide_bytes();
             if bytes > SMALL_GUIDE {
                 // Checked before the guide is cloned: as many requests can begin in one step as there are seats.
@@ -36,7 +36,7 @@ impl ModelRunner {
             choice.open(prompt, tokenizer.as_ref());
             if choice.is_guided() {
                 let ahead = ahead.get_or_insert_default();
-                masks.extend(choice.start_mask(ahead).map(|pending| (place, pending)));
+                masks.extend(choice.start_mask(ahead).map(|pending| (id, pending)));
             }
         }
         Ok(())
@@ -44,14 +44,14 @@ impl ModelRunner {
 
     /// Waits for all masks, and enforces the limit of large guides.
     pub(super) fn finish_masks(&mut self) {
-        let Self { places, masks, guide_memory, large_guides, .. } = self;
+        let Self { choices, masks, guide_memory, large_guides, .. } = self;
         let mut large = Vec::new();
-        for (place, pending) in masks.drain(..) {
-            let Some(choice) = at_mut(places, place) else { continue };
+        for (id, pending) in masks.drain(..) {
+            let Some(choice) = choices.get_mut(id) else { continue };
             choice.finish_mask(pending);
             let bytes = choice.guide_bytes();
             if bytes > SMALL_GUIDE {
-                large.push((bytes, place));
+                large.push((bytes, id));
             }
         }
         let mut taken: usize = large.iter().map(|(bytes, _)| bytes).sum();
@@ -61,9 +61,9 @@ impl ModelRunner {
         }
         // The largest guides fail first, so that a guide of a usual size never fails because of others.
         large.sort_unstable();
-        while let Some((bytes, place)) = large.pop().filter(|_| taken > *guide_memory) {
+        while let Some((bytes, id)) = large.pop().filter(|_| taken > *guide_memory) {
             taken -= bytes;
-            if let Some(choice) = at_mut(places, place) {
+            if let Some(choice) = choices.get_mut(id) {
                 choice.fail(too_large(*guide_memory));
             }
         }
@@ -75,9 +75,9 @@ impl ModelRunner {
         step: &StepView<'_>,
         logits: usize,
     ) -> Result<(), ExecuteError> {
-        let Self { ws, sampler, sampled, places, .. } = self;
+        let Self { ws, sampler, sampled, choices, .. } = self;
         let mut rows = emptied(std::mem::take(&mut self.rows));
-        gather(step, places, &mut rows)?;
+        gather(step, choices, &mut rows)?;
         let (logits, sampled) = (ws.logits(logits)?, &mut sampled[..rows.len()]);
         let chosen = sampler.sample(Logits::Shared(logits), &rows, sampled);
         self.rows = emptied(rows);
@@ -90,12 +90,12 @@ impl ModelRunner {
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
-        let Self { places, sampled, tokens, text, .. } = self;
+        let Self { choices, sampled, tokens, text, .. } = self;
         // exercise l5.sample
         let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
         for ((number, row), sampled) in due.zip(sampled.iter()) {
-            let place = row.row.place;
-            let Some(choice) = at_mut(places, place) else { return Err(missing(row.row.id)) };
+            let (seat, id) = (row.row.seat, row.row.id);
+            let Some(choice) = choices.seated(seat, id) else { return Err(missing(id)) };
             tokens.clear();
             text.clear();
             let finish = choice.choose(sampled, tokens, text);
@@ -118,29 +118,18 @@ fn too_large(memory: usize) -> GuideError {
 /// Collects the sampler's input for each row of logits: one for each row that samples, in the order of the step.
 fn gather<'a>(
     step: &StepView<'_>,
-    places: &'a [Option<RunningChoice>],
+    choices: &'a BySeat<RunningChoice>,
     rows: &mut Vec<Row<'a>>,
 ) -> Result<(), ExecuteError> {
     // exercise l5.sample
     for row in step.rows().filter(|row| row.row.samples) {
         let position = row.row.computed + row.row.len;
-        let choice = at(places, row.row.place);
+        let choice = choices.get_seated(row.row.seat, row.row.id);
         let wants = choice.and_then(|choice| choice.row(position));
         rows.push(wants.ok_or_else(|| missing(row.row.id))?);
     }
     Ok(())
     // end of exercise
-}
-
-pub(super) fn at(places: &[Option<RunningChoice>], place: u32) -> Option<&RunningChoice> {
-    places.get(place as usize)?.as_ref()
-}
-
-pub(super) fn at_mut(
-    places: &mut [Option<RunningChoice>],
-    place: u32,
-) -> Option<&mut RunningChoice> {
-    places.get_mut(place as usize)?.as_mut()
 }
 
 /// The memory of `rows`, emptied, for rows with another lifetime.
@@ -149,8 +138,8 @@ pub(super) fn emptied<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
     rows.into_iter().map_while(|_| None).collect()
 }
 
-/// Choices whose masks are being computed, by table index.
-pub(super) type Masks = Vec<(u32, MaskPending)>;
+/// Masks that are being computed, and the requests that they are for.
+pub(super) type Masks = Vec<(RequestId, MaskPending)>;
 
 /// A [`Sampled`] for each row that a step can sample.
 pub(super) fn outcomes(rows: usize) -> Vec<Sampled> {

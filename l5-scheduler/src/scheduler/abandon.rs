@@ -19,21 +19,25 @@ impl Scheduler {
         let rows = std::mem::take(&mut self.step.rows);
         // exercise l5.abandon
         for row in &rows {
-            let entry = self.requests.at_mut(row.place);
+            let key = self.seats.owner(row.seat);
+            let entry = self.requests.at_mut(key);
             entry.planned = false;
             if row.admitted == Admitted::Before {
                 continue;
             }
-            self.running.retain(|place| *place != row.place);
+            self.running.retain(|other| *other != key);
+            if let Some(seat) = entry.seat.take() {
+                self.seats.give_back(seat);
+            }
             if entry.seq.is_some_and(|seq| gone.contains(&seq)) {
                 entry.seq = None;
                 entry.computed = 0;
                 entry.status = Status::Waiting;
-                self.waiting.insert(entry.rank, row.place);
+                self.waiting.insert(entry.rank, key);
             } else {
                 // Its blocks are those of an earlier admission, and what was loaded into them is still there.
                 entry.status = Status::WaitingForKv;
-                self.arrived.insert(entry.rank, row.place);
+                self.arrived.insert(entry.rank, key);
             }
         }
         // end of exercise
@@ -51,10 +55,10 @@ impl Scheduler {
 
     /// Takes back a load that the step had asked for: the request has no blocks any more.
     fn stop_loading(&mut self, id: RequestId) {
-        let Some(place) = self.requests.find(id) else { return };
-        self.back_to_queue(place);
-        if self.requests.at(place).aborted {
-            self.remove(place, FinishReason::Aborted);
+        let Some(key) = self.requests.find(id) else { return };
+        self.back_to_queue(key);
+        if self.requests.at(key).aborted {
+            self.remove(key, FinishReason::Aborted);
         }
     }
 }

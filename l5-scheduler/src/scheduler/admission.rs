@@ -27,11 +27,11 @@ impl Scheduler {
         self.held_up = held_up.is_some();
         // Without tokens no request can be admitted, unless a preemption gives tokens of this step back.
         while budget.left() > 0 || self.policy.continues_after_preemption() {
-            let Some((rank, place)) = self.waiting.next(behind) else { break };
+            let Some((rank, key)) = self.waiting.next(behind) else { break };
             if held_up.is_some_and(|held_up| held_up < rank) {
                 break;
             }
-            match self.try_admit(place, budget) {
+            match self.try_admit(key, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
                 Outcome::Blocked => {
@@ -43,12 +43,12 @@ impl Scheduler {
     }
 
     /// Tries to admit a waiting request.
-    pub(super) fn try_admit(&mut self, place: u32, budget: &mut Budget) -> Outcome {
-        let entry = self.requests.at(place);
+    pub(super) fn try_admit(&mut self, key: u32, budget: &mut Budget) -> Outcome {
+        let entry = self.requests.at(key);
         let (request, tokens) = (entry.view(), entry.chain.len());
         if self.config.blocks(tokens) > self.config.capacity() {
             // It had grown to the end of the pool when it was preempted.
-            self.end_while_planning(place, FinishReason::KvExhausted);
+            self.end_while_planning(key, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
         if request.preempted_now() {
@@ -64,32 +64,32 @@ impl Scheduler {
             Admit::Skip => return Outcome::Skipped,
             Admit::IfBlocksFit(len) => len.min(self.config.capacity() * self.config.block_size),
         };
-        if self.begin_loading(place, fits) || self.try_begin(place, fits, budget) {
+        if self.begin_loading(key, fits) || self.try_begin(key, fits, budget) {
             return Outcome::Admitted;
         }
         // Running requests may be preempted for it.
-        if !self.make_room(place, fits, budget) {
+        if !self.make_room(key, fits, budget) {
             return Outcome::Blocked;
         }
-        let admitted = self.try_begin(place, fits, budget);
+        let admitted = self.try_begin(key, fits, budget);
         debug_assert!(admitted, "requests were preempted and the waiting one still does not fit");
         if admitted { Outcome::Admitted } else { Outcome::Blocked }
     }
 
     /// Admits a waiting request, with loaded blocks or without.
-    fn try_begin(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
-        match self.requests.at(place).status {
-            Status::WaitingForKv => self.admit_arrived(place, fits, budget),
-            Status::Waiting | Status::Running => self.admit(place, fits, budget),
+    fn try_begin(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
+        match self.requests.at(key).status {
+            Status::WaitingForKv => self.admit_arrived(key, fits, budget),
+            Status::Waiting | Status::Running => self.admit(key, fits, budget),
         }
     }
 
     /// Admits a waiting request if there are a seat, tokens of the step and blocks for it. If not, nothing changes.
-    pub(super) fn admit(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
+    pub(super) fn admit(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
         if self.running.len() >= self.config.seats() {
             return false;
         }
-        let entry = self.requests.at(place);
+        let entry = self.requests.at(key);
         let resumed = entry.preemptions > 0;
         // exercise l5.admit
         // Cached tokens are not computed: the request shares their blocks, and wants the tokens behind them.
@@ -106,8 +106,8 @@ impl Scheduler {
             keep_free: if alone { 0 } else { self.config.watermark_blocks() },
             resumed,
         };
-        let Some(seq) = self.admit_blocks(place, &hit, want) else { return false };
-        self.begin(place, seq, hit.tokens, len);
+        let Some(seq) = self.admit_blocks(key, &hit, want) else { return false };
+        self.begin(key, seq, hit.tokens, len);
         budget.take(len);
         true
         // end of exercise
@@ -116,7 +116,7 @@ impl Scheduler {
     /// Takes a request's first blocks. If they are not free, leases are ended, provided that this frees enough.
     pub(super) fn admit_blocks(
         &mut self,
-        place: u32,
+        key: u32,
         hit: &PrefixHit,
         want: Admission,
     ) -> Option<SeqId> {
@@ -124,7 +124,7 @@ impl Scheduler {
         if !self.free_up(needed + want.keep_free, hit) {
             return None;
         }
-        match self.blocks.admit(&self.requests.at(place).chain, hit, want) {
+        match self.blocks.admit(&self.requests.at(key).chain, hit, want) {
             Ok(seq) => Some(seq),
             Err(e) => {
                 debug_assert!(matches!(e, KvError::NoFreeBlocks { .. }), "{e}");
@@ -135,11 +135,16 @@ impl Scheduler {
 
     /// Moves a request that has its first blocks from the queue to a seat, and plans a row of `len` tokens behind the
     /// `cached` ones.
-    pub(super) fn begin(&mut self, place: u32, seq: SeqId, cached: usize, len: usize) {
-        let entry = self.requests.at_mut(place);
+    ///
+    /// # Panics
+    /// Without a free seat: fewer requests run than there are seats when one is admitted.
+    pub(super) fn begin(&mut self, key: u32, seq: SeqId, cached: usize, len: usize) {
+        let seat = self.seats.take(key).expect("a free seat for a request that is admitted");
+        let entry = self.requests.at_mut(key);
         self.waiting.remove(entry.rank);
         // exercise l5.admit
         entry.status = Status::Running;
+        entry.seat = Some(seat);
         entry.seq = Some(seq);
         entry.computed = cached;
         let resumed = entry.preemptions > 0;
@@ -150,7 +155,7 @@ impl Scheduler {
         debug_assert!(registered.is_ok(), "{registered:?}");
         let row = StepRow {
             id: entry.id,
-            place,
+            seat,
             computed: cached,
             len,
             samples: complete,
@@ -158,7 +163,7 @@ impl Scheduler {
             cached,
             blocks_before: 0,
         };
-        self.running.push(place);
+        self.running.push(key);
         self.stats.resumes += u64::from(resumed);
         self.stats.cached_tokens += cached as u64;
         self.push_row(row);

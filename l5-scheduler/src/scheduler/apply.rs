@@ -2,7 +2,7 @@
 
 use l3_paged_kv::trace::BlockOp;
 
-use super::{Resolved, Scheduler};
+use super::{Resolved, ResolvedRow, Scheduler};
 use crate::{FinishReason, RequestId, StepRow};
 
 impl Scheduler {
@@ -12,14 +12,14 @@ impl Scheduler {
         if !std::mem::take(&mut self.open) {
             return;
         }
-        for &StepRow { place, computed: from, len, .. } in &self.step.rows {
-            if let Some(seq) = self.requests.at(place).seq {
+        for &StepRow { seat, computed: from, len, .. } in &self.step.rows {
+            if let Some(seq) = self.requests.at(self.seats.owner(seat)).seq {
                 self.blocks.note(&BlockOp::Wrote { seq, from, to: from + len });
             }
         }
         self.blocks.commit_step();
         for row in &self.step.rows {
-            let entry = self.requests.at_mut(row.place);
+            let entry = self.requests.at_mut(self.seats.owner(row.seat));
             entry.planned = false;
             // exercise l5.apply
             // The tokens that were fed are computed. The sampled token is not: it is fed in the next step.
@@ -29,14 +29,15 @@ impl Scheduler {
         }
         self.forget_preemptions();
         // exercise l5.apply
-        for (place, _, tokens, finish) in resolved.rows() {
+        for ResolvedRow { seat, tokens, finish, .. } in resolved.rows() {
             self.stats.sampled_tokens += tokens.len() as u64;
-            let entry = self.requests.at_mut(place);
+            let key = self.seats.owner(seat);
+            let entry = self.requests.at_mut(key);
             for token in tokens {
                 entry.chain.push(*token);
             }
             if let Some(reason) = finish {
-                self.finish(place, reason);
+                self.finish(key, reason);
             }
         }
         // end of exercise
@@ -46,9 +47,9 @@ impl Scheduler {
     /// Ends requests that were aborted while the step was open, unless they have ended with it.
     pub(super) fn end_aborted(&mut self) {
         for id in std::mem::take(&mut self.aborted) {
-            let place = self.requests.find(id);
-            if let Some(place) = place.filter(|place| self.requests.at(*place).aborted) {
-                self.remove(place, FinishReason::Aborted);
+            let key = self.requests.find(id);
+            if let Some(key) = key.filter(|key| self.requests.at(*key).aborted) {
+                self.remove(key, FinishReason::Aborted);
             }
         }
     }
@@ -56,17 +57,17 @@ impl Scheduler {
     /// Requests that were preempted during planning can be admitted again in the next step.
     pub(super) fn forget_preemptions(&mut self) {
         for id in &self.step.preempted {
-            if let Some(place) = self.requests.find(*id) {
-                self.requests.at_mut(place).preempted_now = false;
+            if let Some(key) = self.requests.find(*id) {
+                self.requests.at_mut(key).preempted_now = false;
             }
         }
     }
 
-    /// Takes the requests that have ended since the last call, for whatever reason: table index, id and reason. Only
-    /// now an index can be reused by another request, so state that is kept by index never mixes two requests.
-    pub fn take_ended(&mut self) -> std::vec::Drain<'_, (u32, RequestId, FinishReason)> {
-        for (place, ..) in &self.ended {
-            self.requests.vacate(*place);
+    /// Takes the requests that have ended since the last call, for whatever reason. Only now another request can have
+    /// such an id, so what a caller keeps by id never mixes two requests.
+    pub fn take_ended(&mut self) -> std::vec::Drain<'_, (RequestId, FinishReason)> {
+        for (id, _) in &self.ended {
+            self.requests.release_id(*id);
         }
         self.ended.drain(..)
     }

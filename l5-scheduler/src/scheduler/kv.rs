@@ -30,8 +30,8 @@ impl Scheduler {
     pub(super) fn plan_arrived(&mut self, budget: &mut Budget) -> Option<Rank> {
         let mut behind = None;
         while budget.left() > 0 {
-            let (rank, place) = self.arrived.next(behind)?;
-            match self.try_admit(place, budget) {
+            let (rank, key) = self.arrived.next(behind)?;
+            match self.try_admit(key, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
                 Outcome::Blocked => return Some(rank),
@@ -42,8 +42,8 @@ impl Scheduler {
 
     /// Admits a request whose keys and values have arrived. It has blocks already; like any other it needs a seat,
     /// tokens of the step, and room for all of its tokens.
-    pub(super) fn admit_arrived(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
-        let entry = self.requests.at(place);
+    pub(super) fn admit_arrived(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
+        let entry = self.requests.at(key);
         let (computed, loading) = (entry.computed, entry.loading);
         let Some(seq) = entry.seq else { return false };
         let Some(len) = budget.waiting(entry.chain.len() - computed) else { return false };
@@ -56,8 +56,8 @@ impl Scheduler {
         {
             return false;
         }
-        self.arrived.remove(self.requests.at(place).rank);
-        self.begin(place, seq, computed, len);
+        self.arrived.remove(self.requests.at(key).rank);
+        self.begin(key, seq, computed, len);
         budget.take(len);
         // Only what was not loaded counts as cached.
         if let (Some(row), Some(loading)) = (self.step.rows.last_mut(), loading) {
@@ -69,12 +69,12 @@ impl Scheduler {
 
     /// Begins to load the tokens of a waiting request that the source has and the pool has not: reserves blocks for
     /// them and lets the request wait with them. Returns whether it did; if not, the request can still be admitted.
-    pub(super) fn begin_loading(&mut self, place: u32, fits: usize) -> bool {
-        if self.requests.at(place).status != Status::Waiting {
+    pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> bool {
+        if self.requests.at(key).status != Status::Waiting {
             return false;
         }
         let Some(mut source) = self.kv_source.take() else { return false };
-        let entry = self.requests.at(place);
+        let entry = self.requests.at(key);
         let free_seat = self.running.len() < self.config.seats();
         let mut found = None;
         if entry.reads_cache && free_seat {
@@ -89,19 +89,19 @@ impl Scheduler {
         let Some((hit, to)) = found else { return false };
         let want = Admission {
             up_to_len: to,
-            must_fit_len: fits.max(self.requests.at(place).chain.len()),
+            must_fit_len: fits.max(self.requests.at(key).chain.len()),
             keep_free: self.keep_free(self.running.len()) + self.promised_to_loads(),
-            resumed: self.requests.at(place).preemptions > 0,
+            resumed: self.requests.at(key).preemptions > 0,
         };
-        let Some(seq) = self.admit_blocks(place, &hit, want) else { return false };
-        let entry = self.requests.at_mut(place);
+        let Some(seq) = self.admit_blocks(key, &hit, want) else { return false };
+        let entry = self.requests.at_mut(key);
         self.waiting.remove(entry.rank);
         entry.status = Status::WaitingForKv;
         entry.seq = Some(seq);
         entry.computed = hit.tokens;
         entry.loading = Some(Loading { from: hit.tokens, to, arrived: false });
         let (id, rank) = (entry.id, entry.rank);
-        self.loading.insert(rank, place);
+        self.loading.insert(rank, key);
         let table = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();
         self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks });
@@ -110,9 +110,9 @@ impl Scheduler {
 
     /// Blocks that loading and arrived requests will need beyond those that they have.
     fn promised_to_loads(&self) -> usize {
-        let places = self.loading.places().chain(self.arrived.places());
-        let missing = places.map(|place| {
-            let entry = self.requests.at(place);
+        let keys = self.loading.keys().chain(self.arrived.keys());
+        let missing = keys.map(|key| {
+            let entry = self.requests.at(key);
             let table = entry.seq.and_then(|seq| self.blocks.table(seq).ok());
             table.map_or(0, |table| table.missing(entry.chain.len() + 1))
         });
@@ -126,11 +126,11 @@ impl Scheduler {
     /// Must be called for every [`StepOp::Load`](crate::StepOp::Load) that was executed, also if its request was
     /// aborted: until then its blocks cannot be reused.
     pub fn kv_arrived(&mut self, id: RequestId, tokens: usize) -> bool {
-        let Some(place) = self.requests.find(id) else { return false };
-        let entry = self.requests.at_mut(place);
+        let Some(key) = self.requests.find(id) else { return false };
+        let entry = self.requests.at_mut(key);
         let Some(loading) = entry.in_flight() else { return false };
         if entry.aborted {
-            self.remove(place, FinishReason::Aborted);
+            self.remove(key, FinishReason::Aborted);
             return true;
         }
         // Tokens that were hit in the pool are there in any case.
@@ -139,13 +139,13 @@ impl Scheduler {
         entry.computed = (tokens.min(loading.to) / size * size).max(entry.computed);
         let rank = entry.rank;
         self.loading.remove(rank);
-        self.arrived.insert(rank, place);
+        self.arrived.insert(rank, key);
         true
     }
 
     /// Frees the blocks of a request that waits with blocks, and returns it to the waiting queue.
-    pub(super) fn back_to_queue(&mut self, place: u32) {
-        let entry = self.requests.at_mut(place);
+    pub(super) fn back_to_queue(&mut self, key: u32) {
+        let entry = self.requests.at_mut(key);
         if entry.status != Status::WaitingForKv {
             return;
         }
@@ -156,23 +156,23 @@ impl Scheduler {
         let rank = entry.rank;
         self.loading.remove(rank);
         self.arrived.remove(rank);
-        self.waiting.insert(rank, place);
+        self.waiting.insert(rank, key);
     }
 
     /// Removes the load of a request whose blocks have just been freed from the step.
     pub(super) fn unload(&mut self, seq: SeqId) {
-        let place = self.loading.places().find(|place| self.requests.at(*place).seq == Some(seq));
-        let Some(place) = place else { return };
-        let gone = self.requests.at(place).id;
+        let key = self.loading.keys().find(|key| self.requests.at(*key).seq == Some(seq));
+        let Some(key) = key else { return };
+        let gone = self.requests.at(key).id;
         self.step.ops.retain(|op| !matches!(op, StepOp::Load { id, .. } if *id == gone));
-        self.back_to_queue(place);
+        self.back_to_queue(key);
     }
 
     /// Frees the blocks of all requests that have arrived and do not run.
     pub(super) fn give_up_arrived(&mut self) {
-        while let Some((_, place)) = self.arrived.next(None) {
-            let seq = self.requests.at(place).seq;
-            self.back_to_queue(place);
+        while let Some((_, key)) = self.arrived.next(None) {
+            let seq = self.requests.at(key).seq;
+            self.back_to_queue(key);
             if let Some(seq) = seq {
                 self.free_blocks(seq);
             }

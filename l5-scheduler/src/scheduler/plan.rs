@@ -32,16 +32,17 @@ impl Scheduler {
     pub(super) fn push_row(&mut self, row: StepRow) {
         self.step.tokens += row.len;
         self.step.rows.push(row);
-        self.requests.at_mut(row.place).planned = true;
+        self.requests.at_mut(self.seats.owner(row.seat)).planned = true;
     }
 
     /// Removes a request's row from the step, if it has one.
-    pub(super) fn take_row(&mut self, place: u32) -> Option<StepRow> {
-        let entry = self.requests.at_mut(place);
+    pub(super) fn take_row(&mut self, key: u32) -> Option<StepRow> {
+        let entry = self.requests.at_mut(key);
         if !std::mem::take(&mut entry.planned) {
             return None;
         }
-        let at = self.step.rows.iter().position(|row| row.place == place)?;
+        let id = entry.id;
+        let at = self.step.rows.iter().position(|row| row.id == id)?;
         let row = self.step.rows.remove(at);
         self.step.tokens -= row.len;
         Some(row)

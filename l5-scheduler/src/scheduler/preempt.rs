@@ -37,20 +37,20 @@ impl Scheduler {
     /// The policy's choice of what frees blocks for this request.
     fn victim(&self, needy: u32) -> Option<Victim> {
         let needy = self.requests.at(needy).view();
-        let mut running = self.running.iter().map(|place| self.requests.at(*place).view());
+        let mut running = self.running.iter().map(|key| self.requests.at(*key).view());
         self.policy.victim(&needy, &mut running, &self.leases)
     }
 
     /// Preempts the `i`-th running request during planning. If it has a row in the step, the row is removed, and its
     /// tokens return to the budget.
     pub(super) fn preempt_planned(&mut self, i: usize, budget: &mut Budget) {
-        let place = self.running[i];
-        let id = self.requests.at(place).id;
+        let key = self.running[i];
+        let id = self.requests.at(key).id;
         let tokens = self.step.tokens;
         // exercise l5.preempt
-        self.take_row(place);
+        self.take_row(key);
         self.step.preempted.push(id);
-        self.requests.at_mut(place).preempted_now = true;
+        self.requests.at_mut(key).preempted_now = true;
         self.preempt(i);
         // Not only its own tokens: requests that were admitted because they hit its blocks lose their rows, too.
         budget.give_back(tokens - self.step.tokens);
@@ -62,9 +62,10 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, i: usize) {
         self.stats.preemptions += 1;
         // exercise l5.preempt
-        let place = self.running.remove(i);
+        let key = self.running.remove(i);
+        self.free_seat(key);
         self.front -= 1;
-        let entry = self.requests.at_mut(place);
+        let entry = self.requests.at_mut(key);
         // Ahead of all waiting requests, also of those that were preempted earlier, because they were admitted later.
         entry.ticket = self.front;
         entry.status = Status::Waiting;
@@ -74,27 +75,28 @@ impl Scheduler {
         if let Some(seq) = seq {
             self.free_blocks(seq);
         }
-        self.enqueue(place);
+        self.enqueue(key);
         // end of exercise
     }
 
     /// Takes back an admission of this step that had hit blocks which will not be computed. The request waits at its
     /// old rank.
     pub(super) fn unadmit(&mut self, seq: SeqId) {
-        let found = self.running.iter().position(|place| self.requests.at(*place).seq == Some(seq));
+        let found = self.running.iter().position(|key| self.requests.at(*key).seq == Some(seq));
         let Some(i) = found else { return self.unload(seq) };
-        let place = self.running.remove(i);
-        self.take_row(place);
-        let entry = self.requests.at_mut(place);
+        let key = self.running.remove(i);
+        self.take_row(key);
+        self.free_seat(key);
+        let entry = self.requests.at_mut(key);
         entry.seq = None;
         entry.computed = 0;
         entry.status = Status::Waiting;
-        self.enqueue(place);
+        self.enqueue(key);
     }
 
     /// Ends a request during planning; the step reports it.
-    pub(super) fn end_while_planning(&mut self, place: u32, reason: FinishReason) {
-        self.step.ended.push((self.requests.at(place).id, reason));
-        self.remove(place, reason);
+    pub(super) fn end_while_planning(&mut self, key: u32, reason: FinishReason) {
+        self.step.ended.push((self.requests.at(key).id, reason));
+        self.remove(key, reason);
     }
 }

@@ -2,20 +2,33 @@
 
 use super::Scheduler;
 use crate::requests::Entry;
-use crate::{ExecuteError, FinishReason, RequestId, StepOutput};
+use crate::{FinishReason, MalformedOutput, RequestId, Seat, StepOutput, StepRow};
 
 /// Tokens that a step adds to requests, and which requests end with them. The memory is reused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resolved {
     pub(super) tokens: Vec<u32>,
-    pub(super) rows: Vec<ResolvedRow>,
+    pub(super) rows: Vec<ResolvedRange>,
+}
+
+/// What a step adds to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResolvedRow<'a> {
+    /// Request id.
+    pub id: RequestId,
+    /// Seat that the request had in the step.
+    pub seat: Seat,
+    /// Tokens that count.
+    pub tokens: &'a [u32],
+    /// Finish reason, if the request ends with these tokens.
+    pub finish: Option<FinishReason>,
 }
 
 /// Tokens of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ResolvedRow {
+pub(super) struct ResolvedRange {
     pub id: RequestId,
-    pub place: u32,
+    pub seat: Seat,
     /// Index in the token list behind the last token of this row.
     pub end: usize,
     pub finish: Option<FinishReason>,
@@ -27,14 +40,12 @@ impl Resolved {
         self.rows.clear();
     }
 
-    /// Row by row, in the order of the step: table index, request id, tokens, and the finish reason if the request
-    /// ends.
-    pub fn rows(
-        &self,
-    ) -> impl Iterator<Item = (u32, RequestId, &[u32], Option<FinishReason>)> + '_ {
+    /// Iterates over the rows that got tokens or ended, in the order of the step.
+    pub fn rows(&self) -> impl Iterator<Item = ResolvedRow<'_>> + '_ {
         self.rows.iter().enumerate().map(|(i, row)| {
             let start = i.checked_sub(1).map_or(0, |before| self.rows[before].end);
-            (row.place, row.id, &self.tokens[start..row.end], row.finish)
+            let ResolvedRange { id, seat, end, finish } = *row;
+            ResolvedRow { id, seat, tokens: &self.tokens[start..end], finish }
         })
     }
 }
@@ -44,12 +55,12 @@ impl Scheduler {
     /// Changes nothing.
     ///
     /// # Errors
-    /// [`ExecuteError::Malformed`] if the output does not fit the step.
+    /// [`MalformedOutput`] if the output does not fit the step.
     pub fn resolve(
         &self,
         output: &StepOutput,
         resolved: &mut Resolved,
-    ) -> Result<(), ExecuteError> {
+    ) -> Result<(), MalformedOutput> {
         resolved.clear();
         let rows = &self.step.rows;
         let mut due = (0..rows.len()).filter(|row| rows[*row].samples);
@@ -57,10 +68,10 @@ impl Scheduler {
             if due.next() != Some(row) || (tokens.is_empty() && finish.is_none()) {
                 let why =
                     format!("row {row} of a step came with {} tokens, out of turn", tokens.len());
-                return Err(ExecuteError::Malformed(why));
+                return Err(MalformedOutput(why));
             }
             let row = rows[row];
-            let entry = self.requests.at(row.place);
+            let entry = self.requests.at(self.seats.owner(row.seat));
             // exercise l5.resolve
             if entry.aborted {
                 continue;
@@ -75,15 +86,13 @@ impl Scheduler {
                     break;
                 }
             }
-            let (id, place, end) = (row.id, row.place, resolved.tokens.len());
-            resolved.rows.push(ResolvedRow { id, place, end, finish });
+            let (StepRow { id, seat, .. }, end) = (row, resolved.tokens.len());
+            resolved.rows.push(ResolvedRange { id, seat, end, finish });
             // end of exercise
         }
         match due.next() {
             None => Ok(()),
-            Some(row) => {
-                Err(ExecuteError::Malformed(format!("row {row} of a step has chosen no token")))
-            }
+            Some(row) => Err(MalformedOutput(format!("row {row} of a step has chosen no token"))),
         }
     }
 

@@ -10,8 +10,8 @@ use crate::{FinishReason, LeaseId, Retain, StepOp, Time};
 impl Scheduler {
     /// Ends a running request with the step that was applied. The policy decides what happens to its blocks. The lease
     /// of the same job's previous step ends, because this request's blocks contain that one's.
-    pub(super) fn finish(&mut self, place: u32, reason: FinishReason) {
-        let entry = self.requests.at(place);
+    pub(super) fn finish(&mut self, key: u32, reason: FinishReason) {
+        let entry = self.requests.at(key);
         let retain = match reason {
             FinishReason::Stop | FinishReason::Length => {
                 self.policy.retain(&entry.view(), self.step.now)
@@ -24,19 +24,19 @@ impl Scheduler {
         let last = entry.job.as_ref().and_then(|job| self.leases.of_job(&job.id));
         match retain {
             Retain::Free => {}
-            Retain::LeaseUntil(until) => self.keep(place, Some(until)),
-            Retain::Offload => self.keep(place, None),
+            Retain::LeaseUntil(until) => self.keep(key, Some(until)),
+            Retain::Offload => self.keep(key, None),
         }
         if let Some(last) = last {
             self.end_lease(last);
         }
-        self.remove(place, reason);
+        self.remove(key, reason);
     }
 
     /// Holds the blocks of a request that ends in a lease. Only full blocks can be hit, so a partial last block is
     /// freed.
-    fn keep(&mut self, place: u32, until: Option<Time>) {
-        let entry = self.requests.at_mut(place);
+    fn keep(&mut self, key: u32, until: Option<Time>) {
+        let entry = self.requests.at_mut(key);
         let blocks = entry.computed / self.config.block_size;
         if blocks == 0 || !self.config.enable_prefix_caching {
             return;

@@ -63,20 +63,20 @@ impl Scheduler {
     /// The victims are the last requests in the order of the queue, and no more than needed. A request is no victim
     /// while other requests have hit the blocks that it computes in this very step: they would lose their rows too, and
     /// they were admitted before this waiting request. A step later nothing depends on it.
-    pub(super) fn make_room(&mut self, place: u32, fits: usize, budget: &mut Budget) -> bool {
-        let arrival = self.requests.at(place).view();
+    pub(super) fn make_room(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
+        let arrival = self.requests.at(key).view();
         let may_preempt =
-            |place: &&u32| self.policy.may_preempt(&self.requests.at(**place).view(), &arrival);
-        if !self.running.iter().any(|place| may_preempt(&place)) {
+            |key: &&u32| self.policy.may_preempt(&self.requests.at(**key).view(), &arrival);
+        if !self.running.iter().any(|key| may_preempt(&key)) {
             return false;
         }
-        if self.would_fit(place, fits, budget, &self.without_leases()) {
+        if self.would_fit(key, fits, budget, &self.without_leases()) {
             // Only tokens of this step are missing, and the next step has others.
             return false;
         }
         // exercise l5.strict
         let mut yielding: Vec<u32> = self.running.iter().filter(may_preempt).copied().collect();
-        yielding.sort_by_key(|place| Reverse(self.requests.at(*place).rank));
+        yielding.sort_by_key(|key| Reverse(self.requests.at(*key).rank));
         let mut gone = self.without_leases();
         let mut tokens = *budget;
         for victim in yielding {
@@ -84,8 +84,8 @@ impl Scheduler {
                 continue;
             }
             self.suppose_gone(victim, &mut gone, &mut tokens);
-            if self.would_fit(place, fits, &tokens, &gone) {
-                let enough = self.would_begin(place, &tokens, &gone);
+            if self.would_fit(key, fits, &tokens, &gone) {
+                let enough = self.would_begin(key, &tokens, &gone);
                 let victims = if enough { gone.victims } else { Vec::new() };
                 for victim in &victims {
                     if let Some(i) = self.running.iter().position(|other| other == victim) {
@@ -125,10 +125,10 @@ impl Scheduler {
     }
 
     /// Whether a waiting request would find a seat and blocks.
-    fn would_fit(&self, place: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
-        let entry = self.requests.at(place);
+    fn would_fit(&self, key: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
+        let entry = self.requests.at(key);
         let left = self.running.len() - gone.victims.len();
-        let (computed, hit) = self.start(place, gone);
+        let (computed, hit) = self.start(key, gone);
         let wanted = entry.chain.len() - computed;
         let len = tokens.waiting(wanted).unwrap_or(wanted);
         let up_to = self.reserved_len(computed + len).max(fits);
@@ -141,14 +141,14 @@ impl Scheduler {
     }
 
     /// Whether a waiting request would find tokens in this step, too.
-    fn would_begin(&self, place: u32, tokens: &Budget, gone: &Gone) -> bool {
-        let (computed, _) = self.start(place, gone);
-        tokens.waiting(self.requests.at(place).chain.len() - computed).is_some()
+    fn would_begin(&self, key: u32, tokens: &Budget, gone: &Gone) -> bool {
+        let (computed, _) = self.start(key, gone);
+        tokens.waiting(self.requests.at(key).chain.len() - computed).is_some()
     }
 
     /// The token at which a waiting request would begin, and its cache hit.
-    fn start(&self, place: u32, gone: &Gone) -> (usize, PrefixHit) {
-        let entry = self.requests.at(place);
+    fn start(&self, key: u32, gone: &Gone) -> (usize, PrefixHit) {
+        let entry = self.requests.at(key);
         if entry.seq.is_some() || !entry.reads_cache {
             return (entry.computed, PrefixHit::default());
         }
@@ -169,7 +169,8 @@ impl Scheduler {
     /// and would be lost, so is every such block: of blocks with one hash, lookup returns the first that had it.
     fn also_pending(&self, i: usize, hash: &BlockHash, gone: &Gone) -> Option<BlockId> {
         let mut others = self.step.rows.iter().filter_map(|row| {
-            let block = *table(&self.blocks, self.requests.at(row.place).seq?).get(i)?;
+            let block =
+                *table(&self.blocks, self.requests.at(self.seats.owner(row.seat)).seq?).get(i)?;
             (self.blocks.cache().hash_of(block) == Some(hash)).then_some(block)
         });
         others.find(|block| !gone.lost.contains(block))
@@ -177,11 +178,11 @@ impl Scheduler {
 
     /// Blocks of a running request that get their hash in this step: those that it fills, and those that were loaded
     /// for it.
-    fn pending(&self, place: u32) -> Vec<BlockId> {
-        let Some(row) = self.row_of(place).filter(|_| self.config.enable_prefix_caching) else {
+    fn pending(&self, key: u32) -> Vec<BlockId> {
+        let Some(row) = self.row_of(key).filter(|_| self.config.enable_prefix_caching) else {
             return Vec::new();
         };
-        let entry = self.requests.at(place);
+        let entry = self.requests.at(key);
         let before = if row.admitted == Admitted::Before { row.computed } else { row.cached };
         let end = (row.computed + row.len).min(entry.chain.len());
         let blocks = entry.seq.map_or(&[][..], |seq| table(&self.blocks, seq));
@@ -190,9 +191,9 @@ impl Scheduler {
     }
 
     /// A request's row in the step that is being planned.
-    fn row_of(&self, place: u32) -> Option<&StepRow> {
-        let planned = self.requests.at(place).planned;
-        planned.then(|| self.step.rows.iter().find(|row| row.place == place)).flatten()
+    fn row_of(&self, key: u32) -> Option<&StepRow> {
+        let entry = self.requests.at(key);
+        entry.planned.then(|| self.step.rows.iter().find(|row| row.id == entry.id)).flatten()
     }
 
     /// Blocks that must stay free when a request is admitted beside `others` running ones: the watermark, or none if it

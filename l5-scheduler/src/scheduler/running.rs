@@ -24,15 +24,15 @@ impl Scheduler {
     pub(super) fn plan_running(&mut self, budget: &mut Budget) {
         let mut i = 0;
         while i < self.running.len() && budget.left() > 0 {
-            let place = self.running[i];
-            let len = self.next_len(place, budget);
+            let key = self.running[i];
+            let len = self.next_len(key, budget);
             if len == 0 {
                 i += 1;
                 continue;
             }
-            match self.grow(place, len, &mut i, budget) {
+            match self.grow(key, len, &mut i, budget) {
                 Outcome::Fits(blocks_before) => {
-                    self.plan_row(place, len, blocks_before, budget);
+                    self.plan_row(key, len, blocks_before, budget);
                     i += 1;
                 }
                 Outcome::Skipped => i += 1,
@@ -45,8 +45,8 @@ impl Scheduler {
     }
 
     /// Number of tokens that a running request gets in this step; 0 for none.
-    fn next_len(&self, place: u32, budget: &Budget) -> usize {
-        let entry = self.requests.at(place);
+    fn next_len(&self, key: u32, budget: &Budget) -> usize {
+        let entry = self.requests.at(key);
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
         if !self.policy.compose(&entry.view(), &so_far) {
             return 0;
@@ -61,15 +61,15 @@ impl Scheduler {
 
     /// Reserves blocks for a running request's next `len` tokens, preempting others if needed. `i` is its index in
     /// `running`; it moves when a request before it is preempted.
-    fn grow(&mut self, place: u32, len: usize, i: &mut usize, budget: &mut Budget) -> Outcome {
-        let entry = self.requests.at(place);
+    fn grow(&mut self, key: u32, len: usize, i: &mut usize, budget: &mut Budget) -> Outcome {
+        let entry = self.requests.at(key);
         let (computed, seq) = (entry.computed, entry.seq);
         let Some(seq) = seq else { return Outcome::Skipped };
         let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
         // exercise l5.running
         if self.config.blocks(computed + len) > self.config.capacity() {
             // It would not fit even alone, so no other request is preempted for it.
-            self.end_while_planning(place, FinishReason::KvExhausted);
+            self.end_while_planning(key, FinishReason::KvExhausted);
             return Outcome::Ended;
         }
         let up_to = self.reserved_len(computed + len);
@@ -82,7 +82,7 @@ impl Scheduler {
                     return Outcome::Skipped;
                 }
             }
-            if let Some(outcome) = self.reclaim_blocks(place, i, budget) {
+            if let Some(outcome) = self.reclaim_blocks(key, i, budget) {
                 return outcome;
             }
         }
@@ -96,10 +96,10 @@ impl Scheduler {
     }
 
     /// Adds the row of a running request that has its blocks.
-    fn plan_row(&mut self, place: u32, len: usize, blocks_before: usize, budget: &mut Budget) {
+    fn plan_row(&mut self, key: u32, len: usize, blocks_before: usize, budget: &mut Budget) {
         let Self { requests, blocks, .. } = self;
-        let entry = requests.at(place);
-        let Some(seq) = entry.seq else { return };
+        let entry = requests.at(key);
+        let (Some(seq), Some(seat)) = (entry.seq, entry.seat) else { return };
         // exercise l5.running
         let (start, end) = (entry.computed, entry.computed + len);
         let complete = end == entry.chain.len();
@@ -107,7 +107,7 @@ impl Scheduler {
         debug_assert!(registered.is_ok(), "{registered:?}");
         let row = StepRow {
             id: entry.id,
-            place,
+            seat,
             computed: start,
             len,
             samples: complete,

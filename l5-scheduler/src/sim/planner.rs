@@ -9,8 +9,8 @@ use super::goodput::Goodput;
 use super::report::{Counts, Report, Usage};
 use super::workload::{Workload, WorkloadError};
 use crate::{
-    ConfigError, CostModel, ExecuteError, Executor, FinishReason, PolicyKind, Resolved, Scheduler,
-    SchedulerConfig, StepOutput, Time,
+    BySeat, ConfigError, CostModel, Executor, FinishReason, MalformedOutput, PolicyKind, Resolved,
+    Scheduler, SchedulerConfig, StepOutput, Time,
 };
 
 /// Why a plan failed.
@@ -24,7 +24,7 @@ pub enum PlanError {
     Workload(#[from] WorkloadError),
     /// The fake model or the scheduler broke its contract.
     #[error(transparent)]
-    Execute(#[from] ExecuteError),
+    Execute(#[from] MalformedOutput),
     /// Requests wait, none runs and none will arrive.
     #[error("at {0:.3} s requests wait and none can run: this is a defect of the scheduler")]
     Stalled(f64),
@@ -76,8 +76,8 @@ pub struct Planner {
     model: FakeModel<Counting>,
     clock: VirtualClock,
     goodput: Goodput,
-    /// Progress of requests by table index.
-    progress: Vec<Progress>,
+    /// Progress of unfinished requests.
+    progress: BySeat<Progress>,
     ttft: Durations,
     itl: Durations,
     e2e: Durations,
@@ -104,7 +104,7 @@ impl Planner {
             model: FakeModel::default(),
             clock: VirtualClock::new(cost),
             goodput,
-            progress: Vec::new(),
+            progress: BySeat::default(),
             ttft: Durations::default(),
             itl: Durations::default(),
             e2e: Durations::default(),
@@ -178,24 +178,20 @@ impl Planner {
         let prompt = request.prompt.len();
         self.began.get_or_insert(arrival);
         self.counts.requests += 1;
-        let Ok(place) = self.scheduler.add_request(request) else {
+        if self.scheduler.add_request(request).is_err() {
             self.counts.rejected += 1;
             return;
-        };
-        // Output tokens far from those of other requests, so that no output is hit in the cache.
-        self.model.begin(place, id, Counting((id.0 as u32).wrapping_mul(0x9e37_79b1)));
-        let at = place as usize;
-        if self.progress.len() <= at {
-            self.progress.resize(at + 1, Progress::default());
         }
-        self.progress[at] = Progress { arrival, deadline, ..Progress::default() };
+        // Output tokens far from those of other requests, so that no output is hit in the cache.
+        self.model.begin(id, Counting((id.0 as u32).wrapping_mul(0x9e37_79b1)));
+        self.progress.insert(id, Progress { arrival, deadline, ..Progress::default() });
         self.counts.prompt_tokens += prompt as u64;
     }
 
     /// Records output tokens, which are available at the end of their step.
     fn note_tokens(&mut self, resolved: &Resolved, now: Time) {
-        for (place, _, tokens, _) in resolved.rows() {
-            let request = &mut self.progress[place as usize];
+        for row in resolved.rows() {
+            let Some(request) = self.progress.seated(row.seat, row.id) else { continue };
             match request.tokens {
                 0 => {
                     request.first = now;
@@ -208,16 +204,16 @@ impl Planner {
                 }
             }
             request.last = now;
-            request.tokens += tokens.len();
-            self.counts.output_tokens += tokens.len() as u64;
+            request.tokens += row.tokens.len();
+            self.counts.output_tokens += row.tokens.len() as u64;
         }
     }
 
     fn note_ends(&mut self, now: Time) {
-        for (place, id, reason) in self.scheduler.take_ended() {
-            self.model.end(place, id, reason);
+        for (id, reason) in self.scheduler.take_ended() {
+            self.model.end(id, reason);
             self.ended = now;
-            let request = &self.progress[place as usize];
+            let Some(request) = self.progress.remove(id) else { continue };
             if !matches!(reason, FinishReason::Stop | FinishReason::Length) {
                 self.counts.cut_short += 1;
                 continue;

@@ -6,8 +6,8 @@ use super::fake::FakeModel;
 use super::scenario::{Event, EventOp, Scenario, Tables};
 use super::trace::{Rejected, Summary, Trace, TraceEvent, TraceStep};
 use crate::{
-    Admitted, ConfigError, ExecuteError, Executor, FinishReason, RequestId, RequestView, Resolved,
-    Scheduler, StepOutput, Time,
+    Admitted, ConfigError, Executor, FinishReason, MalformedOutput, RequestId, RequestView,
+    Resolved, Scheduler, StepOutput, Time,
 };
 
 /// Maximum number of steps of a scenario, since empty steps are recorded, too.
@@ -37,7 +37,7 @@ pub enum ReplayError {
     TooLong(u64),
     /// The fake model or the scheduler broke its contract.
     #[error(transparent)]
-    Execute(#[from] ExecuteError),
+    Execute(#[from] MalformedOutput),
 }
 
 /// Replays a scenario until all requests have arrived and ended.
@@ -145,7 +145,7 @@ impl<'a> Replay<'a> {
         let request = &self.scenario.requests[index];
         let Some(id) = self.id(&request.id) else { return };
         match self.scheduler.add_request(request.request(index, id)) {
-            Ok(place) => self.model.begin(place, id, request.output_token_ids.clone()),
+            Ok(()) => self.model.begin(id, request.output_token_ids.clone()),
             Err(why) => step.rejected.push(Rejected { id: &request.id, reason: why.code() }),
         }
     }
@@ -192,10 +192,10 @@ impl<'a> Replay<'a> {
 
     /// Records what is visible at the end of the step.
     fn picture_end(&mut self, step: &mut TraceStep<'a>) {
-        let sampled = self.resolved.rows().filter(|(_, _, tokens, _)| !tokens.is_empty());
-        step.sampled = self.names(sampled.map(|(_, id, ..)| id));
-        for (place, id, reason) in self.scheduler.take_ended() {
-            self.model.end(place, id, reason);
+        let sampled = self.resolved.rows().filter(|row| !row.tokens.is_empty());
+        step.sampled = self.names(sampled.map(|row| row.id));
+        for (id, reason) in self.scheduler.take_ended() {
+            self.model.end(id, reason);
             if reason != FinishReason::Aborted {
                 let name = self.names[id.0 as usize];
                 step.finished.push(name);

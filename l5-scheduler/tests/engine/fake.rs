@@ -6,9 +6,9 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
-    Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor, FinishReason,
-    OutputEnd, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput, StepResult,
-    StepView, TokenDelta,
+    BySeat, Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor,
+    FinishReason, OutputEnd, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput,
+    StepResult, StepView, TokenDelta,
 };
 
 pub const VOCAB: usize = 1000;
@@ -114,7 +114,7 @@ impl Control {
 /// Answers with tokens that count on from the sum of the prompt: see [`answer`].
 pub struct Fake {
     control: Control,
-    places: Vec<Option<(RequestId, ChoiceJob, usize)>>,
+    jobs: BySeat<(ChoiceJob, usize)>,
 }
 
 /// The first `n` tokens of the answer to a prompt.
@@ -128,15 +128,14 @@ fn token(prompt: &[u32], i: usize) -> u32 {
 
 impl Executor for Fake {
     type Job = ChoiceJob;
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, job: ChoiceJob) {
-        let place = place as usize;
-        self.places.resize_with(self.places.len().max(place + 1), || None);
-        self.places[place] = Some((id, job, 0));
+    fn begin(&mut self, id: RequestId, job: ChoiceJob) {
+        self.jobs.insert(id, (job, 0));
     }
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
@@ -146,8 +145,8 @@ impl Executor for Fake {
             Trouble::Panic => panic!("a wheel came off"),
         }
         for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
-            let place = self.places[row.row.place as usize].as_mut();
-            let (_, job, given) = place.expect("whoever takes part has begun");
+            let job = self.jobs.seated(row.row.seat, row.row.id);
+            let (job, given) = job.expect("a request with a row has begun");
             let token = token(&job.prompt, *given);
             *given += 1;
             let text = format!("{token} ");
@@ -157,9 +156,9 @@ impl Executor for Fake {
         Ok(())
     }
 
-    fn end(&mut self, place: u32, id: RequestId, reason: FinishReason) {
+    fn end(&mut self, id: RequestId, reason: FinishReason) {
         self.control.lock().ends.push((id, reason));
-        if let Some((_, mut job, _)) = self.places[place as usize].take() {
+        if let Some((mut job, _)) = self.jobs.remove(id) {
             job.sink.end(&OutputEnd { finish: reason, stop: None, error: None });
         }
     }
@@ -188,7 +187,7 @@ pub fn limits() -> SchedulerConfig {
 /// An engine without a model. At most `waiting` requests may wait.
 pub fn engine(config: SchedulerConfig, waiting: usize) -> (Engine, Control) {
     let control = Control::default();
-    let fake = Fake { control: control.clone(), places: Vec::new() };
+    let fake = Fake { control: control.clone(), jobs: BySeat::default() };
     let core = EngineCore::new(Scheduler::new(config).unwrap(), fake);
     let facts = ModelFacts { vocab: VOCAB, tokenizer: None, stop_tokens: Vec::new() };
     let engine = Engine::start(core, facts, waiting).unwrap();

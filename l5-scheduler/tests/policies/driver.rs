@@ -138,7 +138,7 @@ impl Driver {
     /// Who ended since this was asked last. Nobody ends twice.
     pub fn ended(&mut self) -> Vec<(u64, FinishReason)> {
         let ended: Vec<_> =
-            self.scheduler.take_ended().map(|(_, id, reason)| (id.0, reason)).collect();
+            self.scheduler.take_ended().map(|(id, reason)| (id.0, reason)).collect();
         for (id, reason) in &ended {
             assert!(self.alive.remove(id), "request {id} ended ({reason}) though it was not there");
         }
@@ -215,6 +215,14 @@ impl Driver {
     pub fn check(&self) {
         let blocks = self.scheduler.blocks();
         blocks.check_invariants().expect("blocks in order");
+        let seats = self.scheduler.running().map(|request| request.seat().expect("it runs").index);
+        let mut seats: Vec<u32> = seats.chain(self.scheduler.view().free_seats()).collect();
+        seats.sort_unstable();
+        let all = 0..self.scheduler.config().max_num_seqs as u32;
+        assert!(
+            all.eq(seats.iter().copied()),
+            "seats of running requests, and free ones: {seats:?}"
+        );
         if self.alive.is_empty() {
             let kept = self.scheduler.retained_blocks();
             let all = self.scheduler.config().capacity();

@@ -146,7 +146,36 @@ fn a_step_leaves_nothing_behind_for_the_next_one() {
     planner.pack(&[]);
     assert_eq!(planner.packed.tokens(), [5, 5, 5], "each one's last token");
     assert_eq!(planner.packed.logit_rows(), [0, 1, 2], "each one's only row");
-    assert_eq!(planner.packed.batch(&planner.meta).state_slots, [0, 1, 2], "a slot for each row");
+    assert_eq!(planner.packed.batch(&planner.meta).state_slots, [0, 1, 2], "the seat of each row");
+}
+
+#[test]
+fn every_row_keeps_its_seat_when_rows_before_it_are_gone() {
+    let mut planner = Planner::new(|config| config.max_num_seqs = 4);
+    for id in 0..3 {
+        planner.add(id, prompt(id as u32, 5));
+    }
+    planner.step(9);
+    planner.scheduler.abort(RequestId(0));
+    planner.pack(&[]);
+    assert_eq!(planner.packed.batch(&planner.meta).state_slots, [1, 2], "of the two that are left");
+}
+
+#[test]
+fn filler_sits_on_free_seats_and_there_is_no_more_of_it_than_free_seats() {
+    let mut planner = Planner::new(|config| config.max_num_seqs = 4);
+    for id in 0..4 {
+        planner.add(id, prompt(id as u32, 5));
+    }
+    planner.step(9);
+    planner.scheduler.abort(RequestId(1));
+    planner.pack(&[4]);
+    let slots = planner.packed.batch(&planner.meta).state_slots;
+    assert_eq!(slots, [0, 2, 3, 1], "three rows, and filler on the seat that is free");
+    planner.apply(9);
+    planner.pack(&[8]);
+    let slots = planner.packed.batch(&planner.meta).state_slots;
+    assert_eq!(slots, [0, 2, 3], "of four seats one is free, and width 8 wants five");
 }
 
 #[test]

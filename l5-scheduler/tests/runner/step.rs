@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use l5_scheduler::{
-    Caps, EngineCore, ExecuteError, Executor, FinishReason, Request, RequestId, Scheduler,
+    BySeat, Caps, EngineCore, ExecuteError, Executor, FinishReason, Request, RequestId, Scheduler,
     SchedulerConfig, StepObserver, StepOutput, StepResult, StepView, Time,
 };
 
@@ -24,7 +24,7 @@ impl Log {
 /// Chooses the tokens 100, 101, ... for each request, and fails when it is told to.
 struct Fake {
     log: Log,
-    chosen: Vec<u32>,
+    chosen: BySeat<u32>,
     fails: bool,
     /// Leaves the last row of a step out.
     forgets: bool,
@@ -32,14 +32,14 @@ struct Fake {
 
 impl Executor for Fake {
     type Job = ();
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps::default()
     }
 
-    fn begin(&mut self, place: u32, id: RequestId, (): ()) {
-        self.chosen.resize(self.chosen.len().max(place as usize + 1), 0);
-        self.chosen[place as usize] = 100;
+    fn begin(&mut self, id: RequestId, (): ()) {
+        self.chosen.insert(id, 100);
         self.log.write(format!("begin {}", id.0));
     }
 
@@ -51,18 +51,19 @@ impl Executor for Fake {
         }
         let samples = step.rows().enumerate().filter(|(_, row)| row.row.samples);
         for (i, row) in samples.take(if self.forgets { 0 } else { usize::MAX }) {
-            let chosen = &mut self.chosen[row.row.place as usize];
+            let chosen = self.chosen.seated(row.row.seat, row.row.id).expect("it has begun");
             out.push(i, &[*chosen], None);
             *chosen += 1;
         }
         Ok(())
     }
 
-    fn fail(&mut self, _place: u32, id: RequestId, error: &ExecuteError) {
+    fn fail(&mut self, id: RequestId, error: &ExecuteError) {
         self.log.write(format!("fail {}: {error}", id.0));
     }
 
-    fn end(&mut self, _place: u32, id: RequestId, reason: FinishReason) {
+    fn end(&mut self, id: RequestId, reason: FinishReason) {
+        self.chosen.remove(id);
         self.log.write(format!("end {} {reason}", id.0));
     }
 }
@@ -83,7 +84,7 @@ impl StepObserver for Watcher {
 /// A core over a pool of seven blocks of 4, and its log.
 fn core() -> (EngineCore<Fake>, Log) {
     let log = Log::default();
-    let fake = Fake { log: log.clone(), chosen: Vec::new(), fails: false, forgets: false };
+    let fake = Fake { log: log.clone(), chosen: BySeat::default(), fails: false, forgets: false };
     let config = SchedulerConfig {
         max_num_batched_tokens: 256,
         max_model_len: 100,
@@ -146,18 +147,18 @@ fn a_step_without_rows_is_not_executed_and_tells_of_who_was_aborted() {
 }
 
 #[test]
-fn whoever_gets_an_aborted_requests_place_begins_after_its_end() {
+fn a_request_with_the_id_of_an_aborted_one_begins_after_its_end() {
     let (mut core, log) = core();
     add(&mut core, 0, &[1, 2, 3], 9);
     core.step_at(Time(0.0)).unwrap();
     log.take();
     core.abort(RequestId(0));
-    add(&mut core, 1, &[4, 5], 1);
-    assert_eq!(log.take(), ["end 0 abort", "begin 1"], "what the executor was told, in order");
+    add(&mut core, 0, &[4, 5], 1);
+    assert_eq!(log.take(), ["end 0 abort", "begin 0"], "what the executor was told, in order");
     let result = core.step_at(Time(0.0)).unwrap();
-    let ends = [(RequestId(0), FinishReason::Aborted), (RequestId(1), FinishReason::Length)];
+    let ends = [(RequestId(0), FinishReason::Aborted), (RequestId(0), FinishReason::Length)];
     assert_eq!(result.finished, ends, "who ended");
-    assert_eq!(tokens(result), [(1, vec![100])], "new tokens");
+    assert_eq!(tokens(result), [(0, vec![100])], "new tokens");
 }
 
 #[test]

@@ -268,8 +268,8 @@ impl Apart {
     pub fn ask(&mut self, id: u64, ask: &Ask) -> Ear {
         let ear = Ear::default();
         let job = ask.job(ear.clone());
-        let place = self.scheduler.add_request(ask.request(id, &job)).unwrap();
-        self.runner.begin(place, RequestId(id), job);
+        self.scheduler.add_request(ask.request(id, &job)).unwrap();
+        self.runner.begin(RequestId(id), job);
         ear
     }
 
@@ -285,8 +285,8 @@ impl Apart {
         }
         self.scheduler.apply(&self.resolved);
         let Self { scheduler, runner, .. } = self;
-        for (place, id, reason) in scheduler.take_ended() {
-            runner.end(place, id, reason);
+        for (id, reason) in scheduler.take_ended() {
+            runner.end(id, reason);
         }
         rows
     }

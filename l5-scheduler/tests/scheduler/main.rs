@@ -8,4 +8,5 @@ mod preemption;
 mod queue;
 mod resolving;
 mod running;
+mod seats;
 mod world;

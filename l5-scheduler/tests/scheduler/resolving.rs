@@ -22,7 +22,7 @@ fn try_resolve(scheduler: &Scheduler, rows: &[Out<'_>]) -> Result<Vec<Row>, Stri
     rows.iter().for_each(|(row, tokens, finish)| output.push(*row, tokens, *finish));
     let mut resolved = Resolved::default();
     scheduler.resolve(&output, &mut resolved).map_err(|e| e.to_string())?;
-    Ok(resolved.rows().map(|(_, id, tokens, end)| (id.0, tokens.to_vec(), end)).collect())
+    Ok(resolved.rows().map(|row| (row.id.0, row.tokens.to_vec(), row.finish)).collect())
 }
 
 /// These requests in the midst of their first step.

@@ -58,7 +58,7 @@ impl World {
         self.try_add(request).expect("a request that is taken");
     }
 
-    pub fn try_add(&mut self, request: Request) -> Result<u32, Rejection> {
+    pub fn try_add(&mut self, request: Request) -> Result<(), Rejection> {
         self.scheduler.add_request(request)
     }
 
@@ -116,7 +116,7 @@ impl World {
     }
 
     pub fn ended(&mut self) -> Ends {
-        self.scheduler.take_ended().map(|(_, id, reason)| (id.0, reason)).collect()
+        self.scheduler.take_ended().map(|(id, reason)| (id.0, reason)).collect()
     }
 
     /// Run until nobody is left: every end, in order.

@@ -1,7 +1,7 @@
 //! The clock of the simulator, and what is read off it. Costs are powers of two, so that sums are exact.
 
 use l5_scheduler::sim::{Durations, VirtualClock};
-use l5_scheduler::{Admitted, CostModel, RequestId, Step, StepLoad, StepRow, Time};
+use l5_scheduler::{Admitted, CostModel, RequestId, Seat, Step, StepLoad, StepRow, Time};
 use proptest::prelude::*;
 
 /// A second for a step, half of one for a prompt's token, a quarter for a decode, and 1/1024 for each token read.
@@ -15,9 +15,9 @@ pub const COST: CostModel = CostModel {
 
 /// A step of rows that have `computed` tokens and compute `len` more.
 fn step(rows: &[(usize, usize)]) -> Step {
-    let row = |(place, (computed, len)): (usize, &(usize, usize))| StepRow {
-        id: RequestId(place as u64),
-        place: place as u32,
+    let row = |(index, (computed, len)): (usize, &(usize, usize))| StepRow {
+        id: RequestId(index as u64),
+        seat: Seat { index: index as u32, generation: 0 },
         computed: *computed,
         len: *len,
         samples: true,

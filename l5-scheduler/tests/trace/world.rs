@@ -17,12 +17,13 @@ pub struct Sayer {
 
 impl Executor for Sayer {
     type Job = ();
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps::default()
     }
 
-    fn begin(&mut self, _: u32, _: RequestId, (): ()) {}
+    fn begin(&mut self, _: RequestId, (): ()) {}
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         if self.fails.contains(&step.step().number) {
@@ -36,7 +37,7 @@ impl Executor for Sayer {
         Ok(())
     }
 
-    fn end(&mut self, _: u32, _: RequestId, _: FinishReason) {}
+    fn end(&mut self, _: RequestId, _: FinishReason) {}
 }
 
 /// A file that can be looked at while it is written.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
-    Caps, ChoiceJob, Engine, EngineCore, ExecuteError, Executor, FinishReason, OutputEnd,
+    BySeat, Caps, ChoiceJob, Engine, EngineCore, ExecuteError, Executor, FinishReason, OutputEnd,
     RequestId, Scheduler, SchedulerConfig, StepOutput, StepView, TokenDelta,
 };
 use l6_ensemble::{Lane, LaneId, Replica, ReplicaId};
@@ -26,22 +26,21 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Generates token 5 for every row, for a number of steps, and then fails.
 struct Fails {
-    jobs: Vec<Option<ChoiceJob>>,
+    jobs: BySeat<ChoiceJob>,
     steps: usize,
     panics: bool,
 }
 
 impl Executor for Fails {
     type Job = ChoiceJob;
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, place: u32, _: RequestId, job: ChoiceJob) {
-        let place = place as usize;
-        self.jobs.resize_with(self.jobs.len().max(place + 1), || None);
-        self.jobs[place] = Some(job);
+    fn begin(&mut self, id: RequestId, job: ChoiceJob) {
+        self.jobs.insert(id, job);
     }
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
@@ -51,16 +50,16 @@ impl Executor for Fails {
         }
         self.steps -= 1;
         for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
-            let job = self.jobs[row.row.place as usize].as_mut().unwrap();
+            let job = self.jobs.seated(row.row.seat, row.row.id).unwrap();
             job.sink.push(&TokenDelta { tokens: &[5], text: "five ", logprobs: &[] });
             out.push(number, &[5], None);
         }
         Ok(())
     }
 
-    fn end(&mut self, place: u32, _: RequestId, finish: FinishReason) {
+    fn end(&mut self, id: RequestId, finish: FinishReason) {
         // A sink that is dropped without an end reports a failure.
-        let Some(mut job) = self.jobs[place as usize].take() else { return };
+        let Some(mut job) = self.jobs.remove(id) else { return };
         if finish == FinishReason::Length {
             job.sink.end(&OutputEnd { finish, stop: None, error: None });
         }
@@ -97,7 +96,7 @@ fn serving_lane(
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let tokenizer = Tokenizer::from_hf_dir(directory).unwrap();
     let engine = |steps: &usize| {
-        let executor = Fails { jobs: Vec::new(), steps: *steps, panics };
+        let executor = Fails { jobs: BySeat::default(), steps: *steps, panics };
         let core = EngineCore::new(Scheduler::new(config.clone()).unwrap(), executor);
         let tokenizer = Some(tokenizer.clone());
         let facts = ModelFacts { vocab: 384, tokenizer, stop_tokens: Vec::new() };
@@ -309,12 +308,13 @@ struct Stuck {
 
 impl Executor for Stuck {
     type Job = ChoiceJob;
+    type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
         Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
     }
 
-    fn begin(&mut self, _: u32, _: RequestId, _: ChoiceJob) {}
+    fn begin(&mut self, _: RequestId, _: ChoiceJob) {}
 
     fn execute(&mut self, _: &StepView<'_>, _: &mut StepOutput) -> Result<(), ExecuteError> {
         let _ = self.began.send(());
@@ -322,7 +322,7 @@ impl Executor for Stuck {
         Err(ExecuteError::Malformed("the step was stuck".into()))
     }
 
-    fn end(&mut self, _: u32, _: RequestId, _: FinishReason) {}
+    fn end(&mut self, _: RequestId, _: FinishReason) {}
 }
 
 #[test]

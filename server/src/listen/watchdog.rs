@@ -154,12 +154,13 @@ mod tests {
 
     impl Executor for Hangs {
         type Job = ChoiceJob;
+        type Error = ExecuteError;
 
         fn caps(&self) -> Caps {
             Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
         }
 
-        fn begin(&mut self, _: u32, _: RequestId, job: ChoiceJob) {
+        fn begin(&mut self, _: RequestId, job: ChoiceJob) {
             self.job = Some(job);
         }
 
@@ -170,7 +171,7 @@ mod tests {
             Ok(())
         }
 
-        fn end(&mut self, _: u32, _: RequestId, _: FinishReason) {
+        fn end(&mut self, _: RequestId, _: FinishReason) {
             self.job = None;
         }
     }

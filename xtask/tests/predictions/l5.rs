@@ -358,6 +358,24 @@ fn an_abandoned_step_leaves_what_was_said() {
 }
 
 #[test]
+fn requests_have_the_seats_said() {
+    agree(("l5", "seat"), 200, number, |facts| {
+        let then = numbers(&facts["then"]);
+        let seats = number(&facts["seats"]);
+        let mut scheduler = scheduler(SchedulerConfig { max_num_seqs: seats, ..config(100, 4) });
+        numbers(&facts["first"]).into_iter().for_each(|id| add(&mut scheduler, request(id, 3)));
+        step(&mut scheduler, 7);
+        for id in numbers(&facts["end"]) {
+            assert!(scheduler.abort(RequestId(id as u64)));
+        }
+        then.iter().for_each(|id| add(&mut scheduler, request(*id, 3)));
+        step(&mut scheduler, 7);
+        let asked = scheduler.request(RequestId(then[number(&facts["nth"])] as u64)).unwrap();
+        asked.seat().unwrap().index as usize
+    });
+}
+
+#[test]
 fn those_said_give_way_to_who_cannot_wait() {
     agree(("l5", "strict-room"), 200, numbers, |facts| {
         let [free, seats] = ["free", "seats"].map(|name| number(&facts[name]));

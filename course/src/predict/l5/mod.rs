@@ -16,6 +16,7 @@ mod kv_exhausted;
 mod queue_order;
 mod recomputed_tokens;
 mod sampled_rows;
+mod seat;
 mod shared_prompt;
 mod step_time;
 mod strict_room;
@@ -29,6 +30,7 @@ pub const KINDS: &[Kind] = &[
     gives_way::KIND,
     budget_shares::KIND,
     chunk_steps::KIND,
+    seat::KIND,
     admitted_now::KIND,
     answer_length::KIND,
     computed_after::KIND,

@@ -1,0 +1,63 @@
+//! Which seat a request gets, after others have come and gone.
+
+use serde_json::json;
+
+use super::drawn::{listed, names};
+use crate::predict::answer::Answer;
+use crate::predict::draw::Draw;
+use crate::predict::kind::{Kind, Question};
+
+pub const KIND: Kind = Kind {
+    name: "seat",
+    about: "the seat of a request that is admitted",
+    chapter: "l5-scheduler/seats.md",
+    draw,
+};
+
+fn draw(draw: &mut Draw) -> Question {
+    let n = draw.between(4, 6);
+    let names = names(draw, n + 3);
+    let (first, newcomers) = names.split_at(n);
+    let mut left: Vec<usize> = (0..n).collect();
+    let gone: Vec<usize> =
+        (0..draw.between(2, 3)).map(|_| left.swap_remove(draw.below(left.len()))).collect();
+    let nth = draw.below(gone.len());
+
+    // Each newcomer takes the lowest of the seats that are free.
+    let mut free = gone.clone();
+    free.sort_unstable();
+    let right = free[nth];
+    let ends: Vec<usize> = gone.iter().map(|seat| first[*seat]).collect();
+    let asked = newcomers[nth];
+    let text = format!(
+        "Requests {} are admitted in this order, with max_num_seqs = {}.\n\
+         Then requests {} end, in this order.\n\
+         Then requests {} are admitted, in this order.\n\
+         Which seat has request {asked}? The first seat is 0.",
+        listed(first),
+        n + 4,
+        listed(&ends),
+        listed(&newcomers[..gone.len()]),
+    );
+    let explanation = format!(
+        "The requests that are left keep their seats, so these are free: {},\n\
+         and those that were never given. The lowest is given first, so request\n\
+         {asked} gets seat {right}.",
+        listed(&free)
+    );
+    let facts = json!({
+        "seats": n + 4, "first": first, "end": ends, "then": &newcomers[..gone.len()], "nth": nth,
+    });
+    let seat = |seat: usize| Answer::Whole(seat as i64);
+    Question::new(text, seat(right), explanation, facts)
+        .mistake(
+            seat(gone[nth]),
+            "the lowest free seat is given, not the one that was returned first",
+        )
+        .mistake(
+            seat(gone[gone.len() - 1 - nth]),
+            "the lowest free seat is given, not the one that was returned last",
+        )
+        .mistake(seat(n + nth), "seats that were returned are given again")
+        .mistake(seat(left.len() + nth), "requests that are left do not move up")
+}

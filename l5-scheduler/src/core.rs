@@ -215,8 +215,9 @@ impl<E: Executor> EngineCore<E> {
     /// Runs a step. Without requests that can run the step is empty, and its result has the requests that were aborted.
     ///
     /// # Errors
-    /// [`Executor::Error`]: the step was abandoned, as if it had not been planned, and its requests are still unfinished. The
-    /// next step tries again. If the error would come again, end these requests with [`EngineCore::fail_step`].
+    /// [`Executor::Error`]: the step was abandoned, as if it had not been planned, and its requests are still
+    /// unfinished. The next step tries again. If the error would come again, end these requests with
+    /// [`EngineCore::fail_step`].
     pub fn step(&mut self) -> Result<&StepResult, E::Error> {
         self.step_at(self.now())
     }

@@ -202,7 +202,7 @@ pub(crate) struct Requests {
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     by_id: HashMap<RequestId, u32>,
-    /// Ids of requests that have ended, and whose end nobody has been told yet.
+    /// Ids of requests whose end has not been reported yet.
     ended: HashSet<RequestId>,
 }
 

@@ -56,7 +56,7 @@ impl World {
             }
         }
         scheduler.resolve(output, resolved).expect("the output of this step");
-        scheduler.apply(resolved);
+        scheduler.apply(resolved, Time::ZERO);
         black_box(scheduler.take_ended().count());
     }
 

@@ -198,6 +198,13 @@ impl<E: Executor> EngineCore<E> {
         self.scheduler.has_unfinished() || !self.untold.is_empty()
     }
 
+    /// Time until the next lease expires, on the clock of [`EngineCore::now`]. An engine without requests runs a step
+    /// then, which frees the lease's blocks.
+    pub fn time_to_deadline(&self) -> Option<Duration> {
+        let left = self.scheduler.leases().next_deadline()? - self.now();
+        Some(Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(Duration::MAX))
+    }
+
     /// Reports to the executor which requests have ended. The next result has them too.
     fn tell_executor(&mut self) {
         let Self { scheduler, executor, untold, .. } = self;
@@ -219,18 +226,28 @@ impl<E: Executor> EngineCore<E> {
     /// unfinished. The next step tries again. If the error would come again, end these requests with
     /// [`EngineCore::fail_step`].
     pub fn step(&mut self) -> Result<&StepResult, E::Error> {
-        self.step_at(self.now())
+        let started = self.started;
+        let now = move || Time(started.elapsed().as_secs_f64());
+        self.advance(now(), now)
     }
 
-    /// Runs a step at a given time, for another clock.
+    /// Runs a step that is planned at a given time and has run at the same, for another clock.
     ///
     /// # Errors
     /// As [`EngineCore::step`].
     pub fn step_at(&mut self, now: Time) -> Result<&StepResult, E::Error> {
+        self.advance(now, || now)
+    }
+
+    fn advance(
+        &mut self,
+        now: Time,
+        ended: impl FnOnce() -> Time,
+    ) -> Result<&StepResult, E::Error> {
         self.result.clear();
         self.output.clear();
         self.broken.clear();
-        if let Err(e) = self.run(now) {
+        if let Err(e) = self.run(now, ended) {
             let rows = &self.scheduler.view().step().rows;
             self.broken.extend(rows.iter().map(|row| row.id));
             self.scheduler.abandon();
@@ -246,8 +263,8 @@ impl<E: Executor> EngineCore<E> {
     }
 
     /// Plans, executes, resolves and applies a step; then reports which requests have ended. A step without rows is not
-    /// executed. An error leaves the step open.
-    fn run(&mut self, now: Time) -> Result<(), E::Error> {
+    /// executed. `ended` is the time when it has run. An error leaves the step open.
+    fn run(&mut self, now: Time, ended: impl FnOnce() -> Time) -> Result<(), E::Error> {
         let mut watch = Watch::start();
         let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
         // exercise l5.step
@@ -262,7 +279,7 @@ impl<E: Executor> EngineCore<E> {
             scheduler.resolve(output, resolved)?;
         }
         watch.lap();
-        scheduler.apply(resolved);
+        scheduler.apply(resolved, ended());
         result.sampled(resolved);
         for (id, reason) in scheduler.take_ended() {
             executor.end(id, reason);

@@ -10,14 +10,29 @@ use std::collections::{BTreeSet, HashMap};
 
 use l3_paged_kv::SeqId;
 
+use crate::request::JobKey;
 use crate::{Job, RequestId, Time};
+
+/// Maximum number of leases of one job. A job has several if its steps overlap and do not begin with each other; a
+/// further one ends the oldest.
+const MAX_LEASES_PER_JOB: usize = 8;
 
 /// Lease id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
-/// Blocks of a finished request, held until a given time, until the pool needs them, or until they are stored
-/// elsewhere.
+/// When the blocks of a lease are freed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LeaseState {
+    /// At this time, or earlier if the pool needs them.
+    Until(Time),
+    /// When the pool needs them.
+    Kept,
+    /// When they are stored elsewhere. The pool cannot have them before that.
+    Storing,
+}
+
+/// Blocks of a finished request that are still held.
 #[derive(Clone, Debug)]
 pub struct Lease {
     /// Lease id.
@@ -26,23 +41,63 @@ pub struct Lease {
     pub request: RequestId,
     /// Step of an agent's job that the request was.
     pub job: Option<Job>,
-    /// Time at which the blocks are freed. `None`: they are being stored elsewhere, and are freed when that is done.
-    pub until: Option<Time>,
+    /// Time at which the request finished.
+    pub since: Time,
+    /// When the blocks are freed.
+    pub state: LeaseState,
     /// Number of blocks. Only full blocks are held, since no other block can be hit.
     pub blocks: usize,
     pub(crate) seq: SeqId,
+    pub(crate) key: Option<JobKey>,
+}
+
+impl Lease {
+    /// Time at which the blocks are freed, if it is known.
+    pub fn until(&self) -> Option<Time> {
+        match self.state {
+            LeaseState::Until(until) => Some(until),
+            LeaseState::Kept | LeaseState::Storing => None,
+        }
+    }
+
+    /// Whether the pool can have the blocks before their time.
+    pub fn can_end(&self) -> bool {
+        self.state != LeaseState::Storing
+    }
+
+    /// Position among the leases that can be ended: the next to expire first, then those without an expiry.
+    fn order(&self) -> Option<(Time, LeaseId)> {
+        match self.state {
+            LeaseState::Until(until) => Some((until, self.id)),
+            LeaseState::Kept => Some((Time(f64::INFINITY), self.id)),
+            LeaseState::Storing => None,
+        }
+    }
+}
+
+/// A lease that is about to be made.
+pub(crate) struct NewLease {
+    pub request: RequestId,
+    pub job: Option<Job>,
+    pub key: Option<JobKey>,
+    pub since: Time,
+    pub state: LeaseState,
+    pub blocks: usize,
+    pub seq: SeqId,
 }
 
 /// All leases of a scheduler.
 #[derive(Debug, Default)]
 pub struct Leases {
     by_id: HashMap<LeaseId, Lease>,
-    /// Leases with an expiry, the next to expire first.
+    /// Leases that can be ended, in the order of [`Lease::order`].
     by_end: BTreeSet<(Time, LeaseId)>,
-    /// Newest lease of each job.
-    by_job: HashMap<String, LeaseId>,
+    /// Leases of each job, the oldest first.
+    by_job: HashMap<JobKey, Vec<LeaseId>>,
     /// Leases whose blocks must be stored, with no [`StepOp::Store`](crate::StepOp::Store) planned yet.
     to_store: Vec<LeaseId>,
+    /// Blocks of all leases.
+    blocks: usize,
     next: u64,
 }
 
@@ -64,7 +119,7 @@ impl Leases {
 
     /// Blocks of all leases; a block that two leases share counts twice.
     pub fn blocks(&self) -> usize {
-        self.by_id.values().map(|lease| lease.blocks).sum()
+        self.blocks
     }
 
     /// The lease that expires first. Leases whose blocks are being stored are left out: they cannot be ended.
@@ -72,51 +127,63 @@ impl Leases {
         self.soonest().next()
     }
 
-    /// Leases that can be ended, in the order of expiry.
+    /// Leases that can be ended, in the order of expiry; behind them those without one, the oldest first.
     pub fn soonest(&self) -> impl Iterator<Item = &Lease> {
         self.by_end.iter().filter_map(|(_, id)| self.by_id.get(id))
+    }
+
+    /// Time at which the next lease expires.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.first()?.until()
     }
 
     pub(crate) fn get(&self, id: LeaseId) -> Option<&Lease> {
         self.by_id.get(&id)
     }
 
-    /// Newest lease of a job.
-    pub(crate) fn of_job(&self, job: &str) -> Option<LeaseId> {
-        self.by_job.get(job).copied()
+    /// Leases of a job, the oldest first.
+    pub(crate) fn of_job(&self, job: &JobKey) -> &[LeaseId] {
+        self.by_job.get(job).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn add(
-        &mut self,
-        request: RequestId,
-        job: Option<Job>,
-        seq: SeqId,
-        blocks: usize,
-        until: Option<Time>,
-    ) -> LeaseId {
+    /// Adds a lease. Returns the oldest one of the job that can be ended, if the job has too many now.
+    pub(crate) fn add(&mut self, new: NewLease) -> Option<LeaseId> {
+        let NewLease { request, job, key, since, state, blocks, seq } = new;
         let id = LeaseId(self.next);
         self.next += 1;
-        match until {
-            Some(until) => _ = self.by_end.insert((until, id)),
+        let lease = Lease { id, request, job, since, state, blocks, seq, key };
+        match lease.order() {
+            Some(order) => _ = self.by_end.insert(order),
             None => self.to_store.push(id),
         }
-        if let Some(job) = &job {
-            self.by_job.insert(job.id.clone(), id);
+        self.blocks += blocks;
+        let mut surplus = None;
+        if let Some(key) = &lease.key {
+            let of_job = self.by_job.entry(key.clone()).or_default();
+            if of_job.len() >= MAX_LEASES_PER_JOB {
+                let can_end = |id: &&LeaseId| self.by_id.get(*id).is_some_and(Lease::can_end);
+                surplus = of_job.iter().find(can_end).copied();
+            }
+            of_job.push(id);
         }
-        self.by_id.insert(id, Lease { id, request, job, until, blocks, seq });
-        id
+        self.by_id.insert(id, lease);
+        surplus
     }
 
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
-        match lease.until {
-            Some(until) => _ = self.by_end.remove(&(until, id)),
+        match lease.order() {
+            Some(order) => _ = self.by_end.remove(&order),
             None => self.to_store.retain(|other| *other != id),
         }
-        if let Some(job) = &lease.job
-            && self.by_job.get(&job.id) == Some(&id)
+        self.blocks -= lease.blocks;
+        if let Some(key) = &lease.key
+            && let Some(of_job) = self.by_job.get_mut(key)
         {
-            self.by_job.remove(&job.id);
+            of_job.retain(|other| *other != id);
+            if of_job.is_empty() {
+                self.by_job.remove(key);
+            }
         }
         Some(lease)
     }

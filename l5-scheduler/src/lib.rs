@@ -55,7 +55,7 @@ pub use engine::{
 };
 pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOutput};
 pub use l4_sampler::FinishReason;
-pub use lease::{Lease, LeaseId};
+pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};
 pub use policy::{Admit, Composed, Policy, PolicyKind, Retain, Victim};
 pub use queue::Rank;

@@ -57,6 +57,8 @@ pub enum Retain {
     Free,
     /// A lease holds them until this time, or until the pool needs its blocks.
     LeaseUntil(Time),
+    /// A lease holds them until the pool needs its blocks.
+    Keep,
     /// They are copied to another memory (DRAM, disk), and are free when that is done.
     Offload,
 }

@@ -69,7 +69,21 @@ pub struct Job {
     pub last_step: bool,
 }
 
+/// Whose job it is, and its id. A job id is the client's choice, so that of one tenant must not name another's job.
+/// Tenants are told apart by the salt of their blocks, without which they share those, too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct JobKey {
+    tenant: Option<String>,
+    id: String,
+}
+
 impl Request {
+    /// The job that the request is a step of.
+    pub(crate) fn job_key(&self) -> Option<JobKey> {
+        let job = self.job.as_ref()?;
+        Some(JobKey { tenant: self.cache_salt.clone(), id: job.id.clone() })
+    }
+
     /// What decides the contents of the request's blocks beside its tokens: adapter and salt.
     pub fn extra_keys(&self) -> ExtraKeys {
         ExtraKeys {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::{SeqId, TokenChain};
 
+use crate::request::JobKey;
 use crate::{Adapter, Job, Rank, Request, RequestId, Seat, Time};
 
 /// State of an unfinished request.
@@ -62,6 +63,8 @@ pub(crate) struct Entry {
     pub adapter: Option<Adapter>,
     pub reads_cache: bool,
     pub job: Option<Job>,
+    /// The job as leases know it.
+    pub job_key: Option<JobKey>,
 }
 
 impl Entry {
@@ -69,6 +72,7 @@ impl Entry {
         Self {
             id: request.id,
             prompt_len: request.prompt.len(),
+            job_key: request.job_key(),
             chain,
             computed: 0,
             seat: None,
@@ -202,6 +206,8 @@ pub(crate) struct Requests {
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     by_id: HashMap<RequestId, u32>,
+    /// Steps of each job that are unfinished.
+    by_job: HashMap<JobKey, Vec<u32>>,
     /// Ids of requests whose end has not been reported yet.
     ended: HashSet<RequestId>,
 }
@@ -222,7 +228,7 @@ impl Requests {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
-        let id = entry.id;
+        let (id, job) = (entry.id, entry.job_key.clone());
         let key = match self.vacant.pop() {
             Some(key) => {
                 self.entries[key as usize] = Some(entry);
@@ -234,6 +240,9 @@ impl Requests {
             }
         };
         self.by_id.insert(id, key);
+        if let Some(job) = job {
+            self.by_job.entry(job).or_default().push(key);
+        }
         key
     }
 
@@ -242,6 +251,14 @@ impl Requests {
         let entry = self.entries.get_mut(key as usize)?.take()?;
         self.vacant.push(key);
         self.by_id.remove(&entry.id);
+        if let Some(job) = &entry.job_key
+            && let Some(steps) = self.by_job.get_mut(job)
+        {
+            steps.retain(|other| *other != key);
+            if steps.is_empty() {
+                self.by_job.remove(job);
+            }
+        }
         self.ended.insert(entry.id);
         Some(entry)
     }
@@ -249,6 +266,12 @@ impl Requests {
     /// The end of the request that had this id has been reported.
     pub(crate) fn release_id(&mut self, id: RequestId) {
         self.ended.remove(&id);
+    }
+
+    /// Whether a step of this job waits.
+    pub(crate) fn waits(&self, job: &JobKey) -> bool {
+        let mut steps = self.by_job.get(job).into_iter().flatten();
+        steps.any(|key| self.at(*key).status != Status::Running)
     }
 
     /// # Panics

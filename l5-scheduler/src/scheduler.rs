@@ -62,7 +62,7 @@ pub use resolve::{Resolved, ResolvedRow};
 ///     scheduler.plan(Time::ZERO);
 ///     model.execute(&scheduler.view(), &mut output)?;
 ///     scheduler.resolve(&output, &mut resolved)?;
-///     scheduler.apply(&resolved);
+///     scheduler.apply(&resolved, Time::ZERO);
 ///     tokens.extend(resolved.rows().flat_map(|row| row.tokens.to_vec()));
 ///     for (id, reason) in scheduler.take_ended() {
 ///         model.end(id, reason);

@@ -162,8 +162,16 @@ impl Inbox {
     }
 
     /// Moves the contents into `mail`, which must be empty. If the engine is not `busy`, blocks until there is
-    /// something. `now` is the occupancy of the scheduler.
-    pub(super) fn take(&self, mail: &mut Mail, busy: bool, now: Occupancy) {
+    /// something, or until `deadline` has passed. `now` is the occupancy of the scheduler.
+    pub(super) fn take(
+        &self,
+        mail: &mut Mail,
+        busy: bool,
+        deadline: Option<Duration>,
+        now: Occupancy,
+    ) {
+        // A deadline that no clock has is none.
+        let deadline = deadline.and_then(|left| Instant::now().checked_add(left));
         let mut state = self.lock();
         state.polls += 1;
         let had = std::mem::replace(&mut state.occupancy, now);
@@ -173,7 +181,14 @@ impl Inbox {
         while !busy && state.mail.is_empty() {
             state.idle = true;
             self.moved.notify_all();
-            state = self.mail.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => break,
+                Some(left) => {
+                    let waited = self.mail.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.mail.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
             state.polls += 1;
         }
         std::mem::swap(mail, &mut state.mail);

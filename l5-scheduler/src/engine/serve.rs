@@ -53,10 +53,11 @@ fn serve<E: Executor<Job = ChoiceJob>>(
     let mut mail = Mail::default();
     let mut failures = 0;
     loop {
-        shared.inbox.take(&mut mail, core.has_unfinished(), occupancy(core.scheduler()));
+        let (busy, deadline) = (core.has_unfinished(), core.time_to_deadline());
+        shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
         mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
-        let mut due = core.has_unfinished();
+        let mut due = core.has_unfinished() || core.time_to_deadline() == Some(Duration::ZERO);
         for id in mail.aborts.drain(..) {
             due |= core.abort(id);
         }

@@ -3,12 +3,12 @@
 use l3_paged_kv::trace::BlockOp;
 
 use super::{Resolved, ResolvedRow, Scheduler};
-use crate::{FinishReason, RequestId, StepRow};
+use crate::{FinishReason, RequestId, StepRow, Time};
 
 impl Scheduler {
-    /// Applies a step that ran: its tokens count as computed, its blocks can be hit, output tokens are appended to
+    /// Applies a step that ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are appended to
     /// their requests, and requests that have ended free their blocks, in the order of the rows.
-    pub fn apply(&mut self, resolved: &Resolved) {
+    pub fn apply(&mut self, resolved: &Resolved, now: Time) {
         if !std::mem::take(&mut self.open) {
             return;
         }
@@ -37,7 +37,7 @@ impl Scheduler {
                 entry.chain.push(*token);
             }
             if let Some(reason) = finish {
-                self.finish(key, reason);
+                self.finish(key, reason, now);
             }
         }
         // end of exercise

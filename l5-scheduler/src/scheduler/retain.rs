@@ -5,37 +5,58 @@ use std::collections::HashSet;
 use l3_paged_kv::SeqId;
 
 use super::Scheduler;
+use crate::lease::{Lease, LeaseState, NewLease};
+use crate::requests::Entry;
 use crate::{FinishReason, LeaseId, Retain, StepOp, Time};
 
 impl Scheduler {
-    /// Ends a running request with the step that was applied. The policy decides what happens to its blocks. The lease
-    /// of the same job's previous step ends, because this request's blocks contain that one's.
-    pub(super) fn finish(&mut self, key: u32, reason: FinishReason) {
+    /// Ends a running request with the step that was applied at `now`. The policy decides what happens to its blocks.
+    /// Leases of the job's earlier steps end if this request's blocks contain theirs, or if it was the last step.
+    pub(super) fn finish(&mut self, key: u32, reason: FinishReason, now: Time) {
         let entry = self.requests.at(key);
         let retain = match reason {
-            FinishReason::Stop | FinishReason::Length => {
-                self.policy.retain(&entry.view(), self.step.now)
-            }
+            FinishReason::Stop | FinishReason::Length => self.policy.retain(&entry.view(), now),
             // No request will continue from here, or should.
             FinishReason::KvExhausted | FinishReason::Aborted | FinishReason::Failed => {
                 Retain::Free
             }
         };
-        let last = entry.job.as_ref().and_then(|job| self.leases.of_job(&job.id));
+        // Before the new lease is one of them; ended after it holds the blocks that it shares with them.
+        let outlived = self.outlived_leases(key);
         match retain {
             Retain::Free => {}
-            Retain::LeaseUntil(until) => self.keep(key, Some(until)),
-            Retain::Offload => self.keep(key, None),
+            Retain::LeaseUntil(until) => self.keep(key, LeaseState::Until(until), now),
+            Retain::Keep => self.keep(key, LeaseState::Kept, now),
+            Retain::Offload => self.keep(key, LeaseState::Storing, now),
         }
-        if let Some(last) = last {
-            self.end_lease(last);
+        for lease in outlived {
+            self.end_lease(lease);
         }
         self.remove(key, reason);
     }
 
+    /// Leases of the same job that a finished request makes useless: all of them if it was the last step, else those
+    /// whose tokens it begins with. A step that ran beside it has other tokens, and its lease stays.
+    fn outlived_leases(&self, key: u32) -> Vec<LeaseId> {
+        let entry = self.requests.at(key);
+        let Some(job) = &entry.job_key else { return Vec::new() };
+        let last_step = entry.job.as_ref().is_some_and(|job| job.last_step);
+        let leases = self.leases.of_job(job).iter().copied();
+        leases.filter(|lease| last_step || self.begins_with(entry, *lease)).collect()
+    }
+
+    /// Whether a request begins with the tokens of a lease. The hash of a block is that of all tokens up to its end.
+    fn begins_with(&self, entry: &Entry, lease: LeaseId) -> bool {
+        let Some(lease) = self.leases.get(lease) else { return false };
+        let table = self.blocks.table(lease.seq).ok();
+        let last = table.and_then(|table| table.blocks().last());
+        let hash = last.and_then(|block| self.blocks.cache().hash_of(*block));
+        hash.is_some() && hash == entry.chain.hashes().get(lease.blocks - 1)
+    }
+
     /// Holds the blocks of a request that ends in a lease. Only full blocks can be hit, so a partial last block is
     /// freed.
-    fn keep(&mut self, key: u32, until: Option<Time>) {
+    fn keep(&mut self, key: u32, state: LeaseState, since: Time) {
         let entry = self.requests.at_mut(key);
         let blocks = entry.computed / self.config.block_size;
         if blocks == 0 || !self.config.enable_prefix_caching {
@@ -45,23 +66,33 @@ impl Scheduler {
         let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         entry.seq = None;
-        let (id, job) = (entry.id, entry.job.clone());
-        self.leases.add(id, job, seq, blocks, until);
+        let (request, job, key) = (entry.id, entry.job.clone(), entry.job_key.clone());
+        let new = NewLease { request, job, key, since, state, blocks, seq };
+        if let Some(surplus) = self.leases.add(new) {
+            self.end_lease(surplus);
+        }
     }
 
-    /// Ends leases that have expired.
+    /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use
+    /// its blocks.
     pub(super) fn end_leases(&mut self, now: Time) {
-        while let Some(lease) = self.leases.first()
-            && lease.until.is_some_and(|until| until <= now)
-        {
-            self.end_lease(lease.id);
+        let expired = |lease: &&Lease| lease.until().is_some_and(|until| until <= now);
+        if self.leases.first().is_none_or(|lease| !expired(&lease)) {
+            return;
+        }
+        let due = self.leases.soonest().take_while(expired);
+        let due =
+            due.filter(|lease| lease.key.as_ref().is_none_or(|job| !self.requests.waits(job)));
+        let due: Vec<LeaseId> = due.map(|lease| lease.id).collect();
+        for lease in due {
+            self.end_lease(lease);
         }
     }
 
     /// Ends a lease: its blocks are free, and can still be hit. Returns whether it did: a lease whose blocks are being
     /// stored does not end.
     pub(super) fn end_lease(&mut self, lease: LeaseId) -> bool {
-        if self.leases.get(lease).is_none_or(|lease| lease.until.is_none()) {
+        if self.leases.get(lease).is_none_or(|lease| !lease.can_end()) {
             return false;
         }
         self.let_go(lease)
@@ -97,7 +128,7 @@ impl Scheduler {
     /// ([`StepOp::Store`](crate::StepOp::Store)), or will not be: they are free now. Returns whether such a lease was
     /// being stored.
     pub fn kv_stored(&mut self, lease: LeaseId) -> bool {
-        self.leases.get(lease).is_some_and(|lease| lease.until.is_none()) && self.let_go(lease)
+        self.leases.get(lease).is_some_and(|lease| !lease.can_end()) && self.let_go(lease)
     }
 
     /// Blocks that leases hold, shared ones once: without requests, these and the free ones are all but the null block.

@@ -141,7 +141,7 @@ impl Planner {
             output.clear();
             self.model.execute(&self.scheduler.view(), &mut output)?;
             self.scheduler.resolve(&output, &mut resolved)?;
-            self.scheduler.apply(&resolved);
+            self.scheduler.apply(&resolved, now);
             self.note_tokens(&resolved, now);
             self.note_ends(now);
             if idle {

@@ -109,7 +109,8 @@ impl<'a> Replay<'a> {
         for request in self.arrivals.remove(&number).unwrap_or_default() {
             self.arrive(request, &mut step);
         }
-        self.scheduler.plan(Time(number as f64));
+        let now = Time(number as f64);
+        self.scheduler.plan(now);
         self.picture(&mut step);
         if let Some(id) = self.model.out_of_script(&self.scheduler.view()) {
             let id = self.name(id).to_owned();
@@ -118,7 +119,7 @@ impl<'a> Replay<'a> {
         self.output.clear();
         self.model.execute(&self.scheduler.view(), &mut self.output)?;
         self.scheduler.resolve(&self.output, &mut self.resolved)?;
-        self.scheduler.apply(&self.resolved);
+        self.scheduler.apply(&self.resolved, now);
         self.picture_end(&mut step);
         Ok(step)
     }

@@ -1,6 +1,7 @@
 //! An executor without a model, whose steps a test can hold, fail and watch.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
@@ -12,6 +13,9 @@ use l5_scheduler::{
 };
 
 pub const VOCAB: usize = 1000;
+
+/// Maximum time that a test waits for an engine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a test holds of the executor inside an engine.
 #[derive(Clone, Default)]
@@ -32,8 +36,8 @@ struct State {
     ends: Vec<(RequestId, FinishReason)>,
     /// Of whom observers were told that no result will tell of them.
     lost: Vec<(RequestId, FinishReason)>,
-    /// Free blocks when the last step was over.
-    free: Option<usize>,
+    /// Free blocks when each step was over; equal ones count once.
+    free: Vec<usize>,
 }
 
 /// What can go wrong in a step.
@@ -92,9 +96,17 @@ impl Control {
         self.lock().lost.clone()
     }
 
+    /// Waits until the numbers of free blocks, step after step, end like this; equal ones count once.
+    pub fn wait_for_free_blocks(&self, last: &[usize]) {
+        let state = self.lock();
+        let wait = |state: &mut State| !state.free.ends_with(last);
+        let (state, waited) = self.0.1.wait_timeout_while(state, TIMEOUT, wait).unwrap();
+        assert!(!waited.timed_out(), "free blocks after {TIMEOUT:?}: {:?}", state.free);
+    }
+
     /// Free blocks when the last step was over.
     pub fn free_blocks(&self) -> Option<usize> {
-        self.lock().free
+        self.lock().free.last().copied()
     }
 
     /// A step begins: held until it is let through.
@@ -171,7 +183,9 @@ impl StepObserver for PoolWatch {
     fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
 
     fn applied(&mut self, _: &StepResult, scheduler: &Scheduler) {
-        self.0.lock().free = Some(scheduler.blocks().num_free());
+        self.0.lock().free.push(scheduler.blocks().num_free());
+        self.0.lock().free.dedup();
+        self.0.0.1.notify_all();
     }
 
     fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
@@ -186,9 +200,14 @@ pub fn limits() -> SchedulerConfig {
 
 /// An engine without a model. At most `waiting` requests may wait.
 pub fn engine(config: SchedulerConfig, waiting: usize) -> (Engine, Control) {
+    engine_of(Scheduler::new(config).unwrap(), waiting)
+}
+
+/// An engine without a model, around a scheduler.
+pub fn engine_of(scheduler: Scheduler, waiting: usize) -> (Engine, Control) {
     let control = Control::default();
     let fake = Fake { control: control.clone(), jobs: BySeat::default() };
-    let core = EngineCore::new(Scheduler::new(config).unwrap(), fake);
+    let core = EngineCore::new(scheduler, fake);
     let facts = ModelFacts { vocab: VOCAB, tokenizer: None, stop_tokens: Vec::new() };
     let engine = Engine::start(core, facts, waiting).unwrap();
     engine.handle().observe(Box::new(PoolWatch(control.clone()))).unwrap();

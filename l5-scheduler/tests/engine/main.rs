@@ -6,6 +6,7 @@ mod ending;
 mod failing;
 mod fake;
 mod idle;
+mod leasing;
 mod llm;
 #[path = "../support/naive.rs"]
 mod naive;

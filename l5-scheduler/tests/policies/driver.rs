@@ -110,8 +110,13 @@ impl Driver {
         step.rows.iter().map(|row| (row.id.0, row.len)).collect()
     }
 
-    /// Run the step that is planned, and let it count.
+    /// Run the step that is planned, in no time, and let it count.
     pub fn run(&mut self) -> Happened {
+        self.run_until(self.scheduler.view().step().now.seconds())
+    }
+
+    /// Run the step that is planned until a moment, and let it count.
+    pub fn run_until(&mut self, now: f64) -> Happened {
         self.execute();
         let result = self.scheduler.resolve(&self.output, &mut self.resolved);
         result.expect("the output fits the step");
@@ -121,7 +126,7 @@ impl Driver {
             preempted: step.preempted.iter().map(|id| id.0).collect(),
             ..Happened::default()
         };
-        self.scheduler.apply(&self.resolved);
+        self.scheduler.apply(&self.resolved, Time(now));
         happened.ended = self.ended();
         happened.running = self.scheduler.running().map(|request| request.id().0).collect();
         happened.waiting = self.scheduler.waiting().map(|request| request.id().0).collect();

@@ -66,6 +66,15 @@ fn step_of(job: &str, id: u64, prompt: &[u32], max_tokens: usize) -> Request {
     Request { job: Some(job), ..request(id, prompt, max_tokens) }
 }
 
+/// A prompt and the first `n` tokens of its output.
+fn answered(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..n {
+        tokens.push(crate::driver::next_token(&tokens));
+    }
+    tokens
+}
+
 /// One step of a job was here: 10 tokens in, 3 out, of which 12 are computed, and 3 blocks are kept from second 2 on.
 fn kept(config: SchedulerConfig, seconds: f64) -> Driver {
     let mut driver = Driver::with_policy(config, Keeping::pinning(seconds));
@@ -101,13 +110,7 @@ fn only_full_blocks_are_kept() {
 #[test]
 fn the_next_step_of_the_job_begins_with_what_was_kept() {
     let mut driver = kept(config(10), 50.0);
-    let before: Vec<u32> = {
-        let mut tokens = unique(1, 10);
-        for _ in 0..3 {
-            tokens.push(crate::driver::next_token(&tokens));
-        }
-        tokens
-    };
+    let before = answered(&unique(1, 10), 3);
     // In the meantime others use all that is free.
     driver.add(request(2, &unique(2, 26), 2));
     let others = driver.step(3.0);
@@ -247,6 +250,122 @@ fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
     assert!(!driver.scheduler.kv_stored(*lease), "stored once");
     assert_eq!(driver.step(9.0).rows, [(2, 0, 16)], "who begins as soon as they are free");
     driver.finish(10.0);
+}
+
+#[test]
+fn a_lease_that_has_expired_stays_while_a_step_of_its_job_waits() {
+    let mut driver = kept(SchedulerConfig { max_num_seqs: 1, ..config(10) }, 5.0);
+    driver.add(request(2, &unique(2, 4), 9));
+    driver.step(3.0);
+    driver.add(step_of("a", 3, &[&unique(1, 10)[..], &[8; 3]].concat(), 2));
+    assert_eq!(driver.step(8.0).waiting, [3], "who waits for the only seat");
+    assert_eq!(driver.scheduler.retained_blocks(), 3, "blocks that are kept, a second too long");
+    driver.scheduler.abort(RequestId(3));
+    driver.step(9.0);
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "and nobody waits for them any more");
+    driver.finish(10.0);
+}
+
+#[test]
+fn steps_of_one_job_that_overlap_have_a_lease_each() {
+    let mut driver = Driver::with_policy(config(20), Keeping::pinning(50.0));
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.add(step_of("a", 2, &unique(2, 10), 3));
+    driver.finish(0.0);
+    assert_eq!(driver.scheduler.leases().len(), 2, "their tokens have nothing in common");
+    assert_eq!(driver.scheduler.leases().blocks(), 6, "blocks of both");
+    // The next step of one of them begins with what that one left.
+    driver.add(step_of("a", 3, &[&answered(&unique(2, 10), 3)[..], &[8; 6]].concat(), 2));
+    driver.finish(3.0);
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, [1, 3], "whose blocks are kept");
+    driver.check();
+}
+
+#[test]
+fn a_job_has_a_bounded_number_of_leases() {
+    let mut driver = Driver::with_policy(config(100), Keeping::pinning(500.0));
+    for id in 1..=20 {
+        driver.add(step_of("a", id, &unique(id, 10), 3));
+        driver.finish(id as f64 * 10.0);
+    }
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, (13..=20).collect::<Vec<_>>(), "the newest eight");
+    driver.check();
+}
+
+#[test]
+fn another_tenants_job_of_the_same_name_is_another_job() {
+    let mut driver = Driver::with_policy(config(20), Keeping::pinning(50.0));
+    let of =
+        |tenant: &str, request: Request| Request { cache_salt: Some(tenant.to_owned()), ..request };
+    driver.add(of("x", step_of("a", 1, &unique(1, 10), 3)));
+    driver.finish(0.0);
+    let job = Some(Job { id: "a".to_owned(), last_step: true });
+    driver.add(of("y", Request { job, ..request(2, &unique(1, 10), 3) }));
+    driver.finish(3.0);
+    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    assert_eq!(leases, [1], "whose blocks are kept");
+}
+
+#[test]
+fn a_lease_counts_from_the_end_of_its_step() {
+    let mut driver = Driver::with_policy(config(10), Keeping::pinning(5.0));
+    driver.add(step_of("a", 1, &unique(1, 10), 1));
+    driver.plan(1.0);
+    driver.run_until(3.0);
+    let lease = driver.scheduler.leases().first().unwrap();
+    assert_eq!((lease.since, lease.until()), (Time(3.0), Some(Time(8.0))));
+    assert_eq!(driver.scheduler.leases().next_deadline(), Some(Time(8.0)));
+}
+
+/// Keeps what steps of jobs leave, without an end.
+struct KeepsForGood(Fcfs);
+
+impl Policy for KeepsForGood {
+    fn name(&self) -> &'static str {
+        "keeps for good"
+    }
+
+    fn order(&self, request: &RequestView<'_>) -> Rank {
+        self.0.order(request)
+    }
+
+    fn victim(
+        &self,
+        needy: &RequestView<'_>,
+        running: &mut dyn Iterator<Item = RequestView<'_>>,
+        leases: &Leases,
+    ) -> Option<Victim> {
+        self.0.victim(needy, running, leases)
+    }
+
+    fn retain(&self, finished: &RequestView<'_>, _: Time) -> Retain {
+        if finished.job().is_some() { Retain::Keep } else { Retain::Free }
+    }
+}
+
+#[test]
+fn what_is_kept_without_an_end_is_kept_until_it_is_needed_the_oldest_first() {
+    let mut driver = Driver::with_policy(config(10), KeepsForGood(Fcfs));
+    for id in 1..=3 {
+        driver.add(step_of(&format!("job {id}"), id, &unique(id, 7), 3));
+        driver.finish(id as f64 * 10.0);
+    }
+    driver.step(1e9);
+    assert_eq!(driver.scheduler.retained_blocks(), 6, "blocks that are kept, however long it is");
+    assert_eq!(driver.scheduler.leases().next_deadline(), None);
+    driver.add(request(4, &unique(4, 23), 1));
+    assert_eq!(driver.step(2e9).rows, [(4, 0, 23)], "it needs 6 blocks, and 4 are free");
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, [2, 3], "whose blocks are still kept");
+    driver.check();
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Planner {
         }
         let mut resolved = Resolved::default();
         self.scheduler.resolve(&out, &mut resolved).unwrap();
-        self.scheduler.apply(&resolved);
+        self.scheduler.apply(&resolved, Time::ZERO);
     }
 
     fn step(&mut self, token: u32) {

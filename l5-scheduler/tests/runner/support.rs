@@ -283,7 +283,7 @@ impl Apart {
             self.runner.execute(&self.scheduler.view(), &mut self.out).unwrap();
             self.scheduler.resolve(&self.out, &mut self.resolved).unwrap();
         }
-        self.scheduler.apply(&self.resolved);
+        self.scheduler.apply(&self.resolved, Time(0.0));
         let Self { scheduler, runner, .. } = self;
         for (id, reason) in scheduler.take_ended() {
             runner.end(id, reason);

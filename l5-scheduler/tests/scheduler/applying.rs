@@ -1,6 +1,6 @@
 //! The step counts: what was fed is computed, what was said is part of its request, who is done is gone.
 
-use l5_scheduler::{FinishReason, Request, RequestId, SchedulerConfig};
+use l5_scheduler::{FinishReason, Request, RequestId, SchedulerConfig, Time};
 
 use super::world::{World, config, request};
 
@@ -75,7 +75,7 @@ fn applying_twice_does_nothing() {
     world.add(request(1, 3));
     world.step();
     let resolved = world.resolved.clone();
-    world.scheduler.apply(&resolved);
+    world.scheduler.apply(&resolved, Time::ZERO);
     assert_eq!(world.answer(1), [100], "its answer so far");
 }
 

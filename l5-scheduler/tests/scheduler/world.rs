@@ -91,7 +91,8 @@ impl World {
         self.say();
         let Self { scheduler, output, resolved, .. } = self;
         scheduler.resolve(output, resolved).expect("the output of this step");
-        scheduler.apply(resolved);
+        let now = scheduler.view().step().now;
+        scheduler.apply(resolved, now);
         self.ended()
     }
 

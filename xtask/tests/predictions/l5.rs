@@ -46,7 +46,7 @@ fn run(scheduler: &mut Scheduler, token: u32) {
     }
     let mut resolved = Resolved::default();
     scheduler.resolve(&out, &mut resolved).unwrap();
-    scheduler.apply(&resolved);
+    scheduler.apply(&resolved, Time::ZERO);
 }
 
 fn step(scheduler: &mut Scheduler, token: u32) {

@@ -30,7 +30,8 @@ fn draw(draw: &mut Draw) -> Question {
     let ends: Vec<usize> = gone.iter().map(|seat| first[*seat]).collect();
     let asked = newcomers[nth];
     let text = format!(
-        "Requests {} are admitted in this order, with max_num_seqs = {}.\n\
+        "Requests {} are admitted, in this order.\n\
+         max_num_seqs is {}.\n\
          Then requests {} end, in this order.\n\
          Then requests {} are admitted, in this order.\n\
          Which seat has request {asked}? The first seat is 0.",

@@ -19,6 +19,18 @@ fn seat(world: &World, id: u64) -> (u32, u32) {
 }
 
 #[test]
+fn requests_get_seats_in_the_order_of_their_admission() {
+    let mut world = World::new(SchedulerConfig { max_num_seqs: 2, ..config(32) });
+    for id in 1..=3 {
+        world.add(request(id, 5));
+    }
+    assert_eq!(world.plan(), [(1, 5), (2, 5)], "who is admitted");
+    let rows = &world.scheduler.view().step().rows;
+    assert_eq!(rows.iter().map(|row| row.seat.index).collect::<Vec<_>>(), [0, 1], "of both rows");
+    assert_eq!([1, 2].map(|id| seat(&world, id)), [(0, 0), (1, 0)], "of both requests");
+}
+
+#[test]
 fn a_request_keeps_its_seat_while_others_come_and_go() {
     let mut world = World::new(SchedulerConfig { max_num_seqs: 3, ..config(32) });
     for id in 1..=3 {

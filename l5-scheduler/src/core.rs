@@ -95,6 +95,8 @@ pub struct StepResult {
     pub scheduled_tokens: usize,
     /// Number of requests in the step.
     pub scheduled: usize,
+    /// Number of rows of one token: nearly always decode rows, which feed the newest output token.
+    pub decode_rows: usize,
     tokens: Vec<u32>,
     /// Request id, and the end of its tokens in `tokens`.
     new_tokens: Vec<(RequestId, usize)>,
@@ -121,6 +123,7 @@ impl StepResult {
     fn planned(&mut self, step: &Step) {
         (self.step, self.scheduled, self.scheduled_tokens) =
             (step.number, step.rows.len(), step.tokens);
+        self.decode_rows = step.rows.iter().filter(|row| row.len == 1).count();
         self.preempted.extend_from_slice(&step.preempted);
     }
 
@@ -133,7 +136,7 @@ impl StepResult {
     }
 
     fn clear(&mut self) {
-        (self.scheduled, self.scheduled_tokens) = (0, 0);
+        (self.scheduled, self.scheduled_tokens, self.decode_rows) = (0, 0, 0);
         self.phases = Phases::default();
         self.replayed = None;
         self.tokens.clear();

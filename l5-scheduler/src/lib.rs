@@ -50,7 +50,7 @@ pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};
 pub use cost::{CostError, CostModel, Fit, StepLoad};
 pub use engine::{
-    Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, OutputChunk,
+    DecodeTime, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, OutputChunk,
     ResponseStream, SubmitError,
 };
 pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOutput};

@@ -143,8 +143,8 @@ impl<M> Lane<M> {
         first.map_or(Ok(()), Err)
     }
 
-    /// Load of all replicas together. The seconds are those of the least busy live replica: what a new request would
-    /// wait.
+    /// Load of all replicas together. The seconds and the rates are those of the least busy live replica: what a new
+    /// request would meet. The slack is the least of all.
     pub fn load(&self) -> Load {
         let mut sum = Load::default();
         for replica in &self.replicas {
@@ -153,7 +153,11 @@ impl<M> Lane<M> {
                 waiting,
                 queued_tokens,
                 pending_output_tokens,
+                prefill_seconds_per_token,
+                decode_time,
                 seconds,
+                preemptions,
+                slack,
                 steps,
                 replayed,
             } = replica.load();
@@ -161,13 +165,15 @@ impl<M> Lane<M> {
             sum.waiting += waiting;
             sum.queued_tokens += queued_tokens;
             sum.pending_output_tokens += pending_output_tokens;
+            sum.preemptions += preemptions;
+            sum.slack = sum.slack.into_iter().chain(slack).reduce(f64::min);
             sum.steps += steps;
             sum.replayed += replayed;
-            if replica.ended().is_none() {
-                sum.seconds = match (sum.seconds, seconds) {
-                    (Some(least), Some(new)) => Some(least.min(new)),
-                    (least, new) => least.or(new),
-                };
+            let less = |seconds: f64| sum.seconds.is_none_or(|least| seconds < least);
+            if replica.ended().is_none() && seconds.is_some_and(less) {
+                sum.seconds = seconds;
+                sum.prefill_seconds_per_token = prefill_seconds_per_token;
+                sum.decode_time = decode_time;
             }
         }
         sum

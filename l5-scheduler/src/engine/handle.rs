@@ -25,7 +25,7 @@ impl Shared {
     pub(super) fn new(config: SchedulerConfig, facts: ModelFacts, capacity: usize) -> Self {
         Self {
             inbox: Arc::new(Inbox::new(capacity, config.max_num_seqs)),
-            gauge: Arc::new(Gauge::default()),
+            gauge: Arc::new(Gauge::new()),
             validator: RequestValidator::new(config, facts),
             ids: AtomicU64::new(0),
         }
@@ -175,11 +175,9 @@ impl EngineHandle {
     ) -> (ResponseStream, Option<Submission>) {
         let shared = &self.shared;
         let id = RequestId(shared.ids.fetch_add(1, Ordering::Relaxed));
-        let (request, max_tokens) = (valid.request(), valid.max_tokens());
-        let told = request.params.logprobs.is_some();
-        let outbox = Outbox::new(shared.gauge.clone(), request.prompt.len(), max_tokens, told);
+        let outbox = Outbox::new(shared.gauge.clone(), id, valid);
         let answer = ResponseStream::new(id, outbox.clone(), shared.inbox.clone());
-        if max_tokens == 0 {
+        if valid.max_tokens() == 0 {
             outbox.end_with(FinishReason::Length, None);
             return (answer, None);
         }
@@ -229,7 +227,7 @@ impl EngineHandle {
         self.shared.inbox.wait_until_ended()
     }
 
-    /// Load of the engine. Does not wait for a step.
+    /// Load of the engine, read without a lock. Its slack is that of this moment, also in the midst of a step.
     pub fn load(&self) -> Load {
         self.shared.gauge.read(self.shared.inbox.waiting())
     }

@@ -1,6 +1,7 @@
 //! The engine's inbox: requests and commands for the engine, which reads them between two steps.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ impl Mail {
 /// Inbox of an engine: many threads write to it, the engine reads it. Its lock is never held during a step.
 pub(super) struct Inbox {
     state: Mutex<State>,
+    /// Number of submissions in the mail, for those who read the load without the lock.
+    submissions: AtomicUsize,
     /// Signals that there is mail.
     mail: Condvar,
     /// Signals that there may be room, that the engine is idle, or that it has ended.
@@ -82,7 +85,8 @@ impl Inbox {
     pub(super) fn new(capacity: usize, seats: usize) -> Self {
         let occupancy = Occupancy { queued: 0, seats };
         let state = Mutex::new(State { idle: true, occupancy, ..State::default() });
-        Self { state, mail: Condvar::new(), moved: Condvar::new(), capacity, seats }
+        let (submissions, mail, moved) = (AtomicUsize::new(0), Condvar::new(), Condvar::new());
+        Self { state, submissions, mail, moved, capacity, seats }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -111,6 +115,7 @@ impl Inbox {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.mail.submissions.extend(submissions);
+        self.submissions.store(state.mail.submissions.len(), Ordering::Relaxed);
         state.idle = false;
         drop(state);
         self.mail.notify_one();
@@ -151,9 +156,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Number of requests in the inbox.
+    /// Number of requests in the inbox, read without its lock.
     pub(super) fn waiting(&self) -> usize {
-        self.lock().mail.submissions.len()
+        self.submissions.load(Ordering::Relaxed)
     }
 
     /// Number of times that the engine has polled the inbox.
@@ -192,6 +197,7 @@ impl Inbox {
             state.polls += 1;
         }
         std::mem::swap(mail, &mut state.mail);
+        self.submissions.store(0, Ordering::Relaxed);
         // Until the next poll, these requests wait nowhere else.
         state.occupancy.queued += mail.submissions.len();
     }
@@ -227,6 +233,7 @@ impl Inbox {
         let mut state = self.lock();
         state.ended.get_or_insert(why);
         let rest = std::mem::take(&mut state.mail);
+        self.submissions.store(0, Ordering::Relaxed);
         drop(state);
         self.moved.notify_all();
         rest

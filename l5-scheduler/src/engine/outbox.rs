@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use l4_sampler::TokenLogprobs;
 
+use super::ValidRequest;
 use super::inbox::Inbox;
-use super::load::Gauge;
+use super::load::{Deadline, Gauge};
 use crate::request::ANSWER_ROOM;
 use crate::runner::{OutputEnd, OutputSink, TokenDelta};
 use crate::{FinishReason, RequestId};
@@ -69,34 +70,34 @@ struct State {
     logprobs: bool,
     /// Whether the first admission has been recorded.
     admitted: bool,
-    /// Part of the request that counts in the load: prompt tokens until the first output token, and output tokens left.
+    /// Part of the request that counts in the load: prompt tokens until the first output token, output tokens left, and
+    /// the deadline until the end.
     prompt: usize,
     output_left: usize,
+    deadline: Option<Deadline>,
     ended: bool,
     /// Whether the end was read.
     closed: bool,
 }
 
 impl Outbox {
-    /// Creates the outbox of a request with `prompt` prompt tokens and at most `max_tokens` output tokens.
-    pub(super) fn new(
-        gauge: Arc<Gauge>,
-        prompt: usize,
-        max_tokens: usize,
-        logprobs: bool,
-    ) -> Arc<Self> {
+    /// Creates the outbox of a request that is submitted now.
+    pub(super) fn new(gauge: Arc<Gauge>, id: RequestId, valid: &ValidRequest) -> Arc<Self> {
+        let (request, max_tokens) = (valid.request(), valid.max_tokens());
+        let (prompt, submitted) = (request.prompt.len(), Instant::now());
         gauge.add(prompt, max_tokens);
-        let submitted = Instant::now();
+        let deadline = request.deadline.map(|within| gauge.add_deadline(id, submitted, within));
         let times =
             ResponseTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
         let state = State {
             unread: OutputChunk::default(),
-            logprobs,
+            logprobs: request.params.logprobs.is_some(),
             waker: None,
             times,
             admitted: false,
             prompt,
             output_left: max_tokens,
+            deadline,
             ended: false,
             closed: false,
         };
@@ -153,6 +154,9 @@ impl Outbox {
         state.unread.end = Some(end.clone());
         state.times.last = Some(Instant::now());
         self.gauge.sub(state.prompt, state.output_left);
+        if let Some(deadline) = state.deadline.take() {
+            self.gauge.remove_deadline(deadline);
+        }
         self.wake(state);
     }
 

@@ -9,6 +9,7 @@ use super::EngineError;
 use super::handle::Shared;
 use super::hub::Hub;
 use super::inbox::{Mail, Occupancy, Submission};
+use super::load::StepTimeFit;
 use crate::runner::ChoiceJob;
 use crate::{EngineCore, Executor, FinishReason, Scheduler};
 
@@ -38,7 +39,7 @@ pub(super) fn run<E: Executor<Job = ChoiceJob>>(mut core: EngineCore<E>, shared:
     for outbox in hub.close(finish).into_iter().chain(waited) {
         outbox.end_with(finish, error.clone());
     }
-    shared.gauge.set(0, 0);
+    shared.gauge.end();
     match why {
         EngineError::ShutDown => tracing::info!("engine: shut down"),
         EngineError::Failed(why) => tracing::error!("engine: failed: {why}"),
@@ -51,8 +52,10 @@ fn serve<E: Executor<Job = ChoiceJob>>(
     hub: &Hub,
 ) -> Result<(), E::Error> {
     let mut mail = Mail::default();
+    let mut step_time = StepTimeFit::default();
     let mut failures = 0;
     loop {
+        shared.gauge.publish(core.scheduler());
         let (busy, deadline) = (core.has_unfinished(), core.time_to_deadline());
         shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
         mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
@@ -69,6 +72,8 @@ fn serve<E: Executor<Job = ChoiceJob>>(
         if !due {
             continue;
         }
+        // The requests that were just taken wait in the scheduler now, and the step may be long.
+        shared.gauge.publish(core.scheduler());
         let began = Instant::now();
         let result = match core.step() {
             Ok(result) => result,
@@ -81,11 +86,12 @@ fn serve<E: Executor<Job = ChoiceJob>>(
             Err(why) => return Err(why),
         };
         failures = 0;
-        let replayed = result.replayed.is_some();
-        shared.gauge.step(result.scheduled_tokens, began.elapsed(), replayed);
+        if result.scheduled_tokens > 0 {
+            let prefill_tokens = result.scheduled_tokens - result.decode_rows;
+            let fitted = step_time.add(result.decode_rows, prefill_tokens, began.elapsed());
+            shared.gauge.step(fitted, result.replayed.is_some());
+        }
         let nothing_moved = result.scheduled == 0 && result.finished.is_empty();
-        let scheduler = core.scheduler();
-        shared.gauge.set(scheduler.num_running(), scheduler.num_waiting());
         if nothing_moved && core.has_unfinished() {
             shared.inbox.wait_timeout(KV_POLL_INTERVAL);
         }

@@ -8,6 +8,7 @@ mod fake;
 mod idle;
 mod leasing;
 mod llm;
+mod load;
 #[path = "../support/naive.rs"]
 mod naive;
 mod reading;

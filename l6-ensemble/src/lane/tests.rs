@@ -21,7 +21,10 @@ struct Fake {
 impl Fake {
     fn new(seconds: Option<f64>, queued_tokens: usize, room: usize, ended: bool) -> Self {
         let ended = ended.then(|| EngineError::Failed("out of luck".into()));
-        let load = Load { seconds, queued_tokens, running: 1, ..Load::default() };
+        // The rate and the slack are those of no other fake.
+        let (prefill_seconds_per_token, slack) = (seconds, seconds.map(|seconds| 1.0 - seconds));
+        let load = Load { seconds, queued_tokens, running: 1, preemptions: 2, ..Load::default() };
+        let load = Load { prefill_seconds_per_token, slack, ..load };
         let (config, facts) = (SchedulerConfig::new(8, 16), ModelFacts::default());
         Self { load, room, ended, config, facts, taken: AtomicUsize::new(0) }
     }
@@ -142,6 +145,8 @@ fn the_load_of_a_lane_is_a_sum_and_its_wait_the_shortest() {
     ]);
     let load = lane.load();
     assert_eq!((load.running, load.queued_tokens, load.seconds), (3, 70, Some(2.0)));
+    assert_eq!((load.prefill_seconds_per_token, load.preemptions), (Some(2.0), 6));
+    assert_eq!(load.slack, Some(-2.0), "the least of all");
 }
 
 proptest! {

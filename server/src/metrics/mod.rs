@@ -222,6 +222,10 @@ impl Metrics {
             steps: state::Steps {
                 count: load.steps,
                 replay_rate: load.replay_rate(),
+                prefill_seconds_per_token: load.prefill_seconds_per_token,
+                // The width is that of one replica.
+                decode_step_seconds: load
+                    .decode_step_seconds(load.running.div_ceil(replicas.max(1)).max(1)),
                 phases: state::Phases {
                     plan: self.sum(|own| own.phases.plan.get_sample_sum()),
                     pack: self.sum(|own| own.phases.pack.get_sample_sum()),

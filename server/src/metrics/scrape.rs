@@ -14,6 +14,8 @@ pub struct ScrapeFamilies {
     queued_tokens: Gauge,
     owed_tokens: Gauge,
     wait: Gauge,
+    prefill_seconds_per_token: Gauge,
+    decode_step_seconds: Gauge,
     replay_rate: Gauge,
     preempted: Gauge,
 }
@@ -47,6 +49,14 @@ impl ScrapeFamilies {
                 "Estimated time to complete all current work at the speed of the last steps, in seconds; NaN before \
                  the first step.",
             ),
+            prefill_seconds_per_token: gauge(
+                "strata:prefill_seconds_per_token",
+                "Measured time that each prompt token adds to a step, in seconds; NaN before the first step.",
+            ),
+            decode_step_seconds: gauge(
+                "strata:decode_step_seconds",
+                "Measured time of a decode step of all running requests, in seconds; NaN before the first step.",
+            ),
             replay_rate: gauge(
                 "strata:step_replay_rate",
                 "Fraction of steps that replayed a captured CUDA graph.",
@@ -66,6 +76,9 @@ impl ScrapeFamilies {
         self.queued_tokens.set(load.queued_tokens as f64);
         self.owed_tokens.set(load.pending_output_tokens as f64);
         self.wait.set(load.seconds.unwrap_or(f64::NAN));
+        self.prefill_seconds_per_token.set(load.prefill_seconds_per_token.unwrap_or(f64::NAN));
+        let decode_step_seconds = load.decode_step_seconds(load.running.max(1));
+        self.decode_step_seconds.set(decode_step_seconds.unwrap_or(f64::NAN));
         self.replay_rate.set(load.replay_rate().unwrap_or(0.0));
         let ended = counted.num_ended().max(1) as f64;
         self.preempted.set(counted.preempted_requests.get() as f64 / ended);

@@ -137,6 +137,10 @@ pub struct Steps {
     pub count: u64,
     /// Fraction of steps that replayed a captured CUDA graph; `null` before the first.
     pub replay_rate: Option<f64>,
+    /// Measured time that each prompt token adds to a step, in seconds; `null` before the first step.
+    pub prefill_seconds_per_token: Option<f64>,
+    /// Measured time of a decode step of all running requests, in seconds; `null` before the first step.
+    pub decode_step_seconds: Option<f64>,
     /// Time of each phase since the start.
     pub phases: Phases,
 }

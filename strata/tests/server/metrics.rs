@@ -56,6 +56,8 @@ const VLLM: &[(&str, &str, &[&str])] = &[
     ("strata:queued_tokens", "gauge", &[]),
     ("strata:owed_tokens", "gauge", &[]),
     ("strata:estimated_wait_seconds", "gauge", &[]),
+    ("strata:prefill_seconds_per_token", "gauge", &[]),
+    ("strata:decode_step_seconds", "gauge", &[]),
 ];
 
 /// Families with labels of their own.
@@ -322,6 +324,8 @@ fn the_state_tells_who_runs_and_what_they_felt() {
         (&fresh["wait_seconds"], &fresh["recent"]["ttft_ms"]["p50"]),
         (&Value::Null, &Value::Null)
     );
+    let rates = ["prefill_seconds_per_token", "decode_step_seconds"];
+    assert_eq!(rates.map(|rate| &fresh["steps"][rate]), [&Value::Null; 2], "before the first step");
     assert_eq!(fresh["kv"]["total"], 127);
     server.post("/v1/completions", &completion(&prompt(40, 0), 9)).json();
     settle(&server, 1);
@@ -334,6 +338,8 @@ fn the_state_tells_who_runs_and_what_they_felt() {
     assert!(told["recent"]["itl_ms"]["p99"].as_f64() > Some(0.0), "{told}");
     assert!(told["recent"]["generated_tokens_per_second"].as_f64() > Some(0.0), "{told}");
     assert!(told["steps"]["phases"]["forward"].as_f64() > Some(0.0), "{told}");
+    assert!(told["steps"]["decode_step_seconds"].as_f64() > Some(0.0), "{told}");
+    assert!(told["steps"]["prefill_seconds_per_token"].as_f64() >= Some(0.0), "{told}");
     assert_eq!(told["kv"]["used"], 0);
     // One that runs is seen, again and again until its client goes.
     let mut wire = Wire::open(&server);

@@ -85,6 +85,7 @@ chapters! {
     l5_requests: "src/l5-scheduler/requests.md",
     l5_queue: "src/l5-scheduler/queue.md",
     l5_budget: "src/l5-scheduler/budget.md",
+    l5_seats: "src/l5-scheduler/seats.md",
     l5_admission: "src/l5-scheduler/admission.md",
     l5_resolve: "src/l5-scheduler/resolve.md",
     l5_apply: "src/l5-scheduler/apply.md",

@@ -2,6 +2,9 @@
 
 use crate::PolicyKind;
 
+/// Maximum of `max_num_seqs`. Memory is reserved for each seat.
+const MAX_SEATS: usize = 1 << 24;
+
 /// Configuration of a [`Scheduler`](crate::Scheduler). Names and meanings are those of vLLM's `SchedulerConfig` and
 /// `CacheConfig`, where vLLM has them.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +75,9 @@ impl SchedulerConfig {
         if let Some((name, _)) = zero.iter().find(|(_, value)| *value == 0) {
             return Err(ConfigError::Zero { name });
         }
+        if self.max_num_seqs > MAX_SEATS {
+            return Err(ConfigError::TooManySeats { seqs: self.max_num_seqs });
+        }
         if self.max_num_batched_tokens < self.max_num_seqs {
             return Err(ConfigError::FewerTokensThanSeats {
                 tokens: self.max_num_batched_tokens,
@@ -119,6 +125,12 @@ pub enum ConfigError {
     Zero {
         /// Name of the field.
         name: &'static str,
+    },
+    /// More seats than there can be.
+    #[error("max_num_seqs must be at most {MAX_SEATS}, got {seqs}")]
+    TooManySeats {
+        /// `max_num_seqs`.
+        seqs: usize,
     },
     /// A step has fewer tokens than running requests.
     #[error(

@@ -210,9 +210,11 @@ impl<E: Executor> EngineCore<E> {
 
     /// Reports to the executor which requests have ended. The next result has them too.
     fn tell_executor(&mut self) {
-        let Self { scheduler, executor, untold, .. } = self;
+        let Self { scheduler, executor, untold, broken, .. } = self;
         for (id, end) in scheduler.take_ended() {
             executor.end(id, end);
+            // Another request can have this id from now on, and it was in no failed step.
+            broken.retain(|other| *other != id);
             untold.push((id, end));
         }
     }

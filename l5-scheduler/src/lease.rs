@@ -14,7 +14,7 @@ use crate::request::JobKey;
 use crate::{Job, RequestId, Time};
 
 /// Maximum number of leases of one job. A job has several if its steps overlap and do not begin with each other; a
-/// further one ends the oldest.
+/// further one ends the oldest that can be ended. Leases that are being stored can be more.
 const MAX_LEASES_PER_JOB: usize = 8;
 
 /// Lease id.
@@ -146,8 +146,8 @@ impl Leases {
         self.by_job.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a lease. Returns the oldest one of the job that can be ended, if the job has too many now.
-    pub(crate) fn add(&mut self, new: NewLease) -> Option<LeaseId> {
+    /// Adds a lease.
+    pub(crate) fn add(&mut self, new: NewLease) {
         let NewLease { request, job, key, since, state, blocks, seq } = new;
         let id = LeaseId(self.next);
         self.next += 1;
@@ -157,17 +157,20 @@ impl Leases {
             None => self.to_store.push(id),
         }
         self.blocks += blocks;
-        let mut surplus = None;
         if let Some(key) = &lease.key {
-            let of_job = self.by_job.entry(key.clone()).or_default();
-            if of_job.len() >= MAX_LEASES_PER_JOB {
-                let can_end = |id: &&LeaseId| self.by_id.get(*id).is_some_and(Lease::can_end);
-                surplus = of_job.iter().find(can_end).copied();
-            }
-            of_job.push(id);
+            self.by_job.entry(key.clone()).or_default().push(id);
         }
         self.by_id.insert(id, lease);
-        surplus
+    }
+
+    /// The oldest lease of a job that can be ended, if the job has too many.
+    pub(crate) fn surplus(&self, job: &JobKey) -> Option<LeaseId> {
+        let of_job = self.of_job(job);
+        if of_job.len() <= MAX_LEASES_PER_JOB {
+            return None;
+        }
+        let can_end = |id: &&LeaseId| self.by_id.get(*id).is_some_and(Lease::can_end);
+        of_job.iter().find(can_end).copied()
     }
 
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {

@@ -55,7 +55,7 @@ pub enum Victim {
 pub enum Retain {
     /// They are free. Until another request takes them, their contents can be hit in the prefix cache.
     Free,
-    /// A lease holds them until this time, or until the pool needs its blocks.
+    /// A lease holds them until this time, or until the pool needs its blocks. NaN is as [`Retain::Free`].
     LeaseUntil(Time),
     /// A lease holds them until the pool needs its blocks.
     Keep,

@@ -271,7 +271,10 @@ impl Requests {
     /// Whether a step of this job waits.
     pub(crate) fn waits(&self, job: &JobKey) -> bool {
         let mut steps = self.by_job.get(job).into_iter().flatten();
-        steps.any(|key| self.at(*key).status != Status::Running)
+        steps.any(|key| {
+            let entry = self.at(*key);
+            entry.status != Status::Running && !entry.aborted
+        })
     }
 
     /// # Panics

@@ -23,6 +23,8 @@ mod resolve;
 mod retain;
 mod room;
 mod running;
+#[cfg(test)]
+mod tests;
 
 use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};

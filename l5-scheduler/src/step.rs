@@ -137,7 +137,10 @@ impl<'a> StepView<'a> {
         self.step
     }
 
-    /// Iterates over the rows.
+    /// Iterates over the rows of an open step.
+    ///
+    /// # Panics
+    /// After [`Scheduler::apply`](crate::Scheduler::apply), if a request of the step has ended.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = RowView<'a>> + use<'a> {
         let Self { requests, seats, blocks, .. } = *self;
         self.step.rows.iter().map(move |row| {

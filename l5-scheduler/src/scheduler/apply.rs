@@ -6,8 +6,8 @@ use super::{Resolved, ResolvedRow, Scheduler};
 use crate::{FinishReason, RequestId, StepRow, Time};
 
 impl Scheduler {
-    /// Applies a step that ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are appended to
-    /// their requests, and requests that have ended free their blocks, in the order of the rows.
+    /// Applies a step that ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are
+    /// appended to their requests, and requests that have ended free their blocks, in the order of the rows.
     pub fn apply(&mut self, resolved: &Resolved, now: Time) {
         if !std::mem::take(&mut self.open) {
             return;

@@ -10,21 +10,26 @@ use crate::requests::Entry;
 use crate::{FinishReason, LeaseId, Retain, StepOp, Time};
 
 impl Scheduler {
-    /// Ends a running request with the step that was applied at `now`. The policy decides what happens to its blocks.
-    /// Leases of the job's earlier steps end if this request's blocks contain theirs, or if it was the last step.
+    /// Ends a running request with the step that was applied at `now`.
     pub(super) fn finish(&mut self, key: u32, reason: FinishReason, now: Time) {
-        let entry = self.requests.at(key);
-        let retain = match reason {
-            FinishReason::Stop | FinishReason::Length => self.policy.retain(&entry.view(), now),
-            // No request will continue from here, or should.
-            FinishReason::KvExhausted | FinishReason::Aborted | FinishReason::Failed => {
-                Retain::Free
-            }
-        };
+        match reason {
+            FinishReason::Stop | FinishReason::Length => self.retain(key, now),
+            // No request continues from here, but the step may be tried again from where it began.
+            FinishReason::KvExhausted | FinishReason::Aborted | FinishReason::Failed => {}
+        }
+        self.remove(key, reason);
+    }
+
+    /// Asks the policy what happens to a finished request's blocks. Leases of the job's earlier steps end if this
+    /// request's blocks contain theirs, or if it was the last step.
+    fn retain(&mut self, key: u32, now: Time) {
+        let retain = self.policy.retain(&self.requests.at(key).view(), now);
         // Before the new lease is one of them; ended after it holds the blocks that it shares with them.
         let outlived = self.outlived_leases(key);
         match retain {
             Retain::Free => {}
+            // This time never comes.
+            Retain::LeaseUntil(until) if until.0.is_nan() => {}
             Retain::LeaseUntil(until) => self.keep(key, LeaseState::Until(until), now),
             Retain::Keep => self.keep(key, LeaseState::Kept, now),
             Retain::Offload => self.keep(key, LeaseState::Storing, now),
@@ -32,7 +37,10 @@ impl Scheduler {
         for lease in outlived {
             self.end_lease(lease);
         }
-        self.remove(key, reason);
+        let job = self.requests.at(key).job_key.as_ref();
+        if let Some(surplus) = job.and_then(|job| self.leases.surplus(job)) {
+            self.end_lease(surplus);
+        }
     }
 
     /// Leases of the same job that a finished request makes useless: all of them if it was the last step, else those
@@ -68,9 +76,7 @@ impl Scheduler {
         entry.seq = None;
         let (request, job, key) = (entry.id, entry.job.clone(), entry.job_key.clone());
         let new = NewLease { request, job, key, since, state, blocks, seq };
-        if let Some(surplus) = self.leases.add(new) {
-            self.end_lease(surplus);
-        }
+        self.leases.add(new);
     }
 
     /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use

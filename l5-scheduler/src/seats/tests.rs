@@ -44,6 +44,18 @@ fn a_seat_that_is_given_again_has_another_generation() {
 }
 
 #[test]
+fn each_seat_has_generations_of_its_own() {
+    let mut seats = Seats::new(3);
+    let given: Vec<Seat> = (0..3).map_while(|_| seats.take(7)).collect();
+    assert_eq!(given.iter().map(|seat| seat.generation).collect::<Vec<_>>(), [0, 0, 0]);
+    seats.give_back(given[1]);
+    assert_eq!(seats.owner(given[1]), 7, "who had it last");
+    assert_eq!(seats.take(9), Some(Seat { index: 1, generation: 1 }), "given for the second time");
+    seats.give_back(given[2]);
+    assert_eq!(seats.take(9), Some(Seat { index: 2, generation: 1 }), "given for the second time");
+}
+
+#[test]
 fn a_seat_knows_the_request_that_has_it() {
     let mut seats = Seats::new(2);
     let (first, second) = (seats.take(20).unwrap(), seats.take(30).unwrap());

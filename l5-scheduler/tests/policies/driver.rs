@@ -64,6 +64,8 @@ pub struct Driver {
     pub stores: Vec<LeaseId>,
     /// Everybody who was taken and has not ended.
     pub alive: HashSet<u64>,
+    /// A request that the model fails.
+    pub fails: Option<u64>,
 }
 
 impl Driver {
@@ -94,6 +96,7 @@ impl Driver {
             loads: Vec::new(),
             stores: Vec::new(),
             alive: HashSet::new(),
+            fails: None,
         }
     }
 
@@ -176,13 +179,16 @@ impl Driver {
             }
         }
         for (n, row) in view.rows().enumerate() {
+            assert_eq!(Some(row.row.seat), row.request.seat(), "{} and its row", row.row.id);
             let end = row.row.computed + row.row.len;
             for (position, memory) in memories(&row.request.tokens()[..end]).iter().enumerate() {
                 let read = self.slots[slot(row.table, position)];
                 assert_eq!(read, *memory, "{} reads token {position}", row.row.id);
             }
             if row.row.samples {
-                self.output.push(n, &[next_token(row.request.tokens())], None);
+                let failed = self.fails == Some(row.row.id.0);
+                let finish = failed.then_some(FinishReason::Failed);
+                self.output.push(n, &[next_token(row.request.tokens())], finish);
             }
         }
         for (id, ..) in &self.loads {
@@ -220,6 +226,8 @@ impl Driver {
     pub fn check(&self) {
         let blocks = self.scheduler.blocks();
         blocks.check_invariants().expect("blocks in order");
+        let mut waiting = self.scheduler.waiting();
+        assert!(waiting.all(|request| request.seat().is_none()), "a request that waits has a seat");
         let seats = self.scheduler.running().map(|request| request.seat().expect("it runs").index);
         let mut seats: Vec<u32> = seats.chain(self.scheduler.view().free_seats()).collect();
         seats.sort_unstable();

@@ -208,6 +208,11 @@ fn abandoning_the_step_in_which_it_begins_keeps_what_has_come() {
     assert_eq!(driver.plan(1.0), [(1, 6)], "it begins");
     driver.scheduler.abandon();
     assert_eq!(status(&driver, 1), Status::WaitingForKv);
+    assert_eq!(
+        driver.scheduler.request(RequestId(1)).unwrap().seat(),
+        None,
+        "its seat while it waits"
+    );
     assert_eq!(driver.scheduler.blocks().num_free(), 7, "it has what was fetched, and no more");
     assert_eq!(driver.step(2.0).rows, [(1, 12, 6)], "it begins with what was fetched");
     driver.finish(3.0);

@@ -299,6 +299,38 @@ fn a_job_has_a_bounded_number_of_leases() {
 }
 
 #[test]
+fn of_a_job_with_as_many_leases_as_it_may_have_a_step_ends_only_the_one_that_it_begins_with() {
+    let mut driver = Driver::with_policy(config(100), Keeping::pinning(500.0));
+    for id in 1..=8 {
+        driver.add(step_of("a", id, &unique(id, 10), 3));
+        driver.finish(id as f64 * 10.0);
+    }
+    driver.add(step_of("a", 9, &[&answered(&unique(8, 10), 3)[..], &[8; 6]].concat(), 2));
+    driver.finish(100.0);
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    assert_eq!(leases, [1, 2, 3, 4, 5, 6, 7, 9], "whose blocks are kept");
+}
+
+#[test]
+fn a_step_that_fails_leaves_the_lease_that_it_began_with() {
+    let mut driver = kept(config(20), 50.0);
+    driver.add(step_of("a", 2, &[&answered(&unique(1, 10), 3)[..], &[8; 3]].concat(), 9));
+    driver.fails = Some(2);
+    assert_eq!(driver.step(3.0).ended, [(2, FinishReason::Failed)]);
+    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    assert_eq!(leases, [1], "whose blocks are kept, for another try");
+}
+
+#[test]
+fn a_lease_until_no_time_at_all_is_none() {
+    let driver = kept(config(10), f64::NAN);
+    assert_eq!(driver.scheduler.leases().len(), 0);
+    driver.check();
+}
+
+#[test]
 fn another_tenants_job_of_the_same_name_is_another_job() {
     let mut driver = Driver::with_policy(config(20), Keeping::pinning(50.0));
     let of =

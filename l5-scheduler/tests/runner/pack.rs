@@ -1,9 +1,12 @@
 //! What goes into one forward pass.
 
 use l3_paged_kv::ForwardMeta;
+use l5_scheduler::lease::Leases;
+use l5_scheduler::policy::Fcfs;
 use l5_scheduler::runner::Packed;
 use l5_scheduler::{
-    Request, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepView, Time,
+    Composed, Policy, Rank, Request, RequestId, RequestView, Resolved, Scheduler, SchedulerConfig,
+    StepOutput, StepView, Time, Victim,
 };
 
 use crate::support::prompt;
@@ -220,4 +223,84 @@ fn a_step_with_a_prefill_is_not_filled_up_and_neither_is_one_wider_than_all_widt
     planner.apply(9);
     planner.pack(&[1, 2]);
     assert_eq!(planner.meta.sequences(), 3, "rows of a step that is wider than what was captured");
+}
+
+fn slots(planner: &Planner) -> Vec<u32> {
+    planner.packed.batch(&planner.meta).state_slots.to_vec()
+}
+
+#[test]
+fn a_row_has_its_seat_though_seats_are_not_in_the_order_of_rows() {
+    let mut planner = Planner::new(|config| config.max_num_seqs = 4);
+    (0..3).for_each(|id| planner.add(id, prompt(id as u32, 5)));
+    planner.step(9);
+    planner.scheduler.abort(RequestId(0));
+    planner.add(7, prompt(7, 5));
+    planner.pack(&[]);
+    assert_eq!(slots(&planner), [1, 2, 0], "the newcomer has the seat of the one that has gone");
+}
+
+#[test]
+fn each_sequence_has_one_seat_however_many_tokens_it_has() {
+    let mut planner = mixed();
+    planner.pack(&[]);
+    assert_eq!(slots(&planner), [0, 1, 2], "rows of 5, 1 and 3 tokens");
+    let mut planner = Planner::new(|config| config.long_prefill_token_threshold = 3);
+    planner.add(0, prompt(0, 8));
+    planner.add(1, prompt(1, 2));
+    planner.pack(&[]);
+    assert_eq!(slots(&planner), [0, 1], "also one that samples nothing");
+}
+
+#[test]
+fn each_row_of_filler_has_a_seat_of_its_own() {
+    let mut planner = Planner::new(|config| config.max_num_seqs = 4);
+    (0..2).for_each(|id| planner.add(id, prompt(id as u32, 5)));
+    planner.step(9);
+    planner.pack(&[4]);
+    let mut all = slots(&planner);
+    assert_eq!(all[..2], [0, 1], "two rows");
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3], "every seat once");
+}
+
+/// At most two requests in a step that decodes.
+struct Pairs;
+
+impl Policy for Pairs {
+    fn name(&self) -> &'static str {
+        "pairs"
+    }
+
+    fn order(&self, request: &RequestView<'_>) -> Rank {
+        Fcfs.order(request)
+    }
+
+    fn compose(&self, request: &RequestView<'_>, so_far: &Composed) -> bool {
+        request.num_computed() == 0 || so_far.requests < 2
+    }
+
+    fn victim(
+        &self,
+        _needy: &RequestView<'_>,
+        _running: &mut dyn Iterator<Item = RequestView<'_>>,
+        _leases: &Leases,
+    ) -> Option<Victim> {
+        None
+    }
+}
+
+#[test]
+fn filler_leaves_the_seat_of_a_request_that_sits_a_step_out() {
+    let mut planner = Planner::new(|config| config.max_num_seqs = 4);
+    let idle = Scheduler::new(SchedulerConfig::new(64, BLOCK)).unwrap();
+    planner.scheduler =
+        std::mem::replace(&mut planner.scheduler, idle).with_policy(Box::new(Pairs));
+    (0..3).for_each(|id| planner.add(id, prompt(id as u32, 5)));
+    planner.step(9);
+    planner.pack(&[3]);
+    assert_eq!(slots(&planner), [0, 1, 3], "two rows; seat 2 is taken by a request without a row");
+    planner.apply(9);
+    planner.pack(&[4]);
+    assert_eq!(slots(&planner), [0, 1], "one seat is free, and width 4 wants two");
 }

@@ -162,6 +162,22 @@ fn a_request_with_the_id_of_an_aborted_one_begins_after_its_end() {
 }
 
 #[test]
+fn a_request_that_has_the_id_of_one_in_a_failed_step_does_not_end_with_it() {
+    let (mut core, log) = core();
+    core.executor_mut().fails = true;
+    add(&mut core, 0, &[1, 2, 3], 9);
+    let error = core.step_at(Time(0.0)).unwrap_err();
+    core.executor_mut().fails = false;
+    core.abort(RequestId(0));
+    add(&mut core, 0, &[4, 5], 1);
+    log.take();
+    let ended = core.fail_step(&error).finished.clone();
+    assert_eq!(ended, [(RequestId(0), FinishReason::Aborted)], "the request of the failed step");
+    assert_eq!(log.take(), [] as [&str; 0], "what the executor was told");
+    assert_eq!(tokens(core.step_at(Time(0.0)).unwrap()), [(0, vec![100])], "new tokens");
+}
+
+#[test]
 fn nobody_gets_the_last_steps_tokens_again() {
     let (mut core, _) = core();
     add(&mut core, 0, &[1, 2, 3], 9);

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use l5_scheduler::{FinishReason, Rejection, RequestId, SchedulerConfig, Seat};
+use l5_scheduler::{
+    FinishReason, Rejection, Request, RequestId, RequestView, Resolved, SchedulerConfig, Seat,
+    StepOutput, Time,
+};
 
 use super::world::{World, config, request};
 
 /// Seats of the running requests.
 fn seats(world: &World) -> BTreeMap<u64, Seat> {
-    let seated = |request: l5_scheduler::RequestView<'_>| Some((request.id().0, request.seat()?));
+    let seated = |request: RequestView<'_>| Some((request.id().0, request.seat()?));
     world.scheduler.running().filter_map(seated).collect()
 }
 
@@ -90,7 +93,7 @@ fn a_request_that_ends_returns_its_seat() {
     for id in 1..=3 {
         world.add(request(id, 5));
     }
-    world.scheduler.plan(l5_scheduler::Time::ZERO);
+    world.scheduler.plan(Time::ZERO);
     world.scheduler.abort(RequestId(1));
     world.run();
     world.step();
@@ -123,4 +126,77 @@ fn an_id_is_in_use_until_its_end_was_reported() {
     assert_eq!(world.try_add(request(1, 5)), Err(Rejection::DuplicateId(RequestId(1))));
     assert_eq!(world.ended(), [(1, FinishReason::Aborted)]);
     assert_eq!(world.try_add(request(1, 5)), Ok(()));
+}
+
+#[test]
+fn a_resolved_row_names_the_seat_of_its_own_request() {
+    let mut world = World::new(SchedulerConfig { max_num_seqs: 3, ..config(32) });
+    for id in 1..=3 {
+        world.add(request(id, 5));
+    }
+    world.plan();
+    world.scheduler.abort(RequestId(1));
+    let mut output = StepOutput::default();
+    (0..3).for_each(|row| output.push(row, &[7], None));
+    let mut resolved = Resolved::default();
+    world.scheduler.resolve(&output, &mut resolved).unwrap();
+    let rows: Vec<_> = resolved.rows().map(|row| (row.id.0, row.seat)).collect();
+    let seat = |index| Seat { index, generation: 0 };
+    assert_eq!(rows, [(2, seat(1)), (3, seat(2))], "the first one was aborted");
+}
+
+#[test]
+fn a_row_has_the_seat_and_generation_of_its_request() {
+    let mut world = World::new(SchedulerConfig { max_num_seqs: 2, ..config(32) });
+    (1..=3).for_each(|id| world.add(request(id, 5)));
+    world.step();
+    world.scheduler.abort(RequestId(1));
+    for _ in 0..2 {
+        world.plan();
+        let rows: Vec<_> =
+            world.scheduler.view().step().rows.iter().map(|row| (row.id.0, row.seat)).collect();
+        let want =
+            [(2, 1, 0), (3, 0, 1)].map(|(id, index, generation)| (id, Seat { index, generation }));
+        assert_eq!(rows, want);
+        world.run();
+    }
+}
+
+#[test]
+fn a_preempted_request_returns_its_own_seat() {
+    let mut world = World::new(SchedulerConfig { max_num_seqs: 3, ..config(6) });
+    for id in 1..=3 {
+        world.add(Request { max_tokens: 20, ..request(id, 7) });
+    }
+    world.step();
+    world.scheduler.abort(RequestId(1));
+    for _ in 0..20 {
+        world.step();
+        if world.lists() == (vec![2], vec![3]) {
+            let mut free: Vec<u32> = world.scheduler.view().free_seats().collect();
+            free.sort_unstable();
+            assert_eq!(free, [0, 2], "of request 1, which has gone, and of request 3");
+            return;
+        }
+    }
+    panic!("request 3 was not preempted");
+}
+
+#[test]
+fn an_abandoned_admission_leaves_no_seat_at_the_request() {
+    let mut world = World::new(SchedulerConfig { max_num_seqs: 2, ..config(32) });
+    (1..=3).for_each(|id| world.add(request(id, 5)));
+    world.step();
+    // The third request has key 2, and gets seat 0.
+    world.scheduler.abort(RequestId(1));
+    world.plan();
+    assert_eq!(seat(&world, 3), (0, 1), "of the admission");
+    world.scheduler.abandon();
+    assert_eq!(world.lists(), (vec![2], vec![3]), "who runs, who waits");
+    assert_eq!(
+        world.scheduler.request(RequestId(3)).unwrap().seat(),
+        None,
+        "of a request that waits"
+    );
+    assert_eq!(world.scheduler.view().free_seats().collect::<Vec<_>>(), [0], "free seats");
 }

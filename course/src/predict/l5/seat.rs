@@ -30,13 +30,13 @@ fn draw(draw: &mut Draw) -> Question {
     let ends: Vec<usize> = gone.iter().map(|seat| first[*seat]).collect();
     let asked = newcomers[nth];
     let text = format!(
-        "Requests {} are admitted, in this order.\n\
-         max_num_seqs is {}.\n\
+        "All {} seats are free.\n\
+         Requests {} are admitted, in this order.\n\
          Then requests {} end, in this order.\n\
          Then requests {} are admitted, in this order.\n\
-         Which seat has request {asked}? The first seat is 0.",
-        listed(first),
+         Which seat does request {asked} get? The first seat is 0.",
         n + 4,
+        listed(first),
         listed(&ends),
         listed(&newcomers[..gone.len()]),
     );
@@ -53,12 +53,15 @@ fn draw(draw: &mut Draw) -> Question {
     Question::new(text, seat(right), explanation, facts)
         .mistake(
             seat(gone[nth]),
-            "the lowest free seat is given, not the one that was returned first",
+            "seats are given lowest first, not in the order in which they were returned",
         )
         .mistake(
             seat(gone[gone.len() - 1 - nth]),
-            "the lowest free seat is given, not the one that was returned last",
+            "seats are given lowest first, not in the reverse order of their return",
         )
         .mistake(seat(n + nth), "seats that were returned are given again")
-        .mistake(seat(left.len() + nth), "requests that are left do not move up")
+        .mistake(
+            seat(left.len() + nth),
+            "seats are not row numbers: the requests that are left keep theirs",
+        )
 }

@@ -11,7 +11,7 @@ const ACCEPTED: [(&str, &str); 5] = [
         "--state=paged --block-size=1 --block-size=1073741824 --kv-dtype=auto --kv-dtype=bf16 --kv-dtype=f32 \
          --kv-dtype=fp8 --kv-memory=48KiB --device=cpu --device=cuda:1 --precision=auto --precision=f32 \
          --precision=bf16 --threads=1 --threads=1024 --batch-invariant --max-num-seqs=1 --max-num-batched-tokens=1 \
-         --long-prefill-token-threshold=0 --max-model-len=1 --policy=fcfs --policy=priority --policy=strict-priority \
+         --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
          --no-prefix-caching --eager --trace=f",
     ),
     (
@@ -28,7 +28,7 @@ const ACCEPTED: [(&str, &str); 5] = [
     (
         "simulate --workload f",
         "--rate=inf --requests=9 --seed=1 --policy=strict-priority --cost-model=f --goodput=ttft:2 --json \
-         --num-gpu-blocks=2 --block-size=1 --max-num-seqs=1 --max-num-batched-tokens=1 --max-model-len=1 \
+         --num-gpu-blocks=2 --block-size=1 --max-num-seqs=1 --max-num-batched-tokens=1 --max-model-len=2 \
          --long-prefill-token-threshold=0 --long-prefill-token-threshold-adaptive --no-enable-chunked-prefill \
          --no-enable-prefix-caching --no-scheduler-reserve-full-isl --watermark=0.1",
     ),
@@ -48,7 +48,7 @@ const ACCEPTED: [(&str, &str); 5] = [
 ];
 
 /// What no subcommand with this option may take.
-const REFUSED: [&str; 15] = [
+const REFUSED: [&str; 16] = [
     "--block-size=0",
     "--block-size=12",
     "--block-size=2147483648",
@@ -63,6 +63,7 @@ const REFUSED: [&str; 15] = [
     "--max-num-batched-tokens=1.5",
     "--long-prefill-token-threshold=-1",
     "--max-model-len=0",
+    "--max-model-len=1",
     "--policy=lottery",
 ];
 

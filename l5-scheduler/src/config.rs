@@ -35,8 +35,10 @@ pub struct SchedulerConfig {
     pub scheduler_reserve_full_isl: bool,
     /// Fraction of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,
-    /// Slots to reserve beyond a request's tokens, for drafts.
+    /// Slots to reserve beyond a request's tokens, for a drafter that writes to them before its drafts are planned.
     pub num_lookahead_tokens: usize,
+    /// Maximum number of drafts of one request in a step. 0: no speculation.
+    pub num_speculative_tokens: usize,
 }
 
 impl SchedulerConfig {
@@ -57,6 +59,7 @@ impl SchedulerConfig {
             scheduler_reserve_full_isl: true,
             watermark: 0.0,
             num_lookahead_tokens: 0,
+            num_speculative_tokens: 0,
         }
     }
 

@@ -11,7 +11,7 @@ pub use fit::Fit;
 /// Cost model of a step: a constant, and a cost for each token and for each byte of keys and values read.
 ///
 /// ```text
-/// seconds = base + per_prefill_token * P + per_decode_token * D + per_kv_byte * B
+/// seconds = base + per_prefill_token * P + per_decode_token * D + per_verify_token * V + per_kv_byte * B
 /// ```
 ///
 /// `strata bench --fit-cost` measures one.
@@ -24,6 +24,10 @@ pub struct CostModel {
     pub per_prefill_token: f64,
     /// Seconds for each row of one token (decode).
     pub per_decode_token: f64,
+    /// Seconds for each draft. `None`: a draft costs as much as a token of a prompt, since it is computed in a row of
+    /// several tokens too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_verify_token: Option<f64>,
     /// Seconds for each byte of keys and values that attention reads.
     pub per_kv_byte: f64,
     /// Bytes of keys and values of one token, over all layers.
@@ -33,10 +37,12 @@ pub struct CostModel {
 /// Work of a step, as the cost model counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
-    /// Tokens of rows with more than one: prompts, and what is computed again after a preemption.
+    /// Tokens of rows with more than one, drafts left out: prompts, and what is computed again after a preemption.
     pub prefill_tokens: usize,
-    /// Rows of one token.
+    /// Rows of one token, or of one token and drafts.
     pub decode_tokens: usize,
+    /// Drafts, which are verified.
+    pub verify_tokens: usize,
     /// Keys that attention reads: the sum over rows of their length after this step.
     pub kv_tokens: usize,
 }
@@ -47,10 +53,11 @@ impl StepLoad {
         // exercise l5.clock
         let mut load = Self::default();
         for row in &step.rows {
-            match row.len {
+            match row.fed() {
                 1 => load.decode_tokens += 1,
-                len => load.prefill_tokens += len,
+                tokens => load.prefill_tokens += tokens,
             }
+            load.verify_tokens += row.drafts;
             // A token attends to all tokens before it and to itself.
             load.kv_tokens += row.computed + row.len;
         }
@@ -67,6 +74,7 @@ impl CostModel {
         base: 5.0e-3,
         per_prefill_token: 0.286e-3,
         per_decode_token: 0.27e-3,
+        per_verify_token: None,
         per_kv_byte: 0.021e-9,
         kv_bytes_per_token: 23_040.0,
     };
@@ -78,6 +86,7 @@ impl CostModel {
         self.base
             + self.per_prefill_token * load.prefill_tokens as f64
             + self.per_decode_token * load.decode_tokens as f64
+            + self.per_verify_token.unwrap_or(self.per_prefill_token) * load.verify_tokens as f64
             + self.per_kv_byte * kv_bytes
         // end of exercise
     }
@@ -101,6 +110,7 @@ impl CostModel {
             ("base", self.base),
             ("per_prefill_token", self.per_prefill_token),
             ("per_decode_token", self.per_decode_token),
+            ("per_verify_token", self.per_verify_token.unwrap_or_default()),
             ("per_kv_byte", self.per_kv_byte),
             ("kv_bytes_per_token", self.kv_bytes_per_token),
         ];
@@ -145,10 +155,11 @@ mod tests {
         let cost = CostModel::SMOLLM2_TWO_CORES;
         let decode = |rows| {
             // Contexts grow from 128 to 256 tokens.
-            let load = StepLoad { prefill_tokens: 0, decode_tokens: rows, kv_tokens: rows * 192 };
+            let load =
+                StepLoad { decode_tokens: rows, kv_tokens: rows * 192, ..StepLoad::default() };
             rows as f64 / cost.seconds(&load)
         };
-        let prompt = StepLoad { prefill_tokens: 512, decode_tokens: 0, kv_tokens: 512 };
+        let prompt = StepLoad { prefill_tokens: 512, kv_tokens: 512, ..StepLoad::default() };
         let pairs = [
             (decode(1), 177.0),
             (decode(8), 1109.0),

@@ -53,6 +53,9 @@ pub trait Executor {
 pub struct StepOutput {
     tokens: Vec<u32>,
     rows: Vec<OutputRow>,
+    drafts: Vec<u32>,
+    /// Index of a row in the step, and the end of its drafts in `drafts`.
+    proposals: Vec<(usize, usize)>,
     /// Durations of the phases of the step.
     pub phases: Phases,
     /// Number of rows that a captured decode step was padded to. `None` if the kernels were launched one by one, or on
@@ -97,16 +100,35 @@ impl StepOutput {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.rows.clear();
+        self.drafts.clear();
+        self.proposals.clear();
         self.phases = Phases::default();
         self.replayed = None;
     }
 
-    /// Adds the tokens of row `row` of the step: several if drafts were accepted or a guide forced tokens. `finish`
-    /// ends the request with the last of them; stop tokens and length limits are not the executor's concern. Rows come
-    /// in their order.
+    /// Adds the tokens of row `row` of the step: several if drafts were accepted or a guide forced tokens. Behind the
+    /// accepted drafts there is always one more token. `finish` ends the request with the last of them; stop tokens and
+    /// length limits are not the executor's concern. Rows come in their order.
     pub fn push(&mut self, row: usize, tokens: &[u32], finish: Option<FinishReason>) {
         self.tokens.extend_from_slice(tokens);
         self.rows.push(OutputRow { row, end: self.tokens.len(), finish });
+    }
+
+    /// Proposes drafts for the next step of the request of row `row`, which has sampled in this step: tokens that may
+    /// follow the last one that was pushed. At most
+    /// [`num_speculative_tokens`](crate::SchedulerConfig::num_speculative_tokens) of them are kept. Rows come in their
+    /// order.
+    pub fn propose(&mut self, row: usize, drafts: &[u32]) {
+        self.drafts.extend_from_slice(drafts);
+        self.proposals.push((row, self.drafts.len()));
+    }
+
+    /// Iterates over the rows with proposals: index in the step, and drafts.
+    pub fn proposals(&self) -> impl Iterator<Item = (usize, &[u32])> + '_ {
+        self.proposals.iter().enumerate().map(|(i, (row, end))| {
+            let start = i.checked_sub(1).map_or(0, |before| self.proposals[before].1);
+            (*row, &self.drafts[start..*end])
+        })
     }
 
     /// Iterates over the rows: index in the step, tokens, and finish reason.

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub prompt_len: usize,
     /// Number of tokens whose keys and values are in its blocks.
     pub computed: usize,
+    /// Drafts: tokens that may follow the chain.
+    pub drafts: Vec<u32>,
     /// Seat, while it runs.
     pub seat: Option<Seat>,
     /// Sequence that owns its blocks; `None` without blocks.
@@ -75,6 +77,7 @@ impl Entry {
             job_key: request.job_key(),
             chain,
             computed: 0,
+            drafts: Vec::new(),
             seat: None,
             seq: None,
             status: Status::Waiting,
@@ -184,6 +187,11 @@ impl<'a> RequestView<'a> {
         self.entry.computed
     }
 
+    /// Drafts for its next step: tokens that may follow [`RequestView::tokens`].
+    pub fn drafts(&self) -> &'a [u32] {
+        &self.entry.drafts
+    }
+
     /// Maximum number of output tokens.
     pub fn max_tokens(&self) -> usize {
         self.entry.max_tokens
@@ -275,6 +283,11 @@ impl Requests {
             let entry = self.at(*key);
             entry.status != Status::Running && !entry.aborted
         })
+    }
+
+    /// The request with this key, if there is one.
+    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(key as usize)?.as_mut()
     }
 
     /// # Panics

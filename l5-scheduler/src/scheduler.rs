@@ -16,6 +16,7 @@ mod abandon;
 mod admission;
 mod apply;
 mod budget;
+mod drafts;
 mod kv;
 mod plan;
 mod preempt;
@@ -102,6 +103,8 @@ pub struct Scheduler {
     aborted: Vec<RequestId>,
     /// Requests that have ended since the last [`Scheduler::take_ended`].
     ended: Vec<(RequestId, FinishReason)>,
+    /// Whether a running request may have blocks that only drafts needed.
+    draft_blocks: bool,
     /// Whether the last plan left a request waiting for blocks or a seat, and not only for tokens of the step.
     held_up: bool,
     stats: SchedulerStats,
@@ -120,6 +123,10 @@ pub struct SchedulerStats {
     pub scheduled_tokens: u64,
     /// Tokens sampled.
     pub sampled_tokens: u64,
+    /// Drafts of all rows.
+    pub draft_tokens: u64,
+    /// Drafts that were accepted.
+    pub accepted_tokens: u64,
     /// Tokens hit in the cache at admissions, also at those of resumed requests and of abandoned steps.
     pub cached_tokens: u64,
     /// Requests that have ended.
@@ -175,6 +182,7 @@ impl Scheduler {
             front: 0,
             aborted: Vec::new(),
             ended: Vec::new(),
+            draft_blocks: false,
             held_up: false,
             stats: SchedulerStats::default(),
             config,
@@ -206,7 +214,8 @@ impl Scheduler {
         let mut chain = TokenChain::with_capacity(&self.hasher, request.extra_keys(), room);
         chain.extend(&request.prompt);
         self.back += 1;
-        let key = self.requests.insert(Entry::new(request, chain, self.back));
+        let drafts = Vec::with_capacity(self.config.num_speculative_tokens);
+        let key = self.requests.insert(Entry { drafts, ..Entry::new(request, chain, self.back) });
         self.enqueue(key);
         Ok(())
     }
@@ -327,9 +336,11 @@ impl Scheduler {
         self.free_seat(key);
     }
 
-    /// Takes a request's seat back, because it does not run any more.
+    /// Takes a request's seat back, because it does not run any more. It has no drafts without one.
     fn free_seat(&mut self, key: u32) {
-        let seat = self.requests.at_mut(key).seat.take();
+        let entry = self.requests.at_mut(key);
+        entry.drafts.clear();
+        let seat = entry.seat.take();
         debug_assert!(seat.is_some(), "a request that runs has a seat");
         if let Some(seat) = seat {
             self.seats.give_back(seat);

@@ -15,8 +15,10 @@ pub struct StepRow {
     pub seat: Seat,
     /// Number of tokens computed before this step: the row begins with the token behind them.
     pub computed: usize,
-    /// Number of tokens of the row (its `q_len`).
+    /// Number of tokens of the row (its `q_len`), drafts included.
     pub len: usize,
+    /// Number of drafts among them: its last tokens.
+    pub drafts: usize,
     /// Whether the row contains the request's last token, so that a new token is sampled.
     pub samples: bool,
     /// How the request came to run.
@@ -107,6 +109,23 @@ impl Step {
     pub fn samples(&self) -> usize {
         self.rows.iter().filter(|row| row.samples).count()
     }
+
+    /// Number of drafts of all rows.
+    pub fn drafts(&self) -> usize {
+        self.rows.iter().map(|row| row.drafts).sum()
+    }
+}
+
+impl StepRow {
+    /// Number of tokens of the row that belong to its request, drafts left out.
+    pub fn fed(&self) -> usize {
+        self.len - self.drafts
+    }
+
+    /// Number of its tokens whose logits are computed, its last ones: for each draft, and for the token behind them all.
+    pub fn logit_rows(&self) -> usize {
+        if self.samples { 1 + self.drafts } else { 0 }
+    }
 }
 
 /// A planned step as its executor sees it: tokens and block tables, but no queue.
@@ -123,8 +142,10 @@ pub struct StepView<'a> {
 pub struct RowView<'a> {
     /// The row as planned.
     pub row: &'a StepRow,
-    /// Tokens to feed: `row.len` of them.
+    /// Tokens of the request to feed.
     pub tokens: &'a [u32],
+    /// Drafts to feed behind them: together they are `row.len` tokens.
+    pub drafts: &'a [u32],
     /// Block table: where its keys and values are, and where those of this step go.
     pub table: &'a BlockTable,
     /// The request.
@@ -145,8 +166,9 @@ impl<'a> StepView<'a> {
         let Self { requests, seats, blocks, .. } = *self;
         self.step.rows.iter().map(move |row| {
             let entry = requests.at(seats.owner(row.seat));
-            let tokens = &entry.chain.tokens()[row.computed..row.computed + row.len];
-            RowView { row, tokens, table: table(blocks, entry.seq), request: entry.view() }
+            let tokens = &entry.chain.tokens()[row.computed..row.computed + row.fed()];
+            let drafts = &entry.drafts[..row.drafts];
+            RowView { row, tokens, drafts, table: table(blocks, entry.seq), request: entry.view() }
         })
     }
 

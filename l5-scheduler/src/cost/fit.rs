@@ -3,7 +3,7 @@
 use super::{CostModel, StepLoad};
 
 /// Number of coefficients.
-const N: usize = 4;
+const N: usize = 5;
 
 /// A fitted model, and its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,11 +33,13 @@ impl CostModel {
         let x = least_squares(&rows[..rows.len() * 9 / 10])?;
         let squares: f64 = rows.iter().map(|row| residual(row, &x).powi(2)).sum();
         let per_kv_byte = if kv_bytes_per_token > 0.0 { x[3] / kv_bytes_per_token } else { 0.0 };
-        let [base, per_prefill_token, per_decode_token, _] = x;
+        let [base, per_prefill_token, per_decode_token, _, per_verify_token] = x;
+        let drafts = steps.iter().any(|(load, _)| load.verify_tokens > 0);
         let cost = CostModel {
             base,
             per_prefill_token,
             per_decode_token,
+            per_verify_token: drafts.then_some(per_verify_token),
             per_kv_byte,
             kv_bytes_per_token,
         };
@@ -49,7 +51,8 @@ impl CostModel {
 type Row = [f64; N];
 
 fn row(load: &StepLoad, seconds: f64) -> Row {
-    let parts = [1, load.prefill_tokens, load.decode_tokens, load.kv_tokens];
+    let StepLoad { prefill_tokens, decode_tokens, verify_tokens, kv_tokens } = *load;
+    let parts = [1, prefill_tokens, decode_tokens, kv_tokens, verify_tokens];
     parts.map(|part| part as f64 / seconds)
 }
 
@@ -58,7 +61,7 @@ fn residual(row: &Row, x: &[f64; N]) -> f64 {
 }
 
 /// Least squares with coefficients of 0 or more. The best of them leave some coefficients out and are the plain least
-/// squares of the others; the four coefficients can be left out in sixteen ways, so all are tried.
+/// squares of the others. There are few coefficients, so all ways to leave some out are tried.
 fn least_squares(rows: &[Row]) -> Option<[f64; N]> {
     let tries = (1u32..1 << N).filter_map(|used| {
         let x = solve(rows, |i| used & 1 << i != 0)?;
@@ -118,6 +121,7 @@ mod tests {
             prefill_tokens: if i % 3 == 0 { i * 37 % 512 } else { 0 },
             decode_tokens: i * 11 % 33 + 1,
             kv_tokens: i * 7919 % 20_000 + 600,
+            verify_tokens: 0,
         })
     }
 
@@ -125,6 +129,7 @@ mod tests {
         base: 5e-3,
         per_prefill_token: 4e-4,
         per_decode_token: 6e-4,
+        per_verify_token: None,
         per_kv_byte: 1e-10,
         kv_bytes_per_token: 23_040.0,
     };
@@ -145,6 +150,18 @@ mod tests {
         for (got, want) in pairs {
             assert!((got / want - 1.0).abs() < 1e-6, "{cost:?}, and the truth is {TRUTH:?}");
         }
+    }
+
+    #[test]
+    fn drafts_have_a_coefficient_of_their_own_where_there_are_any() {
+        let truth = CostModel { per_verify_token: Some(2e-4), ..TRUTH };
+        let loads = loads().enumerate();
+        let loads = loads.map(|(i, load)| StepLoad { verify_tokens: i * 5 % 7 * 8, ..load });
+        let steps: Vec<_> = loads.map(|load| (load, truth.seconds(&load))).collect();
+        let Fit { cost, .. } = CostModel::fit(&steps, truth.kv_bytes_per_token).unwrap();
+        let fitted = cost.per_verify_token.unwrap();
+        assert!((fitted / 2e-4 - 1.0).abs() < 1e-6, "{cost:?}, and the truth is {truth:?}");
+        assert!((cost.per_prefill_token / TRUTH.per_prefill_token - 1.0).abs() < 1e-6, "{cost:?}");
     }
 
     #[test]

@@ -158,6 +158,7 @@ impl Scheduler {
             seat,
             computed: cached,
             len,
+            drafts: 0,
             samples: complete,
             admitted: if resumed { Admitted::Resumed } else { Admitted::Now },
             cached,

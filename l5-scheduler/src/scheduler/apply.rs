@@ -7,26 +7,29 @@ use crate::{FinishReason, RequestId, StepRow, Time};
 
 impl Scheduler {
     /// Applies a step that ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are
-    /// appended to their requests, and requests that have ended free their blocks, in the order of the rows.
+    /// appended to their requests, and requests that have ended free their blocks, in the order of the rows. The others
+    /// keep their new drafts.
     pub fn apply(&mut self, resolved: &Resolved, now: Time) {
         if !std::mem::take(&mut self.open) {
             return;
         }
-        for &StepRow { seat, computed: from, len, .. } in &self.step.rows {
-            if let Some(seq) = self.requests.at(self.seats.owner(seat)).seq {
-                self.blocks.note(&BlockOp::Wrote { seq, from, to: from + len });
-            }
-        }
-        self.blocks.commit_step();
         for row in &self.step.rows {
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
             entry.planned = false;
             // exercise l5.apply
-            // The tokens that were fed are computed. The sampled token is not: it is fed in the next step.
-            let fed = row.len;
+            // The request's tokens that were fed are computed. The sampled token is not: it is fed in the next step.
+            let fed = row.fed();
             entry.computed += fed;
             // end of exercise
         }
+        self.count_accepted(resolved);
+        for &StepRow { seat, computed: from, .. } in &self.step.rows {
+            let entry = self.requests.at(self.seats.owner(seat));
+            if let Some(seq) = entry.seq {
+                self.blocks.note(&BlockOp::Wrote { seq, from, to: entry.computed });
+            }
+        }
+        self.blocks.commit_step();
         self.forget_preemptions();
         // exercise l5.apply
         for ResolvedRow { seat, tokens, finish, .. } in resolved.rows() {
@@ -41,6 +44,7 @@ impl Scheduler {
             }
         }
         // end of exercise
+        self.keep_drafts(resolved);
         self.end_aborted();
     }
 

@@ -24,6 +24,7 @@ impl Scheduler {
         } else {
             self.held_up = true;
         }
+        self.reserve_drafts();
         self.stats.scheduled_tokens += self.step.tokens as u64;
         &self.step
     }

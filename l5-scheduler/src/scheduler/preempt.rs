@@ -17,6 +17,9 @@ impl Scheduler {
         i: &mut usize,
         budget: &mut Budget,
     ) -> Option<Outcome> {
+        if self.release_draft_blocks() {
+            return None;
+        }
         let victim = self.victim(needy);
         // exercise l5.preempt
         match victim {

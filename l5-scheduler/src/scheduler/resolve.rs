@@ -9,6 +9,17 @@ use crate::{FinishReason, MalformedOutput, RequestId, Seat, StepOutput, StepRow}
 pub struct Resolved {
     pub(super) tokens: Vec<u32>,
     pub(super) rows: Vec<ResolvedRange>,
+    drafts: Vec<u32>,
+    proposals: Vec<Proposal>,
+}
+
+/// Drafts for the next step of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Proposal {
+    id: RequestId,
+    seat: Seat,
+    /// Index in the list of drafts behind the last one of this request.
+    end: usize,
 }
 
 /// What a step adds to one request.
@@ -38,6 +49,16 @@ impl Resolved {
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.rows.clear();
+        self.drafts.clear();
+        self.proposals.clear();
+    }
+
+    /// Iterates over the requests that have new drafts.
+    pub(super) fn drafts(&self) -> impl Iterator<Item = (RequestId, Seat, &[u32])> + '_ {
+        self.proposals.iter().enumerate().map(|(i, proposal)| {
+            let start = i.checked_sub(1).map_or(0, |before| self.proposals[before].end);
+            (proposal.id, proposal.seat, &self.drafts[start..proposal.end])
+        })
     }
 
     /// Iterates over the rows that got tokens or ended, in the order of the step.
@@ -90,10 +111,30 @@ impl Scheduler {
             resolved.rows.push(ResolvedRange { id, seat, end, finish });
             // end of exercise
         }
-        match due.next() {
-            None => Ok(()),
-            Some(row) => Err(MalformedOutput(format!("row {row} of a step has chosen no token"))),
+        if let Some(row) = due.next() {
+            return Err(MalformedOutput(format!("row {row} of a step has chosen no token")));
         }
+        self.resolve_drafts(output, resolved)
+    }
+
+    /// Copies the drafts that were proposed for the next step.
+    fn resolve_drafts(
+        &self,
+        output: &StepOutput,
+        resolved: &mut Resolved,
+    ) -> Result<(), MalformedOutput> {
+        let rows = &self.step.rows;
+        let mut due = (0..rows.len()).filter(|row| rows[*row].samples);
+        for (row, drafts) in output.proposals() {
+            if !due.any(|due| due == row) {
+                let why = format!("row {row} of a step came with {} drafts, out of turn", drafts.len());
+                return Err(MalformedOutput(why));
+            }
+            resolved.drafts.extend_from_slice(drafts);
+            let (StepRow { id, seat, .. }, end) = (rows[row], resolved.drafts.len());
+            resolved.proposals.push(Proposal { id, seat, end });
+        }
+        Ok(())
     }
 
     /// Whether a request ends with a token, the `nth` of this step, and why.

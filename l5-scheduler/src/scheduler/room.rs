@@ -64,12 +64,11 @@ impl Scheduler {
     /// while other requests have hit the blocks that it computes in this very step: they would lose their rows too, and
     /// they were admitted before this waiting request. A step later nothing depends on it.
     pub(super) fn make_room(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
-        let arrival = self.requests.at(key).view();
-        let may_preempt =
-            |key: &&u32| self.policy.may_preempt(&self.requests.at(**key).view(), &arrival);
-        if !self.running.iter().any(|key| may_preempt(&key)) {
+        if !self.running.iter().any(|other| self.may_preempt(*other, key)) {
             return false;
         }
+        self.release_draft_blocks();
+        let may_preempt = |other: &&u32| self.may_preempt(**other, key);
         if self.would_fit(key, fits, budget, &self.without_leases()) {
             // Only tokens of this step are missing, and the next step has others.
             return false;
@@ -97,6 +96,12 @@ impl Scheduler {
         }
         false
         // end of exercise
+    }
+
+    /// Whether the policy lets a waiting request preempt a running one.
+    fn may_preempt(&self, running: u32, arrival: u32) -> bool {
+        let view = |key| self.requests.at(key).view();
+        self.policy.may_preempt(&view(running), &view(arrival))
     }
 
     /// Prediction without the leases that can be ended.
@@ -205,6 +210,9 @@ impl Scheduler {
     /// Ends leases in the order of expiry until `needed` blocks are free; ends none if that is not enough. Blocks of
     /// `hit` count as needed as soon as they are free. Returns whether the blocks are free.
     pub(super) fn free_up(&mut self, needed: usize, hit: &PrefixHit) -> bool {
+        if needed > self.blocks.num_free() {
+            self.release_draft_blocks();
+        }
         let free = self.blocks.num_free();
         if needed <= free {
             return true;

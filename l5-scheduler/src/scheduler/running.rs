@@ -34,6 +34,9 @@ impl Scheduler {
                 Outcome::Fits(blocks_before) => {
                     self.plan_row(key, len, blocks_before, budget);
                     i += 1;
+                    // Each request behind this one can have its token.
+                    let behind = self.running.len() - i;
+                    self.offer_drafts(key, budget.left().saturating_sub(behind), budget);
                 }
                 Outcome::Skipped => i += 1,
                 // The request behind it has its index now.
@@ -89,7 +92,7 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Slots for so many tokens and the drafts behind them, as far as the model's length and the pool allow.
+    /// Slots for so many tokens and the lookahead behind them, as far as the model's length and the pool allow.
     pub(super) fn reserved_len(&self, tokens: usize) -> usize {
         let most = self.config.max_model_len.min(self.config.capacity() * self.config.block_size);
         (tokens + self.config.num_lookahead_tokens).min(most).max(tokens)
@@ -110,6 +113,7 @@ impl Scheduler {
             seat,
             computed: start,
             len,
+            drafts: 0,
             samples: complete,
             admitted: Admitted::Before,
             cached: 0,

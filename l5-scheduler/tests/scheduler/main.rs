@@ -4,6 +4,7 @@ mod aborts;
 mod admission;
 mod applying;
 mod arrival;
+mod drafts;
 mod preemption;
 mod queue;
 mod resolving;

@@ -36,6 +36,8 @@ pub struct World {
     pub scheduler: Scheduler,
     /// What the model says instead of its own words, token by token.
     pub script: BTreeMap<u64, Vec<u32>>,
+    /// Drafts that the model proposes for a request which has so many output tokens.
+    pub proposals: BTreeMap<(u64, usize), Vec<u32>>,
     output: StepOutput,
     pub resolved: Resolved,
 }
@@ -49,6 +51,7 @@ impl World {
         Self {
             scheduler,
             script: BTreeMap::new(),
+            proposals: BTreeMap::new(),
             output: StepOutput::default(),
             resolved: Resolved::default(),
         }
@@ -85,8 +88,8 @@ impl World {
         rows.filter(|row| row.samples).map(|row| row.id.0).collect()
     }
 
-    /// Runs the planned step: one token for every row that samples, the next of its script or `100 * id + nth`. Returns
-    /// the requests that ended since the last call.
+    /// Runs the planned step: one token for every row that samples, the next of its script or `100 * id + nth`, and one
+    /// more for each draft that equals it. Returns the requests that ended since the last call.
     pub fn run(&mut self) -> Ends {
         self.say();
         let Self { scheduler, output, resolved, .. } = self;
@@ -104,9 +107,17 @@ impl World {
                 continue;
             }
             let (id, nth) = (row.row.id.0, row.request.num_tokens() - row.request.prompt_len());
-            let scripted = self.script.get(&id).and_then(|script| script.get(nth));
-            let token = scripted.copied().unwrap_or(100 * id as u32 + nth as u32);
-            self.output.push(number, &[token], None);
+            let script = self.script.get(&id);
+            let token = |nth: usize| {
+                let scripted = script.and_then(|script| script.get(nth));
+                scripted.copied().unwrap_or(100 * id as u32 + nth as u32)
+            };
+            let equal = (nth..).zip(row.drafts).take_while(|(nth, draft)| token(*nth) == **draft);
+            let tokens: Vec<u32> = (nth..=nth + equal.count()).map(token).collect();
+            self.output.push(number, &tokens, None);
+            if let Some(drafts) = self.proposals.get(&(id, nth + tokens.len())) {
+                self.output.propose(number, drafts);
+            }
         }
     }
 

@@ -4,11 +4,13 @@ use l5_scheduler::sim::{Durations, VirtualClock};
 use l5_scheduler::{Admitted, CostModel, RequestId, Seat, Step, StepLoad, StepRow, Time};
 use proptest::prelude::*;
 
-/// A second for a step, half of one for a prompt's token, a quarter for a decode, and 1/1024 for each token read.
+/// A second for a step, half of one for a prompt's token, a quarter for a decode, an eighth for a draft, and 1/1024 for
+/// each token read.
 pub const COST: CostModel = CostModel {
     base: 1.0,
     per_prefill_token: 0.5,
     per_decode_token: 0.25,
+    per_verify_token: Some(0.125),
     per_kv_byte: 1.0 / 4096.0,
     kv_bytes_per_token: 4.0,
 };
@@ -20,6 +22,7 @@ fn step(rows: &[(usize, usize)]) -> Step {
         seat: Seat { index: index as u32, generation: 0 },
         computed: *computed,
         len: *len,
+        drafts: 0,
         samples: true,
         admitted: Admitted::Before,
         cached: 0,
@@ -32,15 +35,29 @@ fn step(rows: &[(usize, usize)]) -> Step {
 #[test]
 fn a_row_of_one_token_decodes_and_a_longer_one_is_prefill() {
     let got = StepLoad::of(&step(&[(0, 5), (16, 1), (7, 1), (32, 3)]));
-    let want = StepLoad { prefill_tokens: 8, decode_tokens: 2, kv_tokens: 5 + 17 + 8 + 35 };
+    let kv_tokens = 5 + 17 + 8 + 35;
+    let want = StepLoad { prefill_tokens: 8, decode_tokens: 2, verify_tokens: 0, kv_tokens };
     assert_eq!(got, want, "the load of rows (computed, len) (0,5) (16,1) (7,1) (32,3)");
     assert_eq!(StepLoad::of(&step(&[])), StepLoad::default(), "the load of an empty step");
 }
 
 #[test]
-fn seconds_are_the_sum_of_four_parts() {
-    let load = StepLoad { prefill_tokens: 8, decode_tokens: 2, kv_tokens: 512 };
-    assert_eq!(COST.seconds(&load), 1.0 + 4.0 + 0.5 + 0.5, "seconds of {load:?}");
+fn drafts_are_neither_prefill_nor_decode() {
+    // A decode with 3 drafts, two tokens with 2 drafts, and a decode.
+    let mut step = step(&[(16, 4), (7, 4), (9, 1)]);
+    (step.rows[0].drafts, step.rows[1].drafts) = (3, 2);
+    let kv_tokens = 20 + 11 + 10;
+    let want = StepLoad { prefill_tokens: 2, decode_tokens: 2, verify_tokens: 5, kv_tokens };
+    assert_eq!(StepLoad::of(&step), want);
+}
+
+#[test]
+fn seconds_are_the_sum_of_their_parts() {
+    let load = StepLoad { prefill_tokens: 8, decode_tokens: 2, verify_tokens: 2, kv_tokens: 512 };
+    assert_eq!(COST.seconds(&load), 1.0 + 4.0 + 0.5 + 0.25 + 0.5, "seconds of {load:?}");
+    // A model that knows nothing of drafts: they cost as much as tokens of a prompt.
+    let cost = CostModel { per_verify_token: None, ..COST };
+    assert_eq!(cost.seconds(&load), 1.0 + 4.0 + 0.5 + 1.0 + 0.5, "seconds of {load:?}");
     let nothing = StepLoad::default();
     assert_eq!(COST.seconds(&nothing), 1.0, "seconds of a step that does nothing: the base");
 }
@@ -106,13 +123,13 @@ proptest! {
 
     #[test]
     fn the_cost_of_two_steps_is_that_of_one_with_both_loads_and_a_base(
-        a in prop::array::uniform3(0usize..1000),
-        b in prop::array::uniform3(0usize..1000),
+        a in prop::array::uniform4(0usize..1000),
+        b in prop::array::uniform4(0usize..1000),
     ) {
-        let load = |[prefill_tokens, decode_tokens, kv_tokens]: [usize; 3]| StepLoad {
-            prefill_tokens, decode_tokens, kv_tokens,
+        let load = |[prefill_tokens, decode_tokens, verify_tokens, kv_tokens]: [usize; 4]| StepLoad {
+            prefill_tokens, decode_tokens, verify_tokens, kv_tokens,
         };
-        let both = load([a[0] + b[0], a[1] + b[1], a[2] + b[2]]);
+        let both = load([a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]]);
         let apart = COST.seconds(&load(a)) + COST.seconds(&load(b));
         prop_assert_eq!(COST.seconds(&both) + COST.base, apart, "seconds of {:?} and {:?}", a, b);
     }

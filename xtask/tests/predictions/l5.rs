@@ -482,6 +482,7 @@ fn costs(base: usize, per_token: usize) -> CostModel {
         base: base as f64,
         per_prefill_token: per_token as f64,
         per_decode_token: 0.0,
+        per_verify_token: None,
         per_kv_byte: 0.0,
         kv_bytes_per_token: 0.0,
     }
@@ -536,6 +537,7 @@ fn a_step_takes_the_time_said() {
                 base: micros("base"),
                 per_prefill_token: micros("prefill"),
                 per_decode_token: micros("decode"),
+                per_verify_token: None,
                 per_kv_byte: number(&facts["kv"]) as f64 * 1e-9 / 1024.0,
                 kv_bytes_per_token: 1024.0 * number(&facts["kib"]) as f64,
             };

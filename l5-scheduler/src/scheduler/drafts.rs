@@ -1,0 +1,128 @@
+//! Drafts: tokens that an executor expects a request to continue with, and verifies in one row.
+//!
+//! ```text
+//! after a step   the executor proposes drafts d1 d2 d3          StepOutput::propose
+//! plan           the row feeds the newest token t and the drafts: t d1 d2 d3
+//! execute        logits behind each of them; tokens are sampled as long as they equal the drafts: d1 d2 x
+//! apply          d1 and d2 are accepted: they are computed. x is fed in the next step; d3 is rejected
+//! ```
+//!
+//! A row with drafts computes several tokens at nearly the price of one while the step is bound by memory. Drafts are
+//! optional, so they never take anything from another request: they get tokens of the step that are left when every
+//! running request has one, and blocks that are left when the step is planned. Blocks that only rejected drafts needed
+//! are taken back before a lease ends or a request is preempted. The keys and values of a rejected draft are
+//! overwritten, because its request's number of computed tokens ends before it; its block has no hash, so that no other
+//! request can hit it.
+//!
+//! (Verification of several tokens in one pass is from Leviathan et al. 2023 and Chen et al. 2023; the accounting is
+//! that of vLLM's V1 scheduler, in which drafts can also preempt other requests.)
+
+use super::budget::Budget;
+use super::{Resolved, Scheduler};
+
+impl Scheduler {
+    /// Adds drafts to the row of this request, which was planned last: as many as there are, and at most `most`.
+    pub(super) fn offer_drafts(&mut self, key: u32, most: usize, budget: &mut Budget) {
+        let Self { config, requests, step, .. } = self;
+        let entry = requests.at(key);
+        let Some(row) = step.rows.last_mut().filter(|row| row.samples && row.id == entry.id) else {
+            return;
+        };
+        // exercise l5.drafts
+        // The last token that fits `max_model_len` is sampled and never fed.
+        let room = config.max_model_len.saturating_sub(row.computed + row.len + 1);
+        row.drafts = entry.drafts.len().min(most).min(room);
+        row.len += row.drafts;
+        // end of exercise
+        step.tokens += row.drafts;
+        budget.take(row.drafts);
+    }
+
+    /// Reserves slots for the drafts of the planned step in blocks that are free, and cuts drafts for which there are
+    /// none.
+    pub(super) fn reserve_drafts(&mut self) {
+        if self.config.num_speculative_tokens == 0 {
+            return;
+        }
+        let Self { config, requests, seats, blocks, step, draft_blocks, .. } = self;
+        for row in step.rows.iter_mut().filter(|row| row.drafts > 0) {
+            let Some(seq) = requests.at(seats.owner(row.seat)).seq else { continue };
+            let tokens = row.len;
+            let table = blocks.table(seq).map_or(0, |table| table.blocks().len());
+            // exercise l5.drafts
+            let end = row.computed + row.fed();
+            let slots = (table + blocks.num_free()) * config.block_size;
+            let drafts = row.drafts.min(slots.saturating_sub(end));
+            (row.len, row.drafts) = (row.fed() + drafts, drafts);
+            let reserved = blocks.reserve(seq, end + drafts);
+            // end of exercise
+            debug_assert!(reserved.is_ok(), "{reserved:?}");
+            *draft_blocks |= reserved.is_ok_and(|new| !new.is_empty());
+            step.tokens -= tokens - row.len;
+        }
+    }
+
+    /// Takes back the blocks that only drafts needed, while a step is being planned. Returns whether any are free now.
+    pub(super) fn release_draft_blocks(&mut self) -> bool {
+        if !std::mem::take(&mut self.draft_blocks) {
+            return false;
+        }
+        let free = self.blocks.num_free();
+        let rows = self.step.rows.iter().map(|row| (row.seat, row.computed + row.fed()));
+        let rows = rows.map(|(seat, tokens)| (self.seats.owner(seat), tokens));
+        let others = self.running.iter().map(|key| (*key, self.requests.at(*key)));
+        let others = others.filter(|(_, entry)| !entry.planned);
+        let others = others.map(|(key, entry)| (key, entry.computed));
+        for (key, tokens) in rows.chain(others) {
+            let Some(seq) = self.requests.at(key).seq else { continue };
+            let blocks = self.config.blocks(self.reserved_len(tokens));
+            let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
+            debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
+        }
+        self.blocks.num_free() > free
+    }
+
+    /// Counts the accepted drafts of a step as computed, and drops the others.
+    pub(super) fn count_accepted(&mut self, resolved: &Resolved) {
+        if self.config.num_speculative_tokens == 0 {
+            return;
+        }
+        let mut resolved = resolved.rows().peekable();
+        for row in &self.step.rows {
+            let tokens = resolved.next_if(|next| next.seat == row.seat).map_or(&[][..], |r| r.tokens);
+            if !row.samples {
+                continue;
+            }
+            let entry = self.requests.at_mut(self.seats.owner(row.seat));
+            let accepted = accepted(&entry.drafts[..row.drafts], tokens);
+            entry.computed += accepted;
+            entry.drafts.clear();
+            self.stats.draft_tokens += row.drafts as u64;
+            self.stats.accepted_tokens += accepted as u64;
+        }
+    }
+
+    /// Keeps the drafts that were proposed in a step, for the next one.
+    pub(super) fn keep_drafts(&mut self, resolved: &Resolved) {
+        for (id, seat, drafts) in resolved.drafts() {
+            // A request that has ended in this step has left its seat.
+            let entry = self.requests.get_mut(self.seats.owner(seat));
+            let Some(entry) = entry.filter(|entry| entry.id == id) else { continue };
+            // exercise l5.drafts
+            // One more token is sampled behind the drafts.
+            let most = entry.max_tokens.saturating_sub(entry.generated() + 1);
+            let most = most.min(self.config.num_speculative_tokens);
+            entry.drafts.extend_from_slice(&drafts[..drafts.len().min(most)]);
+            // end of exercise
+        }
+    }
+}
+
+/// Number of drafts that a step accepted: those that equal the sampled `tokens`. The last token is not computed even if
+/// it equals a draft, since it is fed in the next step as every newest token is.
+fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
+    // exercise l5.drafts
+    let equal = drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count();
+    equal.min(tokens.len().saturating_sub(1))
+    // end of exercise
+}

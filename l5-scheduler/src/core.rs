@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView, Resolved,
-    Scheduler, Step, StepOutput, StepView, Time,
+    Scheduler, Step, StepLoad, StepOutput, StepView, Time,
 };
 
 /// Runs a scheduler's steps on an executor, on the caller's thread.
@@ -95,8 +95,13 @@ pub struct StepResult {
     pub scheduled_tokens: usize,
     /// Number of requests in the step.
     pub scheduled: usize,
-    /// Number of rows of one token: nearly always decode rows, which feed the newest output token.
+    /// Number of rows of one token, or of one token and drafts: nearly always decode rows, which feed the newest output
+    /// token.
     pub decode_rows: usize,
+    /// Number of drafts, which are among the computed tokens.
+    pub draft_tokens: usize,
+    /// Number of drafts that were accepted.
+    pub accepted_tokens: usize,
     tokens: Vec<u32>,
     /// Request id, and the end of its tokens in `tokens`.
     new_tokens: Vec<(RequestId, usize)>,
@@ -123,8 +128,19 @@ impl StepResult {
     fn planned(&mut self, step: &Step) {
         (self.step, self.scheduled, self.scheduled_tokens) =
             (step.number, step.rows.len(), step.tokens);
-        self.decode_rows = step.rows.iter().filter(|row| row.len == 1).count();
+        self.decode_rows = step.rows.iter().filter(|row| row.fed() == 1).count();
+        self.draft_tokens = step.drafts();
         self.preempted.extend_from_slice(&step.preempted);
+    }
+
+    /// Work of the step, without the keys that it read.
+    pub(crate) fn load(&self) -> StepLoad {
+        StepLoad {
+            prefill_tokens: self.scheduled_tokens - self.decode_rows - self.draft_tokens,
+            decode_tokens: self.decode_rows,
+            verify_tokens: self.draft_tokens,
+            kv_tokens: 0,
+        }
     }
 
     /// Notes the tokens of a step.
@@ -137,6 +153,7 @@ impl StepResult {
 
     fn clear(&mut self) {
         (self.scheduled, self.scheduled_tokens, self.decode_rows) = (0, 0, 0);
+        (self.draft_tokens, self.accepted_tokens) = (0, 0);
         self.phases = Phases::default();
         self.replayed = None;
         self.tokens.clear();
@@ -252,6 +269,7 @@ impl<E: Executor> EngineCore<E> {
         self.result.clear();
         self.output.clear();
         self.broken.clear();
+        let accepted = self.scheduler.stats().accepted_tokens;
         if let Err(e) = self.run(now, ended) {
             let rows = &self.scheduler.view().step().rows;
             self.broken.extend(rows.iter().map(|row| row.id));
@@ -260,6 +278,7 @@ impl<E: Executor> EngineCore<E> {
         }
         let Self { scheduler, output, result, observer, untold, .. } = self;
         result.replayed = output.replayed;
+        result.accepted_tokens = (scheduler.stats().accepted_tokens - accepted) as usize;
         result.finished.splice(0..0, untold.drain(..));
         if let Some(observer) = observer {
             observer.applied(result, scheduler);

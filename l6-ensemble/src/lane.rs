@@ -154,6 +154,7 @@ impl<M> Lane<M> {
                 queued_tokens,
                 pending_output_tokens,
                 prefill_seconds_per_token,
+                verify_seconds_per_token,
                 decode_time,
                 seconds,
                 preemptions,
@@ -173,6 +174,7 @@ impl<M> Lane<M> {
             if replica.ended().is_none() && seconds.is_some_and(less) {
                 sum.seconds = seconds;
                 sum.prefill_seconds_per_token = prefill_seconds_per_token;
+                sum.verify_seconds_per_token = verify_seconds_per_token;
                 sum.decode_time = decode_time;
             }
         }

@@ -22,11 +22,12 @@ pub(super) use fit::StepTimeFit;
 ///
 /// ```text
 /// seconds = base + per_row * decode rows + prefill_seconds_per_token * prompt tokens
+///         + verify_seconds_per_token * drafts
 /// ```
 ///
-/// A decode row is a row of one token; the tokens of all other rows count as prompt tokens. The model leaves out the
+/// A decode row is a row of one token, or of one token and drafts; the tokens of all other rows count as prompt tokens. The model leaves out the
 /// lengths of contexts, which change slowly, and the padding of captured decode steps. A duration that can be explained
-/// in several ways is counted for the rows first, then for the prompt tokens, then for the base:
+/// in several ways is counted for the rows first, then for the prompt tokens, the drafts, and the base:
 ///
 /// * After a single step, every token costs the same.
 /// * While all decode steps had the same width, the base is 0 and the rows have the ratio of duration to width. It is
@@ -44,6 +45,8 @@ pub struct Load {
     pub pending_output_tokens: usize,
     /// Seconds that each prompt token adds to a step; `None` before the first step.
     pub prefill_seconds_per_token: Option<f64>,
+    /// Seconds that each draft adds to a step; `None` before the first draft.
+    pub verify_seconds_per_token: Option<f64>,
     /// Duration of a decode step; `None` before the first step.
     pub decode_time: Option<DecodeTime>,
     /// Estimated seconds of work: the prompt tokens at the prefill rate, then the pending output tokens in decode steps
@@ -103,6 +106,7 @@ pub(super) struct Gauge {
     base: AtomicSeconds,
     per_decode_row: AtomicSeconds,
     per_prefill_token: AtomicSeconds,
+    per_draft: AtomicSeconds,
     deadlines: Deadlines,
     steps: AtomicU64,
     replayed: AtomicU64,
@@ -144,6 +148,7 @@ impl Gauge {
             base: AtomicSeconds::default(),
             per_decode_row: AtomicSeconds::default(),
             per_prefill_token: AtomicSeconds::default(),
+            per_draft: AtomicSeconds::default(),
             deadlines: Deadlines::default(),
             steps: AtomicU64::default(),
             replayed: AtomicU64::default(),
@@ -193,6 +198,7 @@ impl Gauge {
         self.base.set(Some(time.base));
         self.per_decode_row.set(Some(time.per_decode_row));
         self.per_prefill_token.set(Some(time.per_prefill_token));
+        self.per_draft.set(time.per_draft);
     }
 
     /// Reads the load. `in_the_inbox` requests wait where the scheduler does not count them yet.
@@ -208,6 +214,7 @@ impl Gauge {
             queued_tokens: self.prompts.load(Ordering::Relaxed),
             pending_output_tokens: self.output.load(Ordering::Relaxed),
             prefill_seconds_per_token: self.per_prefill_token.get(),
+            verify_seconds_per_token: self.per_draft.get(),
             decode_time: base.zip(per_row).map(|(base, per_row)| DecodeTime { base, per_row }),
             seconds: None,
             preemptions: self.preemptions.load(Ordering::Relaxed),
@@ -226,7 +233,7 @@ mod tests {
     /// A gauge that has published this step time.
     fn gauge(base: f64, per_decode_row: f64, per_prefill_token: f64) -> Gauge {
         let gauge = Gauge::new();
-        gauge.step(StepTime { base, per_decode_row, per_prefill_token }, false);
+        gauge.step(StepTime { base, per_decode_row, per_prefill_token, per_draft: None }, false);
         gauge
     }
 
@@ -237,6 +244,7 @@ mod tests {
         let load = gauge.read(0);
         assert_eq!((load.queued_tokens, load.pending_output_tokens), (10, 50));
         assert_eq!((load.seconds, load.prefill_seconds_per_token), (None, None));
+        assert_eq!(load.verify_seconds_per_token, None);
         assert_eq!(load.decode_step_seconds(1), None);
     }
 

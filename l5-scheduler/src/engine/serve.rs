@@ -87,8 +87,7 @@ fn serve<E: Executor<Job = ChoiceJob>>(
         };
         failures = 0;
         if result.scheduled_tokens > 0 {
-            let prefill_tokens = result.scheduled_tokens - result.decode_rows;
-            let fitted = step_time.add(result.decode_rows, prefill_tokens, began.elapsed());
+            let fitted = step_time.add(&result.load(), began.elapsed());
             shared.gauge.step(fitted, result.replayed.is_some());
         }
         let nothing_moved = result.scheduled == 0 && result.finished.is_empty();

@@ -1,9 +1,10 @@
 //! Packs all rows of a step for one forward pass.
 //!
 //! ```text
-//! rows     a chunk of 5    a decode    a prompt of 3
-//! tokens   a a a a a       b           c c c          no padding between or behind them
-//! logits           4       5               8          of the last token of each row that samples
+//! rows     a chunk of 5    a decode    a prompt of 3    a decode with 2 drafts
+//! tokens   a a a a a       b           c c c            d d d      no padding between or behind them
+//! logits           4       5               8            9 10 11    of the last token of each row that samples, and of
+//!                                                                  each draft
 //! ```
 //!
 //! Sequences follow each other at their own lengths, so no token is padding. The exception is a step that only decodes,
@@ -34,8 +35,8 @@ impl Packed {
         }
     }
 
-    /// Writes a step's arrays, those of `meta` too. For a row that samples, the logits of its last token are computed;
-    /// a row that ends within a prompt needs none, because the next token is known. `widths`: row counts, ascending, to
+    /// Writes a step's arrays, those of `meta` too. For a row that samples, the logits of its last token are computed,
+    /// and of each draft behind it; a row that ends within a prompt needs none, because the next token is known. `widths`: row counts, ascending, to
     /// which a step is padded if every sequence has one token.
     ///
     /// # Errors
@@ -54,9 +55,11 @@ impl Packed {
         for row in step.rows() {
             meta.push(row.table, row.row.computed, row.row.len)?;
             self.tokens.extend_from_slice(row.tokens);
+            self.tokens.extend_from_slice(row.drafts);
             self.slots.push(row.row.seat.index);
             if row.row.samples {
-                self.logit_rows.push(self.tokens.len() as u32 - 1);
+                let end = self.tokens.len() as u32;
+                self.logit_rows.extend(end - 1 - row.drafts.len() as u32..end);
             }
         }
         let rows = meta.sequences();
@@ -78,8 +81,8 @@ impl Packed {
         &self.tokens
     }
 
-    /// Indices in the step of the tokens whose logits are computed: one for each row that samples, in the order of
-    /// rows.
+    /// Indices in the step of the tokens whose logits are computed: [`StepRow::logit_rows`](crate::StepRow::logit_rows)
+    /// for each row, in the order of rows.
     pub fn logit_rows(&self) -> &[u32] {
         &self.logit_rows
     }

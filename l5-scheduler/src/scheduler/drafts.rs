@@ -89,7 +89,8 @@ impl Scheduler {
         }
         let mut resolved = resolved.rows().peekable();
         for row in &self.step.rows {
-            let tokens = resolved.next_if(|next| next.seat == row.seat).map_or(&[][..], |r| r.tokens);
+            let tokens =
+                resolved.next_if(|next| next.seat == row.seat).map_or(&[][..], |r| r.tokens);
             if !row.samples {
                 continue;
             }

@@ -127,7 +127,8 @@ impl Scheduler {
         let mut due = (0..rows.len()).filter(|row| rows[*row].samples);
         for (row, drafts) in output.proposals() {
             if !due.any(|due| due == row) {
-                let why = format!("row {row} of a step came with {} drafts, out of turn", drafts.len());
+                let why =
+                    format!("row {row} of a step came with {} drafts, out of turn", drafts.len());
                 return Err(MalformedOutput(why));
             }
             resolved.drafts.extend_from_slice(drafts);

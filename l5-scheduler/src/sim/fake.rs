@@ -8,6 +8,12 @@ use crate::{
 pub trait Script {
     /// The `n`-th output token, from 0. `None` behind the last.
     fn token(&self, n: usize) -> Option<u32>;
+
+    /// Drafts that are proposed when there are `n` output tokens.
+    fn drafts(&self, n: usize) -> &[u32] {
+        let _ = n;
+        &[]
+    }
 }
 
 impl Script for Vec<u32> {
@@ -16,16 +22,19 @@ impl Script for Vec<u32> {
     }
 }
 
-/// An executor that computes nothing: a row that samples gets the next token of its request's script. The number of
-/// output tokens decides which one, so a request that was preempted continues where it was.
+/// An executor that computes nothing: a row that samples gets the next token of its request's script, and one more for
+/// each draft that equals the script. The number of output tokens decides which ones, so a request that was preempted
+/// continues where it was.
 #[derive(Debug)]
 pub struct FakeModel<S> {
     scripts: BySeat<S>,
+    /// Tokens of one row.
+    tokens: Vec<u32>,
 }
 
 impl<S> Default for FakeModel<S> {
     fn default() -> Self {
-        Self { scripts: BySeat::default() }
+        Self { scripts: BySeat::default(), tokens: Vec::new() }
     }
 }
 
@@ -56,15 +65,30 @@ impl<S: Script> Executor for FakeModel<S> {
         out: &mut StepOutput,
     ) -> Result<(), MalformedOutput> {
         for (i, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
-            let id = row.row.id;
+            let (id, before) = (row.row.id, generated(&row));
             let script = self.scripts.seated(row.row.seat, id);
-            let Some(token) = script.and_then(|script| script.token(generated(&row))) else {
+            let Some((script, token)) =
+                script.and_then(|s| s.token(before).map(|token| (s, token)))
+            else {
                 let why = format!(
                     "request {id} has no output tokens left: give it more, or lower its max_tokens"
                 );
                 return Err(MalformedOutput(why));
             };
-            out.push(i, &[token], None);
+            self.tokens.clear();
+            self.tokens.push(token);
+            for draft in row.drafts {
+                // The newest token equals its draft, so the next one is verified, too.
+                match script.token(before + self.tokens.len()) {
+                    Some(next) if self.tokens.last() == Some(draft) => self.tokens.push(next),
+                    _ => break,
+                }
+            }
+            out.push(i, &self.tokens, None);
+            let drafts = script.drafts(before + self.tokens.len());
+            if !drafts.is_empty() {
+                out.propose(i, drafts);
+            }
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::fake::FakeModel;
-use super::scenario::{Event, EventOp, Scenario, Tables};
+use super::fake::{FakeModel, Script};
+use super::scenario::{Event, EventOp, Scenario, ScenarioRequest, Tables};
 use super::trace::{Rejected, Summary, Trace, TraceEvent, TraceStep};
 use crate::{
     Admitted, ConfigError, Executor, FinishReason, MalformedOutput, RequestId, RequestView,
@@ -60,10 +60,24 @@ pub fn replay(scenario: &Scenario) -> Result<Trace<'_>, ReplayError> {
     Ok(Trace { name, block_tables, stalled: false, summary, steps })
 }
 
+/// Output and drafts of a request.
+#[derive(Debug)]
+struct Scripted<'a>(&'a ScenarioRequest);
+
+impl Script for Scripted<'_> {
+    fn token(&self, n: usize) -> Option<u32> {
+        self.0.output_token_ids.get(n).copied()
+    }
+
+    fn drafts(&self, n: usize) -> &[u32] {
+        n.checked_sub(1).and_then(|n| self.0.draft_token_ids.get(n)).map_or(&[], Vec::as_slice)
+    }
+}
+
 struct Replay<'a> {
     scenario: &'a Scenario,
     scheduler: Scheduler,
-    model: FakeModel<Vec<u32>>,
+    model: FakeModel<Scripted<'a>>,
     /// Request names, sorted: a request's id is its index here, so that ids compare as names do.
     names: Vec<&'a str>,
     /// Indices of events and of requests, by the step before which they happen.
@@ -146,7 +160,7 @@ impl<'a> Replay<'a> {
         let request = &self.scenario.requests[index];
         let Some(id) = self.id(&request.id) else { return };
         match self.scheduler.add_request(request.request(index, id)) {
-            Ok(()) => self.model.begin(id, request.output_token_ids.clone()),
+            Ok(()) => self.model.begin(id, Scripted(request)),
             Err(why) => step.rejected.push(Rejected { id: &request.id, reason: why.code() }),
         }
     }
@@ -158,6 +172,9 @@ impl<'a> Replay<'a> {
         for row in scheduler.view().rows() {
             let (plan, id) = (row.row, self.name(row.row.id));
             step.scheduled.push((id, plan.len));
+            if plan.drafts > 0 {
+                step.scheduled_drafts.push(id, plan.drafts);
+            }
             step.num_computed_tokens.push(id, plan.computed);
             self.summary.scheduled_tokens += plan.len;
             if plan.admitted != Admitted::Before {
@@ -203,7 +220,7 @@ impl<'a> Replay<'a> {
                 step.finish_reason.push(name, reason.as_str());
             }
         }
-        self.summary.sampled += step.sampled.len();
+        self.summary.sampled += self.resolved.rows().map(|row| row.tokens.len()).sum::<usize>();
         self.summary.finished += step.finished.len();
         let blocks = self.scheduler.blocks();
         step.num_free_blocks_end = blocks.num_free();

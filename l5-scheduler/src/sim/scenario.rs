@@ -72,6 +72,8 @@ pub struct ScenarioConfig {
     scheduler_reserve_full_isl: bool,
     #[serde(default)]
     watermark: f64,
+    #[serde(default)]
+    num_speculative_tokens: usize,
     /// Whether to record the order of the free list and the blocks with hashes at the end of each step.
     #[serde(default)]
     pub record_free_queue: bool,
@@ -111,6 +113,9 @@ pub struct ScenarioRequest {
     /// Output tokens of the model, in order.
     #[serde(default)]
     pub output_token_ids: Vec<u32>,
+    /// Drafts: entry `n` is proposed when the request has `n + 1` output tokens.
+    #[serde(default)]
+    pub draft_token_ids: Vec<Vec<u32>>,
     /// End-of-sequence token.
     pub eos_token_id: Option<u32>,
     /// Further tokens that end the output.
@@ -237,6 +242,7 @@ impl ScenarioConfig {
             max_model_len: self.max_model_len.unwrap_or(usual.max_model_len),
             scheduler_reserve_full_isl: self.scheduler_reserve_full_isl,
             watermark: self.watermark,
+            num_speculative_tokens: self.num_speculative_tokens,
             ..usual
         }
     }

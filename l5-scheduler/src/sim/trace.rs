@@ -50,6 +50,9 @@ pub struct TraceStep<'a> {
     pub step: u64,
     /// Scheduled requests with their numbers of tokens: running ones, then admitted ones.
     pub scheduled: Vec<(&'a str, usize)>,
+    /// Drafts among the tokens of scheduled requests that have some.
+    #[serde(skip_serializing_if = "ById::is_empty")]
+    pub scheduled_drafts: ById<'a, usize>,
     /// Tokens of each scheduled request that were computed before.
     pub num_computed_tokens: ById<'a, usize>,
     /// Blocks appended to its table; the whole table of an admitted request.
@@ -129,6 +132,11 @@ impl<T> Default for ById<'_, T> {
 }
 
 impl<'a, T> ById<'a, T> {
+    /// Whether no request has a value.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a request's value.
     pub fn push(&mut self, id: &'a str, value: T) {
         self.0.push((id, value));

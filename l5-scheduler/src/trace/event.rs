@@ -161,7 +161,7 @@ pub struct Row {
     pub id: u64,
     /// Phase of the request.
     pub phase: RowPhase,
-    /// Number of tokens of the row.
+    /// Number of tokens of the row, drafts included.
     pub tokens: usize,
     /// Number of tokens computed before.
     pub computed: usize,
@@ -193,6 +193,8 @@ pub enum RowPhase {
     Prefill,
     /// Computes its newest output token and samples the next one.
     Decode,
+    /// Computes its newest output token and drafts behind it, and samples as long as tokens equal the drafts.
+    Verify,
     /// Was preempted, and computes its tokens again.
     Resumed,
 }

@@ -270,7 +270,9 @@ fn traced(row: &RowView<'_>) -> Row {
     let request = &row.request;
     let generated = request.num_tokens() > request.prompt_len();
     let last = row.row.computed + 1 == request.num_tokens();
-    let phase = if row.row.admitted == Admitted::Before && generated && last {
+    let phase = if row.row.drafts > 0 {
+        RowPhase::Verify
+    } else if row.row.admitted == Admitted::Before && generated && last {
         RowPhase::Decode
     } else if request.preemptions() > 0 {
         RowPhase::Resumed

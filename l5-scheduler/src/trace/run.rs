@@ -44,9 +44,9 @@ pub struct StepSpan {
     pub prefill_tokens: usize,
     /// Number of tokens computed again after a preemption.
     pub resumed_tokens: usize,
-    /// Number of tokens of rows that decode.
+    /// Number of tokens of rows that decode, drafts included.
     pub decode_tokens: usize,
-    /// Number of rows that decode.
+    /// Number of rows that decode, with drafts or without.
     pub decodes: usize,
     /// Number of tokens sampled.
     pub new_tokens: usize,
@@ -160,7 +160,8 @@ impl From<RowPhase> for SpanKind {
     fn from(phase: RowPhase) -> Self {
         match phase {
             RowPhase::Prefill => Self::Prefill,
-            RowPhase::Decode => Self::Decode,
+            // A lane shows what its request is about, and a row with drafts is about its output.
+            RowPhase::Decode | RowPhase::Verify => Self::Decode,
             RowPhase::Resumed => Self::Resumed,
         }
     }
@@ -307,7 +308,7 @@ impl Fold {
             match row.phase {
                 RowPhase::Prefill => step.prefill_tokens += row.tokens,
                 RowPhase::Resumed => step.resumed_tokens += row.tokens,
-                RowPhase::Decode => {
+                RowPhase::Decode | RowPhase::Verify => {
                     step.decode_tokens += row.tokens;
                     step.decodes += 1;
                     continue;

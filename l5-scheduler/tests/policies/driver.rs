@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    FinishReason, KvSource, LeaseId, Policy, Request, RequestId, Resolved, Scheduler,
+    FinishReason, KvSource, LeaseId, Policy, Request, RequestId, Resolved, RowView, Scheduler,
     SchedulerConfig, StepOp, StepOutput, Time,
 };
 
@@ -13,6 +13,31 @@ use l5_scheduler::{
 pub fn next_token(tokens: &[u32]) -> u32 {
     let sum: u32 = tokens.iter().zip(1..).map(|(token, n)| token * 7 + n).sum();
     sum % 5
+}
+
+/// Drafts behind a text: none to four of them, of which most are what the model will say.
+pub fn drafts_behind(tokens: &[u32]) -> Vec<u32> {
+    let mut text = tokens.to_vec();
+    let seed = tokens.iter().zip(3..).map(|(token, n)| token * 5 + n).sum::<u32>();
+    let draft = |n: u32| {
+        let wrong = u32::from((seed + 7 * n) % 4 == 0);
+        text.push((next_token(&text) + wrong) % 5);
+        text[text.len() - 1]
+    };
+    (0..seed % 5).map(draft).collect()
+}
+
+/// What the model says behind a text when it verifies drafts: as many as are right, and one token more.
+pub fn verified(tokens: &[u32], drafts: &[u32]) -> Vec<u32> {
+    let mut text = tokens.to_vec();
+    text.push(next_token(&text));
+    for draft in drafts {
+        if text.last() != Some(draft) {
+            break;
+        }
+        text.push(next_token(&text));
+    }
+    text.split_off(tokens.len())
 }
 
 /// What a slot holds after a text's tokens were computed: everything before it is in it.
@@ -168,9 +193,12 @@ impl Driver {
             table.slot(position).expect("a slot for every token") as usize
         };
         let mut written = HashMap::new();
+        let text = |row: &RowView<'_>| {
+            let known = &row.request.tokens()[..row.row.computed + row.row.fed()];
+            [known, row.drafts].concat()
+        };
         for row in view.rows() {
-            let end = row.row.computed + row.row.len;
-            let memories = memories(&row.request.tokens()[..end]);
+            let memories = memories(&text(&row));
             for (position, memory) in memories.iter().enumerate().skip(row.row.computed) {
                 let slot = slot(row.table, position);
                 self.slots[slot] = *memory;
@@ -180,15 +208,17 @@ impl Driver {
         }
         for (n, row) in view.rows().enumerate() {
             assert_eq!(Some(row.row.seat), row.request.seat(), "{} and its row", row.row.id);
-            let end = row.row.computed + row.row.len;
-            for (position, memory) in memories(&row.request.tokens()[..end]).iter().enumerate() {
+            for (position, memory) in memories(&text(&row)).iter().enumerate() {
                 let read = self.slots[slot(row.table, position)];
                 assert_eq!(read, *memory, "{} reads token {position}", row.row.id);
             }
             if row.row.samples {
                 let failed = self.fails == Some(row.row.id.0);
                 let finish = failed.then_some(FinishReason::Failed);
-                self.output.push(n, &[next_token(row.request.tokens())], finish);
+                let tokens = verified(row.request.tokens(), row.drafts);
+                self.output.push(n, &tokens, finish);
+                let drafts = drafts_behind(&[row.request.tokens(), &tokens].concat());
+                self.output.propose(n, &drafts);
             }
         }
         for (id, ..) in &self.loads {

@@ -52,6 +52,7 @@ fn config(dice: &mut Dice) -> SchedulerConfig {
         scheduler_reserve_full_isl: !dice.one_in(4),
         watermark: if dice.one_in(3) { 0.1 } else { 0.0 },
         num_lookahead_tokens: if dice.one_in(4) { 2 } else { 0 },
+        num_speculative_tokens: if dice.one_in(2) { dice.roll(5) } else { 0 },
         max_model_len: pool.max_model_len + if chunked { dice.roll(5) } else { 0 },
         ..pool
     }

@@ -6,7 +6,7 @@
 
 use l5_scheduler::{FinishReason, PolicyKind, SchedulerConfig};
 
-use crate::driver::{Happened, next_token};
+use crate::driver::{Happened, drafts_behind, verified};
 
 #[derive(Clone, Debug)]
 pub struct NaiveRequest {
@@ -18,6 +18,8 @@ pub struct NaiveRequest {
     pub arrival: f64,
     pub priority: i64,
     computed: usize,
+    /// What may follow its tokens.
+    drafts: Vec<u32>,
     table: Vec<usize>,
     /// Blocks of the table that can be found.
     hashed: usize,
@@ -35,6 +37,7 @@ impl NaiveRequest {
             arrival: 0.0,
             priority: 0,
             computed: 0,
+            drafts: Vec::new(),
             table: Vec::new(),
             hashed: 0,
             preempted_now: false,
@@ -43,8 +46,8 @@ impl NaiveRequest {
 }
 
 /// One request's part of a step: its id, tokens computed before, tokens of this step, and blocks that can be hit only
-/// since it was planned.
-type Row = (u64, usize, usize, Vec<usize>);
+/// since it was planned; then drafts behind the tokens.
+type Row = (u64, usize, usize, Vec<usize>, usize);
 
 #[derive(Clone, Debug)]
 pub struct Naive {
@@ -159,6 +162,7 @@ impl Naive {
     fn give_back(&mut self, request: &mut NaiveRequest) {
         let table = std::mem::take(&mut request.table);
         (request.computed, request.hashed) = (0, 0);
+        request.drafts.clear();
         let mut unknown = Vec::new();
         for block in table.into_iter().rev() {
             self.users[block] -= 1;
@@ -176,8 +180,8 @@ impl Naive {
     fn preempt(&mut self, i: usize) {
         let mut request = self.running.remove(i);
         if let Some(at) = self.rows.iter().position(|row| row.0 == request.id) {
-            let (_, _, len, pending) = self.rows.remove(at);
-            self.budget += len;
+            let (_, _, len, pending, drafts) = self.rows.remove(at);
+            self.budget += len + drafts;
             self.cached.retain(|(_, block)| !pending.contains(block));
         }
         self.give_back(&mut request);
@@ -225,7 +229,52 @@ impl Naive {
         if self.preempted.is_empty() || self.strict() {
             while self.admit_next() {}
         }
+        self.reserve_drafts();
         self.finish_step()
+    }
+
+    /// Drafts have the slots that are left over.
+    fn reserve_drafts(&mut self) {
+        for at in 0..self.rows.len() {
+            let (id, computed, len, _, drafts) = self.rows[at].clone();
+            let i = self.running.iter().position(|request| request.id == id).unwrap();
+            let mut have = 0;
+            while have < drafts {
+                let slots = self.running[i].table.len() * self.config.block_size;
+                if computed + len + have == slots {
+                    if self.free.is_empty() {
+                        break;
+                    }
+                    let block = self.take();
+                    self.running[i].table.push(block);
+                }
+                have += 1;
+            }
+            self.rows[at].4 = have;
+        }
+    }
+
+    /// Takes back the blocks that no request needs without drafts.
+    fn take_back_draft_blocks(&mut self) {
+        if self.config.num_speculative_tokens == 0 {
+            return;
+        }
+        let needs = |request: &NaiveRequest| {
+            let row = self.rows.iter().find(|row| row.0 == request.id);
+            self.blocks(self.with_drafts(request.computed + row.map_or(0, |row| row.2)))
+        };
+        let order: Vec<u64> = self.rows.iter().map(|row| row.0).collect();
+        let idle = self.running.iter().map(|request| request.id).filter(|id| !order.contains(id));
+        let order: Vec<u64> = order.iter().copied().chain(idle).collect();
+        let needs: Vec<usize> = self.running.iter().map(needs).collect();
+        for id in order {
+            let i = self.running.iter().position(|request| request.id == id).unwrap();
+            if self.running[i].table.len() > needs[i] {
+                let back = self.running[i].table.split_off(needs[i]);
+                back.iter().for_each(|block| self.users[*block] -= 1);
+                self.free.splice(0..0, back.into_iter().rev());
+            }
+        }
     }
 
     fn plan_running(&mut self) {
@@ -247,6 +296,9 @@ impl Naive {
                 continue;
             }
             let wanted = self.blocks(self.with_drafts(computed + len));
+            if wanted > self.running[i].table.len() + self.free.len() {
+                self.take_back_draft_blocks();
+            }
             while wanted > self.running[i].table.len() + self.free.len() {
                 let victim = self.victim();
                 let victim_id = self.running[victim].id;
@@ -261,6 +313,14 @@ impl Naive {
             }
             self.give_row(i, wanted, len);
             i += 1;
+            let behind = self.running.len() - i;
+            let request = &self.running[i - 1];
+            if computed + len == request.tokens.len() {
+                let most = self.budget.saturating_sub(behind).min(room - len);
+                let drafts = request.drafts.len().min(most);
+                self.rows.last_mut().unwrap().4 = drafts;
+                self.budget -= drafts;
+            }
         }
     }
 
@@ -287,7 +347,7 @@ impl Naive {
         }
         let end = request.computed + len;
         let pending = self.register(&mut request, end);
-        self.rows.push((request.id, request.computed, len, pending));
+        self.rows.push((request.id, request.computed, len, pending, 0));
         self.budget -= len;
         self.running.insert(i, request);
     }
@@ -314,7 +374,7 @@ impl Naive {
 
     /// Admit the first who waits, with at most so many tokens, if it fits.
     fn admit(&mut self, budget: usize) -> bool {
-        let config = &self.config;
+        let config = self.config.clone();
         let seats = config.max_num_seqs.min(config.max_num_active_seqs.unwrap_or(usize::MAX));
         let head = &self.waiting[0];
         let hit = self.lookup(&head.tokens);
@@ -337,7 +397,13 @@ impl Naive {
         };
         let idle = hit.iter().filter(|block| self.users[**block] == 0).count();
         let needed = wanted.max(whole).max(hit.len()) - hit.len() + idle + apart;
-        if self.running.len() >= seats || needed > self.free.len() {
+        if self.running.len() >= seats {
+            return false;
+        }
+        if needed > self.free.len() {
+            self.take_back_draft_blocks();
+        }
+        if needed > self.free.len() {
             return false;
         }
         let mut request = self.waiting.remove(0);
@@ -354,6 +420,10 @@ impl Naive {
     /// Let those give way who are less urgent than the first who waits: as many as it takes, tried on a copy.
     fn make_room(&mut self) -> bool {
         let head = self.waiting[0].clone();
+        if !self.running.iter().any(|request| request.priority > head.priority) {
+            return false;
+        }
+        self.take_back_draft_blocks();
         let mut copy = self.clone();
         let mut victims = Vec::new();
         // Tokens are no reason to preempt anybody, so they are looked at last.
@@ -392,24 +462,36 @@ impl Naive {
 
     fn finish_step(&mut self) -> Happened {
         let rows = std::mem::take(&mut self.rows);
-        for (id, _, len, _) in &rows {
+        for (id, _, len, ..) in &rows {
             let i = self.running.iter().position(|request| request.id == *id).unwrap();
             self.running[i].computed += len;
         }
-        for (id, ..) in &rows {
+        for (id, .., fed) in &rows {
             let i = self.running.iter().position(|request| request.id == *id).unwrap();
             let request = &mut self.running[i];
             if request.computed < request.tokens.len() {
                 continue;
             }
-            let token = next_token(&request.tokens);
-            request.tokens.push(token);
-            let long = request.tokens.len() >= self.config.max_model_len
-                || request.tokens.len() - request.prompt >= request.max_tokens;
-            let reason = match () {
-                () if request.eos == Some(token) => FinishReason::Stop,
-                () if long => FinishReason::Length,
-                () => continue,
+            let mut ended = None;
+            let right = verified(&request.tokens, &request.drafts[..*fed]);
+            // All but the last were fed as drafts.
+            for token in &right {
+                request.tokens.push(*token);
+                let long = request.tokens.len() >= self.config.max_model_len
+                    || request.tokens.len() - request.prompt >= request.max_tokens;
+                ended = match () {
+                    () if request.eos == Some(*token) => Some(FinishReason::Stop),
+                    () if long => Some(FinishReason::Length),
+                    () => continue,
+                };
+                break;
+            }
+            request.computed = request.tokens.len() - 1;
+            let Some(reason) = ended else {
+                let more = request.max_tokens - (request.tokens.len() - request.prompt) - 1;
+                request.drafts = drafts_behind(&request.tokens);
+                request.drafts.truncate(more.min(self.config.num_speculative_tokens));
+                continue;
             };
             let mut request = self.running.remove(i);
             self.give_back(&mut request);
@@ -417,7 +499,10 @@ impl Naive {
         }
         self.waiting.iter_mut().for_each(|request| request.preempted_now = false);
         Happened {
-            rows: rows.into_iter().map(|(id, computed, len, _)| (id, computed, len)).collect(),
+            rows: rows
+                .into_iter()
+                .map(|(id, computed, len, _, n)| (id, computed, len + n))
+                .collect(),
             preempted: std::mem::take(&mut self.preempted),
             ended: std::mem::take(&mut self.ended),
             running: self.running.iter().map(|request| request.id).collect(),

@@ -44,10 +44,11 @@ fn orders() -> impl Strategy<Value = Order> {
 
 fn configs() -> impl Strategy<Value = SchedulerConfig> {
     let limits = (3usize..16, 0u32..3, 1usize..6, 0usize..24, any::<bool>(), 0usize..7);
-    let habits = (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..3);
+    let habits =
+        (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..3, 0usize..8);
     (limits, habits).prop_map(|(limits, habits)| {
         let (blocks, size, seats, tokens, chunked, threshold) = limits;
-        let (policy, adaptive, caching, watermark, whole, lookahead) = habits;
+        let (policy, adaptive, caching, watermark, whole, lookahead, drafts) = habits;
         let policy = PolicyKind::ALL[policy];
         let pool = SchedulerConfig::new(blocks, 1 << size);
         SchedulerConfig {
@@ -64,6 +65,7 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
             enable_prefix_caching: caching,
             scheduler_reserve_full_isl: whole,
             watermark: [0.0, 0.1, 0.3][watermark],
+            num_speculative_tokens: if drafts > 4 { 0 } else { drafts },
             num_lookahead_tokens: if policy == PolicyKind::StrictPriority { 0 } else { lookahead },
             // Longer than the pool, so that it can be exhausted.
             max_model_len: pool.max_model_len + if chunked { 4 } else { 0 },

@@ -88,6 +88,26 @@ fn rows_of_5_1_and_3_tokens_want_logits_4_5_and_8() {
 }
 
 #[test]
+fn a_row_with_drafts_wants_the_logits_of_its_newest_token_and_of_each_draft() {
+    let mut planner = Planner::new(|config| config.num_speculative_tokens = 3);
+    planner.add(0, prompt(0, 3));
+    planner.add(1, prompt(1, 4));
+    planner.pack(&[]);
+    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+    out.push(0, &[70], None);
+    out.push(1, &[71], None);
+    out.propose(0, &[5, 6]);
+    planner.scheduler.resolve(&out, &mut resolved).unwrap();
+    planner.scheduler.apply(&resolved, Time::ZERO);
+    planner.pack(&[4, 8]);
+    assert_eq!(lens(&planner.meta), [3, 1], "q_len of each row, without filler");
+    assert_eq!(planner.packed.tokens(), [70, 5, 6, 71], "the newest tokens and the drafts");
+    assert_eq!(planner.packed.logit_rows(), [0, 1, 2, 3], "the tokens whose logits are wanted");
+    assert_eq!(planner.meta.positions(), [3, 4, 5, 4], "positions");
+    assert_eq!(planner.meta.seq_lens_kv(), [6, 5], "keys of each, drafts included");
+}
+
+#[test]
 fn everybodys_tokens_lie_behind_each_other() {
     let mut planner = mixed();
     planner.pack(&[]);

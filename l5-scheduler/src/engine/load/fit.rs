@@ -2,24 +2,30 @@
 
 use std::time::Duration;
 
-/// Duration of a step in seconds: `base + per_decode_row * decode rows + per_prefill_token * prompt tokens`.
+use crate::StepLoad;
+
+/// Duration of a step in seconds:
+/// `base + per_decode_row * decode rows + per_prefill_token * prompt tokens + per_draft * drafts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct StepTime {
     /// Seconds of any step.
     pub base: f64,
-    /// Seconds for each row of one token.
+    /// Seconds for each row of one token, or of one token and drafts.
     pub per_decode_row: f64,
     /// Seconds for each token of a row with several.
     pub per_prefill_token: f64,
+    /// Seconds for each draft; `None` before the first.
+    pub per_draft: Option<f64>,
 }
 
 /// Number of coefficients.
-const N: usize = 3;
+const N: usize = 4;
 
 /// Indices of the coefficients. A duration that several of them explain is given to the first of them.
 const DECODE: usize = 0;
 const PREFILL: usize = 1;
-const BASE: usize = 2;
+const VERIFY: usize = 2;
+const BASE: usize = 3;
 
 /// Factor by which the weight of a step shrinks with each later one: about the last 25 steps count.
 const DECAY: f64 = 0.96;
@@ -52,9 +58,11 @@ pub(crate) struct StepTimeFit {
     prefill: Sums,
     /// The last solution.
     coefficients: Option<[f64; N]>,
+    /// Whether any step had drafts.
+    verified: bool,
 }
 
-/// Weighted sums of the normal equations, with a step as `(decode rows, prompt tokens, 1)`.
+/// Weighted sums of the normal equations, with a step as `(decode rows, prompt tokens, drafts, 1)`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     products: [[f64; N]; N],
@@ -79,17 +87,14 @@ impl Sums {
 
 impl StepTimeFit {
     /// Adds a step, and returns the fit that includes it.
-    pub(crate) fn add(
-        &mut self,
-        decode_rows: usize,
-        prefill_tokens: usize,
-        took: Duration,
-    ) -> StepTime {
-        let Self { decode, prefill, coefficients } = self;
+    pub(crate) fn add(&mut self, load: &StepLoad, took: Duration) -> StepTime {
+        let Self { decode, prefill, coefficients, verified } = self;
+        let StepLoad { prefill_tokens, decode_tokens, verify_tokens, .. } = *load;
+        *verified |= verify_tokens > 0;
         let seconds = took.as_secs_f64().max(MIN_SECONDS);
-        let step = [decode_rows as f64, prefill_tokens as f64, 1.0];
-        let each = seconds / (step[DECODE] + step[PREFILL]).max(1.0);
-        let coefficients = coefficients.get_or_insert([each, each, 0.0]);
+        let step = [decode_tokens as f64, prefill_tokens as f64, verify_tokens as f64, 1.0];
+        let each = seconds / (step[DECODE] + step[PREFILL] + step[VERIFY]).max(1.0);
+        let coefficients = coefficients.get_or_insert([each, each, each, 0.0]);
         let predicted: f64 = step.iter().zip(&*coefficients).map(|(a, b)| a * b).sum();
         let weight = 1.0 / (predicted.max(MIN_SECONDS) * seconds);
         prefill.decay();
@@ -113,6 +118,7 @@ impl StepTimeFit {
             base: coefficients[BASE],
             per_decode_row: coefficients[DECODE],
             per_prefill_token: coefficients[PREFILL],
+            per_draft: verified.then_some(coefficients[VERIFY]),
         }
     }
 }
@@ -124,7 +130,12 @@ mod tests {
     use super::*;
 
     const TRUTH: StepTime =
-        StepTime { base: 5e-3, per_decode_row: 3e-4, per_prefill_token: 2.5e-4 };
+        StepTime { base: 5e-3, per_decode_row: 3e-4, per_prefill_token: 2.5e-4, per_draft: None };
+
+    /// A step of so many decode rows and prompt tokens.
+    fn load((decode_tokens, prefill_tokens): (usize, usize)) -> StepLoad {
+        StepLoad { decode_tokens, prefill_tokens, ..StepLoad::default() }
+    }
 
     impl StepTime {
         fn seconds(&self, (decode_rows, prefill_tokens): (usize, usize)) -> f64 {
@@ -138,6 +149,7 @@ mod tests {
                 base: factor * self.base,
                 per_decode_row: factor * self.per_decode_row,
                 per_prefill_token: factor * self.per_prefill_token,
+                per_draft: self.per_draft.map(|seconds| factor * seconds),
             }
         }
     }
@@ -156,7 +168,7 @@ mod tests {
         let mut time = StepTime::default();
         for (number, step) in steps.into_iter().enumerate() {
             let took = Duration::from_secs_f64(seconds(number, step));
-            time = fit.add(step.0, step.1, took);
+            time = fit.add(&load(step), took);
         }
         time
     }
@@ -186,12 +198,12 @@ mod tests {
 
     #[test]
     fn after_one_step_every_token_costs_the_same() {
-        let time = StepTimeFit::default().add(3, 7, Duration::from_millis(20));
+        let time = StepTimeFit::default().add(&load((3, 7)), Duration::from_millis(20));
         near(time.per_decode_row, 2e-3, 1e-9);
         near(time.per_prefill_token, 2e-3, 1e-9);
         assert!(time.base < 1e-9, "{time:?}");
         // No decode row was measured yet: it counts as a prompt token.
-        let time = StepTimeFit::default().add(0, 10, Duration::from_millis(20));
+        let time = StepTimeFit::default().add(&load((0, 10)), Duration::from_millis(20));
         near(time.seconds((1, 0)), 2e-3, 1e-9);
     }
 
@@ -231,6 +243,24 @@ mod tests {
     }
 
     #[test]
+    fn drafts_have_a_cost_of_their_own() {
+        let mut online = StepTimeFit::default();
+        let time = fit(&mut online, varied(100), |_, step| TRUTH.seconds(step));
+        assert_eq!(time.per_draft, None, "before the first draft");
+        let mut time = StepTime::default();
+        for (i, step) in varied(400).enumerate() {
+            // Only some of the rows have drafts.
+            let verify_tokens = i % 3 * step.0;
+            let seconds = TRUTH.seconds(step) + 2e-4 * verify_tokens as f64;
+            let load = StepLoad { verify_tokens, ..load(step) };
+            time = online.add(&load, Duration::from_secs_f64(seconds));
+        }
+        near(time.per_draft.unwrap(), 2e-4, 1e-2);
+        near(time.per_prefill_token, TRUTH.per_prefill_token, 1e-2);
+        near(time.seconds((8, 0)), TRUTH.seconds((8, 0)), 1e-2);
+    }
+
+    #[test]
     fn a_change_of_speed_is_followed() {
         for factor in [10.0, 2.0, 0.5, 0.1] {
             let mut online = StepTimeFit::default();
@@ -259,12 +289,18 @@ mod tests {
     proptest! {
         #[test]
         fn no_coefficient_is_negative(
-            steps in prop::collection::vec((0_usize..40, 0_usize..400, 0_u64..1_000_000_000), 1..200),
+            steps in prop::collection::vec(
+                (0_usize..40, 0_usize..400, 0_usize..100, 0_u64..1_000_000_000), 1..200,
+            ),
         ) {
             let mut online = StepTimeFit::default();
-            for (decode_rows, prefill_tokens, nanos) in steps {
-                let time = online.add(decode_rows, prefill_tokens, Duration::from_nanos(nanos));
-                for coefficient in [time.base, time.per_decode_row, time.per_prefill_token] {
+            for (decode_rows, prefill_tokens, verify_tokens, nanos) in steps {
+                let load = StepLoad { verify_tokens, ..load((decode_rows, prefill_tokens)) };
+                let time = online.add(&load, Duration::from_nanos(nanos));
+                let per_draft = time.per_draft.unwrap_or_default();
+                for coefficient in
+                    [time.base, time.per_decode_row, time.per_prefill_token, per_draft]
+                {
                     prop_assert!(coefficient.is_finite() && coefficient >= 0.0, "{:?}", time);
                 }
             }

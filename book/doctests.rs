@@ -92,6 +92,7 @@ chapters! {
     l5_running: "src/l5-scheduler/running.md",
     l5_preemption: "src/l5-scheduler/preemption.md",
     l5_abandon: "src/l5-scheduler/abandon.md",
+    l5_drafts: "src/l5-scheduler/drafts.md",
     l5_strict: "src/l5-scheduler/strict.md",
     l5_packing: "src/l5-scheduler/packing.md",
     l5_sampling: "src/l5-scheduler/sampling.md",

@@ -25,6 +25,9 @@ impl Scheduler {
     pub(super) fn offer_drafts(&mut self, key: u32, most: usize, budget: &mut Budget) {
         let Self { config, requests, step, .. } = self;
         let entry = requests.at(key);
+        if entry.drafts.is_empty() {
+            return;
+        }
         let Some(row) = step.rows.last_mut().filter(|row| row.samples && row.id == entry.id) else {
             return;
         };
@@ -105,6 +108,9 @@ impl Scheduler {
 
     /// Keeps the drafts that were proposed in a step, for the next one.
     pub(super) fn keep_drafts(&mut self, resolved: &Resolved) {
+        if self.config.num_speculative_tokens == 0 {
+            return;
+        }
         for (id, seat, drafts) in resolved.drafts() {
             // A request that has ended in this step has left its seat.
             let entry = self.requests.get_mut(self.seats.owner(seat));

@@ -358,6 +358,33 @@ fn an_abandoned_step_leaves_what_was_said() {
 }
 
 #[test]
+fn a_step_with_drafts_computes_what_is_said() {
+    agree(("l5", "drafts"), 100, numbers, |facts| {
+        let [prompt, output, drafts, right] =
+            ["prompt", "output", "drafts", "right"].map(|name| number(&facts[name]));
+        let speculative = SchedulerConfig { num_speculative_tokens: drafts, ..config(100, 16) };
+        let mut scheduler = scheduler(speculative);
+        add(&mut scheduler, request(0, prompt));
+        // The output is 7 again and again.
+        (1..output).for_each(|_| step(&mut scheduler, 7));
+        scheduler.plan(Time::ZERO);
+        let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+        out.push(0, &[7], None);
+        let guesses: Vec<u32> = (0..drafts).map(|i| if i < right { 7 } else { 8 }).collect();
+        out.propose(0, &guesses);
+        scheduler.resolve(&out, &mut resolved).unwrap();
+        scheduler.apply(&resolved, Time::ZERO);
+        out.clear();
+        assert_eq!(scheduler.plan(Time::ZERO).rows[0].drafts, drafts);
+        out.push(0, &vec![7; right + 1], None);
+        scheduler.resolve(&out, &mut resolved).unwrap();
+        scheduler.apply(&resolved, Time::ZERO);
+        let request = scheduler.request(RequestId(0)).unwrap();
+        vec![request.num_tokens(), request.num_computed()]
+    });
+}
+
+#[test]
 fn requests_have_the_seats_said() {
     agree(("l5", "seat"), 200, number, |facts| {
         let then = numbers(&facts["then"]);

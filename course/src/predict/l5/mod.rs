@@ -7,6 +7,7 @@ mod arrival_verdict;
 mod budget_shares;
 mod chunk_steps;
 mod computed_after;
+mod drafts;
 mod drawn;
 mod fed_tokens;
 mod first_token_time;
@@ -38,6 +39,7 @@ pub const KINDS: &[Kind] = &[
     kv_exhausted::KIND,
     recomputed_tokens::KIND,
     abandoned_step::KIND,
+    drafts::KIND,
     strict_room::KIND,
     fed_tokens::KIND,
     sampled_rows::KIND,

@@ -6,6 +6,7 @@ use serde_json::Value;
 const TIERS: [&[&str]; 3] = [
     &[
         "scheduled",
+        "scheduled_drafts",
         "num_computed_tokens",
         "sampled",
         "finished",

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A row with drafts computes several tokens at nearly the price of one while the step is bound by memory. Drafts are
-//! optional, so they never take anything from another request: they get tokens of the step that are left when every
-//! running request has one, and blocks that are left when the step is planned. Blocks that only rejected drafts needed
-//! are taken back before a lease ends or a request is preempted. The keys and values of a rejected draft are
+//! optional, so they never take anything that another request needs: every running request gets a token of the step
+//! before they do, and they get free blocks only. Blocks that only drafts need, planned or rejected ones, are taken back
+//! before a lease ends or a request is preempted. The keys and values of a rejected draft are
 //! overwritten, because its request's number of computed tokens ends before it; its block has no hash, so that no other
 //! request can hit it.
 //!
@@ -21,68 +21,63 @@ use super::budget::Budget;
 use super::{Resolved, Scheduler};
 
 impl Scheduler {
-    /// Adds drafts to the row of this request, which was planned last: as many as there are, and at most `most`.
+    /// Adds drafts to the row of this request, which was planned last: as many as there are, as have slots in its own
+    /// blocks and in free ones, and at most `most`.
     pub(super) fn offer_drafts(&mut self, key: u32, most: usize, budget: &mut Budget) {
-        let Self { config, requests, step, .. } = self;
+        let Self { config, requests, blocks, step, draft_blocks, .. } = self;
         let entry = requests.at(key);
-        if entry.drafts.is_empty() {
+        let (Some(row), Some(seq)) = (step.rows.last_mut(), entry.seq) else { return };
+        if entry.drafts.is_empty() || !row.samples || row.id != entry.id {
             return;
         }
-        let Some(row) = step.rows.last_mut().filter(|row| row.samples && row.id == entry.id) else {
-            return;
-        };
+        let table = blocks.table(seq).map_or(0, |table| table.blocks().len());
         // exercise l5.drafts
+        let end = row.computed + row.len;
         // The last token that fits `max_model_len` is sampled and never fed.
-        let room = config.max_model_len.saturating_sub(row.computed + row.len + 1);
-        row.drafts = entry.drafts.len().min(most).min(room);
+        let room = config.max_model_len.saturating_sub(end + 1);
+        let slots = (table + blocks.num_free()) * config.block_size - end;
+        row.drafts = entry.drafts.len().min(most).min(room).min(slots);
         row.len += row.drafts;
+        let reserved = blocks.reserve(seq, end + row.drafts);
         // end of exercise
+        debug_assert!(reserved.is_ok(), "{reserved:?}");
+        *draft_blocks |= reserved.is_ok_and(|new| !new.is_empty());
         step.tokens += row.drafts;
         budget.take(row.drafts);
     }
 
-    /// Reserves slots for the drafts of the planned step in blocks that are free, and cuts drafts for which there are
-    /// none.
-    pub(super) fn reserve_drafts(&mut self) {
-        if self.config.num_speculative_tokens == 0 {
-            return;
-        }
-        let Self { config, requests, seats, blocks, step, draft_blocks, .. } = self;
-        for row in step.rows.iter_mut().filter(|row| row.drafts > 0) {
-            let Some(seq) = requests.at(seats.owner(row.seat)).seq else { continue };
-            let tokens = row.len;
-            let table = blocks.table(seq).map_or(0, |table| table.blocks().len());
-            // exercise l5.drafts
-            let end = row.computed + row.fed();
-            let slots = (table + blocks.num_free()) * config.block_size;
-            let drafts = row.drafts.min(slots.saturating_sub(end));
-            (row.len, row.drafts) = (row.fed() + drafts, drafts);
-            let reserved = blocks.reserve(seq, end + drafts);
-            // end of exercise
-            debug_assert!(reserved.is_ok(), "{reserved:?}");
-            *draft_blocks |= reserved.is_ok_and(|new| !new.is_empty());
-            step.tokens -= tokens - row.len;
-        }
-    }
-
-    /// Takes back the blocks that only drafts needed, while a step is being planned. Returns whether any are free now.
+    /// Takes back the blocks that only drafts need, while a step is being planned. Planned drafts without a slot are
+    /// cut; their tokens of the step remain unused. Returns whether blocks are free now.
     pub(super) fn release_draft_blocks(&mut self) -> bool {
         if !std::mem::take(&mut self.draft_blocks) {
             return false;
         }
         let free = self.blocks.num_free();
-        let rows = self.step.rows.iter().map(|row| (row.seat, row.computed + row.fed()));
-        let rows = rows.map(|(seat, tokens)| (self.seats.owner(seat), tokens));
-        let others = self.running.iter().map(|key| (*key, self.requests.at(*key)));
-        let others = others.filter(|(_, entry)| !entry.planned);
-        let others = others.map(|(key, entry)| (key, entry.computed));
-        for (key, tokens) in rows.chain(others) {
-            let Some(seq) = self.requests.at(key).seq else { continue };
-            let blocks = self.config.blocks(self.reserved_len(tokens));
-            let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
-            debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
+        for i in 0..self.step.rows.len() {
+            let row = self.step.rows[i];
+            let end = row.computed + row.fed();
+            let slots = self.release_behind(self.seats.owner(row.seat), end);
+            let drafts = row.drafts.min(slots - end);
+            self.step.tokens -= row.drafts - drafts;
+            let row = &mut self.step.rows[i];
+            (row.len, row.drafts) = (row.fed() + drafts, drafts);
+        }
+        for i in 0..self.running.len() {
+            let entry = self.requests.at(self.running[i]);
+            if !entry.planned {
+                self.release_behind(self.running[i], entry.computed);
+            }
         }
         self.blocks.num_free() > free
+    }
+
+    /// Frees a request's blocks behind those of its first `tokens` tokens. Returns its number of slots.
+    fn release_behind(&mut self, key: u32, tokens: usize) -> usize {
+        let Some(seq) = self.requests.at(key).seq else { return tokens };
+        let slots = self.config.blocks(self.reserved_len(tokens)) * self.config.block_size;
+        let cut = self.blocks.rollback(seq, slots);
+        debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
+        self.blocks.table(seq).map_or(tokens, |table| table.capacity())
     }
 
     /// Counts the accepted drafts of a step as computed, and drops the others.

@@ -24,7 +24,6 @@ impl Scheduler {
         } else {
             self.held_up = true;
         }
-        self.reserve_drafts();
         self.stats.scheduled_tokens += self.step.tokens as u64;
         &self.step
     }

@@ -6,9 +6,13 @@ use std::sync::{Arc, Mutex};
 use l1_tensor::RuntimeOptions;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
-use l5_scheduler::{Engine, EngineOptions, EngineRequest};
+use l5_scheduler::sim::{FakeModel, Script};
+use l5_scheduler::{
+    Engine, EngineOptions, EngineRequest, Executor, Request, RequestId, Resolved, Scheduler,
+    SchedulerConfig, StepOutput, Time,
+};
 
-use crate::counting::Watch;
+use crate::counting::{ALLOCATED, Watch};
 
 #[test]
 fn a_steady_decode_step_of_the_engine_allocates_nothing() {
@@ -39,4 +43,46 @@ fn a_steady_decode_step_of_the_engine_allocates_nothing() {
     // Steps 10 to 58 of the second: the first ones make room, the last one ends.
     let steady: Vec<usize> = counts[70..119].windows(2).map(|two| two[1] - two[0]).collect();
     assert_eq!(steady, [0; 48], "allocations of each step");
+}
+
+/// Proposes two drafts for each request, of which the first is right.
+struct HalfRight;
+
+impl Script for HalfRight {
+    fn token(&self, _: usize) -> Option<u32> {
+        Some(7)
+    }
+
+    fn drafts(&self, _: usize) -> &[u32] {
+        &[7, 8]
+    }
+}
+
+#[test]
+fn a_steady_step_with_drafts_allocates_nothing() {
+    let limits = SchedulerConfig { max_num_seqs: 8, ..SchedulerConfig::new(1025, 16) };
+    let config = SchedulerConfig { num_speculative_tokens: 2, ..limits };
+    let mut scheduler = Scheduler::new(config).unwrap();
+    let mut model = FakeModel::default();
+    for id in (0..8).map(RequestId) {
+        let prompt = vec![id.0 as u32; 20];
+        let request = Request { id, prompt, max_tokens: 1000, ..Request::default() };
+        scheduler.add_request(request).unwrap();
+        model.begin(id, HalfRight);
+    }
+    let (mut output, mut resolved) = (StepOutput::default(), Resolved::default());
+    let mut step = || {
+        let before = ALLOCATED.get();
+        output.clear();
+        let drafts = scheduler.plan(Time::ZERO).drafts();
+        model.execute(&scheduler.view(), &mut output).unwrap();
+        scheduler.resolve(&output, &mut resolved).unwrap();
+        scheduler.apply(&resolved, Time::ZERO);
+        (drafts, ALLOCATED.get() - before)
+    };
+    (0..20).for_each(|_| _ = step());
+    // Blocks are taken and hashed on the way.
+    for _ in 0..100 {
+        assert_eq!(step(), (16, 0), "drafts and allocations of a step");
+    }
 }

@@ -10,7 +10,7 @@ use l5_scheduler::{Scheduler, StepObserver, StepResult, StepView};
 struct Counting;
 
 thread_local! {
-    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+    pub static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
 fn count() {

@@ -229,29 +229,7 @@ impl Naive {
         if self.preempted.is_empty() || self.strict() {
             while self.admit_next() {}
         }
-        self.reserve_drafts();
         self.finish_step()
-    }
-
-    /// Drafts have the slots that are left over.
-    fn reserve_drafts(&mut self) {
-        for at in 0..self.rows.len() {
-            let (id, computed, len, _, drafts) = self.rows[at].clone();
-            let i = self.running.iter().position(|request| request.id == id).unwrap();
-            let mut have = 0;
-            while have < drafts {
-                let slots = self.running[i].table.len() * self.config.block_size;
-                if computed + len + have == slots {
-                    if self.free.is_empty() {
-                        break;
-                    }
-                    let block = self.take();
-                    self.running[i].table.push(block);
-                }
-                have += 1;
-            }
-            self.rows[at].4 = have;
-        }
     }
 
     /// Takes back the blocks that no request needs without drafts.
@@ -274,10 +252,16 @@ impl Naive {
                 back.iter().for_each(|block| self.users[*block] -= 1);
                 self.free.splice(0..0, back.into_iter().rev());
             }
+            let slots = self.running[i].table.len() * self.config.block_size;
+            if let Some(row) = self.rows.iter_mut().find(|row| row.0 == id) {
+                // Their tokens of the step are lost.
+                row.4 = row.4.min(slots - row.1 - row.2);
+            }
         }
     }
 
     fn plan_running(&mut self) {
+        let size = self.config.block_size;
         let mut i = 0;
         'everybody: while i < self.running.len() && self.budget > 0 {
             let id = self.running[i].id;
@@ -317,7 +301,19 @@ impl Naive {
             let request = &self.running[i - 1];
             if computed + len == request.tokens.len() {
                 let most = self.budget.saturating_sub(behind).min(room - len);
-                let drafts = request.drafts.len().min(most);
+                let most = request.drafts.len().min(most);
+                let mut drafts = 0;
+                while drafts < most {
+                    // Free blocks, if there are any, and never those of another request.
+                    if computed + len + drafts == self.running[i - 1].table.len() * size {
+                        if self.free.is_empty() {
+                            break;
+                        }
+                        let block = self.take();
+                        self.running[i - 1].table.push(block);
+                    }
+                    drafts += 1;
+                }
                 self.rows.last_mut().unwrap().4 = drafts;
                 self.budget -= drafts;
             }

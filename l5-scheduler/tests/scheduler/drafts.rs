@@ -128,6 +128,25 @@ fn blocks_of_rejected_drafts_are_taken_back_before_a_request_is_preempted() {
 }
 
 #[test]
+fn planned_drafts_are_cut_when_a_request_behind_them_needs_their_block() {
+    // One block is free: the first request's drafts take it, and the second request's next token needs it.
+    let mut world = World::new(speculative(4));
+    world.add(Request { max_tokens: 10, ..request(1, 6) });
+    world.add(Request { max_tokens: 10, ..request(2, 4) });
+    world.script.insert(1, (40..60).collect());
+    world.proposals.insert((1, 1), vec![41, 42, 43]);
+    world.step();
+    assert_eq!(world.free(), 1, "free blocks of 4");
+    assert_eq!(world.plan(), [(1, 2), (2, 1)], "slots 7 and 8, and 5");
+    assert_eq!(world.preempted(), [0; 0], "preempted requests");
+    assert_eq!(world.scheduler.view().step().tokens, 3, "tokens of the step");
+    world.run();
+    assert_eq!(world.answer(1), [40, 41, 42], "output");
+    assert_eq!(world.tokens(1).1, 8, "computed tokens");
+    world.scheduler.blocks().check_invariants().unwrap();
+}
+
+#[test]
 fn blocks_of_rejected_drafts_are_taken_back_for_an_arrival() {
     let mut world = World::new(speculative(4));
     world.add(Request { max_tokens: 10, ..request(1, 6) });

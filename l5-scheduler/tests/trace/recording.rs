@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use l5_scheduler::RequestId;
 use l5_scheduler::trace::{self, Event, Recorder, RowPhase, SpanKind, Summary};
+use l5_scheduler::{RequestId, SchedulerConfig};
 
 use crate::world::{World, crowded, events, request, run_of, small, steps};
 
@@ -35,6 +35,24 @@ fn every_step_is_recorded_as_the_engine_tells_it() {
     }
     let preempted: usize = results.iter().map(|result| result.preempted.len()).sum();
     assert!(preempted > 0, "a pool this small makes somebody give way");
+}
+
+#[test]
+fn rows_with_drafts_are_recorded_as_such() {
+    let mut world = World::new(SchedulerConfig { num_speculative_tokens: 2, ..small() });
+    world.core.add_request(request(0, 5, 8, 0.0), ()).unwrap();
+    let (text, results) = world.finish();
+    // A prompt; then rows of a token and the drafts 7 and 8, of which the first is right; the last row has room for one
+    // output token and none for drafts.
+    let rows: Vec<_> = steps(&text).iter().flat_map(|step| step.rows.clone()).collect();
+    let told = rows.iter().map(|row| (row.phase, row.tokens, row.new));
+    let verify = (RowPhase::Verify, 3, 2);
+    let want = [(RowPhase::Prefill, 5, 1), verify, verify, verify, (RowPhase::Decode, 1, 1)];
+    assert_eq!(told.collect::<Vec<_>>(), want, "phase, tokens and new tokens of each row");
+    let drafts = results.iter().map(|result| (result.draft_tokens, result.accepted_tokens));
+    assert_eq!(drafts.collect::<Vec<_>>(), [(0, 0), (2, 1), (2, 1), (2, 1), (0, 0)]);
+    let decoded: usize = run_of(&text).steps.iter().map(|step| step.decode_tokens).sum();
+    assert_eq!(decoded, 3 * 3 + 1, "tokens of rows that decode, drafts included");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use l5_scheduler::{
     SchedulerConfig, StepOutput, StepResult, StepView, Time,
 };
 
-/// Says 7 to everybody who may say something, and that it took a while. Fails in the steps it is told to.
+/// Says 7 to everybody who may say something, and that it took a while. Fails in the steps it is told to. Guesses that
+/// it will say 7 and then 8.
 pub struct Sayer {
     pub fails: Vec<u64>,
 }
@@ -29,8 +30,10 @@ impl Executor for Sayer {
         if self.fails.contains(&step.step().number) {
             return Err(ExecuteError::Malformed("it was told to fail".into()));
         }
-        for (i, _) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
-            out.push(i, &[7], None);
+        for (i, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
+            let right = row.drafts.iter().take_while(|draft| **draft == 7).count();
+            out.push(i, &[7, 7, 7][..=right], None);
+            out.propose(i, &[7, 8]);
         }
         let us = Duration::from_micros;
         out.phases = Phases { pack: us(3), forward: us(100), sample: us(20), ..Phases::default() };

@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Executor, FinishReason, Phases, Rejection, Request, RequestId, RequestView, Resolved,
-    Scheduler, Step, StepLoad, StepOutput, StepView, Time,
+    Executor, FinishReason, KvCompletion, Phases, Rejection, Request, RequestId, RequestView,
+    Resolved, Scheduler, Step, StepLoad, StepOutput, StepView, Time,
 };
+
+/// Interval at which the executor is asked for loads and stores that have ended, while no request can run.
+pub(crate) const KV_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs a scheduler's steps on an executor, on the caller's thread.
 ///
@@ -50,6 +53,7 @@ pub struct EngineCore<E: Executor> {
     resolved: Resolved,
     result: StepResult,
     observer: Option<Box<dyn StepObserver>>,
+    completed: Vec<KvCompletion>,
     /// Requests of the last step, if that could not be run.
     broken: Vec<RequestId>,
     /// Ends that were reported to the executor, and in no result yet.
@@ -173,6 +177,7 @@ impl<E: Executor> EngineCore<E> {
             resolved: Resolved::default(),
             result: StepResult::default(),
             observer: None,
+            completed: Vec::new(),
             broken: Vec::new(),
             untold: Vec::new(),
             started: Instant::now(),
@@ -218,9 +223,12 @@ impl<E: Executor> EngineCore<E> {
         self.scheduler.has_unfinished() || !self.untold.is_empty()
     }
 
-    /// Time until the next lease expires, on the clock of [`EngineCore::now`]. An engine without requests runs a step
-    /// then, which frees the lease's blocks.
+    /// Time until the next lease expires, on the clock of [`EngineCore::now`]; at most a millisecond while
+    /// blocks are being stored. An engine without requests runs a step then, which frees blocks.
     pub fn time_to_deadline(&self) -> Option<Duration> {
+        if self.scheduler.leases().is_storing() {
+            return Some(KV_POLL_INTERVAL);
+        }
         let left = self.scheduler.leases().next_deadline()? - self.now();
         Some(Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(Duration::MAX))
     }
@@ -269,6 +277,7 @@ impl<E: Executor> EngineCore<E> {
         self.result.clear();
         self.output.clear();
         self.broken.clear();
+        self.poll();
         let accepted = self.scheduler.stats().accepted_tokens;
         if let Err(e) = self.run(now, ended) {
             let rows = &self.scheduler.view().step().rows;
@@ -284,6 +293,16 @@ impl<E: Executor> EngineCore<E> {
             observer.applied(result, scheduler);
         }
         Ok(result)
+    }
+
+    /// Takes what the executor has finished outside of steps.
+    fn poll(&mut self) {
+        let Self { scheduler, executor, completed, .. } = self;
+        executor.poll(completed);
+        for completion in completed.drain(..) {
+            let known = scheduler.kv_completed(completion);
+            debug_assert!(known, "{completion:?} of a load or store that is not under way");
+        }
     }
 
     /// Plans, executes, resolves and applies a step; then reports which requests have ended. A step without rows is not

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{CostModel, FinishReason, RequestId, StepView};
+use crate::{CostModel, FinishReason, KvCompletion, RequestId, StepView};
 
 /// Capabilities of an executor.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,6 +38,12 @@ pub trait Executor {
     /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it. A failure of one request is
     /// not an error, but that request's finish reason, [`FinishReason::Failed`].
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), Self::Error>;
+
+    /// Reports what has ended since the last call of the loads and stores that steps have begun. Each ends once: one that
+    /// fails, or takes too long, ends too, with fewer tokens. It must not wait.
+    fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
+        let _ = completed;
+    }
 
     /// Reports that a request is about to end with [`FinishReason::Failed`], because a step with it could not be run.
     fn fail(&mut self, id: RequestId, error: &Self::Error) {

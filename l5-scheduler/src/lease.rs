@@ -209,7 +209,7 @@ impl Leases {
     }
 
     /// Whether any lease is being stored, or will be.
-    pub(crate) fn is_storing(&self) -> bool {
+    pub fn is_storing(&self) -> bool {
         self.by_id.len() > self.by_end.len()
     }
 }

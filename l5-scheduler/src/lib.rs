@@ -62,7 +62,10 @@ pub use queue::Rank;
 pub use request::{Adapter, Job, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, TokenDelta};
-pub use scheduler::{KvSource, Resolved, ResolvedRow, Scheduler, SchedulerStats};
+pub use scheduler::{
+    KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow, Scheduler,
+    SchedulerStats,
+};
 pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
 pub use time::Time;

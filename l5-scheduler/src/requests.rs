@@ -42,6 +42,8 @@ pub(crate) struct Entry {
     /// Sequence that owns its blocks; `None` without blocks.
     pub seq: Option<SeqId>,
     pub status: Status,
+    /// Time since which the connector has been asked for its keys and values.
+    pub asked: Option<Time>,
     /// Load that its last admission began.
     pub loading: Option<Loading>,
     /// Ticket: number in the order of arrival; negative for a request that was preempted.
@@ -81,6 +83,7 @@ impl Entry {
             seat: None,
             seq: None,
             status: Status::Waiting,
+            asked: None,
             loading: None,
             ticket,
             rank: Rank::default(),

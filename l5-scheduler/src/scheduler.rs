@@ -39,7 +39,7 @@ use crate::{
     SchedulerConfig, Status, Step, StepView, queue::WaitingQueue,
 };
 
-pub use kv::KvSource;
+pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
 pub use resolve::{Resolved, ResolvedRow};
 
 /// Decides which requests run in each step, and with which blocks.
@@ -91,7 +91,9 @@ pub struct Scheduler {
     /// Seats of the running requests, and free ones.
     seats: Seats,
     leases: Leases,
-    kv_source: Option<Box<dyn KvSource>>,
+    connector: Option<Box<dyn KvConnector>>,
+    /// Requests of this plan that wait for an answer of the connector.
+    lookups: usize,
     step: Step,
     /// Whether a step is planned and neither applied nor abandoned.
     open: bool,
@@ -174,7 +176,8 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
-            kv_source: None,
+            connector: None,
+            lookups: 0,
             step: Step::default(),
             open: false,
             steps: 0,
@@ -196,10 +199,10 @@ impl Scheduler {
         self
     }
 
-    /// Asks a source for keys and values that are not in the pool, at each admission.
+    /// Asks a connector at each admission for keys and values that are not in the pool.
     #[must_use]
-    pub fn with_kv_source(mut self, source: Box<dyn KvSource>) -> Self {
-        self.kv_source = Some(source);
+    pub fn with_kv_connector(mut self, connector: Box<dyn KvConnector>) -> Self {
+        self.connector = Some(connector);
         self
     }
 

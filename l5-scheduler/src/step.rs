@@ -1,6 +1,6 @@
 //! A planned step: its rows, and what has to happen to blocks before it runs.
 
-use l3_paged_kv::{BlockId, BlockTable, CopyBlock, SeqId};
+use l3_paged_kv::{BlockId, BlockTable, SeqId};
 
 use crate::requests::Requests;
 use crate::seats::Seats;
@@ -44,10 +44,8 @@ pub enum Admitted {
 /// Operation on blocks that a step requires, besides allocating and freeing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOp {
-    /// Copies the beginning of one block to another, before anything is written.
-    Copy(CopyBlock),
     /// Loads keys and values of tokens `from..to` of a request from elsewhere, into the blocks of its table. The
-    /// request waits for [`Scheduler::kv_arrived`](crate::Scheduler::kv_arrived).
+    /// request waits for [`KvCompletion::Loaded`](crate::KvCompletion::Loaded).
     Load {
         /// Request id.
         id: RequestId,
@@ -59,7 +57,7 @@ pub enum StepOp {
         blocks: Vec<BlockId>,
     },
     /// Stores the blocks of a finished request elsewhere. A lease holds them until
-    /// [`Scheduler::kv_stored`](crate::Scheduler::kv_stored).
+    /// [`KvCompletion::Stored`](crate::KvCompletion::Stored).
     Store {
         /// Lease that holds the blocks.
         lease: LeaseId,

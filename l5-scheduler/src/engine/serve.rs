@@ -3,18 +3,16 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::EngineError;
 use super::handle::Shared;
 use super::hub::Hub;
 use super::inbox::{Mail, Occupancy, Submission};
 use super::load::StepTimeFit;
+use crate::core::KV_POLL_INTERVAL;
 use crate::runner::ChoiceJob;
 use crate::{EngineCore, Executor, FinishReason, Scheduler};
-
-/// Interval at which the engine looks for keys and values that are loaded from elsewhere, while nothing else can run.
-const KV_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Maximum number of consecutive failed steps that the engine survives. One may be caused by a request in it.
 const MAX_CONSECUTIVE_STEP_FAILURES: u32 = 1;
@@ -57,10 +55,10 @@ fn serve<E: Executor<Job = ChoiceJob>>(
     loop {
         shared.gauge.publish(core.scheduler());
         let (busy, deadline) = (core.has_unfinished(), core.time_to_deadline());
-        shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
+        let passed = shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
         mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
-        let mut due = core.has_unfinished() || core.time_to_deadline() == Some(Duration::ZERO);
+        let mut due = core.has_unfinished() || passed;
         for id in mail.aborts.drain(..) {
             due |= core.abort(id);
         }

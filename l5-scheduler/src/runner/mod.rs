@@ -173,18 +173,15 @@ impl ModelRunner {
         &self.kv
     }
 
-    /// Executes the step's operations on blocks, before its forward pass.
-    fn move_blocks(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        for op in &step.step().ops {
-            match op {
-                StepOp::Copy(copy) => self.kv.copy(*copy)?,
-                StepOp::Load { .. } | StepOp::Store { .. } => {
-                    let why = "this runner cannot load or store keys and values outside the pool";
-                    return Err(ExecuteError::Malformed(why.into()));
-                }
+    /// Begins the step's operations on blocks.
+    fn move_blocks(&self, step: &StepView<'_>) -> Result<(), ExecuteError> {
+        match step.step().ops.first() {
+            None => Ok(()),
+            Some(StepOp::Load { .. } | StepOp::Store { .. }) => {
+                let why = "this runner cannot load or store keys and values outside the pool";
+                Err(ExecuteError::Malformed(why.into()))
             }
         }
-        Ok(())
     }
 
     fn pack(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {

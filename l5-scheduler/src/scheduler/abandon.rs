@@ -45,7 +45,6 @@ impl Scheduler {
             match op {
                 StepOp::Load { id, .. } => self.stop_loading(id),
                 StepOp::Store { lease, .. } => self.leases.store_again(lease),
-                StepOp::Copy(_) => {}
             }
         }
         self.step.tokens = 0;

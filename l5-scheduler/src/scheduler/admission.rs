@@ -4,6 +4,7 @@ use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
+use super::kv::Load;
 use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
 
 /// Result of trying to admit a waiting request.
@@ -64,7 +65,12 @@ impl Scheduler {
             Admit::Skip => return Outcome::Skipped,
             Admit::IfBlocksFit(len) => len.min(self.config.capacity() * self.config.block_size),
         };
-        if self.begin_loading(key, fits) || self.try_begin(key, fits, budget) {
+        match self.begin_loading(key, fits) {
+            Load::Begun => return Outcome::Admitted,
+            Load::AskAgain => return Outcome::Skipped,
+            Load::None => {}
+        }
+        if self.try_begin(key, fits, budget) {
             return Outcome::Admitted;
         }
         // Running requests may be preempted for it.
@@ -141,6 +147,7 @@ impl Scheduler {
     pub(super) fn begin(&mut self, key: u32, seq: SeqId, cached: usize, len: usize) {
         let seat = self.seats.take(key).expect("a free seat for a request that is admitted");
         let entry = self.requests.at_mut(key);
+        entry.asked = None;
         self.waiting.remove(entry.rank);
         // exercise l5.admit
         entry.status = Status::Running;

@@ -4,6 +4,10 @@
 //! waiting ── blocks are reserved, StepOp::Load ──> loading ── kv_arrived ──> arrived ── a later plan ──> running
 //! ```
 //!
+//! A second memory has two halves, as in vLLM. The scheduler's half is a [`KvConnector`]: it knows which tokens there are,
+//! and answers at once. The executor's half moves the bytes: a step's [`StepOp::Load`] and [`StepOp::Store`] begin, and
+//! [`Executor::poll`](crate::Executor::poll) reports what has ended.
+//!
 //! While a request loads, its blocks are written by the source, so they cannot be taken from it: it is not preempted,
 //! and an abort waits for the load. For this reason a load begins only if the blocks that all loading requests will
 //! need beyond their own are free as well. Otherwise each of them could hold half of its blocks and wait for the others
@@ -15,13 +19,59 @@ use super::Scheduler;
 use super::admission::Outcome;
 use super::budget::Budget;
 use crate::requests::Loading;
-use crate::{FinishReason, Rank, RequestId, Status, StepOp};
+use crate::{FinishReason, LeaseId, Rank, RequestId, Status, StepOp};
 
-/// A source of keys and values outside the pool: DRAM, a disk, another machine.
-pub trait KvSource: Send {
-    /// Number of tokens behind token `from` that the source can deliver, in whole blocks. It is never asked for the
-    /// last token, which is always computed.
-    fn available(&mut self, chain: &TokenChain, from: usize) -> usize;
+/// Maximum time in seconds that a request waits for an answer of [`KvConnector::matched_tokens`]. Then it is admitted
+/// without loading.
+pub const MAX_LOOKUP_SECONDS: f64 = 0.1;
+
+/// The scheduler's half of a memory for keys and values outside the pool: DRAM, a disk, another machine.
+pub trait KvConnector: Send {
+    /// Number of tokens behind token `from` that can be loaded, in whole blocks. It is never asked for the last token,
+    /// which is always computed.
+    ///
+    /// It is called while a step is planned, so it must not wait. A memory that takes time to look begins with the first
+    /// call, and returns [`Matched::AskAgain`] until it knows.
+    fn matched_tokens(&mut self, id: RequestId, chain: &TokenChain, from: usize) -> Matched;
+}
+
+/// Answer of a [`KvConnector`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matched {
+    /// So many tokens can be loaded.
+    Tokens(usize),
+    /// It is not known yet: the request waits, and requests behind it may be admitted. The next plan asks again, for at
+    /// most [`MAX_LOOKUP_SECONDS`].
+    AskAgain,
+}
+
+/// Result of trying to begin a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// It has begun.
+    Begun,
+    /// There is nothing to load, or no room for it.
+    None,
+    /// The memory does not know yet.
+    AskAgain,
+}
+
+/// Something that an executor has finished outside of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvCompletion {
+    /// A [`StepOp::Load`] has ended: keys and values of the request's first `tokens` tokens are in its blocks. Fewer than
+    /// it asked for, even 0, if they were lost.
+    Loaded {
+        /// Request id.
+        id: RequestId,
+        /// Number of tokens.
+        tokens: usize,
+    },
+    /// A [`StepOp::Store`] has ended, whether or not it succeeded.
+    Stored {
+        /// Lease that holds the blocks.
+        lease: LeaseId,
+    },
 }
 
 impl Scheduler {
@@ -68,33 +118,38 @@ impl Scheduler {
     }
 
     /// Begins to load the tokens of a waiting request that the source has and the pool has not: reserves blocks for
-    /// them and lets the request wait with them. Returns whether it did; if not, the request can still be admitted.
-    pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> bool {
-        if self.requests.at(key).status != Status::Waiting {
-            return false;
-        }
-        let Some(mut source) = self.kv_source.take() else { return false };
+    /// them and lets the request wait with them. If it does not begin, the request can still be admitted.
+    pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> Load {
         let entry = self.requests.at(key);
-        let free_seat = self.running.len() < self.config.seats();
-        let mut found = None;
-        if entry.reads_cache && free_seat {
-            let size = self.config.block_size;
-            let hit = self.blocks.lookup(&entry.chain);
-            let most = (entry.chain.len() - 1) / size * size;
-            let there = source.available(&entry.chain, hit.tokens) / size * size;
-            let to = hit.tokens.saturating_add(there).min(most);
-            found = (to > hit.tokens).then_some((hit, to));
+        // A request that could not run now is not looked up, so that a step looks up at most as many as there are seats.
+        let seated = self.running.len() + self.lookups < self.config.seats();
+        if entry.status != Status::Waiting || !entry.reads_cache || !seated {
+            return Load::None;
         }
-        self.kv_source = Some(source);
-        let Some((hit, to)) = found else { return false };
+        let Some(connector) = &mut self.connector else { return Load::None };
+        let size = self.config.block_size;
+        let hit = self.blocks.lookup(&entry.chain);
+        let most = (entry.chain.len() - 1) / size * size;
+        if most <= hit.tokens {
+            return Load::None;
+        }
+        let matched = connector.matched_tokens(entry.id, &entry.chain, hit.tokens);
+        let to = match matched {
+            Matched::Tokens(tokens) => hit.tokens.saturating_add(tokens / size * size).min(most),
+            Matched::AskAgain => return self.ask_again(key),
+        };
+        if to == hit.tokens {
+            return Load::None;
+        }
         let want = Admission {
             up_to_len: to,
             must_fit_len: fits.max(self.requests.at(key).chain.len()),
             keep_free: self.keep_free(self.running.len()) + self.promised_to_loads(),
             resumed: self.requests.at(key).preemptions > 0,
         };
-        let Some(seq) = self.admit_blocks(key, &hit, want) else { return false };
+        let Some(seq) = self.admit_blocks(key, &hit, want) else { return Load::None };
         let entry = self.requests.at_mut(key);
+        entry.asked = None;
         self.waiting.remove(entry.rank);
         entry.status = Status::WaitingForKv;
         entry.seq = Some(seq);
@@ -105,7 +160,26 @@ impl Scheduler {
         let table = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();
         self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks });
-        true
+        Load::Begun
+    }
+
+    /// Lets a request wait for the answer of the connector, unless it has waited for too long.
+    fn ask_again(&mut self, key: u32) -> Load {
+        let now = self.step.now;
+        let asked = *self.requests.at_mut(key).asked.get_or_insert(now);
+        if now - asked >= MAX_LOOKUP_SECONDS {
+            return Load::None;
+        }
+        self.lookups += 1;
+        Load::AskAgain
+    }
+
+    /// Applies what an executor has finished outside of a step. Returns whether it was under way.
+    pub fn kv_completed(&mut self, completion: KvCompletion) -> bool {
+        match completion {
+            KvCompletion::Loaded { id, tokens } => self.kv_arrived(id, tokens),
+            KvCompletion::Stored { lease } => self.kv_stored(lease),
+        }
     }
 
     /// Blocks that loading and arrived requests will need beyond those that they have.

@@ -15,6 +15,7 @@ impl Scheduler {
         self.steps += 1;
         self.stats.steps += 1;
         self.open = true;
+        self.lookups = 0;
         self.end_leases(now);
         self.plan_stores();
         let mut budget = Budget::new(&self.config, self.running.len() + self.num_waiting());

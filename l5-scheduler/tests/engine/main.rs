@@ -12,4 +12,5 @@ mod load;
 #[path = "../support/naive.rs"]
 mod naive;
 mod reading;
+mod second_memory;
 mod submitting;

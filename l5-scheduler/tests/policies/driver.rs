@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    FinishReason, KvSource, LeaseId, Policy, Request, RequestId, Resolved, RowView, Scheduler,
+    FinishReason, KvConnector, LeaseId, Policy, Request, RequestId, Resolved, RowView, Scheduler,
     SchedulerConfig, StepOp, StepOutput, Time,
 };
 
@@ -103,8 +103,8 @@ impl Driver {
         Self::around(scheduler.with_policy(Box::new(policy)))
     }
 
-    pub fn with_source(mut self, source: impl KvSource + 'static) -> Self {
-        self.scheduler = self.scheduler.with_kv_source(Box::new(source));
+    pub fn with_source(mut self, source: impl KvConnector + 'static) -> Self {
+        self.scheduler = self.scheduler.with_kv_connector(Box::new(source));
         self
     }
 
@@ -186,7 +186,6 @@ impl Driver {
             match op {
                 StepOp::Load { id, to, blocks, .. } => self.loads.push((id.0, *to, blocks.clone())),
                 StepOp::Store { lease, .. } => self.stores.push(*lease),
-                StepOp::Copy(copy) => panic!("nobody shares a block that is written to: {copy:?}"),
             }
         }
         let slot = |table: &l3_paged_kv::BlockTable, position: usize| {

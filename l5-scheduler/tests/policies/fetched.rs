@@ -1,8 +1,12 @@
 //! Requests whose keys and values come from elsewhere.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    FinishReason, KvSource, PolicyKind, RequestId, SchedulerConfig, Status, StepOp,
+    FinishReason, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, RequestId,
+    SchedulerConfig, Status, StepOp,
 };
 
 use crate::driver::{Driver, request, unique};
@@ -10,18 +14,18 @@ use crate::driver::{Driver, request, unique};
 /// Has so many tokens of everything.
 pub struct Elsewhere(pub usize);
 
-impl KvSource for Elsewhere {
-    fn available(&mut self, _chain: &TokenChain, from: usize) -> usize {
-        self.0.saturating_sub(from)
+impl KvConnector for Elsewhere {
+    fn matched_tokens(&mut self, _: RequestId, _: &TokenChain, from: usize) -> Matched {
+        Matched::Tokens(self.0.saturating_sub(from))
     }
 }
 
 /// Has 12 tokens of prompts that begin with this one, and nothing of others.
 struct ElsewhereOf(u32);
 
-impl KvSource for ElsewhereOf {
-    fn available(&mut self, chain: &TokenChain, _from: usize) -> usize {
-        if chain.tokens()[0] == self.0 { 12 } else { 0 }
+impl KvConnector for ElsewhereOf {
+    fn matched_tokens(&mut self, _: RequestId, chain: &TokenChain, _: usize) -> Matched {
+        Matched::Tokens(if chain.tokens()[0] == self.0 { 12 } else { 0 })
     }
 }
 
@@ -227,4 +231,77 @@ fn aborted_in_the_step_that_asks_for_it_it_ends_when_that_is_abandoned() {
     driver.scheduler.abandon();
     assert_eq!(driver.ended(), [(1, FinishReason::Aborted)]);
     driver.check();
+}
+
+/// Does not know before so many questions, and has 12 tokens then. Counts the questions.
+struct Slow {
+    questions: Arc<AtomicUsize>,
+    knows_after: usize,
+}
+
+impl KvConnector for Slow {
+    fn matched_tokens(&mut self, _: RequestId, _: &TokenChain, from: usize) -> Matched {
+        match self.questions.fetch_add(1, Ordering::Relaxed) >= self.knows_after {
+            true => Matched::Tokens(12 - from),
+            false => Matched::AskAgain,
+        }
+    }
+}
+
+/// A driver whose connector knows after so many questions, and the number of questions.
+fn slow(config: SchedulerConfig, knows_after: usize) -> (Driver, Arc<AtomicUsize>) {
+    let questions = Arc::new(AtomicUsize::new(0));
+    let connector = Slow { questions: questions.clone(), knows_after };
+    (Driver::new(config).with_source(connector), questions)
+}
+
+#[test]
+fn a_request_waits_for_the_answer_and_those_behind_it_begin() {
+    let (mut driver, _) = slow(SchedulerConfig::new(21, 4), 2);
+    driver.add(request(1, &unique(1, 18), 3));
+    // Its prompt has no full block beside its last token, so it is not looked up.
+    driver.add(request(2, &unique(2, 4), 3));
+    assert_eq!(driver.step(0.0).rows, [(2, 0, 4)], "the first request waits");
+    assert_eq!(driver.step(0.01).rows, [(2, 4, 1)]);
+    driver.plan(0.02);
+    let ops = &driver.scheduler.view().step().ops;
+    assert!(matches!(ops[..], [StepOp::Load { id: RequestId(1), to: 12, .. }]), "{ops:?}");
+    driver.run();
+    driver.arrive(1, 12);
+    assert_eq!(driver.step(0.03).rows, [(1, 12, 6)]);
+    driver.finish(1.0);
+}
+
+#[test]
+fn a_request_does_not_wait_for_ever_for_an_answer() {
+    let (mut driver, _) = slow(SchedulerConfig::new(21, 4), usize::MAX);
+    driver.add(request(1, &unique(1, 18), 3));
+    assert!(driver.step(5.0).rows.is_empty(), "it waits");
+    assert!(driver.step(5.0 + 0.9 * MAX_LOOKUP_SECONDS).rows.is_empty(), "it still waits");
+    assert_eq!(driver.step(5.0 + 1.1 * MAX_LOOKUP_SECONDS).rows, [(1, 0, 18)], "it computes all");
+    driver.finish(6.0);
+}
+
+#[test]
+fn a_step_asks_for_no_more_requests_than_could_be_seated() {
+    let config = SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::new(201, 4) };
+    let (mut driver, questions) = slow(config, usize::MAX);
+    (0..50).for_each(|id| driver.add(request(id, &unique(id, 18), 3)));
+    driver.plan(0.0);
+    assert_eq!(questions.load(Ordering::Relaxed), 4, "questions of a step with 4 free seats");
+    driver.run();
+    driver.finish(1.0);
+}
+
+#[test]
+fn completions_end_loads_and_stores_once() {
+    let mut driver = driver(10, 12);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    let loaded = KvCompletion::Loaded { id: RequestId(1), tokens: 0 };
+    assert!(driver.scheduler.kv_completed(loaded), "its load has ended, and nothing has come");
+    assert!(!driver.scheduler.kv_completed(loaded), "it ends once");
+    driver.loads.clear();
+    assert_eq!(driver.step(1.0).rows, [(1, 0, 18)], "it computes all");
+    driver.finish(2.0);
 }

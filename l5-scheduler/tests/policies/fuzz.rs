@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use l3_paged_kv::TokenChain;
-use l5_scheduler::{Job, KvSource, Policy, PolicyKind, Request, RequestId, SchedulerConfig, Time};
+use l5_scheduler::{
+    Job, KvConnector, Matched, Policy, PolicyKind, Request, RequestId, SchedulerConfig, Time,
+};
 
 use crate::driver::{Driver, Happened, request};
 use crate::leases::Keeping;
@@ -31,9 +33,13 @@ impl Dice {
 /// Has a beginning of some requests, sometimes.
 struct Sometimes(Dice);
 
-impl KvSource for Sometimes {
-    fn available(&mut self, chain: &TokenChain, _from: usize) -> usize {
-        if self.0.one_in(3) { self.0.roll(chain.len()) } else { 0 }
+impl KvConnector for Sometimes {
+    fn matched_tokens(&mut self, _: RequestId, chain: &TokenChain, _from: usize) -> Matched {
+        match self.0.roll(6) {
+            0 | 1 => Matched::Tokens(self.0.roll(chain.len())),
+            2 => Matched::AskAgain,
+            _ => Matched::Tokens(0),
+        }
     }
 }
 

@@ -1,0 +1,310 @@
+//! A memory behind the pool: what the connector knows, and what the executor moves and reports.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use l3_paged_kv::TokenChain;
+use l5_scheduler::lease::Leases;
+use l5_scheduler::policy::Fcfs;
+use l5_scheduler::sim::{FakeModel, Script};
+use l5_scheduler::{
+    Caps, EngineCore, Executor, FinishReason, Job, KvCompletion, KvConnector, MalformedOutput,
+    Matched, Policy, Rank, Request, RequestId, RequestView, Retain, Scheduler, SchedulerConfig,
+    StepOp, StepOutput, StepView, Time, Victim,
+};
+use proptest::prelude::*;
+
+const BLOCK: usize = 4;
+
+/// What the memory does with the operations that are begun.
+#[derive(Clone, Copy, Debug)]
+struct Habits {
+    /// Number of polls after which an operation ends.
+    delay: usize,
+    /// Number of questions about a request before the answer is known.
+    lookups: usize,
+    /// Every so many loads, the last block is missing; 0: never.
+    partial: usize,
+    /// Every so many loads, nothing comes; 0: never.
+    lost: usize,
+}
+
+/// Prefixes that are stored, and operations that are under way.
+#[derive(Default)]
+struct Memory {
+    stored: HashSet<Vec<u32>>,
+    /// Completions, and the polls that are left until they are reported.
+    under_way: Vec<(usize, KvCompletion)>,
+    questions: HashMap<RequestId, usize>,
+    loads: usize,
+    loaded_tokens: usize,
+}
+
+/// The connector's half.
+struct Connector(Arc<Mutex<Memory>>, Habits);
+
+impl KvConnector for Connector {
+    fn matched_tokens(&mut self, id: RequestId, chain: &TokenChain, from: usize) -> Matched {
+        let mut memory = self.0.lock().unwrap();
+        let asked = memory.questions.entry(id).or_default();
+        *asked += 1;
+        if *asked <= self.1.lookups {
+            return Matched::AskAgain;
+        }
+        let known = |tokens: &usize| memory.stored.contains(&chain.tokens()[..*tokens]);
+        let ends = (from + BLOCK..=chain.len()).step_by(BLOCK);
+        Matched::Tokens(ends.take_while(known).count() * BLOCK)
+    }
+}
+
+/// The executor's half.
+struct Remote {
+    model: FakeModel<Counting>,
+    memory: Arc<Mutex<Memory>>,
+    habits: Habits,
+}
+
+impl Executor for Remote {
+    type Job = Counting;
+    type Error = MalformedOutput;
+
+    fn caps(&self) -> Caps {
+        self.model.caps()
+    }
+
+    fn begin(&mut self, id: RequestId, job: Counting) {
+        self.model.begin(id, job);
+    }
+
+    fn execute(
+        &mut self,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), MalformedOutput> {
+        let mut memory = self.memory.lock().unwrap();
+        let Habits { delay, partial, lost, .. } = self.habits;
+        for op in &step.step().ops {
+            let completion = match op {
+                StepOp::Load { id, from, to, blocks } => {
+                    assert_eq!(blocks.len() * BLOCK, to - from, "blocks of a load");
+                    memory.loads += 1;
+                    let every = |n: usize| n > 0 && memory.loads % n == 0;
+                    let missing =
+                        if every(lost) { *to } else { usize::from(every(partial)) * BLOCK };
+                    let tokens = to - missing;
+                    memory.loaded_tokens += tokens.saturating_sub(*from);
+                    KvCompletion::Loaded { id: *id, tokens }
+                }
+                StepOp::Store { lease, .. } => KvCompletion::Stored { lease: *lease },
+            };
+            memory.under_way.push((delay, completion));
+        }
+        // What rows have computed will be stored when their requests end.
+        for row in step.rows() {
+            let tokens = &row.request.tokens()[..row.row.computed + row.row.fed()];
+            let ends = (BLOCK..=tokens.len()).step_by(BLOCK);
+            memory.stored.extend(ends.map(|end| tokens[..end].to_vec()));
+        }
+        drop(memory);
+        self.model.execute(step, out)
+    }
+
+    fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
+        let mut memory = self.memory.lock().unwrap();
+        memory.under_way.retain_mut(|(left, completion)| {
+            let ended = *left == 0;
+            *left = left.saturating_sub(1);
+            if ended {
+                completed.push(*completion);
+            }
+            !ended
+        });
+    }
+
+    fn end(&mut self, id: RequestId, reason: FinishReason) {
+        self.model.end(id, reason);
+    }
+}
+
+/// Output that counts on from a number.
+struct Counting(u32);
+
+impl Script for Counting {
+    fn token(&self, n: usize) -> Option<u32> {
+        Some(self.0 + n as u32)
+    }
+}
+
+/// First come, first served; what jobs leave is stored.
+struct Storing(Fcfs);
+
+impl Policy for Storing {
+    fn name(&self) -> &'static str {
+        "storing"
+    }
+
+    fn order(&self, request: &RequestView<'_>) -> Rank {
+        self.0.order(request)
+    }
+
+    fn victim(
+        &self,
+        needy: &RequestView<'_>,
+        running: &mut dyn Iterator<Item = RequestView<'_>>,
+        leases: &Leases,
+    ) -> Option<Victim> {
+        self.0.victim(needy, running, leases)
+    }
+
+    fn retain(&self, finished: &RequestView<'_>, _: Time) -> Retain {
+        if finished.job().is_some() { Retain::Offload } else { Retain::Free }
+    }
+}
+
+/// An engine with a second memory, a clock of its own (a step a millisecond), and what became of requests.
+struct World {
+    core: EngineCore<Remote>,
+    memory: Arc<Mutex<Memory>>,
+    steps: u32,
+    tokens: HashMap<u64, Vec<u32>>,
+    ends: HashMap<u64, (Vec<u32>, FinishReason)>,
+}
+
+impl World {
+    /// A pool of so many blocks, and a memory of these habits.
+    fn new(blocks: usize, habits: Habits) -> Self {
+        let memory = Arc::new(Mutex::new(Memory::default()));
+        let config = SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::new(blocks + 1, BLOCK) };
+        let scheduler = Scheduler::new(config).unwrap().with_policy(Box::new(Storing(Fcfs)));
+        let scheduler = scheduler.with_kv_connector(Box::new(Connector(memory.clone(), habits)));
+        let remote = Remote { model: FakeModel::default(), memory: memory.clone(), habits };
+        let core = EngineCore::new(scheduler, remote);
+        Self { core, memory, steps: 0, tokens: HashMap::new(), ends: HashMap::new() }
+    }
+
+    /// The memory has these tokens.
+    fn store(&mut self, tokens: &[u32]) {
+        let ends = (BLOCK..=tokens.len()).step_by(BLOCK);
+        self.memory.lock().unwrap().stored.extend(ends.map(|end| tokens[..end].to_vec()));
+    }
+
+    fn add(&mut self, (request, job): (Request, Counting)) {
+        self.core.add_request(request, job).unwrap();
+    }
+
+    fn step(&mut self) {
+        let result = self.core.step_at(Time(f64::from(self.steps) * 1e-3)).unwrap();
+        self.steps += 1;
+        for (id, new) in result.new_tokens() {
+            self.tokens.entry(id.0).or_default().extend(new);
+        }
+        for (id, reason) in &result.finished {
+            let tokens = self.tokens.remove(&id.0).unwrap_or_default();
+            assert!(self.ends.insert(id.0, (tokens, *reason)).is_none(), "{id} ended twice");
+        }
+    }
+
+    /// Runs until no request is left and nothing is under way. All blocks are free then.
+    fn run(&mut self) {
+        for _ in 0..5000 {
+            if !self.core.has_unfinished() && !self.core.scheduler().leases().is_storing() {
+                let blocks = self.core.scheduler().blocks();
+                blocks.check_invariants().unwrap();
+                assert_eq!(blocks.num_free(), blocks.config().num_blocks - 1, "free blocks");
+                return;
+            }
+            self.step();
+        }
+        panic!("it does not end: {:?}", self.core.scheduler());
+    }
+}
+
+/// A turn of a job, whose prompt is that of its family.
+fn turn(id: u64, family: u32, len: usize, max_tokens: usize) -> (Request, Counting) {
+    let prompt = (0..len as u32).map(|i| 1000 * family + i).collect();
+    let job = Some(Job { id: format!("job {family}"), last_step: false });
+    let id = RequestId(id);
+    let request = Request { id, prompt, max_tokens, job, ..Request::default() };
+    (request, Counting(1000 * family + 500))
+}
+
+const QUICK: Habits = Habits { delay: 0, lookups: 0, partial: 0, lost: 0 };
+
+#[test]
+fn what_was_stored_is_loaded_when_the_pool_has_lost_it() {
+    let mut world = World::new(8, Habits { delay: 3, ..QUICK });
+    // Between the turns of the first job, another one needs the whole pool, and what the first left is evicted.
+    for turn in [turn(0, 1, 17, 2), turn(1, 2, 31, 1), turn(2, 1, 17, 2)] {
+        world.add(turn);
+        world.run();
+    }
+    assert_eq!(world.ends[&2], (vec![1500, 1501], FinishReason::Length));
+    assert_eq!(world.memory.lock().unwrap().loaded_tokens, 16, "tokens that were loaded");
+    assert_eq!(world.core.scheduler().stats().scheduled_tokens, 18 + 31 + 2, "tokens computed");
+}
+
+#[test]
+fn a_memory_that_never_answers_stalls_no_step() {
+    let mut world = World::new(20, Habits { lookups: usize::MAX, ..QUICK });
+    (0..6).for_each(|id| world.add(turn(id, id as u32, 10, 3)));
+    world.run();
+    assert!(world.ends.values().all(|end| end.0.len() == 3), "{:?}", world.ends);
+}
+
+#[test]
+fn a_slow_load_stops_no_other_request() {
+    let mut world = World::new(20, Habits { delay: 50, ..QUICK });
+    world.store(&(1000..1008).collect::<Vec<u32>>());
+    world.add(turn(0, 1, 10, 3));
+    world.add(turn(1, 2, 10, 3));
+    (0..4).for_each(|_| world.step());
+    assert_eq!(world.ends.keys().collect::<Vec<_>>(), [&1], "ends after four steps");
+    world.run();
+    assert_eq!(world.ends[&0].0, [1500, 1501, 1502]);
+    assert_eq!(world.memory.lock().unwrap().loaded_tokens, 8);
+}
+
+#[test]
+fn an_abort_during_a_load_waits_for_its_end() {
+    let mut world = World::new(20, Habits { delay: 5, ..QUICK });
+    world.store(&(1000..1008).collect::<Vec<u32>>());
+    world.add(turn(0, 1, 10, 3));
+    world.step();
+    assert!(world.core.abort(RequestId(0)));
+    world.step();
+    assert!(world.ends.is_empty(), "its blocks are written to");
+    world.run();
+    assert_eq!(world.ends[&0], (vec![], FinishReason::Aborted));
+}
+
+proptest! {
+    /// Whatever the memory does, each request has the output that it has without one, and all blocks come back.
+    #[test]
+    fn requests_have_their_tokens_whatever_the_memory_does(
+        blocks in 12usize..40,
+        (delay, lookups, partial, lost) in (0usize..6, 0usize..4, 0usize..4, 0usize..4),
+        turns in prop::collection::vec((0u32..4, 1usize..40, 1usize..12, 0usize..12), 1..12),
+        aborted in prop::collection::vec(0u64..12, 0..3),
+    ) {
+        let mut world = World::new(blocks, Habits { delay, lookups, partial, lost });
+        let mut want = Vec::new();
+        for (id, (family, len, max_tokens, steps)) in (0..).zip(turns) {
+            world.add(turn(id, family, len, max_tokens));
+            let tokens = (0..max_tokens as u32).map(|i| 1000 * family + 500 + i);
+            want.push(tokens.collect::<Vec<_>>());
+            (0..steps).for_each(|_| world.step());
+            if aborted.contains(&id) {
+                world.core.abort(RequestId(id));
+            }
+        }
+        world.run();
+        prop_assert_eq!(world.ends.len(), want.len());
+        for (id, want) in want.iter().enumerate() {
+            let (tokens, reason) = &world.ends[&(id as u64)];
+            match reason {
+                FinishReason::Length => prop_assert_eq!(tokens, want, "request {}", id),
+                _ => prop_assert!(want.starts_with(tokens), "request {}: {:?}", id, tokens),
+            }
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Configuration of a scheduler.
 
 use crate::PolicyKind;
+use crate::composer::Compose;
 
 /// Maximum of `max_num_seqs`. Memory is reserved for each seat.
 const MAX_SEATS: usize = 1 << 24;
@@ -39,6 +40,11 @@ pub struct SchedulerConfig {
     pub num_lookahead_tokens: usize,
     /// Maximum number of drafts of one request in a step. 0: no speculation.
     pub num_speculative_tokens: usize,
+    /// Shapes of steps.
+    pub compose: Compose,
+    /// If above 0, a step has rows of one adapter only (and of requests without one), and an adapter has at most this
+    /// many steps in a row while requests of another one are ready. 0: adapters share steps.
+    pub adapter_turn: usize,
 }
 
 impl SchedulerConfig {
@@ -60,6 +66,8 @@ impl SchedulerConfig {
             watermark: 0.0,
             num_lookahead_tokens: 0,
             num_speculative_tokens: 0,
+            compose: Compose::Mixed,
+            adapter_turn: 0,
         }
     }
 
@@ -77,6 +85,9 @@ impl SchedulerConfig {
         ];
         if let Some((name, _)) = zero.iter().find(|(_, value)| *value == 0) {
             return Err(ConfigError::Zero { name });
+        }
+        if matches!(self.compose, Compose::Stable { max_decode_steps: 0, .. }) {
+            return Err(ConfigError::Zero { name: "max_decode_steps" });
         }
         if self.max_num_seqs > MAX_SEATS {
             return Err(ConfigError::TooManySeats { seqs: self.max_num_seqs });

@@ -13,7 +13,7 @@
 //! # What it is made of
 //!
 //! * [`Scheduler`]: which requests run in the next step and with which blocks ([`SchedulerConfig`]); its decisions are
-//!   those of a [`Policy`] ([`policy`]);
+//!   those of a [`Policy`] ([`policy`]), and the shapes of its steps those of a [`Composer`] ([`composer`]);
 //! * [`Executor`]: runs a step: the model ([`ModelRunner`]), or a fake under a virtual clock;
 //! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: a planned step, what its executor sees, its output, and what
 //!   counts of that;
@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+pub mod composer;
 mod config;
 mod core;
 mod cost;
@@ -46,6 +47,7 @@ mod step;
 mod time;
 pub mod trace;
 
+pub use composer::{Compose, Composer, StepShape};
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};
 pub use cost::{CostError, CostModel, Fit, StepLoad};

@@ -52,7 +52,7 @@ pub struct Request {
 }
 
 /// LoRA adapter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Adapter {
     /// Name of the adapter.
     pub name: String,

@@ -108,6 +108,12 @@ impl Entry {
         self.chain.len() - self.prompt_len
     }
 
+    /// Whether a running request decodes: all of its tokens but the last are computed, so its next row is one token
+    /// and samples. The last chunk of a prompt can be such a row, too.
+    pub(crate) fn decodes(&self) -> bool {
+        self.chain.len() - self.computed == 1
+    }
+
     /// Load that has not arrived yet: its blocks are being written.
     pub(crate) fn in_flight(&self) -> Option<Loading> {
         self.loading.filter(|loading| self.status == Status::WaitingForKv && !loading.arrived)
@@ -193,6 +199,11 @@ impl<'a> RequestView<'a> {
     /// Drafts for its next step: tokens that may follow [`RequestView::tokens`].
     pub fn drafts(&self) -> &'a [u32] {
         &self.entry.drafts
+    }
+
+    /// Whether a running request decodes: all of its tokens but the last are computed. If not, it prefills.
+    pub fn decodes(&self) -> bool {
+        self.entry.decodes()
     }
 
     /// Maximum number of output tokens.

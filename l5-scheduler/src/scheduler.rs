@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! plan      running requests, then waiting ones, until tokens, seats or blocks run out; everything is reserved
+//!           (the composer can limit the step to rows that decode, to prompts, or to one adapter)
 //! execute   (the executor)
 //! resolve   which of the sampled tokens count, and which requests end with them
 //! apply     tokens are appended, block hashes become certain, ended requests free their blocks
@@ -16,6 +17,7 @@ mod abandon;
 mod admission;
 mod apply;
 mod budget;
+mod compose;
 mod drafts;
 mod kv;
 mod plan;
@@ -30,6 +32,7 @@ mod tests;
 use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
+use crate::composer::{Composer, CurrentTurn};
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
@@ -78,6 +81,7 @@ pub use resolve::{Resolved, ResolvedRow};
 pub struct Scheduler {
     config: SchedulerConfig,
     policy: Box<dyn Policy>,
+    composer: Box<dyn Composer>,
     blocks: BlockManager,
     hasher: BlockHasher,
     requests: Requests,
@@ -95,6 +99,8 @@ pub struct Scheduler {
     /// Requests of this plan that wait for an answer of the connector.
     lookups: usize,
     step: Step,
+    /// Adapters of the step.
+    turn: CurrentTurn,
     /// Whether a step is planned and neither applied nor abandoned.
     open: bool,
     steps: u64,
@@ -167,6 +173,7 @@ impl Scheduler {
         let blocks = BlockManager::new(blocks).map_err(|e| PoolError(e.to_string()))?;
         Ok(Self {
             policy: config.policy.policy(),
+            composer: config.compose.composer(config.adapter_turn),
             hasher: BlockHasher::new(config.block_size),
             blocks,
             requests: Requests::default(),
@@ -179,6 +186,7 @@ impl Scheduler {
             connector: None,
             lookups: 0,
             step: Step::default(),
+            turn: CurrentTurn::default(),
             open: false,
             steps: 0,
             back: 0,
@@ -196,6 +204,13 @@ impl Scheduler {
     #[must_use]
     pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Replaces the composer.
+    #[must_use]
+    pub fn with_composer(mut self, composer: Box<dyn Composer>) -> Self {
+        self.composer = composer;
         self
     }
 
@@ -416,6 +431,11 @@ impl Scheduler {
     /// Name of the policy.
     pub fn policy_name(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// Name of the composer.
+    pub fn composer_name(&self) -> &'static str {
+        self.composer.name()
     }
 
     /// Reports everything that happens to blocks to an observer.

@@ -4,7 +4,7 @@ use l3_paged_kv::{BlockId, BlockTable, SeqId};
 
 use crate::requests::Requests;
 use crate::seats::Seats;
-use crate::{FinishReason, LeaseId, RequestId, RequestView, Seat, Time};
+use crate::{FinishReason, LeaseId, RequestId, RequestView, Seat, StepShape, Time};
 
 /// Row of a step: one request's part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,13 @@ pub struct StepRow {
     /// Number of blocks in its table before this step. 0 for an admitted request: its whole table is new to the
     /// executor.
     pub blocks_before: usize,
+}
+
+impl StepRow {
+    /// Whether the row decodes: one token, and a new one is sampled.
+    pub fn decodes(&self) -> bool {
+        self.len == 1 && self.samples
+    }
 }
 
 /// How a request came to have a row in a step.
@@ -75,6 +82,8 @@ pub struct Step {
     pub number: u64,
     /// Time it was planned for.
     pub now: Time,
+    /// Shape that it was planned with.
+    pub shape: StepShape,
     /// Rows: running requests in the order of their admission, then the requests admitted in this step.
     pub rows: Vec<StepRow>,
     /// Tokens of all rows.
@@ -91,6 +100,7 @@ impl Step {
     pub(crate) fn clear(&mut self, number: u64, now: Time) {
         self.number = number;
         self.now = now;
+        self.shape = StepShape::Mixed;
         self.rows.clear();
         self.tokens = 0;
         self.ops.clear();
@@ -101,6 +111,13 @@ impl Step {
     /// Whether there is nothing to execute: no rows and no operations on blocks.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.ops.is_empty()
+    }
+
+    /// Number of rows, if all of them decode: a step of this width can be replayed from a recording. `None` for a step
+    /// with another row, or without rows.
+    pub fn decode_width(&self) -> Option<usize> {
+        let decodes = !self.rows.is_empty() && self.rows.iter().all(StepRow::decodes);
+        decodes.then_some(self.rows.len())
     }
 
     /// Number of rows for which a token is sampled.

@@ -15,6 +15,8 @@ pub(super) enum Outcome {
     Skipped,
     /// It waits on, and so does every request behind it.
     Blocked,
+    /// It waits for a step that takes its adapter, and every request behind it waits, too.
+    OutOfTurn,
     /// It has ended: the pool is too small for its next token.
     Ended,
 }
@@ -23,9 +25,9 @@ impl Scheduler {
     /// Admits waiting requests in the order of the queue. A request that does not fit blocks those behind it, so a
     /// small request never overtakes a large one for good.
     pub(super) fn plan_waiting(&mut self, budget: &mut Budget) {
+        self.held_up = false;
         let held_up = self.plan_arrived(budget);
         let mut behind: Option<Rank> = None;
-        self.held_up = held_up.is_some();
         // Without tokens no request can be admitted, unless a preemption gives tokens of this step back.
         while budget.left() > 0 || self.policy.continues_after_preemption() {
             let Some((rank, key)) = self.waiting.next(behind) else { break };
@@ -39,6 +41,7 @@ impl Scheduler {
                     self.held_up = true;
                     break;
                 }
+                Outcome::OutOfTurn => break,
             }
         }
     }
@@ -55,6 +58,9 @@ impl Scheduler {
         if request.preempted_now() {
             // It was preempted in this step for other requests, which run first.
             return Outcome::Blocked;
+        }
+        if !self.turn.allows(request.adapter()) {
+            return Outcome::OutOfTurn;
         }
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
         if !self.policy.compose(&request, &so_far) {

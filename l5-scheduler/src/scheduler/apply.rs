@@ -3,6 +3,7 @@
 use l3_paged_kv::trace::BlockOp;
 
 use super::{Resolved, ResolvedRow, Scheduler};
+use crate::composer::Applied;
 use crate::{FinishReason, RequestId, StepRow, Time};
 
 impl Scheduler {
@@ -12,6 +13,9 @@ impl Scheduler {
     pub fn apply(&mut self, resolved: &Resolved, now: Time) {
         if !std::mem::take(&mut self.open) {
             return;
+        }
+        if !self.is_idle() {
+            self.composer.applied(&Applied { step: &self.step, turn: self.turn.turn() });
         }
         for row in &self.step.rows {
             let entry = self.requests.at_mut(self.seats.owner(row.seat));

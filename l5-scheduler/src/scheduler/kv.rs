@@ -76,7 +76,7 @@ pub enum KvCompletion {
 
 impl Scheduler {
     /// Admits requests whose keys and values have arrived, before all waiting ones. Returns the rank of the first one
-    /// that does not fit: no request behind it may be admitted.
+    /// that does not fit, or is out of turn: no request behind it may be admitted.
     pub(super) fn plan_arrived(&mut self, budget: &mut Budget) -> Option<Rank> {
         let mut behind = None;
         while budget.left() > 0 {
@@ -84,7 +84,11 @@ impl Scheduler {
             match self.try_admit(key, budget) {
                 Outcome::Admitted | Outcome::Ended => {}
                 Outcome::Skipped => behind = Some(rank),
-                Outcome::Blocked => return Some(rank),
+                Outcome::Blocked => {
+                    self.held_up = true;
+                    return Some(rank);
+                }
+                Outcome::OutOfTurn => return Some(rank),
             }
         }
         None

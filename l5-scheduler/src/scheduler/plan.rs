@@ -1,7 +1,8 @@
-//! Planning a step: the loop that calls the policy.
+//! Planning a step: the loop that calls the composer and the policy.
 
 use super::Scheduler;
 use super::budget::Budget;
+use super::compose::Attempt;
 use crate::{Step, StepRow, Time};
 
 impl Scheduler {
@@ -18,22 +19,36 @@ impl Scheduler {
         self.lookups = 0;
         self.end_leases(now);
         self.plan_stores();
-        let mut budget = Budget::new(&self.config, self.running.len() + self.num_waiting());
-        self.plan_running(&mut budget);
-        if self.step.preempted.is_empty() || self.policy.continues_after_preemption() {
-            self.plan_waiting(&mut budget);
-        } else {
-            self.held_up = true;
+        for attempt in Attempt::ALL {
+            self.compose(attempt);
+            self.plan_rows();
+            if !self.gives_way() {
+                break;
+            }
         }
         self.stats.scheduled_tokens += self.step.tokens as u64;
         &self.step
+    }
+
+    /// Plans the rows of a step whose shape is decided.
+    fn plan_rows(&mut self) {
+        let eligible = self.running.len() + self.num_waiting();
+        let mut budget = Budget::new(&self.config, eligible, self.step.shape);
+        self.plan_running(&mut budget);
+        if !self.step.preempted.is_empty() && !self.policy.continues_after_preemption() {
+            self.held_up = true;
+        } else if budget.admits() {
+            self.plan_waiting(&mut budget);
+        }
     }
 
     /// Adds a row to the step.
     pub(super) fn push_row(&mut self, row: StepRow) {
         self.step.tokens += row.len;
         self.step.rows.push(row);
-        self.requests.at_mut(self.seats.owner(row.seat)).planned = true;
+        let entry = self.requests.at_mut(self.seats.owner(row.seat));
+        entry.planned = true;
+        self.turn.note(entry.adapter.as_ref());
     }
 
     /// Removes a request's row from the step, if it has one.

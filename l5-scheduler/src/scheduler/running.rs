@@ -50,6 +50,9 @@ impl Scheduler {
     /// Number of tokens that a running request gets in this step; 0 for none.
     fn next_len(&self, key: u32, budget: &Budget) -> usize {
         let entry = self.requests.at(key);
+        if !budget.takes(entry.decodes()) || !self.turn.allows(entry.adapter.as_ref()) {
+            return 0;
+        }
         let so_far = Composed { requests: self.step.rows.len(), tokens: self.step.tokens };
         if !self.policy.compose(&entry.view(), &so_far) {
             return 0;

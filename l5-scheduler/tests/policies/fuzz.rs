@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    Job, KvConnector, Matched, Policy, PolicyKind, Request, RequestId, SchedulerConfig, Time,
+    Adapter, Admitted, Compose, Job, KvConnector, Matched, Policy, PolicyKind, Request, RequestId,
+    SchedulerConfig, StepRow, StepShape, Time,
 };
 
 use crate::driver::{Driver, Happened, request};
@@ -60,6 +61,11 @@ fn config(dice: &mut Dice) -> SchedulerConfig {
         num_lookahead_tokens: if dice.one_in(4) { 2 } else { 0 },
         num_speculative_tokens: if dice.one_in(2) { dice.roll(5) } else { 0 },
         max_model_len: pool.max_model_len + if chunked { dice.roll(5) } else { 0 },
+        compose: match dice.roll(2) {
+            0 => Compose::Mixed,
+            _ => Compose::Stable { max_decode_steps: 1 + dice.roll(4), chunk: dice.roll(12) },
+        },
+        adapter_turn: dice.roll(3),
         ..pool
     }
 }
@@ -77,6 +83,8 @@ fn arrival(dice: &mut Dice, id: u64, now: f64, config: &SchedulerConfig) -> Requ
         priority: dice.roll(4) as i64,
         arrival: Time(now),
         job,
+        adapter: [None, None, Some("a"), Some("b")][dice.roll(4)]
+            .map(|name| Adapter { name: name.to_owned(), path: name.to_owned() }),
         ..request(id, &prompt, 1 + dice.roll(16))
     }
 }
@@ -115,6 +123,7 @@ fn run(seed: u64) -> Vec<Happened> {
             // While the model runs.
             driver.scheduler.abort(RequestId(dice.roll(id as usize + 1) as u64));
         }
+        of_one_shape(&driver);
         let happened = driver.run();
         within_limits(&happened, &config);
         if config.policy == PolicyKind::Fcfs && !fetches {
@@ -154,6 +163,32 @@ fn within_limits(happened: &Happened, config: &SchedulerConfig) {
     assert!(happened.rows.len() <= config.max_num_seqs, "{} rows in a step", happened.rows.len());
     assert!(happened.running.len() <= config.max_num_seqs, "{} run", happened.running.len());
     assert!(happened.rows.iter().all(|(_, _, len)| *len > 0), "a row of no tokens");
+}
+
+/// The rows of the step that is planned are those of its shape, and of one adapter if adapters have turns.
+fn of_one_shape(driver: &Driver) {
+    let (view, config) = (driver.scheduler.view(), driver.scheduler.config());
+    let step = view.step();
+    match step.shape {
+        StepShape::Mixed => {}
+        StepShape::DecodeOnly => {
+            assert!(
+                step.rows.is_empty() || step.decode_width() == Some(step.rows.len()),
+                "{step:?}"
+            );
+        }
+        StepShape::Prefill { chunk } => {
+            let whole = chunk == 0 || !config.enable_chunked_prefill;
+            assert!(whole || step.tokens <= chunk, "{} tokens of prompts", step.tokens);
+            let decodes = |row: &StepRow| row.decodes() && row.admitted == Admitted::Before;
+            let before = view.rows().filter(|row| decodes(row.row));
+            assert_eq!(before.filter(|row| row.request.decodes()).count(), 0, "{step:?}");
+        }
+    }
+    if config.adapter_turn > 0 {
+        let adapters: HashSet<_> = view.rows().filter_map(|row| row.request.adapter()).collect();
+        assert!(adapters.len() <= 1, "adapters of one step: {adapters:?}");
+    }
 }
 
 /// Nobody who came later begins before somebody who came earlier and still waits for the first time.

@@ -1,4 +1,4 @@
-//! Preemption, leases and loads under all policies; and the scheduler against a naive one.
+//! Preemption, leases, loads and shapes of steps under all policies; and the scheduler against a naive one.
 
 mod abandon;
 mod aborts;
@@ -8,4 +8,5 @@ mod fuzz;
 mod leases;
 mod naive;
 mod prediction;
+mod starvation;
 mod strict;

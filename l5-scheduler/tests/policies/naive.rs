@@ -4,7 +4,7 @@
 //! Written from what vLLM 0.32 is known to do (its defect about hashes of unscheduled chunks aside), and for
 //! `strict-priority` from its rules, not from the code that is tested.
 
-use l5_scheduler::{FinishReason, PolicyKind, SchedulerConfig};
+use l5_scheduler::{Compose, FinishReason, PolicyKind, SchedulerConfig};
 
 use crate::driver::{Happened, drafts_behind, verified};
 
@@ -17,6 +17,7 @@ pub struct NaiveRequest {
     pub eos: Option<u32>,
     pub arrival: f64,
     pub priority: i64,
+    pub adapter: Option<String>,
     computed: usize,
     /// What may follow its tokens.
     drafts: Vec<u32>,
@@ -36,6 +37,7 @@ impl NaiveRequest {
             eos: None,
             arrival: 0.0,
             priority: 0,
+            adapter: None,
             computed: 0,
             drafts: Vec::new(),
             table: Vec::new(),
@@ -43,7 +45,31 @@ impl NaiveRequest {
             preempted_now: false,
         }
     }
+
+    fn decodes(&self) -> bool {
+        self.computed + 1 == self.tokens.len()
+    }
 }
+
+/// Which rows a step may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shape {
+    Any,
+    Decodes,
+    /// Of prompts, so many tokens together.
+    Prompts(usize),
+}
+
+/// Which adapters a step may have beside none: all; that of the first row that has one; this one.
+#[derive(Clone, Debug, PartialEq)]
+enum Turn {
+    All,
+    First,
+    Of(String),
+}
+
+/// What is known of a block: the adapter and all tokens up to its end.
+type Known = (Option<String>, Vec<u32>);
 
 /// One request's part of a step: its id, tokens computed before, tokens of this step, and blocks that can be hit only
 /// since it was planned; then drafts behind the tokens.
@@ -56,7 +82,7 @@ pub struct Naive {
     free: Vec<usize>,
     users: Vec<usize>,
     /// What is known of which block, in the order in which it became known.
-    cached: Vec<(Vec<u32>, usize)>,
+    cached: Vec<(Known, usize)>,
     /// In the order in which they are asked; sorted where the policy says so.
     waiting: Vec<NaiveRequest>,
     running: Vec<NaiveRequest>,
@@ -66,6 +92,12 @@ pub struct Naive {
     ended: Vec<(u64, FinishReason)>,
     budget: usize,
     most: usize,
+    shape: Shape,
+    turn: Turn,
+    /// Steps that decoded since the last one that took prompts.
+    decode_steps: usize,
+    /// Adapter of the last turn, and its steps: of steps that decode, and of others.
+    turns: [(String, usize); 2],
 }
 
 impl Naive {
@@ -82,6 +114,10 @@ impl Naive {
             ended: Vec::new(),
             budget: 0,
             most: 0,
+            shape: Shape::Any,
+            turn: Turn::All,
+            decode_steps: 0,
+            turns: Default::default(),
         }
     }
 
@@ -126,11 +162,15 @@ impl Naive {
         self.cached.iter().any(|(_, cached)| *cached == block)
     }
 
-    fn lookup(&self, tokens: &[u32]) -> Vec<usize> {
+    fn lookup(&self, request: &NaiveRequest) -> Vec<usize> {
+        let NaiveRequest { tokens, adapter, .. } = request;
         let size = self.config.block_size;
         let most = if self.config.enable_prefix_caching { (tokens.len() - 1) / size } else { 0 };
         let find = |n: usize| {
-            let found = self.cached.iter().find(|(known, _)| known[..] == tokens[..n * size]);
+            let found = self
+                .cached
+                .iter()
+                .find(|((of, known), _)| of == adapter && known[..] == tokens[..n * size]);
             found.map(|(_, block)| *block)
         };
         (1..=most).map_while(find).collect()
@@ -153,7 +193,8 @@ impl Naive {
         while (request.hashed + 1) * size <= len {
             let block = request.table[request.hashed];
             request.hashed += 1;
-            self.cached.push((request.tokens[..request.hashed * size].to_vec(), block));
+            let known = request.tokens[..request.hashed * size].to_vec();
+            self.cached.push(((request.adapter.clone(), known), block));
             new.push(block);
         }
         new
@@ -217,8 +258,92 @@ impl Naive {
 
     /// A step, begun and ended.
     pub fn step(&mut self) -> Happened {
+        let ended = self.ended.len();
+        for attempt in 0..3 {
+            self.compose(attempt);
+            self.plan();
+            let nothing =
+                self.rows.is_empty() && self.preempted.is_empty() && self.ended.len() == ended;
+            if !nothing {
+                self.count();
+                break;
+            }
+        }
+        self.finish_step()
+    }
+
+    /// What the step is to have: at first as the setting says, then as if nobody waited, then whatever there is.
+    fn compose(&mut self, attempt: usize) {
+        let seats = self.config.max_num_seqs;
+        let seats = seats.min(self.config.max_num_active_seqs.unwrap_or(seats));
+        let sits = |head: &&NaiveRequest| {
+            let gives_way =
+                |request: &NaiveRequest| self.strict() && request.priority > head.priority;
+            self.running.len() < seats || self.running.iter().any(gives_way)
+        };
+        let head = self.waiting.first().filter(|_| attempt == 0).filter(sits);
+        let (decode, mut prompts): (Vec<_>, Vec<_>) =
+            self.running.iter().partition(|request| request.decodes());
+        prompts.extend(head);
+        let everybody: Vec<_> = self.running.iter().chain(head).collect();
+        let (shape, turn) = match self.config.compose {
+            _ if attempt == 2 && self.config.adapter_turn > 0 => (Shape::Any, Turn::First),
+            _ if attempt == 2 => (Shape::Any, Turn::All),
+            Compose::Mixed => (Shape::Any, self.next_turn(1, &everybody)),
+            Compose::Stable { .. } if decode.is_empty() => {
+                (Shape::Any, self.next_turn(1, &prompts))
+            }
+            Compose::Stable { max_decode_steps, chunk }
+                if !prompts.is_empty() && self.decode_steps >= max_decode_steps =>
+            {
+                let whole = chunk == 0 || !self.config.enable_chunked_prefill;
+                let chunk = if whole { usize::MAX } else { chunk };
+                (Shape::Prompts(chunk), self.next_turn(1, &prompts))
+            }
+            Compose::Stable { .. } => (Shape::Decodes, self.next_turn(0, &decode)),
+        };
+        (self.shape, self.turn) = (shape, turn);
+    }
+
+    /// The next adapter of those that are ready, in the order of the alphabet.
+    fn next_turn(&self, kind: usize, ready: &[&NaiveRequest]) -> Turn {
+        if self.config.adapter_turn == 0 {
+            return Turn::All;
+        }
+        let mut names: Vec<&String> = ready.iter().filter_map(|r| r.adapter.as_ref()).collect();
+        names.sort();
+        let (last, steps) = &self.turns[kind];
+        let stays = names.iter().find(|name| **name == last && *steps < self.config.adapter_turn);
+        let next = names.iter().find(|name| **name > last);
+        let next = stays.or(next).or(names.first());
+        next.map_or(Turn::First, |name| Turn::Of((*name).clone()))
+    }
+
+    /// The step that is planned counts.
+    fn count(&mut self) {
+        let decodes = self.shape == Shape::Decodes;
+        self.decode_steps = if decodes { self.decode_steps + 1 } else { 0 };
+        if let Turn::Of(name) = &self.turn {
+            let (last, steps) = &mut self.turns[usize::from(!decodes)];
+            let goes_on = last == name && *steps < self.config.adapter_turn;
+            *steps = if goes_on { *steps + 1 } else { 1 };
+            last.clone_from(name);
+        }
+    }
+
+    fn in_turn(&self, request: &NaiveRequest) -> bool {
+        match (&self.turn, &request.adapter) {
+            (Turn::Of(name), Some(own)) => name == own,
+            _ => true,
+        }
+    }
+
+    fn plan(&mut self) {
         let eligible = self.running.len() + self.waiting.len();
         self.budget = self.config.max_num_batched_tokens;
+        if let Shape::Prompts(chunk) = self.shape {
+            self.budget = self.budget.min(chunk);
+        }
         self.most = match self.config.long_prefill_token_threshold {
             0 => usize::MAX,
             _ if eligible <= 1 => usize::MAX,
@@ -226,10 +351,9 @@ impl Naive {
             t => t,
         };
         self.plan_running();
-        if self.preempted.is_empty() || self.strict() {
+        if self.shape != Shape::Decodes && (self.preempted.is_empty() || self.strict()) {
             while self.admit_next() {}
         }
-        self.finish_step()
     }
 
     /// Takes back the blocks that no request needs without drafts.
@@ -266,6 +390,15 @@ impl Naive {
         'everybody: while i < self.running.len() && self.budget > 0 {
             let id = self.running[i].id;
             let request = &self.running[i];
+            let fits = match self.shape {
+                Shape::Any => true,
+                Shape::Decodes => request.decodes(),
+                Shape::Prompts(_) => !request.decodes(),
+            };
+            if !fits || !self.in_turn(request) {
+                i += 1;
+                continue;
+            }
             let computed = request.computed;
             let room = (self.config.max_model_len - 1).saturating_sub(computed);
             let len = (request.tokens.len() - computed).min(self.most).min(self.budget).min(room);
@@ -341,6 +474,9 @@ impl Naive {
             let block = self.take();
             request.table.push(block);
         }
+        if let (Turn::First, Some(name)) = (&self.turn, &request.adapter) {
+            self.turn = Turn::Of(name.clone());
+        }
         let end = request.computed + len;
         let pending = self.register(&mut request, end);
         self.rows.push((request.id, request.computed, len, pending, 0));
@@ -359,7 +495,7 @@ impl Naive {
             self.waiting.remove(0);
             return true;
         }
-        if head.preempted_now {
+        if head.preempted_now || !self.in_turn(head) {
             return false;
         }
         if self.admit(self.budget) {
@@ -373,7 +509,7 @@ impl Naive {
         let config = self.config.clone();
         let seats = config.max_num_seqs.min(config.max_num_active_seqs.unwrap_or(usize::MAX));
         let head = &self.waiting[0];
-        let hit = self.lookup(&head.tokens);
+        let hit = self.lookup(head);
         let computed = hit.len() * config.block_size;
         let mut len = (head.tokens.len() - computed).min(self.most);
         if budget == 0 || (!config.enable_chunked_prefill && len > budget) {

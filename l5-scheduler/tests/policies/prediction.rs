@@ -1,6 +1,6 @@
 //! Step by step, the scheduler does what the naive one says.
 
-use l5_scheduler::{PolicyKind, Request, RequestId, SchedulerConfig, Time};
+use l5_scheduler::{Adapter, Compose, PolicyKind, Request, RequestId, SchedulerConfig, Time};
 use proptest::prelude::*;
 
 use crate::driver::{Driver, request};
@@ -9,7 +9,14 @@ use crate::naive::{Naive, NaiveRequest};
 /// What is asked of both between two steps.
 #[derive(Clone, Debug)]
 enum Order {
-    Add { prompt: Vec<u32>, max_tokens: usize, eos: Option<u32>, arrival: u8, priority: i64 },
+    Add {
+        prompt: Vec<u32>,
+        max_tokens: usize,
+        eos: Option<u32>,
+        arrival: u8,
+        priority: i64,
+        adapter: Option<&'static str>,
+    },
     Abort(usize),
     Reset(bool),
 }
@@ -32,10 +39,11 @@ fn prompts() -> impl Strategy<Value = Vec<u32>> {
 
 fn orders() -> impl Strategy<Value = Order> {
     let eos = proptest::option::weighted(0.3, Just(2u32));
-    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3);
+    let adapter = proptest::sample::select(vec![None, None, Some("a"), Some("b"), Some("c")]);
+    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3, adapter);
     prop_oneof![
-        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority)| {
-            Order::Add { prompt, max_tokens, eos, arrival, priority }
+        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority, adapter)| {
+            Order::Add { prompt, max_tokens, eos, arrival, priority, adapter }
         }),
         1 => (0usize..20).prop_map(Order::Abort),
         1 => any::<bool>().prop_map(Order::Reset),
@@ -46,7 +54,11 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
     let limits = (3usize..16, 0u32..3, 1usize..6, 0usize..24, any::<bool>(), 0usize..7);
     let habits =
         (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..3, 0usize..8);
-    (limits, habits).prop_map(|(limits, habits)| {
+    let mixed = Just(Compose::Mixed);
+    let stable = (1usize..4, 0usize..9)
+        .prop_map(|(max_decode_steps, chunk)| Compose::Stable { max_decode_steps, chunk });
+    let compose = (prop_oneof![mixed, stable], 0usize..3);
+    (limits, habits, compose).prop_map(|(limits, habits, (compose, adapter_turn))| {
         let (blocks, size, seats, tokens, chunked, threshold) = limits;
         let (policy, adaptive, caching, watermark, whole, lookahead, drafts) = habits;
         let policy = PolicyKind::ALL[policy];
@@ -69,6 +81,8 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
             num_lookahead_tokens: if policy == PolicyKind::StrictPriority { 0 } else { lookahead },
             // Longer than the pool, so that it can be exhausted.
             max_model_len: pool.max_model_len + if chunked { 4 } else { 0 },
+            compose,
+            adapter_turn,
             ..pool
         }
     })
@@ -99,6 +113,10 @@ fn play(scenario: &Scenario) -> Result<(), TestCaseError> {
     Err(TestCaseError::fail("somebody is still there after 600 steps"))
 }
 
+fn lora(name: &str) -> Adapter {
+    Adapter { name: name.to_owned(), path: name.to_owned() }
+}
+
 fn obey(
     order: &Order,
     step: usize,
@@ -107,7 +125,7 @@ fn obey(
     naive: &mut Naive,
 ) -> Result<(), TestCaseError> {
     match order {
-        Order::Add { prompt, max_tokens, eos, arrival, priority } => {
+        Order::Add { prompt, max_tokens, eos, arrival, priority, adapter } => {
             // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
             // may be admitted before all of their tokens fit, they can preempt each other for ever, so a test of ends
             // cannot use them.
@@ -119,10 +137,12 @@ fn obey(
                 eos: eos.iter().copied().collect(),
                 arrival: Time(arrival),
                 priority: *priority,
+                adapter: adapter.map(lora),
                 ..request(id, prompt, *max_tokens)
             };
             let mut plain = NaiveRequest::new(id, prompt, *max_tokens);
             (plain.eos, plain.arrival, plain.priority) = (*eos, arrival, *priority);
+            plain.adapter = adapter.map(str::to_owned);
             let (got, want) = (real.scheduler.add_request(asked).is_ok(), naive.add(plain));
             prop_assert_eq!(got, want, "whether request {} is taken", id);
             if got {

@@ -10,4 +10,5 @@ mod queue;
 mod resolving;
 mod running;
 mod seats;
+mod shapes;
 mod world;

@@ -3,6 +3,7 @@
 use l1_tensor::DType;
 use l3_paged_kv::sizing::Budget;
 
+use crate::composer::Compose;
 use crate::{PolicyKind, SchedulerConfig};
 
 /// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
@@ -13,6 +14,8 @@ pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 pub struct EngineOptions {
     /// Scheduling policy: the order of admission and of preemption.
     pub policy: PolicyKind,
+    /// Shapes of steps: prompts beside rows that decode, or in steps of their own.
+    pub compose: Compose,
     /// Maximum number of requests that run at once.
     pub max_num_seqs: usize,
     /// Maximum number of tokens in one step, over all requests.
@@ -50,6 +53,7 @@ impl Default for EngineOptions {
         let scheduler = SchedulerConfig::new(2, 16);
         Self {
             policy: scheduler.policy,
+            compose: scheduler.compose,
             max_num_seqs: scheduler.max_num_seqs,
             max_num_batched_tokens: scheduler.max_num_batched_tokens,
             long_prefill_token_threshold: scheduler.long_prefill_token_threshold,
@@ -72,6 +76,7 @@ impl EngineOptions {
     pub fn scheduler(&self, num_gpu_blocks: usize, max_model_len: usize) -> SchedulerConfig {
         SchedulerConfig {
             policy: self.policy,
+            compose: self.compose,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: self.long_prefill_token_threshold,

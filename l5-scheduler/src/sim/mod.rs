@@ -13,6 +13,7 @@ mod goodput;
 mod lengths;
 mod planner;
 mod replay;
+mod replayable;
 mod report;
 mod scenario;
 mod trace;
@@ -25,7 +26,8 @@ pub use goodput::{Goodput, TimeUnit};
 pub use lengths::Lengths;
 pub use planner::{PlanError, Planner};
 pub use replay::{MAX_STEPS, ReplayError, replay};
-pub use report::{Counts, GoodputReport, Latency, Report, Usage};
+pub use replayable::ReplayableSteps;
+pub use report::{Counts, GoodputReport, Latency, ReplayReport, Report, Usage};
 pub use scenario::{
     Event, EventOp, Scenario, ScenarioConfig, ScenarioError, ScenarioRequest, Tables,
 };

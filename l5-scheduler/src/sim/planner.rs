@@ -6,6 +6,7 @@ use super::Durations;
 use super::clock::VirtualClock;
 use super::fake::{FakeModel, Script};
 use super::goodput::Goodput;
+use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
 use super::workload::{Workload, WorkloadError};
 use crate::{
@@ -83,6 +84,7 @@ pub struct Planner {
     e2e: Durations,
     counts: Counts,
     usage: Usage,
+    replayable: Option<ReplayableSteps>,
     /// Time of the first arrival and of the last end.
     began: Option<Time>,
     ended: Time,
@@ -110,9 +112,17 @@ impl Planner {
             e2e: Durations::default(),
             counts: Counts::default(),
             usage: Usage::default(),
+            replayable: None,
             began: None,
             ended: Time::ZERO,
         })
+    }
+
+    /// Also counts the steps that a device would replay which has captured decode steps of these widths.
+    #[must_use]
+    pub fn with_decode_widths(mut self, widths: &[usize]) -> Self {
+        self.replayable = Some(ReplayableSteps::new(widths));
+        self
     }
 
     /// Runs a workload until all requests have ended.
@@ -136,6 +146,9 @@ impl Planner {
             // A policy may preempt requests without planning others, as `priority` does: such a step is empty, and the
             // next one is not.
             let idle = step.is_empty() && step.ended.is_empty() && step.preempted.is_empty();
+            if let Some(replayable) = &mut self.replayable {
+                replayable.note(step);
+            }
             let now = self.clock.run(step);
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();
@@ -249,6 +262,7 @@ impl Planner {
             self.ended - self.began.unwrap_or_default(),
             self.goodput,
             [&mut self.ttft, &mut self.itl, &mut self.e2e],
+            self.replayable,
         )
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Durations;
 use super::goodput::Goodput;
+use super::replayable::ReplayableSteps;
 use crate::SchedulerConfig;
 
 /// Counters of a plan.
@@ -64,6 +65,8 @@ impl Usage {
 pub struct Report {
     /// Name of the policy.
     pub policy: String,
+    /// Name of the composer.
+    pub compose: String,
     /// Counters.
     #[serde(flatten)]
     pub counts: Counts,
@@ -89,6 +92,18 @@ pub struct Report {
     pub kv_usage_mean: f64,
     /// Largest KV cache usage.
     pub kv_usage_max: f64,
+    /// Steps that a device would replay; `None` if no captured widths were given.
+    pub replay: Option<ReplayReport>,
+}
+
+/// Steps of a plan that a device would replay.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ReplayReport {
+    /// Counters.
+    #[serde(flatten)]
+    pub steps: ReplayableSteps,
+    /// Replayable steps as a fraction of the steps with rows.
+    pub rate: f64,
 }
 
 /// Goodput of a plan.
@@ -139,6 +154,7 @@ impl Report {
         seconds: f64,
         deadlines: Goodput,
         [ttft, itl, e2e]: [&mut Durations; 3],
+        replayable: Option<ReplayableSteps>,
     ) -> Self {
         let per_s = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let share = |n: u64, of: u64| if of > 0 { n as f64 / of as f64 } else { 0.0 };
@@ -149,6 +165,7 @@ impl Report {
         });
         Self {
             policy: config.policy.to_string(),
+            compose: config.compose.to_string(),
             counts,
             seconds,
             requests_per_s: per_s(counts.finished),
@@ -161,6 +178,7 @@ impl Report {
             prefix_hit_rate: share(hits, queries),
             kv_usage_mean: usage.mean(),
             kv_usage_max: usage.max,
+            replay: replayable.map(|steps| ReplayReport { steps, rate: steps.rate() }),
         }
     }
 }
@@ -199,6 +217,17 @@ impl fmt::Display for Report {
         }
         if c.deadlines > 0 {
             writeln!(f, "deadlines   {} of {} kept", c.deadlines_met, c.deadlines)?;
+        }
+        if let Some(ReplayReport { steps, rate }) = &self.replay {
+            writeln!(
+                f,
+                "replayable  {} of {} steps ({:.1}%): at most {} rows, all decode ({})",
+                steps.replayable,
+                steps.executed,
+                100.0 * rate,
+                steps.widest,
+                self.compose
+            )?;
         }
         writeln!(f, "preempted   {} times", c.preemptions)?;
         writeln!(f, "prefix hits {:.1}% of the prompts' tokens", 100.0 * self.prefix_hit_rate)?;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::composer::Compose;
 use crate::{Adapter, ConfigError, PolicyKind, Request, RequestId, SchedulerConfig, Time};
 
 /// Input of `strata simulate SCENARIO.json`. Unknown fields are ignored.
@@ -74,6 +75,11 @@ pub struct ScenarioConfig {
     watermark: f64,
     #[serde(default)]
     num_speculative_tokens: usize,
+    /// Shapes of steps: `"mixed"`, or `{"stable": {"max_decode_steps": 16, "chunk": 256}}`.
+    #[serde(default)]
+    compose: Compose,
+    #[serde(default)]
+    adapter_turn: usize,
     /// Whether to record the order of the free list and the blocks with hashes at the end of each step.
     #[serde(default)]
     pub record_free_queue: bool,
@@ -243,6 +249,8 @@ impl ScenarioConfig {
             scheduler_reserve_full_isl: self.scheduler_reserve_full_isl,
             watermark: self.watermark,
             num_speculative_tokens: self.num_speculative_tokens,
+            compose: self.compose,
+            adapter_turn: self.adapter_turn,
             ..usual
         }
     }

@@ -5,3 +5,4 @@ mod diff;
 mod formats;
 mod planner;
 mod samples;
+mod shapes;

@@ -26,6 +26,7 @@ Examples:
   strata simulate --workload load.json --rate 4 --policy priority
   strata simulate --workload load.json --rate inf --max-num-seqs 32 --json
   strata simulate --workload log.jsonl --goodput ttft:500ms,itl:50ms
+  strata simulate --workload load.json --rate 4 --compose stable --decode-widths 1,2,4,8,16,32
   strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
 
 A workload is a specification:
@@ -104,6 +105,13 @@ struct PlanArgs {
     /// Share of the KV cache that must stay free when a request is admitted while others run
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     watermark: f64,
+    /// Maximum number of steps in a row with one adapter while requests of another one are ready; a step then has one
+    /// adapter only. 0: adapters share steps
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
+    adapter_turn: usize,
+    /// Also report how many steps a device would replay that has captured decode steps of these widths
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = values::count)]
+    decode_widths: Option<Vec<usize>>,
 }
 
 /// Options of the planner need a workload and exclude a scenario. States the defaults that the planner computes.
@@ -137,6 +145,7 @@ impl PlanArgs {
         SchedulerConfig {
             long_prefill_token_threshold_adaptive: self.long_prefill_token_threshold_adaptive,
             scheduler_reserve_full_isl: !self.no_scheduler_reserve_full_isl,
+            adapter_turn: self.adapter_turn,
             ..options.scheduler(self.num_gpu_blocks, max_model_len)
         }
     }
@@ -185,6 +194,10 @@ fn play(path: &Path, to: Option<&Path>) -> anyhow::Result<()> {
 fn plan(path: &Path, args: &PlanArgs, context: &Context) -> anyhow::Result<()> {
     let arrivals = Arrivals { rate: args.rate, requests: args.requests, seed: args.seed };
     let planner = Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
+    let planner = match &args.decode_widths {
+        Some(widths) => planner.with_decode_widths(widths),
+        None => planner,
+    };
     let began = Instant::now();
     let named = || name(path);
     let workload = Workload::read(open(path)?, arrivals).with_context(named)?;

@@ -102,6 +102,25 @@ fn plan(more: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn steps_of_stable_shapes_can_be_replayed_and_first_tokens_wait_for_it() {
+    let run = |compose: &str| {
+        let more = ["--rate", "6", "--compose", compose, "--decode-widths", "1,8,64", "--json"];
+        let report = strata_reading(SPEC.as_bytes(), plan(&more)).json();
+        assert_eq!((&report["compose"], &report["finished"]), (&compose.into(), &300.into()));
+        assert_eq!(report["replay"]["widest"], 64);
+        [&report["replay"]["rate"], &report["ttft"]["p50"]].map(|value| value.as_f64().unwrap())
+    };
+    let ([mixed, mixed_ttft], [stable, stable_ttft]) = (run("mixed"), run("stable"));
+    assert!(mixed < 0.85 && stable > 0.85, "replayable: {mixed} and {stable}");
+    assert!(mixed_ttft < stable_ttft, "median TTFT: {mixed_ttft} and {stable_ttft}");
+
+    let told = strata_reading(SPEC.as_bytes(), plan(&["--decode-widths", "1"]));
+    assert!(told.text().contains("\nreplayable  "), "{told:?}");
+    let silent = strata_reading(SPEC.as_bytes(), plan(&[]));
+    assert!(!silent.text().contains("replayable"), "{silent:?}");
+}
+
+#[test]
 fn a_workload_becomes_a_report() {
     let args =
         plan(&["--rate", "4", "--goodput", "ttft:2,itl:1", "--json", "--max-num-seqs", "16"]);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use l3_paged_kv::sizing::Budget;
-use l5_scheduler::{EngineOptions, PolicyKind};
+use l5_scheduler::{Compose, EngineOptions, PolicyKind};
 
 use super::Switch;
 use super::values::{self, KvDtype, ModelLen};
@@ -29,6 +29,16 @@ pub struct SchedulerOptions {
     /// Scheduling policy: fcfs (first come, first served), priority or strict-priority
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
+    /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a
+    /// device can replay them; prompts have steps of their own)
+    #[arg(long, value_name = "HOW", default_value = "mixed")]
+    pub compose: Compose,
+    /// With --compose stable: maximum number of steps in a row that only decode while a prompt waits
+    #[arg(long, value_name = "N", default_value = "16", value_parser = values::count)]
+    pub max_decode_steps: usize,
+    /// With --compose stable: maximum number of tokens of a step of prompts; 0 for as many as a step takes
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
+    pub prefill_chunk: usize,
     /// Compute a long prompt in chunks, so that other requests continue beside it
     #[arg(long, switch("true"), overrides_with = "no_enable_chunked_prefill")]
     enable_chunked_prefill: bool,
@@ -95,9 +105,19 @@ impl SchedulerOptions {
         self.enable_chunked_prefill && !self.no_enable_chunked_prefill
     }
 
+    /// How steps are composed.
+    fn compose(&self) -> Compose {
+        let Self { max_decode_steps, prefill_chunk: chunk, .. } = *self;
+        match self.compose {
+            Compose::Mixed => Compose::Mixed,
+            Compose::Stable { .. } => Compose::Stable { max_decode_steps, chunk },
+        }
+    }
+
     /// Puts them into `options`, whose limits remain where none are given.
     pub fn set(&self, options: &mut EngineOptions) {
         options.policy = self.policy;
+        options.compose = self.compose();
         options.max_num_seqs = self.max_num_seqs.unwrap_or(options.max_num_seqs);
         let tokens = self.max_num_batched_tokens;
         options.max_num_batched_tokens = tokens.unwrap_or(options.max_num_batched_tokens);

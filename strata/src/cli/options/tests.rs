@@ -12,7 +12,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=fp8 --kv-memory=48KiB --device=cpu --device=cuda:1 --precision=auto --precision=f32 \
          --precision=bf16 --threads=1 --threads=1024 --batch-invariant --max-num-seqs=1 --max-num-batched-tokens=1 \
          --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
-         --no-prefix-caching --eager --trace=f",
+         --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f",
     ),
     (
         "bench serve-offline",
@@ -30,7 +30,8 @@ const ACCEPTED: [(&str, &str); 5] = [
         "--rate=inf --requests=9 --seed=1 --policy=strict-priority --cost-model=f --goodput=ttft:2 --json \
          --num-gpu-blocks=2 --block-size=1 --max-num-seqs=1 --max-num-batched-tokens=1 --max-model-len=2 \
          --long-prefill-token-threshold=0 --long-prefill-token-threshold-adaptive --no-enable-chunked-prefill \
-         --no-enable-prefix-caching --no-scheduler-reserve-full-isl --watermark=0.1",
+         --no-enable-prefix-caching --no-scheduler-reserve-full-isl --watermark=0.1 --compose=stable \
+         --max-decode-steps=8 --prefill-chunk=1K --adapter-turn=0 --decode-widths=1 --decode-widths=1,2,4,8",
     ),
     (
         "serve",
@@ -43,12 +44,12 @@ const ACCEPTED: [(&str, &str); 5] = [
          --max-num-seqs=2k --max-num-batched-tokens=2K --max-model-len=auto --max-model-len=-1 --max-model-len=8K \
          --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
-         --max-queue-size=1",
+         --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",
     ),
 ];
 
 /// What no subcommand with this option may take.
-const REFUSED: [&str; 16] = [
+const REFUSED: [&str; 20] = [
     "--block-size=0",
     "--block-size=12",
     "--block-size=2147483648",
@@ -65,6 +66,10 @@ const REFUSED: [&str; 16] = [
     "--max-model-len=0",
     "--max-model-len=1",
     "--policy=lottery",
+    "--compose=greedy",
+    "--max-decode-steps=0",
+    "--prefill-chunk=-1",
+    "--decode-widths=1,0",
 ];
 
 /// Parses a command line, whose words are separated by spaces.
@@ -125,6 +130,9 @@ fn an_option_is_one_definition_in_every_command() {
         "max-model-len",
         "long-prefill-token-threshold",
         "policy",
+        "compose",
+        "max-decode-steps",
+        "prefill-chunk",
         "enable-chunked-prefill",
         "trace",
     ] {

@@ -15,8 +15,8 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler,
-    SchedulerConfig, Time, TokenDelta,
+    Adapter, ChoiceJob, Compose, EngineCore, ModelRunner, OutputEnd, OutputSink, Request,
+    RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
 };
 use runtime::runtime;
 
@@ -37,13 +37,15 @@ impl OutputSink for Counts {
 fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let files = ModelFiles::open(&path).unwrap();
-    for threads in [1, 2] {
+    for (threads, compose) in [(1, Compose::Mixed), (2, Compose::Mixed), (1, Compose::STABLE)] {
         let rt = runtime(Precision::F32, threads);
         let decoder = Arc::new(files.decoder(&rt).unwrap());
         let config = SchedulerConfig {
             max_num_seqs: 8,
             max_num_batched_tokens: 64,
             max_model_len: 256,
+            compose,
+            adapter_turn: usize::from(compose == Compose::STABLE),
             ..SchedulerConfig::new(80, 16)
         };
         let tokenizer = files.tokenizer().unwrap();
@@ -64,7 +66,9 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
             let stop = StopRules { max_tokens: 240, ..StopRules::default() };
             let sink = Box::new(Counts(Arc::clone(&told)));
             let job = ChoiceJob::new(vec![5, 17, 100, 3, id as u32], params, stop, sink);
-            core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
+            let adapter = Some(Adapter { name: "lora".to_owned(), path: "lora".to_owned() });
+            let request = job.request(RequestId(id as u64), Time(0.0));
+            core.add_request(Request { adapter, ..request }, job).unwrap();
         }
         let first = fewest_allocations(1, || {
             core.step().unwrap();
@@ -82,6 +86,9 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
         });
         let tokens = told.load(Ordering::Relaxed) - before;
         assert_eq!(tokens, 4 * 40 * 3, "tokens that were told of");
-        assert_eq!(allocations, 0, "allocations of forty decode steps on {threads} threads");
+        assert_eq!(
+            allocations, 0,
+            "allocations of forty decode steps on {threads} threads, {compose}"
+        );
     }
 }

@@ -103,21 +103,24 @@ fn plan(more: &[&str]) -> Vec<String> {
 
 #[test]
 fn steps_of_stable_shapes_can_be_replayed_and_first_tokens_wait_for_it() {
-    let run = |compose: &str| {
-        let more = ["--rate", "6", "--compose", compose, "--decode-widths", "1,8,64", "--json"];
-        let report = strata_reading(SPEC.as_bytes(), plan(&more)).json();
-        assert_eq!((&report["compose"], &report["finished"]), (&compose.into(), &300.into()));
-        assert_eq!(report["replay"]["widest"], 64);
+    let workloads = fixtures().join("schedules/workloads");
+    let files = ["arrivals.json", "ten-milliseconds.json"].map(|name| arg(workloads.join(name)));
+    let base = ["simulate", "--workload", &files[0], "--cost-model", &files[1], "--rate", "200"];
+    let run = |more: &[&str]| strata([&base, more].concat());
+    let composed = |more: &[&str]| {
+        let report = run(&[more, &["--decode-widths", "1,16,256", "--json"]].concat()).json();
+        assert_eq!((&report["finished"], &report["replay"]["widest"]), (&4000.into(), &256.into()));
+        assert_eq!(report["compose"], *more.get(1).unwrap_or(&"mixed"));
         [&report["replay"]["rate"], &report["ttft"]["p50"]].map(|value| value.as_f64().unwrap())
     };
-    let ([mixed, mixed_ttft], [stable, stable_ttft]) = (run("mixed"), run("stable"));
-    assert!(mixed < 0.85 && stable > 0.85, "replayable: {mixed} and {stable}");
-    assert!(mixed_ttft < stable_ttft, "median TTFT: {mixed_ttft} and {stable_ttft}");
+    let ([mixed, first], [stable, later]) =
+        (composed(&[]), composed(&["--compose", "stable", "--max-decode-steps", "4"]));
+    assert!(mixed < 0.2 && stable > 0.8, "replayable: {mixed} and {stable}");
+    assert!(first < later && later < 0.05, "median TTFT: {first} and {later}");
 
-    let told = strata_reading(SPEC.as_bytes(), plan(&["--decode-widths", "1"]));
+    let told = run(&["--decode-widths", "1"]);
     assert!(told.text().contains("\nreplayable  "), "{told:?}");
-    let silent = strata_reading(SPEC.as_bytes(), plan(&[]));
-    assert!(!silent.text().contains("replayable"), "{silent:?}");
+    assert!(!run(&[]).text().contains("replayable"), "only if it is asked for");
 }
 
 #[test]

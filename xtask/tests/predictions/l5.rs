@@ -8,8 +8,8 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::{EngineModel, EngineOptions, EngineRequest};
 use l5_scheduler::generate::{GenerateRequest, Generator};
 use l5_scheduler::{
-    Admitted, CostModel, PolicyKind, Request, RequestId, Resolved, Scheduler, SchedulerConfig,
-    StepLoad, StepOutput, Time, Victim,
+    Admitted, Compose, CostModel, PolicyKind, Request, RequestId, Resolved, Scheduler,
+    SchedulerConfig, StepLoad, StepOutput, Time, Victim,
 };
 use serde_json::Value;
 
@@ -547,6 +547,32 @@ fn a_first_token_comes_after_the_time_said() {
                 return (over - arrival).round() as usize;
             }
         }
+    });
+}
+
+#[test]
+fn as_many_steps_as_said_can_be_replayed() {
+    agree(("l5", "replayable-steps"), 200, number, |facts| {
+        let compose = match number(&facts["max_decode_steps"]) {
+            0 => Compose::Mixed,
+            max_decode_steps => Compose::Stable { max_decode_steps, chunk: 0 },
+        };
+        let seats = SchedulerConfig { max_num_seqs: 64, ..config(1000, 16) };
+        let mut scheduler = scheduler(SchedulerConfig { compose, ..seats });
+        add(&mut scheduler, request(0, 3));
+        step(&mut scheduler, 7);
+        let mut id = 0;
+        let arrivals = numbers(&facts["arrivals"]).into_iter();
+        let replayable = arrivals.map(|arrivals| {
+            for _ in 0..arrivals {
+                id += 1;
+                add(&mut scheduler, request(id, 3));
+            }
+            let replayable = scheduler.plan(Time::ZERO).decode_width().is_some();
+            run(&mut scheduler, 7);
+            usize::from(replayable)
+        });
+        replayable.sum()
     });
 }
 

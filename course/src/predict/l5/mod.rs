@@ -16,6 +16,7 @@ mod gives_way;
 mod kv_exhausted;
 mod queue_order;
 mod recomputed_tokens;
+mod replayable_steps;
 mod sampled_rows;
 mod seat;
 mod shared_prompt;
@@ -41,6 +42,7 @@ pub const KINDS: &[Kind] = &[
     abandoned_step::KIND,
     drafts::KIND,
     strict_room::KIND,
+    replayable_steps::KIND,
     fed_tokens::KIND,
     sampled_rows::KIND,
     shared_prompt::KIND,

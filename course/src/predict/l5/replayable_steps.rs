@@ -6,7 +6,7 @@ use super::drawn::counted;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
-use crate::predict::show::separated;
+use crate::predict::show::{separated, wrapped};
 
 pub const KIND: Kind = Kind {
     name: "replayable-steps",
@@ -48,15 +48,16 @@ fn draw(draw: &mut Draw) -> Question {
         true => format!("compose is stable, with max_decode_steps {most}"),
         false => "compose is mixed".into(),
     };
+    let about = wrapped(&format!(
+        "A step has room for all prompts that wait; {setting}. In how many of these {} do all rows decode, so that a \
+         device can replay them?",
+        counted(n, "step"),
+    ));
     let text = format!(
         "Requests decode in all of the following steps, and the step before the first\n\
          one computed prompts. Before each step this many requests arrive:\n\n\
-         {}\n\n\
-         A step has room for all prompts that wait; {setting}.\n\
-         In how many of these {} do all rows decode, so that a device\n\
-         can replay them?",
+         {}\n\n{about}",
         separated(&arrivals, "  "),
-        counted(n, "step"),
     );
     let explanation = match is_stable {
         true => {

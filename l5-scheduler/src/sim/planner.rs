@@ -254,7 +254,7 @@ impl Planner {
         self.counts.preemptions = stats.preemptions;
         self.counts.scheduled_tokens = stats.scheduled_tokens;
         let cache = self.scheduler.blocks().stats();
-        Report::new(
+        let report = Report::new(
             self.scheduler.config(),
             self.counts,
             self.usage,
@@ -262,8 +262,8 @@ impl Planner {
             self.ended - self.began.unwrap_or_default(),
             self.goodput,
             [&mut self.ttft, &mut self.itl, &mut self.e2e],
-            self.replayable,
-        )
+        );
+        Report { replay: self.replayable.map(Into::into), ..report }
     }
 }
 

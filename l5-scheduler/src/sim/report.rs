@@ -106,6 +106,12 @@ pub struct ReplayReport {
     pub rate: f64,
 }
 
+impl From<ReplayableSteps> for ReplayReport {
+    fn from(steps: ReplayableSteps) -> Self {
+        Self { steps, rate: steps.rate() }
+    }
+}
+
 /// Goodput of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GoodputReport {
@@ -154,7 +160,6 @@ impl Report {
         seconds: f64,
         deadlines: Goodput,
         [ttft, itl, e2e]: [&mut Durations; 3],
-        replayable: Option<ReplayableSteps>,
     ) -> Self {
         let per_s = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let share = |n: u64, of: u64| if of > 0 { n as f64 / of as f64 } else { 0.0 };
@@ -178,7 +183,7 @@ impl Report {
             prefix_hit_rate: share(hits, queries),
             kv_usage_mean: usage.mean(),
             kv_usage_max: usage.max,
-            replay: replayable.map(|steps| ReplayReport { steps, rate: steps.rate() }),
+            replay: None,
         }
     }
 }

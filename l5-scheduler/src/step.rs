@@ -31,9 +31,19 @@ pub struct StepRow {
 }
 
 impl StepRow {
-    /// Whether the row decodes: one token, and a new one is sampled.
+    /// Whether the row decodes: one token, perhaps with drafts behind it, and a new one is sampled.
     pub fn decodes(&self) -> bool {
-        self.len == 1 && self.samples
+        self.fed() == 1 && self.samples
+    }
+
+    /// Number of tokens of the row that belong to its request, drafts left out.
+    pub fn fed(&self) -> usize {
+        self.len - self.drafts
+    }
+
+    /// Number of its tokens whose logits are computed, its last ones: for each draft, and for the token behind them all.
+    pub fn logit_rows(&self) -> usize {
+        if self.samples { 1 + self.drafts } else { 0 }
     }
 }
 
@@ -113,10 +123,11 @@ impl Step {
         self.rows.is_empty() && self.ops.is_empty()
     }
 
-    /// Number of rows, if all of them decode: a step of this width can be replayed from a recording. `None` for a step
-    /// with another row, or without rows.
+    /// Number of rows, if all of them decode without drafts: a step of this width can be replayed from a recording.
+    /// `None` for a step with another row, or without rows.
     pub fn decode_width(&self) -> Option<usize> {
-        let decodes = !self.rows.is_empty() && self.rows.iter().all(StepRow::decodes);
+        let decodes = |row: &StepRow| row.decodes() && row.drafts == 0;
+        let decodes = !self.rows.is_empty() && self.rows.iter().all(decodes);
         decodes.then_some(self.rows.len())
     }
 
@@ -128,18 +139,6 @@ impl Step {
     /// Number of drafts of all rows.
     pub fn drafts(&self) -> usize {
         self.rows.iter().map(|row| row.drafts).sum()
-    }
-}
-
-impl StepRow {
-    /// Number of tokens of the row that belong to its request, drafts left out.
-    pub fn fed(&self) -> usize {
-        self.len - self.drafts
-    }
-
-    /// Number of its tokens whose logits are computed, its last ones: for each draft, and for the token behind them all.
-    pub fn logit_rows(&self) -> usize {
-        if self.samples { 1 + self.drafts } else { 0 }
     }
 }
 

@@ -16,7 +16,6 @@ impl Scheduler {
         self.steps += 1;
         self.stats.steps += 1;
         self.open = true;
-        self.lookups = 0;
         self.end_leases(now);
         self.plan_stores();
         for attempt in Attempt::ALL {
@@ -32,6 +31,7 @@ impl Scheduler {
 
     /// Plans the rows of a step whose shape is decided.
     fn plan_rows(&mut self) {
+        self.lookups = 0;
         let eligible = self.running.len() + self.num_waiting();
         let mut budget = Budget::new(&self.config, eligible, self.step.shape);
         self.plan_running(&mut budget);

@@ -10,6 +10,7 @@ const SECOND: CostModel = CostModel {
     base: 1.0,
     per_prefill_token: 0.0,
     per_decode_token: 0.0,
+    per_verify_token: None,
     per_kv_byte: 0.0,
     kv_bytes_per_token: 0.0,
 };

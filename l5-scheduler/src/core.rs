@@ -169,7 +169,8 @@ impl StepResult {
 
 impl<E: Executor> EngineCore<E> {
     /// Joins a scheduler and its executor. The clock starts now.
-    pub fn new(scheduler: Scheduler, executor: E) -> Self {
+    pub fn new(mut scheduler: Scheduler, executor: E) -> Self {
+        scheduler.set_caps(&executor.caps());
         Self {
             scheduler,
             executor,

@@ -6,9 +6,11 @@
 //!
 //! (Pinning an agent's cache with a time to live is from Li et al. 2025, "Continuum".)
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 
-use l3_paged_kv::SeqId;
+use l3_paged_kv::{BlockId, SeqId};
 
 use crate::request::JobKey;
 use crate::{Job, RequestId, Time};
@@ -47,8 +49,9 @@ pub struct Lease {
     pub state: LeaseState,
     /// Number of blocks. Only full blocks are held, since no other block can be hit.
     pub blocks: usize,
+    /// Key of the job.
+    pub job_key: Option<JobKey>,
     pub(crate) seq: SeqId,
-    pub(crate) key: Option<JobKey>,
 }
 
 impl Lease {
@@ -79,10 +82,9 @@ impl Lease {
 pub(crate) struct NewLease {
     pub request: RequestId,
     pub job: Option<Job>,
-    pub key: Option<JobKey>,
+    pub job_key: Option<JobKey>,
     pub since: Time,
     pub state: LeaseState,
-    pub blocks: usize,
     pub seq: SeqId,
 }
 
@@ -96,8 +98,8 @@ pub struct Leases {
     by_job: HashMap<JobKey, Vec<LeaseId>>,
     /// Leases whose blocks must be stored, with no [`StepOp::Store`](crate::StepOp::Store) planned yet.
     to_store: Vec<LeaseId>,
-    /// Blocks of all leases.
-    blocks: usize,
+    /// Number of leases that hold each block.
+    holders: HashMap<BlockId, u32>,
     next: u64,
 }
 
@@ -117,9 +119,19 @@ impl Leases {
         self.by_id.values()
     }
 
-    /// Blocks of all leases; a block that two leases share counts twice.
+    /// Number of blocks that leases hold; a block that several leases share counts once.
     pub fn blocks(&self) -> usize {
-        self.blocks
+        self.holders.len()
+    }
+
+    /// Whether a lease holds this block.
+    pub(crate) fn holds(&self, block: BlockId) -> bool {
+        self.holders.contains_key(&block)
+    }
+
+    /// Number of leases that can be ended.
+    pub(crate) fn num_endable(&self) -> usize {
+        self.by_end.len()
     }
 
     /// The lease that expires first. Leases whose blocks are being stored are left out: they cannot be ended.
@@ -137,30 +149,41 @@ impl Leases {
         self.first()?.until()
     }
 
-    pub(crate) fn get(&self, id: LeaseId) -> Option<&Lease> {
+    /// The lease that follows lease `after` in the order of [`Leases::soonest`]; the first one without `after`.
+    pub fn next_to_expire(&self, after: Option<LeaseId>) -> Option<&Lease> {
+        let Some(after) = after else { return self.first() };
+        let behind = (Bound::Excluded(self.get(after)?.order()?), Bound::Unbounded);
+        self.by_end.range(behind).find_map(|(_, id)| self.by_id.get(id))
+    }
+
+    /// A lease.
+    pub fn get(&self, id: LeaseId) -> Option<&Lease> {
         self.by_id.get(&id)
     }
 
     /// Leases of a job, the oldest first.
-    pub(crate) fn of_job(&self, job: &JobKey) -> &[LeaseId] {
+    pub fn of_job(&self, job: &JobKey) -> &[LeaseId] {
         self.by_job.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds a lease.
-    pub(crate) fn add(&mut self, new: NewLease) {
-        let NewLease { request, job, key, since, state, blocks, seq } = new;
+    /// Adds a lease of these blocks.
+    pub(crate) fn add(&mut self, new: NewLease, blocks: &[BlockId]) -> LeaseId {
+        let NewLease { request, job, job_key, since, state, seq } = new;
         let id = LeaseId(self.next);
         self.next += 1;
-        let lease = Lease { id, request, job, since, state, blocks, seq, key };
+        let lease = Lease { id, request, job, since, state, blocks: blocks.len(), job_key, seq };
         match lease.order() {
             Some(order) => _ = self.by_end.insert(order),
             None => self.to_store.push(id),
         }
-        self.blocks += blocks;
-        if let Some(key) = &lease.key {
+        for block in blocks {
+            *self.holders.entry(*block).or_default() += 1;
+        }
+        if let Some(key) = &lease.job_key {
             self.by_job.entry(key.clone()).or_default().push(id);
         }
         self.by_id.insert(id, lease);
+        id
     }
 
     /// The oldest lease of a job that can be ended, if the job has too many.
@@ -173,14 +196,22 @@ impl Leases {
         of_job.iter().find(can_end).copied()
     }
 
-    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+    /// Removes a lease, of these blocks.
+    pub(crate) fn remove(&mut self, id: LeaseId, blocks: &[BlockId]) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
         match lease.order() {
             Some(order) => _ = self.by_end.remove(&order),
             None => self.to_store.retain(|other| *other != id),
         }
-        self.blocks -= lease.blocks;
-        if let Some(key) = &lease.key
+        for block in blocks {
+            if let Entry::Occupied(mut holders) = self.holders.entry(*block) {
+                *holders.get_mut() -= 1;
+                if *holders.get() == 0 {
+                    holders.remove();
+                }
+            }
+        }
+        if let Some(key) = &lease.job_key
             && let Some(of_job) = self.by_job.get_mut(key)
         {
             of_job.retain(|other| *other != id);

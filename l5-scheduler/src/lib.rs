@@ -39,6 +39,7 @@ pub mod policy;
 mod queue;
 mod request;
 mod requests;
+pub mod retention;
 pub mod runner;
 mod scheduler;
 mod seats;
@@ -59,10 +60,13 @@ pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOu
 pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};
-pub use policy::{Admit, Composed, Policy, PolicyKind, Retain, Victim};
+pub use policy::{
+    Admit, Composed, LeaseEnd, Policy, PolicyContext, PolicyEvent, PolicyKind, Victim,
+};
 pub use queue::Rank;
-pub use request::{Adapter, Job, Rejection, Request, RequestId};
+pub use request::{Adapter, Job, JobKey, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
+pub use retention::{Retain, Retention};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, TokenDelta};
 pub use scheduler::{
     KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow, Scheduler,

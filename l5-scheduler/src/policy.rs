@@ -3,6 +3,7 @@
 //! The scheduler has one loop; policies differ in what they return from the methods of [`Policy`]. A policy sees
 //! requests, never blocks or rows.
 
+mod context;
 mod fcfs;
 mod priority;
 mod strict_priority;
@@ -12,9 +13,9 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::lease::Leases;
-use crate::{Lease, LeaseId, Rank, RequestView, SchedulerConfig, Time};
+use crate::{LeaseId, Rank, RequestView};
 
+pub use context::{LeaseEnd, PolicyContext, PolicyEvent};
 pub use fcfs::Fcfs;
 pub use priority::Priority;
 pub use strict_priority::StrictPriority;
@@ -46,34 +47,25 @@ pub enum Victim {
     /// Preempts a running request, given by its index in the list of running requests. It may be the one that needs the
     /// blocks.
     Running(usize),
-    /// Ends a lease: its blocks belong to no running request.
-    Lease(LeaseId),
-}
-
-/// What happens to the blocks of a finished request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Retain {
-    /// They are free. Until another request takes them, their contents can be hit in the prefix cache.
-    Free,
-    /// A lease holds them until this time, or until the pool needs its blocks. NaN is as [`Retain::Free`].
-    LeaseUntil(Time),
-    /// A lease holds them until the pool needs its blocks.
-    Keep,
-    /// They are copied to another memory (DRAM, disk), and are free when that is done.
-    Offload,
+    /// Ends leases: their blocks belong to no running request. Which ones, the
+    /// [`Retention`](crate::Retention) says.
+    Lease,
 }
 
 /// Decides for the scheduler: which request is next, whether it is admitted, and which request is preempted.
 ///
-/// A policy must be a function of its arguments, so that the same requests give the same schedule.
+/// A policy may learn from [`Policy::observe`]. The same requests, clock and history must give the same answers, so that
+/// a schedule can be repeated. What happens to the blocks of finished requests is the
+/// [`Retention`](crate::Retention)'s to decide.
 ///
 /// # Example
 ///
 /// A policy that runs the shortest prompt first, and preempts the request that was admitted last:
 ///
 /// ```
-/// use l5_scheduler::lease::Leases;
-/// use l5_scheduler::{Policy, Rank, Request, RequestId, RequestView, Scheduler, SchedulerConfig, Time, Victim};
+/// use l5_scheduler::{
+///     LeaseId, Policy, PolicyContext, Rank, Request, RequestId, RequestView, Scheduler, SchedulerConfig, Time, Victim,
+/// };
 ///
 /// struct ShortestPromptFirst;
 ///
@@ -82,7 +74,7 @@ pub enum Retain {
 ///         "shortest-prompt-first"
 ///     }
 ///
-///     fn order(&self, request: &RequestView<'_>) -> Rank {
+///     fn order(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Rank {
 ///         Rank { class: request.prompt_len() as i64, tie: request.ticket(), ..Rank::default() }
 ///     }
 ///
@@ -90,7 +82,8 @@ pub enum Retain {
 ///         &self,
 ///         _needy: &RequestView<'_>,
 ///         running: &mut dyn Iterator<Item = RequestView<'_>>,
-///         _leases: &Leases,
+///         _lease: Option<LeaseId>,
+///         _context: &PolicyContext<'_>,
 ///     ) -> Option<Victim> {
 ///         running.count().checked_sub(1).map(Victim::Running)
 ///     }
@@ -112,11 +105,15 @@ pub trait Policy: Send {
     fn name(&self) -> &'static str;
 
     /// Rank of a request in the waiting queue. The scheduler asks once each time the request joins the queue.
-    fn order(&self, request: &RequestView<'_>) -> Rank;
+    fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank;
 
     /// Whether the request at the head of the queue is admitted, and how many of its tokens must have free blocks.
-    fn admit(&self, request: &RequestView<'_>, config: &SchedulerConfig) -> Admit {
-        Admit::IfBlocksFit(if config.scheduler_reserve_full_isl { request.num_tokens() } else { 0 })
+    fn admit(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Admit {
+        Admit::IfBlocksFit(if context.config.scheduler_reserve_full_isl {
+            request.num_tokens()
+        } else {
+            0
+        })
     }
 
     /// Whether a request may have a row in a step that already holds `so_far`: a policy can keep adapters apart, or
@@ -127,12 +124,14 @@ pub trait Policy: Send {
     }
 
     /// Chooses what frees blocks for the running request `needy`. `running` is in the order of admission and contains
-    /// `needy`. `None`: nothing; `needy` has no row in this step.
+    /// `needy`. `lease` is the first of the leases that [`Victim::Lease`] would end; without one, no lease frees a
+    /// block. `None`: nothing; `needy` has no row in this step.
     fn victim(
         &self,
         needy: &RequestView<'_>,
         running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
+        lease: Option<LeaseId>,
+        context: &PolicyContext<'_>,
     ) -> Option<Victim>;
 
     /// Whether the waiting request `arrival`, which does not fit, may preempt this running request.
@@ -147,16 +146,10 @@ pub trait Policy: Send {
         false
     }
 
-    /// Decides what happens to the blocks of a finished request.
-    fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
-        let _ = (finished, now);
-        Retain::Free
+    /// Learns from something that happened. See [`PolicyEvent`] for what an abandoned step does not undo.
+    fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {
+        let _ = (event, context);
     }
-}
-
-/// The lease that expires first.
-fn first_lease(leases: &Leases) -> Option<Victim> {
-    leases.first().map(|lease: &Lease| Victim::Lease(lease.id))
 }
 
 /// Name of a built-in policy.

@@ -69,17 +69,19 @@ pub struct Job {
     pub last_step: bool,
 }
 
-/// Whose job it is, and its id. A job id is the client's choice, so that of one tenant must not name another's job.
-/// Tenants are told apart by the salt of their blocks, without which they share those, too.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct JobKey {
-    tenant: Option<String>,
-    id: String,
+/// Key of a job: its tenant and its id. A job id is the client's choice, so that of one tenant must not name another's
+/// job. Tenants are told apart by the salt of their blocks, without which they share those, too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey {
+    /// Tenant: the request's `cache_salt`.
+    pub tenant: Option<String>,
+    /// Job id.
+    pub id: String,
 }
 
 impl Request {
     /// The job that the request is a step of.
-    pub(crate) fn job_key(&self) -> Option<JobKey> {
+    pub fn job_key(&self) -> Option<JobKey> {
         let job = self.job.as_ref()?;
         Some(JobKey { tenant: self.cache_salt.clone(), id: job.id.clone() })
     }

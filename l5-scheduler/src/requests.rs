@@ -176,6 +176,11 @@ impl<'a> RequestView<'a> {
         self.entry.job.as_ref()
     }
 
+    /// Key of that job.
+    pub fn job_key(&self) -> Option<&'a JobKey> {
+        self.entry.job_key.as_ref()
+    }
+
     /// Number of prompt tokens.
     pub fn prompt_len(&self) -> usize {
         self.entry.prompt_len

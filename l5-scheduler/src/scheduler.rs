@@ -19,9 +19,11 @@ mod apply;
 mod budget;
 mod compose;
 mod drafts;
+mod events;
 mod kv;
 mod plan;
 mod preempt;
+mod reclaim;
 mod resolve;
 mod retain;
 mod room;
@@ -36,11 +38,15 @@ use crate::composer::{Composer, CurrentTurn};
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
+use crate::retention::NoLeases;
 use crate::seats::Seats;
 use crate::{
-    ConfigError, FinishReason, Policy, PoolError, Rejection, Request, RequestId, RequestView,
-    SchedulerConfig, Status, Step, StepView, queue::WaitingQueue,
+    ConfigError, CostModel, FinishReason, LeaseEnd, LeaseId, Policy, PoolError, Rejection, Request,
+    RequestId, RequestView, Retention, SchedulerConfig, Status, Step, StepView, Time,
+    queue::WaitingQueue,
 };
+use events::Happened;
+use reclaim::Stuck;
 
 pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
 pub use resolve::{Resolved, ResolvedRow};
@@ -82,6 +88,11 @@ pub struct Scheduler {
     config: SchedulerConfig,
     policy: Box<dyn Policy>,
     composer: Box<dyn Composer>,
+    retention: Box<dyn Retention>,
+    /// Cost model of the executor, if known.
+    cost: Option<CostModel>,
+    /// Time of the last plan, or of the end of the last step.
+    now: Time,
     blocks: BlockManager,
     hasher: BlockHasher,
     requests: Requests,
@@ -98,6 +109,17 @@ pub struct Scheduler {
     connector: Option<Box<dyn KvConnector>>,
     /// Requests of this plan that wait for an answer of the connector.
     lookups: usize,
+    /// Changes whenever blocks are freed, or a lease begins or ends.
+    frees: u64,
+    /// Value of `frees` at which ending all leases would have freed no block.
+    barren: Option<u64>,
+    /// For each queue, the request at its head for which all leases together are not enough.
+    stuck: [Option<Stuck>; 2],
+    /// The request for which all leases and all requests that it may preempt are not enough.
+    stuck_for_good: Option<Stuck>,
+    /// Leases that end for the request that is being admitted, because requests were preempted on the assumption that
+    /// they do. Empty: the retention is asked.
+    granted: Vec<LeaseId>,
     step: Step,
     /// Adapters of the step.
     turn: CurrentTurn,
@@ -174,6 +196,9 @@ impl Scheduler {
         Ok(Self {
             policy: config.policy.policy(),
             composer: config.compose.composer(config.adapter_turn),
+            retention: Box::new(NoLeases),
+            cost: None,
+            now: Time::ZERO,
             hasher: BlockHasher::new(config.block_size),
             blocks,
             requests: Requests::default(),
@@ -185,6 +210,11 @@ impl Scheduler {
             leases: Leases::default(),
             connector: None,
             lookups: 0,
+            frees: 0,
+            barren: None,
+            stuck: [None, None],
+            stuck_for_good: None,
+            granted: Vec::new(),
             step: Step::default(),
             turn: CurrentTurn::default(),
             open: false,
@@ -198,13 +228,6 @@ impl Scheduler {
             stats: SchedulerStats::default(),
             config,
         })
-    }
-
-    /// Replaces the policy.
-    #[must_use]
-    pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
-        self.policy = policy;
-        self
     }
 
     /// Replaces the composer.
@@ -235,6 +258,7 @@ impl Scheduler {
         let drafts = Vec::with_capacity(self.config.num_speculative_tokens);
         let key = self.requests.insert(Entry { drafts, ..Entry::new(request, chain, self.back) });
         self.enqueue(key);
+        self.tell(&Happened::Arrived(key));
         Ok(())
     }
 
@@ -284,7 +308,7 @@ impl Scheduler {
 
     /// Inserts a request into the queue at the rank that the policy gives it.
     fn enqueue(&mut self, key: u32) {
-        let rank = self.policy.order(&self.requests.at(key).view());
+        let rank = self.policy.order(&self.requests.at(key).view(), &self.context());
         self.requests.at_mut(key).rank = rank;
         self.waiting.insert(rank, key);
     }
@@ -340,6 +364,7 @@ impl Scheduler {
         if let Some(seq) = seq {
             self.free_blocks(seq);
         }
+        self.tell(&Happened::Finished(key, reason));
         if let Some(entry) = self.requests.remove(key) {
             self.ended.push((entry.id, reason));
             self.stats.finished += 1;
@@ -368,6 +393,7 @@ impl Scheduler {
     /// Frees a sequence's blocks. Requests of this step that had hit blocks which it has not computed yet lose their
     /// admission.
     fn free_blocks(&mut self, seq: SeqId) {
+        self.frees += 1;
         let unfounded = self.blocks.free(seq);
         debug_assert!(unfounded.is_ok(), "{unfounded:?}");
         for seq in unfounded.unwrap_or_default() {
@@ -481,7 +507,9 @@ impl Scheduler {
             self.preempt(self.running.len() - 1);
         }
         self.give_up_arrived();
-        self.end_all_leases();
+        while let Some(lease) = self.leases.first() {
+            self.end_lease(lease.id, LeaseEnd::Reset);
+        }
         self.blocks.reset_prefix_cache().ok().map(|()| preempted)
     }
 }

@@ -1,8 +1,7 @@
 //! First come, first served.
 
-use super::{Policy, Victim, first_lease};
-use crate::lease::Leases;
-use crate::{Rank, RequestView};
+use super::{Policy, PolicyContext, Victim};
+use crate::{LeaseId, Rank, RequestView};
 
 /// First come, first served: requests are admitted in the order of arrival, and the request admitted last is preempted.
 /// A preempted request goes back to the front of the queue, so no request is overtaken for good.
@@ -14,7 +13,7 @@ impl Policy for Fcfs {
         "fcfs"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
+    fn order(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Rank {
         // exercise l5.queue
         Rank { tie: request.ticket(), ..Rank::default() }
         // end of exercise
@@ -24,10 +23,11 @@ impl Policy for Fcfs {
         &self,
         _needy: &RequestView<'_>,
         running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
+        lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
-        if let Some(lease) = first_lease(leases) {
-            return Some(lease);
+        if lease.is_some() {
+            return Some(Victim::Lease);
         }
         // exercise l5.queue
         let last = running.count().checked_sub(1)?;

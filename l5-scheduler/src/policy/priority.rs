@@ -1,8 +1,7 @@
 //! Lowest priority value first.
 
-use super::{Policy, Victim, first_lease};
-use crate::lease::Leases;
-use crate::{Rank, RequestView};
+use super::{Policy, PolicyContext, Victim};
+use crate::{LeaseId, Rank, RequestView};
 
 /// Lowest priority value first, then earliest arrival; the request with the highest priority value is preempted. As in
 /// vLLM, a waiting request never takes blocks from a running one, whatever its priority;
@@ -15,7 +14,7 @@ impl Policy for Priority {
         "priority"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
+    fn order(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Rank {
         by_urgency(request)
     }
 
@@ -23,9 +22,10 @@ impl Policy for Priority {
         &self,
         _needy: &RequestView<'_>,
         running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
+        lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
-        first_lease(leases).or_else(|| least_urgent(running))
+        lease.map(|_| Victim::Lease).or_else(|| least_urgent(running))
     }
 }
 

@@ -1,9 +1,8 @@
 //! Lowest priority value first, with preemption of running requests.
 
 use super::priority::{by_urgency, least_urgent};
-use super::{Admit, Policy, Victim, first_lease};
-use crate::lease::Leases;
-use crate::{Rank, RequestView, SchedulerConfig};
+use super::{Admit, Policy, PolicyContext, Victim};
+use crate::{LeaseId, Rank, RequestView};
 
 /// Lowest priority value first, at once: a waiting request that does not fit preempts running requests with a strictly
 /// higher priority value, if together they free the blocks and the seat that it needs.
@@ -15,13 +14,13 @@ impl Policy for StrictPriority {
         "strict-priority"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
+    fn order(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Rank {
         by_urgency(request)
     }
 
     /// Blocks for all of its tokens and one more: a request that is admitted at the cost of others must not stall after
     /// one step.
-    fn admit(&self, request: &RequestView<'_>, _config: &SchedulerConfig) -> Admit {
+    fn admit(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Admit {
         Admit::IfBlocksFit(request.num_tokens() + 1)
     }
 
@@ -29,9 +28,10 @@ impl Policy for StrictPriority {
         &self,
         _needy: &RequestView<'_>,
         running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
+        lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
-        first_lease(leases).or_else(|| least_urgent(running))
+        lease.map(|_| Victim::Lease).or_else(|| least_urgent(running))
     }
 
     fn may_preempt(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {

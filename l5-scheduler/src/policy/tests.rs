@@ -2,10 +2,10 @@
 
 use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
 
-use super::{Fcfs, Policy, Priority, StrictPriority, Victim};
+use super::{Fcfs, Policy, PolicyContext, Priority, StrictPriority, Victim};
 use crate::lease::Leases;
 use crate::requests::Entry;
-use crate::{Request, RequestId, Time};
+use crate::{Request, RequestId, SchedulerConfig, Time};
 
 /// A request with a priority and an arrival; its ticket is its id.
 fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
@@ -21,15 +21,25 @@ fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
     Entry::new(request, chain, id as i64)
 }
 
+/// Asks with the context of a scheduler without leases.
+fn with_context<T>(ask: impl FnOnce(&PolicyContext<'_>) -> T) -> T {
+    let (config, leases) = (SchedulerConfig::new(64, 4), Leases::default());
+    let now = Time::ZERO;
+    ask(&PolicyContext { now, config: &config, leases: &leases, num_free: 0, cost: None })
+}
+
 /// The victim among these running requests when the first of them needs blocks.
 fn victim(policy: &dyn Policy, running: &[Entry]) -> Option<Victim> {
     let needy = running[0].view();
-    policy.victim(&needy, &mut running.iter().map(Entry::view), &Leases::default())
+    with_context(|context| {
+        policy.victim(&needy, &mut running.iter().map(Entry::view), None, context)
+    })
 }
 
 /// Request ids in the order of the queue.
 fn order(policy: &dyn Policy, entries: &[Entry]) -> Vec<u64> {
-    let mut ranks: Vec<_> = entries.iter().map(|e| (policy.order(&e.view()), e.id.0)).collect();
+    let rank = |e: &Entry| with_context(|context| (policy.order(&e.view(), context), e.id.0));
+    let mut ranks: Vec<_> = entries.iter().map(rank).collect();
     ranks.sort_unstable();
     ranks.into_iter().map(|(_, id)| id).collect()
 }
@@ -53,7 +63,8 @@ fn the_last_admitted_gives_way() {
     let running = [entry(4, 0, 0.0), entry(9, 0, 0.0), entry(2, 0, 0.0)];
     assert_eq!(victim(&Fcfs, &running), Some(Victim::Running(2)), "the victim among three");
     assert_eq!(victim(&Fcfs, &running[..1]), Some(Victim::Running(0)), "a request alone: itself");
-    let none = Fcfs.victim(&running[0].view(), &mut std::iter::empty(), &Leases::default());
+    let needy = running[0].view();
+    let none = with_context(|context| Fcfs.victim(&needy, &mut std::iter::empty(), None, context));
     assert_eq!(none, None, "no victim without running requests");
 }
 

@@ -66,7 +66,7 @@ impl Scheduler {
         if !self.policy.compose(&request, &so_far) {
             return Outcome::Skipped;
         }
-        let fits = match self.policy.admit(&request, &self.config) {
+        let fits = match self.policy.admit(&request, &self.context()) {
             Admit::StopAdmitting => return Outcome::Blocked,
             Admit::Skip => return Outcome::Skipped,
             Admit::IfBlocksFit(len) => len.min(self.config.capacity() * self.config.block_size),
@@ -80,10 +80,12 @@ impl Scheduler {
             return Outcome::Admitted;
         }
         // Running requests may be preempted for it.
-        if !self.make_room(key, fits, budget) {
+        if !self.preempt_for(key, fits, budget) {
+            self.granted.clear();
             return Outcome::Blocked;
         }
         let admitted = self.try_begin(key, fits, budget);
+        self.granted.clear();
         debug_assert!(admitted, "requests were preempted and the waiting one still does not fit");
         if admitted { Outcome::Admitted } else { Outcome::Blocked }
     }
@@ -133,7 +135,7 @@ impl Scheduler {
         want: Admission,
     ) -> Option<SeqId> {
         let needed = self.blocks.blocks_to_admit(hit, want.must_fit_len.max(want.up_to_len));
-        if !self.free_up(needed + want.keep_free, hit) {
+        if !self.free_up(key, needed + want.keep_free, hit) {
             return None;
         }
         match self.blocks.admit(&self.requests.at(key).chain, hit, want) {

@@ -14,6 +14,7 @@ impl Scheduler {
         if !std::mem::take(&mut self.open) {
             return;
         }
+        self.now = now;
         if !self.is_idle() {
             self.composer.applied(&Applied { step: &self.step, turn: self.turn.turn() });
         }

@@ -68,7 +68,9 @@ impl Scheduler {
                 self.release_behind(self.running[i], entry.computed);
             }
         }
-        self.blocks.num_free() > free
+        let freed = self.blocks.num_free() > free;
+        self.frees += u64::from(freed);
+        freed
     }
 
     /// Frees a request's blocks behind those of its first `tokens` tokens. Returns its number of slots.

@@ -105,7 +105,7 @@ impl Scheduler {
         let missing = self.blocks.table(seq).map_or(0, |table| table.missing(fits.max(up_to)));
         let needed = missing + self.keep_free(self.running.len());
         if self.running.len() >= self.config.seats()
-            || !self.free_up(needed, &PrefixHit::default())
+            || !self.free_up(key, needed, &PrefixHit::default())
             || self.blocks.reserve(seq, up_to).is_err()
         {
             return false;

@@ -12,6 +12,7 @@ impl Scheduler {
     /// The cost grows with the rows of the step, not with the length of the queue or the size of the pool.
     pub fn plan(&mut self, now: Time) -> &Step {
         self.abandon();
+        self.now = now;
         self.step.clear(self.steps, now);
         self.steps += 1;
         self.stats.steps += 1;

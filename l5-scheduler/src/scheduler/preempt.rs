@@ -4,12 +4,13 @@ use l3_paged_kv::SeqId;
 
 use super::Scheduler;
 use super::budget::Budget;
+use super::events::Happened;
 use super::running::Outcome;
-use crate::{FinishReason, Status, Victim};
+use crate::{FinishReason, LeaseEnd, LeaseId, Status, Victim};
 
 impl Scheduler {
     /// Frees blocks for the running request `needy`, whose index in `running` is `i`, by preempting the policy's victim
-    /// or ending its lease. Returns the outcome for `needy` if that is decided; `None` if it can try again. `i` stays
+    /// or ending leases. Returns the outcome for `needy` if that is decided; `None` if it can try again. `i` stays
     /// the index of `needy`.
     pub(super) fn reclaim_blocks(
         &mut self,
@@ -20,11 +21,14 @@ impl Scheduler {
         if self.release_draft_blocks() {
             return None;
         }
-        let victim = self.victim(needy);
+        let leases = self.leases_for_growth(needy);
+        let victim = self.victim(needy, leases.first().copied());
         // exercise l5.preempt
         match victim {
             None => Some(Outcome::Skipped),
-            Some(Victim::Lease(lease)) => (!self.end_lease(lease)).then_some(Outcome::Skipped),
+            Some(Victim::Lease) => {
+                (!self.end_all(&leases, LeaseEnd::ForRunning)).then_some(Outcome::Skipped)
+            }
             Some(Victim::Running(number)) => {
                 let itself = self.running[number] == needy;
                 self.preempt_planned(number, budget);
@@ -38,10 +42,10 @@ impl Scheduler {
     }
 
     /// The policy's choice of what frees blocks for this request.
-    fn victim(&self, needy: u32) -> Option<Victim> {
+    fn victim(&self, needy: u32, lease: Option<LeaseId>) -> Option<Victim> {
         let needy = self.requests.at(needy).view();
         let mut running = self.running.iter().map(|key| self.requests.at(*key).view());
-        self.policy.victim(&needy, &mut running, &self.leases)
+        self.policy.victim(&needy, &mut running, lease, &self.context())
     }
 
     /// Preempts the `i`-th running request during planning. If it has a row in the step, the row is removed, and its
@@ -64,8 +68,9 @@ impl Scheduler {
     /// policy orders by tickets. It keeps its tokens; their keys and values are computed again, or hit in the cache.
     pub(super) fn preempt(&mut self, i: usize) {
         self.stats.preemptions += 1;
+        let key = self.running[i];
         // exercise l5.preempt
-        let key = self.running.remove(i);
+        self.running.remove(i);
         self.free_seat(key);
         self.front -= 1;
         let entry = self.requests.at_mut(key);
@@ -80,6 +85,7 @@ impl Scheduler {
         }
         self.enqueue(key);
         // end of exercise
+        self.tell(&Happened::Preempted(key));
     }
 
     /// Takes back an admission of this step that had hit blocks which will not be computed. The request waits at its

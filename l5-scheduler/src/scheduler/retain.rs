@@ -1,13 +1,10 @@
 //! The end of a request, and what happens to its blocks.
 
-use std::collections::HashSet;
-
-use l3_paged_kv::SeqId;
-
 use super::Scheduler;
+use super::events::Happened;
 use crate::lease::{Lease, LeaseState, NewLease};
 use crate::requests::Entry;
-use crate::{FinishReason, LeaseId, Retain, StepOp, Time};
+use crate::{FinishReason, LeaseEnd, LeaseId, PolicyContext, Retain, StepOp, Time};
 
 impl Scheduler {
     /// Ends a running request with the step that was applied at `now`.
@@ -20,12 +17,12 @@ impl Scheduler {
         self.remove(key, reason);
     }
 
-    /// Asks the policy what happens to a finished request's blocks. Leases of the job's earlier steps end if this
+    /// Asks the retention what happens to a finished request's blocks. Leases of the job's earlier steps end if this
     /// request's blocks contain theirs, or if it was the last step.
     fn retain(&mut self, key: u32, now: Time) {
-        let retain = self.policy.retain(&self.requests.at(key).view(), now);
+        let retain = self.ask_retention(key);
         // Before the new lease is one of them; ended after it holds the blocks that it shares with them.
-        let outlived = self.outlived_leases(key);
+        let (outlived, why) = self.outlived_leases(key);
         match retain {
             Retain::Free => {}
             // This time never comes.
@@ -34,23 +31,34 @@ impl Scheduler {
             Retain::Keep => self.keep(key, LeaseState::Kept, now),
             Retain::Offload => self.keep(key, LeaseState::Storing, now),
         }
-        for lease in outlived {
-            self.end_lease(lease);
-        }
+        self.end_all(&outlived, why);
         let job = self.requests.at(key).job_key.as_ref();
         if let Some(surplus) = job.and_then(|job| self.leases.surplus(job)) {
-            self.end_lease(surplus);
+            self.end_lease(surplus, LeaseEnd::Surplus);
         }
+    }
+
+    fn ask_retention(&mut self, key: u32) -> Retain {
+        let finished = self.requests.at(key).view();
+        let context = PolicyContext {
+            now: self.now,
+            config: &self.config,
+            leases: &self.leases,
+            num_free: self.blocks.num_free(),
+            cost: self.cost.as_ref(),
+        };
+        self.retention.retain(&finished, &context)
     }
 
     /// Leases of the same job that a finished request makes useless: all of them if it was the last step, else those
     /// whose tokens it begins with. A step that ran beside it has other tokens, and its lease stays.
-    fn outlived_leases(&self, key: u32) -> Vec<LeaseId> {
+    fn outlived_leases(&self, key: u32) -> (Vec<LeaseId>, LeaseEnd) {
         let entry = self.requests.at(key);
-        let Some(job) = &entry.job_key else { return Vec::new() };
+        let Some(job) = &entry.job_key else { return (Vec::new(), LeaseEnd::Outlived) };
         let last_step = entry.job.as_ref().is_some_and(|job| job.last_step);
         let leases = self.leases.of_job(job).iter().copied();
-        leases.filter(|lease| last_step || self.begins_with(entry, *lease)).collect()
+        let leases = leases.filter(|lease| last_step || self.begins_with(entry, *lease));
+        (leases.collect(), if last_step { LeaseEnd::JobOver } else { LeaseEnd::Outlived })
     }
 
     /// Whether a request begins with the tokens of a lease. The hash of a block is that of all tokens up to its end.
@@ -74,9 +82,12 @@ impl Scheduler {
         let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         entry.seq = None;
-        let (request, job, key) = (entry.id, entry.job.clone(), entry.job_key.clone());
-        let new = NewLease { request, job, key, since, state, blocks, seq };
-        self.leases.add(new);
+        let (request, job, job_key) = (entry.id, entry.job.clone(), entry.job_key.clone());
+        let new = NewLease { request, job, job_key, since, state, seq };
+        let blocks = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
+        let lease = self.leases.add(new, blocks);
+        self.frees += 1;
+        self.tell(&Happened::Leased(lease));
     }
 
     /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use
@@ -88,33 +99,29 @@ impl Scheduler {
         }
         let due = self.leases.soonest().take_while(expired);
         let due =
-            due.filter(|lease| lease.key.as_ref().is_none_or(|job| !self.requests.waits(job)));
+            due.filter(|lease| lease.job_key.as_ref().is_none_or(|job| !self.requests.waits(job)));
         let due: Vec<LeaseId> = due.map(|lease| lease.id).collect();
         for lease in due {
-            self.end_lease(lease);
+            self.end_lease(lease, LeaseEnd::Expired);
         }
     }
 
     /// Ends a lease: its blocks are free, and can still be hit. Returns whether it did: a lease whose blocks are being
     /// stored does not end.
-    pub(super) fn end_lease(&mut self, lease: LeaseId) -> bool {
+    pub(super) fn end_lease(&mut self, lease: LeaseId, why: LeaseEnd) -> bool {
         if self.leases.get(lease).is_none_or(|lease| !lease.can_end()) {
             return false;
         }
-        self.let_go(lease)
+        self.let_go(lease, why)
     }
 
-    fn let_go(&mut self, lease: LeaseId) -> bool {
-        let Some(lease) = self.leases.remove(lease) else { return false };
-        self.free_blocks(lease.seq);
+    fn let_go(&mut self, lease: LeaseId, why: LeaseEnd) -> bool {
+        let Some(seq) = self.leases.get(lease).map(|lease| lease.seq) else { return false };
+        let blocks = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
+        let Some(lease) = self.leases.remove(lease, blocks) else { return false };
+        self.free_blocks(seq);
+        self.tell(&Happened::LeaseEnded(&lease, why));
         true
-    }
-
-    /// Ends all leases that can be ended.
-    pub(super) fn end_all_leases(&mut self) {
-        while let Some(lease) = self.leases.first() {
-            self.end_lease(lease.id);
-        }
     }
 
     /// Plans the stores that are due as part of this step.
@@ -134,14 +141,12 @@ impl Scheduler {
     /// ([`StepOp::Store`](crate::StepOp::Store)), or will not be: they are free now. Returns whether such a lease was
     /// being stored.
     pub fn kv_stored(&mut self, lease: LeaseId) -> bool {
-        self.leases.get(lease).is_some_and(|lease| !lease.can_end()) && self.let_go(lease)
+        self.leases.get(lease).is_some_and(|lease| !lease.can_end())
+            && self.let_go(lease, LeaseEnd::Stored)
     }
 
     /// Blocks that leases hold, shared ones once: without requests, these and the free ones are all but the null block.
-    /// Reads every table, so it is for tests and metrics, not for every step.
     pub fn retained_blocks(&self) -> usize {
-        let table = |seq: SeqId| self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
-        let held = self.leases.iter().flat_map(|lease| table(lease.seq));
-        held.collect::<HashSet<_>>().len()
+        self.leases.blocks()
     }
 }

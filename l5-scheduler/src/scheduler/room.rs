@@ -11,11 +11,11 @@ use l3_paged_kv::{BlockHash, BlockId, BlockManager, PrefixHit, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
-use crate::{Admitted, LeaseId, StepRow};
+use crate::{Admitted, StepRow};
 
 /// Prediction of which blocks would be free if some sequences gave up theirs.
 #[derive(Debug, Default)]
-struct Gone {
+pub(super) struct Gone {
     /// For each of their blocks, the number of users that it would lose.
     users: HashMap<BlockId, u32>,
     /// Number of blocks that would have no users.
@@ -28,13 +28,23 @@ struct Gone {
 
 impl Gone {
     /// Adds a sequence.
-    fn add(&mut self, blocks: &BlockManager, seq: SeqId) {
+    pub(super) fn add(&mut self, blocks: &BlockManager, seq: SeqId) {
         for &block in table(blocks, seq) {
             let users = self.users.entry(block).or_default();
             *users += 1;
             let all = blocks.pool().ref_count(block).unwrap_or_default();
             self.freed += usize::from(*users == all);
         }
+    }
+
+    /// Number of blocks that would be free.
+    pub(super) fn freed(&self) -> usize {
+        self.freed
+    }
+
+    /// Whether one of a sequence's blocks would be free.
+    pub(super) fn frees_any(&self, blocks: &BlockManager, seq: SeqId) -> bool {
+        table(blocks, seq).iter().any(|block| self.users_left(blocks, *block) == 0)
     }
 
     /// Number of users that a block would have.
@@ -44,7 +54,7 @@ impl Gone {
     }
 
     /// Number of blocks of a hit that would be free, were they not hit.
-    fn freed_of(&self, blocks: &BlockManager, hit: &PrefixHit) -> usize {
+    pub(super) fn freed_of(&self, blocks: &BlockManager, hit: &PrefixHit) -> usize {
         let freed = |block: &&BlockId| {
             self.users.contains_key(block) && self.users_left(blocks, **block) == 0
         };
@@ -58,25 +68,39 @@ fn table(blocks: &BlockManager, seq: SeqId) -> &[BlockId] {
 
 impl Scheduler {
     /// Preempts running requests for a waiting one that does not fit, if the policy allows it and if together they free
-    /// what it needs: blocks for `fits` tokens, and a seat. Leases end first. Returns whether a request was preempted.
+    /// what it needs: blocks for `fits` tokens, and a seat. Leases end first, those that the retention names for it.
+    /// Returns whether a request was preempted.
+    pub(super) fn preempt_for(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
+        if self.preemptable(key).is_empty() {
+            return false;
+        }
+        self.release_draft_blocks();
+        let (needed, hit) = self.needed(key, fits, budget, &Gone::default());
+        let now = self.stuck_now(key, needed, &hit);
+        if self.is_stuck_for_good(&now) {
+            return false;
+        }
+        let (without, all) = self.without_leases(key);
+        if self.would_fit(key, fits, budget, &without) {
+            // Only tokens of this step are missing, and the next step has others.
+            return false;
+        }
+        let made = self.make_room(key, fits, budget, without);
+        if !made && all && self.is_hopeless(key, fits, budget) {
+            self.stuck_for_good = Some(now);
+        }
+        made
+    }
+
+    /// Preempts running requests for a waiting one, in a prediction that begins with the leases gone.
     ///
     /// The victims are the last requests in the order of the queue, and no more than needed. A request is no victim
     /// while other requests have hit the blocks that it computes in this very step: they would lose their rows too, and
     /// they were admitted before this waiting request. A step later nothing depends on it.
-    pub(super) fn make_room(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
-        if !self.running.iter().any(|other| self.may_preempt(*other, key)) {
-            return false;
-        }
-        self.release_draft_blocks();
-        let may_preempt = |other: &&u32| self.may_preempt(**other, key);
-        if self.would_fit(key, fits, budget, &self.without_leases()) {
-            // Only tokens of this step are missing, and the next step has others.
-            return false;
-        }
+    fn make_room(&mut self, key: u32, fits: usize, budget: &mut Budget, mut gone: Gone) -> bool {
+        let mut yielding = self.preemptable(key);
         // exercise l5.strict
-        let mut yielding: Vec<u32> = self.running.iter().filter(may_preempt).copied().collect();
         yielding.sort_by_key(|key| Reverse(self.requests.at(*key).rank));
-        let mut gone = self.without_leases();
         let mut tokens = *budget;
         for victim in yielding {
             if self.is_depended_on(victim, &gone) {
@@ -98,19 +122,27 @@ impl Scheduler {
         // end of exercise
     }
 
-    /// Whether the policy lets a waiting request preempt a running one.
-    fn may_preempt(&self, running: u32, arrival: u32) -> bool {
-        let view = |key| self.requests.at(key).view();
-        self.policy.may_preempt(&view(running), &view(arrival))
+    /// Running requests that may be preempted for a waiting one, in the order of admission.
+    fn preemptable(&self, key: u32) -> Vec<u32> {
+        let arrival = self.requests.at(key).view();
+        let may_preempt =
+            |key: &u32| self.policy.may_preempt(&self.requests.at(*key).view(), &arrival);
+        self.running.iter().copied().filter(may_preempt).collect()
     }
 
-    /// Prediction without the leases that can be ended.
-    fn without_leases(&self) -> Gone {
-        let mut gone = Gone::default();
+    /// Whether a waiting request would not fit even without all leases and all requests that it may preempt. If it has
+    /// hit what one of those computes in this step, this cannot be said: without that one it has a smaller hit.
+    fn is_hopeless(&self, key: u32, fits: usize, budget: &Budget) -> bool {
+        let (mut gone, mut tokens) = (Gone::default(), *budget);
         for lease in self.leases.soonest() {
             gone.add(&self.blocks, lease.seq);
         }
-        gone
+        for victim in self.preemptable(key) {
+            self.suppose_gone(victim, &mut gone, &mut tokens);
+        }
+        let (_, hit) = self.start(key, &Gone::default());
+        let keeps_hit = hit.blocks.iter().all(|block| !gone.lost.contains(block));
+        keeps_hit && !self.would_fit(key, fits, &tokens, &gone)
     }
 
     /// Whether a request that would stay has hit what this running request computes in this step.
@@ -131,18 +163,26 @@ impl Scheduler {
 
     /// Whether a waiting request would find a seat and blocks.
     fn would_fit(&self, key: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
-        let entry = self.requests.at(key);
         let left = self.running.len() - gone.victims.len();
+        let (needed, hit) = self.needed(key, fits, tokens, gone);
+        left < self.config.seats()
+            && needed + gone.freed_of(&self.blocks, &hit) + self.keep_free(left)
+                <= self.blocks.num_free() + gone.freed
+    }
+
+    /// Number of blocks that a waiting request needs, not counting those of its cache hit that only others of the
+    /// prediction hold; and that hit.
+    fn needed(&self, key: u32, fits: usize, tokens: &Budget, gone: &Gone) -> (usize, PrefixHit) {
+        let entry = self.requests.at(key);
         let (computed, hit) = self.start(key, gone);
         let wanted = entry.chain.len() - computed;
         let len = tokens.waiting(wanted).unwrap_or(wanted);
         let up_to = self.reserved_len(computed + len).max(fits);
         let needed = match entry.seq {
             Some(seq) => self.blocks.table(seq).map_or(0, |table| table.missing(up_to)),
-            None => self.blocks.blocks_to_admit(&hit, up_to) + gone.freed_of(&self.blocks, &hit),
+            None => self.blocks.blocks_to_admit(&hit, up_to),
         };
-        left < self.config.seats()
-            && needed + self.keep_free(left) <= self.blocks.num_free() + gone.freed
+        (needed, hit)
     }
 
     /// Whether a waiting request would find tokens in this step, too.
@@ -205,32 +245,5 @@ impl Scheduler {
     /// is alone.
     pub(super) fn keep_free(&self, others: usize) -> usize {
         if others == 0 { 0 } else { self.config.watermark_blocks() }
-    }
-
-    /// Ends leases in the order of expiry until `needed` blocks are free; ends none if that is not enough. Blocks of
-    /// `hit` count as needed as soon as they are free. Returns whether the blocks are free.
-    pub(super) fn free_up(&mut self, needed: usize, hit: &PrefixHit) -> bool {
-        if needed > self.blocks.num_free() {
-            self.release_draft_blocks();
-        }
-        let free = self.blocks.num_free();
-        if needed <= free {
-            return true;
-        }
-        if needed > free + self.leases.blocks() {
-            return false;
-        }
-        let mut gone = Gone::default();
-        let enough = self.leases.soonest().position(|lease| {
-            gone.add(&self.blocks, lease.seq);
-            needed + gone.freed_of(&self.blocks, hit) <= free + gone.freed
-        });
-        let Some(last) = enough else { return false };
-        let ending: Vec<LeaseId> =
-            self.leases.soonest().take(last + 1).map(|lease| lease.id).collect();
-        for lease in ending {
-            self.end_lease(lease);
-        }
-        true
     }
 }

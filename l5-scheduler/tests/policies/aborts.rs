@@ -30,8 +30,8 @@ fn scenario(policy: PolicyKind, fetching: bool, when: usize, who: u64) -> usize 
         max_num_batched_tokens: 9,
         ..SchedulerConfig::new(10, 4)
     };
-    let keeping = Keeping { like: policy.policy(), seconds: who.is_multiple_of(2).then_some(4.0) };
-    let mut driver = Driver::with_policy(config, keeping);
+    let keeping = Keeping { seconds: who.is_multiple_of(2).then_some(4.0) };
+    let mut driver = Driver::with_retention(config, keeping);
     if fetching {
         driver = driver.with_source(Elsewhere(8));
     }

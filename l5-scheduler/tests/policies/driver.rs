@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    FinishReason, KvConnector, LeaseId, Policy, Request, RequestId, Resolved, RowView, Scheduler,
+    FinishReason, KvConnector, LeaseId, Policy, Request, RequestId, Resolved, Retention, RowView,
+    Scheduler,
     SchedulerConfig, StepOp, StepOutput, Time,
 };
 
@@ -103,12 +104,17 @@ impl Driver {
         Self::around(scheduler.with_policy(Box::new(policy)))
     }
 
+    pub fn with_retention(config: SchedulerConfig, retention: impl Retention + 'static) -> Self {
+        let scheduler = Scheduler::new(config).expect("the tests' configurations can be");
+        Self::around(scheduler.with_retention(Box::new(retention)))
+    }
+
     pub fn with_source(mut self, source: impl KvConnector + 'static) -> Self {
         self.scheduler = self.scheduler.with_kv_connector(Box::new(source));
         self
     }
 
-    fn around(scheduler: Scheduler) -> Self {
+    pub fn around(scheduler: Scheduler) -> Self {
         let config = scheduler.config();
         let block_size = config.block_size;
         let slots = vec![0; config.num_gpu_blocks * block_size];

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    Adapter, Admitted, Compose, Job, KvConnector, Matched, Policy, PolicyKind, Request, RequestId,
-    SchedulerConfig, StepRow, StepShape, Time,
+    Adapter, Admitted, Compose, Job, KvConnector, Lease, Matched, PolicyKind, Request, RequestId,
+    Retention, Scheduler, SchedulerConfig, StepRow, StepShape, Time,
 };
 
 use crate::driver::{Driver, Happened, request};
+use crate::learning::{Learning, Names};
 use crate::leases::Keeping;
 
 const STEPS: usize = 100_000;
@@ -89,13 +90,20 @@ fn arrival(dice: &mut Dice, id: u64, now: f64, config: &SchedulerConfig) -> Requ
     }
 }
 
+fn retention(dice: &mut Dice) -> Box<dyn Retention> {
+    if dice.one_in(2) {
+        let names = Names::ALL[dice.roll(Names::ALL.len())];
+        return Box::new(Learning { names, losses: 0 });
+    }
+    Box::new(Keeping { seconds: (!dice.one_in(3)).then_some(dice.roll(30) as f64) })
+}
+
 /// One run: everything that can happen does. Returns what did.
 fn run(seed: u64) -> Vec<Happened> {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let config = config(&mut dice);
-    let like: Box<dyn Policy> = config.policy.policy();
-    let keeping = Keeping { like, seconds: (!dice.one_in(3)).then_some(dice.roll(30) as f64) };
-    let mut driver = Driver::with_policy(config.clone(), keeping);
+    let scheduler = Scheduler::new(config.clone()).expect("the tests' configurations can be");
+    let mut driver = Driver::around(scheduler.with_retention(retention(&mut dice)));
     let fetches = dice.one_in(2);
     if fetches {
         driver = driver.with_source(Sometimes(dice.clone()));
@@ -210,6 +218,9 @@ fn finish(driver: &mut Driver) {
             driver.check();
             assert!(driver.alive.is_empty(), "everybody's end was told");
             driver.step(f64::MAX);
+            let kept = |lease: &Lease| lease.until().is_none();
+            assert!(driver.scheduler.leases().iter().all(kept), "leases whose time has come");
+            driver.scheduler.reset_prefix_cache(false);
             let free = driver.scheduler.blocks().num_free();
             let kept = driver.scheduler.retained_blocks();
             assert_eq!(free + kept, driver.scheduler.config().capacity(), "free and kept blocks");

@@ -1,59 +1,39 @@
 //! What is kept of a request that has finished, for how long, and before whom it goes.
 
-use l5_scheduler::lease::Leases;
-use l5_scheduler::policy::Fcfs;
 use l5_scheduler::{
-    FinishReason, Job, Policy, PolicyKind, Rank, Request, RequestId, RequestView, Retain,
-    SchedulerConfig, StepOp, Time, Victim,
+    FinishReason, Job, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain,
+    Retention, SchedulerConfig, StepOp, Time,
 };
 
 use crate::driver::{Driver, NOBODY, request, unique};
 
-/// As another policy, but it keeps what a job's steps leave, all but the last one's: so many seconds, or elsewhere.
+/// Keeps what a job's steps leave, all but the last one's: so many seconds, or elsewhere.
 pub struct Keeping {
-    pub like: Box<dyn Policy>,
     pub seconds: Option<f64>,
 }
 
 impl Keeping {
-    fn pinning(seconds: f64) -> Self {
-        Self { like: Box::new(Fcfs), seconds: Some(seconds) }
+    pub fn leasing(seconds: f64) -> Self {
+        Self { seconds: Some(seconds) }
     }
 }
 
-impl Policy for Keeping {
-    fn name(&self) -> &'static str {
-        "keeping"
-    }
-
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        self.like.order(request)
-    }
-
-    fn victim(
-        &self,
-        needy: &RequestView<'_>,
-        running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
-    ) -> Option<Victim> {
-        self.like.victim(needy, running, leases)
-    }
-
-    fn may_preempt(&self, running: &RequestView<'_>, arrival: &RequestView<'_>) -> bool {
-        self.like.may_preempt(running, arrival)
-    }
-
-    fn continues_after_preemption(&self) -> bool {
-        self.like.continues_after_preemption()
-    }
-
-    fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
+impl Retention for Keeping {
+    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
         match (finished.job(), self.seconds) {
             (None, _) | (Some(Job { last_step: true, .. }), _) => Retain::Free,
-            (Some(_), Some(seconds)) => Retain::LeaseUntil(now + seconds),
+            (Some(_), Some(seconds)) => Retain::LeaseUntil(context.now + seconds),
             (Some(_), None) => Retain::Offload,
         }
     }
+}
+
+/// Requests whose blocks are leased, in the order of their ids.
+pub fn leased(driver: &Driver) -> Vec<u64> {
+    let mut leases: Vec<u64> =
+        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
+    leases.sort_unstable();
+    leases
 }
 
 fn config(blocks: usize) -> SchedulerConfig {
@@ -77,7 +57,7 @@ fn answered(prompt: &[u32], n: usize) -> Vec<u32> {
 
 /// One step of a job was here: 10 tokens in, 3 out, of which 12 are computed, and 3 blocks are kept from second 2 on.
 fn kept(config: SchedulerConfig, seconds: f64) -> Driver {
-    let mut driver = Driver::with_policy(config, Keeping::pinning(seconds));
+    let mut driver = Driver::with_retention(config, Keeping::leasing(seconds));
     driver.add(step_of("a", 1, &unique(1, 10), 3));
     driver.finish(0.0);
     driver
@@ -98,7 +78,7 @@ fn what_a_step_leaves_is_kept_until_its_time() {
 
 #[test]
 fn only_full_blocks_are_kept() {
-    let mut driver = Driver::with_policy(config(10), Keeping::pinning(5.0));
+    let mut driver = Driver::with_retention(config(10), Keeping::leasing(5.0));
     driver.add(step_of("a", 1, &unique(1, 9), 3));
     driver.add(step_of("b", 2, &unique(2, 2), 2));
     driver.finish(0.0);
@@ -120,8 +100,7 @@ fn the_next_step_of_the_job_begins_with_what_was_kept() {
     let happened = driver.step(5.0);
     assert_eq!(happened.rows, [(3, 12, 3)], "the next step computes only what is new");
     assert_eq!(driver.finish(6.0).len(), 1);
-    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    assert_eq!(leases, [3], "and its own lease takes the place of the old one");
+    assert_eq!(leased(&driver), [3], "and its own lease takes the place of the old one");
     driver.check();
 }
 
@@ -137,7 +116,7 @@ fn the_last_step_of_a_job_leaves_nothing() {
 #[test]
 fn leases_go_before_a_waiting_request_waits_for_blocks_the_soonest_first_and_no_more_than_it_takes()
 {
-    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    let mut driver = Driver::with_retention(config(10), Keeping::leasing(50.0));
     for id in 1..=3 {
         driver.add(step_of(&format!("job {id}"), id, &unique(id, 7), 3));
         driver.finish(id as f64 * 10.0);
@@ -146,16 +125,13 @@ fn leases_go_before_a_waiting_request_waits_for_blocks_the_soonest_first_and_no_
     driver.add(request(4, &unique(4, 23), 1));
     let happened = driver.step(40.0);
     assert_eq!(happened.rows, [(4, 0, 23)], "it needs 6 blocks, and 4 are free");
-    let mut leases: Vec<u64> =
-        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    leases.sort_unstable();
-    assert_eq!(leases, [2, 3], "whose blocks are still kept");
+    assert_eq!(leased(&driver), [2, 3], "whose blocks are still kept");
     driver.check();
 }
 
 #[test]
 fn leases_do_not_end_in_vain() {
-    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    let mut driver = Driver::with_retention(config(10), Keeping::leasing(50.0));
     driver.add(step_of("a", 1, &unique(1, 7), 3));
     driver.finish(0.0);
     driver.add(request(2, &unique(2, 15), 9));
@@ -203,8 +179,8 @@ fn leases_go_before_anybody_who_runs() {
 
 #[test]
 fn leases_go_before_anybody_gives_way_to_somebody_more_urgent() {
-    let like = PolicyKind::StrictPriority.policy();
-    let mut driver = Driver::with_policy(config(8), Keeping { like, seconds: Some(50.0) });
+    let config = SchedulerConfig { policy: PolicyKind::StrictPriority, ..config(8) };
+    let mut driver = Driver::with_retention(config, Keeping::leasing(50.0));
     driver.add(step_of("a", 1, &unique(1, 10), 3));
     driver.finish(0.0);
     driver.add(Request { priority: 5, ..request(2, &unique(2, 7), 9) });
@@ -219,8 +195,7 @@ fn leases_go_before_anybody_gives_way_to_somebody_more_urgent() {
 
 #[test]
 fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
-    let like = PolicyKind::Fcfs.policy();
-    let mut driver = Driver::with_policy(config(6), Keeping { like, seconds: None });
+    let mut driver = Driver::with_retention(config(6), Keeping { seconds: None });
     driver.add(step_of("a", 1, &unique(1, 10), 3));
     driver.finish(0.0);
     assert!(driver.scheduler.has_unfinished(), "there is something to be done");
@@ -268,7 +243,7 @@ fn a_lease_that_has_expired_stays_while_a_step_of_its_job_waits() {
 
 #[test]
 fn steps_of_one_job_that_overlap_have_a_lease_each() {
-    let mut driver = Driver::with_policy(config(20), Keeping::pinning(50.0));
+    let mut driver = Driver::with_retention(config(20), Keeping::leasing(50.0));
     driver.add(step_of("a", 1, &unique(1, 10), 3));
     driver.add(step_of("a", 2, &unique(2, 10), 3));
     driver.finish(0.0);
@@ -277,40 +252,31 @@ fn steps_of_one_job_that_overlap_have_a_lease_each() {
     // The next step of one of them begins with what that one left.
     driver.add(step_of("a", 3, &[&answered(&unique(2, 10), 3)[..], &[8; 6]].concat(), 2));
     driver.finish(3.0);
-    let mut leases: Vec<u64> =
-        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    leases.sort_unstable();
-    assert_eq!(leases, [1, 3], "whose blocks are kept");
+    assert_eq!(leased(&driver), [1, 3], "whose blocks are kept");
     driver.check();
 }
 
 #[test]
 fn a_job_has_a_bounded_number_of_leases() {
-    let mut driver = Driver::with_policy(config(100), Keeping::pinning(500.0));
+    let mut driver = Driver::with_retention(config(100), Keeping::leasing(500.0));
     for id in 1..=20 {
         driver.add(step_of("a", id, &unique(id, 10), 3));
         driver.finish(id as f64 * 10.0);
     }
-    let mut leases: Vec<u64> =
-        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    leases.sort_unstable();
-    assert_eq!(leases, (13..=20).collect::<Vec<_>>(), "the newest eight");
+    assert_eq!(leased(&driver), (13..=20).collect::<Vec<_>>(), "the newest eight");
     driver.check();
 }
 
 #[test]
 fn of_a_job_with_as_many_leases_as_it_may_have_a_step_ends_only_the_one_that_it_begins_with() {
-    let mut driver = Driver::with_policy(config(100), Keeping::pinning(500.0));
+    let mut driver = Driver::with_retention(config(100), Keeping::leasing(500.0));
     for id in 1..=8 {
         driver.add(step_of("a", id, &unique(id, 10), 3));
         driver.finish(id as f64 * 10.0);
     }
     driver.add(step_of("a", 9, &[&answered(&unique(8, 10), 3)[..], &[8; 6]].concat(), 2));
     driver.finish(100.0);
-    let mut leases: Vec<u64> =
-        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    leases.sort_unstable();
-    assert_eq!(leases, [1, 2, 3, 4, 5, 6, 7, 9], "whose blocks are kept");
+    assert_eq!(leased(&driver), [1, 2, 3, 4, 5, 6, 7, 9], "whose blocks are kept");
 }
 
 #[test]
@@ -319,8 +285,7 @@ fn a_step_that_fails_leaves_the_lease_that_it_began_with() {
     driver.add(step_of("a", 2, &[&answered(&unique(1, 10), 3)[..], &[8; 3]].concat(), 9));
     driver.fails = Some(2);
     assert_eq!(driver.step(3.0).ended, [(2, FinishReason::Failed)]);
-    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    assert_eq!(leases, [1], "whose blocks are kept, for another try");
+    assert_eq!(leased(&driver), [1], "whose blocks are kept, for another try");
 }
 
 #[test]
@@ -332,7 +297,7 @@ fn a_lease_until_no_time_at_all_is_none() {
 
 #[test]
 fn another_tenants_job_of_the_same_name_is_another_job() {
-    let mut driver = Driver::with_policy(config(20), Keeping::pinning(50.0));
+    let mut driver = Driver::with_retention(config(20), Keeping::leasing(50.0));
     let of =
         |tenant: &str, request: Request| Request { cache_salt: Some(tenant.to_owned()), ..request };
     driver.add(of("x", step_of("a", 1, &unique(1, 10), 3)));
@@ -340,13 +305,12 @@ fn another_tenants_job_of_the_same_name_is_another_job() {
     let job = Some(Job { id: "a".to_owned(), last_step: true });
     driver.add(of("y", Request { job, ..request(2, &unique(1, 10), 3) }));
     driver.finish(3.0);
-    let leases: Vec<u64> = driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    assert_eq!(leases, [1], "whose blocks are kept");
+    assert_eq!(leased(&driver), [1], "whose blocks are kept");
 }
 
 #[test]
 fn a_lease_counts_from_the_end_of_its_step() {
-    let mut driver = Driver::with_policy(config(10), Keeping::pinning(5.0));
+    let mut driver = Driver::with_retention(config(10), Keeping::leasing(5.0));
     driver.add(step_of("a", 1, &unique(1, 10), 1));
     driver.plan(1.0);
     driver.run_until(3.0);
@@ -356,34 +320,17 @@ fn a_lease_counts_from_the_end_of_its_step() {
 }
 
 /// Keeps what steps of jobs leave, without an end.
-struct KeepsForGood(Fcfs);
+struct KeepsForGood;
 
-impl Policy for KeepsForGood {
-    fn name(&self) -> &'static str {
-        "keeps for good"
-    }
-
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        self.0.order(request)
-    }
-
-    fn victim(
-        &self,
-        needy: &RequestView<'_>,
-        running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
-    ) -> Option<Victim> {
-        self.0.victim(needy, running, leases)
-    }
-
-    fn retain(&self, finished: &RequestView<'_>, _: Time) -> Retain {
+impl Retention for KeepsForGood {
+    fn retain(&mut self, finished: &RequestView<'_>, _: &PolicyContext<'_>) -> Retain {
         if finished.job().is_some() { Retain::Keep } else { Retain::Free }
     }
 }
 
 #[test]
 fn what_is_kept_without_an_end_is_kept_until_it_is_needed_the_oldest_first() {
-    let mut driver = Driver::with_policy(config(10), KeepsForGood(Fcfs));
+    let mut driver = Driver::with_retention(config(10), KeepsForGood);
     for id in 1..=3 {
         driver.add(step_of(&format!("job {id}"), id, &unique(id, 7), 3));
         driver.finish(id as f64 * 10.0);
@@ -393,16 +340,13 @@ fn what_is_kept_without_an_end_is_kept_until_it_is_needed_the_oldest_first() {
     assert_eq!(driver.scheduler.leases().next_deadline(), None);
     driver.add(request(4, &unique(4, 23), 1));
     assert_eq!(driver.step(2e9).rows, [(4, 0, 23)], "it needs 6 blocks, and 4 are free");
-    let mut leases: Vec<u64> =
-        driver.scheduler.leases().iter().map(|lease| lease.request.0).collect();
-    leases.sort_unstable();
-    assert_eq!(leases, [2, 3], "whose blocks are still kept");
+    assert_eq!(leased(&driver), [2, 3], "whose blocks are still kept");
     driver.check();
 }
 
 #[test]
 fn who_was_aborted_leaves_nothing() {
-    let mut driver = Driver::with_policy(config(10), Keeping::pinning(50.0));
+    let mut driver = Driver::with_retention(config(10), Keeping::leasing(50.0));
     driver.add(step_of("a", 1, &unique(1, 10), 9));
     driver.plan(0.0);
     driver.scheduler.abort(RequestId(1));

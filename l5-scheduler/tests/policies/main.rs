@@ -5,6 +5,7 @@ mod aborts;
 mod driver;
 mod fetched;
 mod fuzz;
+mod learning;
 mod leases;
 mod naive;
 mod prediction;

@@ -1,12 +1,11 @@
 //! What goes into one forward pass.
 
 use l3_paged_kv::ForwardMeta;
-use l5_scheduler::lease::Leases;
 use l5_scheduler::policy::Fcfs;
 use l5_scheduler::runner::Packed;
 use l5_scheduler::{
-    Composed, Policy, Rank, Request, RequestId, RequestView, Resolved, Scheduler, SchedulerConfig,
-    StepOutput, StepView, Time, Victim,
+    Composed, LeaseId, Policy, PolicyContext, Rank, Request, RequestId, RequestView, Resolved,
+    Scheduler, SchedulerConfig, StepOutput, StepView, Time, Victim,
 };
 
 use crate::support::prompt;
@@ -292,8 +291,8 @@ impl Policy for Pairs {
         "pairs"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        Fcfs.order(request)
+    fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank {
+        Fcfs.order(request, context)
     }
 
     fn compose(&self, request: &RequestView<'_>, so_far: &Composed) -> bool {
@@ -304,7 +303,8 @@ impl Policy for Pairs {
         &self,
         _needy: &RequestView<'_>,
         _running: &mut dyn Iterator<Item = RequestView<'_>>,
-        _leases: &Leases,
+        _lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
         None
     }

@@ -1,8 +1,8 @@
 //! Who waits begins: in the order of the queue, as long as there are tokens, seats and blocks.
 
 use l5_scheduler::{
-    Adapter, Admit, Composed, Policy, Rank, Request, RequestView, Scheduler, SchedulerConfig,
-    Victim, lease::Leases, policy::Fcfs,
+    Adapter, Admit, Composed, LeaseId, Policy, PolicyContext, Rank, Request, RequestView,
+    Scheduler, SchedulerConfig, Victim, policy::Fcfs,
 };
 
 use super::world::{World, config, request};
@@ -194,11 +194,11 @@ impl Policy for Picky {
         "picky"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        Fcfs.order(request)
+    fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank {
+        Fcfs.order(request, context)
     }
 
-    fn admit(&self, request: &RequestView<'_>, _config: &SchedulerConfig) -> Admit {
+    fn admit(&self, request: &RequestView<'_>, _context: &PolicyContext<'_>) -> Admit {
         match request.id().0 {
             9 => Admit::StopAdmitting,
             id if id % 2 == 1 => Admit::Skip,
@@ -214,7 +214,8 @@ impl Policy for Picky {
         &self,
         _needy: &RequestView<'_>,
         _running: &mut dyn Iterator<Item = RequestView<'_>>,
-        _leases: &Leases,
+        _lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
         None
     }

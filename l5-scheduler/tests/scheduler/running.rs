@@ -1,8 +1,8 @@
 //! Running requests come first: the next tokens of each, and blocks for them.
 
 use l5_scheduler::{
-    Admitted, FinishReason, Policy, Rank, Request, RequestId, RequestView, Scheduler,
-    SchedulerConfig, Victim, lease::Leases, policy::Fcfs,
+    Admitted, FinishReason, LeaseId, Policy, PolicyContext, Rank, Request, RequestId, RequestView,
+    Scheduler, SchedulerConfig, Victim, policy::Fcfs,
 };
 
 use super::world::{World, config, request};
@@ -174,15 +174,16 @@ impl Policy for Patient {
         "patient"
     }
 
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        Fcfs.order(request)
+    fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank {
+        Fcfs.order(request, context)
     }
 
     fn victim(
         &self,
         _needy: &RequestView<'_>,
         _running: &mut dyn Iterator<Item = RequestView<'_>>,
-        _leases: &Leases,
+        _lease: Option<LeaseId>,
+        _context: &PolicyContext<'_>,
     ) -> Option<Victim> {
         None
     }

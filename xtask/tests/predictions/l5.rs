@@ -8,7 +8,7 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::{EngineModel, EngineOptions, EngineRequest};
 use l5_scheduler::generate::{GenerateRequest, Generator};
 use l5_scheduler::{
-    Admitted, Compose, CostModel, PolicyKind, Request, RequestId, Resolved, Scheduler,
+    Admitted, Compose, CostModel, PolicyContext, PolicyKind, Request, RequestId, Resolved, Scheduler,
     SchedulerConfig, StepLoad, StepOutput, Time, Victim,
 };
 use serde_json::Value;
@@ -130,8 +130,14 @@ fn the_one_said_is_preempted_first() {
         }
         let running: Vec<_> = scheduler.running().collect();
         let needy = &running[number(&facts["needy"])];
-        let (mut all, leases) = (running.iter().copied(), scheduler.leases());
-        match policy.policy().victim(needy, &mut all, leases) {
+        let context = PolicyContext {
+            now: Time::ZERO,
+            config: scheduler.config(),
+            leases: scheduler.leases(),
+            num_free: scheduler.blocks().num_free(),
+            cost: None,
+        };
+        match policy.policy().victim(needy, &mut running.iter().copied(), None, &context) {
             Some(Victim::Running(i)) => running[i].id().0 as usize,
             other => panic!("{other:?}"),
         }

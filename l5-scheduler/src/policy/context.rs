@@ -1,0 +1,66 @@
+//! What a policy is told: the state in which it is asked, and what happened before.
+
+use crate::lease::Leases;
+use crate::{CostModel, FinishReason, Lease, RequestView, SchedulerConfig, Time};
+
+/// State of the scheduler when it asks a policy or a retention.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyContext<'a> {
+    /// The latest time that the scheduler was told: that of the last plan, or the end of the last step.
+    pub now: Time,
+    /// The scheduler's configuration.
+    pub config: &'a SchedulerConfig,
+    /// All leases.
+    pub leases: &'a Leases,
+    /// Number of free blocks.
+    pub num_free: usize,
+    /// Cost model of a step, if the executor published one.
+    pub cost: Option<&'a CostModel>,
+}
+
+impl PolicyContext<'_> {
+    /// Whether the job of which a request is a step has a lease.
+    pub fn has_lease(&self, request: &RequestView<'_>) -> bool {
+        request.job_key().is_some_and(|job| !self.leases.of_job(job).is_empty())
+    }
+}
+
+/// Something that happened to a request or a lease, for policies that learn.
+///
+/// None of these is undone. A step that is abandoned takes admissions back, of which no policy is told; preemptions,
+/// ended leases and ended requests stay as they are when the step that was planned with them is abandoned.
+#[derive(Clone, Copy, Debug)]
+pub enum PolicyEvent<'a> {
+    /// A request was added.
+    Arrived(RequestView<'a>),
+    /// A running request was preempted. It waits now. Told while a step is planned, or when the cache is reset.
+    Preempted(RequestView<'a>),
+    /// A request has ended, for this reason. Told when a step is applied; for aborted requests and those that outgrew
+    /// the pool, also at other times.
+    Finished(RequestView<'a>, FinishReason),
+    /// A lease was made, of a request whose [`PolicyEvent::Finished`] follows. Told when a step is applied.
+    Leased(&'a Lease),
+    /// A lease has ended; it is not among the leases any more.
+    LeaseEnded(&'a Lease, LeaseEnd),
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEnd {
+    /// Its time had come. Told while a step is planned.
+    Expired,
+    /// A waiting request needed its blocks. Told while a step is planned.
+    ForWaiting,
+    /// A running request needed its blocks. Told while a step is planned.
+    ForRunning,
+    /// The next step of its job has finished, and holds all of its blocks. Told when a step is applied.
+    Outlived,
+    /// The last step of its job has finished. Told when a step is applied.
+    JobOver,
+    /// Its job had too many leases. Told when a step is applied.
+    Surplus,
+    /// The prefix cache was reset.
+    Reset,
+    /// Its blocks have been stored elsewhere, or will not be.
+    Stored,
+}

@@ -1,0 +1,131 @@
+//! Retention: what happens to the blocks of a finished request, and which lease ends when blocks are needed.
+
+use crate::policy::{PolicyContext, PolicyEvent};
+use crate::{LeaseId, RequestView, Time};
+
+/// What happens to the blocks of a finished request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Retain {
+    /// They are free. Until another request takes them, their contents can be hit in the prefix cache.
+    Free,
+    /// A lease holds them until this time, or until the pool needs its blocks. NaN is as [`Retain::Free`].
+    LeaseUntil(Time),
+    /// A lease holds them until the pool needs its blocks.
+    Keep,
+    /// They are copied to another memory (DRAM, disk), and are free when that is done.
+    Offload,
+}
+
+/// Decides for the scheduler which finished requests leave a lease, and which lease ends when blocks are needed.
+///
+/// A retention may learn from [`Retention::observe`]. The same requests, clock and history must give the same answers.
+///
+/// # Example
+///
+/// A retention that holds the blocks of each step of a job for twice as long as the job's last pause, and never ends a
+/// lease for a waiting request while others run:
+///
+/// ```
+/// use std::collections::HashMap;
+///
+/// use l5_scheduler::{
+///     Job, JobKey, LeaseId, PolicyContext, PolicyEvent, RequestView, Retain, Retention, Scheduler, SchedulerConfig,
+///     Status, Time,
+/// };
+///
+/// #[derive(Default)]
+/// struct TwiceTheLastPause {
+///     finished: HashMap<JobKey, Time>,
+///     pause: HashMap<JobKey, f64>,
+/// }
+///
+/// impl Retention for TwiceTheLastPause {
+///     fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+///         match (finished.job(), finished.job_key()) {
+///             (Some(Job { last_step: false, .. }), Some(job)) => {
+///                 Retain::LeaseUntil(context.now + 2.0 * self.pause.get(job).copied().unwrap_or(1.0))
+///             }
+///             _ => Retain::Free,
+///         }
+///     }
+///
+///     fn lease_for(
+///         &self,
+///         needy: &RequestView<'_>,
+///         named: &[LeaseId],
+///         context: &PolicyContext<'_>,
+///     ) -> Option<LeaseId> {
+///         let runs = needy.status() == Status::Running;
+///         runs.then(|| context.leases.next_to_expire(named.last().copied()))?.map(|lease| lease.id)
+///     }
+///
+///     fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {
+///         match event {
+///             PolicyEvent::Arrived(request) => {
+///                 let Some(job) = request.job_key() else { return };
+///                 if let Some(before) = self.finished.remove(job) {
+///                     self.pause.insert(job.clone(), request.arrival() - before);
+///                 }
+///             }
+///             PolicyEvent::Finished(request, _) => {
+///                 let Some(job) = request.job_key() else { return };
+///                 match request.job() {
+///                     Some(Job { last_step: false, .. }) => _ = self.finished.insert(job.clone(), context.now),
+///                     _ => _ = self.pause.remove(job),
+///                 }
+///             }
+///             _ => {}
+///         }
+///     }
+/// }
+///
+/// let scheduler = Scheduler::new(SchedulerConfig::new(64, 16))?;
+/// let scheduler = scheduler.with_retention(Box::new(TwiceTheLastPause::default()));
+/// assert_eq!(scheduler.retained_blocks(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// (Jobs that never return stay in these two maps: a retention for production bounds them.)
+pub trait Retention: Send {
+    /// Decides what happens to the blocks of a request that finished at `context.now`. Asked when a step is applied,
+    /// for requests that finished with [`FinishReason::Stop`](crate::FinishReason) or
+    /// [`FinishReason::Length`](crate::FinishReason).
+    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+        let _ = (finished, context);
+        Retain::Free
+    }
+
+    /// Names a lease that ends for `needy`, beside those that it has `named` for this request already. `None`: no
+    /// further one.
+    ///
+    /// `needy` waits and does not fit ([`Status::Waiting`](crate::Status) or
+    /// [`Status::WaitingForKv`](crate::Status)), or runs and needs a block ([`Status::Running`](crate::Status)). The
+    /// scheduler asks until the named leases free enough, and then ends those of them that free a block; if they do not
+    /// free enough for a waiting request, no lease ends. An answer that is no lease, or one that was named already, or
+    /// one whose blocks are being stored, counts as `None`.
+    ///
+    /// While no request runs or loads, a refusal does not hold, because the waiting request could wait for ever: leases
+    /// end in the order of expiry then.
+    ///
+    /// The default names all leases in the order of expiry, for waiting and running requests alike.
+    fn lease_for(
+        &self,
+        needy: &RequestView<'_>,
+        named: &[LeaseId],
+        context: &PolicyContext<'_>,
+    ) -> Option<LeaseId> {
+        let _ = needy;
+        context.leases.next_to_expire(named.last().copied()).map(|lease| lease.id)
+    }
+
+    /// Learns from something that happened. See [`PolicyEvent`] for what an abandoned step does not undo.
+    fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {
+        let _ = (event, context);
+    }
+}
+
+/// Leaves no leases: the blocks of a finished request are free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLeases;
+
+impl Retention for NoLeases {}

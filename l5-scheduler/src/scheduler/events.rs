@@ -1,0 +1,77 @@
+//! What the policy and the retention are told, and the context in which they are asked.
+
+use super::Scheduler;
+use crate::requests::Requests;
+use crate::{
+    Caps, FinishReason, Lease, LeaseEnd, LeaseId, Policy, PolicyContext, PolicyEvent, Retention,
+};
+
+/// A [`PolicyEvent`] by keys.
+pub(super) enum Happened<'a> {
+    Arrived(u32),
+    Preempted(u32),
+    Finished(u32, FinishReason),
+    Leased(LeaseId),
+    LeaseEnded(&'a Lease, LeaseEnd),
+}
+
+impl Scheduler {
+    /// Replaces the policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Replaces the retention. The default one leaves no leases.
+    #[must_use]
+    pub fn with_retention(mut self, retention: Box<dyn Retention>) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Sets what the executor of the steps can do. [`EngineCore::new`](crate::EngineCore::new) calls it.
+    pub fn set_caps(&mut self, caps: &Caps) {
+        self.cost = caps.cost;
+    }
+
+    /// State in which the policy is asked.
+    pub(super) fn context(&self) -> PolicyContext<'_> {
+        PolicyContext {
+            now: self.now,
+            config: &self.config,
+            leases: &self.leases,
+            num_free: self.blocks.num_free(),
+            cost: self.cost.as_ref(),
+        }
+    }
+
+    /// Tells the policy and the retention what happened.
+    pub(super) fn tell(&mut self, happened: &Happened<'_>) {
+        let Self { policy, retention, requests, leases, .. } = self;
+        let Some(event) = event(happened, requests, leases) else { return };
+        let context = PolicyContext {
+            now: self.now,
+            config: &self.config,
+            leases,
+            num_free: self.blocks.num_free(),
+            cost: self.cost.as_ref(),
+        };
+        policy.observe(&event, &context);
+        retention.observe(&event, &context);
+    }
+}
+
+fn event<'a>(
+    happened: &Happened<'a>,
+    requests: &'a Requests,
+    leases: &'a crate::lease::Leases,
+) -> Option<PolicyEvent<'a>> {
+    Some(match *happened {
+        Happened::Arrived(key) => PolicyEvent::Arrived(requests.at(key).view()),
+        Happened::Preempted(key) => PolicyEvent::Preempted(requests.at(key).view()),
+        Happened::Finished(key, why) => PolicyEvent::Finished(requests.at(key).view(), why),
+        Happened::Leased(lease) => PolicyEvent::Leased(leases.get(lease)?),
+        Happened::LeaseEnded(lease, why) => PolicyEvent::LeaseEnded(lease, why),
+    })
+}

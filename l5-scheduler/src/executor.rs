@@ -13,6 +13,9 @@ pub struct Caps {
     pub max_seqs: usize,
     /// Row counts of captured decode steps: a step that only decodes is padded to one of them. Empty: no padding.
     pub decode_widths: Vec<usize>,
+    /// Whether it can store blocks elsewhere: without, [`Retain::Offload`](crate::Retain) is as
+    /// [`Retain::Free`](crate::Retain), and no step has a [`StepOp::Store`](crate::StepOp).
+    pub can_store: bool,
     /// Cost model of a step, if known.
     pub cost: Option<CostModel>,
 }

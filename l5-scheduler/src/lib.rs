@@ -33,6 +33,7 @@ mod cost;
 pub mod engine;
 mod executor;
 pub mod generate;
+mod jobs;
 pub mod lease;
 pub mod llm;
 pub mod policy;

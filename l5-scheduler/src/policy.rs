@@ -104,8 +104,15 @@ pub trait Policy: Send {
     /// Name of the policy, as on the command line.
     fn name(&self) -> &'static str;
 
-    /// Rank of a request in the waiting queue. The scheduler asks once each time the request joins the queue.
+    /// Rank of a request in the waiting queue. The scheduler asks each time the request joins the queue, and when
+    /// [`Scheduler::rerank`](crate::Scheduler::rerank) is called for its job. Ranks must be unique.
     fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank;
+
+    /// Whether [`Policy::order`] depends on the leases of the request's job. If so, the scheduler asks for the ranks of a
+    /// job's waiting requests again when a lease of the job begins or ends.
+    fn orders_by_leases(&self) -> bool {
+        false
+    }
 
     /// Whether the request at the head of the queue is admitted, and how many of its tokens must have free blocks.
     fn admit(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Admit {

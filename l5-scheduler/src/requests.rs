@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::{SeqId, TokenChain};
 
-use crate::request::JobKey;
-use crate::{Adapter, Job, Rank, Request, RequestId, Seat, Time};
+use crate::jobs::Jobs;
+use crate::{Adapter, Job, JobKey, Rank, Request, RequestId, Seat, Time};
 
 /// State of an unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub(crate) struct Entry {
     pub job: Option<Job>,
     /// The job as leases know it.
     pub job_key: Option<JobKey>,
+    /// Arrival of the job's first request; without a job, its own.
+    pub job_arrival: Time,
 }
 
 impl Entry {
@@ -77,6 +79,7 @@ impl Entry {
             id: request.id,
             prompt_len: request.prompt.len(),
             job_key: request.job_key(),
+            job_arrival: request.arrival,
             chain,
             computed: 0,
             drafts: Vec::new(),
@@ -181,6 +184,13 @@ impl<'a> RequestView<'a> {
         self.entry.job_key.as_ref()
     }
 
+    /// Arrival of the first request of its job, as far as the scheduler remembers the job; its own if it is a step of no
+    /// job. The scheduler remembers all jobs with unfinished requests, and of those without the 4,096 that ended a step
+    /// last (fewer if their ids and tenants have more than 1 MiB together). It forgets a job after its last step.
+    pub fn job_arrival(&self) -> Time {
+        self.entry.job_arrival
+    }
+
     /// Number of prompt tokens.
     pub fn prompt_len(&self) -> usize {
         self.entry.prompt_len
@@ -233,8 +243,7 @@ pub(crate) struct Requests {
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     by_id: HashMap<RequestId, u32>,
-    /// Steps of each job that are unfinished.
-    by_job: HashMap<JobKey, Vec<u32>>,
+    jobs: Jobs,
     /// Ids of requests whose end has not been reported yet.
     ended: HashSet<RequestId>,
 }
@@ -255,7 +264,7 @@ impl Requests {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
-        let (id, job) = (entry.id, entry.job_key.clone());
+        let (id, job, arrival) = (entry.id, entry.job_key.clone(), entry.arrival);
         let key = match self.vacant.pop() {
             Some(key) => {
                 self.entries[key as usize] = Some(entry);
@@ -268,7 +277,7 @@ impl Requests {
         };
         self.by_id.insert(id, key);
         if let Some(job) = job {
-            self.by_job.entry(job).or_default().push(key);
+            self.at_mut(key).job_arrival = self.jobs.begin_step(&job, key, arrival);
         }
         key
     }
@@ -278,13 +287,8 @@ impl Requests {
         let entry = self.entries.get_mut(key as usize)?.take()?;
         self.vacant.push(key);
         self.by_id.remove(&entry.id);
-        if let Some(job) = &entry.job_key
-            && let Some(steps) = self.by_job.get_mut(job)
-        {
-            steps.retain(|other| *other != key);
-            if steps.is_empty() {
-                self.by_job.remove(job);
-            }
+        if let (Some(job), Some(job_key)) = (&entry.job, &entry.job_key) {
+            self.jobs.end_step(job_key, key, job.last_step);
         }
         self.ended.insert(entry.id);
         Some(entry)
@@ -295,10 +299,19 @@ impl Requests {
         self.ended.remove(&id);
     }
 
+    /// Unfinished requests of a job, in the order of arrival.
+    pub(crate) fn steps(&self, job: &JobKey) -> &[u32] {
+        self.jobs.steps(job)
+    }
+
+    /// Number of jobs that have unfinished requests, or whose first arrival is remembered.
+    pub(crate) fn num_jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Whether a step of this job waits.
     pub(crate) fn waits(&self, job: &JobKey) -> bool {
-        let mut steps = self.by_job.get(job).into_iter().flatten();
-        steps.any(|key| {
+        self.steps(job).iter().any(|key| {
             let entry = self.at(*key);
             entry.status != Status::Running && !entry.aborted
         })

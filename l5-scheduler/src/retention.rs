@@ -12,7 +12,8 @@ pub enum Retain {
     LeaseUntil(Time),
     /// A lease holds them until the pool needs its blocks.
     Keep,
-    /// They are copied to another memory (DRAM, disk), and are free when that is done.
+    /// They are copied to another memory (DRAM, disk), and are free when that is done. As [`Retain::Free`] if the
+    /// executor cannot store blocks ([`Caps::can_store`](crate::Caps)).
     Offload,
 }
 

@@ -24,6 +24,7 @@ mod kv;
 mod plan;
 mod preempt;
 mod reclaim;
+mod rerank;
 mod resolve;
 mod retain;
 mod room;
@@ -91,6 +92,8 @@ pub struct Scheduler {
     retention: Box<dyn Retention>,
     /// Cost model of the executor, if known.
     cost: Option<CostModel>,
+    /// Whether the executor can store blocks elsewhere.
+    can_store: bool,
     /// Time of the last plan, or of the end of the last step.
     now: Time,
     blocks: BlockManager,
@@ -198,6 +201,7 @@ impl Scheduler {
             composer: config.compose.composer(config.adapter_turn),
             retention: Box::new(NoLeases),
             cost: None,
+            can_store: false,
             now: Time::ZERO,
             hasher: BlockHasher::new(config.block_size),
             blocks,
@@ -405,6 +409,12 @@ impl Scheduler {
     /// be stored.
     pub fn has_unfinished(&self) -> bool {
         self.requests.len() > 0 || !self.ended.is_empty() || self.leases.has_to_store()
+    }
+
+    /// Number of jobs of which the scheduler knows when they began: those with unfinished requests, and a bounded number
+    /// of others.
+    pub fn num_jobs(&self) -> usize {
+        self.requests.num_jobs()
     }
 
     /// Number of running requests.

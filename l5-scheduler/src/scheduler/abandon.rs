@@ -42,6 +42,14 @@ impl Scheduler {
             }
         }
         // end of exercise
+        if self.policy.orders_by_leases() {
+            // A lease may have begun or ended while they were not in the queue.
+            for row in rows.iter().filter(|row| row.admitted != Admitted::Before) {
+                if let Some(key) = self.requests.find(row.id) {
+                    self.rerank_request(key);
+                }
+            }
+        }
         for op in std::mem::take(&mut self.step.ops) {
             match op {
                 StepOp::Load { id, .. } => self.stop_loading(id),

@@ -30,9 +30,11 @@ impl Scheduler {
         self
     }
 
-    /// Sets what the executor of the steps can do. [`EngineCore::new`](crate::EngineCore::new) calls it.
+    /// Sets what the executor of the steps can do: whether it can store blocks (not, unless this says so), and its cost
+    /// model. [`EngineCore::new`](crate::EngineCore::new) calls it.
     pub fn set_caps(&mut self, caps: &Caps) {
         self.cost = caps.cost;
+        self.can_store = caps.can_store;
     }
 
     /// State in which the policy is asked.

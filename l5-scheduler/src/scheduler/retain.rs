@@ -29,6 +29,8 @@ impl Scheduler {
             Retain::LeaseUntil(until) if until.0.is_nan() => {}
             Retain::LeaseUntil(until) => self.keep(key, LeaseState::Until(until), now),
             Retain::Keep => self.keep(key, LeaseState::Kept, now),
+            // The store would be planned for ever.
+            Retain::Offload if !self.can_store => {}
             Retain::Offload => self.keep(key, LeaseState::Storing, now),
         }
         self.end_all(&outlived, why);
@@ -88,6 +90,9 @@ impl Scheduler {
         let lease = self.leases.add(new, blocks);
         self.frees += 1;
         self.tell(&Happened::Leased(lease));
+        if let Some(job) = self.leases.get(lease).and_then(|lease| lease.job_key.clone()) {
+            self.rerank_after_lease(Some(&job));
+        }
     }
 
     /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use
@@ -121,6 +126,7 @@ impl Scheduler {
         let Some(lease) = self.leases.remove(lease, blocks) else { return false };
         self.free_blocks(seq);
         self.tell(&Happened::LeaseEnded(&lease, why));
+        self.rerank_after_lease(lease.job_key.as_ref());
         true
     }
 

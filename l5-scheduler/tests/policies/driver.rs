@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    FinishReason, KvConnector, LeaseId, Policy, Request, RequestId, Resolved, Retention, RowView,
+    Caps, FinishReason, KvConnector, LeaseId, Request, RequestId, Resolved, Retention, RowView,
     Scheduler,
     SchedulerConfig, StepOp, StepOutput, Time,
 };
@@ -99,11 +99,6 @@ impl Driver {
         Self::around(Scheduler::new(config).expect("the tests' configurations can be"))
     }
 
-    pub fn with_policy(config: SchedulerConfig, policy: impl Policy + 'static) -> Self {
-        let scheduler = Scheduler::new(config).expect("the tests' configurations can be");
-        Self::around(scheduler.with_policy(Box::new(policy)))
-    }
-
     pub fn with_retention(config: SchedulerConfig, retention: impl Retention + 'static) -> Self {
         let scheduler = Scheduler::new(config).expect("the tests' configurations can be");
         Self::around(scheduler.with_retention(Box::new(retention)))
@@ -114,7 +109,8 @@ impl Driver {
         self
     }
 
-    pub fn around(scheduler: Scheduler) -> Self {
+    pub fn around(mut scheduler: Scheduler) -> Self {
+        scheduler.set_caps(&Caps { can_store: true, ..Caps::default() });
         let config = scheduler.config();
         let block_size = config.block_size;
         let slots = vec![0; config.num_gpu_blocks * block_size];

@@ -1,7 +1,7 @@
 //! What is kept of a request that has finished, for how long, and before whom it goes.
 
 use l5_scheduler::{
-    FinishReason, Job, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain,
+    Caps, FinishReason, Job, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain,
     Retention, SchedulerConfig, StepOp, Time,
 };
 
@@ -225,6 +225,18 @@ fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
     assert!(!driver.scheduler.kv_stored(*lease), "stored once");
     assert_eq!(driver.step(9.0).rows, [(2, 0, 16)], "who begins as soon as they are free");
     driver.finish(10.0);
+}
+
+#[test]
+fn without_an_executor_that_can_store_nothing_is_kept_for_it() {
+    let mut driver = Driver::with_retention(config(6), Keeping { seconds: None });
+    driver.scheduler.set_caps(&Caps::default());
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.finish(0.0);
+    assert!(!driver.scheduler.has_unfinished(), "nothing is left to be done");
+    assert_eq!(driver.scheduler.retained_blocks(), 0, "blocks that are kept");
+    driver.plan(5.0);
+    assert!(driver.scheduler.view().step().is_empty(), "no store is planned");
 }
 
 #[test]

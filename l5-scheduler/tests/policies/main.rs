@@ -9,5 +9,6 @@ mod learning;
 mod leases;
 mod naive;
 mod prediction;
+mod reranking;
 mod starvation;
 mod strict;

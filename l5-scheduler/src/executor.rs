@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{CostModel, FinishReason, KvCompletion, RequestId, StepView};
+use crate::{CostModel, FinishReason, KvCompletion, Note, RequestId, StepView};
 
 /// Capabilities of an executor.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,6 +65,8 @@ pub struct StepOutput {
     drafts: Vec<u32>,
     /// Index of a row in the step, and the end of its drafts in `drafts`.
     proposals: Vec<(usize, usize)>,
+    /// Notes on rows, by index of the row in the step.
+    notes: Vec<(usize, Note)>,
     /// Durations of the phases of the step.
     pub phases: Phases,
     /// Number of rows that a captured decode step was padded to. `None` if the kernels were launched one by one, or on
@@ -111,6 +113,7 @@ impl StepOutput {
         self.rows.clear();
         self.drafts.clear();
         self.proposals.clear();
+        self.notes.clear();
         self.phases = Phases::default();
         self.replayed = None;
     }
@@ -138,6 +141,16 @@ impl StepOutput {
             let start = i.checked_sub(1).map_or(0, |before| self.proposals[before].1);
             (*row, &self.drafts[start..*end])
         })
+    }
+
+    /// Adds a note on row `row` of the step. Of several notes on one request, the last one counts.
+    pub fn note(&mut self, row: usize, note: Note) {
+        self.notes.push((row, note));
+    }
+
+    /// Iterates over the notes: index of the row in the step, and the note.
+    pub fn notes(&self) -> impl Iterator<Item = (usize, &Note)> + '_ {
+        self.notes.iter().map(|(row, note)| (*row, note))
     }
 
     /// Iterates over the rows: index in the step, tokens, and finish reason.

@@ -49,6 +49,8 @@ pub struct Lease {
     pub state: LeaseState,
     /// Number of blocks. Only full blocks are held, since no other block can be hit.
     pub blocks: usize,
+    /// Tool that the request called, if the executor noted one.
+    pub tool: Option<String>,
     /// Key of the job.
     pub job_key: Option<JobKey>,
     pub(crate) seq: SeqId,
@@ -83,6 +85,7 @@ pub(crate) struct NewLease {
     pub request: RequestId,
     pub job: Option<Job>,
     pub job_key: Option<JobKey>,
+    pub tool: Option<String>,
     pub since: Time,
     pub state: LeaseState,
     pub seq: SeqId,
@@ -168,10 +171,11 @@ impl Leases {
 
     /// Adds a lease of these blocks.
     pub(crate) fn add(&mut self, new: NewLease, blocks: &[BlockId]) -> LeaseId {
-        let NewLease { request, job, job_key, since, state, seq } = new;
+        let NewLease { request, job, job_key, tool, since, state, seq } = new;
         let id = LeaseId(self.next);
         self.next += 1;
-        let lease = Lease { id, request, job, since, state, blocks: blocks.len(), job_key, seq };
+        let lease =
+            Lease { id, request, job, since, state, blocks: blocks.len(), tool, job_key, seq };
         match lease.order() {
             Some(order) => _ = self.by_end.insert(order),
             None => self.to_store.push(id),

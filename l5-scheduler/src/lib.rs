@@ -36,6 +36,7 @@ pub mod generate;
 mod jobs;
 pub mod lease;
 pub mod llm;
+mod note;
 pub mod policy;
 mod queue;
 mod request;
@@ -61,6 +62,7 @@ pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOu
 pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};
+pub use note::Note;
 pub use policy::{
     Admit, Composed, LeaseEnd, Policy, PolicyContext, PolicyEvent, PolicyKind, Victim,
 };

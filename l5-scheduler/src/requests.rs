@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use l3_paged_kv::{SeqId, TokenChain};
 
 use crate::jobs::Jobs;
-use crate::{Adapter, Job, JobKey, Rank, Request, RequestId, Seat, Time};
+use crate::{Adapter, Job, JobKey, Note, Rank, Request, RequestId, Seat, Time};
 
 /// State of an unfinished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub(crate) struct Entry {
     pub job_key: Option<JobKey>,
     /// Arrival of the job's first request; without a job, its own.
     pub job_arrival: Time,
+    /// The executor's last note on it.
+    pub note: Option<Note>,
 }
 
 impl Entry {
@@ -80,6 +82,7 @@ impl Entry {
             prompt_len: request.prompt.len(),
             job_key: request.job_key(),
             job_arrival: request.arrival,
+            note: None,
             chain,
             computed: 0,
             drafts: Vec::new(),

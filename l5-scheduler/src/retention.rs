@@ -1,7 +1,7 @@
 //! Retention: what happens to the blocks of a finished request, and which lease ends when blocks are needed.
 
 use crate::policy::{PolicyContext, PolicyEvent};
-use crate::{LeaseId, RequestView, Time};
+use crate::{LeaseId, Note, RequestView, Time};
 
 /// What happens to the blocks of a finished request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,8 +30,8 @@ pub enum Retain {
 /// use std::collections::HashMap;
 ///
 /// use l5_scheduler::{
-///     Job, JobKey, LeaseId, PolicyContext, PolicyEvent, RequestView, Retain, Retention, Scheduler, SchedulerConfig,
-///     Status, Time,
+///     Job, JobKey, LeaseId, Note, PolicyContext, PolicyEvent, RequestView, Retain, Retention, Scheduler,
+///     SchedulerConfig, Status, Time,
 /// };
 ///
 /// #[derive(Default)]
@@ -41,7 +41,12 @@ pub enum Retain {
 /// }
 ///
 /// impl Retention for TwiceTheLastPause {
-///     fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+///     fn retain(
+///         &mut self,
+///         finished: &RequestView<'_>,
+///         _note: Option<&Note>,
+///         context: &PolicyContext<'_>,
+///     ) -> Retain {
 ///         match (finished.job(), finished.job_key()) {
 ///             (Some(Job { last_step: false, .. }), Some(job)) => {
 ///                 Retain::LeaseUntil(context.now + 2.0 * self.pause.get(job).copied().unwrap_or(1.0))
@@ -90,9 +95,14 @@ pub enum Retain {
 pub trait Retention: Send {
     /// Decides what happens to the blocks of a request that finished at `context.now`. Asked when a step is applied,
     /// for requests that finished with [`FinishReason::Stop`](crate::FinishReason) or
-    /// [`FinishReason::Length`](crate::FinishReason).
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
-        let _ = (finished, context);
+    /// [`FinishReason::Length`](crate::FinishReason). `note` is the executor's last one on this request.
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        note: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
+        let _ = (finished, note, context);
         Retain::Free
     }
 

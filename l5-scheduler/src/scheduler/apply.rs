@@ -36,6 +36,9 @@ impl Scheduler {
         }
         self.blocks.commit_step();
         self.forget_preemptions();
+        for (seat, note) in &resolved.notes {
+            self.requests.at_mut(self.seats.owner(*seat)).note = Some(note.clone());
+        }
         // exercise l5.apply
         for ResolvedRow { seat, tokens, finish, .. } in resolved.rows() {
             self.stats.sampled_tokens += tokens.len() as u64;

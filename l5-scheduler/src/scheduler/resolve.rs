@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::requests::Entry;
-use crate::{FinishReason, MalformedOutput, RequestId, Seat, StepOutput, StepRow};
+use crate::{FinishReason, MalformedOutput, Note, RequestId, Seat, StepOutput, StepRow};
 
 /// Tokens that a step adds to requests, and which requests end with them. The memory is reused.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,6 +11,8 @@ pub struct Resolved {
     pub(super) rows: Vec<ResolvedRange>,
     drafts: Vec<u32>,
     proposals: Vec<Proposal>,
+    /// Notes of the executor, by seat.
+    pub(super) notes: Vec<(Seat, Note)>,
 }
 
 /// Drafts for the next step of a request.
@@ -49,6 +51,7 @@ impl Resolved {
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.rows.clear();
+        self.notes.clear();
         self.drafts.clear();
         self.proposals.clear();
     }
@@ -113,6 +116,12 @@ impl Scheduler {
         }
         if let Some(row) = due.next() {
             return Err(MalformedOutput(format!("row {row} of a step has chosen no token")));
+        }
+        for (row, note) in output.notes() {
+            let Some(StepRow { seat, .. }) = rows.get(row) else {
+                return Err(MalformedOutput(format!("a note on row {row}, which the step lacks")));
+            };
+            resolved.notes.push((*seat, note.clone()));
         }
         self.resolve_drafts(output, resolved)
     }

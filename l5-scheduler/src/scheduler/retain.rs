@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::events::Happened;
 use crate::lease::{Lease, LeaseState, NewLease};
 use crate::requests::Entry;
-use crate::{FinishReason, LeaseEnd, LeaseId, PolicyContext, Retain, StepOp, Time};
+use crate::{FinishReason, LeaseEnd, LeaseId, Note, PolicyContext, Retain, StepOp, Time};
 
 impl Scheduler {
     /// Ends a running request with the step that was applied at `now`.
@@ -20,18 +20,20 @@ impl Scheduler {
     /// Asks the retention what happens to a finished request's blocks. Leases of the job's earlier steps end if this
     /// request's blocks contain theirs, or if it was the last step.
     fn retain(&mut self, key: u32, now: Time) {
-        let retain = self.ask_retention(key);
+        let note = self.requests.at_mut(key).note.take();
+        let retain = self.ask_retention(key, note.as_ref());
+        let tool = note.and_then(|note| note.tool);
         // Before the new lease is one of them; ended after it holds the blocks that it shares with them.
         let (outlived, why) = self.outlived_leases(key);
         match retain {
             Retain::Free => {}
             // This time never comes.
             Retain::LeaseUntil(until) if until.0.is_nan() => {}
-            Retain::LeaseUntil(until) => self.keep(key, LeaseState::Until(until), now),
-            Retain::Keep => self.keep(key, LeaseState::Kept, now),
+            Retain::LeaseUntil(until) => self.keep(key, LeaseState::Until(until), tool, now),
+            Retain::Keep => self.keep(key, LeaseState::Kept, tool, now),
             // The store would be planned for ever.
             Retain::Offload if !self.can_store => {}
-            Retain::Offload => self.keep(key, LeaseState::Storing, now),
+            Retain::Offload => self.keep(key, LeaseState::Storing, tool, now),
         }
         self.end_all(&outlived, why);
         let job = self.requests.at(key).job_key.as_ref();
@@ -40,7 +42,7 @@ impl Scheduler {
         }
     }
 
-    fn ask_retention(&mut self, key: u32) -> Retain {
+    fn ask_retention(&mut self, key: u32, note: Option<&Note>) -> Retain {
         let finished = self.requests.at(key).view();
         let context = PolicyContext {
             now: self.now,
@@ -49,7 +51,7 @@ impl Scheduler {
             num_free: self.blocks.num_free(),
             cost: self.cost.as_ref(),
         };
-        self.retention.retain(&finished, &context)
+        self.retention.retain(&finished, note, &context)
     }
 
     /// Leases of the same job that a finished request makes useless: all of them if it was the last step, else those
@@ -74,7 +76,7 @@ impl Scheduler {
 
     /// Holds the blocks of a request that ends in a lease. Only full blocks can be hit, so a partial last block is
     /// freed.
-    fn keep(&mut self, key: u32, state: LeaseState, since: Time) {
+    fn keep(&mut self, key: u32, state: LeaseState, tool: Option<String>, since: Time) {
         let entry = self.requests.at_mut(key);
         let blocks = entry.computed / self.config.block_size;
         if blocks == 0 || !self.config.enable_prefix_caching {
@@ -85,7 +87,7 @@ impl Scheduler {
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         entry.seq = None;
         let (request, job, job_key) = (entry.id, entry.job.clone(), entry.job_key.clone());
-        let new = NewLease { request, job, job_key, since, state, seq };
+        let new = NewLease { request, job, job_key, tool, since, state, seq };
         let blocks = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let lease = self.leases.add(new, blocks);
         self.frees += 1;

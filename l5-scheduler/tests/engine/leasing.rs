@@ -1,7 +1,8 @@
 //! Leases of an engine that has nothing else to do.
 
 use l5_scheduler::{
-    EngineRequest, Job, PolicyContext, RequestView, Retain, Retention, Scheduler, SchedulerConfig,
+    EngineRequest, Job, Note, PolicyContext, RequestView, Retain, Retention, Scheduler,
+    SchedulerConfig,
 };
 
 use crate::fake::{engine_of, request};
@@ -10,7 +11,12 @@ use crate::fake::{engine_of, request};
 struct Brief;
 
 impl Retention for Brief {
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
         let seconds = if finished.num_tokens() > 20 { 0.05 } else { 3600.0 };
         if finished.job().is_some() {
             Retain::LeaseUntil(context.now + seconds)

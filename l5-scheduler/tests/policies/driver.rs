@@ -5,9 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    Caps, FinishReason, KvConnector, LeaseId, Request, RequestId, Resolved, Retention, RowView,
-    Scheduler,
-    SchedulerConfig, StepOp, StepOutput, Time,
+    Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, Resolved, Retention,
+    RowView, Scheduler, SchedulerConfig, StepOp, StepOutput, Time,
 };
 
 /// The next token of a text; few different ones, so that texts often go on alike.
@@ -92,6 +91,8 @@ pub struct Driver {
     pub alive: HashSet<u64>,
     /// A request that the model fails.
     pub fails: Option<u64>,
+    /// The tool that each row calls, from here on.
+    pub tool: Option<String>,
 }
 
 impl Driver {
@@ -124,6 +125,7 @@ impl Driver {
             stores: Vec::new(),
             alive: HashSet::new(),
             fails: None,
+            tool: None,
         }
     }
 
@@ -220,6 +222,9 @@ impl Driver {
                 self.output.push(n, &tokens, finish);
                 let drafts = drafts_behind(&[row.request.tokens(), &tokens].concat());
                 self.output.propose(n, &drafts);
+                if let Some(tool) = &self.tool {
+                    self.output.note(n, Note { tool: Some(format!("{tool} {}", row.row.id.0)) });
+                }
             }
         }
         for (id, ..) in &self.loads {

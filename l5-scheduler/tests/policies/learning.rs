@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use l5_scheduler::policy::Fcfs;
 use l5_scheduler::{
-    Job, LeaseEnd, LeaseId, Policy, PolicyContext, PolicyEvent, PolicyKind, Rank, Request,
+    Job, LeaseEnd, LeaseId, Note, Policy, PolicyContext, PolicyEvent, PolicyKind, Rank, Request,
     RequestId, RequestView, Retain, Retention, Scheduler, SchedulerConfig, Status, Time, Victim,
 };
 
@@ -72,7 +72,12 @@ impl Learning {
 }
 
 impl Retention for Learning {
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
         match finished.job() {
             Some(Job { last_step: false, .. }) => {
                 Self::decision(finished.id().0, self.losses, context.now.seconds())
@@ -113,8 +118,13 @@ fn listening(seconds: f64, names: Names) -> Listening {
 }
 
 impl Retention for Listening {
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
-        Keeping::leasing(self.seconds).retain(finished, context)
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
+        Keeping::leasing(self.seconds).retain(finished, None, context)
     }
 
     fn lease_for(
@@ -370,8 +380,13 @@ fn nobody_is_preempted_for_want_of_a_lease_that_frees_nothing() {
 struct Confused(bool);
 
 impl Retention for Confused {
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
-        Keeping::leasing(100.0).retain(finished, context)
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
+        Keeping::leasing(100.0).retain(finished, None, context)
     }
 
     fn lease_for(

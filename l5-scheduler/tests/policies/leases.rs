@@ -1,8 +1,8 @@
 //! What is kept of a request that has finished, for how long, and before whom it goes.
 
 use l5_scheduler::{
-    Caps, FinishReason, Job, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain,
-    Retention, SchedulerConfig, StepOp, Time,
+    Caps, FinishReason, Job, Note, PolicyContext, PolicyKind, Request, RequestId, RequestView,
+    Resolved, Retain, Retention, SchedulerConfig, StepOp, StepOutput, Time,
 };
 
 use crate::driver::{Driver, NOBODY, request, unique};
@@ -19,7 +19,12 @@ impl Keeping {
 }
 
 impl Retention for Keeping {
-    fn retain(&mut self, finished: &RequestView<'_>, context: &PolicyContext<'_>) -> Retain {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
         match (finished.job(), self.seconds) {
             (None, _) | (Some(Job { last_step: true, .. }), _) => Retain::Free,
             (Some(_), Some(seconds)) => Retain::LeaseUntil(context.now + seconds),
@@ -335,7 +340,12 @@ fn a_lease_counts_from_the_end_of_its_step() {
 struct KeepsForGood;
 
 impl Retention for KeepsForGood {
-    fn retain(&mut self, finished: &RequestView<'_>, _: &PolicyContext<'_>) -> Retain {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        _: &PolicyContext<'_>,
+    ) -> Retain {
         if finished.job().is_some() { Retain::Keep } else { Retain::Free }
     }
 }
@@ -377,4 +387,48 @@ fn leases_are_forgotten_with_the_cache() {
     );
     assert_eq!(driver.scheduler.blocks().num_free(), 10, "free blocks");
     assert_eq!(driver.scheduler.blocks().cache().len(), 0, "blocks that can be found");
+}
+
+/// Keeps what was left for a tool that is quick.
+struct ByTool;
+
+impl Retention for ByTool {
+    fn retain(
+        &mut self,
+        _: &RequestView<'_>,
+        note: Option<&Note>,
+        _: &PolicyContext<'_>,
+    ) -> Retain {
+        let tool = note.and_then(|note| note.tool.as_deref());
+        if tool.is_some_and(|tool| tool.starts_with("ls")) { Retain::Keep } else { Retain::Free }
+    }
+}
+
+#[test]
+fn a_retention_and_its_lease_know_the_tool_that_the_executor_noted() {
+    let mut driver = Driver::with_retention(config(20), ByTool);
+    for (id, tool) in [(1, Some("ls")), (2, Some("make")), (3, None)] {
+        driver.tool = tool.map(str::to_owned);
+        driver.add(step_of("a", id, &unique(id, 7), 3));
+        driver.add(step_of("b", id + 10, &unique(id + 10, 7), 3));
+        driver.finish(id as f64);
+    }
+    let mut tools: Vec<_> =
+        driver.scheduler.leases().iter().map(|lease| (lease.request.0, &lease.tool)).collect();
+    tools.sort_unstable();
+    let want = [(1, Some("ls 1".to_owned())), (11, Some("ls 11".to_owned()))];
+    assert_eq!(tools, want.each_ref().map(|(id, tool)| (*id, tool)), "tools, of their own rows");
+}
+
+#[test]
+fn a_note_on_a_row_that_the_step_lacks_is_an_error() {
+    let mut driver = Driver::with_retention(config(20), ByTool);
+    driver.add(request(1, &unique(1, 7), 3));
+    driver.plan(0.0);
+    let (mut output, mut resolved) = (StepOutput::default(), Resolved::default());
+    output.push(0, &[7], None);
+    output.note(1, Note::default());
+    assert!(driver.scheduler.resolve(&output, &mut resolved).is_err());
+    driver.run();
+    driver.finish(1.0);
 }

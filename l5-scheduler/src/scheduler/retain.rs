@@ -83,6 +83,10 @@ impl Scheduler {
             return;
         }
         let Some(seq) = entry.seq else { return };
+        // Blocks that accepted drafts have filled have no hash yet: the next plan would have given them one.
+        let registered = self.blocks.register(seq, &entry.chain, blocks * self.config.block_size);
+        debug_assert!(registered.is_ok(), "{registered:?}");
+        self.blocks.commit_step();
         let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         entry.seq = None;

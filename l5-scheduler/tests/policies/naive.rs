@@ -2,11 +2,29 @@
 //! waiting request tried on a copy.
 //!
 //! Written from what vLLM 0.32 is known to do (its defect about hashes of unscheduled chunks aside), and for
-//! `strict-priority` from its rules, not from the code that is tested.
+//! `strict-priority` from its rules, not from the code that is tested. Leases are a list that is searched and sorted for
+//! each question, and ranks are computed anew for each look at the queue.
 
-use l5_scheduler::{Compose, FinishReason, PolicyKind, SchedulerConfig};
+use l5_scheduler::{Compose, FinishReason, PolicyKind, Retain, SchedulerConfig};
 
 use crate::driver::{Happened, drafts_behind, verified};
+use crate::learning::{Learning, Names};
+
+/// Tenant and job id.
+type JobName = (Option<String>, String);
+
+/// Blocks that are kept.
+#[derive(Clone, Debug)]
+struct NaiveLease {
+    number: u64,
+    request: u64,
+    job: Option<JobName>,
+    adapter: Option<String>,
+    tokens: Vec<u32>,
+    table: Vec<usize>,
+    until: Option<f64>,
+    storing: bool,
+}
 
 #[derive(Clone, Debug)]
 pub struct NaiveRequest {
@@ -18,6 +36,12 @@ pub struct NaiveRequest {
     pub arrival: f64,
     pub priority: i64,
     pub adapter: Option<String>,
+    pub tenant: Option<String>,
+    pub job: Option<JobName>,
+    pub last_step: bool,
+    /// When the first request of its job arrived.
+    job_arrival: f64,
+    ticket: i64,
     computed: usize,
     /// What may follow its tokens.
     drafts: Vec<u32>,
@@ -38,6 +62,11 @@ impl NaiveRequest {
             arrival: 0.0,
             priority: 0,
             adapter: None,
+            tenant: None,
+            job: None,
+            last_step: false,
+            job_arrival: 0.0,
+            ticket: 0,
             computed: 0,
             drafts: Vec::new(),
             table: Vec::new(),
@@ -68,8 +97,8 @@ enum Turn {
     Of(String),
 }
 
-/// What is known of a block: the adapter and all tokens up to its end.
-type Known = (Option<String>, Vec<u32>);
+/// What is known of a block: adapter, tenant, and all tokens up to its end.
+type Known = (Option<String>, Option<String>, Vec<u32>);
 
 /// One request's part of a step: its id, tokens computed before, tokens of this step, and blocks that can be hit only
 /// since it was planned; then drafts behind the tokens.
@@ -98,6 +127,21 @@ pub struct Naive {
     decode_steps: usize,
     /// Adapter of the last turn, and its steps: of steps that decode, and of others.
     turns: [(String, usize); 2],
+    now: f64,
+    /// What is retained, if anything is.
+    pub names: Option<Names>,
+    /// Whether the order is that of `LeasedFirst`.
+    pub leased_first: bool,
+    leases: Vec<NaiveLease>,
+    next_lease: u64,
+    /// Leases and requests that lost their blocks.
+    losses: u64,
+    /// When jobs began.
+    jobs: Vec<(JobName, f64)>,
+    front: i64,
+    back: i64,
+    /// Leases that end for the head of the queue, while others are preempted for it.
+    granted: Option<Vec<u64>>,
 }
 
 impl Naive {
@@ -118,6 +162,16 @@ impl Naive {
             turn: Turn::All,
             decode_steps: 0,
             turns: Default::default(),
+            now: 0.0,
+            names: None,
+            leased_first: false,
+            leases: Vec::new(),
+            next_lease: 0,
+            losses: 0,
+            jobs: Vec::new(),
+            front: 0,
+            back: 0,
+            granted: None,
         }
     }
 
@@ -137,20 +191,42 @@ impl Naive {
     }
 
     /// Whether a request is taken.
-    pub fn add(&mut self, request: NaiveRequest) -> bool {
+    pub fn add(&mut self, mut request: NaiveRequest) -> bool {
         let more = usize::from(request.max_tokens > 1);
         let taken = request.prompt > 0
             && request.prompt < self.config.max_model_len
             && self.blocks(request.prompt + more) < self.config.num_gpu_blocks;
         if taken {
+            self.back += 1;
+            request.ticket = self.back;
+            request.job_arrival = request.arrival;
+            if let Some(job) = &request.job {
+                match self.jobs.iter().find(|(name, _)| name == job) {
+                    Some((_, began)) => request.job_arrival = *began,
+                    None => self.jobs.push((job.clone(), request.arrival)),
+                }
+            }
             self.waiting.push(request);
             self.sort();
         }
         taken
     }
 
+    fn has_lease(&self, job: &JobName) -> bool {
+        self.leases.iter().any(|lease| lease.job.as_ref() == Some(job))
+    }
+
     fn sort(&mut self) {
-        if self.config.policy != PolicyKind::Fcfs {
+        if self.leased_first {
+            let mut waiting = std::mem::take(&mut self.waiting);
+            waiting.sort_by(|a, b| {
+                let [first, second] = [a, b]
+                    .map(|request| !request.job.as_ref().is_some_and(|job| self.has_lease(job)));
+                let arrivals = a.job_arrival.total_cmp(&b.job_arrival);
+                first.cmp(&second).then(arrivals).then(a.ticket.cmp(&b.ticket))
+            });
+            self.waiting = waiting;
+        } else if self.config.policy != PolicyKind::Fcfs {
             self.waiting.sort_by(|a, b| {
                 let arrivals = a.arrival.total_cmp(&b.arrival);
                 a.priority.cmp(&b.priority).then(arrivals).then(a.id.cmp(&b.id))
@@ -163,14 +239,14 @@ impl Naive {
     }
 
     fn lookup(&self, request: &NaiveRequest) -> Vec<usize> {
-        let NaiveRequest { tokens, adapter, .. } = request;
+        let NaiveRequest { tokens, adapter, tenant, .. } = request;
         let size = self.config.block_size;
         let most = if self.config.enable_prefix_caching { (tokens.len() - 1) / size } else { 0 };
         let find = |n: usize| {
-            let found = self
-                .cached
-                .iter()
-                .find(|((of, known), _)| of == adapter && known[..] == tokens[..n * size]);
+            let same = |(of, from, known): &Known| {
+                of == adapter && from == tenant && known[..] == tokens[..n * size]
+            };
+            let found = self.cached.iter().find(|(known, _)| same(known));
             found.map(|(_, block)| *block)
         };
         (1..=most).map_while(find).collect()
@@ -194,7 +270,8 @@ impl Naive {
             let block = request.table[request.hashed];
             request.hashed += 1;
             let known = request.tokens[..request.hashed * size].to_vec();
-            self.cached.push(((request.adapter.clone(), known), block));
+            let known = (request.adapter.clone(), request.tenant.clone(), known);
+            self.cached.push((known, block));
             new.push(block);
         }
         new
@@ -204,6 +281,10 @@ impl Naive {
         let table = std::mem::take(&mut request.table);
         (request.computed, request.hashed) = (0, 0);
         request.drafts.clear();
+        self.release(table);
+    }
+
+    fn release(&mut self, table: Vec<usize>) {
         let mut unknown = Vec::new();
         for block in table.into_iter().rev() {
             self.users[block] -= 1;
@@ -228,22 +309,178 @@ impl Naive {
         self.give_back(&mut request);
         request.preempted_now = true;
         self.preempted.push(request.id);
+        self.losses += 1;
+        self.front -= 1;
+        request.ticket = self.front;
         self.waiting.insert(0, request);
         self.sort();
+    }
+
+    /// A request has ended.
+    fn end(&mut self, request: &NaiveRequest, reason: FinishReason) {
+        self.ended.push((request.id, reason));
+        let Some(job) = &request.job else { return };
+        let others = self.running.iter().chain(&self.waiting);
+        let over =
+            others.clone().all(|other| other.id == request.id || other.job.as_ref() != Some(job));
+        if request.last_step && over {
+            self.jobs.retain(|(name, _)| name != job);
+        }
+    }
+
+    /// Leases that can be ended, the soonest first.
+    fn soonest(&self) -> Vec<u64> {
+        let mut leases: Vec<_> = self.leases.iter().filter(|lease| !lease.storing).collect();
+        leases.sort_by(|a, b| {
+            let end = |lease: &NaiveLease| lease.until.unwrap_or(f64::INFINITY);
+            end(a).total_cmp(&end(b)).then(a.number.cmp(&b.number))
+        });
+        leases.iter().map(|lease| lease.number).collect()
+    }
+
+    /// Leases that end for a request that waits, or for one that runs, in this order.
+    fn named(&self, waits: bool) -> Vec<u64> {
+        if let Some(granted) = &self.granted {
+            return granted.clone();
+        }
+        let soonest = self.soonest();
+        let mut named = match self.names {
+            None => return Vec::new(),
+            Some(Names::ForRunning) if waits => Vec::new(),
+            Some(Names::One) => soonest.iter().take(1).copied().collect(),
+            Some(Names::Newest) => {
+                let mut all = soonest.clone();
+                all.sort_unstable_by(|a, b| b.cmp(a));
+                all
+            }
+            Some(Names::Soonest | Names::ForRunning) => soonest.clone(),
+        };
+        if waits && self.running.is_empty() {
+            // It would wait for ever.
+            let others = soonest.into_iter().filter(|lease| !named.contains(lease));
+            named.extend(others.collect::<Vec<_>>());
+        }
+        named
+    }
+
+    /// Blocks that are free without these leases.
+    fn free_without(&self, leases: &[u64]) -> Vec<usize> {
+        let gone = || self.leases.iter().filter(|lease| leases.contains(&lease.number));
+        let mut blocks: Vec<usize> = gone().flat_map(|lease| lease.table.clone()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let held = |block: &usize| gone().filter(|lease| lease.table.contains(block)).count();
+        blocks.retain(|block| self.users[*block] == held(block));
+        blocks
+    }
+
+    fn end_lease(&mut self, number: u64) {
+        let at = self.leases.iter().position(|lease| lease.number == number).unwrap();
+        let lease = self.leases.remove(at);
+        self.release(lease.table);
+        self.sort();
+    }
+
+    /// Ends leases in their order until it is enough, if it ever is. Only those end that free a block.
+    fn end_leases(&mut self, waits: bool, enough: impl Fn(&[usize]) -> bool) -> bool {
+        let named = self.named(waits);
+        let all = (1..=named.len()).map(|n| &named[..n]);
+        let Some(ending) = all.into_iter().find(|leases| enough(&self.free_without(leases))) else {
+            return false;
+        };
+        let freed = self.free_without(ending);
+        for number in ending {
+            let lease = self.leases.iter().find(|lease| lease.number == *number).unwrap();
+            if lease.table.iter().any(|block| freed.contains(block)) {
+                self.end_lease(*number);
+                self.losses += 1;
+            }
+        }
+        true
+    }
+
+    /// A request has finished: its blocks are kept, or free.
+    fn finish(&mut self, mut request: NaiveRequest) {
+        let retain = match (&request.job, self.names) {
+            (Some(_), Some(_)) if !request.last_step => {
+                Learning::decision(request.id, self.losses, self.now)
+            }
+            _ => Retain::Free,
+        };
+        let mine = |lease: &&NaiveLease| lease.job == request.job && lease.job.is_some();
+        let before = self.leases.iter().filter(mine).filter(|lease| !lease.storing);
+        let begins = |lease: &NaiveLease| {
+            lease.adapter == request.adapter && request.tokens.starts_with(&lease.tokens)
+        };
+        let outlived = before.filter(|lease| request.last_step || begins(lease));
+        let outlived: Vec<u64> = outlived.map(|lease| lease.number).collect();
+        let size = self.config.block_size;
+        let full = request.computed / size;
+        let (until, storing) = match retain {
+            Retain::LeaseUntil(until) => (Some(until.seconds()), false),
+            _ => (None, retain == Retain::Offload),
+        };
+        if retain != Retain::Free && full > 0 && self.config.enable_prefix_caching {
+            // Blocks that accepted drafts have filled can be found from here on.
+            self.register(&mut request, full * size);
+            let rest = request.table.split_off(full);
+            self.release(rest);
+            let (number, job) = (self.next_lease, request.job.clone());
+            let adapter = request.adapter.clone();
+            let tokens = request.tokens[..full * size].to_vec();
+            let table = std::mem::take(&mut request.table);
+            self.next_lease += 1;
+            let request = request.id;
+            self.leases.push(NaiveLease {
+                number,
+                request,
+                job,
+                adapter,
+                tokens,
+                table,
+                until,
+                storing,
+            });
+        }
+        outlived.into_iter().for_each(|lease| self.end_lease(lease));
+        let of_job =
+            self.leases.iter().filter(|lease| lease.job == request.job && lease.job.is_some());
+        if of_job.clone().count() > 8
+            && let Some(oldest) = of_job.clone().find(|lease| !lease.storing)
+        {
+            self.end_lease(oldest.number);
+        }
+        self.give_back(&mut request);
+        self.sort();
+    }
+
+    /// What is being stored has been.
+    pub fn stored(&mut self, number: u64) {
+        self.end_lease(number);
+    }
+
+    /// Requests whose blocks are kept.
+    pub fn leased(&self) -> Vec<u64> {
+        let mut leases: Vec<u64> = self.leases.iter().map(|lease| lease.request).collect();
+        leases.sort_unstable();
+        leases
     }
 
     pub fn abort(&mut self, id: u64) {
         if let Some(i) = self.running.iter().position(|request| request.id == id) {
             let mut request = self.running.remove(i);
             self.give_back(&mut request);
-            self.ended.push((id, FinishReason::Aborted));
+            self.end(&request, FinishReason::Aborted);
         } else if let Some(i) = self.waiting.iter().position(|request| request.id == id) {
-            self.waiting.remove(i);
-            self.ended.push((id, FinishReason::Aborted));
+            let request = self.waiting.remove(i);
+            self.end(&request, FinishReason::Aborted);
         }
     }
 
     pub fn reset(&mut self, preempt: bool) {
+        if self.leases.iter().any(|lease| lease.storing) {
+            return;
+        }
         if preempt {
             while !self.running.is_empty() {
                 self.preempt(self.running.len() - 1);
@@ -252,12 +489,24 @@ impl Naive {
             self.waiting.iter_mut().for_each(|request| request.preempted_now = false);
         }
         if self.running.is_empty() {
+            self.soonest().into_iter().for_each(|lease| self.end_lease(lease));
             self.cached.clear();
         }
     }
 
     /// A step, begun and ended.
-    pub fn step(&mut self) -> Happened {
+    pub fn step(&mut self, now: f64) -> Happened {
+        self.now = now;
+        let due = |naive: &Self, number: u64| {
+            let lease = naive.leases.iter().find(|lease| lease.number == number).unwrap();
+            let waits = naive.waiting.iter().any(|request| request.job == lease.job);
+            lease.until.is_some_and(|until| until <= now) && !waits
+        };
+        for lease in self.soonest() {
+            if due(self, lease) {
+                self.end_lease(lease);
+            }
+        }
         let ended = self.ended.len();
         for attempt in 0..3 {
             self.compose(attempt);
@@ -409,7 +658,7 @@ impl Naive {
             if self.blocks(computed + len) > self.config.num_gpu_blocks - 1 {
                 let mut request = self.running.remove(i);
                 self.give_back(&mut request);
-                self.ended.push((id, FinishReason::KvExhausted));
+                self.end(&request, FinishReason::KvExhausted);
                 continue;
             }
             let wanted = self.blocks(self.with_drafts(computed + len));
@@ -417,6 +666,9 @@ impl Naive {
                 self.take_back_draft_blocks();
             }
             while wanted > self.running[i].table.len() + self.free.len() {
+                if self.end_leases(false, |freed| !freed.is_empty()) {
+                    continue;
+                }
                 let victim = self.victim();
                 let victim_id = self.running[victim].id;
                 self.preempt(victim);
@@ -491,8 +743,8 @@ impl Naive {
             return false;
         }
         if self.blocks(head.tokens.len()) > self.config.num_gpu_blocks - 1 {
-            self.ended.push((head.id, FinishReason::KvExhausted));
-            self.waiting.remove(0);
+            let head = self.waiting.remove(0);
+            self.end(&head, FinishReason::KvExhausted);
             return true;
         }
         if head.preempted_now || !self.in_turn(head) {
@@ -509,6 +761,7 @@ impl Naive {
         let config = self.config.clone();
         let seats = config.max_num_seqs.min(config.max_num_active_seqs.unwrap_or(usize::MAX));
         let head = &self.waiting[0];
+        let id = head.id;
         let hit = self.lookup(head);
         let computed = hit.len() * config.block_size;
         let mut len = (head.tokens.len() - computed).min(self.most);
@@ -535,10 +788,15 @@ impl Naive {
         if needed > self.free.len() {
             self.take_back_draft_blocks();
         }
-        if needed > self.free.len() {
+        let free = self.free.len();
+        let enough = |freed: &[usize]| {
+            needed + freed.iter().filter(|block| hit.contains(block)).count() <= free + freed.len()
+        };
+        if needed > free && !self.end_leases(true, enough) {
             return false;
         }
-        let mut request = self.waiting.remove(0);
+        let head = self.waiting.iter().position(|request| request.id == id).unwrap();
+        let mut request = self.waiting.remove(head);
         for block in &hit {
             self.free.retain(|free| free != block);
             self.users[*block] += 1;
@@ -558,6 +816,7 @@ impl Naive {
         self.take_back_draft_blocks();
         let mut copy = self.clone();
         let mut victims = Vec::new();
+        copy.granted = Some(self.named(true));
         // Tokens are no reason to preempt anybody, so they are looked at last.
         let has_room = |copy: &Self| Self { budget: usize::MAX, ..copy.clone() }.admit(usize::MAX);
         if has_room(&copy) {
@@ -579,10 +838,12 @@ impl Naive {
         if !copy.admit(copy.budget) {
             return false;
         }
+        self.granted = copy.granted;
         for id in victims {
             self.preempt(self.running.iter().position(|request| request.id == id).unwrap());
         }
         assert!(self.admit(self.budget));
+        self.granted = None;
         true
     }
 
@@ -625,9 +886,9 @@ impl Naive {
                 request.drafts.truncate(more.min(self.config.num_speculative_tokens));
                 continue;
             };
-            let mut request = self.running.remove(i);
-            self.give_back(&mut request);
-            self.ended.push((*id, reason));
+            let request = self.running.remove(i);
+            self.end(&request, reason);
+            self.finish(request);
         }
         self.waiting.iter_mut().for_each(|request| request.preempted_now = false);
         Happened {

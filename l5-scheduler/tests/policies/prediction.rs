@@ -1,29 +1,44 @@
 //! Step by step, the scheduler does what the naive one says.
 
-use l5_scheduler::{Adapter, Compose, PolicyKind, Request, RequestId, SchedulerConfig, Time};
+use l5_scheduler::{
+    Adapter, Compose, Job, PolicyKind, Request, RequestId, Scheduler, SchedulerConfig, Time,
+};
 use proptest::prelude::*;
 
 use crate::driver::{Driver, request};
+use crate::learning::{Learning, Names};
+use crate::leases::leased;
 use crate::naive::{Naive, NaiveRequest};
+use crate::reranking::LeasedFirst;
 
 /// What is asked of both between two steps.
 #[derive(Clone, Debug)]
 enum Order {
-    Add {
-        prompt: Vec<u32>,
-        max_tokens: usize,
-        eos: Option<u32>,
-        arrival: u8,
-        priority: i64,
-        adapter: Option<&'static str>,
-    },
+    Add(Asked),
     Abort(usize),
     Reset(bool),
 }
 
 #[derive(Clone, Debug)]
+struct Asked {
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    eos: Option<u32>,
+    arrival: u8,
+    priority: i64,
+    /// Number of its job, and whether it is the last step.
+    job: Option<(u8, bool)>,
+    /// Whether it is another tenant's.
+    foreign: bool,
+    adapter: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
 struct Scenario {
     config: SchedulerConfig,
+    /// Which leases are named, if there are any.
+    names: Option<Names>,
+    leased_first: bool,
     /// Each before a step; the later ones are empty.
     orders: Vec<Vec<Order>>,
 }
@@ -39,11 +54,13 @@ fn prompts() -> impl Strategy<Value = Vec<u32>> {
 
 fn orders() -> impl Strategy<Value = Order> {
     let eos = proptest::option::weighted(0.3, Just(2u32));
+    let job = proptest::option::weighted(0.6, (0u8..3, proptest::bool::weighted(0.2)));
     let adapter = proptest::sample::select(vec![None, None, Some("a"), Some("b"), Some("c")]);
-    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3, adapter);
+    let whose = (job, proptest::bool::weighted(0.2), adapter);
+    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3, whose);
     prop_oneof![
-        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority, adapter)| {
-            Order::Add { prompt, max_tokens, eos, arrival, priority, adapter }
+        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority, (job, foreign, adapter))| {
+            Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter })
         }),
         1 => (0usize..20).prop_map(Order::Abort),
         1 => any::<bool>().prop_map(Order::Reset),
@@ -90,20 +107,43 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let orders = proptest::collection::vec(proptest::collection::vec(orders(), 0..3), 1..14);
-    (configs(), orders).prop_map(|(config, orders)| Scenario { config, orders })
+    let names = proptest::option::weighted(0.7, proptest::sample::select(Names::ALL.to_vec()));
+    let setup = (configs(), names, proptest::bool::weighted(0.3));
+    (setup, orders).prop_map(|((mut config, names, leased_first), orders)| {
+        if leased_first {
+            config.policy = PolicyKind::Fcfs;
+        }
+        Scenario { config, names, leased_first, orders }
+    })
 }
 
 /// Both play a scenario, and are compared after every step.
 fn play(scenario: &Scenario) -> Result<(), TestCaseError> {
-    let (mut real, mut naive) =
-        (Driver::new(scenario.config.clone()), Naive::new(&scenario.config));
+    let mut scheduler = Scheduler::new(scenario.config.clone()).expect("a valid configuration");
+    let mut naive = Naive::new(&scenario.config);
+    if let Some(names) = scenario.names {
+        scheduler = scheduler.with_retention(Box::new(Learning { names, losses: 0 }));
+        naive.names = Some(names);
+    }
+    if scenario.leased_first {
+        scheduler = scheduler.with_policy(Box::new(LeasedFirst::default()));
+        naive.leased_first = true;
+    }
+    let mut real = Driver::around(scheduler);
     let mut added = 0;
     for step in 0..600 {
         for order in scenario.orders.get(step).into_iter().flatten() {
             obey(order, step, &mut added, &mut real, &mut naive)?;
         }
-        let (got, want) = (real.step(step as f64), naive.step());
+        let (got, want) = (real.step(step as f64), naive.step(step as f64));
         prop_assert_eq!(&got, &want, "what happened in step {}", step);
+        prop_assert_eq!(leased(&real), naive.leased(), "whose blocks are kept after step {}", step);
+        for lease in real.stores.clone() {
+            if (lease.0 + step as u64).is_multiple_of(3) {
+                real.stored(lease);
+                naive.stored(lease.0);
+            }
+        }
         real.check();
         if naive.is_idle() && step >= scenario.orders.len() {
             prop_assert!(real.alive.is_empty(), "everybody has ended");
@@ -125,7 +165,7 @@ fn obey(
     naive: &mut Naive,
 ) -> Result<(), TestCaseError> {
     match order {
-        Order::Add { prompt, max_tokens, eos, arrival, priority, adapter } => {
+        Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter }) => {
             // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
             // may be admitted before all of their tokens fit, they can preempt each other for ever, so a test of ends
             // cannot use them.
@@ -138,11 +178,16 @@ fn obey(
                 arrival: Time(arrival),
                 priority: *priority,
                 adapter: adapter.map(lora),
+                job: job.map(|(job, last_step)| Job { id: format!("job {job}"), last_step }),
+                cache_salt: foreign.then(|| "another".to_owned()),
                 ..request(id, prompt, *max_tokens)
             };
             let mut plain = NaiveRequest::new(id, prompt, *max_tokens);
             (plain.eos, plain.arrival, plain.priority) = (*eos, arrival, *priority);
             plain.adapter = adapter.map(str::to_owned);
+            plain.tenant = asked.cache_salt.clone();
+            plain.job = asked.job.as_ref().map(|job| (plain.tenant.clone(), job.id.clone()));
+            plain.last_step = job.is_some_and(|(_, last)| last);
             let (got, want) = (real.scheduler.add_request(asked).is_ok(), naive.add(plain));
             prop_assert_eq!(got, want, "whether request {} is taken", id);
             if got {

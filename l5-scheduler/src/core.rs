@@ -78,6 +78,12 @@ pub trait StepObserver: Send {
         let _ = (id, arrival, why);
     }
 
+    /// These requests have ended since the last step, and another request can have one of their ids now. The next result
+    /// has them, too.
+    fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
+        let _ = ended;
+    }
+
     /// A step is planned and about to run.
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler);
 
@@ -199,7 +205,11 @@ impl<E: Executor> EngineCore<E> {
     /// [`Rejection`], for one that could never be completed.
     pub fn add_request(&mut self, request: Request, job: E::Job) -> Result<(), Rejection> {
         // Its id may be that of a request that has just been aborted: report that end first.
+        let before = self.untold.len();
         self.tell_executor();
+        if let (Some(observer), [_, ..]) = (&mut self.observer, &self.untold[before..]) {
+            observer.ended(&self.untold[before..]);
+        }
         let (id, arrival) = (request.id, request.arrival);
         if let Err(why) = self.scheduler.add_request(request) {
             if let Some(observer) = &mut self.observer {

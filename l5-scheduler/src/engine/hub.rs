@@ -71,6 +71,10 @@ impl StepObserver for Hub {
         self.lock().observers.iter_mut().for_each(|observer| observer.rejected(id, arrival, why));
     }
 
+    fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
+        self.lock().observers.iter_mut().for_each(|observer| observer.ended(ended));
+    }
+
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler) {
         let mut inner = self.lock();
         // Admitted requests come behind the running ones.

@@ -208,7 +208,7 @@ pub struct Kv {
     pub free: usize,
     /// Blocks that can be hit in the prefix cache, used or free.
     pub findable: usize,
-    /// Blocks that leases hold.
+    /// Blocks that leases hold; one that several share counts once.
     pub leased: usize,
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, VERSION};
 use crate::{
-    Admitted, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver, StepResult,
-    StepView, Time,
+    Admitted, FinishReason, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver,
+    StepResult, StepView, Time,
 };
 
 /// Size of the write buffer, in bytes: some hundred steps, so that few steps wait for a disk.
@@ -50,6 +50,10 @@ struct Recording {
     /// The previous step, whose memory is reused.
     spare: StepEvent,
     live: HashMap<RequestId, Live>,
+    /// Requests whose end was written before the result that has it, in order.
+    told: Vec<RequestId>,
+    /// Number of the last step, and when it was over.
+    last: (u64, f64),
 }
 
 /// An unfinished request.
@@ -79,6 +83,8 @@ impl Recorder {
             open: None,
             spare: StepEvent::default(),
             live: HashMap::new(),
+            told: Vec::new(),
+            last: (0, 0.0),
         })))
     }
 
@@ -142,6 +148,27 @@ impl StepObserver for Recorder {
         self.lock().write(&Event::Rejected { id: id.0, at_us: us(arrival), reason });
     }
 
+    fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
+        // Another request may arrive with such an id before the next result.
+        let mut recording = self.lock();
+        for (id, why) in ended {
+            recording.ended(*id, *why);
+            recording.told.push(*id);
+        }
+    }
+
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        let mut recording = self.lock();
+        recording.close_abandoned();
+        let mut told = std::mem::take(&mut recording.told);
+        for (id, why) in ended {
+            match told.iter().position(|told| told == id) {
+                Some(at) => _ = told.remove(at),
+                None => recording.ended(*id, *why),
+            }
+        }
+    }
+
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler) {
         self.lock().planned(step, scheduler);
     }
@@ -201,6 +228,7 @@ impl Recording {
         event.phases_us = result.phases.into();
         let at_us = round(event.at_us + event.duration_us());
         let step = event.step;
+        self.last = (step, at_us);
         // Both are in the order of the rows.
         let mut rows = event.rows.iter_mut();
         let mut first = Vec::new();
@@ -214,8 +242,10 @@ impl Recording {
             }
             live.tokens += tokens.len();
         }
-        let ended = result.finished.iter().map(|(id, why)| (id.0, why.as_str().to_owned()));
-        event.finished.extend(ended);
+        // Those whose end was written already come first, and may have successors with their ids.
+        let told = self.told.len().min(result.finished.len());
+        let ended = result.finished[told..].iter();
+        event.finished.extend(ended.map(|(id, why)| (id.0, why.as_str().to_owned())));
         let event = Event::Step(event);
         self.write(&event);
         if let Event::Step(event) = event {
@@ -224,17 +254,24 @@ impl Recording {
         for id in first {
             self.write(&Event::FirstToken { id, step, at_us });
         }
-        for (id, why) in &result.finished {
-            let Live { tokens, preemptions } = self.live.remove(id).unwrap_or_default();
-            let reason = why.as_str().to_owned();
-            self.write(&Event::Ended { id: id.0, step, at_us, reason, tokens, preemptions });
+        for (id, why) in &result.finished[told..] {
+            self.ended(*id, *why);
         }
+        self.told.clear();
+    }
+
+    /// Writes the end of a request.
+    fn ended(&mut self, id: RequestId, why: FinishReason) {
+        let Live { tokens, preemptions } = self.live.remove(&id).unwrap_or_default();
+        let ((step, at_us), reason) = (self.last, why.as_str().to_owned());
+        self.write(&Event::Ended { id: id.0, step, at_us, reason, tokens, preemptions });
     }
 
     /// Writes a step as abandoned, if it was planned and not applied.
     fn close_abandoned(&mut self) {
         if let Some(mut event) = self.open.take() {
             event.abandoned = true;
+            self.last = (event.step, round(event.at_us + event.duration_us()));
             self.write(&Event::Step(event));
         }
     }

@@ -478,3 +478,48 @@ fn what_too_many_blocks_are_wanted_for_is_known_from_their_number() {
     assert_eq!(asked.load(Ordering::Relaxed), 0, "the leases have 2 blocks, and it lacks 3");
     driver.finish(3.0);
 }
+
+/// Names no lease any more once a request has been preempted.
+struct Sulking(bool);
+
+impl Retention for Sulking {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
+        Keeping::leasing(100.0).retain(finished, None, context)
+    }
+
+    fn lease_for(
+        &self,
+        _: &RequestView<'_>,
+        named: &[LeaseId],
+        context: &PolicyContext<'_>,
+    ) -> Option<LeaseId> {
+        let next = context.leases.next_to_expire(named.last().copied());
+        next.filter(|_| !self.0).map(|lease| lease.id)
+    }
+
+    fn observe(&mut self, event: &PolicyEvent<'_>, _: &PolicyContext<'_>) {
+        self.0 |= matches!(event, PolicyEvent::Preempted(_));
+    }
+}
+
+#[test]
+fn nobody_is_preempted_for_leases_that_are_not_ended_after_all() {
+    let config = SchedulerConfig { policy: PolicyKind::StrictPriority, ..config(8) };
+    let mut driver = Driver::with_retention(config, Sulking(false));
+    driver.add(step_of("a", 1, &unique(1, 10), 3));
+    driver.finish(0.0);
+    driver.add(Request { priority: 5, ..request(2, &unique(2, 6), 9) });
+    driver.add(Request { priority: -5, ..request(3, &unique(3, 2), 2) });
+    driver.step(3.0);
+    // 3 blocks are leased, 2 and 1 in use, and 2 are free: it needs the lease, and what request 2 has.
+    driver.add(request(4, &unique(4, 25), 1));
+    let happened = driver.step(4.0);
+    assert_eq!((happened.preempted, leased(&driver)), (vec![2], vec![]), "who lost their blocks");
+    assert!(happened.rows.iter().any(|row| row.0 == 4), "and for whom: {:?}", happened.rows);
+    driver.finish(5.0);
+}

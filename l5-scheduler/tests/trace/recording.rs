@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use l5_scheduler::trace::{self, Event, Recorder, RowPhase, SpanKind, Summary};
-use l5_scheduler::{RequestId, SchedulerConfig};
+use l5_scheduler::{
+    ExecuteError, Job, Note, PolicyContext, Request, RequestId, RequestView, Retain, Retention,
+    Scheduler, SchedulerConfig,
+};
 
 use crate::world::{World, crowded, events, request, run_of, small, steps};
 
@@ -195,4 +198,85 @@ fn a_full_disk_is_told_of_at_the_end_and_stops_nobody() {
     }
     assert_eq!(world.results.len(), 3, "steps");
     assert_eq!(recorder.finish().unwrap_err().to_string(), "no space left");
+}
+
+/// What a recording has of each request of this id: tokens of its prompt, number of its output tokens, how it ended.
+fn lives(text: &str, of: u64) -> Vec<(usize, usize, String)> {
+    let mut lives = Vec::new();
+    for event in events(text) {
+        match event {
+            Event::Arrived { id, prompt, .. } if id == of => lives.push((prompt, 0, String::new())),
+            Event::Ended { id, reason, tokens, .. } if id == of => {
+                let life = lives.last_mut().expect("it arrived");
+                assert_eq!(life.2, "", "a request ends once");
+                (life.1, life.2) = (tokens, reason);
+            }
+            _ => {}
+        }
+    }
+    lives
+}
+
+#[test]
+fn requests_that_have_one_id_one_after_the_other_are_told_apart() {
+    let mut world = World::new(small());
+    world.core.add_request(request(1, 5, 9, 0.0), ()).unwrap();
+    (0..3).for_each(|_| world.step());
+    for (prompt, max_tokens) in [(6, 4), (7, 2)] {
+        // Its end is in the next result, and that request's successor arrives before it.
+        assert!(world.core.abort(RequestId(1)));
+        world.core.add_request(request(1, prompt, max_tokens, 0.003), ()).unwrap();
+    }
+    let (text, results) = world.finish();
+    let ends = results.iter().flat_map(|result| &result.finished).count();
+    assert_eq!(ends, 3, "ends in the results");
+    let life = |prompt, tokens, why: &str| (prompt, tokens, why.to_owned());
+    let want = [life(5, 3, "abort"), life(6, 0, "abort"), life(7, 2, "length")];
+    assert_eq!(lives(&text, 1), want);
+    let run = run_of(&text);
+    assert_eq!(run.lanes.iter().map(|lane| lane.prompt).collect::<Vec<_>>(), [5, 6, 7], "lanes");
+    let finished = run.steps.iter().flat_map(|step| &step.finished);
+    assert_eq!(
+        finished.map(|(lane, _)| *lane).collect::<Vec<_>>(),
+        [2],
+        "lanes that end in a step"
+    );
+}
+
+#[test]
+fn a_request_that_failed_has_ended_and_its_id_can_be_used_again() {
+    let mut world = World::new(small());
+    world.core.executor_mut().fails = vec![2];
+    world.core.add_request(request(1, 5, 9, 0.0), ()).unwrap();
+    (0..3).for_each(|_| world.step());
+    world.core.fail_step(&ExecuteError::Malformed("it was told to fail".into()));
+    world.core.add_request(request(1, 6, 4, 0.003), ()).unwrap();
+    let (text, _) = world.finish();
+    let life = |prompt, tokens, why: &str| (prompt, tokens, why.to_owned());
+    assert_eq!(lives(&text, 1), [life(5, 2, "error"), life(6, 4, "length")]);
+}
+
+/// Keeps what everybody leaves.
+struct KeepsAll;
+
+impl Retention for KeepsAll {
+    fn retain(&mut self, _: &RequestView<'_>, _: Option<&Note>, _: &PolicyContext<'_>) -> Retain {
+        Retain::Keep
+    }
+}
+
+#[test]
+fn a_block_that_two_leases_share_is_one_leased_block() {
+    let scheduler = Scheduler::new(small()).unwrap().with_retention(Box::new(KeepsAll));
+    let mut world = World::of(scheduler);
+    for id in [1, 2] {
+        let job = Some(Job { id: format!("job {id}"), last_step: false });
+        let asked = Request { id: RequestId(id), job, ..request(7, 9, 1, 0.0) };
+        world.core.add_request(asked, ()).unwrap();
+        (0..2).for_each(|_| world.step());
+    }
+    world.core.add_request(request(3, 2, 3, 0.0), ()).unwrap();
+    let (text, _) = world.finish();
+    let leased: Vec<usize> = steps(&text).iter().map(|step| step.kv.leased).collect();
+    assert_eq!(leased, [0, 2, 2, 2, 2, 2, 2], "blocks that are leased when each step is planned");
 }

@@ -91,9 +91,12 @@ pub struct World {
 
 impl World {
     pub fn new(config: SchedulerConfig) -> Self {
+        Self::of(Scheduler::new(config).unwrap())
+    }
+
+    pub fn of(scheduler: Scheduler) -> Self {
         let file = File::default();
         let recorder = Recorder::new(file.clone()).with_model("sayer");
-        let scheduler = Scheduler::new(config).unwrap();
         let mut core = EngineCore::new(scheduler, Sayer { fails: Vec::new() });
         core.set_observer(Some(recorder.observer()));
         Self { core, recorder, file, results: Vec::new(), steps: 0 }

@@ -6,6 +6,10 @@ use crate::{LeaseId, Rank, RequestView};
 /// Lowest priority value first, then earliest arrival; the request with the highest priority value is preempted. As in
 /// vLLM, a waiting request never takes blocks from a running one, whatever its priority;
 /// [`StrictPriority`](super::StrictPriority) does that.
+///
+/// As in vLLM, of running requests that are equal in both the one that was admitted first is preempted. Two such
+/// requests can preempt each other for ever if they are admitted before all of their tokens fit, that is, with
+/// `scheduler_reserve_full_isl` off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Priority;
 

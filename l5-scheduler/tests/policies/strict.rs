@@ -191,3 +191,48 @@ fn who_gave_way_is_overtaken_by_nobody_less_urgent() {
     assert_eq!(happened.waiting, [1, 3], "who waits, in order");
     driver.finish(2.0);
 }
+
+/// Two prompts that fill the pool alone, and are computed in chunks.
+fn two_that_fill_the_pool(policy: PolicyKind, later: f64, whole: bool) -> Driver {
+    let config = SchedulerConfig {
+        policy,
+        max_num_batched_tokens: 8,
+        max_num_seqs: 4,
+        long_prefill_token_threshold: 4,
+        enable_prefix_caching: false,
+        scheduler_reserve_full_isl: whole,
+        ..SchedulerConfig::new(5, 4)
+    };
+    let mut driver = Driver::new(config);
+    for id in [1, 2] {
+        let arrival = Time(later * id as f64);
+        driver.add(Request { arrival, ..request(id, &unique(id, 15), 2) });
+    }
+    driver
+}
+
+/// As in vLLM, whose victim is the first of those with the highest (priority, arrival). The preempted request is behind
+/// the other one when it is admitted again, so the other one is the next victim.
+#[test]
+fn of_two_that_tie_each_preempts_the_other_unless_a_prompt_must_fit_as_a_whole() {
+    let mut driver = two_that_fill_the_pool(PolicyKind::Priority, 0.0, false);
+    let mut preempted = Vec::new();
+    for now in 0..400 {
+        let happened = driver.step(f64::from(now));
+        assert_eq!(happened.ended, [], "who ended");
+        preempted.extend(happened.preempted);
+    }
+    assert!(preempted.len() > 100, "{} preemptions", preempted.len());
+    assert!(preempted.windows(2).all(|two| two[0] != two[1]), "in turns");
+    // The default, and a tie that is none, and the other policies.
+    for (policy, later, whole) in [
+        (PolicyKind::Priority, 0.0, true),
+        (PolicyKind::Priority, 1e-9, false),
+        (PolicyKind::StrictPriority, 0.0, false),
+        (PolicyKind::Fcfs, 0.0, false),
+    ] {
+        let mut driver = two_that_fill_the_pool(policy, later, whole);
+        let ended: usize = (0..60).map(|now| driver.step(f64::from(now)).ended.len()).sum();
+        assert_eq!(ended, 2, "requests that ended under {policy}");
+    }
+}

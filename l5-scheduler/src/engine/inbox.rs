@@ -167,32 +167,25 @@ impl Inbox {
     }
 
     /// Moves the contents into `mail`, which must be empty. If the engine is not `busy`, blocks until there is
-    /// something, or until `deadline` has passed. `now` is the occupancy of the scheduler. Returns whether the deadline has
-    /// passed.
+    /// something, or until `deadline` has passed. `now` is the occupancy of the scheduler.
     pub(super) fn take(
         &self,
         mail: &mut Mail,
         busy: bool,
-        deadline: Option<Duration>,
+        deadline: Option<Instant>,
         now: Occupancy,
-    ) -> bool {
-        // A deadline that no clock has is none.
-        let deadline = deadline.and_then(|left| Instant::now().checked_add(left));
+    ) {
         let mut state = self.lock();
         state.polls += 1;
         let had = std::mem::replace(&mut state.occupancy, now);
         if had.queued > now.queued || had.seats < now.seats {
             self.moved.notify_all();
         }
-        let mut passed = false;
         while !busy && state.mail.is_empty() {
             state.idle = true;
             self.moved.notify_all();
             state = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => {
-                    passed = true;
-                    break;
-                }
+                Some(Duration::ZERO) => break,
                 Some(left) => {
                     let waited = self.mail.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -205,7 +198,6 @@ impl Inbox {
         self.submissions.store(0, Ordering::Relaxed);
         // Until the next poll, these requests wait nowhere else.
         state.occupancy.queued += mail.submissions.len();
-        passed
     }
 
     /// Blocks until there is mail, for at most `timeout`.

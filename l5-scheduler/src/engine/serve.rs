@@ -54,11 +54,13 @@ fn serve<E: Executor<Job = ChoiceJob>>(
     let mut failures = 0;
     loop {
         shared.gauge.publish(core.scheduler());
-        let (busy, deadline) = (core.has_unfinished(), core.time_to_deadline());
-        let passed = shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
+        let busy = core.has_unfinished();
+        // A deadline that no clock has is none.
+        let deadline = core.time_to_deadline().and_then(|left| Instant::now().checked_add(left));
+        shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
         mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
-        let mut due = core.has_unfinished() || passed;
+        let mut due = core.has_unfinished() || deadline.is_some_and(|at| at <= Instant::now());
         for id in mail.aborts.drain(..) {
             due |= core.abort(id);
         }

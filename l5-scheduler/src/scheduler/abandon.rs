@@ -21,15 +21,13 @@ impl Scheduler {
         // exercise l5.abandon
         for row in &rows {
             let key = self.seats.owner(row.seat);
-            let entry = self.requests.at_mut(key);
-            entry.planned = false;
+            self.requests.at_mut(key).planned = false;
             if row.admitted == Admitted::Before {
                 continue;
             }
             self.running.retain(|other| *other != key);
-            if let Some(seat) = entry.seat.take() {
-                self.seats.give_back(seat);
-            }
+            self.free_seat(key);
+            let entry = self.requests.at_mut(key);
             if entry.seq.is_some_and(|seq| gone.contains(&seq)) {
                 entry.seq = None;
                 entry.computed = 0;

@@ -6,14 +6,15 @@
 //!
 //! (Pinning an agent's cache with a time to live is from Li et al. 2025, "Continuum".)
 
-use std::collections::hash_map::Entry;
+mod holders;
+
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 
 use l3_paged_kv::{BlockId, SeqId};
 
-use crate::request::JobKey;
-use crate::{Job, RequestId, Time};
+use crate::{Job, JobKey, RequestId, Time};
+use holders::Holders;
 
 /// Maximum number of leases of one job. A job has several if its steps overlap and do not begin with each other; a
 /// further one ends the oldest that can be ended. Leases that are being stored can be more.
@@ -101,8 +102,8 @@ pub struct Leases {
     by_job: HashMap<JobKey, Vec<LeaseId>>,
     /// Leases whose blocks must be stored, with no [`StepOp::Store`](crate::StepOp::Store) planned yet.
     to_store: Vec<LeaseId>,
-    /// Number of leases that hold each block.
-    holders: HashMap<BlockId, u32>,
+    /// Blocks of all leases.
+    holders: Holders,
     next: u64,
 }
 
@@ -129,7 +130,7 @@ impl Leases {
 
     /// Whether a lease holds this block.
     pub(crate) fn holds(&self, block: BlockId) -> bool {
-        self.holders.contains_key(&block)
+        self.holders.contains(block)
     }
 
     /// Number of leases that can be ended.
@@ -180,9 +181,7 @@ impl Leases {
             Some(order) => _ = self.by_end.insert(order),
             None => self.to_store.push(id),
         }
-        for block in blocks {
-            *self.holders.entry(*block).or_default() += 1;
-        }
+        self.holders.hold(blocks);
         if let Some(key) = &lease.job_key {
             self.by_job.entry(key.clone()).or_default().push(id);
         }
@@ -207,14 +206,7 @@ impl Leases {
             Some(order) => _ = self.by_end.remove(&order),
             None => self.to_store.retain(|other| *other != id),
         }
-        for block in blocks {
-            if let Entry::Occupied(mut holders) = self.holders.entry(*block) {
-                *holders.get_mut() -= 1;
-                if *holders.get() == 0 {
-                    holders.remove();
-                }
-            }
-        }
+        self.holders.release(blocks);
         if let Some(key) = &lease.job_key
             && let Some(of_job) = self.by_job.get_mut(key)
         {

@@ -8,8 +8,9 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::{EngineModel, EngineOptions, EngineRequest};
 use l5_scheduler::generate::{GenerateRequest, Generator};
 use l5_scheduler::{
-    Admitted, Compose, CostModel, PolicyContext, PolicyKind, Request, RequestId, Resolved, Scheduler,
-    SchedulerConfig, StepLoad, StepOutput, Time, Victim,
+    Admitted, Compose, CostModel, Job, Note, PolicyContext, PolicyKind, Request, RequestId,
+    RequestView, Resolved, Retain, Retention, Scheduler, SchedulerConfig, StepLoad, StepOutput,
+    Time, Victim,
 };
 use serde_json::Value;
 
@@ -141,6 +142,40 @@ fn the_one_said_is_preempted_first() {
             Some(Victim::Running(i)) => running[i].id().0 as usize,
             other => panic!("{other:?}"),
         }
+    });
+}
+
+/// Keeps what every step of a job leaves but the last one.
+struct KeepsSteps;
+
+impl Retention for KeepsSteps {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        _: &PolicyContext<'_>,
+    ) -> Retain {
+        if finished.job().is_some_and(|job| !job.last_step) { Retain::Keep } else { Retain::Free }
+    }
+}
+
+#[test]
+fn leases_hold_the_blocks_said() {
+    agree(("l5", "leased-blocks"), 200, number, |facts| {
+        let mut scheduler = scheduler(config(100, 4)).with_retention(Box::new(KeepsSteps));
+        let mut one_step = |id: usize, job: usize, last_step: bool, prompt: Vec<u32>| {
+            let job = Some(Job { id: job.to_string(), last_step });
+            add(&mut scheduler, Request { job, prompt, max_tokens: 1, ..request(id, 1) });
+            step(&mut scheduler, 7);
+            scheduler.retained_blocks()
+        };
+        let leases = list(&facts["leases"]);
+        for (id, lease) in leases.iter().enumerate() {
+            let [common, own] = [0, 1].map(|i| 4 * number(&lease[i]));
+            let own = request(id + 1, own).prompt;
+            one_step(id, id, false, (0..common as u32).chain(own).collect());
+        }
+        one_step(leases.len(), number(&facts["gone"]), true, vec![1])
     });
 }
 

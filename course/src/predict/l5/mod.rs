@@ -14,6 +14,7 @@ mod first_token_time;
 mod free_after_step;
 mod gives_way;
 mod kv_exhausted;
+mod leased_blocks;
 mod queue_order;
 mod recomputed_tokens;
 mod replayable_steps;
@@ -43,6 +44,7 @@ pub const KINDS: &[Kind] = &[
     drafts::KIND,
     strict_room::KIND,
     replayable_steps::KIND,
+    leased_blocks::KIND,
     fed_tokens::KIND,
     sampled_rows::KIND,
     shared_prompt::KIND,

@@ -4,13 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use l3_paged_kv::TokenChain;
-use l5_scheduler::lease::Leases;
-use l5_scheduler::policy::Fcfs;
 use l5_scheduler::sim::{FakeModel, Script};
 use l5_scheduler::{
     Caps, EngineCore, Executor, FinishReason, Job, KvCompletion, KvConnector, MalformedOutput,
-    Matched, Policy, Rank, Request, RequestId, RequestView, Retain, Scheduler, SchedulerConfig,
-    StepOp, StepOutput, StepView, Time, Victim,
+    Matched, Note, PolicyContext, Request, RequestId, RequestView, Retain, Retention, Scheduler,
+    SchedulerConfig, StepOp, StepOutput, StepView, Time,
 };
 use proptest::prelude::*;
 
@@ -69,7 +67,7 @@ impl Executor for Remote {
     type Error = MalformedOutput;
 
     fn caps(&self) -> Caps {
-        self.model.caps()
+        Caps { can_store: true, ..self.model.caps() }
     }
 
     fn begin(&mut self, id: RequestId, job: Counting) {
@@ -135,28 +133,16 @@ impl Script for Counting {
     }
 }
 
-/// First come, first served; what jobs leave is stored.
-struct Storing(Fcfs);
+/// Stores what jobs leave.
+struct Storing;
 
-impl Policy for Storing {
-    fn name(&self) -> &'static str {
-        "storing"
-    }
-
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        self.0.order(request)
-    }
-
-    fn victim(
-        &self,
-        needy: &RequestView<'_>,
-        running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
-    ) -> Option<Victim> {
-        self.0.victim(needy, running, leases)
-    }
-
-    fn retain(&self, finished: &RequestView<'_>, _: Time) -> Retain {
+impl Retention for Storing {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        _: &PolicyContext<'_>,
+    ) -> Retain {
         if finished.job().is_some() { Retain::Offload } else { Retain::Free }
     }
 }
@@ -175,7 +161,7 @@ impl World {
     fn new(blocks: usize, habits: Habits) -> Self {
         let memory = Arc::new(Mutex::new(Memory::default()));
         let config = SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::new(blocks + 1, BLOCK) };
-        let scheduler = Scheduler::new(config).unwrap().with_policy(Box::new(Storing(Fcfs)));
+        let scheduler = Scheduler::new(config).unwrap().with_retention(Box::new(Storing));
         let scheduler = scheduler.with_kv_connector(Box::new(Connector(memory.clone(), habits)));
         let remote = Remote { model: FakeModel::default(), memory: memory.clone(), habits };
         let core = EngineCore::new(scheduler, remote);

@@ -17,6 +17,9 @@ pub(super) enum Purpose {
     WhichPrefix,
     Prompt,
     Prefix,
+    Turns,
+    Tool,
+    ToolSeconds,
 }
 
 /// Random numbers of one workload.
@@ -38,9 +41,16 @@ impl Dice {
 
     /// Uniform number in [0, 1).
     pub(super) fn uniform(self, purpose: Purpose, of: u64) -> f64 {
-        let [low, high, ..] = self.bits(purpose, of, 0);
-        let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
-        bits as f64 / (1u64 << 53) as f64
+        self.uniforms(purpose, of)[0]
+    }
+
+    /// Two independent uniform numbers in [0, 1).
+    pub(super) fn uniforms(self, purpose: Purpose, of: u64) -> [f64; 2] {
+        let [a, b, c, d] = self.bits(purpose, of, 0);
+        [(a, b), (c, d)].map(|(low, high)| {
+            let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
+            bits as f64 / (1u64 << 53) as f64
+        })
     }
 
     /// Time between two arrivals of a Poisson process with `rate` arrivals a second.
@@ -73,12 +83,7 @@ pub enum Lengths {
 impl Lengths {
     /// Checks the parameters; returns what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
-        let most = match self {
-            Self::Constant(length) => *length,
-            Self::Uniform([_, high]) => *high,
-            Self::Exponential(mean) => *mean as usize,
-            Self::Choice(choices) => choices.iter().map(|(length, _)| *length).max().unwrap_or(0),
-        };
+        let most = self.most();
         match self {
             _ if most > MAX_TOKENS_PER_REQUEST => Err(format!(
                 "the length must be at most {MAX_TOKENS_PER_REQUEST} tokens, got {most}"
@@ -95,6 +100,16 @@ impl Lengths {
             }
             Self::Choice(choices) => check_weights(choices.iter().map(|(_, weight)| *weight)),
             _ => Ok(()),
+        }
+    }
+
+    /// Largest length; of an exponential distribution, its mean.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Self::Constant(length) => *length,
+            Self::Uniform([_, high]) => *high,
+            Self::Exponential(mean) => *mean as usize,
+            Self::Choice(choices) => choices.iter().map(|(length, _)| *length).max().unwrap_or(0),
         }
     }
 

@@ -2,27 +2,38 @@
 //!
 //! * [`replay`] runs a [`Scenario`], whose requests come with the output that they will get, and writes a [`Trace`] of
 //!   every decision. vLLM's own scheduler was recorded in the same form, so the two can be compared step by step.
-//! * A [`Planner`] runs a [`Workload`] of any size under a [`VirtualClock`], which advances by a
+//! * A [`Planner`] runs any [`Arrivals`] under a [`VirtualClock`], which advances by a
 //!   [`CostModel`](crate::CostModel), and makes a [`Report`]: latencies on that machine, and how many requests it could
-//!   serve.
+//!   serve. A [`Workload`] of any size is an open loop; [`AgentJobs`] are a closed one, in which requests follow from
+//!   the ends of earlier ones.
 
+mod agent_report;
+mod agents;
+mod arrivals;
 mod clock;
 mod durations;
 mod fake;
 mod goodput;
+mod jobs;
 mod lengths;
+mod lines;
 mod planner;
 mod replay;
 mod replayable;
 mod report;
 mod scenario;
+mod seconds;
 mod trace;
 mod workload;
 
+pub use agent_report::{AgentReport, Percentiles, TurnHits};
+pub use agents::{AgentSpec, Tool};
+pub use arrivals::{Arrivals, Measured, Output};
 pub use clock::VirtualClock;
 pub use durations::Durations;
 pub use fake::{FakeModel, Script};
 pub use goodput::{Goodput, TimeUnit};
+pub use jobs::AgentJobs;
 pub use lengths::Lengths;
 pub use planner::{PlanError, Planner};
 pub use replay::{MAX_STEPS, ReplayError, replay};
@@ -31,5 +42,6 @@ pub use report::{Counts, GoodputReport, Latency, ReplayReport, Report, Usage};
 pub use scenario::{
     Event, EventOp, Scenario, ScenarioConfig, ScenarioError, ScenarioRequest, Tables,
 };
+pub use seconds::{Lognormal, Seconds};
 pub use trace::{ById, Rejected, Summary, Trace, TraceEvent, TraceStep};
-pub use workload::{Arrivals, SharedPrefix, Spec, Workload, WorkloadError};
+pub use workload::{ArrivalProcess, SharedPrefix, Spec, Workload, WorkloadError};

@@ -1,17 +1,16 @@
 //! A capacity planner: runs a workload through the real scheduler under a virtual clock.
 
-use std::iter::Peekable;
-
 use super::Durations;
+use super::arrivals::{Arrivals, Measured, Output};
 use super::clock::VirtualClock;
-use super::fake::{FakeModel, Script};
+use super::fake::FakeModel;
 use super::goodput::Goodput;
 use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
-use super::workload::{Workload, WorkloadError};
+use super::workload::WorkloadError;
 use crate::{
-    BySeat, ConfigError, CostModel, Executor, FinishReason, MalformedOutput, PolicyKind, Resolved,
-    Scheduler, SchedulerConfig, StepOutput, Time,
+    Admitted, BySeat, ConfigError, CostModel, Executor, FinishReason, MalformedOutput, Policy,
+    PolicyKind, Request, Resolved, Scheduler, SchedulerConfig, StepOutput, Time,
 };
 
 /// Why a plan failed.
@@ -31,38 +30,32 @@ pub enum PlanError {
     Stalled(f64),
 }
 
-/// Output that no other request has: it counts up from a number of its own.
-#[derive(Clone, Copy, Debug)]
-struct Counting(u32);
-
-impl Script for Counting {
-    fn token(&self, n: usize) -> Option<u32> {
-        Some(self.0.wrapping_add(n as u32))
-    }
-}
-
 /// State of a request while it is unfinished.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     arrival: Time,
     deadline: Option<Time>,
+    prompt: usize,
+    /// Begin of its first step, and tokens that were hit then.
+    admitted: Time,
+    cached: usize,
     first: Time,
     last: Time,
     tokens: usize,
     longest_gap: f64,
 }
 
-/// Runs a workload to its end.
+/// Runs a workload or the jobs of agents to their end.
 ///
 /// # Example
 ///
 /// ```
-/// use l5_scheduler::sim::{Arrivals, Planner, Workload};
+/// use l5_scheduler::sim::{ArrivalProcess, Planner, Workload};
 /// use l5_scheduler::{CostModel, SchedulerConfig};
 ///
 /// let config = SchedulerConfig { max_num_seqs: 8, ..SchedulerConfig::new(1024, 16) };
 /// let spec = r#"{"requests": 100, "input": {"uniform": [20, 60]}, "output": {"constant": 16}}"#;
-/// let arrivals = Arrivals { rate: Some(10.0), ..Arrivals::default() }; // requests a second
+/// let arrivals = ArrivalProcess { rate: Some(10.0), ..ArrivalProcess::default() }; // requests a second
 /// let workload = Workload::read(Box::new(spec.as_bytes()), arrivals)?;
 ///
 /// let planner = Planner::new(config, CostModel::SMOLLM2_TWO_CORES, "ttft:1s".parse()?)?;
@@ -74,9 +67,11 @@ struct Progress {
 /// ```
 pub struct Planner {
     scheduler: Scheduler,
-    model: FakeModel<Counting>,
+    model: FakeModel<Output>,
     clock: VirtualClock,
     goodput: Goodput,
+    /// Whether no request can overtake another one in the waiting queue.
+    in_order: bool,
     /// Progress of unfinished requests.
     progress: BySeat<Progress>,
     ttft: Durations,
@@ -101,11 +96,14 @@ impl Planner {
         cost: CostModel,
         goodput: Goodput,
     ) -> Result<Self, ConfigError> {
+        let in_order =
+            config.policy == PolicyKind::Fcfs && !config.long_prefill_token_threshold_adaptive;
         Ok(Self {
             scheduler: Scheduler::new(config)?,
             model: FakeModel::default(),
             clock: VirtualClock::new(cost),
             goodput,
+            in_order,
             progress: BySeat::default(),
             ttft: Durations::default(),
             itl: Durations::default(),
@@ -125,17 +123,32 @@ impl Planner {
         self
     }
 
-    /// Runs a workload until all requests have ended.
+    /// Replaces the policy by one that is not built in.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
+        self.scheduler = self.scheduler.with_policy(policy);
+        self.in_order = false;
+        self
+    }
+
+    /// Replaces the retention, by one that keeps blocks between the turns of a job.
+    #[must_use]
+    pub fn with_retention(mut self, retention: Box<dyn Retention>) -> Self {
+        self.scheduler = self.scheduler.with_retention(retention);
+        self.in_order = false;
+        self
+    }
+
+    /// Runs until all requests have ended and no further one arrives.
     ///
     /// # Errors
     /// [`PlanError`].
-    pub fn run(mut self, workload: Workload<'_>) -> Result<Report, PlanError> {
-        let mut coming = workload.peekable();
+    pub fn run(mut self, mut arrivals: impl Arrivals) -> Result<Report, PlanError> {
         let (mut output, mut resolved) = (StepOutput::default(), Resolved::default());
         loop {
-            self.take_arrivals(&mut coming)?;
+            self.take_arrivals(&mut arrivals)?;
             if !self.scheduler.has_unfinished() {
-                match next_arrival(&mut coming)? {
+                match arrivals.next_arrival()? {
                     Some(moment) => self.clock.wait_until(moment),
                     None => break,
                 }
@@ -149,6 +162,11 @@ impl Planner {
             if let Some(replayable) = &mut self.replayable {
                 replayable.note(step);
             }
+            for row in step.rows.iter().filter(|row| row.admitted == Admitted::Now) {
+                if let Some(request) = self.progress.seated(row.seat, row.id) {
+                    (request.admitted, request.cached) = (before, row.cached);
+                }
+            }
             let now = self.clock.run(step);
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();
@@ -156,48 +174,42 @@ impl Planner {
             self.scheduler.resolve(&output, &mut resolved)?;
             self.scheduler.apply(&resolved, now);
             self.note_tokens(&resolved, now);
-            self.note_ends(now);
+            self.note_ends(now, &mut arrivals);
             if idle {
-                match next_arrival(&mut coming)? {
+                match arrivals.next_arrival()? {
                     Some(moment) if moment > now => self.clock.wait_until(moment),
                     _ => return Err(PlanError::Stalled(now.seconds())),
                 }
             }
         }
-        Ok(self.report())
+        let agents = arrivals.report();
+        Ok(Report { agents, ..self.report() })
     }
 
     /// Adds the requests that have arrived. While no request can overtake another, those far back in the queue are not
     /// created yet: this changes no decision, and a million waiting requests take no memory.
-    fn take_arrivals(&mut self, coming: &mut Peekable<Workload<'_>>) -> Result<(), WorkloadError> {
-        let config = self.scheduler.config();
-        let in_order =
-            config.policy == PolicyKind::Fcfs && !config.long_prefill_token_threshold_adaptive;
-        let enough = if in_order { 2 * config.max_num_seqs + 2 } else { usize::MAX };
-        let now = self.clock.now();
+    fn take_arrivals(&mut self, arrivals: &mut impl Arrivals) -> Result<(), WorkloadError> {
+        let seats = self.scheduler.config().max_num_seqs;
+        let enough = if self.in_order { 2 * seats + 2 } else { usize::MAX };
         while self.scheduler.num_waiting() < enough {
-            if !matches!(coming.peek(), Some(Ok(request)) if request.arrival > now) {
-                let Some(request) = coming.next().transpose()? else { break };
-                self.take(request);
-            } else {
-                break;
-            }
+            let Some(request) = arrivals.next(self.clock.now())? else { break };
+            self.take(request, arrivals);
         }
         Ok(())
     }
 
-    fn take(&mut self, request: crate::Request) {
+    fn take(&mut self, request: Request, arrivals: &mut impl Arrivals) {
         let (id, arrival, deadline) = (request.id, request.arrival, request.deadline);
-        let prompt = request.prompt.len();
+        let (prompt, output) = (request.prompt.len(), arrivals.output(&request));
         self.began.get_or_insert(arrival);
         self.counts.requests += 1;
         if self.scheduler.add_request(request).is_err() {
             self.counts.rejected += 1;
+            arrivals.ended_early(id, self.clock.now());
             return;
         }
-        // Output tokens far from those of other requests, so that no output is hit in the cache.
-        self.model.begin(id, Counting((id.0 as u32).wrapping_mul(0x9e37_79b1)));
-        self.progress.insert(id, Progress { arrival, deadline, ..Progress::default() });
+        self.model.begin(id, output);
+        self.progress.insert(id, Progress { arrival, deadline, prompt, ..Progress::default() });
         self.counts.prompt_tokens += prompt as u64;
     }
 
@@ -222,15 +234,26 @@ impl Planner {
         }
     }
 
-    fn note_ends(&mut self, now: Time) {
+    fn note_ends(&mut self, now: Time, arrivals: &mut impl Arrivals) {
         for (id, reason) in self.scheduler.take_ended() {
             self.model.end(id, reason);
             self.ended = now;
             let Some(request) = self.progress.remove(id) else { continue };
             if !matches!(reason, FinishReason::Stop | FinishReason::Length) {
                 self.counts.cut_short += 1;
+                arrivals.ended_early(id, now);
                 continue;
             }
+            arrivals.measured(&Measured {
+                id,
+                arrival: request.arrival,
+                admitted: request.admitted,
+                first_token: request.first,
+                prompt_tokens: request.prompt,
+                cached_tokens: request.cached,
+                output_tokens: request.tokens,
+            });
+            arrivals.finished(id, now);
             self.counts.finished += 1;
             self.e2e.add(now - request.arrival);
             if let Some(deadline) = request.deadline {
@@ -255,7 +278,8 @@ impl Planner {
         self.counts.scheduled_tokens = stats.scheduled_tokens;
         let cache = self.scheduler.blocks().stats();
         let report = Report::new(
-            self.scheduler.config(),
+            self.scheduler.policy_name(),
+            self.scheduler.composer_name(),
             self.counts,
             self.usage,
             (cache.queries, cache.hits),
@@ -264,14 +288,5 @@ impl Planner {
             [&mut self.ttft, &mut self.itl, &mut self.e2e],
         );
         Report { replay: self.replayable.map(Into::into), ..report }
-    }
-}
-
-/// Time of the next arrival.
-fn next_arrival(coming: &mut Peekable<Workload<'_>>) -> Result<Option<Time>, WorkloadError> {
-    match coming.peek() {
-        Some(Ok(request)) => Ok(Some(request.arrival)),
-        Some(Err(_)) => coming.next().transpose().map(|_| None),
-        None => Ok(None),
     }
 }

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Durations;
+use super::agent_report::AgentReport;
 use super::goodput::Goodput;
 use super::replayable::ReplayableSteps;
-use crate::SchedulerConfig;
 
 /// Counters of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -94,6 +94,9 @@ pub struct Report {
     pub kv_usage_max: f64,
     /// Steps that a device would replay; `None` if no captured widths were given.
     pub replay: Option<ReplayReport>,
+    /// Report on the jobs of agents; `None` if the requests were no such jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agents: Option<AgentReport>,
 }
 
 /// Steps of a plan that a device would replay.
@@ -153,7 +156,8 @@ impl Latency {
 
 impl Report {
     pub(super) fn new(
-        config: &SchedulerConfig,
+        policy: &str,
+        compose: &str,
         counts: Counts,
         usage: Usage,
         (queries, hits): (u64, u64),
@@ -169,8 +173,8 @@ impl Report {
             share: share(counts.good, counts.requests),
         });
         Self {
-            policy: config.policy.to_string(),
-            compose: config.compose.to_string(),
+            policy: policy.to_owned(),
+            compose: compose.to_owned(),
             counts,
             seconds,
             requests_per_s: per_s(counts.finished),
@@ -184,6 +188,7 @@ impl Report {
             kv_usage_mean: usage.mean(),
             kv_usage_max: usage.max,
             replay: None,
+            agents: None,
         }
     }
 }
@@ -258,6 +263,9 @@ impl fmt::Display for Report {
                 l.mean, l.p50, l.p95, l.p99, l.max
             )?;
         }
-        Ok(())
+        match &self.agents {
+            Some(agents) => write!(f, "\n{agents}"),
+            None => Ok(()),
+        }
     }
 }

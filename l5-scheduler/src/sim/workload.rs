@@ -22,7 +22,9 @@ use std::io::{self, BufRead};
 
 use serde::Deserialize;
 
+use super::arrivals::Arrivals;
 use super::lengths::{Dice, Lengths, MAX_TOKENS_PER_REQUEST, Purpose, check_weights, choose};
+use super::lines::{Form, read_form};
 use crate::{Adapter, Job, Request, RequestId, Time};
 
 /// Specification: how requests are made.
@@ -84,9 +86,9 @@ enum Prompt {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Prefix {
-    id: String,
-    tokens: usize,
+pub(super) struct Prefix {
+    pub id: String,
+    pub tokens: usize,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -97,9 +99,9 @@ struct JobLine {
     last_step: bool,
 }
 
-/// Arrival of requests.
+/// When requests arrive, and how many.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Arrivals {
+pub struct ArrivalProcess {
     /// Requests a second, as a Poisson process. Infinite: all at time 0. `None`: as the file says, and at time 0 where
     /// it does not.
     pub rate: Option<f64>,
@@ -111,19 +113,16 @@ pub struct Arrivals {
 
 /// An iterator over the requests of a workload, in the order of their arrival.
 pub struct Workload<'a> {
-    source: Source<'a>,
-    arrivals: Arrivals,
+    source: Form<'a, Spec>,
+    arrivals: ArrivalProcess,
     dice: Dice,
+    /// Next request, if it has been read and has not been taken.
+    ahead: Option<Request>,
     /// Number of requests so far, and the arrival of the last one.
     count: u64,
     last: Time,
     /// Numbers of named prefixes.
     prefixes: HashMap<String, u64>,
-}
-
-enum Source<'a> {
-    Spec(Spec),
-    Lines { lines: io::Lines<Box<dyn BufRead + 'a>>, number: usize },
 }
 
 /// Why a file is not a workload.
@@ -138,6 +137,22 @@ pub enum WorkloadError {
          request"
     )]
     Empty,
+    /// A file of agents' jobs is empty.
+    #[error(
+        "the file of jobs is empty: it must be a specification ({{\"jobs\":..}}) or have a line of JSON for each job"
+    )]
+    NoJobs,
+    /// A turn of a job is too long for this program to make.
+    #[error(
+        "turn {turn} of job {job} is too long: prompt and output must have at most {MAX_TOKENS_PER_REQUEST} tokens \
+         each; lower the number of turns or the tokens that each adds"
+    )]
+    LongTurn {
+        /// Number of the job in the order of arrival, from 1.
+        job: u64,
+        /// Number of the turn, from 1.
+        turn: usize,
+    },
     /// The specification is not JSON, or has unknown or missing fields.
     #[error("invalid specification: {0} (at `{1}`)")]
     Spec(serde_json::Error, String),
@@ -178,48 +193,35 @@ impl<'a> Workload<'a> {
     /// # Errors
     /// [`WorkloadError`].
     pub fn read(
-        mut input: Box<dyn BufRead + 'a>,
-        arrivals: Arrivals,
+        input: Box<dyn BufRead + 'a>,
+        arrivals: ArrivalProcess,
     ) -> Result<Self, WorkloadError> {
-        let mut first = String::new();
-        let mut number = 0;
-        while first.trim().is_empty() {
-            first.clear();
-            number += 1;
-            if input.read_line(&mut first)? == 0 {
-                return Err(WorkloadError::Empty);
-            }
+        match read_form(input, is_list, WorkloadError::Empty)? {
+            Form::Spec(spec) => Self::from_spec(spec, arrivals),
+            list => Self::new(list, arrivals),
         }
-        if is_list(&first) {
-            let again: Box<dyn BufRead + 'a> =
-                Box::new(io::Read::chain(io::Cursor::new(first.into_bytes()), input));
-            return Self::new(Source::Lines { lines: again.lines(), number: number - 1 }, arrivals);
-        }
-        io::Read::read_to_string(&mut input, &mut first)?;
-        let mut json = serde_json::Deserializer::from_str(&first);
-        let spec = serde_path_to_error::deserialize::<_, Spec>(&mut json).map_err(|e| {
-            let path = e.path().to_string();
-            WorkloadError::Spec(e.into_inner(), path)
-        })?;
-        json.end().map_err(|e| WorkloadError::Spec(e, ".".to_owned()))?;
-        Self::from_spec(spec, arrivals)
     }
 
     /// Creates the workload of a specification.
     ///
     /// # Errors
     /// [`WorkloadError`].
-    pub fn from_spec(spec: Spec, arrivals: Arrivals) -> Result<Self, WorkloadError> {
+    pub fn from_spec(spec: Spec, arrivals: ArrivalProcess) -> Result<Self, WorkloadError> {
         spec.check()?;
-        Self::new(Source::Spec(spec), arrivals)
+        Self::new(Form::Spec(spec), arrivals)
     }
 
-    fn new(source: Source<'a>, arrivals: Arrivals) -> Result<Self, WorkloadError> {
-        if let Some(rate) = arrivals.rate.filter(|rate| rate.is_nan() || *rate <= 0.0) {
-            return Err(WorkloadError::Rate(rate));
-        }
-        let dice = Dice::new(arrivals.seed);
-        Ok(Self { source, arrivals, dice, count: 0, last: Time::ZERO, prefixes: HashMap::new() })
+    fn new(source: Form<'a, Spec>, arrivals: ArrivalProcess) -> Result<Self, WorkloadError> {
+        arrivals.check()?;
+        Ok(Self {
+            source,
+            arrivals,
+            dice: Dice::new(arrivals.seed),
+            ahead: None,
+            count: 0,
+            last: Time::ZERO,
+            prefixes: HashMap::new(),
+        })
     }
 
     fn next_request(&mut self) -> Result<Option<Request>, WorkloadError> {
@@ -228,11 +230,10 @@ impl<'a> Workload<'a> {
             return Ok(None);
         }
         let made = match &mut self.source {
-            Source::Spec(spec) => spec.request(index, self.arrivals.requests, self.dice),
-            Source::Lines { lines, number } => {
-                let prefixes = &mut self.prefixes;
-                next_line(lines, number)?
-                    .map(|line| line.request(*number, index, self.dice, prefixes))
+            Form::Spec(spec) => spec.request(index, self.arrivals.requests, self.dice),
+            Form::List(lines) => {
+                let (line, prefixes) = (lines.next::<Line>()?, &mut self.prefixes);
+                line.map(|line| line.request(lines.number(), index, self.dice, prefixes))
                     .transpose()?
             }
         };
@@ -247,21 +248,28 @@ impl<'a> Workload<'a> {
 
     /// Time of arrival: by the rate, or as the file says.
     fn arrival(&self, said: Time, index: u64) -> Result<Time, WorkloadError> {
-        let arrival = match self.arrivals.rate {
+        let arrival = self.arrivals.next(said, self.last, index, self.dice);
+        match &self.source {
+            Form::List(lines) => lines.in_order(arrival, self.last),
+            Form::Spec(_) => Ok(arrival),
+        }
+    }
+}
+
+impl ArrivalProcess {
+    pub(super) fn check(&self) -> Result<(), WorkloadError> {
+        match self.rate {
+            Some(rate) if rate.is_nan() || rate <= 0.0 => Err(WorkloadError::Rate(rate)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Time of the `index`-th arrival, after the one at `last`. `said` is what the file says.
+    pub(super) fn next(&self, said: Time, last: Time, index: u64, dice: Dice) -> Time {
+        match self.rate {
             Some(rate) if rate.is_infinite() => Time::ZERO,
-            Some(rate) => self.last + self.dice.gap(rate, index),
+            Some(rate) => last + dice.gap(rate, index),
             None => said,
-        };
-        match (arrival < self.last, &self.source) {
-            (true, Source::Lines { number, .. }) => {
-                let why = format!(
-                    "arrival {} is before the previous one, {}: the lines must be in the order of arrival",
-                    arrival.seconds(),
-                    self.last.seconds()
-                );
-                Err(WorkloadError::Value { number: *number, why })
-            }
-            _ => Ok(arrival),
         }
     }
 }
@@ -270,8 +278,24 @@ impl Iterator for Workload<'_> {
     type Item = Result<Request, WorkloadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_request().transpose()
+        self.ahead.take().map(Ok).or_else(|| self.next_request().transpose())
     }
+}
+
+impl Arrivals for Workload<'_> {
+    fn next(&mut self, now: Time) -> Result<Option<Request>, WorkloadError> {
+        self.next_arrival()?;
+        Ok(self.ahead.take_if(|request| request.arrival <= now))
+    }
+
+    fn next_arrival(&mut self) -> Result<Option<Time>, WorkloadError> {
+        if self.ahead.is_none() {
+            self.ahead = self.next_request()?;
+        }
+        Ok(self.ahead.as_ref().map(|request| request.arrival))
+    }
+
+    fn finished(&mut self, _id: RequestId, _now: Time) {}
 }
 
 impl Spec {
@@ -280,19 +304,7 @@ impl Spec {
         self.input.check().map_err(field("input"))?;
         self.output.check().map_err(field("output"))?;
         if let Some(prefix) = &self.shared_prefix {
-            if prefix.tokens > MAX_TOKENS_PER_REQUEST {
-                return Err(field("shared_prefix.tokens")(format!(
-                    "must be at most {MAX_TOKENS_PER_REQUEST}, got {}",
-                    prefix.tokens
-                )));
-            }
-            if prefix.groups == 0 {
-                return Err(field("shared_prefix.groups")("must be at least 1, got 0".to_owned()));
-            }
-            if !(0.0..=1.0).contains(&prefix.fraction) {
-                let why = format!("must be from 0 to 1, got {}", prefix.fraction);
-                return Err(field("shared_prefix.fraction")(why));
-            }
+            prefix.check()?;
         }
         if let Some(priorities) = &self.priorities {
             let weights = priorities.iter().map(|(_, weight)| *weight);
@@ -313,9 +325,8 @@ impl Spec {
         let uniform = |purpose| dice.uniform(purpose, index);
         let mut prompt = Vec::new();
         if let Some(prefix) = &self.shared_prefix
-            && uniform(Purpose::HasPrefix) < prefix.fraction
+            && let Some(which) = prefix.of(index, dice)
         {
-            let which = (uniform(Purpose::WhichPrefix) * prefix.groups as f64) as u64;
             dice.tokens(Purpose::Prefix, which, prefix.tokens, &mut prompt);
         }
         let own = self.input.at(uniform(Purpose::Input));
@@ -330,6 +341,30 @@ impl Spec {
             deadline: self.deadline.map(Time),
             ..Request::default()
         })
+    }
+}
+
+impl SharedPrefix {
+    pub(super) fn check(&self) -> Result<(), WorkloadError> {
+        let wrong = |field, why| Err(WorkloadError::Field { field, why });
+        if self.tokens > MAX_TOKENS_PER_REQUEST {
+            let why = format!("must be at most {MAX_TOKENS_PER_REQUEST}, got {}", self.tokens);
+            return wrong("shared_prefix.tokens", why);
+        }
+        if self.groups == 0 {
+            return wrong("shared_prefix.groups", "must be at least 1, got 0".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.fraction) {
+            let why = format!("must be from 0 to 1, got {}", self.fraction);
+            return wrong("shared_prefix.fraction", why);
+        }
+        Ok(())
+    }
+
+    /// Which of the prefixes the `index`-th request or job begins with, if any.
+    pub(super) fn of(&self, index: u64, dice: Dice) -> Option<u64> {
+        let has = dice.uniform(Purpose::HasPrefix, index) < self.fraction;
+        has.then(|| (dice.uniform(Purpose::WhichPrefix, index) * self.groups as f64) as u64)
     }
 }
 
@@ -392,30 +427,6 @@ fn is_list(first: &str) -> bool {
         Ok(line) => line.get("input").is_none(),
         Err(_) => first.contains("\"prompt_tokens\""),
     }
-}
-
-/// Reads the next request of a list; `number` becomes that of its line.
-fn next_line(
-    lines: &mut io::Lines<Box<dyn BufRead + '_>>,
-    number: &mut usize,
-) -> Result<Option<Line>, WorkloadError> {
-    for line in lines {
-        let line = line?;
-        *number += 1;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let mut json = serde_json::Deserializer::from_str(&line);
-        let read = serde_path_to_error::deserialize::<_, Line>(&mut json);
-        let number = *number;
-        let read = read.map_err(|e| {
-            let path = e.path().to_string();
-            WorkloadError::Line { number, path, what: e.into_inner() }
-        })?;
-        json.end().map_err(|what| WorkloadError::Line { number, path: ".".to_owned(), what })?;
-        return Ok(Some(read));
-    }
-    Ok(None)
 }
 
 fn one() -> u64 {

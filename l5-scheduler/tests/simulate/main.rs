@@ -1,5 +1,6 @@
-//! The simulator: scenarios against another scheduler's traces, and the clock of the capacity planner.
+//! The simulator: scenarios against another scheduler's traces, the clock of the capacity planner, and jobs of agents.
 
+mod agents;
 mod clock;
 mod diff;
 mod formats;

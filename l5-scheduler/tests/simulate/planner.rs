@@ -2,7 +2,9 @@
 
 use std::io::Cursor;
 
-use l5_scheduler::sim::{Arrivals, Goodput, PlanError, Planner, Report, Workload, WorkloadError};
+use l5_scheduler::sim::{
+    ArrivalProcess, Goodput, PlanError, Planner, Report, Workload, WorkloadError,
+};
 use l5_scheduler::{CostModel, PolicyKind, SchedulerConfig};
 use proptest::prelude::*;
 
@@ -15,7 +17,7 @@ fn config() -> SchedulerConfig {
 
 fn try_plan(
     file: &str,
-    arrivals: Arrivals,
+    arrivals: ArrivalProcess,
     config: SchedulerConfig,
     goodput: &str,
 ) -> Result<Report, PlanError> {
@@ -27,7 +29,7 @@ fn try_plan(
     Planner::new(config, COST, goodput)?.run(Workload::read(file, arrivals)?)
 }
 
-fn plan(file: &str, arrivals: Arrivals, config: SchedulerConfig, goodput: &str) -> Report {
+fn plan(file: &str, arrivals: ArrivalProcess, config: SchedulerConfig, goodput: &str) -> Report {
     try_plan(file, arrivals, config, goodput).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -45,7 +47,7 @@ const THREE: &str = r#"
 
 #[test]
 fn three_requests_can_be_followed_by_hand() {
-    let report = plan(THREE, Arrivals::default(), config(), "ttft:3,itl:5.25");
+    let report = plan(THREE, ArrivalProcess::default(), config(), "ttft:3,itl:5.25");
     let ttft = report.ttft.expect("somebody got a first token");
     assert_eq!([ttft.p50, ttft.max], [3.0, 6.0], "seconds to first tokens: A 3, B 6, C 2");
     let itl = report.itl.expect("somebody got a second one");
@@ -69,7 +71,7 @@ fn three_requests_can_be_followed_by_hand() {
 fn a_shared_prefix_is_computed_once() {
     let spec = r#"{"requests":10,"input":{"constant":4},"output":{"constant":2},
         "shared_prefix":{"tokens":32}}"#;
-    let slowly = Arrivals { rate: Some(0.01), ..Arrivals::default() };
+    let slowly = ArrivalProcess { rate: Some(0.01), ..ArrivalProcess::default() };
     let report = plan(spec, slowly, config(), "");
     // Of each prompt of 36 tokens but the first, the prefix's 32 are found.
     assert_eq!(
@@ -87,7 +89,7 @@ fn a_shared_prefix_is_computed_once() {
 fn a_pool_too_small_preempts_and_loses_nothing() {
     let spec = r#"{"requests":40,"input":{"uniform":[4,20]},"output":{"constant":24}}"#;
     let small = SchedulerConfig { num_gpu_blocks: 21, max_model_len: 64, ..config() };
-    let report = plan(spec, Arrivals::default(), small, "");
+    let report = plan(spec, ArrivalProcess::default(), small, "");
     assert!(report.counts.preemptions > 0, "{report}");
     assert_eq!((report.counts.finished, report.counts.output_tokens), (40, 40 * 24), "{report}");
     assert!(report.kv_usage_max > 0.9 && report.kv_usage_mean <= report.kv_usage_max, "{report}");
@@ -98,7 +100,7 @@ fn who_can_never_fit_is_told_and_holds_up_nobody() {
     let list = "{\"prompt_tokens\":600,\"output_tokens\":1}\n{\"prompt_tokens\":8,\"output_tokens\":300}\n\
                 {\"prompt_tokens\":8,\"output_tokens\":2}";
     let long = SchedulerConfig { max_model_len: 4096, ..config() };
-    let report = plan(list, Arrivals::default(), long, "e2e:1000");
+    let report = plan(list, ArrivalProcess::default(), long, "e2e:1000");
     let c = report.counts;
     assert_eq!((c.requests, c.rejected, c.cut_short, c.finished, c.good), (3, 1, 1, 1, 1));
 }
@@ -112,7 +114,7 @@ fn the_urgent_wait_less_under_priority_and_least_under_strict_priority() {
             "{long}\n{long}\n{{\"prompt_tokens\":4,\"output_tokens\":2,\"arrival\":1,\"deadline\":{deadline}}}"
         );
         let config = SchedulerConfig { policy, max_num_seqs: 1, ..config() };
-        let report = plan(&list, Arrivals::default(), config, "");
+        let report = plan(&list, ArrivalProcess::default(), config, "");
         assert_eq!(report.counts.finished, 3, "{policy}: {report}");
         report.counts.deadlines_met == 1
     };
@@ -128,7 +130,7 @@ fn the_same_seed_gives_the_same_plan_and_another_one_another() {
     let spec =
         r#"{"requests":50,"input":{"exponential":20},"output":{"choice":[[2,0.5],[9,0.5]]}}"#;
     let with = |seed| {
-        let arrivals = Arrivals { rate: Some(2.0), seed, ..Arrivals::default() };
+        let arrivals = ArrivalProcess { rate: Some(2.0), seed, ..ArrivalProcess::default() };
         plan(spec, arrivals, config(), "").to_string()
     };
     assert_eq!(with(1), with(1));
@@ -139,7 +141,7 @@ fn the_same_seed_gives_the_same_plan_and_another_one_another() {
 fn arrivals_by_chance_come_at_their_rate() {
     let spec = r#"{"requests":20000,"input":{"constant":1},"output":{"constant":1}}"#;
     let spec = Box::new(Cursor::new(spec));
-    let arrivals = Arrivals { rate: Some(4.0), ..Arrivals::default() };
+    let arrivals = ArrivalProcess { rate: Some(4.0), ..ArrivalProcess::default() };
     let times: Vec<f64> = Workload::read(spec, arrivals)
         .unwrap()
         .map(|request| request.unwrap().arrival.seconds())
@@ -159,7 +161,7 @@ fn arrivals_by_chance_come_at_their_rate() {
 
 #[test]
 fn a_bad_workload_says_where() {
-    let told = |file: &str| match try_plan(file, Arrivals::default(), config(), "") {
+    let told = |file: &str| match try_plan(file, ArrivalProcess::default(), config(), "") {
         Err(PlanError::Workload(e)) => e.to_string(),
         other => panic!("{file}: {other:?}"),
     };
@@ -200,7 +202,7 @@ fn a_bad_workload_says_where() {
         let got = told(file);
         assert!(got.contains(want), "{file}: told `{got}`, which does not say `{want}`");
     }
-    let rate = Arrivals { rate: Some(0.0), ..Arrivals::default() };
+    let rate = ArrivalProcess { rate: Some(0.0), ..ArrivalProcess::default() };
     let refused = Workload::read(Box::new(Cursor::new(THREE)), rate);
     assert!(matches!(refused.err(), Some(WorkloadError::Rate(_))), "a rate of 0");
 }
@@ -223,7 +225,7 @@ proptest! {
                 "priorities":[[0,1],[1,1],[2,1]]}}"#
         );
         let config = SchedulerConfig { policy, num_gpu_blocks: blocks, max_model_len: 76, ..config() };
-        let arrivals = Arrivals { rate: Some(rate), seed, ..Arrivals::default() };
+        let arrivals = ArrivalProcess { rate: Some(rate), seed, ..ArrivalProcess::default() };
         let report = plan(&spec, arrivals, config, "");
         let c = report.counts;
         prop_assert_eq!((c.requests, c.finished), (requests, requests), "{}", report);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Arg;
-use l5_scheduler::sim::{Arrivals, Goodput, Planner, Scenario, Workload, replay};
+use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Scenario, Workload, replay};
 use l5_scheduler::{CostModel, EngineOptions, SchedulerConfig};
 
 use super::context::Context;
@@ -192,7 +192,7 @@ fn play(path: &Path, to: Option<&Path>) -> anyhow::Result<()> {
 
 /// Prints the report of a workload.
 fn plan(path: &Path, args: &PlanArgs, context: &Context) -> anyhow::Result<()> {
-    let arrivals = Arrivals { rate: args.rate, requests: args.requests, seed: args.seed };
+    let arrivals = ArrivalProcess { rate: args.rate, requests: args.requests, seed: args.seed };
     let planner = Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
     let planner = match &args.decode_widths {
         Some(widths) => planner.with_decode_widths(widths),

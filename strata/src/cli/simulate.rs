@@ -1,8 +1,8 @@
 //! `strata simulate`: the scheduler without a model.
 //!
 //! A *scenario* lists requests with the tokens that they will produce; its trace shows every decision of the scheduler.
-//! A
-//! *workload* runs under a clock that follows a cost model; its report shows latencies and capacity.
+//! A *workload*, or *jobs of agents*, run under a clock that follows a cost model; their report shows latencies and
+//! capacity.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -11,7 +11,10 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Arg;
-use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Scenario, Workload, replay};
+use l5_scheduler::sim::{
+    AgentJobs, ArrivalProcess, Arrivals, Goodput, Planner, Scenario, Workload, WorkloadError,
+    replay,
+};
 use l5_scheduler::{CostModel, EngineOptions, SchedulerConfig};
 
 use super::context::Context;
@@ -27,6 +30,7 @@ Examples:
   strata simulate --workload load.json --rate inf --max-num-seqs 32 --json
   strata simulate --workload log.jsonl --goodput ttft:500ms,itl:50ms
   strata simulate --workload load.json --rate 4 --compose stable --decode-widths 1,2,4,8,16,32
+  strata simulate --agents agents.json --rate 0.5 --num-gpu-blocks 2049
   strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
 
 A workload is a specification:
@@ -37,46 +41,68 @@ or a list with one line for each request, in the order of arrival:
   {\"prompt_tokens\":200,\"output_tokens\":50,\"arrival\":0.25,\"priority\":1,\"prefix\":{\"id\":\"system\",\"tokens\":512}}
 prompt_tokens may be a list of token ids; only the first two fields are needed.
 
+Jobs of agents are a specification:
+  {\"jobs\":40,\"rate\":0.5,\"seed\":1,\"turns\":{\"uniform\":[2,8]},\"input\":{\"uniform\":[60,120]},
+   \"output\":{\"uniform\":[13,80]},\"tool_result\":{\"exponential\":300},\"shared_prefix\":{\"tokens\":512},
+   \"tools\":[{\"name\":\"ls\",\"weight\":3,\"seconds\":{\"uniform\":[0.05,0.1]}},
+            {\"name\":\"python\",\"seconds\":{\"lognormal\":{\"median\":3,\"sigma\":0.5}}}]}
+with seconds {\"constant\":s}, {\"uniform\":[least,most]}, {\"exponential\":mean}, {\"lognormal\":{..}} or
+{\"choice\":[[s,weight],..]}; or a list with one line for each job, in the order of arrival:
+  {\"job\":\"j1\",\"arrival\":0.4,\"turns\":[{\"prompt_tokens\":92,\"output_tokens\":25,\"tool\":\"ls\",\"tool_seconds\":0.1},
+   {\"prompt_tokens\":469,\"output_tokens\":17}]}
+prompt_tokens counts the whole prompt of a turn: the conversation so far, and what the tool adds. The next turn arrives
+tool_seconds after the end of this one. One seed gives the same jobs whatever the scheduler's options are.
+
 Times are simulated seconds; percentiles are exact (nearest rank).";
 
 /// Run the scheduler without a model: a scenario step by step, or a workload under a simulated clock
 ///
 /// With SCENARIO, writes a trace of every decision, in the format of the recorded traces of vLLM's scheduler. With
-/// --workload, plans capacity: latencies, throughput and KV cache usage on a machine whose steps follow a cost model.
+/// --workload or --agents, plans capacity: latencies, throughput and KV cache usage on a machine whose steps follow a
+/// cost model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SimulateArgs {
     /// The scenario, JSON; `-` reads stdin
-    #[arg(
-        value_name = "SCENARIO.json",
-        required_unless_present = "workload",
-        conflicts_with = "workload"
-    )]
+    #[arg(value_name = "SCENARIO.json", conflicts_with = "traffic")]
     scenario: Option<PathBuf>,
     /// File for the trace [default: stdout]
-    #[arg(long, value_name = "TRACE.json", conflicts_with = "workload")]
+    #[arg(long, value_name = "TRACE.json", conflicts_with = "traffic")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    traffic: TrafficArgs,
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
+/// What arrives.
+#[derive(Debug, clap::Args)]
+#[group(id = "traffic", multiple = false)]
+struct TrafficArgs {
     /// Plan capacity for the requests of this file, a specification (JSON) or a list (JSONL); `-` reads stdin
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    #[command(flatten)]
-    plan: PlanArgs,
+    /// Plan capacity for the jobs of agents of this file, a specification (JSON) or a list (JSONL), in which a job's
+    /// next request arrives when its tool is done; `-` reads stdin
+    #[arg(long, value_name = "FILE")]
+    agents: Option<PathBuf>,
 }
 
 /// Options of the capacity planner. Those of the scheduler have vLLM's names.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Capacity planner", mut_args(planned))]
 struct PlanArgs {
-    /// Requests per second, with random arrivals (Poisson); inf for all at once [default: the file's arrivals, else
-    /// inf]
+    /// Requests (jobs, with --agents) per second, with random arrivals (Poisson); inf for all at once [default: the
+    /// file's rate or arrivals, else inf]
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Number of requests, instead of the specification's number; of a list, the maximum number that is read
+    /// Number of requests (jobs, with --agents), instead of the specification's number; of a list, the maximum number
+    /// that is read
     #[arg(long, value_name = "N")]
     requests: Option<u64>,
-    /// Seed of all random numbers
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// Seed of all random numbers [default: that of a specification of jobs, else 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Cost model of a step, written by `strata bench --fit-cost FILE` [default: SmolLM2 in bf16 on two cores]
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -114,16 +140,16 @@ struct PlanArgs {
     decode_widths: Option<Vec<usize>>,
 }
 
-/// Options of the planner need a workload and exclude a scenario. States the defaults that the planner computes.
+/// Options of the planner need a workload or jobs, and exclude a scenario. States the defaults that the planner computes.
 fn planned(arg: Arg) -> Arg {
     let arg = match arg.get_id().as_str() {
-        "scenario" | "out" | "workload" => return arg,
+        "scenario" | "out" | "workload" | "agents" => return arg,
         "max_num_seqs" => defaults_to(arg, "256"),
         "max_num_batched_tokens" => defaults_to(arg, "2048"),
         "max_model_len" => defaults_to(arg, "what the KV cache holds"),
         _ => arg,
     };
-    arg.requires("workload").conflicts_with("scenario")
+    arg.requires("traffic").conflicts_with("scenario")
 }
 
 fn rate(s: &str) -> Result<f64, String> {
@@ -162,13 +188,21 @@ impl PlanArgs {
 /// # Errors
 /// Files that cannot be read or written, or are malformed.
 pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
-    match (&args.workload, &args.scenario) {
-        (Some(workload), _) => plan(workload, &args.plan, context),
-        (None, Some(scenario)) => play(scenario, args.out.as_deref()),
-        (None, None) => {
-            Err(CliError::Usage("either SCENARIO.json or --workload FILE is required".into())
-                .into())
-        }
+    let traffic = &args.traffic;
+    match (&traffic.workload, &traffic.agents, &args.scenario) {
+        (Some(workload), _, _) => plan(workload, &args.plan, context, |file, plan| {
+            let (rate, requests) = (plan.rate, plan.requests);
+            let seed = plan.seed.unwrap_or_default();
+            Workload::read(file, ArrivalProcess { rate, requests, seed })
+        }),
+        (None, Some(agents), _) => plan(agents, &args.plan, context, |file, plan| {
+            AgentJobs::read(file, plan.rate, plan.requests, plan.seed)
+        }),
+        (None, None, Some(scenario)) => play(scenario, args.out.as_deref()),
+        (None, None, None) => Err(CliError::Usage(
+            "SCENARIO.json, --workload FILE or --agents FILE is required".into(),
+        )
+        .into()),
     }
 }
 
@@ -190,9 +224,13 @@ fn play(path: &Path, to: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the report of a workload.
-fn plan(path: &Path, args: &PlanArgs, context: &Context) -> anyhow::Result<()> {
-    let arrivals = ArrivalProcess { rate: args.rate, requests: args.requests, seed: args.seed };
+/// Prints the report of what a file says will arrive.
+fn plan<A: Arrivals>(
+    path: &Path,
+    args: &PlanArgs,
+    context: &Context,
+    read: impl FnOnce(Box<dyn BufRead>, &PlanArgs) -> Result<A, WorkloadError>,
+) -> anyhow::Result<()> {
     let planner = Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
     let planner = match &args.decode_widths {
         Some(widths) => planner.with_decode_widths(widths),
@@ -200,8 +238,8 @@ fn plan(path: &Path, args: &PlanArgs, context: &Context) -> anyhow::Result<()> {
     };
     let began = Instant::now();
     let named = || name(path);
-    let workload = Workload::read(open(path)?, arrivals).with_context(named)?;
-    let report = planner.run(workload).with_context(named)?;
+    let arrivals = read(open(path)?, args).with_context(named)?;
+    let report = planner.run(arrivals).with_context(named)?;
     context.say(format_args!(
         "simulated {} requests in {:.2} s",
         report.counts.requests,

@@ -75,8 +75,11 @@ fn bad_scenarios_are_one_line_that_says_where() {
 
 #[test]
 fn invalid_arguments_are_rejected() {
-    let cases: [&[&str]; 10] = [
+    let cases: [&[&str]; 13] = [
         &["simulate"],
+        &["simulate", "a.json", "--agents", "b.json"],
+        &["simulate", "--workload", "a.json", "--agents", "b.json"],
+        &["simulate", "--agents", "b.json", "--rate", "-1"],
         &["simulate", "a.json", "--workload", "b.json"],
         &["simulate", "a.json", "--rate", "3"],
         &["simulate", "a.json", "--max-num-seqs", "3"],
@@ -168,6 +171,92 @@ fn a_workload_becomes_a_report() {
     assert_ne!(strata_reading(SPEC.as_bytes(), other).text(), told.text(), "another seed");
 }
 
+/// Runs jobs of agents, read from stdin.
+fn agents(jobs: &str, more: &[&str]) -> Value {
+    let args = ["simulate", "--agents", "-", "--json"].iter().chain(more);
+    strata_reading(jobs.as_bytes(), args.map(|s| (*s).to_owned()).collect::<Vec<_>>()).json()
+}
+
+fn sample_agents() -> String {
+    fs::read_to_string(fixtures().join("schedules/workloads/agents.json")).unwrap()
+}
+
+#[test]
+fn jobs_of_agents_become_a_report() {
+    let report = agents(&sample_agents(), &["--num-gpu-blocks", "2049"]);
+    let jobs = &report["agents"];
+    let counts =
+        ["jobs", "finished", "ended_early", "turns"].map(|name| jobs[name].as_u64().unwrap());
+    assert_eq!((counts[0], counts[1], counts[2]), (40, 40, 0));
+    assert_eq!(Some(counts[3]), report["requests"].as_u64(), "each turn is a request");
+    let turns = |name: &str, field: &str| jobs[name][field].as_u64().unwrap();
+    assert_eq!(turns("first_turns", "turns"), 40);
+    assert_eq!(turns("first_turns", "turns") + turns("later_turns", "turns"), counts[3]);
+    assert!(jobs["later_turns"]["hit_rate"].as_f64() > Some(0.6), "{jobs}");
+    for name in ["e2e", "tools", "wait"] {
+        assert_eq!(keys(&jobs[name]), ["mean", "p50", "p90", "p99", "max"], "{name}");
+    }
+
+    let args = ["simulate", "--agents", "-", "--num-gpu-blocks", "2049"];
+    let told = strata_reading(sample_agents().as_bytes(), args);
+    for line in ["jobs        40 came, 40 finished,", "job hits ", "tools ", "wait "] {
+        assert!(told.text().lines().any(|l| l.starts_with(line)), "{line}: {}", told.stdout);
+    }
+    let workload = strata_reading(SPEC.as_bytes(), plan(&["--rate", "4", "--json"])).json();
+    assert!(workload.get("agents").is_none(), "a workload has no jobs");
+}
+
+#[test]
+fn the_seed_decides_the_jobs_and_the_options_do_not() {
+    let seeded = sample_agents().replacen('{', "{\"seed\": 3, ", 1);
+    let asked = |jobs: &str, more: &[&str]| {
+        let report = agents(jobs, more);
+        let tokens =
+            ["prompt_tokens", "output_tokens", "requests"].map(|name| report[name].as_u64());
+        let tools = ["p50", "p90", "max"].map(|name| report["agents"]["tools"][name].as_f64());
+        (tokens, tools)
+    };
+    let own = asked(&seeded, &[]);
+    assert_eq!(own, asked(&sample_agents(), &["--seed", "3"]));
+    assert_ne!(own, asked(&seeded, &["--seed", "4"]), "the flag is stronger than the file");
+    for options in [
+        &["--num-gpu-blocks", "401"][..],
+        &["--policy", "priority", "--max-num-seqs", "2"],
+        &["--no-enable-prefix-caching", "--max-num-batched-tokens", "256"],
+    ] {
+        assert_eq!(asked(&seeded, options), own, "{options:?}");
+    }
+    let rate = |rate: &str| agents(&seeded, &["--rate", rate])["seconds"].as_f64().unwrap();
+    assert!(rate("inf") < rate("0.5") && rate("0.5") < rate("0.05"), "the flag is stronger again");
+    assert_eq!(agents(&seeded, &["--requests", "7"])["agents"]["jobs"], 7);
+}
+
+#[test]
+fn a_list_of_jobs_is_followed_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let cost = dir.path().join("cost.json");
+    let model = r#"{"base":1,"per_prefill_token":0.5,"per_decode_token":0.25,"per_kv_byte":0,"kv_bytes_per_token":2}"#;
+    fs::write(&cost, model).unwrap();
+    let list = concat!(
+        r#"{"job":"a","arrival":2,"turns":[{"prompt_tokens":8,"output_tokens":2,"tool":"ls","tool_seconds":3},"#,
+        r#"{"prompt_tokens":14,"output_tokens":1}]}"#,
+        "\n",
+        r#"{"job":"b","arrival":100,"turns":[{"prompt_tokens":9000,"output_tokens":2}]}"#,
+    );
+    let report =
+        agents(list, &["--cost-model", &arg(&cost), "--block-size", "8", "--num-gpu-blocks", "33"]);
+    let jobs = &report["agents"];
+    // 5 s for 8 tokens, 1.25 for one, 3 for the tool, and 4 for the 6 tokens that are not in the cache.
+    assert_eq!(jobs["e2e"]["p50"], 13.25);
+    assert_eq!(jobs["tools"]["p50"], 3.0);
+    assert_eq!(jobs["later_turns"]["cached_tokens"], 8);
+    assert_eq!(
+        (&jobs["jobs"], &jobs["finished"], &jobs["ended_early"]),
+        (&2.into(), &1.into(), &1.into())
+    );
+    assert_eq!(report["rejected"], 1, "b can never fit");
+}
+
 #[test]
 fn a_cost_model_is_read_and_looked_at() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,12 +299,33 @@ fn bad_workloads_say_where() {
 }
 
 #[test]
+fn bad_jobs_say_where() {
+    let cases = [
+        ("", "the file of jobs is empty"),
+        ("{\"job\":\"a\",\"turns\":[]}", "line 1: turns: must be 1 to"),
+        ("{\"jobs\":5}", "turns"),
+        ("{\"job\":\"a\",\"turns\":[{\"prompt_tokens\":8}]}", "output_tokens"),
+    ];
+    for (jobs, want) in cases {
+        let ran = strata_reading(jobs.as_bytes(), ["simulate", "--agents", "-"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(
+            ran.stderr.starts_with("error: stdin: ") && ran.stderr.contains(want),
+            "{want}: {ran:?}"
+        );
+    }
+}
+
+#[test]
 fn help_shows_what_a_workload_looks_like() {
     let help = strata(["simulate", "--help"]);
     for part in [
         "--workload",
         "shared_prefix",
         "\"prompt_tokens\":200",
+        "--agents",
+        "tool_result",
+        "\"tool_seconds\":0.1",
         "--cost-model",
         "--max-num-batched-tokens",
     ] {

@@ -32,6 +32,10 @@ pub struct CostModel {
     pub per_kv_byte: f64,
     /// Bytes of keys and values of one token, over all layers.
     pub kv_bytes_per_token: f64,
+    /// Bytes per second that are copied from another memory into the pool, and as many the other way. `None`: a copy
+    /// takes no time. It is no part of a step: copies go on while steps run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_bytes_per_second: Option<f64>,
 }
 
 /// Work of a step, as the cost model counts it.
@@ -77,6 +81,7 @@ impl CostModel {
         per_verify_token: None,
         per_kv_byte: 0.021e-9,
         kv_bytes_per_token: 23_040.0,
+        load_bytes_per_second: None,
     };
 
     /// Duration of a step, in seconds.
@@ -101,7 +106,7 @@ impl CostModel {
         Ok(model)
     }
 
-    /// Checks that no coefficient is negative and that every step takes time.
+    /// Checks that no coefficient is negative and that every step and every load takes time.
     ///
     /// # Errors
     /// [`CostError`].
@@ -116,6 +121,9 @@ impl CostModel {
         ];
         if let Some((name, value)) = parts.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
             return Err(CostError::InvalidCoefficient { name, value });
+        }
+        if let Some(value) = self.load_bytes_per_second.filter(|v| !v.is_finite() || *v <= 0.0) {
+            return Err(CostError::InvalidBandwidth(value));
         }
         if self.base == 0.0 && (self.per_prefill_token == 0.0 || self.per_decode_token == 0.0) {
             return Err(CostError::ZeroStepTime);
@@ -138,6 +146,9 @@ pub enum CostError {
         /// Its value.
         value: f64,
     },
+    /// The bandwidth of loads is not above 0.
+    #[error("invalid cost model: load_bytes_per_second must be above 0, got {0}")]
+    InvalidBandwidth(f64),
     /// Some steps would take no time.
     #[error(
         "invalid cost model: some steps would take no time; base, or both per_prefill_token and per_decode_token, \

@@ -42,6 +42,7 @@ impl CostModel {
             per_verify_token: drafts.then_some(per_verify_token),
             per_kv_byte,
             kv_bytes_per_token,
+            load_bytes_per_second: None,
         };
         Some(Fit { cost, error: (squares / rows.len() as f64).sqrt(), steps: rows.len() })
     }
@@ -132,6 +133,7 @@ mod tests {
         per_verify_token: None,
         per_kv_byte: 1e-10,
         kv_bytes_per_token: 23_040.0,
+        load_bytes_per_second: None,
     };
 
     #[test]

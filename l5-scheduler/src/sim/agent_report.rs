@@ -66,6 +66,8 @@ pub struct TurnHits {
     pub prompt_tokens: u64,
     /// Prompt tokens that were in the prefix cache when the turn was admitted.
     pub cached_tokens: u64,
+    /// Prompt tokens that had been loaded from another memory.
+    pub loaded_tokens: u64,
     /// `cached_tokens` as a fraction of `prompt_tokens`.
     pub hit_rate: f64,
 }
@@ -76,6 +78,7 @@ impl TurnHits {
         self.turns += 1;
         self.prompt_tokens += turn.prompt_tokens as u64;
         self.cached_tokens += turn.cached_tokens as u64;
+        self.loaded_tokens += turn.loaded_tokens as u64;
         self.hit_rate = self.cached_tokens as f64 / self.prompt_tokens as f64;
     }
 }
@@ -88,12 +91,17 @@ impl fmt::Display for AgentReport {
         }
         writeln!(f, ", {} turns", self.turns)?;
         let (first, later) = (&self.first_turns, &self.later_turns);
-        writeln!(
+        write!(
             f,
             "job hits    {:.1}% of the prompts' tokens in first turns, {:.1}% in later ones",
             100.0 * first.hit_rate,
             100.0 * later.hit_rate
         )?;
+        if later.loaded_tokens > 0 {
+            let share = later.loaded_tokens as f64 / later.prompt_tokens as f64;
+            write!(f, ", and {:.1}% loaded", 100.0 * share)?;
+        }
+        writeln!(f)?;
         let lines = [("e2e", &self.e2e), ("tools", &self.tools), ("wait", &self.wait)];
         if lines.iter().any(|(_, all)| all.is_some()) {
             writeln!(

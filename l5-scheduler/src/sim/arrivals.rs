@@ -69,6 +69,8 @@ pub struct Measured {
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the prefix cache at its first step.
     pub cached_tokens: usize,
+    /// Prompt tokens that had been loaded from elsewhere.
+    pub loaded_tokens: usize,
     /// Output tokens.
     pub output_tokens: usize,
 }

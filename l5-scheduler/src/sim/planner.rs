@@ -5,12 +5,15 @@ use super::arrivals::{Arrivals, Measured, Output};
 use super::clock::VirtualClock;
 use super::fake::FakeModel;
 use super::goodput::Goodput;
+use super::host_memory::Offloading;
 use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
+use super::transfers::Transfers;
 use super::workload::WorkloadError;
 use crate::{
-    Admitted, BySeat, ConfigError, CostModel, Executor, FinishReason, MalformedOutput, Policy,
-    PolicyKind, Request, Resolved, Scheduler, SchedulerConfig, StepOutput, Time,
+    Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
+    MalformedOutput, Policy, PolicyKind, Request, Resolved, Retention, Scheduler, SchedulerConfig,
+    StepOutput, Time,
 };
 
 /// Why a plan failed.
@@ -36,9 +39,10 @@ struct Progress {
     arrival: Time,
     deadline: Option<Time>,
     prompt: usize,
-    /// Begin of its first step, and tokens that were hit then.
-    admitted: Time,
+    /// Begin of its first step, and tokens that were hit or had been loaded then.
+    admitted: Option<Time>,
     cached: usize,
+    loaded: usize,
     first: Time,
     last: Time,
     tokens: usize,
@@ -70,6 +74,8 @@ pub struct Planner {
     model: FakeModel<Output>,
     clock: VirtualClock,
     goodput: Goodput,
+    /// Loads and stores of keys and values.
+    transfers: Transfers,
     /// Whether no request can overtake another one in the waiting queue.
     in_order: bool,
     /// Progress of unfinished requests.
@@ -103,6 +109,7 @@ impl Planner {
             model: FakeModel::default(),
             clock: VirtualClock::new(cost),
             goodput,
+            transfers: Transfers::new(&cost),
             in_order,
             progress: BySeat::default(),
             ttft: Durations::default(),
@@ -139,6 +146,29 @@ impl Planner {
         self
     }
 
+    /// Loads keys and values from a memory that is not the pool. A load takes the time that the cost model's bandwidth
+    /// says; the request waits for it, and others run.
+    #[must_use]
+    pub fn with_kv_connector(mut self, connector: Box<dyn KvConnector>) -> Self {
+        self.scheduler = self.scheduler.with_kv_connector(connector);
+        // Requests overtake one that loads.
+        self.in_order = false;
+        self
+    }
+
+    /// Stores the blocks of finished requests in a host memory of so many bytes, and loads them from there when they
+    /// have been evicted from the pool. (A retention that is given by [`Planner::with_retention`] afterwards decides
+    /// itself which blocks are offloaded.)
+    #[must_use]
+    pub fn with_host_memory(mut self, bytes: u64) -> Self {
+        let block_size = self.scheduler.config().block_size;
+        let memory = self.transfers.store_in_memory(bytes, block_size);
+        let can_store = Caps { can_store: true, ..Caps::default() };
+        self.scheduler = self.scheduler.with_retention(Box::new(Offloading));
+        self.scheduler.set_caps(&can_store);
+        self.with_kv_connector(Box::new(memory))
+    }
+
     /// Runs until all requests have ended and no further one arrives.
     ///
     /// # Errors
@@ -146,6 +176,7 @@ impl Planner {
     pub fn run(mut self, mut arrivals: impl Arrivals) -> Result<Report, PlanError> {
         let (mut output, mut resolved) = (StepOutput::default(), Resolved::default());
         loop {
+            self.transfers.deliver(&mut self.scheduler, self.clock.now());
             self.take_arrivals(&mut arrivals)?;
             if !self.scheduler.has_unfinished() {
                 match arrivals.next_arrival()? {
@@ -162,12 +193,18 @@ impl Planner {
             if let Some(replayable) = &mut self.replayable {
                 replayable.note(step);
             }
-            for row in step.rows.iter().filter(|row| row.admitted == Admitted::Now) {
-                if let Some(request) = self.progress.seated(row.seat, row.id) {
-                    (request.admitted, request.cached) = (before, row.cached);
+            for row in step.rows.iter().filter(|row| row.admitted != Admitted::Before) {
+                // Its first row may be that of a resumed request, if it was preempted in the plan that admitted it.
+                if let Some(request) = self.progress.seated(row.seat, row.id)
+                    && request.admitted.is_none()
+                {
+                    (request.admitted, request.cached) = (Some(before), row.cached);
+                    request.loaded = row.computed - row.cached;
                 }
             }
-            let now = self.clock.run(step);
+            // Copies go on beside the steps: one that has nothing else to do takes no time.
+            let now = if step.rows.is_empty() { before } else { self.clock.run(step) };
+            self.transfers.begin(&self.scheduler, before);
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();
             self.model.execute(&self.scheduler.view(), &mut output)?;
@@ -176,14 +213,16 @@ impl Planner {
             self.note_tokens(&resolved, now);
             self.note_ends(now, &mut arrivals);
             if idle {
-                match arrivals.next_arrival()? {
-                    Some(moment) if moment > now => self.clock.wait_until(moment),
-                    _ => return Err(PlanError::Stalled(now.seconds())),
+                let next = [arrivals.next_arrival()?, self.transfers.next_done()];
+                match next.into_iter().flatten().filter(|moment| *moment > now).min() {
+                    Some(moment) => self.clock.wait_until(moment),
+                    None => return Err(PlanError::Stalled(now.seconds())),
                 }
             }
         }
-        let agents = arrivals.report();
-        Ok(Report { agents, ..self.report() })
+        self.transfers.deliver(&mut self.scheduler, Time(f64::INFINITY));
+        let (agents, host_memory) = (arrivals.report(), self.transfers.report());
+        Ok(Report { agents, host_memory, ..self.report() })
     }
 
     /// Adds the requests that have arrived. While no request can overtake another, those far back in the queue are not
@@ -247,10 +286,11 @@ impl Planner {
             arrivals.measured(&Measured {
                 id,
                 arrival: request.arrival,
-                admitted: request.admitted,
+                admitted: request.admitted.unwrap_or(request.first),
                 first_token: request.first,
                 prompt_tokens: request.prompt,
                 cached_tokens: request.cached,
+                loaded_tokens: request.loaded,
                 output_tokens: request.tokens,
             });
             arrivals.finished(id, now);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::Durations;
 use super::agent_report::AgentReport;
 use super::goodput::Goodput;
+use super::host_memory::HostMemoryReport;
 use super::replayable::ReplayableSteps;
 
 /// Counters of a plan.
@@ -97,6 +98,9 @@ pub struct Report {
     /// Report on the jobs of agents; `None` if the requests were no such jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agents: Option<AgentReport>,
+    /// What the host memory held; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<HostMemoryReport>,
 }
 
 /// Steps of a plan that a device would replay.
@@ -189,6 +193,7 @@ impl Report {
             kv_usage_max: usage.max,
             replay: None,
             agents: None,
+            host_memory: None,
         }
     }
 }
@@ -247,6 +252,17 @@ impl fmt::Display for Report {
             100.0 * self.kv_usage_mean,
             100.0 * self.kv_usage_max
         )?;
+        if let Some(host) = &self.host_memory {
+            writeln!(
+                f,
+                "host memory {} of {} blocks in use, {} evicted, {:.1} MB loaded, {:.1} MB stored",
+                host.used_blocks,
+                host.capacity_blocks,
+                host.evicted_blocks,
+                host.loaded_bytes / 1e6,
+                host.stored_bytes / 1e6
+            )?;
+        }
         let lines = [("ttft", &self.ttft), ("itl", &self.itl), ("e2e", &self.e2e)];
         if lines.iter().any(|(_, latency)| latency.is_some()) {
             writeln!(

@@ -137,6 +137,7 @@ fn a_job_of_three_turns_can_be_followed_by_hand() {
                 first_token: Time(first_token),
                 prompt_tokens,
                 cached_tokens,
+                loaded_tokens: 0,
                 output_tokens,
             }
         };
@@ -405,65 +406,113 @@ fn jobs_that_wait_for_a_seat_are_not_made_yet() {
     assert!(log.most_unfinished <= 8 + 2 * 8 + 2, "{} jobs at once", log.most_unfinished);
 }
 
-/// First come, first served; blocks of a job's turns are leased for so many seconds.
+/// Blocks of a job's turns are leased for so many seconds.
 struct FixedLease(f64);
 
-impl Policy for FixedLease {
-    fn name(&self) -> &'static str {
-        "fixed-lease"
-    }
-
-    fn order(&self, request: &RequestView<'_>) -> Rank {
-        Fcfs.order(request)
-    }
-
-    fn victim(
-        &self,
-        needy: &RequestView<'_>,
-        running: &mut dyn Iterator<Item = RequestView<'_>>,
-        leases: &Leases,
-    ) -> Option<Victim> {
-        Fcfs.victim(needy, running, leases)
-    }
-
-    fn retain(&self, finished: &RequestView<'_>, now: Time) -> Retain {
+impl Retention for FixedLease {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
         match finished.job() {
-            Some(job) if !job.last_step => Retain::LeaseUntil(now + self.0),
+            Some(job) if !job.last_step => Retain::LeaseUntil(context.now + self.0),
             _ => Retain::Free,
         }
     }
 }
 
-/// 24 blocks. A's first turn leaves 8 of them; while its tool runs, three others need 8 each. Without a lease the third
-/// one gets A's blocks, which have been free for longest.
-#[test]
-fn a_policy_that_leases_blocks_raises_the_hits_of_later_turns() {
+/// A job whose blocks are evicted from a pool of 24 while its tool runs.
+fn evicting() -> String {
     let one = |job: &str, arrival: u32| {
         format!(
             "{{\"job\":\"{job}\",\"arrival\":{arrival},\"turns\":[{{\"prompt_tokens\":32,\"output_tokens\":1}}]}}\n"
         )
     };
     let list = r#"{"job":"A","turns":[{"prompt_tokens":32,"output_tokens":1,"tool":"make","tool_seconds":100},{"prompt_tokens":36,"output_tokens":1}]}"#;
-    let list = format!("{list}\n{}{}{}", one("B", 20), one("C", 40), one("D", 60));
+    format!("{list}\n{}{}{}", one("B", 20), one("C", 40), one("D", 60))
+}
+
+/// 24 blocks. A's first turn leaves 8 of them; while its tool runs, three others need 8 each. Without a lease the third
+/// one gets A's blocks, which have been free for longest.
+#[test]
+fn a_retention_that_leases_blocks_raises_the_hits_of_later_turns() {
+    let list = evicting();
     let pool = SchedulerConfig { num_gpu_blocks: 25, ..config() };
-    let run = |policy: Option<Box<dyn Policy>>| {
+    let run = |retention: Option<Box<dyn Retention>>| {
         let planner = planner(pool.clone());
-        let planner = match policy {
-            Some(policy) => planner.with_policy(policy),
+        let planner = match retention {
+            Some(retention) => planner.with_retention(retention),
             None => planner,
         };
         let report = planner.run(jobs(&list)).unwrap();
         assert_eq!(agents(&report).finished, 4);
         let a = agents(&report).e2e.unwrap().max;
-        (report.policy.clone(), agents(&report).later_turns.cached_tokens, a)
+        (agents(&report).later_turns.cached_tokens, a)
     };
     // 17 s for the first turn, 100 for the tool, and 1 + 36 / 2 or 1 + 4 / 2 for the second turn.
-    assert_eq!(run(None), ("fcfs".into(), 0, 17.0 + 100.0 + 19.0));
+    assert_eq!(run(None), (0, 17.0 + 100.0 + 19.0));
     assert_eq!(
         run(Some(Box::new(FixedLease(200.0)))),
-        ("fixed-lease".into(), 32, 17.0 + 100.0 + 3.0)
+        (32, 17.0 + 100.0 + 3.0)
     );
-    assert_eq!(run(Some(Box::new(FixedLease(1.0)))).1, 0, "a lease of 1 s ends before B arrives");
+    assert_eq!(run(Some(Box::new(FixedLease(1.0)))).0, 0, "a lease of 1 s ends before B arrives");
+}
+
+/// A block has 4 tokens of 4 bytes. A's 8 blocks are stored from 17 to 25, and its second turn loads them.
+#[test]
+fn blocks_that_were_evicted_are_loaded_from_a_host_memory() {
+    let pool = SchedulerConfig { num_gpu_blocks: 25, ..config() };
+    let run = |bytes: u64, bandwidth: Option<f64>| {
+        let cost = CostModel { load_bytes_per_second: bandwidth, ..COST };
+        let planner = Planner::new(pool.clone(), cost, Goodput::default()).unwrap();
+        let report = planner.with_host_memory(bytes).run(jobs(&evicting())).unwrap();
+        let agents = agents(&report);
+        assert_eq!((agents.finished, agents.later_turns.cached_tokens), (4, 0));
+        let seconds = [agents.e2e.unwrap().max, agents.wait.unwrap().max];
+        (agents.later_turns.loaded_tokens, seconds, report.host_memory.unwrap())
+    };
+    // 17 s for the first turn, 100 for the tool, 128 bytes to load, and 1 + 4 / 2 for what was not stored.
+    let (loaded, seconds, host) = run(1 << 20, Some(16.0));
+    assert_eq!((loaded, seconds), (32, [17.0 + 100.0 + 8.0 + 3.0, 8.0]));
+    assert_eq!((host.loaded_bytes, host.evicted_blocks), (128.0, 0));
+    // Four requests of 8 blocks, and a ninth block of A's second turn.
+    assert_eq!((host.stored_blocks, host.stored_bytes), (33, 33.0 * 16.0));
+
+    assert_eq!(run(1 << 20, None).1, [17.0 + 100.0 + 3.0, 0.0], "a load that takes no time");
+    let (loaded, seconds, host) = run(23 * 16, Some(16.0));
+    assert_eq!((loaded, seconds[0]), (0, 17.0 + 100.0 + 19.0), "B, C and D have evicted A");
+    assert_eq!((host.capacity_blocks, host.used_blocks), (23, 23));
+}
+
+/// Two turns arrive together, and their loads share the bandwidth: one arrives after 8 s, the other after 16.
+#[test]
+fn loads_follow_one_another_and_others_run_meanwhile() {
+    let turns = r#""turns":[{"prompt_tokens":32,"output_tokens":1,"tool_seconds":200},{"prompt_tokens":36,"output_tokens":1}]}"#;
+    let one = |job: &str, arrival: u32, tokens: usize| {
+        format!(
+            "{{\"job\":\"{job}\",\"arrival\":{arrival},\"turns\":[{{\"prompt_tokens\":{tokens},\"output_tokens\":1}}]}}\n"
+        )
+    };
+    let list = format!("{{\"job\":\"A\",{turns}\n{{\"job\":\"B\",{turns}\n{}", one("C", 50, 128));
+    let list = list + &one("D", 235, 4);
+    // A and B: 64 tokens in one step, from 0 to 33. C fills the pool of 32 blocks, for 33 + 33 s.
+    let pool = SchedulerConfig { num_gpu_blocks: 33, max_model_len: 130, ..config() };
+    let cost = CostModel { load_bytes_per_second: Some(16.0), ..COST };
+    let planner = Planner::new(pool, cost, Goodput::default()).unwrap().with_host_memory(1 << 20);
+    let log = Rc::new(RefCell::new(Log::default()));
+    let report = planner.run(Logged { jobs: jobs(&list), log: log.clone() }).unwrap();
+    assert_eq!(agents(&report).finished, 4);
+    let log = log.take();
+    let times = |id| {
+        let turn = log.measured[&RequestId(id)];
+        [turn.arrival.seconds(), turn.admitted.seconds(), log.finished[&RequestId(id)].seconds()]
+    };
+    // Both return at 233. A's load is done at 241, B's at 249. D runs from 235 to 238, when neither is.
+    assert_eq!(times(1), [233.0, 241.0, 244.0], "A");
+    assert_eq!(times(3), [233.0, 249.0, 252.0], "B");
+    assert_eq!(times(5), [235.0, 235.0, 238.0], "D");
 }
 
 #[test]
@@ -545,6 +594,7 @@ proptest! {
         blocks in 60usize..120,
         seats in 1usize..9,
         policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+        host_memory in prop::option::of((0u64..4096, prop::option::of(1f64..100.0))),
     ) {
         let mut file = String::new();
         let (mut turns, mut prompt_tokens, mut output_tokens) = (0, 0, 0);
@@ -568,7 +618,14 @@ proptest! {
         let jobs = AgentJobs::read(Box::new(Cursor::new(file)), Some(rate), None, None).unwrap();
         let config = SchedulerConfig { policy, num_gpu_blocks: blocks, max_num_seqs: seats, ..config() };
         let config = SchedulerConfig { max_model_len: 232, ..config };
-        let (report, log) = run_logged(config, jobs);
+        let cost = CostModel { load_bytes_per_second: host_memory.and_then(|(_, rate)| rate), ..COST };
+        let mut planner = Planner::new(config, cost, Goodput::default()).unwrap();
+        if let Some((bytes, _)) = host_memory {
+            planner = planner.with_host_memory(bytes);
+        }
+        let log = Rc::new(RefCell::new(Log::default()));
+        let report = planner.run(Logged { jobs, log: log.clone() }).unwrap_or_else(|e| panic!("{e}"));
+        let log = log.take();
         let agents = agents(&report);
         prop_assert_eq!((agents.jobs, agents.finished), (list.len() as u64, list.len() as u64), "{}", report);
         prop_assert_eq!((agents.turns, report.counts.finished), (turns, turns));

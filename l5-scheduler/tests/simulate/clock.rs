@@ -13,6 +13,7 @@ pub const COST: CostModel = CostModel {
     per_verify_token: Some(0.125),
     per_kv_byte: 1.0 / 4096.0,
     kv_bytes_per_token: 4.0,
+    load_bytes_per_second: None,
 };
 
 /// A step of rows that have `computed` tokens and compute `len` more.

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Arg;
+use l3_paged_kv::sizing::Bytes;
 use l5_scheduler::sim::{
     AgentJobs, ArrivalProcess, Arrivals, Goodput, Planner, Scenario, Workload, WorkloadError,
     replay,
@@ -31,6 +32,7 @@ Examples:
   strata simulate --workload log.jsonl --goodput ttft:500ms,itl:50ms
   strata simulate --workload load.json --rate 4 --compose stable --decode-widths 1,2,4,8,16,32
   strata simulate --agents agents.json --rate 0.5 --num-gpu-blocks 2049
+  strata simulate --agents agents.json --num-gpu-blocks 2049 --host-memory 4GiB --load-bandwidth 20GB
   strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
 
 A workload is a specification:
@@ -106,6 +108,12 @@ struct PlanArgs {
     /// Cost model of a step, written by `strata bench --fit-cost FILE` [default: SmolLM2 in bf16 on two cores]
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
+    /// Store the blocks of finished requests in a host memory of this size, such as 4GiB, and load them from there
+    #[arg(long, value_name = "SIZE")]
+    host_memory: Option<Bytes>,
+    /// Bytes per second between host memory and KV cache, such as 25GB [default: that of the cost model, else no limit]
+    #[arg(long, value_name = "SIZE", value_parser = bandwidth, requires = "host_memory")]
+    load_bandwidth: Option<f64>,
     /// Also report the requests that meet all of these bounds: ttft, itl (the longest), tpot (the mean), e2e. Units are
     /// ms and s; a number without a unit is in seconds (in milliseconds in `strata bench serve`)
     #[arg(long, value_name = "ttft:500ms,itl:50ms,..")]
@@ -157,6 +165,13 @@ fn rate(s: &str) -> Result<f64, String> {
     if rate > 0.0 { Ok(rate) } else { Err("must be a number above 0, or inf".to_owned()) }
 }
 
+fn bandwidth(s: &str) -> Result<f64, String> {
+    match s.parse::<Bytes>().map_err(|e| e.to_string())? {
+        Bytes(0) => Err("must be above 0".to_owned()),
+        Bytes(bytes) => Ok(bytes as f64),
+    }
+}
+
 impl PlanArgs {
     fn scheduler(&self) -> SchedulerConfig {
         let usual = SchedulerConfig::new(self.num_gpu_blocks, self.blocks.block_size);
@@ -177,9 +192,15 @@ impl PlanArgs {
     }
 
     fn cost(&self) -> anyhow::Result<CostModel> {
-        let Some(path) = &self.cost_model else { return Ok(CostModel::SMOLLM2_TWO_CORES) };
-        let json = fs::read_to_string(path).map_err(|reason| unreadable(path, reason))?;
-        CostModel::from_json(&json).with_context(|| path.display().to_string())
+        let mut cost = match &self.cost_model {
+            None => CostModel::SMOLLM2_TWO_CORES,
+            Some(path) => {
+                let json = fs::read_to_string(path).map_err(|reason| unreadable(path, reason))?;
+                CostModel::from_json(&json).with_context(|| path.display().to_string())?
+            }
+        };
+        cost.load_bytes_per_second = self.load_bandwidth.or(cost.load_bytes_per_second);
+        Ok(cost)
     }
 }
 
@@ -231,11 +252,14 @@ fn plan<A: Arrivals>(
     context: &Context,
     read: impl FnOnce(Box<dyn BufRead>, &PlanArgs) -> Result<A, WorkloadError>,
 ) -> anyhow::Result<()> {
-    let planner = Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
-    let planner = match &args.decode_widths {
-        Some(widths) => planner.with_decode_widths(widths),
-        None => planner,
-    };
+    let mut planner =
+        Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
+    if let Some(widths) = &args.decode_widths {
+        planner = planner.with_decode_widths(widths);
+    }
+    if let Some(Bytes(bytes)) = args.host_memory {
+        planner = planner.with_host_memory(bytes);
+    }
     let began = Instant::now();
     let named = || name(path);
     let arrivals = read(open(path)?, args).with_context(named)?;

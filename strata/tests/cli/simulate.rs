@@ -75,7 +75,9 @@ fn bad_scenarios_are_one_line_that_says_where() {
 
 #[test]
 fn invalid_arguments_are_rejected() {
-    let cases: [&[&str]; 13] = [
+    let cases: [&[&str]; 15] = [
+        &["simulate", "--agents", "b.json", "--load-bandwidth", "1GB"],
+        &["simulate", "--agents", "b.json", "--host-memory", "1GiB", "--load-bandwidth", "0"],
         &["simulate"],
         &["simulate", "a.json", "--agents", "b.json"],
         &["simulate", "--workload", "a.json", "--agents", "b.json"],
@@ -272,6 +274,10 @@ fn a_cost_model_is_read_and_looked_at() {
         ("{}", "base"),
         (&cost.replace("0.5", "-0.5"), "per_prefill_token must be 0 or above, got -0.5"),
         (&cost.replace("\"base\"", "\"bass\""), "bass"),
+        (
+            &cost.replace("{\"base\"", "{\"load_bytes_per_second\":0,\"base\""),
+            "load_bytes_per_second must be",
+        ),
     ] {
         let ran = run(bad);
         assert!(
@@ -296,6 +302,33 @@ fn bad_workloads_say_where() {
             "{want}: {ran:?}"
         );
     }
+}
+
+#[test]
+fn a_host_memory_gives_back_what_the_pool_evicts() {
+    let small = ["--num-gpu-blocks", "301"];
+    let with = |more: &[&str]| agents(&sample_agents(), &[&small[..], more].concat());
+    let mean = |report: &Value| report["agents"]["e2e"]["mean"].as_f64().unwrap();
+    let loaded =
+        |report: &Value| report["agents"]["later_turns"]["loaded_tokens"].as_u64().unwrap();
+    let (alone, fast) = (with(&[]), with(&["--host-memory", "4GiB", "--load-bandwidth", "10GB"]));
+    assert!(alone.get("host_memory").is_none() && loaded(&alone) == 0);
+    assert!(loaded(&fast) > 10_000 && mean(&fast) < mean(&alone), "{fast}");
+    assert!(fast["host_memory"]["loaded_bytes"].as_f64() > Some(0.0), "{fast}");
+    let slow = with(&["--host-memory", "4GiB", "--load-bandwidth", "30MB"]);
+    assert!(mean(&slow) > mean(&fast), "{slow}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let cost = dir.path().join("cost.json");
+    let model = |bandwidth: &str| {
+        let own = r#""base":5e-3,"per_prefill_token":0.286e-3,"per_decode_token":0.27e-3,"per_kv_byte":0.021e-9,"kv_bytes_per_token":23040"#;
+        fs::write(&cost, format!("{{{own},\"load_bytes_per_second\":{bandwidth}}}")).unwrap();
+        let all = [&small[..], &["--host-memory", "4GiB", "--cost-model"]].concat();
+        let path = arg(&cost);
+        let all: Vec<&str> = all.into_iter().chain([path.as_str()]).collect();
+        agents(&sample_agents(), &all)
+    };
+    assert_eq!(model("30e6"), slow, "the same in the cost model");
 }
 
 #[test]

@@ -553,6 +553,7 @@ fn costs(base: usize, per_token: usize) -> CostModel {
         per_verify_token: None,
         per_kv_byte: 0.0,
         kv_bytes_per_token: 0.0,
+        load_bytes_per_second: None,
     }
 }
 
@@ -634,6 +635,7 @@ fn a_step_takes_the_time_said() {
                 per_verify_token: None,
                 per_kv_byte: number(&facts["kv"]) as f64 * 1e-9 / 1024.0,
                 kv_bytes_per_token: 1024.0 * number(&facts["kib"]) as f64,
+                load_bytes_per_second: None,
             };
             // As `StepLoad::of` counts a step's rows.
             let mut load = StepLoad::default();

@@ -1,0 +1,144 @@
+//! Copies between the pool and a host memory, under the virtual clock.
+
+use std::collections::VecDeque;
+
+use super::host_memory::{HostMemory, HostMemoryReport, Store};
+use crate::{CostModel, RequestId, Scheduler, StepOp, Time};
+
+/// Copies of blocks to and from the pool. Each direction has a link of its own.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    bytes_per_token: f64,
+    /// Loads: the request, and its tokens that are in the pool when its load is done.
+    loads: Link<(RequestId, usize)>,
+    stores: Link<Store>,
+    memory: Option<HostMemory>,
+}
+
+impl Transfers {
+    pub(super) fn new(cost: &CostModel) -> Self {
+        let bandwidth = cost.load_bytes_per_second.unwrap_or(f64::INFINITY);
+        Self {
+            bytes_per_token: cost.kv_bytes_per_token,
+            loads: Link::new(bandwidth),
+            stores: Link::new(bandwidth),
+            memory: None,
+        }
+    }
+
+    /// Stores blocks of `block_size` tokens in a memory of so many bytes. Returns the memory.
+    pub(super) fn store_in_memory(&mut self, bytes: u64, block_size: usize) -> HostMemory {
+        let blocks = bytes as f64 / (self.bytes_per_token * block_size as f64);
+        let memory = HostMemory::new(blocks as usize);
+        self.memory.insert(memory).clone()
+    }
+
+    /// Begins the copies that a step planned at `now` asks for.
+    pub(super) fn begin(&mut self, scheduler: &Scheduler, now: Time) {
+        for op in &scheduler.view().step().ops {
+            match op {
+                StepOp::Load { id, from, to, .. } => {
+                    let bytes = (to - from) as f64 * self.bytes_per_token;
+                    self.loads.begin(now, bytes, (*id, *to));
+                }
+                StepOp::Store { lease, blocks, .. } => {
+                    let cache = scheduler.blocks().cache();
+                    let hashes: Vec<_> =
+                        blocks.iter().filter_map(|block| cache.hash_of(*block).copied()).collect();
+                    let new = self.memory.as_ref().map_or(blocks.len(), |m| m.missing(&hashes));
+                    let tokens = new * scheduler.config().block_size;
+                    let bytes = tokens as f64 * self.bytes_per_token;
+                    self.stores.begin(now, bytes, (*lease, hashes));
+                }
+            }
+        }
+    }
+
+    /// Reports the copies that are done by `now`.
+    pub(super) fn deliver(&mut self, scheduler: &mut Scheduler, now: Time) {
+        while let Some((id, tokens)) = self.loads.take_done(now) {
+            scheduler.kv_arrived(id, tokens);
+        }
+        while let Some((lease, hashes)) = self.stores.take_done(now) {
+            if let Some(memory) = &self.memory {
+                memory.store(&hashes);
+            }
+            scheduler.kv_stored(lease);
+        }
+    }
+
+    /// Time at which the next copy is done.
+    pub(super) fn next_done(&self) -> Option<Time> {
+        [self.loads.next_done(), self.stores.next_done()].into_iter().flatten().min()
+    }
+
+    pub(super) fn report(&self) -> Option<HostMemoryReport> {
+        Some(self.memory.as_ref()?.report(self.loads.bytes, self.stores.bytes))
+    }
+}
+
+/// A link on which one copy follows the other.
+#[derive(Debug)]
+struct Link<T> {
+    /// Bytes a second; infinite if copies take no time.
+    bandwidth: f64,
+    /// Time at which the copies that have begun are done.
+    free: Time,
+    /// Copies that have begun, with the time at which each is done.
+    under_way: VecDeque<(Time, T)>,
+    /// Bytes of all copies.
+    bytes: f64,
+}
+
+impl<T> Link<T> {
+    fn new(bandwidth: f64) -> Self {
+        Self { bandwidth, free: Time::ZERO, under_way: VecDeque::new(), bytes: 0.0 }
+    }
+
+    /// Begins a copy at `now`, or when the copies before it are done.
+    fn begin(&mut self, now: Time, bytes: f64, what: T) {
+        self.free = self.free.max(now) + bytes / self.bandwidth;
+        self.bytes += bytes;
+        self.under_way.push_back((self.free, what));
+    }
+
+    /// Takes the next copy that is done by `now`.
+    fn take_done(&mut self, now: Time) -> Option<T> {
+        let (done, _) = self.under_way.front()?;
+        if *done > now {
+            return None;
+        }
+        self.under_way.pop_front().map(|(_, what)| what)
+    }
+
+    /// Time at which the next copy is done.
+    fn next_done(&self) -> Option<Time> {
+        self.under_way.front().map(|(done, _)| *done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_share_a_link_one_after_the_other() {
+        let mut link = Link::new(10.0);
+        link.begin(Time(1.0), 20.0, 'a');
+        link.begin(Time(2.0), 5.0, 'b');
+        assert_eq!(link.next_done(), Some(Time(3.0)));
+        assert_eq!(link.take_done(Time(2.9)), None);
+        assert_eq!([link.take_done(Time(3.0)), link.take_done(Time(3.0))], [Some('a'), None]);
+        assert_eq!(link.next_done(), Some(Time(3.5)), "b begins when a is done");
+        assert_eq!(link.take_done(Time(9.0)), Some('b'));
+        link.begin(Time(9.0), 10.0, 'c');
+        assert_eq!((link.next_done(), link.bytes), (Some(Time(10.0)), 35.0));
+    }
+
+    #[test]
+    fn without_a_limit_copies_take_no_time() {
+        let mut link = Link::new(f64::INFINITY);
+        link.begin(Time(1.0), 1e12, ());
+        assert_eq!(link.take_done(Time(1.0)), Some(()));
+    }
+}

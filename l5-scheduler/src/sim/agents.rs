@@ -177,7 +177,15 @@ impl<'a> JobSource<'a> {
         jobs: Option<u64>,
         seed: Option<u64>,
     ) -> Result<Self, WorkloadError> {
-        let source: Form<'a, AgentSpec> = read_form(input, is_list, WorkloadError::NoJobs)?;
+        Self::new(read_form(input, is_list, WorkloadError::NoJobs)?, rate, jobs, seed)
+    }
+
+    pub(super) fn new(
+        source: Form<'a, AgentSpec>,
+        rate: Option<f64>,
+        jobs: Option<u64>,
+        seed: Option<u64>,
+    ) -> Result<Self, WorkloadError> {
         let (mut process, mut own_seed) = (ArrivalProcess { rate, requests: jobs, seed: 0 }, None);
         if let Form::Spec(spec) = &source {
             spec.check()?;

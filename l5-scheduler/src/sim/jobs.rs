@@ -5,18 +5,19 @@ use std::io::BufRead;
 
 use super::Durations;
 use super::agent_report::{AgentReport, Percentiles, TurnHits};
-use super::agents::{AgentJob, Input, JobSource, Tokens, Turn, turn_key};
+use super::agents::{AgentJob, AgentSpec, Input, JobSource, Tokens, Turn, turn_key};
 use super::arrivals::{Arrivals, Measured, Output};
 use super::fake::Script;
 use super::lengths::{Dice, Purpose};
+use super::lines::Form;
 use super::workload::WorkloadError;
 use crate::{Job, Request, RequestId, Time};
 
 /// Jobs of agents as [`Arrivals`].
 ///
-/// A turn arrives when the turn before it has finished and its tool has run: at that finish plus the tool's seconds. Its
-/// prompt is the prompt before it, the output, and the result of the tool. A turn that is rejected or outgrows the pool
-/// ends its job.
+/// A turn arrives when the turn before it has finished and its tool has run: at that finish plus the tool's seconds.
+/// Its prompt is the prompt before it, the output, and the result of the tool. A turn that is rejected or outgrows the
+/// pool ends its job.
 ///
 /// What a job will ask, and how long its tools take, follows from the seed and its number alone. So two simulations
 /// with one seed can be compared job by job, and no difference between them is one of traffic. (A retention policy can
@@ -93,8 +94,19 @@ impl<'a> AgentJobs<'a> {
         jobs: Option<u64>,
         seed: Option<u64>,
     ) -> Result<Self, WorkloadError> {
-        let source = JobSource::read(input, rate, jobs, seed)?;
-        Ok(Self {
+        JobSource::read(input, rate, jobs, seed).map(Self::new)
+    }
+
+    /// Creates the jobs of a specification.
+    ///
+    /// # Errors
+    /// [`WorkloadError`].
+    pub fn from_spec(spec: AgentSpec) -> Result<Self, WorkloadError> {
+        JobSource::new(Form::Spec(spec), None, None, None).map(Self::new)
+    }
+
+    fn new(source: JobSource<'a>) -> Self {
+        Self {
             dice: source.dice(),
             source,
             ahead: None,
@@ -103,7 +115,7 @@ impl<'a> AgentJobs<'a> {
             served: HashMap::new(),
             next_id: 0,
             meter: Meter::default(),
-        })
+        }
     }
 
     /// Number of jobs that have arrived and have not ended.

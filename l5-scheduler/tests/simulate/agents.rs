@@ -8,8 +8,8 @@ use std::rc::Rc;
 use l5_scheduler::lease::Leases;
 use l5_scheduler::policy::Fcfs;
 use l5_scheduler::sim::{
-    AgentJobs, AgentReport, Arrivals, Goodput, Measured, Output, PlanError, Planner, Report,
-    WorkloadError,
+    AgentJobs, AgentReport, AgentSpec, Arrivals, Goodput, Measured, Output, PlanError, Planner,
+    Report, WorkloadError,
 };
 use l5_scheduler::{
     CostModel, Policy, PolicyKind, Rank, Request, RequestId, RequestView, Retain, SchedulerConfig,
@@ -200,6 +200,21 @@ fn token_ids_of_a_list_are_taken_as_they_are() {
     assert!(log.requests.values().all(|r| of(r) == (Some("t".into()), 3)));
     assert_eq!(report.counts.output_tokens, 4 + 3 + 1);
     assert_eq!(agents(&report).later_turns.cached_tokens, 4 + 8, "1 2 3 4; and 8 9 and two more");
+}
+
+#[test]
+fn a_job_may_keep_its_id_to_itself() {
+    let list = THREE_TURNS.replace("\"arrival\"", "\"has_id\":false,\"arrival\"");
+    let (report, log) = run_logged(config(), jobs(&one_line(&list)));
+    assert!(log.requests.values().all(|request| request.job.is_none()));
+    assert_eq!((agents(&report).finished, agents(&report).turns), (1, 3));
+}
+
+#[test]
+fn a_specification_is_the_same_in_a_file_and_as_a_value() {
+    let spec: AgentSpec = serde_json::from_str(SPEC).unwrap();
+    let given = run(config(), AgentJobs::from_spec(spec).unwrap());
+    assert_eq!(given.to_string(), run(config(), jobs(SPEC)).to_string());
 }
 
 /// One seat. A's first turn ends at 3.5; B waits from 0 to then; A's second turn waits from 4.5 for B's end at 6.

@@ -138,7 +138,8 @@ pub struct Scheduler {
     ended: Vec<(RequestId, FinishReason)>,
     /// Whether a running request may have blocks that only drafts needed.
     draft_blocks: bool,
-    /// Whether the last plan left a request waiting for blocks or a seat, and not only for tokens of the step.
+    /// Whether the last plan that could admit requests left one waiting for blocks or a seat, and not only for tokens of
+    /// the step.
     held_up: bool,
     stats: SchedulerStats,
 }

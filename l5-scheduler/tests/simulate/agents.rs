@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufReader, Cursor, Read};
 use std::rc::Rc;
 
-use l5_scheduler::lease::Leases;
-use l5_scheduler::policy::Fcfs;
 use l5_scheduler::sim::{
     AgentJobs, AgentReport, AgentSpec, Arrivals, Goodput, Measured, Output, PlanError, Planner,
     Report, WorkloadError,
 };
 use l5_scheduler::{
-    CostModel, Policy, PolicyKind, Rank, Request, RequestId, RequestView, Retain, SchedulerConfig,
-    Time, Victim,
+    CostModel, Note, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain, Retention,
+    SchedulerConfig, Time,
 };
 use proptest::prelude::*;
 
@@ -468,10 +466,7 @@ fn a_retention_that_leases_blocks_raises_the_hits_of_later_turns() {
     };
     // 17 s for the first turn, 100 for the tool, and 1 + 36 / 2 or 1 + 4 / 2 for the second turn.
     assert_eq!(run(None), (0, 17.0 + 100.0 + 19.0));
-    assert_eq!(
-        run(Some(Box::new(FixedLease(200.0)))),
-        (32, 17.0 + 100.0 + 3.0)
-    );
+    assert_eq!(run(Some(Box::new(FixedLease(200.0)))), (32, 17.0 + 100.0 + 3.0));
     assert_eq!(run(Some(Box::new(FixedLease(1.0)))).0, 0, "a lease of 1 s ends before B arrives");
 }
 

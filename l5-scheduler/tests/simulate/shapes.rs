@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use l5_scheduler::sim::{Arrivals, Goodput, Planner, Report, Scenario, Workload, replay};
+use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Report, Scenario, Workload, replay};
 use l5_scheduler::{Compose, CostModel, SchedulerConfig};
 
 /// Every step takes a second, whatever its rows.
@@ -18,7 +18,7 @@ const SECOND: CostModel = CostModel {
 fn plan(file: &str, rate: Option<f64>, compose: Compose, widths: &[usize]) -> Report {
     let config = SchedulerConfig { compose, ..SchedulerConfig::new(4097, 16) };
     let workload = Box::new(Cursor::new(file.to_owned()));
-    let arrivals = Arrivals { rate, seed: 3, ..Arrivals::default() };
+    let arrivals = ArrivalProcess { rate, seed: 3, ..ArrivalProcess::default() };
     let planner = Planner::new(config, SECOND, Goodput::default()).unwrap();
     let workload = Workload::read(workload, arrivals).unwrap();
     planner.with_decode_widths(widths).run(workload).unwrap()

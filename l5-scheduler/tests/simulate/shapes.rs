@@ -13,6 +13,7 @@ const SECOND: CostModel = CostModel {
     per_verify_token: None,
     per_kv_byte: 0.0,
     kv_bytes_per_token: 0.0,
+    load_bytes_per_second: None,
 };
 
 fn plan(file: &str, rate: Option<f64>, compose: Compose, widths: &[usize]) -> Report {
@@ -36,7 +37,7 @@ fn a_step_is_replayable_if_all_rows_decode_and_a_width_holds_them() {
         assert_eq!((steps.replayable, steps.executed), (replayable, 5), "widths {widths:?}");
     }
     let usual = Planner::new(SchedulerConfig::new(9, 16), SECOND, Goodput::default()).unwrap();
-    let workload = Workload::read(Box::new(two.as_bytes()), Arrivals::default()).unwrap();
+    let workload = Workload::read(Box::new(two.as_bytes()), ArrivalProcess::default()).unwrap();
     assert_eq!(usual.run(workload).unwrap().replay, None, "if it is not asked for");
 }
 

@@ -11,6 +11,7 @@ use l5_scheduler::{
 use crate::driver::{Driver, Happened, request};
 use crate::learning::{Learning, Names};
 use crate::leases::Keeping;
+use crate::reranking::LeasedFirst;
 
 const STEPS: usize = 100_000;
 const STEPS_EACH: usize = 400;
@@ -102,7 +103,11 @@ fn retention(dice: &mut Dice) -> Box<dyn Retention> {
 fn run(seed: u64) -> Vec<Happened> {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let config = config(&mut dice);
-    let scheduler = Scheduler::new(config.clone()).expect("the tests' configurations can be");
+    let mut scheduler = Scheduler::new(config.clone()).expect("the tests' configurations can be");
+    let leased_first = dice.one_in(4);
+    if leased_first {
+        scheduler = scheduler.with_policy(Box::new(LeasedFirst::default()));
+    }
     let mut driver = Driver::around(scheduler.with_retention(retention(&mut dice)));
     let fetches = dice.one_in(2);
     if fetches {
@@ -134,7 +139,7 @@ fn run(seed: u64) -> Vec<Happened> {
         of_one_shape(&driver);
         let happened = driver.run();
         within_limits(&happened, &config);
-        if config.policy == PolicyKind::Fcfs && !fetches {
+        if config.policy == PolicyKind::Fcfs && !fetches && !leased_first {
             in_turn(&happened, &mut begun);
         }
         if step % 16 == 0 {

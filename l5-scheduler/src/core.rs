@@ -78,8 +78,8 @@ pub trait StepObserver: Send {
         let _ = (id, arrival, why);
     }
 
-    /// These requests have ended since the last step, and another request can have one of their ids now. The next result
-    /// has them, too.
+    /// These requests have ended since the last step, and another request can have one of their ids now. The next
+    /// result has them, too.
     fn ended(&mut self, ended: &[(RequestId, FinishReason)]) {
         let _ = ended;
     }

@@ -54,8 +54,8 @@ pub enum Victim {
 
 /// Decides for the scheduler: which request is next, whether it is admitted, and which request is preempted.
 ///
-/// A policy may learn from [`Policy::observe`]. The same requests, clock and history must give the same answers, so that
-/// a schedule can be repeated. What happens to the blocks of finished requests is the
+/// A policy may learn from [`Policy::observe`]. The same requests, clock and history must give the same answers, so
+/// that a schedule can be repeated. What happens to the blocks of finished requests is the
 /// [`Retention`](crate::Retention)'s to decide.
 ///
 /// # Example
@@ -108,8 +108,8 @@ pub trait Policy: Send {
     /// [`Scheduler::rerank`](crate::Scheduler::rerank) is called for its job. Ranks must be unique.
     fn order(&self, request: &RequestView<'_>, context: &PolicyContext<'_>) -> Rank;
 
-    /// Whether [`Policy::order`] depends on the leases of the request's job. If so, the scheduler asks for the ranks of a
-    /// job's waiting requests again when a lease of the job begins or ends.
+    /// Whether [`Policy::order`] depends on the leases of the request's job. If so, the scheduler asks for the ranks of
+    /// a job's waiting requests again when a lease of the job begins or ends.
     fn orders_by_leases(&self) -> bool {
         false
     }

@@ -187,8 +187,8 @@ impl<'a> RequestView<'a> {
         self.entry.job_key.as_ref()
     }
 
-    /// Arrival of the first request of its job, as far as the scheduler remembers the job; its own if it is a step of no
-    /// job. The scheduler remembers all jobs with unfinished requests, and of those without the 4,096 that ended a step
+    /// Arrival of the first request of its job, as far as the scheduler remembers the job; its own if it is a step of
+    /// no job. The scheduler remembers all jobs with unfinished requests, and of those without the 4,096 that ended a step
     /// last (fewer if their ids and tenants have more than 1 MiB together). It forgets a job after its last step.
     pub fn job_arrival(&self) -> Time {
         self.entry.job_arrival

@@ -412,8 +412,8 @@ impl Scheduler {
         self.requests.len() > 0 || !self.ended.is_empty() || self.leases.has_to_store()
     }
 
-    /// Number of jobs of which the scheduler knows when they began: those with unfinished requests, and a bounded number
-    /// of others.
+    /// Number of jobs of which the scheduler knows when they began: those with unfinished requests, and a bounded
+    /// number of others.
     pub fn num_jobs(&self) -> usize {
         self.requests.num_jobs()
     }

@@ -1,9 +1,10 @@
 //! Leases that end because blocks are needed: for a waiting request that does not fit, or for a running one that grows.
 //!
 //! The retention names leases one by one. [`Gone`] predicts what would be free without them, so that no lease ends in
-//! vain. While a request waits at the head of the queue this must not cost a look at all leases in each step. The number
-//! of blocks that leases hold is known, so a request that needs more is refused at once; and where the leases that were
-//! named did not suffice, that is remembered until blocks are freed or a lease begins or ends.
+//! vain. While a request waits at the head of the queue this must not cost a look at all leases in each step. The
+//! number of blocks that leases hold is known, so a request that needs more is refused at once; and where all leases did
+//! not suffice, that is remembered until blocks are freed or a lease begins or ends. (Where the retention refused to name
+//! further leases, it is asked again in the next step, because its answer may depend on the time.)
 
 use std::collections::HashSet;
 

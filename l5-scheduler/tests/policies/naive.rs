@@ -2,8 +2,8 @@
 //! waiting request tried on a copy.
 //!
 //! Written from what vLLM 0.32 is known to do (its defect about hashes of unscheduled chunks aside), and for
-//! `strict-priority` from its rules, not from the code that is tested. Leases are a list that is searched and sorted for
-//! each question, and ranks are computed anew for each look at the queue.
+//! `strict-priority` from its rules, not from the code that is tested. Leases are a list that is searched and sorted
+//! for each question, and ranks are computed anew for each look at the queue.
 
 use l5_scheduler::{Compose, FinishReason, PolicyKind, Retain, SchedulerConfig};
 

@@ -29,15 +29,15 @@ fn draw(draw: &mut Draw) -> Question {
 
     let rows: Vec<Vec<usize>> = (0..n).map(|i| vec![names[i], leases[i].0, leases[i].1]).collect();
     let text = format!(
-        "All prompts of a program begin with the same text. Requests finish one after the other,\n\
-         and a lease holds the blocks of each:\n\n{}\n\n\
+        "All prompts of a program begin with the same text. Requests finish one after\n\
+         the other, and a lease holds the blocks of each:\n\n{}\n\n\
          The lease of request {} ends. How many blocks do leases hold now?",
         table(&["request", "blocks of the common text", "blocks of its own"], &rows),
         names[gone]
     );
     let explanation = format!(
-        "The longest part of the common text that a lease still holds has {} blocks; each\n\
-         counts once. The blocks of their own are {} together. That is {right}.",
+        "Of the common text, leases still hold {} blocks: those of the longest part.\n\
+         Each counts once. The blocks of their own are {} together. That is {right}.",
         shared(&left),
         own(&left)
     );

@@ -28,14 +28,15 @@ use crate::{Job, Request, RequestId, Time};
 /// # Example
 ///
 /// ```
-/// use l5_scheduler::sim::{AgentJobs, Planner};
+/// use l5_scheduler::sim::{AgentJobs, Goodput, Planner};
 /// use l5_scheduler::{CostModel, SchedulerConfig};
 ///
 /// let spec = r#"{"jobs": 20, "rate": 0.5, "turns": {"uniform": [2, 6]}, "input": {"constant": 100},
 ///     "output": {"constant": 20}, "tool_result": {"constant": 200},
 ///     "tools": [{"name": "ls", "seconds": {"uniform": [0.05, 0.1]}}]}"#;
 /// let jobs = AgentJobs::read(Box::new(spec.as_bytes()), None, None, None)?;
-/// let planner = Planner::new(SchedulerConfig::new(1024, 16), CostModel::SMOLLM2_TWO_CORES, "".parse()?)?;
+/// let config = SchedulerConfig::new(1024, 16);
+/// let planner = Planner::new(config, CostModel::SMOLLM2_TWO_CORES, Goodput::default())?;
 /// let agents = planner.run(jobs)?.agents.expect("a report on the jobs");
 /// assert_eq!((agents.jobs, agents.finished), (20, 20));
 /// assert!(agents.later_turns.hit_rate > 0.3, "a later turn begins with the turns before it");

@@ -318,8 +318,7 @@ impl Planner {
         self.counts.scheduled_tokens = stats.scheduled_tokens;
         let cache = self.scheduler.blocks().stats();
         let report = Report::new(
-            self.scheduler.policy_name(),
-            self.scheduler.composer_name(),
+            (self.scheduler.policy_name(), self.scheduler.composer_name()),
             self.counts,
             self.usage,
             (cache.queries, cache.hits),

@@ -160,8 +160,7 @@ impl Latency {
 
 impl Report {
     pub(super) fn new(
-        policy: &str,
-        compose: &str,
+        (policy, compose): (&str, &str),
         counts: Counts,
         usage: Usage,
         (queries, hits): (u64, u64),

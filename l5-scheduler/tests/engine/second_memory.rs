@@ -86,7 +86,7 @@ impl Executor for Remote {
                 StepOp::Load { id, from, to, blocks } => {
                     assert_eq!(blocks.len() * BLOCK, to - from, "blocks of a load");
                     memory.loads += 1;
-                    let every = |n: usize| n > 0 && memory.loads % n == 0;
+                    let every = |n: usize| n > 0 && memory.loads.is_multiple_of(n);
                     let missing =
                         if every(lost) { *to } else { usize::from(every(partial)) * BLOCK };
                     let tokens = to - missing;

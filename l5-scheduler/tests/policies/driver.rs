@@ -20,7 +20,7 @@ pub fn drafts_behind(tokens: &[u32]) -> Vec<u32> {
     let mut text = tokens.to_vec();
     let seed = tokens.iter().zip(3..).map(|(token, n)| token * 5 + n).sum::<u32>();
     let draft = |n: u32| {
-        let wrong = u32::from((seed + 7 * n) % 4 == 0);
+        let wrong = u32::from((seed + 7 * n).is_multiple_of(4));
         text.push((next_token(&text) + wrong) % 5);
         text[text.len() - 1]
     };

@@ -31,15 +31,15 @@ impl Scheduler {
             return;
         }
         let table = blocks.table(seq).map_or(0, |table| table.blocks().len());
-        // exercise l5.drafts
         let end = row.computed + row.len;
+        // exercise l5.drafts
         // The last token that fits `max_model_len` is sampled and never fed.
         let room = config.max_model_len.saturating_sub(end + 1);
         let slots = (table + blocks.num_free()) * config.block_size - end;
         row.drafts = entry.drafts.len().min(most).min(room).min(slots);
+        // end of exercise
         row.len += row.drafts;
         let reserved = blocks.reserve(seq, end + row.drafts);
-        // end of exercise
         debug_assert!(reserved.is_ok(), "{reserved:?}");
         *draft_blocks |= reserved.is_ok_and(|new| !new.is_empty());
         step.tokens += row.drafts;

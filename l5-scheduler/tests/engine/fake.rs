@@ -8,8 +8,8 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
     BySeat, Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor,
-    FinishReason, OutputEnd, RequestId, Scheduler, SchedulerConfig, StepObserver, StepOutput,
-    StepResult, StepView, TokenDelta,
+    FinishReason, KvCompletion, LeaseId, OutputEnd, RequestId, Scheduler, SchedulerConfig,
+    StepObserver, StepOp, StepOutput, StepResult, StepView, TokenDelta,
 };
 
 pub const VOCAB: usize = 1000;
@@ -123,10 +123,13 @@ impl Control {
     }
 }
 
-/// Answers with tokens that count on from the sum of the prompt: see [`answer`].
+/// Answers with tokens that count on from the sum of the prompt: see [`answer`]. What it stores is stored when it has been
+/// asked for it a few times.
 pub struct Fake {
     control: Control,
     jobs: BySeat<(ChoiceJob, usize)>,
+    /// Leases whose blocks are being stored, and how often it will say that they are not yet.
+    storing: Vec<(LeaseId, usize)>,
 }
 
 /// The first `n` tokens of the answer to a prompt.
@@ -143,11 +146,23 @@ impl Executor for Fake {
     type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
-        Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
+        let most = usize::MAX;
+        Caps { max_tokens: most, max_seqs: most, can_store: true, ..Caps::default() }
     }
 
     fn begin(&mut self, id: RequestId, job: ChoiceJob) {
         self.jobs.insert(id, (job, 0));
+    }
+
+    fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
+        self.storing.retain_mut(|(lease, left)| {
+            let stored = *left == 0;
+            *left = left.saturating_sub(1);
+            if stored {
+                completed.push(KvCompletion::Stored { lease: *lease });
+            }
+            !stored
+        });
     }
 
     fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
@@ -155,6 +170,11 @@ impl Executor for Fake {
             Trouble::None => {}
             Trouble::Error => return Err(ExecuteError::Malformed("a cable came loose".into())),
             Trouble::Panic => panic!("a wheel came off"),
+        }
+        for op in &step.step().ops {
+            if let StepOp::Store { lease, .. } = op {
+                self.storing.push((*lease, 3));
+            }
         }
         for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
             let job = self.jobs.seated(row.row.seat, row.row.id);
@@ -206,7 +226,7 @@ pub fn engine(config: SchedulerConfig, waiting: usize) -> (Engine, Control) {
 /// An engine without a model, around a scheduler.
 pub fn engine_of(scheduler: Scheduler, waiting: usize) -> (Engine, Control) {
     let control = Control::default();
-    let fake = Fake { control: control.clone(), jobs: BySeat::default() };
+    let fake = Fake { control: control.clone(), jobs: BySeat::default(), storing: Vec::new() };
     let core = EngineCore::new(scheduler, fake);
     let facts = ModelFacts { vocab: VOCAB, tokenizer: None, stop_tokens: Vec::new() };
     let engine = Engine::start(core, facts, waiting).unwrap();

@@ -41,3 +41,22 @@ fn an_engine_without_requests_ends_a_lease_when_its_time_has_come() {
     assert_eq!(control.steps().len(), 2, "steps that the model was asked to run");
     engine.handle().drain().unwrap();
 }
+
+/// Stores the blocks of each step of a job.
+struct Stores;
+
+impl Retention for Stores {
+    fn retain(&mut self, _: &RequestView<'_>, _: Option<&Note>, _: &PolicyContext<'_>) -> Retain {
+        Retain::Offload
+    }
+}
+
+#[test]
+fn an_engine_without_requests_frees_blocks_when_they_are_stored() {
+    let scheduler = Scheduler::new(SchedulerConfig::new(65, 4)).unwrap();
+    let (engine, control) = engine_of(scheduler.with_retention(Box::new(Stores)), 9);
+    engine.handle().submit(request(&[1; 12], 1)).unwrap().rest();
+    // No request is sent from here on. 3 blocks are held until the executor says that they are stored.
+    control.wait_for_free_blocks(&[61, 64]);
+    engine.handle().drain().unwrap();
+}

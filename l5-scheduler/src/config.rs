@@ -6,6 +6,9 @@ use crate::composer::Compose;
 /// Maximum of `max_num_seqs`. Memory is reserved for each seat.
 const MAX_SEATS: usize = 1 << 24;
 
+/// Maximum of `num_speculative_tokens`. Memory is reserved for the drafts of each request.
+const MAX_DRAFTS: usize = 1024;
+
 /// Configuration of a [`Scheduler`](crate::Scheduler). Names and meanings are those of vLLM's `SchedulerConfig` and
 /// `CacheConfig`, where vLLM has them.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +41,7 @@ pub struct SchedulerConfig {
     pub watermark: f64,
     /// Slots to reserve beyond a request's tokens, for a drafter that writes to them before its drafts are planned.
     pub num_lookahead_tokens: usize,
-    /// Maximum number of drafts of one request in a step. 0: no speculation.
+    /// Maximum number of drafts of one request in a step, at most 1,024. 0: no speculation.
     pub num_speculative_tokens: usize,
     /// Shapes of steps.
     pub compose: Compose,
@@ -91,6 +94,9 @@ impl SchedulerConfig {
         }
         if self.max_num_seqs > MAX_SEATS {
             return Err(ConfigError::TooManySeats { seqs: self.max_num_seqs });
+        }
+        if self.num_speculative_tokens > MAX_DRAFTS {
+            return Err(ConfigError::TooManyDrafts { drafts: self.num_speculative_tokens });
         }
         if self.max_num_batched_tokens < self.max_num_seqs {
             return Err(ConfigError::FewerTokensThanSeats {
@@ -145,6 +151,12 @@ pub enum ConfigError {
     TooManySeats {
         /// `max_num_seqs`.
         seqs: usize,
+    },
+    /// More drafts than a row can have.
+    #[error("num_speculative_tokens must be at most {MAX_DRAFTS}, got {drafts}")]
+    TooManyDrafts {
+        /// `num_speculative_tokens`.
+        drafts: usize,
     },
     /// A step has fewer tokens than running requests.
     #[error(

@@ -9,10 +9,9 @@ pub trait Script {
     /// The `n`-th output token, from 0. `None` behind the last.
     fn token(&self, n: usize) -> Option<u32>;
 
-    /// Drafts that are proposed when there are `n` output tokens.
-    fn drafts(&self, n: usize) -> &[u32] {
-        let _ = n;
-        &[]
+    /// Adds the drafts to `out` that are proposed when there are `n` output tokens.
+    fn drafts(&self, n: usize, out: &mut Vec<u32>) {
+        let _ = (n, out);
     }
 }
 
@@ -28,13 +27,14 @@ impl Script for Vec<u32> {
 #[derive(Debug)]
 pub struct FakeModel<S> {
     scripts: BySeat<S>,
-    /// Tokens of one row.
+    /// Tokens of one row, and its drafts for the next step.
     tokens: Vec<u32>,
+    drafts: Vec<u32>,
 }
 
 impl<S> Default for FakeModel<S> {
     fn default() -> Self {
-        Self { scripts: BySeat::default(), tokens: Vec::new() }
+        Self { scripts: BySeat::default(), tokens: Vec::new(), drafts: Vec::new() }
     }
 }
 
@@ -85,9 +85,10 @@ impl<S: Script> Executor for FakeModel<S> {
                 }
             }
             out.push(i, &self.tokens, None);
-            let drafts = script.drafts(before + self.tokens.len());
-            if !drafts.is_empty() {
-                out.propose(i, drafts);
+            self.drafts.clear();
+            script.drafts(before + self.tokens.len(), &mut self.drafts);
+            if !self.drafts.is_empty() {
+                out.propose(i, &self.drafts);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::Durations;
 use super::arrivals::{Arrivals, Measured, Output};
 use super::clock::VirtualClock;
+use super::drafting::{Drafting, SpeculationReport};
 use super::fake::FakeModel;
 use super::goodput::Goodput;
 use super::host_memory::Offloading;
@@ -71,7 +72,8 @@ struct Progress {
 /// ```
 pub struct Planner {
     scheduler: Scheduler,
-    model: FakeModel<Output>,
+    model: FakeModel<Drafting<Output>>,
+    acceptance_rate: f64,
     clock: VirtualClock,
     goodput: Goodput,
     /// Loads and stores of keys and values.
@@ -84,6 +86,8 @@ pub struct Planner {
     itl: Durations,
     e2e: Durations,
     counts: Counts,
+    /// Rows that have sampled.
+    sampled_rows: u64,
     usage: Usage,
     replayable: Option<ReplayableSteps>,
     /// Time of the first arrival and of the last end.
@@ -107,6 +111,7 @@ impl Planner {
         Ok(Self {
             scheduler: Scheduler::new(config)?,
             model: FakeModel::default(),
+            acceptance_rate: 0.0,
             clock: VirtualClock::new(cost),
             goodput,
             transfers: Transfers::new(&cost),
@@ -116,11 +121,20 @@ impl Planner {
             itl: Durations::default(),
             e2e: Durations::default(),
             counts: Counts::default(),
+            sampled_rows: 0,
             usage: Usage::default(),
             replayable: None,
             began: None,
             ended: Time::ZERO,
         })
+    }
+
+    /// Lets each draft be right with this probability. A row has
+    /// [`num_speculative_tokens`](SchedulerConfig::num_speculative_tokens) drafts at most.
+    #[must_use]
+    pub fn with_acceptance_rate(mut self, rate: f64) -> Self {
+        self.acceptance_rate = rate;
+        self
     }
 
     /// Also counts the steps that a device would replay which has captured decode steps of these widths.
@@ -247,7 +261,9 @@ impl Planner {
             arrivals.ended_early(id, self.clock.now());
             return;
         }
-        self.model.begin(id, output);
+        let drafts = self.scheduler.config().num_speculative_tokens;
+        let acceptance_rate = self.acceptance_rate;
+        self.model.begin(id, Drafting { output, drafts, acceptance_rate, id: id.0 });
         self.progress.insert(id, Progress { arrival, deadline, prompt, ..Progress::default() });
         self.counts.prompt_tokens += prompt as u64;
     }
@@ -267,7 +283,10 @@ impl Planner {
                     self.itl.add(gap);
                 }
             }
+            // Tokens of one step arrive together.
+            (1..row.tokens.len()).for_each(|_| self.itl.add(0.0));
             request.last = now;
+            self.sampled_rows += 1;
             request.tokens += row.tokens.len();
             self.counts.output_tokens += row.tokens.len() as u64;
         }
@@ -326,6 +345,13 @@ impl Planner {
             self.goodput,
             [&mut self.ttft, &mut self.itl, &mut self.e2e],
         );
-        Report { replay: self.replayable.map(Into::into), ..report }
+        let speculates = self.scheduler.config().num_speculative_tokens > 0;
+        let speculation = SpeculationReport {
+            draft_tokens: stats.draft_tokens,
+            accepted_tokens: stats.accepted_tokens,
+            tokens_per_row: report.counts.output_tokens as f64 / self.sampled_rows.max(1) as f64,
+        };
+        let speculation = speculates.then_some(speculation);
+        Report { replay: self.replayable.map(Into::into), speculation, ..report }
     }
 }

@@ -69,8 +69,9 @@ impl Script for Scripted<'_> {
         self.0.output_token_ids.get(n).copied()
     }
 
-    fn drafts(&self, n: usize) -> &[u32] {
-        n.checked_sub(1).and_then(|n| self.0.draft_token_ids.get(n)).map_or(&[], Vec::as_slice)
+    fn drafts(&self, n: usize, out: &mut Vec<u32>) {
+        let drafts = n.checked_sub(1).and_then(|n| self.0.draft_token_ids.get(n));
+        out.extend(drafts.into_iter().flatten());
     }
 }
 

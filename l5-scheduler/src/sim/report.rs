@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Durations;
 use super::agent_report::AgentReport;
+use super::drafting::SpeculationReport;
 use super::goodput::Goodput;
 use super::host_memory::HostMemoryReport;
 use super::replayable::ReplayableSteps;
@@ -95,6 +96,9 @@ pub struct Report {
     pub kv_usage_max: f64,
     /// Steps that a device would replay; `None` if no captured widths were given.
     pub replay: Option<ReplayReport>,
+    /// Drafts; `None` without speculation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<SpeculationReport>,
     /// Report on the jobs of agents; `None` if the requests were no such jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agents: Option<AgentReport>,
@@ -191,6 +195,7 @@ impl Report {
             kv_usage_mean: usage.mean(),
             kv_usage_max: usage.max,
             replay: None,
+            speculation: None,
             agents: None,
             host_memory: None,
         }
@@ -241,6 +246,13 @@ impl fmt::Display for Report {
                 100.0 * rate,
                 steps.widest,
                 self.compose
+            )?;
+        }
+        if let Some(s) = &self.speculation {
+            writeln!(
+                f,
+                "drafts      {} of {} accepted, {:.2} tokens for each row that sampled",
+                s.accepted_tokens, s.draft_tokens, s.tokens_per_row
             )?;
         }
         writeln!(f, "preempted   {} times", c.preemptions)?;

@@ -53,8 +53,8 @@ impl Script for HalfRight {
         Some(7)
     }
 
-    fn drafts(&self, _: usize) -> &[u32] {
-        &[7, 8]
+    fn drafts(&self, _: usize, out: &mut Vec<u32>) {
+        out.extend([7, 8]);
     }
 }
 

@@ -207,6 +207,27 @@ fn a_bad_workload_says_where() {
     assert!(matches!(refused.err(), Some(WorkloadError::Rate(_))), "a rate of 0");
 }
 
+#[test]
+fn drafts_yield_the_tokens_that_their_acceptance_promises() {
+    // Alone, with an output so long that its end does not matter: each row has 4 drafts.
+    let spec = r#"{"requests":1,"input":{"constant":4},"output":{"constant":20000}}"#;
+    for rate in [0.0f64, 0.5, 0.8, 1.0] {
+        let config = SchedulerConfig {
+            num_gpu_blocks: 20_000,
+            max_model_len: 30_000,
+            num_speculative_tokens: 4,
+            ..config()
+        };
+        let workload = Workload::read(Box::new(spec.as_bytes()), ArrivalProcess::default());
+        let planner = Planner::new(config, COST, Goodput::default()).unwrap();
+        let report = planner.with_acceptance_rate(rate).run(workload.unwrap()).unwrap();
+        assert_eq!(report.counts.output_tokens, 20_000);
+        let promised: f64 = (0..=4).map(|n| rate.powi(n)).sum();
+        let got = report.speculation.unwrap().tokens_per_row;
+        assert!((got / promised - 1.0).abs() < 0.02, "{got} tokens a row at {rate}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -143,6 +143,12 @@ struct PlanArgs {
     /// adapter only. 0: adapters share steps
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
     adapter_turn: usize,
+    /// Maximum number of drafts (speculative tokens) of a request in a step
+    #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
+    num_speculative_tokens: usize,
+    /// Probability that a draft is right, from 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.7, value_parser = share)]
+    acceptance_rate: f64,
     /// Also report how many steps a device would replay that has captured decode steps of these widths
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = values::count)]
     decode_widths: Option<Vec<usize>>,
@@ -163,6 +169,11 @@ fn planned(arg: Arg) -> Arg {
 fn rate(s: &str) -> Result<f64, String> {
     let rate: f64 = s.parse().map_err(|_| "must be a number above 0, or inf".to_owned())?;
     if rate > 0.0 { Ok(rate) } else { Err("must be a number above 0, or inf".to_owned()) }
+}
+
+fn share(s: &str) -> Result<f64, String> {
+    let share: f64 = s.parse().map_err(|_| "must be a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".to_owned()) }
 }
 
 fn bandwidth(s: &str) -> Result<f64, String> {
@@ -187,6 +198,7 @@ impl PlanArgs {
             long_prefill_token_threshold_adaptive: self.long_prefill_token_threshold_adaptive,
             scheduler_reserve_full_isl: !self.no_scheduler_reserve_full_isl,
             adapter_turn: self.adapter_turn,
+            num_speculative_tokens: self.num_speculative_tokens,
             ..options.scheduler(self.num_gpu_blocks, max_model_len)
         }
     }
@@ -254,6 +266,7 @@ fn plan<A: Arrivals>(
 ) -> anyhow::Result<()> {
     let mut planner =
         Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
+    planner = planner.with_acceptance_rate(args.acceptance_rate);
     if let Some(widths) = &args.decode_widths {
         planner = planner.with_decode_widths(widths);
     }

@@ -129,6 +129,31 @@ fn steps_of_stable_shapes_can_be_replayed_and_first_tokens_wait_for_it() {
 }
 
 #[test]
+fn drafts_that_are_right_save_steps() {
+    let file = arg(fixtures().join("schedules/workloads/chat.json"));
+    let run =
+        |more: &[&str]| strata([&["simulate", "--workload", &file, "--rate", "1"], more].concat());
+    let plain = run(&["--json"]).json();
+    assert!(plain.get("speculation").is_none(), "only if it is asked for");
+    let drafts = ["--num-speculative-tokens", "4", "--acceptance-rate", "0.7"];
+    let report = run(&[&drafts[..], &["--json"]].concat()).json();
+    let speculation = &report["speculation"];
+    let [drafts_fed, accepted] =
+        ["draft_tokens", "accepted_tokens"].map(|key| speculation[key].as_f64().unwrap());
+    // 0.7 + 0.7^2 + 0.7^3 + 0.7^4 = 1.77 of 4.
+    let share = accepted / drafts_fed;
+    assert!((0.40..0.48).contains(&share), "{share} of the drafts are accepted");
+    assert_eq!(report["output_tokens"], plain["output_tokens"]);
+    assert!(report["steps"].as_u64() < plain["steps"].as_u64());
+    assert!(run(&drafts).text().contains("\ndrafts      "));
+    let wrong = run(&["--num-speculative-tokens", "4", "--acceptance-rate", "1.5"]);
+    assert!(wrong.code != 0 && wrong.stderr.contains("must be from 0 to 1"), "{wrong:?}");
+    let wrong = run(&["--num-speculative-tokens", "5000"]);
+    let why = "num_speculative_tokens must be at most 1024, got 5000";
+    assert!(wrong.code != 0 && wrong.stderr.contains(why), "{wrong:?}");
+}
+
+#[test]
 fn a_workload_becomes_a_report() {
     let args =
         plan(&["--rate", "4", "--goodput", "ttft:2,itl:1", "--json", "--max-num-seqs", "16"]);

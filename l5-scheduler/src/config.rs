@@ -92,6 +92,12 @@ impl SchedulerConfig {
         if matches!(self.compose, Compose::Stable { max_decode_steps: 0, .. }) {
             return Err(ConfigError::Zero { name: "max_decode_steps" });
         }
+        if self.num_gpu_blocks.checked_mul(self.block_size).is_none() {
+            return Err(ConfigError::PoolTooLarge {
+                blocks: self.num_gpu_blocks,
+                size: self.block_size,
+            });
+        }
         if self.max_num_seqs > MAX_SEATS {
             return Err(ConfigError::TooManySeats { seqs: self.max_num_seqs });
         }
@@ -145,6 +151,14 @@ pub enum ConfigError {
     Zero {
         /// Name of the field.
         name: &'static str,
+    },
+    /// The pool would have more tokens than can be counted.
+    #[error("num_gpu_blocks ({blocks}) times block_size ({size}) is too large")]
+    PoolTooLarge {
+        /// `num_gpu_blocks`.
+        blocks: usize,
+        /// `block_size`.
+        size: usize,
     },
     /// More seats than there can be.
     #[error("max_num_seqs must be at most {MAX_SEATS}, got {seqs}")]

@@ -37,6 +37,8 @@ pub(crate) struct Entry {
     pub computed: usize,
     /// Drafts: tokens that may follow the chain.
     pub drafts: Vec<u32>,
+    /// Number of blocks that its table was cut to since its last row, because only drafts needed the others.
+    pub blocks_kept: Option<usize>,
     /// Seat, while it runs.
     pub seat: Option<Seat>,
     /// Sequence that owns its blocks; `None` without blocks.
@@ -86,6 +88,7 @@ impl Entry {
             chain,
             computed: 0,
             drafts: Vec::new(),
+            blocks_kept: None,
             seat: None,
             seq: None,
             status: Status::Waiting,

@@ -260,8 +260,7 @@ impl Scheduler {
         let mut chain = TokenChain::with_capacity(&self.hasher, request.extra_keys(), room);
         chain.extend(&request.prompt);
         self.back += 1;
-        let drafts = Vec::with_capacity(self.config.num_speculative_tokens);
-        let key = self.requests.insert(Entry { drafts, ..Entry::new(request, chain, self.back) });
+        let key = self.requests.insert(Entry::new(request, chain, self.back));
         self.enqueue(key);
         self.tell(&Happened::Arrived(key));
         Ok(())
@@ -388,6 +387,7 @@ impl Scheduler {
     fn free_seat(&mut self, key: u32) {
         let entry = self.requests.at_mut(key);
         entry.drafts.clear();
+        entry.blocks_kept = None;
         let seat = entry.seat.take();
         debug_assert!(seat.is_some(), "a request that runs has a seat");
         if let Some(seat) = seat {

@@ -25,8 +25,8 @@ pub struct StepRow {
     pub admitted: Admitted,
     /// For an admitted request: number of tokens that were hit in the cache.
     pub cached: usize,
-    /// Number of blocks in its table before this step. 0 for an admitted request: its whole table is new to the
-    /// executor.
+    /// Number of blocks that its table has kept from before this step: an executor's copy is cut to them, and those behind
+    /// them are new. 0 for an admitted request.
     pub blocks_before: usize,
 }
 

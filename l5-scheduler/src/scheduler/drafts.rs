@@ -10,7 +10,8 @@
 //! A row with drafts computes several tokens at nearly the price of one while the step is bound by memory. Drafts are
 //! optional, so they never take anything that another request needs: every running request gets a token of the step
 //! before they do, and they get free blocks only. Blocks that only drafts need, planned or rejected ones, are taken back
-//! before a lease ends or a request is preempted. The keys and values of a rejected draft are
+//! before a lease ends or a request is preempted. What was cached in a free block is lost to a draft as to any other
+//! token, so drafts can cost a later request a part of its prefix hit. The keys and values of a rejected draft are
 //! overwritten, because its request's number of computed tokens ends before it; its block has no hash, so that no other
 //! request can hit it.
 //!
@@ -61,6 +62,7 @@ impl Scheduler {
             self.step.tokens -= row.drafts - drafts;
             let row = &mut self.step.rows[i];
             (row.len, row.drafts) = (row.fed() + drafts, drafts);
+            row.blocks_before = row.blocks_before.min(slots / self.config.block_size);
         }
         for i in 0..self.running.len() {
             let entry = self.requests.at(self.running[i]);
@@ -79,7 +81,14 @@ impl Scheduler {
         let slots = self.config.blocks(self.reserved_len(tokens)) * self.config.block_size;
         let cut = self.blocks.rollback(seq, slots);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
-        self.blocks.table(seq).map_or(tokens, |table| table.capacity())
+        let Ok(table) = self.blocks.table(seq) else { return tokens };
+        self.requests.at_mut(key).blocks_kept = Some(table.blocks().len());
+        table.capacity()
+    }
+
+    /// Number of blocks that a request's table has kept of the `before` ones that it had when it was planned.
+    pub(super) fn kept(&mut self, key: u32, before: usize) -> usize {
+        self.requests.at_mut(key).blocks_kept.take().map_or(before, |kept| kept.min(before))
     }
 
     /// Counts the accepted drafts of a step as computed, and drops the others.
@@ -112,6 +121,8 @@ impl Scheduler {
             // A request that has ended in this step has left its seat.
             let entry = self.requests.get_mut(self.seats.owner(seat));
             let Some(entry) = entry.filter(|entry| entry.id == id) else { continue };
+            // Room for all drafts is made once.
+            entry.drafts.reserve_exact(self.config.num_speculative_tokens);
             // exercise l5.drafts
             // One more token is sampled behind the drafts.
             let most = entry.max_tokens.saturating_sub(entry.generated() + 1);

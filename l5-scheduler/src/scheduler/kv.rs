@@ -178,6 +178,11 @@ impl Scheduler {
         Load::AskAgain
     }
 
+    /// Whether the last plan left a request waiting for an answer of the connector.
+    pub(crate) fn is_looking_up(&self) -> bool {
+        self.lookups > 0
+    }
+
     /// Applies what an executor has finished outside of a step. Returns whether it was under way.
     pub fn kv_completed(&mut self, completion: KvCompletion) -> bool {
         match completion {

@@ -32,6 +32,7 @@ impl Scheduler {
             }
             match self.grow(key, len, &mut i, budget) {
                 Outcome::Fits(blocks_before) => {
+                    let blocks_before = self.kept(key, blocks_before);
                     self.plan_row(key, len, blocks_before, budget);
                     i += 1;
                     // Each request behind this one can have its token.
@@ -98,7 +99,7 @@ impl Scheduler {
     /// Slots for so many tokens and the lookahead behind them, as far as the model's length and the pool allow.
     pub(super) fn reserved_len(&self, tokens: usize) -> usize {
         let most = self.config.max_model_len.min(self.config.capacity() * self.config.block_size);
-        (tokens + self.config.num_lookahead_tokens).min(most).max(tokens)
+        tokens.saturating_add(self.config.num_lookahead_tokens).min(most).max(tokens)
     }
 
     /// Adds the row of a running request that has its blocks.

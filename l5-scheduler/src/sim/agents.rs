@@ -30,7 +30,7 @@ use serde::Deserialize;
 
 use super::lengths::{Dice, Lengths, MAX_TOKENS_PER_REQUEST, Purpose, check_weights, choose};
 use super::lines::{Form, read_form};
-use super::seconds::Seconds;
+use super::seconds::{MAX_SECONDS, Seconds};
 use super::workload::{ArrivalProcess, Prefix, SharedPrefix, WorkloadError};
 use crate::Time;
 
@@ -317,8 +317,10 @@ impl AgentSpec {
 impl JobLine {
     fn job(self, number: u64, prefixes: &mut HashMap<String, u64>) -> Result<AgentJob, String> {
         let arrival = self.arrival.unwrap_or_default();
-        if !(arrival.is_finite() && arrival >= 0.0) {
-            return Err(format!("arrival must be a number of seconds, 0 or above, got {arrival}"));
+        if !(0.0..=MAX_SECONDS).contains(&arrival) {
+            return Err(format!(
+                "arrival must be from 0 to {MAX_SECONDS:e} seconds, got {arrival}"
+            ));
         }
         if self.turns.is_empty() || self.turns.len() > MAX_TURNS {
             return Err(format!("turns: must be 1 to {MAX_TURNS}, got {}", self.turns.len()));
@@ -362,9 +364,9 @@ impl TurnLine {
             return Err("output_tokens must be at least 1, got 0".to_owned());
         }
         let tool_seconds = self.tool_seconds.unwrap_or_default();
-        if !(tool_seconds.is_finite() && tool_seconds >= 0.0) {
+        if !(0.0..=MAX_SECONDS).contains(&tool_seconds) {
             return Err(format!(
-                "tool_seconds must be a number of seconds, 0 or above, got {tool_seconds}"
+                "tool_seconds must be from 0 to {MAX_SECONDS:e} seconds, got {tool_seconds}"
             ));
         }
         Ok(Turn { input, output: self.output_tokens, tool: self.tool, tool_seconds })

@@ -67,9 +67,12 @@ impl HostMemory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of these blocks that are not there.
+    /// Number of these blocks that are not there and can be stored.
     pub(super) fn missing(&self, hashes: &[BlockHash]) -> usize {
         let blocks = self.blocks();
+        if blocks.capacity == 0 {
+            return 0;
+        }
         hashes.iter().filter(|hash| !blocks.used.contains_key(hash)).count()
     }
 

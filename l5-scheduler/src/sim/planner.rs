@@ -11,6 +11,7 @@ use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
 use super::transfers::Transfers;
 use super::workload::WorkloadError;
+use crate::core::KV_POLL_INTERVAL;
 use crate::{
     Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
     MalformedOutput, Policy, PolicyKind, Request, Resolved, Retention, Scheduler, SchedulerConfig,
@@ -227,7 +228,9 @@ impl Planner {
             self.note_tokens(&resolved, now);
             self.note_ends(now, &mut arrivals);
             if idle {
-                let next = [arrivals.next_arrival()?, self.transfers.next_done()];
+                let lookup =
+                    self.scheduler.is_looking_up().then(|| now + KV_POLL_INTERVAL.as_secs_f64());
+                let next = [arrivals.next_arrival()?, self.transfers.next_done(), lookup];
                 match next.into_iter().flatten().filter(|moment| *moment > now).min() {
                     Some(moment) => self.clock.wait_until(moment),
                     None => return Err(PlanError::Stalled(now.seconds())),

@@ -23,6 +23,9 @@ pub enum Seconds {
     Choice(Vec<(f64, f64)>),
 }
 
+/// Maximum of a duration and of a time in seconds, about 32 years: sums of them stay exact to a microsecond.
+pub(super) const MAX_SECONDS: f64 = 1e9;
+
 /// Lognormal distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,29 +39,29 @@ pub struct Lognormal {
 impl Seconds {
     /// Checks the parameters; returns what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
-        let good = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        let good = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
         match self {
             Self::Constant(seconds) if !good(*seconds) => {
-                Err(format!("constant must be 0 or above, got {seconds}"))
+                Err(format!("constant must be from 0 to {MAX_SECONDS:e}, got {seconds}"))
             }
             Self::Uniform([low, high]) if !(good(*low) && good(*high) && low <= high) => {
                 Err(format!(
-                    "uniform must be [least, most] with 0 <= least <= most, got [{low}, {high}]"
+                    "uniform must be [least, most] with 0 <= least <= most <= {MAX_SECONDS:e}, got [{low}, {high}]"
                 ))
             }
             Self::Exponential(mean) if !good(*mean) => {
-                Err(format!("exponential must be a mean of 0 or above, got {mean}"))
+                Err(format!("exponential must be a mean from 0 to {MAX_SECONDS:e}, got {mean}"))
             }
             Self::Lognormal(Lognormal { median, sigma }) if !(good(*median) && good(*sigma)) => {
                 let got = format!("got a median of {median} and a sigma of {sigma}");
-                Err(format!("lognormal: median and sigma must be 0 or above, {got}"))
+                Err(format!("lognormal: median and sigma must be from 0 to {MAX_SECONDS:e}, {got}"))
             }
-            // Beyond this sigma, a draw could overflow.
+            // Beyond this sigma, draws have no useful mean.
             Self::Lognormal(Lognormal { sigma, .. }) if *sigma > 10.0 => {
                 Err(format!("lognormal: sigma must be at most 10, got {sigma}"))
             }
             Self::Choice(choices) if choices.iter().any(|(seconds, _)| !good(*seconds)) => {
-                Err("choice: each duration must be 0 or above".to_owned())
+                Err(format!("choice: each duration must be from 0 to {MAX_SECONDS:e}"))
             }
             Self::Choice(choices) => check_weights(choices.iter().map(|(_, weight)| *weight)),
             _ => Ok(()),
@@ -67,7 +70,7 @@ impl Seconds {
 
     /// Duration that two uniform numbers in [0, 1) give.
     pub(super) fn at(&self, [uniform, other]: [f64; 2]) -> f64 {
-        match self {
+        let seconds = match self {
             Self::Constant(seconds) => *seconds,
             Self::Uniform([low, high]) => low + uniform * (high - low),
             Self::Exponential(mean) => -(1.0 - uniform).ln() * mean,
@@ -77,7 +80,8 @@ impl Seconds {
                 median * (sigma * normal).exp()
             }
             Self::Choice(choices) => *choose(choices, uniform),
-        }
+        };
+        seconds.min(MAX_SECONDS)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
     Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, Resolved, Retention,
-    RowView, Scheduler, SchedulerConfig, StepOp, StepOutput, Time,
+    RowView, Scheduler, SchedulerConfig, Seat, StepOp, StepOutput, Time,
 };
 
 /// The next token of a text; few different ones, so that texts often go on alike.
@@ -89,6 +89,8 @@ pub struct Driver {
     pub stores: Vec<LeaseId>,
     /// Everybody who was taken and has not ended.
     pub alive: HashSet<u64>,
+    /// Tables as an executor has them that only looks at what is new: by seat, with the generation.
+    mirror: HashMap<Seat, Vec<BlockId>>,
     /// A request that the model fails.
     pub fails: Option<u64>,
     /// The tool that each row calls, from here on.
@@ -123,6 +125,7 @@ impl Driver {
             resolved: Resolved::default(),
             loads: Vec::new(),
             stores: Vec::new(),
+            mirror: HashMap::new(),
             alive: HashSet::new(),
             fails: None,
             tool: None,
@@ -211,6 +214,12 @@ impl Driver {
         }
         for (n, row) in view.rows().enumerate() {
             assert_eq!(Some(row.row.seat), row.request.seat(), "{} and its row", row.row.id);
+            let (table, kept) = (row.table.blocks(), row.row.blocks_before);
+            let mirrored = self.mirror.entry(row.row.seat).or_default();
+            assert!(kept <= mirrored.len(), "{} has kept {kept} blocks", row.row.id);
+            mirrored.truncate(kept);
+            mirrored.extend(table.get(kept..).expect("no more blocks kept than there are"));
+            assert_eq!(mirrored, table, "the table of {}", row.row.id);
             for (position, memory) in memories(&text(&row)).iter().enumerate() {
                 let read = self.slots[slot(row.table, position)];
                 assert_eq!(read, *memory, "{} reads token {position}", row.row.id);

@@ -1,5 +1,7 @@
 //! Drafts: how many are fed, with which blocks, and what is computed afterwards.
 
+use std::collections::BTreeMap;
+
 use l5_scheduler::{
     FinishReason, Request, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, Time,
 };
@@ -144,6 +146,29 @@ fn planned_drafts_are_cut_when_a_request_behind_them_needs_their_block() {
     assert_eq!(world.answer(1), [40, 41, 42], "output");
     assert_eq!(world.tokens(1).1, 8, "computed tokens");
     world.scheduler.blocks().check_invariants().unwrap();
+}
+
+#[test]
+fn a_row_says_how_many_blocks_its_table_has_kept() {
+    // Two blocks are left for drafts of `a`; `b` needs one of them, and `a` gets the other one back at another place.
+    let mut world = World::new(speculative(4));
+    for id in [1, 2] {
+        world.add(Request { max_tokens: 20, ..request(id, 2) });
+        world.proposals.insert((id, 1), vec![9; 3]);
+    }
+    let mut held: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for _ in 0..12 {
+        world.plan();
+        for row in world.scheduler.view().rows() {
+            let (kept, table) = (row.row.blocks_before, row.table.blocks());
+            let held = held.entry(row.row.id.0).or_default();
+            assert!(kept <= held.len() && kept <= table.len(), "{kept} of {held:?}, {table:?}");
+            held.truncate(kept);
+            held.extend(&table[kept..]);
+            assert_eq!(held, table, "what an executor holds of {}", row.row.id);
+        }
+        world.run();
+    }
 }
 
 #[test]

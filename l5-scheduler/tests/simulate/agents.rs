@@ -554,7 +554,7 @@ fn a_bad_file_of_jobs_says_where() {
         ),
         (
             line(r#"{"prompt_tokens":4,"output_tokens":1,"tool_seconds":-1}"#),
-            "tool_seconds must be a number",
+            "tool_seconds must be from 0 to 1e9 seconds, got -1",
         ),
         (
             line(r#"{"prompt_tokens":"x","output_tokens":1}"#),
@@ -575,7 +575,7 @@ fn a_bad_file_of_jobs_says_where() {
         ),
         (
             spec("\"uniform\":[0.05,0.1]", "\"constant\":-1"),
-            "tools: ls: constant must be 0 or above",
+            "tools: ls: constant must be from 0 to 1e9",
         ),
         (spec("\"weight\":3", "\"weight\":-3"), "tools: each weight"),
         (spec("\"groups\":2", "\"groups\":0"), "shared_prefix.groups: must be at least 1"),

@@ -2,10 +2,11 @@
 
 use std::io::Cursor;
 
+use l3_paged_kv::TokenChain;
 use l5_scheduler::sim::{
     ArrivalProcess, Goodput, PlanError, Planner, Report, Workload, WorkloadError,
 };
-use l5_scheduler::{CostModel, PolicyKind, SchedulerConfig};
+use l5_scheduler::{CostModel, KvConnector, Matched, PolicyKind, RequestId, SchedulerConfig};
 use proptest::prelude::*;
 
 /// As in `clock.rs`, but what is read costs nothing.
@@ -205,6 +206,25 @@ fn a_bad_workload_says_where() {
     let rate = ArrivalProcess { rate: Some(0.0), ..ArrivalProcess::default() };
     let refused = Workload::read(Box::new(Cursor::new(THREE)), rate);
     assert!(matches!(refused.err(), Some(WorkloadError::Rate(_))), "a rate of 0");
+}
+
+/// Never knows.
+struct Silent;
+
+impl KvConnector for Silent {
+    fn matched_tokens(&mut self, _: RequestId, _: &TokenChain, _: usize) -> Matched {
+        Matched::AskAgain
+    }
+}
+
+#[test]
+fn a_memory_that_never_answers_delays_a_request_by_a_tenth_of_a_second() {
+    let spec = r#"{"requests":1,"input":{"constant":20},"output":{"constant":1}}"#;
+    let workload = Workload::read(Box::new(spec.as_bytes()), ArrivalProcess::default()).unwrap();
+    let planner = Planner::new(config(), COST, Goodput::default()).unwrap();
+    let report = planner.with_kv_connector(Box::new(Silent)).run(workload).unwrap();
+    let ttft = report.ttft.unwrap().max - COST.base - 20.0 * COST.per_prefill_token;
+    assert!((0.099..0.11).contains(&ttft), "waited for {ttft} s");
 }
 
 #[test]

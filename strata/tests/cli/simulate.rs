@@ -129,6 +129,27 @@ fn steps_of_stable_shapes_can_be_replayed_and_first_tokens_wait_for_it() {
 }
 
 #[test]
+fn sizes_that_cannot_be_are_refused() {
+    let one = r#"{"config":{"block_size":16,"num_gpu_blocks":9,"num_speculative_tokens":0},
+        "requests":[{"id":"a","prompt_token_ids":[1],"max_tokens":1,"output_token_ids":[5]}]}"#;
+    let cases = [
+        (
+            "\"num_speculative_tokens\":0",
+            "\"num_speculative_tokens\":18446744073709551615",
+            "at most 1024",
+        ),
+        ("\"block_size\":16", "\"block_size\":18446744073709551600", "is too large"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (from, to, why) in cases {
+        let file = dir.path().join("scenario.json");
+        fs::write(&file, one.replace(from, to)).unwrap();
+        let ran = strata([arg("simulate"), arg(&file)]);
+        assert!(ran.code == 1 && ran.stderr.contains(why), "{ran:?}");
+    }
+}
+
+#[test]
 fn drafts_that_are_right_save_steps() {
     let file = arg(fixtures().join("schedules/workloads/chat.json"));
     let run =

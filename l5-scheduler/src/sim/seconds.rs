@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn bad_parameters_are_named() {
         let cases = [
-            (r#"{"constant":-1}"#, "constant must be 0 or above, got -1"),
+            (r#"{"constant":-1}"#, "constant must be from 0 to 1e9, got -1"),
+            (r#"{"constant":1e300}"#, "constant must be from 0 to 1e9"),
             (r#"{"uniform":[2,1]}"#, "uniform must be [least, most]"),
             (r#"{"exponential":-2}"#, "exponential must be a mean"),
             (r#"{"lognormal":{"median":-3,"sigma":1}}"#, "median and sigma"),

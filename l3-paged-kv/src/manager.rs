@@ -16,8 +16,12 @@
 //!        free (preempted) ──────────────┘ └> abandon_step
 //! ```
 //!
+//! A device needs not wait for the planning of its next step: while one step runs, the next one can be planned
+//! ([`begin_step_ahead`](BlockManager::begin_step_ahead)). The two are committed in their order.
+//!
 //! No operation scans the pool: its cost depends on the blocks that it handles, not on the size of the pool.
 
+mod ahead;
 mod announcements;
 mod config;
 mod invariants;
@@ -72,10 +76,15 @@ pub struct BlockManager {
     pool: BlockPool,
     cache: PrefixCache,
     sequences: Sequences,
-    /// Whether anything happened since the last step ended.
+    /// Whether anything happened since the last step began.
     step_is_open: bool,
     /// Indices of the sequences that this step admitted, grew or computes, in that order.
     step: Vec<u32>,
+    /// Whether this step is planned while the one before it runs.
+    is_ahead: bool,
+    /// The same of the step that runs: whether anything happened in it, and its sequences.
+    running_is_open: bool,
+    running: Vec<u32>,
     stats: PrefixStats,
     announcements: Option<Announcements>,
     observer: Option<Box<dyn BlockObserver>>,
@@ -107,6 +116,9 @@ impl BlockManager {
             sequences,
             step_is_open: false,
             step: Vec::new(),
+            is_ahead: false,
+            running_is_open: false,
+            running: Vec::new(),
             stats: PrefixStats::default(),
             announcements,
             observer: None,
@@ -195,6 +207,11 @@ impl BlockManager {
             });
         }
         Ok(())
+    }
+
+    /// Whether an observer is set.
+    pub fn is_observed(&self) -> bool {
+        self.observer.is_some()
     }
 
     /// Removes and returns the observer, to finish its recording.

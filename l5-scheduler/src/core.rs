@@ -1,10 +1,11 @@
-//! The loop: plan, execute, resolve, apply.
+//! The loop: plan, launch, collect, resolve, apply.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::{
     Executor, FinishReason, KvCompletion, Phases, Rejection, Request, RequestId, RequestView,
-    Resolved, Scheduler, Step, StepLoad, StepOutput, StepView, Time,
+    Resolved, Scheduler, Step, StepHandle, StepLoad, StepOutput, StepView, Time,
 };
 
 /// Interval at which the executor is asked for loads and stores that have ended, while no request can run.
@@ -54,11 +55,21 @@ pub struct EngineCore<E: Executor> {
     result: StepResult,
     observer: Option<Box<dyn StepObserver>>,
     completed: Vec<KvCompletion>,
+    /// Whether a step is launched before the step before it is collected.
+    async_scheduling: bool,
+    /// Launched steps, at most two: they are collected in their order.
+    launched: VecDeque<Launched>,
     /// Requests of the last step, if that could not be run.
     broken: Vec<RequestId>,
     /// Ends that were reported to the executor, and in no result yet.
     untold: Vec<(RequestId, FinishReason)>,
     started: Instant,
+}
+
+/// A launched step, and how long its planning took.
+struct Launched {
+    handle: StepHandle,
+    plan: Duration,
 }
 
 /// Receives every step, to count or to draw timelines.
@@ -84,7 +95,8 @@ pub trait StepObserver: Send {
         let _ = ended;
     }
 
-    /// A step is planned and about to run.
+    /// A step is planned and about to run, or runs: one that was launched ahead is reported when the step before it has
+    /// been applied, so that steps are reported one after the other.
     fn planned(&mut self, step: &StepView<'_>, scheduler: &Scheduler);
 
     /// The step has run, with this result.
@@ -119,7 +131,9 @@ pub struct StepResult {
     pub finished: Vec<(RequestId, FinishReason)>,
     /// Requests that were preempted.
     pub preempted: Vec<RequestId>,
-    /// Duration of each phase.
+    /// Time at which it was applied.
+    pub at: Time,
+    /// Duration of each phase. Those of a step that was launched ahead overlap with those of the step before it.
     pub phases: Phases,
     /// Width of the captured step that was replayed; `None` if none was.
     pub replayed: Option<usize>,
@@ -185,10 +199,28 @@ impl<E: Executor> EngineCore<E> {
             result: StepResult::default(),
             observer: None,
             completed: Vec::new(),
+            async_scheduling: false,
+            launched: VecDeque::with_capacity(2),
             broken: Vec::new(),
             untold: Vec::new(),
             started: Instant::now(),
         }
+    }
+
+    /// Sets whether the next step is planned and launched while a step runs
+    /// ([`Scheduler::plan_ahead`]), which vLLM calls async scheduling. Off by default. Returns whether it is on, which
+    /// needs an executor with [`Caps::async_scheduling`](crate::Caps): a device that does not wait for its host. Tokens
+    /// are the same on and off.
+    ///
+    /// While requests are unfinished, a step then runs between two calls of [`EngineCore::step`].
+    pub fn set_async_scheduling(&mut self, on: bool) -> bool {
+        self.async_scheduling = on && self.executor.caps().async_scheduling;
+        self.async_scheduling
+    }
+
+    /// Whether a step runs that has not been collected.
+    pub fn is_running(&self) -> bool {
+        !self.launched.is_empty()
     }
 
     /// Sets the observer of all steps from now on.
@@ -231,7 +263,7 @@ impl<E: Executor> EngineCore<E> {
 
     /// Whether a request is unfinished, or an end is to be reported.
     pub fn has_unfinished(&self) -> bool {
-        self.scheduler.has_unfinished() || !self.untold.is_empty()
+        self.scheduler.has_unfinished() || !self.untold.is_empty() || self.is_running()
     }
 
     /// Time until the next lease expires, on the clock of [`EngineCore::now`]; at most a millisecond while
@@ -291,19 +323,30 @@ impl<E: Executor> EngineCore<E> {
         self.poll();
         let accepted = self.scheduler.stats().accepted_tokens;
         if let Err(e) = self.run(now, ended) {
-            let rows = &self.scheduler.view().step().rows;
-            self.broken.extend(rows.iter().map(|row| row.id));
-            self.scheduler.abandon();
+            self.abandon();
             return Err(e);
         }
-        let Self { scheduler, output, result, observer, untold, .. } = self;
+        let Self { scheduler, output, result, observer, untold, launched, .. } = self;
         result.replayed = output.replayed;
         result.accepted_tokens = (scheduler.stats().accepted_tokens - accepted) as usize;
         result.finished.splice(0..0, untold.drain(..));
         if let Some(observer) = observer {
             observer.applied(result, scheduler);
+            if !launched.is_empty() {
+                observer.planned(&scheduler.due(), scheduler);
+            }
         }
         Ok(result)
+    }
+
+    /// Takes back all open steps, the first of which has failed.
+    fn abandon(&mut self) {
+        let rows = self.scheduler.due().rows().filter(|row| !row.request.has_ended());
+        self.broken.extend(rows.map(|row| row.row.id));
+        for Launched { handle, .. } in self.launched.drain(..) {
+            self.executor.discard(handle);
+        }
+        self.scheduler.abandon();
     }
 
     /// Takes what the executor has finished outside of steps.
@@ -316,29 +359,75 @@ impl<E: Executor> EngineCore<E> {
         }
     }
 
-    /// Plans, executes, resolves and applies a step; then reports which requests have ended. A step without rows is not
-    /// executed. `ended` is the time when it has run. An error leaves the step open.
+    /// Runs a step: the one that was launched ahead, or else one that is planned now. Before its result is awaited, the
+    /// next one is launched, if the executor takes steps ahead. `ended` is the time when the step has run. An error
+    /// leaves the step open.
     fn run(&mut self, now: Time, ended: impl FnOnce() -> Time) -> Result<(), E::Error> {
+        if self.launched.is_empty() {
+            self.launch(now)?;
+        }
+        self.launch_ahead(now);
+        self.collect(ended)
+    }
+
+    /// Plans a step and launches it. A step without rows is not launched.
+    fn launch(&mut self, now: Time) -> Result<(), E::Error> {
         let mut watch = Watch::start();
-        let Self { scheduler, executor, output, resolved, result, observer, .. } = self;
+        let Self { scheduler, executor, observer, launched, result, .. } = self;
         // exercise l5.step
-        result.planned(scheduler.plan(now));
+        scheduler.plan(now);
         result.phases.plan = watch.lap();
         if let Some(observer) = observer {
             observer.planned(&scheduler.view(), scheduler);
         }
-        resolved.clear();
         if !scheduler.view().step().is_empty() {
-            executor.execute(&scheduler.view(), output)?;
+            let handle = executor.launch(&scheduler.view())?;
+            launched.push_back(Launched { handle, plan: result.phases.plan });
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// Plans the step behind the launched one, and launches it. An error is not reported: the step is planned again when
+    /// the launched one is over, and if the error comes again, it counts.
+    fn launch_ahead(&mut self, now: Time) {
+        if !self.async_scheduling || self.launched.len() != 1 {
+            return;
+        }
+        let mut watch = Watch::start();
+        if self.scheduler.plan_ahead(now).is_none() {
+            return;
+        }
+        let plan = watch.lap();
+        match self.executor.launch(&self.scheduler.view()) {
+            Ok(handle) => self.launched.push_back(Launched { handle, plan }),
+            Err(why) => {
+                tracing::warn!("a step was not launched ahead of the running one: {why}");
+                self.scheduler.abandon_ahead();
+            }
+        }
+    }
+
+    /// Waits for the step that is due, resolves and applies it; then reports which requests have ended.
+    fn collect(&mut self, ended: impl FnOnce() -> Time) -> Result<(), E::Error> {
+        let Self { scheduler, executor, output, resolved, result, launched, .. } = self;
+        result.planned(scheduler.due().step());
+        // exercise l5.step
+        resolved.clear();
+        if let Some(Launched { handle, plan }) = launched.pop_front() {
+            result.phases.plan = plan;
+            executor.collect(handle, &scheduler.due(), output)?;
             scheduler.resolve(output, resolved)?;
         }
-        watch.lap();
-        scheduler.apply(resolved, ended());
+        let mut watch = Watch::start();
+        let at = ended();
+        scheduler.apply(resolved, at);
         result.sampled(resolved);
         for (id, reason) in scheduler.take_ended() {
             executor.end(id, reason);
             result.finished.push((id, reason));
         }
+        result.at = at;
         result.phases = Phases { plan: result.phases.plan, apply: watch.lap(), ..output.phases };
         Ok(())
         // end of exercise
@@ -366,7 +455,8 @@ impl<E: Executor> EngineCore<E> {
         &self.scheduler
     }
 
-    /// The scheduler, to reset its cache or report keys and values that have arrived.
+    /// The scheduler, to reset its cache or report keys and values that have arrived. No step may
+    /// [run](EngineCore::is_running) when the cache is reset.
     pub fn scheduler_mut(&mut self) -> &mut Scheduler {
         &mut self.scheduler
     }

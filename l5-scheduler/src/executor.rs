@@ -16,6 +16,9 @@ pub struct Caps {
     /// Whether it can store blocks elsewhere: without, [`Retain::Offload`](crate::Retain) is as
     /// [`Retain::Free`](crate::Retain), and no step has a [`StepOp::Store`](crate::StepOp).
     pub can_store: bool,
+    /// Whether a step can be launched before the step before it was collected. The executor then feeds tokens that it has
+    /// just sampled to the rows that [await](crate::StepRow::awaits) them.
+    pub async_scheduling: bool,
     /// Cost model of a step, if known.
     pub cost: Option<CostModel>,
 }
@@ -35,12 +38,45 @@ pub trait Executor {
     /// Registers a request, before its first step. [`BySeat`](crate::BySeat) is a table for what must be kept of it.
     fn begin(&mut self, id: RequestId, job: Self::Job);
 
-    /// Runs a step. Every row that samples gets at least one token, in the order of the rows.
+    /// Begins a step. A device returns as soon as it has the work, and runs its steps in the order of their launch. An
+    /// executor that computes on the caller's thread may leave everything to [`Executor::collect`].
+    ///
+    /// # Errors
+    /// [`Executor::Error`]: the step does not run, and the scheduler abandons it.
+    fn launch(&mut self, step: &StepView<'_>) -> Result<StepHandle, Self::Error> {
+        Ok(StepHandle::of(step))
+    }
+
+    /// Waits for the end of a launched step, and returns what it has sampled: at least one token for every row that
+    /// samples, in the order of the rows. Steps are collected in the order of their launch.
+    ///
+    /// `step` is the step as it is known now. If it was planned ahead, the step before it may have ended some of its
+    /// requests; their rows sample no more, and nothing is returned for them.
     ///
     /// # Errors
     /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it. A failure of one request is
     /// not an error, but that request's finish reason, [`FinishReason::Failed`].
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), Self::Error>;
+    fn collect(
+        &mut self,
+        handle: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), Self::Error>;
+
+    /// Waits for the end of a launched step whose result does not count, because the step before it has failed. Only an
+    /// executor with [`Caps::async_scheduling`] has such steps.
+    fn discard(&mut self, handle: StepHandle) {
+        let _ = handle;
+    }
+
+    /// Runs a step: launches and collects it.
+    ///
+    /// # Errors
+    /// As those two.
+    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), Self::Error> {
+        let handle = self.launch(step)?;
+        self.collect(handle, step, out)
+    }
 
     /// Reports what has ended since the last call of the loads and stores that steps have begun. Each ends once: one that
     /// fails, or takes too long, ends too, with fewer tokens. It must not wait.
@@ -55,6 +91,21 @@ pub trait Executor {
 
     /// Reports that a request has ended, for whatever reason. Another request can have its id from now on.
     fn end(&mut self, id: RequestId, reason: FinishReason);
+}
+
+/// A launched step, to be collected or discarded once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a launched step must be collected or discarded"]
+pub struct StepHandle {
+    /// Number of the step.
+    pub step: u64,
+}
+
+impl StepHandle {
+    /// Handle of this step.
+    pub fn of(step: &StepView<'_>) -> Self {
+        Self { step: step.step().number }
+    }
 }
 
 /// Output of a step. The memory is reused.

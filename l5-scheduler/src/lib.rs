@@ -58,7 +58,7 @@ pub use engine::{
     DecodeTime, Engine, EngineError, EngineHandle, EngineOptions, EngineRequest, Load, OutputChunk,
     ResponseStream, SubmitError,
 };
-pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepOutput};
+pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepHandle, StepOutput};
 pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};

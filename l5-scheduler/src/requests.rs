@@ -37,8 +37,8 @@ pub(crate) struct Entry {
     pub computed: usize,
     /// Drafts: tokens that may follow the chain.
     pub drafts: Vec<u32>,
-    /// Number of blocks that its table was cut to since its last row, because only drafts needed the others.
-    pub blocks_kept: Option<usize>,
+    /// Number of output tokens, 0 or 1, that a step samples for it while the next step is planned.
+    pub awaited: usize,
     /// Seat, while it runs.
     pub seat: Option<Seat>,
     /// Sequence that owns its blocks; `None` without blocks.
@@ -52,10 +52,14 @@ pub(crate) struct Entry {
     pub ticket: i64,
     /// Rank in the waiting queue, while it is there.
     pub rank: Rank,
-    /// Whether it has a row in the open step.
+    /// Whether it has a row in the newest step.
     pub planned: bool,
-    /// Whether it ends as aborted when the open step is over.
+    /// Whether it has a row in the step that runs while the newest one is planned.
+    pub in_flight: bool,
+    /// Whether it ends as aborted when its last row is over.
     pub aborted: bool,
+    /// Whether its end was reported, while a row of it is in the newest step.
+    pub over: bool,
     /// Number of preemptions.
     pub preemptions: u32,
     /// Whether it was preempted in the step that is being planned.
@@ -88,7 +92,7 @@ impl Entry {
             chain,
             computed: 0,
             drafts: Vec::new(),
-            blocks_kept: None,
+            awaited: 0,
             seat: None,
             seq: None,
             status: Status::Waiting,
@@ -97,7 +101,9 @@ impl Entry {
             ticket,
             rank: Rank::default(),
             planned: false,
+            in_flight: false,
             aborted: false,
+            over: false,
             preemptions: 0,
             preempted_now: false,
             max_tokens: request.max_tokens,
@@ -117,14 +123,24 @@ impl Entry {
         self.chain.len() - self.prompt_len
     }
 
+    /// Number of tokens, the one included that is being sampled.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.chain.len() + self.awaited
+    }
+
     /// Whether a running request decodes: all of its tokens but the last are computed, so its next row is one token
     /// and samples. The last chunk of a prompt can be such a row, too.
     pub(crate) fn decodes(&self) -> bool {
-        self.chain.len() - self.computed == 1
+        self.num_tokens() - self.computed == 1
+    }
+
+    /// Whether a step that is not over writes to its blocks.
+    pub(crate) fn in_step(&self) -> bool {
+        self.planned || self.in_flight
     }
 
     /// Load that has not arrived yet: its blocks are being written.
-    pub(crate) fn in_flight(&self) -> Option<Loading> {
+    pub(crate) fn load_in_flight(&self) -> Option<Loading> {
         self.loading.filter(|loading| self.status == Status::WaitingForKv && !loading.arrived)
     }
 
@@ -232,6 +248,11 @@ impl<'a> RequestView<'a> {
         self.entry.max_tokens
     }
 
+    /// Whether its end was reported, though a step that it has a row in is not over.
+    pub fn has_ended(&self) -> bool {
+        self.entry.over
+    }
+
     /// Number of preemptions.
     pub fn preemptions(&self) -> u32 {
         self.entry.preemptions
@@ -290,14 +311,24 @@ impl Requests {
 
     /// Removes a request. Its id is not free before [`Requests::release_id`].
     pub(crate) fn remove(&mut self, key: u32) -> Option<Entry> {
+        self.retire_id(key);
         let entry = self.entries.get_mut(key as usize)?.take()?;
         self.vacant.push(key);
-        self.by_id.remove(&entry.id);
         if let (Some(job), Some(job_key)) = (&entry.job, &entry.job_key) {
             self.jobs.end_step(job_key, key, job.last_step);
         }
-        self.ended.insert(entry.id);
         Some(entry)
+    }
+
+    /// Takes the id of a request whose end is to be reported: it is not found by it any more.
+    pub(crate) fn retire_id(&mut self, key: u32) {
+        let Some(entry) = self.get_mut(key) else { return };
+        let id = entry.id;
+        // Once the end of a request is reported, another one can have its id.
+        if self.by_id.get(&id) == Some(&key) {
+            self.by_id.remove(&id);
+            self.ended.insert(id);
+        }
     }
 
     /// The end of the request that had this id has been reported.

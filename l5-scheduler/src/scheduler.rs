@@ -9,12 +9,15 @@
 //!           (or abandon: as if the step had never been planned)
 //! ```
 //!
+//! A device need not wait while the next step is planned: [`Scheduler::plan_ahead`].
+//!
 //! There is no prefill and no decode: a request has tokens, of which some are computed, and a step computes more of
 //! them. When all are computed, a new one is sampled. (The design is that of vLLM's V1 scheduler, whose order of
 //! decisions the policies `fcfs` and `priority` follow; continuous batching is from Yu et al. 2022, "Orca".)
 
 mod abandon;
 mod admission;
+mod ahead;
 mod apply;
 mod budget;
 mod compose;
@@ -36,6 +39,7 @@ use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::composer::{Composer, CurrentTurn};
+use ahead::Ahead;
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
@@ -123,16 +127,20 @@ pub struct Scheduler {
     /// Leases that end for the request that is being admitted, because requests were preempted on the assumption that
     /// they do. Empty: the retention is asked.
     granted: Vec<LeaseId>,
+    /// The newest step.
     step: Step,
-    /// Adapters of the step.
+    /// Adapters of the newest step.
     turn: CurrentTurn,
-    /// Whether a step is planned and neither applied nor abandoned.
+    /// Whether the newest step is neither applied nor abandoned.
     open: bool,
+    /// The step that runs, while `step` was planned ahead of its end.
+    running_step: Step,
+    ahead: Ahead,
     steps: u64,
     /// Last ticket given at the end of the queue, and last one given at its front.
     back: i64,
     front: i64,
-    /// Requests of the open step that were aborted: they end when it is over.
+    /// Requests of open steps that were aborted: they end when their last row is over.
     aborted: Vec<RequestId>,
     /// Requests that have ended since the last [`Scheduler::take_ended`].
     ended: Vec<(RequestId, FinishReason)>,
@@ -223,6 +231,8 @@ impl Scheduler {
             step: Step::default(),
             turn: CurrentTurn::default(),
             open: false,
+            running_step: Step::default(),
+            ahead: Ahead::default(),
             steps: 0,
             back: 0,
             front: 0,
@@ -325,13 +335,13 @@ impl Scheduler {
         if entry.aborted {
             return false;
         }
-        if self.open && entry.planned {
+        if entry.in_step() {
             // The model is writing to its blocks.
             entry.aborted = true;
             self.aborted.push(id);
             return true;
         }
-        if entry.in_flight().is_some() {
+        if entry.load_in_flight().is_some() {
             // A load is writing to its blocks, until `kv_arrived`.
             entry.aborted = true;
             return true;
@@ -345,7 +355,7 @@ impl Scheduler {
     pub fn end(&mut self, id: RequestId, reason: FinishReason) -> bool {
         let Some(key) = self.requests.find(id) else { return false };
         let entry = self.requests.at(key);
-        if (self.open && entry.planned) || entry.in_flight().is_some() {
+        if entry.in_step() || entry.load_in_flight().is_some() {
             return false;
         }
         self.remove(key, reason);
@@ -369,10 +379,16 @@ impl Scheduler {
             self.free_blocks(seq);
         }
         self.tell(&Happened::Finished(key, reason));
-        if let Some(entry) = self.requests.remove(key) {
-            self.ended.push((entry.id, reason));
-            self.stats.finished += 1;
+        if let Some(entry) = self.requests.remove(key)
+            && !entry.over
+        {
+            self.report_end(entry.id, reason);
         }
+    }
+
+    fn report_end(&mut self, id: RequestId, reason: FinishReason) {
+        self.ended.push((id, reason));
+        self.stats.finished += 1;
     }
 
     /// Takes a request out of the list of running ones, and frees its seat.
@@ -387,7 +403,6 @@ impl Scheduler {
     fn free_seat(&mut self, key: u32) {
         let entry = self.requests.at_mut(key);
         entry.drafts.clear();
-        entry.blocks_kept = None;
         let seat = entry.seat.take();
         debug_assert!(seat.is_some(), "a request that runs has a seat");
         if let Some(seat) = seat {
@@ -409,7 +424,15 @@ impl Scheduler {
     /// Whether any request is unfinished, has an end that [`Scheduler::take_ended`] has not returned, or blocks are to
     /// be stored.
     pub fn has_unfinished(&self) -> bool {
-        self.requests.len() > 0 || !self.ended.is_empty() || self.leases.has_to_store()
+        self.requests.len() > 0
+            || !self.ended.is_empty()
+            || self.leases.has_to_store()
+            || self.ahead.has_lingering()
+    }
+
+    /// Number of requests that can be admitted before all seats are taken.
+    pub(crate) fn free_seats(&self) -> usize {
+        self.config.seats().saturating_sub(self.running.len() + self.ahead.num_lingering())
     }
 
     /// Number of jobs of which the scheduler knows when they began: those with unfinished requests, and a bounded
@@ -445,14 +468,20 @@ impl Scheduler {
         Some(self.requests.at(self.requests.find(id)?).view())
     }
 
-    /// The planned step as its executor sees it.
+    /// The planned step as its executor sees it: the newest one, if two are open.
     pub fn view(&self) -> StepView<'_> {
-        StepView {
-            step: &self.step,
-            requests: &self.requests,
-            seats: &self.seats,
-            blocks: &self.blocks,
-        }
+        self.view_of(&self.step)
+    }
+
+    /// The step whose result is due next, as its executor sees it. It is another one than [`Scheduler::view`] only while
+    /// a step is [planned ahead](Scheduler::plan_ahead).
+    pub fn due(&self) -> StepView<'_> {
+        self.view_of(self.due_step())
+    }
+
+    fn view_of<'a>(&'a self, step: &'a Step) -> StepView<'a> {
+        let Self { requests, seats, blocks, .. } = self;
+        StepView { step, requests, seats, blocks }
     }
 
     /// Whether a step is planned and neither applied nor abandoned.

@@ -20,7 +20,13 @@ pub struct StepRow {
     /// Number of drafts among them: its last tokens.
     pub drafts: usize,
     /// Whether the row contains the request's last token, so that a new token is sampled.
+    ///
+    /// In a step that was [planned ahead](crate::Scheduler::plan_ahead), `false` from the moment when it is known that
+    /// the sample is of no use.
     pub samples: bool,
+    /// Whether its only token is the one that the step before samples, which runs when this one is planned: the executor
+    /// feeds it.
+    pub awaits: bool,
     /// How the request came to run.
     pub admitted: Admitted,
     /// For an admitted request: number of tokens that were hit in the cache.
@@ -156,7 +162,7 @@ pub struct StepView<'a> {
 pub struct RowView<'a> {
     /// The row as planned.
     pub row: &'a StepRow,
-    /// Tokens of the request to feed.
+    /// Tokens of the request to feed. Empty if the row [awaits](StepRow::awaits) its token.
     pub tokens: &'a [u32],
     /// Drafts to feed behind them: together they are `row.len` tokens.
     pub drafts: &'a [u32],
@@ -180,7 +186,12 @@ impl<'a> StepView<'a> {
         let Self { requests, seats, blocks, .. } = *self;
         self.step.rows.iter().map(move |row| {
             let entry = requests.at(seats.owner(row.seat));
-            let tokens = &entry.chain.tokens()[row.computed..row.computed + row.fed()];
+            let (tokens, fed) = (entry.chain.tokens(), row.computed..row.computed + row.fed());
+            let tokens = match row.awaits {
+                // It may not be there yet.
+                true => tokens.get(fed).unwrap_or_default(),
+                false => &tokens[fed],
+            };
             let drafts = &entry.drafts[..row.drafts];
             RowView { row, tokens, drafts, table: table(blocks, entry.seq), request: entry.view() }
         })

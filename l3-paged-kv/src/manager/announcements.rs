@@ -24,6 +24,8 @@ pub(super) struct Announcements {
     group: GroupId,
     block_size: usize,
     registered: Vec<Registered>,
+    /// Those of the step that runs, while the next one is planned.
+    running: Vec<Registered>,
     removed: Vec<BlockHash>,
 }
 
@@ -34,7 +36,13 @@ impl Announcements {
         group: GroupId,
         block_size: usize,
     ) -> Self {
-        Self { stream, medium, group, block_size, registered: Vec::new(), removed: Vec::new() }
+        let (registered, running, removed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { stream, medium, group, block_size, registered, running, removed }
+    }
+
+    /// Exchanges the newest step, which is empty then, with the one that runs.
+    pub(super) fn swap_steps(&mut self) {
+        std::mem::swap(&mut self.registered, &mut self.running);
     }
 
     /// Records that a sequence's blocks from index `first` on got the hashes of its chain.

@@ -16,7 +16,8 @@ impl BlockManager {
     /// # Errors
     /// [`KvError::UnknownSequence`]; [`KvError::NoFreeBlocks`] if a private block is needed and none
     /// is free; [`KvError::Malformed`] if hashed blocks among the tokens to be forgotten are computed
-    /// or were hit in this very step: commit or abandon it first. After an error nothing has changed.
+    /// or were hit in this very step, or if the sequence is in a step that runs while the next one is planned: commit
+    /// or abandon that step first. After an error nothing has changed.
     pub fn rollback(&mut self, seq: SeqId, len: usize) -> Result<Option<CopyBlock>> {
         let place = self.sequences.place(seq)?;
         let sequence = self.sequences.at(place);
@@ -26,6 +27,7 @@ impl BlockManager {
         if len >= sequence.table.capacity() {
             return Ok(None);
         }
+        self.check_not_running(place)?;
         let promised = !sequence.pending().is_empty() && sequence.pending().end > whole;
         if promised || (sequence.admitted && sequence.hit > whole) {
             return Err(KvError::Malformed(format!(

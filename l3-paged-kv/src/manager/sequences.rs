@@ -21,10 +21,40 @@ pub(super) struct Sequence {
     pub(super) blocks_before: usize,
     /// `hashed` when the step began. The hashes between this and `hashed` are pending.
     pub(super) hashed_before: usize,
+    /// Its part of the step that runs, while the step after that one is planned.
+    pub(super) running: Option<StepPart>,
+}
+
+/// A sequence's part of a step that has not been committed: [`Sequence::admitted`], [`Sequence::blocks_before`] and
+/// [`Sequence::hashed_before`] of that step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepPart {
+    admitted: bool,
+    blocks_before: usize,
+    hashed_before: usize,
 }
 
 impl Sequence {
-    /// Indices in the table of blocks whose hashes are pending.
+    /// Moves its part of the newest step aside: another step begins while that one runs.
+    pub(super) fn step_runs(&mut self) {
+        self.running = Some(StepPart {
+            admitted: std::mem::take(&mut self.admitted),
+            blocks_before: self.blocks_before,
+            hashed_before: self.hashed_before,
+        });
+        self.in_step = false;
+    }
+
+    /// Makes its part of the step that runs that of the newest step again.
+    pub(super) fn step_is_newest(&mut self) {
+        let Some(part) = self.running.take() else { return };
+        self.in_step = true;
+        self.admitted = part.admitted;
+        self.blocks_before = part.blocks_before;
+        self.hashed_before = part.hashed_before;
+    }
+
+    /// Indices in the table of blocks whose hashes are pending in the newest step.
     pub(super) fn pending(&self) -> std::ops::Range<usize> {
         if self.in_step { self.hashed_before..self.hashed } else { 0..0 }
     }
@@ -69,6 +99,7 @@ impl Sequences {
             admitted: false,
             blocks_before: 0,
             hashed_before: 0,
+            running: None,
         });
         // Ending sequences must not allocate.
         self.vacant.reserve(self.places.len());
@@ -78,7 +109,7 @@ impl Sequences {
     /// Ends a sequence whose blocks were released.
     pub(super) fn end(&mut self, place: u32) {
         let gone = self.at_mut(place);
-        debug_assert!(gone.live && gone.table.blocks().is_empty());
+        debug_assert!(gone.live && gone.table.blocks().is_empty() && gone.running.is_none());
         gone.generation = gone.generation.wrapping_add(1);
         gone.live = false;
         gone.admitted = false;

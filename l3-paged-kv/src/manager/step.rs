@@ -42,9 +42,11 @@ impl BlockManager {
     /// they are freed too (and, in turn, those that hit theirs), and must be planned again.
     ///
     /// # Errors
-    /// [`KvError::UnknownSequence`].
+    /// [`KvError::UnknownSequence`]; [`KvError::Malformed`] for a sequence of a step that runs while the next one is
+    /// planned.
     pub fn free(&mut self, seq: SeqId) -> Result<Vec<SeqId>> {
         let place = self.sequences.place(seq)?;
+        self.check_not_running(place)?;
         if self.sequences.at(place).pending().is_empty() {
             self.end_sequence(place, Ending::Freed)?;
             self.check_when_idle();
@@ -67,8 +69,12 @@ impl BlockManager {
         // end of exercise
     }
 
-    /// Commits the step after its forward pass: pending hashes become final.
+    /// Commits the step after its forward pass: pending hashes become final. If the next step is planned already, it is
+    /// the one that runs that is committed.
     pub fn commit_step(&mut self) {
+        if self.is_ahead {
+            return self.commit_running();
+        }
         if !std::mem::take(&mut self.step_is_open) {
             return;
         }
@@ -93,15 +99,19 @@ impl BlockManager {
 
     /// Abandons the step: blocks that it appended return to the front of the free list, hashes that it
     /// registered are withdrawn, and sequences that it admitted are freed (and returned). Sequences that it
-    /// freed or rolled back stay so, and evicted contents stay evicted.
+    /// freed or rolled back stay so, and evicted contents stay evicted. If the step was planned while another one runs,
+    /// that one is the newest step again.
     pub fn abandon_step(&mut self) -> Vec<SeqId> {
-        if !std::mem::take(&mut self.step_is_open) {
-            return Vec::new();
+        let mut gone = Vec::new();
+        if std::mem::take(&mut self.step_is_open) {
+            self.note(&BlockOp::StepAbandoned);
+            gone = self.undo();
+            if let Some(announcements) = &mut self.announcements {
+                announcements.abandon();
+            }
         }
-        self.note(&BlockOp::StepAbandoned);
-        let gone = self.undo();
-        if let Some(announcements) = &mut self.announcements {
-            announcements.abandon();
+        if self.is_ahead {
+            self.running_is_newest();
         }
         self.check_when_idle();
         gone

@@ -67,6 +67,9 @@ fn serve<E: Executor<Job = ChoiceJob>>(
         if mail.shut_down {
             hub.live().into_iter().for_each(|id| _ = core.abort(id));
             core.step()?;
+            while core.is_running() {
+                core.step()?;
+            }
             return Ok(());
         }
         if !due {
@@ -98,8 +101,7 @@ fn serve<E: Executor<Job = ChoiceJob>>(
 }
 
 fn occupancy(scheduler: &Scheduler) -> Occupancy {
-    let free = scheduler.config().seats().saturating_sub(scheduler.num_running());
-    let seats = if scheduler.is_held_up() { 0 } else { free };
+    let seats = if scheduler.is_held_up() { 0 } else { scheduler.free_seats() };
     Occupancy { queued: scheduler.num_waiting(), seats }
 }
 

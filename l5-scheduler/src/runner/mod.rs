@@ -29,8 +29,8 @@ pub use job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
 pub use pack::Packed;
 
 use crate::{
-    BySeat, Caps, ExecuteError, Executor, FinishReason, RequestId, SchedulerConfig, StepOp,
-    StepOutput, StepView,
+    BySeat, Caps, ExecuteError, Executor, FinishReason, Phases, RequestId, SchedulerConfig,
+    StepHandle, StepOp, StepOutput, StepView,
 };
 use capture::Captured;
 use choice::RunningChoice;
@@ -67,6 +67,9 @@ pub struct ModelRunner {
     /// Tokens of one row; `text` is their text. Both are reused for every row.
     tokens: Vec<u32>,
     text: String,
+    /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
+    phases: Phases,
+    replayed: Option<usize>,
     /// Memory for the sampler's rows, empty between steps.
     rows: Vec<Row<'static>>,
     tap: Option<LogitsTap>,
@@ -116,6 +119,8 @@ impl ModelRunner {
             sampled: sample::outcomes(max_num_seqs),
             tokens: Vec::new(),
             text: String::new(),
+            phases: Phases::default(),
+            replayed: None,
             rows: Vec::with_capacity(max_num_seqs),
             tap: None,
             decoder,
@@ -253,24 +258,34 @@ impl Executor for ModelRunner {
         self.choices.insert(id, RunningChoice::new(job, tokenizer, vocab, max_model_len));
     }
 
-    /// All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    /// Packs the step and runs the forward pass; on a device, enqueues it.
+    fn launch(&mut self, step: &StepView<'_>) -> Result<StepHandle, ExecuteError> {
         let began = Instant::now();
         self.move_blocks(step)?;
         self.pack(step)?;
         let packed = Instant::now();
         let ran = self.prepare(step).and_then(|()| self.forward(step));
         self.finish_masks();
-        out.replayed = ran?;
-        let forwarded = Instant::now();
+        self.replayed = ran?;
+        self.phases = Phases { pack: packed - began, forward: packed.elapsed(), ..Phases::default() };
+        Ok(StepHandle::of(step))
+    }
+
+    /// Samples. All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
+        let began = Instant::now();
         let samples = step.step().samples();
         if samples > 0 {
             self.sample(step, samples)?;
             self.deal(step, out)?;
         }
-        out.phases.pack = packed - began;
-        out.phases.forward = forwarded - packed;
-        out.phases.sample = forwarded.elapsed();
+        out.replayed = self.replayed;
+        out.phases = Phases { sample: began.elapsed(), ..self.phases };
         Ok(())
     }
 

@@ -4,17 +4,23 @@ use super::Scheduler;
 use crate::{Admitted, FinishReason, RequestId, Status, StepOp};
 
 impl Scheduler {
-    /// Takes the planned step back, because it did not run: the model failed, or the step was planned only to be looked
+    /// Takes what is planned back, because it did not run: the model failed, or the step was planned only to be looked
     /// at. Blocks that it reserved return to where they came from, their hashes are withdrawn, and the requests that it
-    /// admitted wait again at their old rank. Does nothing when no step is planned.
+    /// admitted wait again at their old rank. Does nothing when no step is planned. Of two open steps, both are taken
+    /// back.
     ///
     /// Preemptions, ended requests and ended leases are not undone, because other requests may have their blocks by
     /// now. A load that the step asked for must not be executed, since its blocks have other owners; a store is planned
     /// again in the next step.
     pub fn abandon(&mut self) {
-        if !std::mem::take(&mut self.open) {
-            return;
+        while self.open {
+            self.abandon_newest();
         }
+        self.forget_composition();
+    }
+
+    /// Takes the newest step back.
+    pub(super) fn abandon_newest(&mut self) {
         let gone = self.blocks.abandon_step();
         self.frees += 1;
         let rows = std::mem::take(&mut self.step.rows);
@@ -55,7 +61,15 @@ impl Scheduler {
             }
         }
         self.step.tokens = 0;
-        self.forget_preemptions();
+        let preempted = std::mem::take(&mut self.step.preempted);
+        self.forget_preemptions(&preempted);
+        self.step.preempted = preempted;
+        if self.is_ahead() {
+            self.end_ahead();
+        } else {
+            self.open = false;
+        }
+        self.end_lingering();
         self.end_aborted();
     }
 

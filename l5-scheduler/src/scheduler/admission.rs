@@ -100,7 +100,7 @@ impl Scheduler {
 
     /// Admits a waiting request if there are a seat, tokens of the step and blocks for it. If not, nothing changes.
     pub(super) fn admit(&mut self, key: u32, fits: usize, budget: &mut Budget) -> bool {
-        if self.running.len() >= self.config.seats() {
+        if self.free_seats() == 0 {
             return false;
         }
         let entry = self.requests.at(key);
@@ -175,6 +175,7 @@ impl Scheduler {
             len,
             drafts: 0,
             samples: complete,
+            awaits: false,
             admitted: if resumed { Admitted::Resumed } else { Admitted::Now },
             cached,
             blocks_before: 0,

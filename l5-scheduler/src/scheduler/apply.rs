@@ -3,39 +3,47 @@
 use l3_paged_kv::trace::BlockOp;
 
 use super::{Resolved, ResolvedRow, Scheduler};
-use crate::composer::Applied;
 use crate::{FinishReason, RequestId, StepRow, Time};
 
 impl Scheduler {
-    /// Applies a step that ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are
+    /// Applies the step that is [due](Scheduler::due), which ran until `now`: its tokens count as computed, its blocks can be hit, output tokens are
     /// appended to their requests, and requests that have ended free their blocks, in the order of the rows. The others
     /// keep their new drafts.
     pub fn apply(&mut self, resolved: &Resolved, now: Time) {
-        if !std::mem::take(&mut self.open) {
+        if !self.open {
             return;
         }
         self.now = now;
-        if !self.is_idle() {
-            self.composer.applied(&Applied { step: &self.step, turn: self.turn.turn() });
+        if !self.is_ahead() {
+            self.tell_composer();
         }
-        for row in &self.step.rows {
+        let (step, ahead) = self.close_due();
+        for row in &step.rows {
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
+            if ahead {
+                // It counts as computed since the next step was planned.
+                (entry.in_flight, entry.awaited) = (false, 0);
+                continue;
+            }
             entry.planned = false;
+            if entry.over {
+                continue;
+            }
             // exercise l5.apply
             // The request's tokens that were fed are computed. The sampled token is not: it is fed in the next step.
             let fed = row.fed();
             entry.computed += fed;
             // end of exercise
         }
-        self.count_accepted(resolved);
-        for &StepRow { seat, computed: from, .. } in &self.step.rows {
+        self.count_accepted(&step.rows, resolved);
+        for &StepRow { seat, computed: from, .. } in &step.rows {
             let entry = self.requests.at(self.seats.owner(seat));
             if let Some(seq) = entry.seq {
                 self.blocks.note(&BlockOp::Wrote { seq, from, to: entry.computed });
             }
         }
         self.blocks.commit_step();
-        self.forget_preemptions();
+        self.forget_preemptions(&step.preempted);
         for (seat, note) in &resolved.notes {
             self.requests.at_mut(self.seats.owner(*seat)).note = Some(note.clone());
         }
@@ -53,22 +61,33 @@ impl Scheduler {
         }
         // end of exercise
         self.keep_drafts(resolved);
+        if ahead {
+            self.settle_ahead();
+        }
+        self.end_lingering();
         self.end_aborted();
+        self.reuse(step, ahead);
     }
 
-    /// Ends requests that were aborted while the step was open, unless they have ended with it.
+    /// Ends requests that were aborted while a step with a row of them was open, unless they have ended with it.
     pub(super) fn end_aborted(&mut self) {
-        for id in std::mem::take(&mut self.aborted) {
-            let key = self.requests.find(id);
-            if let Some(key) = key.filter(|key| self.requests.at(*key).aborted) {
+        let mut nth = 0;
+        while let Some(id) = self.aborted.get(nth) {
+            let key = self.requests.find(*id).filter(|key| self.requests.at(*key).aborted);
+            if key.is_some_and(|key| self.requests.at(key).in_step()) {
+                nth += 1;
+                continue;
+            }
+            self.aborted.remove(nth);
+            if let Some(key) = key {
                 self.remove(key, FinishReason::Aborted);
             }
         }
     }
 
-    /// Requests that were preempted during planning can be admitted again in the next step.
-    pub(super) fn forget_preemptions(&mut self) {
-        for id in &self.step.preempted {
+    /// Requests that were preempted in a step can be admitted again in the next one.
+    pub(super) fn forget_preemptions(&mut self, preempted: &[RequestId]) {
+        for id in preempted {
             if let Some(key) = self.requests.find(*id) {
                 self.requests.at_mut(key).preempted_now = false;
             }

@@ -28,10 +28,11 @@ impl Scheduler {
             return;
         }
         let head = self.arrived.next(None).or_else(|| self.waiting.next(None));
+        let free_seats = self.free_seats();
         let Self { composer, policy, requests, running, config, step, turn, .. } = self;
         let Composition { shape, turn: adapters } = composer.begin(&Demand {
             now: step.now,
-            free_seats: config.seats().saturating_sub(running.len()),
+            free_seats,
             config,
             running,
             requests,

@@ -20,6 +20,7 @@
 
 use super::budget::Budget;
 use super::{Resolved, Scheduler};
+use crate::StepRow;
 
 impl Scheduler {
     /// Adds drafts to the row of this request, which was planned last: as many as there are, as have slots in its own
@@ -82,22 +83,16 @@ impl Scheduler {
         let cut = self.blocks.rollback(seq, slots);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         let Ok(table) = self.blocks.table(seq) else { return tokens };
-        self.requests.at_mut(key).blocks_kept = Some(table.blocks().len());
         table.capacity()
     }
 
-    /// Number of blocks that a request's table has kept of the `before` ones that it had when it was planned.
-    pub(super) fn kept(&mut self, key: u32, before: usize) -> usize {
-        self.requests.at_mut(key).blocks_kept.take().map_or(before, |kept| kept.min(before))
-    }
-
     /// Counts the accepted drafts of a step as computed, and drops the others.
-    pub(super) fn count_accepted(&mut self, resolved: &Resolved) {
+    pub(super) fn count_accepted(&mut self, rows: &[StepRow], resolved: &Resolved) {
         if self.config.num_speculative_tokens == 0 {
             return;
         }
         let mut resolved = resolved.rows().peekable();
-        for row in &self.step.rows {
+        for row in rows {
             let tokens =
                 resolved.next_if(|next| next.seat == row.seat).map_or(&[][..], |r| r.tokens);
             if !row.samples {

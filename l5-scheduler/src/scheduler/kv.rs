@@ -104,7 +104,7 @@ impl Scheduler {
         let up_to = self.reserved_len(computed + len);
         let missing = self.blocks.table(seq).map_or(0, |table| table.missing(fits.max(up_to)));
         let needed = missing + self.keep_free(self.running.len());
-        if self.running.len() >= self.config.seats()
+        if self.free_seats() == 0
             || !self.free_up(key, needed, &PrefixHit::default())
             || self.blocks.reserve(seq, up_to).is_err()
         {
@@ -126,7 +126,7 @@ impl Scheduler {
     pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> Load {
         let entry = self.requests.at(key);
         // A request that could not run now is not looked up, so that a step looks up at most as many as there are seats.
-        let seated = self.running.len() + self.lookups < self.config.seats();
+        let seated = self.lookups < self.free_seats();
         if entry.status != Status::Waiting || !entry.reads_cache || !seated {
             return Load::None;
         }
@@ -211,7 +211,7 @@ impl Scheduler {
     pub fn kv_arrived(&mut self, id: RequestId, tokens: usize) -> bool {
         let Some(key) = self.requests.find(id) else { return false };
         let entry = self.requests.at_mut(key);
-        let Some(loading) = entry.in_flight() else { return false };
+        let Some(loading) = entry.load_in_flight() else { return false };
         if entry.aborted {
             self.remove(key, FinishReason::Aborted);
             return true;

@@ -12,6 +12,12 @@ impl Scheduler {
     /// The cost grows with the rows of the step, not with the length of the queue or the size of the pool.
     pub fn plan(&mut self, now: Time) -> &Step {
         self.abandon();
+        self.plan_step(now);
+        &self.step
+    }
+
+    /// Plans the newest step.
+    pub(super) fn plan_step(&mut self, now: Time) {
         self.now = now;
         self.step.clear(self.steps, now);
         self.steps += 1;
@@ -22,12 +28,11 @@ impl Scheduler {
         for attempt in Attempt::ALL {
             self.compose(attempt);
             self.plan_rows();
-            if !self.gives_way() {
+            if !self.gives_way() || self.ahead.is_blocked() {
                 break;
             }
         }
         self.stats.scheduled_tokens += self.step.tokens as u64;
-        &self.step
     }
 
     /// Plans the rows of a step whose shape is decided.
@@ -36,6 +41,9 @@ impl Scheduler {
         let eligible = self.running.len() + self.num_waiting();
         let mut budget = Budget::new(&self.config, eligible, self.step.shape);
         self.plan_running(&mut budget);
+        if self.ahead.is_blocked() {
+            return;
+        }
         if !self.step.preempted.is_empty() && !self.policy.continues_after_preemption() {
             self.held_up = true;
         } else if budget.admits() {

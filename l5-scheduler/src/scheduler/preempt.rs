@@ -23,6 +23,10 @@ impl Scheduler {
         }
         let leases = self.leases_for_growth(needy);
         let victim = self.victim(needy, leases.first().copied());
+        if self.ahead.is_planning() && matches!(victim, Some(Victim::Running(_))) {
+            self.ahead.block();
+            return Some(Outcome::Skipped);
+        }
         // exercise l5.preempt
         match victim {
             None => Some(Outcome::Skipped),

@@ -179,7 +179,8 @@ impl Scheduler {
             *refused = true;
         }
         let waits = self.requests.at(key).status != Status::Running;
-        if !waits || !self.running.is_empty() || self.loading.len() > 0 {
+        let runs = !self.running.is_empty() || self.ahead.has_lingering();
+        if !waits || runs || self.loading.len() > 0 {
             return None;
         }
         loop {

@@ -34,7 +34,7 @@ impl Scheduler {
         match entry.status {
             Status::Running => None,
             Status::Waiting => Some(&mut self.waiting),
-            Status::WaitingForKv if entry.in_flight().is_some() => Some(&mut self.loading),
+            Status::WaitingForKv if entry.load_in_flight().is_some() => Some(&mut self.loading),
             Status::WaitingForKv => Some(&mut self.arrived),
         }
     }

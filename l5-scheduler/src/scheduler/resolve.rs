@@ -75,8 +75,8 @@ impl Resolved {
 }
 
 impl Scheduler {
-    /// Finds which tokens of an output count: those of requests that were not aborted, up to the token that ends them.
-    /// Changes nothing.
+    /// Finds which tokens of the output of the step that is [due](Scheduler::due) count: those of requests that were not
+    /// aborted, up to the token that ends them. Changes nothing.
     ///
     /// # Errors
     /// [`MalformedOutput`] if the output does not fit the step.
@@ -86,7 +86,7 @@ impl Scheduler {
         resolved: &mut Resolved,
     ) -> Result<(), MalformedOutput> {
         resolved.clear();
-        let rows = &self.step.rows;
+        let rows = &self.due_step().rows;
         let mut due = (0..rows.len()).filter(|row| rows[*row].samples);
         for (row, tokens, finish) in output.rows() {
             if due.next() != Some(row) || (tokens.is_empty() && finish.is_none()) {
@@ -132,7 +132,7 @@ impl Scheduler {
         output: &StepOutput,
         resolved: &mut Resolved,
     ) -> Result<(), MalformedOutput> {
-        let rows = &self.step.rows;
+        let rows = &self.due_step().rows;
         let mut due = (0..rows.len()).filter(|row| rows[*row].samples);
         for (row, drafts) in output.proposals() {
             if !due.any(|due| due == row) {

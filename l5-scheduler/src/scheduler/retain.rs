@@ -8,7 +8,13 @@ use crate::{FinishReason, LeaseEnd, LeaseId, Note, PolicyContext, Retain, StepOp
 
 impl Scheduler {
     /// Ends a running request with the step that was applied at `now`.
+    ///
+    /// If it has a row in the step that was planned ahead, its end is reported, and the rest follows when that step is
+    /// over.
     pub(super) fn finish(&mut self, key: u32, reason: FinishReason, now: Time) {
+        if self.requests.at(key).in_step() {
+            return self.linger(key, reason, now);
+        }
         match reason {
             FinishReason::Stop | FinishReason::Length => self.retain(key, now),
             // No request continues from here, but the step may be tried again from where it began.
@@ -83,10 +89,13 @@ impl Scheduler {
             return;
         }
         let Some(seq) = entry.seq else { return };
-        // Blocks that accepted drafts have filled have no hash yet: the next plan would have given them one.
-        let registered = self.blocks.register(seq, &entry.chain, blocks * self.config.block_size);
-        debug_assert!(registered.is_ok(), "{registered:?}");
-        self.blocks.commit_step();
+        if self.config.num_speculative_tokens > 0 {
+            // Blocks that accepted drafts have filled have no hash yet: the next plan would have given them one.
+            let end = blocks * self.config.block_size;
+            let registered = self.blocks.register(seq, &entry.chain, end);
+            debug_assert!(registered.is_ok(), "{registered:?}");
+            self.blocks.commit_step();
+        }
         let cut = self.blocks.rollback(seq, blocks * self.config.block_size);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         entry.seq = None;

@@ -85,6 +85,10 @@ impl Scheduler {
             // Only tokens of this step are missing, and the next step has others.
             return false;
         }
+        if self.ahead.is_planning() {
+            self.ahead.block();
+            return false;
+        }
         let made = self.make_room(key, fits, budget, without);
         if !made && all && self.is_hopeless(key, fits, budget) {
             self.stuck_for_good = Some(now);
@@ -164,8 +168,9 @@ impl Scheduler {
     /// Whether a waiting request would find a seat and blocks.
     fn would_fit(&self, key: u32, fits: usize, tokens: &Budget, gone: &Gone) -> bool {
         let left = self.running.len() - gone.victims.len();
+        let seats = self.free_seats() + gone.victims.len();
         let (needed, hit) = self.needed(key, fits, tokens, gone);
-        left < self.config.seats()
+        seats > 0
             && needed + gone.freed_of(&self.blocks, &hit) + self.keep_free(left)
                 <= self.blocks.num_free() + gone.freed
     }

@@ -1,6 +1,6 @@
 //! Running requests are planned first: their next tokens, and blocks for them.
 
-use l3_paged_kv::KvError;
+use l3_paged_kv::{KvError, SeqId};
 
 use super::Scheduler;
 use super::budget::Budget;
@@ -23,7 +23,7 @@ impl Scheduler {
     /// Plans the running requests, in the order of their admission.
     pub(super) fn plan_running(&mut self, budget: &mut Budget) {
         let mut i = 0;
-        while i < self.running.len() && budget.left() > 0 {
+        while i < self.running.len() && budget.left() > 0 && !self.ahead.is_blocked() {
             let key = self.running[i];
             let len = self.next_len(key, budget);
             if len == 0 {
@@ -32,7 +32,6 @@ impl Scheduler {
             }
             match self.grow(key, len, &mut i, budget) {
                 Outcome::Fits(blocks_before) => {
-                    let blocks_before = self.kept(key, blocks_before);
                     self.plan_row(key, len, blocks_before, budget);
                     i += 1;
                     // Each request behind this one can have its token.
@@ -51,6 +50,9 @@ impl Scheduler {
     /// Number of tokens that a running request gets in this step; 0 for none.
     fn next_len(&self, key: u32, budget: &Budget) -> usize {
         let entry = self.requests.at(key);
+        if entry.aborted || self.is_about_to_end(entry) {
+            return 0;
+        }
         if !budget.takes(entry.decodes()) || !self.turn.allows(entry.adapter.as_ref()) {
             return 0;
         }
@@ -59,7 +61,7 @@ impl Scheduler {
             return 0;
         }
         // exercise l5.running
-        let wanted = entry.chain.len() - entry.computed;
+        let wanted = entry.num_tokens() - entry.computed;
         // The last token that fits `max_model_len` is sampled and never fed.
         let most = self.config.max_model_len.saturating_sub(entry.computed + 1);
         budget.running(wanted).min(most)
@@ -72,7 +74,9 @@ impl Scheduler {
         let entry = self.requests.at(key);
         let (computed, seq) = (entry.computed, entry.seq);
         let Some(seq) = seq else { return Outcome::Skipped };
-        let blocks_before = self.blocks.table(seq).map_or(0, |table| table.blocks().len());
+        if self.ends_ahead(computed + len) {
+            return Outcome::Skipped;
+        }
         // exercise l5.running
         if self.config.blocks(computed + len) > self.config.capacity() {
             // It would not fit even alone, so no other request is preempted for it.
@@ -81,8 +85,8 @@ impl Scheduler {
         }
         let up_to = self.reserved_len(computed + len);
         loop {
-            match self.blocks.reserve(seq, up_to) {
-                Ok(_) => return Outcome::Fits(blocks_before),
+            match self.reserve(seq, up_to) {
+                Ok(blocks_before) => return Outcome::Fits(blocks_before),
                 Err(KvError::NoFreeBlocks { .. }) => {}
                 Err(e) => {
                     debug_assert!(false, "{e}");
@@ -94,6 +98,13 @@ impl Scheduler {
             }
         }
         // end of exercise
+    }
+
+    /// Reserves blocks for a sequence's first `up_to` tokens. Returns the number of blocks that it had before.
+    fn reserve(&mut self, seq: SeqId, up_to: usize) -> Result<usize, KvError> {
+        let before = self.blocks.table(seq)?.blocks().len();
+        self.blocks.reserve(seq, up_to)?;
+        Ok(before)
     }
 
     /// Slots for so many tokens and the lookahead behind them, as far as the model's length and the pool allow.
@@ -109,7 +120,7 @@ impl Scheduler {
         let (Some(seq), Some(seat)) = (entry.seq, entry.seat) else { return };
         // exercise l5.running
         let (start, end) = (entry.computed, entry.computed + len);
-        let complete = end == entry.chain.len();
+        let complete = end == entry.num_tokens();
         let registered = blocks.register(seq, &entry.chain, end);
         debug_assert!(registered.is_ok(), "{registered:?}");
         let row = StepRow {
@@ -119,6 +130,7 @@ impl Scheduler {
             len,
             drafts: 0,
             samples: complete,
+            awaits: entry.awaited > 0,
             admitted: Admitted::Before,
             cached: 0,
             blocks_before,

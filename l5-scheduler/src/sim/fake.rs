@@ -1,7 +1,8 @@
 //! A fake model whose output is known beforehand.
 
 use crate::{
-    BySeat, Caps, Executor, FinishReason, MalformedOutput, RequestId, RowView, StepOutput, StepView,
+    BySeat, Caps, Executor, FinishReason, MalformedOutput, RequestId, RowView, StepHandle,
+    StepOutput, StepView,
 };
 
 /// Output that is known beforehand.
@@ -52,15 +53,17 @@ impl<S: Script> Executor for FakeModel<S> {
     type Error = MalformedOutput;
 
     fn caps(&self) -> Caps {
-        Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
+        let (max_tokens, max_seqs) = (usize::MAX, usize::MAX);
+        Caps { max_tokens, max_seqs, async_scheduling: true, ..Caps::default() }
     }
 
     fn begin(&mut self, id: RequestId, job: S) {
         self.scripts.insert(id, job);
     }
 
-    fn execute(
+    fn collect(
         &mut self,
+        _: StepHandle,
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), MalformedOutput> {

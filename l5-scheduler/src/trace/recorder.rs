@@ -214,7 +214,7 @@ impl Recording {
         };
         event.phases_us = PhasesUs::default();
         event.abandoned = false;
-        for row in view.rows() {
+        for row in view.rows().filter(|row| !row.request.has_ended()) {
             self.live.entry(row.row.id).or_insert_with(|| Live::of(&row.request));
         }
         for id in &step.preempted {

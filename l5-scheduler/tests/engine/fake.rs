@@ -9,7 +9,7 @@ use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
     BySeat, Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor,
     FinishReason, KvCompletion, LeaseId, OutputEnd, RequestId, Scheduler, SchedulerConfig,
-    StepObserver, StepOp, StepOutput, StepResult, StepView, TokenDelta,
+    StepHandle, StepObserver, StepOp, StepOutput, StepResult, StepView, TokenDelta,
 };
 
 pub const VOCAB: usize = 1000;
@@ -165,7 +165,7 @@ impl Executor for Fake {
         });
     }
 
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         match self.control.begin(step.rows().map(|row| row.row.id).collect()) {
             Trouble::None => {}
             Trouble::Error => return Err(ExecuteError::Malformed("a cable came loose".into())),

@@ -1,7 +1,9 @@
 //! The engine on its thread, and the offline `Llm` over it.
 
+mod ahead;
 mod allocations;
 mod counting;
+mod device;
 mod ending;
 mod failing;
 mod fake;

@@ -8,7 +8,7 @@ use l5_scheduler::sim::{FakeModel, Script};
 use l5_scheduler::{
     Caps, EngineCore, Executor, FinishReason, Job, KvCompletion, KvConnector, MalformedOutput,
     Matched, Note, PolicyContext, Request, RequestId, RequestView, Retain, Retention, Scheduler,
-    SchedulerConfig, StepOp, StepOutput, StepView, Time,
+    SchedulerConfig, StepHandle, StepOp, StepOutput, StepView, Time,
 };
 use proptest::prelude::*;
 
@@ -74,11 +74,7 @@ impl Executor for Remote {
         self.model.begin(id, job);
     }
 
-    fn execute(
-        &mut self,
-        step: &StepView<'_>,
-        out: &mut StepOutput,
-    ) -> Result<(), MalformedOutput> {
+    fn collect(&mut self, handle: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), MalformedOutput> {
         let mut memory = self.memory.lock().unwrap();
         let Habits { delay, partial, lost, .. } = self.habits;
         for op in &step.step().ops {
@@ -104,7 +100,7 @@ impl Executor for Remote {
             memory.stored.extend(ends.map(|end| tokens[..end].to_vec()));
         }
         drop(memory);
-        self.model.execute(step, out)
+        self.model.collect(handle, step, out)
     }
 
     fn poll(&mut self, completed: &mut Vec<KvCompletion>) {

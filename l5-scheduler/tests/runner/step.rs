@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use l5_scheduler::{
     BySeat, Caps, EngineCore, ExecuteError, Executor, FinishReason, Request, RequestId, Scheduler,
-    SchedulerConfig, StepObserver, StepOutput, StepResult, StepView, Time,
+    SchedulerConfig, StepHandle, StepObserver, StepOutput, StepResult, StepView, Time,
 };
 
 /// Lines that everybody writes to.
@@ -43,7 +43,7 @@ impl Executor for Fake {
         self.log.write(format!("begin {}", id.0));
     }
 
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         let rows: Vec<_> = step.rows().map(|row| (row.row.id.0, row.tokens.to_vec())).collect();
         self.log.write(format!("execute {rows:?}"));
         if self.fails {

@@ -2,6 +2,7 @@
 
 mod aborts;
 mod admission;
+mod ahead;
 mod applying;
 mod arrival;
 mod drafts;

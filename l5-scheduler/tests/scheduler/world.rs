@@ -71,6 +71,13 @@ impl World {
         self.scheduler.plan(now).rows.iter().map(|row| (row.id.0, row.len)).collect()
     }
 
+    /// Plans a step ahead: its rows, if it is planned.
+    pub fn plan_ahead(&mut self) -> Option<Vec<(u64, usize)>> {
+        let now = Time(self.scheduler.stats().steps as f64);
+        let step = self.scheduler.plan_ahead(now)?;
+        Some(step.rows.iter().map(|row| (row.id.0, row.len)).collect())
+    }
+
     /// Who was preempted in the step that is planned.
     pub fn preempted(&self) -> Vec<u64> {
         self.scheduler.view().step().preempted.iter().map(|id| id.0).collect()
@@ -88,13 +95,13 @@ impl World {
         rows.filter(|row| row.samples).map(|row| row.id.0).collect()
     }
 
-    /// Runs the planned step: one token for every row that samples, the next of its script or `100 * id + nth`, and one
+    /// Runs the step that is due: one token for every row that samples, the next of its script or `100 * id + nth`, and one
     /// more for each draft that equals it. Returns the requests that ended since the last call.
     pub fn run(&mut self) -> Ends {
         self.say();
         let Self { scheduler, output, resolved, .. } = self;
         scheduler.resolve(output, resolved).expect("the output of this step");
-        let now = scheduler.view().step().now;
+        let now = scheduler.due().step().now;
         scheduler.apply(resolved, now);
         self.ended()
     }
@@ -102,7 +109,7 @@ impl World {
     /// Let the model say its tokens for the planned step.
     fn say(&mut self) {
         self.output.clear();
-        for (number, row) in self.scheduler.view().rows().enumerate() {
+        for (number, row) in self.scheduler.due().rows().enumerate() {
             if !row.row.samples {
                 continue;
             }

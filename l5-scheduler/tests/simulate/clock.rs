@@ -24,6 +24,7 @@ fn step(rows: &[(usize, usize)]) -> Step {
         computed: *computed,
         len: *len,
         drafts: 0,
+        awaits: false,
         samples: true,
         admitted: Admitted::Before,
         cached: 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use l5_scheduler::trace::{self, Event, Recorder, Run, StepEvent};
 use l5_scheduler::{
     Caps, EngineCore, ExecuteError, Executor, FinishReason, Phases, Request, RequestId, Scheduler,
-    SchedulerConfig, StepOutput, StepResult, StepView, Time,
+    SchedulerConfig, StepHandle, StepOutput, StepResult, StepView, Time,
 };
 
 /// Says 7 to everybody who may say something, and that it took a while. Fails in the steps it is told to. Guesses that
@@ -26,7 +26,7 @@ impl Executor for Sayer {
 
     fn begin(&mut self, _: RequestId, (): ()) {}
 
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         if self.fails.contains(&step.step().number) {
             return Err(ExecuteError::Malformed("it was told to fail".into()));
         }

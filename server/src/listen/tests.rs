@@ -11,7 +11,7 @@ use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
     BySeat, Caps, ChoiceJob, Engine, EngineCore, ExecuteError, Executor, FinishReason, OutputEnd,
-    RequestId, Scheduler, SchedulerConfig, StepOutput, StepView, TokenDelta,
+    RequestId, Scheduler, SchedulerConfig, StepHandle, StepOutput, StepView, TokenDelta,
 };
 use l6_ensemble::{Lane, LaneId, Replica, ReplicaId};
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ impl Executor for Fails {
         self.jobs.insert(id, job);
     }
 
-    fn execute(&mut self, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
         if self.steps == 0 {
             assert!(!self.panics, "test panic");
             return Err(ExecuteError::Malformed("test failure".into()));
@@ -316,7 +316,7 @@ impl Executor for Stuck {
 
     fn begin(&mut self, _: RequestId, _: ChoiceJob) {}
 
-    fn execute(&mut self, _: &StepView<'_>, _: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(&mut self, _: StepHandle, _: &StepView<'_>, _: &mut StepOutput) -> Result<(), ExecuteError> {
         let _ = self.began.send(());
         let _ = self.may_end.recv();
         Err(ExecuteError::Malformed("the step was stuck".into()))

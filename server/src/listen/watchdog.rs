@@ -140,7 +140,7 @@ mod tests {
     use l5_scheduler::engine::ModelFacts;
     use l5_scheduler::{
         Caps, ChoiceJob, Engine, EngineCore, EngineRequest, ExecuteError, Executor, FinishReason,
-        Scheduler, SchedulerConfig, StepOutput, StepView,
+        Scheduler, SchedulerConfig, StepHandle, StepOutput, StepView,
     };
 
     use super::*;
@@ -164,7 +164,7 @@ mod tests {
             self.job = Some(job);
         }
 
-        fn execute(&mut self, _: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+        fn collect(&mut self, _: StepHandle, _: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
             self.begun.send(()).unwrap();
             self.go_on.recv().unwrap();
             out.push(0, &[5], None);

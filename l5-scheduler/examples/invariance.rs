@@ -18,8 +18,8 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
     BySeat, Caps, ChoiceJob, EngineCore, ExecuteError, Executor, FinishReason, ModelRunner,
-    OutputEnd, OutputSink, Request, RequestId, Scheduler, SchedulerConfig, StepHandle, StepOutput, StepView,
-    Time, TokenDelta,
+    OutputEnd, OutputSink, Request, RequestId, Scheduler, SchedulerConfig, StepHandle, StepOutput,
+    StepView, Time, TokenDelta,
 };
 
 type Anyhow<T> = Result<T, Box<dyn std::error::Error>>;
@@ -197,7 +197,12 @@ impl Executor for Network {
         self.memory.insert(id, vec![Memory::default(); self.layers.len()]);
     }
 
-    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         let (width, order) = (Self::WIDTH, self.order);
         let mut x = Vec::new();
         for view in step.rows() {

@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::{Adapter, Step};
+use crate::{Adapter, StepPlan};
 
 pub use demand::Demand;
 pub use mixed::Mixed;
@@ -70,8 +70,8 @@ pub struct Composition<'a> {
 /// A step that was applied, as its composer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Applied<'a> {
-    /// The step, whose [`shape`](Step::shape) is the one that it was planned with.
-    pub step: &'a Step,
+    /// The step, whose [`shape`](StepPlan::shape) is the one that it was planned with.
+    pub step: &'a StepPlan,
     /// The turn that it was planned with.
     pub turn: AdapterTurn<'a>,
 }

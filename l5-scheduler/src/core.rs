@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     Executor, FinishReason, KvCompletion, Phases, Rejection, Request, RequestId, RequestView,
-    Resolved, Scheduler, Step, StepHandle, StepLoad, StepOutput, StepView, Time,
+    Resolved, Scheduler, StepHandle, StepLoad, StepOutput, StepPlan, StepView, Time,
 };
 
 /// Interval at which the executor is asked for loads and stores that have ended, while no request can run.
@@ -149,7 +149,7 @@ impl StepResult {
     }
 
     /// Notes the plan of a step.
-    fn planned(&mut self, step: &Step) {
+    fn planned(&mut self, step: &StepPlan) {
         (self.step, self.scheduled, self.scheduled_tokens) =
             (step.number, step.rows.len(), step.tokens);
         self.decode_rows = step.rows.iter().filter(|row| row.fed() == 1).count();

@@ -4,7 +4,7 @@ mod fit;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Step;
+use crate::StepPlan;
 
 pub use fit::Fit;
 
@@ -53,7 +53,7 @@ pub struct StepLoad {
 
 impl StepLoad {
     /// Work of a planned step.
-    pub fn of(step: &Step) -> Self {
+    pub fn of(step: &StepPlan) -> Self {
         // exercise l5.clock
         let mut load = Self::default();
         for row in &step.rows {

@@ -54,8 +54,9 @@ pub trait Executor {
     /// requests; their rows sample no more, and nothing is returned for them.
     ///
     /// # Errors
-    /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it. A failure of one request is
-    /// not an error, but that request's finish reason, [`FinishReason::Failed`].
+    /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it; loads and stores that it has
+    /// begun must have ended, and are not reported. A failure of one request is not an error, but that request's finish
+    /// reason, [`FinishReason::Failed`].
     fn collect(
         &mut self,
         handle: StepHandle,

@@ -15,7 +15,7 @@
 //! * [`Scheduler`]: which requests run in the next step and with which blocks ([`SchedulerConfig`]); its decisions are
 //!   those of a [`Policy`] ([`policy`]), and the shapes of its steps those of a [`Composer`] ([`composer`]);
 //! * [`Executor`]: runs a step: the model ([`ModelRunner`]), or a fake under a virtual clock;
-//! * [`Step`], [`StepView`], [`StepOutput`], [`Resolved`]: a planned step, what its executor sees, its output, and what
+//! * [`StepPlan`], [`StepView`], [`StepOutput`], [`Resolved`]: a planned step, what its executor sees, its output, and what
 //!   counts of that;
 //! * [`lease`]: blocks that are held for an agent's next step.
 //!
@@ -76,5 +76,5 @@ pub use scheduler::{
     SchedulerStats,
 };
 pub use seats::{BySeat, Seat};
-pub use step::{Admitted, RowView, Step, StepOp, StepRow, StepView};
+pub use step::{Admitted, RowView, StepOp, StepPlan, StepRow, StepView};
 pub use time::Time;

@@ -39,7 +39,6 @@ use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::composer::{Composer, CurrentTurn};
-use ahead::Ahead;
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
@@ -47,9 +46,10 @@ use crate::retention::NoLeases;
 use crate::seats::Seats;
 use crate::{
     ConfigError, CostModel, FinishReason, LeaseEnd, LeaseId, Policy, PoolError, Rejection, Request,
-    RequestId, RequestView, Retention, SchedulerConfig, Status, Step, StepView, Time,
+    RequestId, RequestView, Retention, SchedulerConfig, Status, StepPlan, StepView, Time,
     queue::WaitingQueue,
 };
+use ahead::Ahead;
 use events::Happened;
 use reclaim::Stuck;
 
@@ -128,13 +128,13 @@ pub struct Scheduler {
     /// they do. Empty: the retention is asked.
     granted: Vec<LeaseId>,
     /// The newest step.
-    step: Step,
+    step: StepPlan,
     /// Adapters of the newest step.
     turn: CurrentTurn,
     /// Whether the newest step is neither applied nor abandoned.
     open: bool,
     /// The step that runs, while `step` was planned ahead of its end.
-    running_step: Step,
+    running_step: StepPlan,
     ahead: Ahead,
     steps: u64,
     /// Last ticket given at the end of the queue, and last one given at its front.
@@ -228,10 +228,10 @@ impl Scheduler {
             stuck: [None, None],
             stuck_for_good: None,
             granted: Vec::new(),
-            step: Step::default(),
+            step: StepPlan::default(),
             turn: CurrentTurn::default(),
             open: false,
-            running_step: Step::default(),
+            running_step: StepPlan::default(),
             ahead: Ahead::default(),
             steps: 0,
             back: 0,
@@ -479,7 +479,7 @@ impl Scheduler {
         self.view_of(self.due_step())
     }
 
-    fn view_of<'a>(&'a self, step: &'a Step) -> StepView<'a> {
+    fn view_of<'a>(&'a self, step: &'a StepPlan) -> StepView<'a> {
         let Self { requests, seats, blocks, .. } = self;
         StepView { step, requests, seats, blocks }
     }

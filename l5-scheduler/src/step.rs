@@ -93,7 +93,7 @@ pub enum StepOp {
 
 /// A planned step. The scheduler owns it and reuses its memory.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct StepPlan {
     /// Number of the step, from 0.
     pub number: u64,
     /// Time it was planned for.
@@ -112,7 +112,7 @@ pub struct Step {
     pub ended: Vec<(RequestId, FinishReason)>,
 }
 
-impl Step {
+impl StepPlan {
     pub(crate) fn clear(&mut self, number: u64, now: Time) {
         self.number = number;
         self.now = now;
@@ -151,7 +151,7 @@ impl Step {
 /// A planned step as its executor sees it: tokens and block tables, but no queue.
 #[derive(Clone, Copy)]
 pub struct StepView<'a> {
-    pub(crate) step: &'a Step,
+    pub(crate) step: &'a StepPlan,
     pub(crate) requests: &'a Requests,
     pub(crate) seats: &'a Seats,
     pub(crate) blocks: &'a l3_paged_kv::BlockManager,
@@ -174,7 +174,7 @@ pub struct RowView<'a> {
 
 impl<'a> StepView<'a> {
     /// The step as planned.
-    pub fn step(&self) -> &'a Step {
+    pub fn step(&self) -> &'a StepPlan {
         self.step
     }
 

@@ -1,5 +1,6 @@
 //! Pool, tables, hashes, cache and manager: everything that is numbers.
 
+mod ahead;
 mod chain;
 mod events;
 mod free_list;

@@ -267,7 +267,8 @@ impl Executor for ModelRunner {
         let ran = self.prepare(step).and_then(|()| self.forward(step));
         self.finish_masks();
         self.replayed = ran?;
-        self.phases = Phases { pack: packed - began, forward: packed.elapsed(), ..Phases::default() };
+        self.phases =
+            Phases { pack: packed - began, forward: packed.elapsed(), ..Phases::default() };
         Ok(StepHandle::of(step))
     }
 

@@ -27,7 +27,7 @@
 use super::{Scheduler, SchedulerStats};
 use crate::composer::Applied;
 use crate::requests::Entry;
-use crate::{FinishReason, Step, StepRow, Time};
+use crate::{FinishReason, StepPlan, StepRow, Time};
 
 /// State of a scheduler that plans ahead.
 #[derive(Debug, Default)]
@@ -82,13 +82,17 @@ impl Scheduler {
     ///
     /// - no step is open, it has no rows, or another one was planned ahead already;
     /// - a request of the running step would have to be preempted;
+    /// - keys and values are to be loaded or stored: if the running step fails, what was planned on top of it is taken
+    ///   back, and a load that has begun cannot be;
     /// - drafts are on, because the number of accepted ones decides where the next row begins;
     /// - an observer of blocks is set, which gets one step after the other.
     ///
     /// The steps are resolved and applied in their order. Leases that end while a step is planned stay so, even if it
     /// is not made.
-    pub fn plan_ahead(&mut self, now: Time) -> Option<&Step> {
-        let possible = self.open && !self.step.rows.is_empty() && self.config.num_speculative_tokens == 0;
+    pub fn plan_ahead(&mut self, now: Time) -> Option<&StepPlan> {
+        let possible = self.open && !self.step.rows.is_empty();
+        let possible =
+            possible && self.config.num_speculative_tokens == 0 && !self.leases.has_to_store();
         if !possible || self.blocks.begin_step_ahead().is_err() {
             return None;
         }
@@ -97,7 +101,8 @@ impl Scheduler {
         self.ahead.planning = true;
         self.plan_step(now);
         self.ahead.planning = false;
-        if std::mem::take(&mut self.ahead.blocked) || self.step.is_empty() {
+        let blocked = std::mem::take(&mut self.ahead.blocked);
+        if blocked || self.step.rows.is_empty() || !self.step.ops.is_empty() {
             self.abandon_newest();
             self.steps -= 1;
             (self.stats.steps, self.stats.scheduled_tokens) = (steps, scheduled_tokens);
@@ -149,7 +154,7 @@ impl Scheduler {
     }
 
     /// The step whose result is due next.
-    pub(super) fn due_step(&self) -> &Step {
+    pub(super) fn due_step(&self) -> &StepPlan {
         if self.ahead.open { &self.running_step } else { &self.step }
     }
 
@@ -159,7 +164,7 @@ impl Scheduler {
     }
 
     /// Closes the step that is due, and takes its memory. Returns whether another one was planned ahead of its end.
-    pub(super) fn close_due(&mut self) -> (Step, bool) {
+    pub(super) fn close_due(&mut self) -> (StepPlan, bool) {
         let ahead = std::mem::take(&mut self.ahead.open);
         self.open = ahead;
         self.ahead.composed = false;
@@ -167,7 +172,7 @@ impl Scheduler {
     }
 
     /// Returns the memory of a step that was closed.
-    pub(super) fn reuse(&mut self, step: Step, ahead: bool) {
+    pub(super) fn reuse(&mut self, step: StepPlan, ahead: bool) {
         *(if ahead { &mut self.running_step } else { &mut self.step }) = step;
     }
 

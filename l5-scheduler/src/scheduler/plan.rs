@@ -3,14 +3,14 @@
 use super::Scheduler;
 use super::budget::Budget;
 use super::compose::Attempt;
-use crate::{Step, StepRow, Time};
+use crate::{StepPlan, StepRow, Time};
 
 impl Scheduler {
     /// Plans the next step, and reserves all that it needs. A planned step that was neither applied nor abandoned is
     /// abandoned first.
     ///
     /// The cost grows with the rows of the step, not with the length of the queue or the size of the pool.
-    pub fn plan(&mut self, now: Time) -> &Step {
+    pub fn plan(&mut self, now: Time) -> &StepPlan {
         self.abandon();
         self.plan_step(now);
         &self.step

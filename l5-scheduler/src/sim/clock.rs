@@ -1,6 +1,6 @@
 //! A virtual clock: it advances by the duration that a cost model gives a step, while no real time passes.
 
-use crate::{CostModel, Step, StepLoad, Time};
+use crate::{CostModel, StepLoad, StepPlan, Time};
 
 /// A clock that advances by a cost model.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ impl VirtualClock {
 
     /// Advances by the duration of a step, and returns the time of its end, at which its tokens are available. A step
     /// without rows takes no time.
-    pub fn run(&mut self, step: &Step) -> Time {
+    pub fn run(&mut self, step: &StepPlan) -> Time {
         // exercise l5.clock
         if !step.is_empty() {
             self.now = self.now + self.cost.seconds(&StepLoad::of(step));

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::Step;
+use crate::StepPlan;
 
 /// Steps that a device would replay which has captured decode steps of some widths: all rows decode, and there is a
 /// captured width that holds them, to which the step is padded. The others are launched kernel by kernel.
@@ -23,7 +23,7 @@ impl ReplayableSteps {
     }
 
     /// Counts a planned step, if it has rows.
-    pub fn note(&mut self, step: &Step) {
+    pub fn note(&mut self, step: &StepPlan) {
         self.executed += u64::from(!step.rows.is_empty());
         let replayable = step.decode_width().is_some_and(|rows| rows <= self.widest);
         self.replayable += u64::from(replayable);

@@ -31,7 +31,13 @@ fn core(config: &SchedulerConfig, device: Device, ahead: bool) -> EngineCore<Dev
     core
 }
 
-fn add(core: &mut EngineCore<Device>, id: u64, prompt: &[u32], stop: &[u32], most: usize) -> Output {
+fn add(
+    core: &mut EngineCore<Device>,
+    id: u64,
+    prompt: &[u32],
+    stop: &[u32],
+    most: usize,
+) -> Output {
     let (job, output) = job(prompt, stop, most);
     let request = job.request(RequestId(id), core.now());
     core.add_request(request, job).unwrap();
@@ -206,7 +212,8 @@ fn busy(ahead: bool) -> f64 {
     core.set_async_scheduling(ahead);
     for id in 0..8 {
         let (id, prompt) = (RequestId(id), vec![id as u32; 10]);
-        core.add_request(Request { id, prompt, max_tokens: 100, ..Request::default() }, ()).unwrap();
+        core.add_request(Request { id, prompt, max_tokens: 100, ..Request::default() }, ())
+            .unwrap();
     }
     while core.has_unfinished() {
         core.step_at(Time(host.get())).unwrap();
@@ -229,7 +236,8 @@ fn an_engine_ends_with_a_step_running() {
     let facts = ModelFacts { vocab: VOCAB as usize, tokenizer: None, stop_tokens: Vec::new() };
     let engine = Engine::start(core, facts, 16).unwrap();
     let stop = |max_tokens| StopRules { max_tokens, ..StopRules::default() };
-    let request = |prompt: &[u32], most| EngineRequest::new(prompt, SamplingParams::greedy(), stop(most));
+    let request =
+        |prompt: &[u32], most| EngineRequest::new(prompt, SamplingParams::greedy(), stop(most));
     let mut short = engine.handle().submit(request(&[4, 5], 12)).unwrap();
     let dropped = engine.handle().submit(request(&[6, 7], 150)).unwrap();
     let mut long = engine.handle().submit(request(&[8, 9], 150)).unwrap();
@@ -259,10 +267,10 @@ fn plans() -> impl Strategy<Value = Vec<Plan>> {
     let prompt = (0..3u32, 0..20usize, prop::collection::vec(0..VOCAB, 1..6))
         .prop_map(|(first, shared, own)| [vec![first; shared], own].concat());
     let stop = prop::collection::vec(0..VOCAB, 0..3);
-    let plan = (prompt, stop, 1..24usize, 0..30usize, prop::option::weighted(0.2, 0..40usize))
-        .prop_map(|(prompt, stop, max_tokens, at, abort)| {
-            Plan { prompt, stop, max_tokens, at, abort }
-        });
+    let plan =
+        (prompt, stop, 1..24usize, 0..30usize, prop::option::weighted(0.2, 0..40usize)).prop_map(
+            |(prompt, stop, max_tokens, at, abort)| Plan { prompt, stop, max_tokens, at, abort },
+        );
     prop::collection::vec(plan, 1..12)
 }
 

@@ -8,8 +8,8 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::sim::{FakeModel, Script};
 use l5_scheduler::{
-    Engine, EngineOptions, EngineRequest, Executor, Request, RequestId, Resolved, Scheduler,
-    SchedulerConfig, StepOutput, Time,
+    Engine, EngineCore, EngineOptions, EngineRequest, Executor, Request, RequestId, Resolved,
+    Scheduler, SchedulerConfig, StepOutput, Time,
 };
 
 use crate::counting::{ALLOCATED, Watch};
@@ -84,5 +84,26 @@ fn a_steady_step_with_drafts_allocates_nothing() {
     // Blocks are taken and hashed on the way.
     for _ in 0..100 {
         assert_eq!(step(), (16, 0), "drafts and allocations of a step");
+    }
+}
+
+#[test]
+fn a_steady_step_that_is_planned_ahead_allocates_nothing() {
+    let config = SchedulerConfig { max_num_seqs: 8, ..SchedulerConfig::new(1025, 16) };
+    let mut core = EngineCore::new(Scheduler::new(config).unwrap(), FakeModel::default());
+    assert!(core.set_async_scheduling(true));
+    for id in (0..8).map(RequestId) {
+        let prompt = vec![id.0 as u32; 20];
+        let request = Request { id, prompt, max_tokens: 1000, ..Request::default() };
+        core.add_request(request, vec![7; 1000]).unwrap();
+    }
+    let mut step = || {
+        let before = ALLOCATED.get();
+        core.step_at(Time::ZERO).unwrap();
+        (core.is_running(), ALLOCATED.get() - before)
+    };
+    (0..20).for_each(|_| _ = step());
+    for _ in 0..100 {
+        assert_eq!(step(), (true, 0), "whether a step runs, and allocations");
     }
 }

@@ -165,7 +165,12 @@ impl Executor for Fake {
         });
     }
 
-    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         match self.control.begin(step.rows().map(|row| row.row.id).collect()) {
             Trouble::None => {}
             Trouble::Error => return Err(ExecuteError::Malformed("a cable came loose".into())),

@@ -74,7 +74,12 @@ impl Executor for Remote {
         self.model.begin(id, job);
     }
 
-    fn collect(&mut self, handle: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), MalformedOutput> {
+    fn collect(
+        &mut self,
+        handle: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), MalformedOutput> {
         let mut memory = self.memory.lock().unwrap();
         let Habits { delay, partial, lost, .. } = self.habits;
         for op in &step.step().ops {

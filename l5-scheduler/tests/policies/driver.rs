@@ -1,7 +1,7 @@
 //! A scheduler with a fake model: the next token follows from those before it, and so do the contents of a slot. A
 //! block that does not hold what it should is therefore found, however it came to be read.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
@@ -77,12 +77,33 @@ pub fn unique(id: u64, len: usize) -> Vec<u32> {
     prompt
 }
 
+/// What a launched step has sampled for a row.
+struct Sampled {
+    row: usize,
+    tokens: Vec<u32>,
+    drafts: Vec<u32>,
+    note: Option<Note>,
+    fails: bool,
+}
+
+/// A step that runs.
+struct Launched {
+    number: u64,
+    /// Slots that it writes to.
+    written: HashSet<usize>,
+    outputs: Vec<Sampled>,
+}
+
 pub struct Driver {
     pub scheduler: Scheduler,
     block_size: usize,
     slots: Vec<u64>,
     output: StepOutput,
     resolved: Resolved,
+    /// Steps that run, the one that is due first.
+    launched: VecDeque<Launched>,
+    /// The token that each seat sampled last.
+    newest: HashMap<Seat, u32>,
     /// Fetching that was asked for and did not end: up to which token, and into which blocks.
     pub loads: Vec<(u64, usize, Vec<BlockId>)>,
     /// Storing that was asked for and did not end.
@@ -123,6 +144,8 @@ impl Driver {
             slots,
             output: StepOutput::default(),
             resolved: Resolved::default(),
+            launched: VecDeque::new(),
+            newest: HashMap::new(),
             loads: Vec::new(),
             stores: Vec::new(),
             mirror: HashMap::new(),
@@ -147,15 +170,29 @@ impl Driver {
 
     /// Run the step that is planned, in no time, and let it count.
     pub fn run(&mut self) -> Happened {
-        self.run_until(self.scheduler.view().step().now.seconds())
+        self.run_until(self.scheduler.due().step().now.seconds())
     }
 
-    /// Run the step that is planned until a moment, and let it count.
+    /// Run the step that is due until a moment, and let it count.
     pub fn run_until(&mut self, now: f64) -> Happened {
-        self.execute();
+        self.launch();
+        let Launched { outputs, .. } = self.launched.pop_front().expect("a planned step");
+        self.output.clear();
+        let due = self.scheduler.due();
+        for Sampled { row, tokens, drafts, note, fails } in outputs {
+            // What a step samples that was planned ahead may be of no use.
+            if due.step().rows[row].samples {
+                self.output.push(row, &tokens, fails.then_some(FinishReason::Failed));
+                self.output.propose(row, &drafts);
+                if let Some(note) = note {
+                    self.output.note(row, note);
+                }
+            }
+        }
         let result = self.scheduler.resolve(&self.output, &mut self.resolved);
         result.expect("the output fits the step");
-        let step = self.scheduler.view().step();
+        let step = self.scheduler.due();
+        let step = step.step();
         let mut happened = Happened {
             rows: step.rows.iter().map(|row| (row.id.0, row.computed, row.len)).collect(),
             preempted: step.preempted.iter().map(|id| id.0).collect(),
@@ -167,6 +204,17 @@ impl Driver {
         happened.waiting = self.scheduler.waiting().map(|request| request.id().0).collect();
         happened.free = self.scheduler.blocks().num_free();
         happened
+    }
+
+    /// Plan a step behind the one that is planned, while that one runs. Returns whether it was planned.
+    pub fn plan_ahead(&mut self, now: f64) -> bool {
+        self.launch();
+        let ahead = self.scheduler.plan_ahead(Time(now)).is_some();
+        if ahead {
+            assert!(self.scheduler.view().step().ops.is_empty(), "nothing is loaded or stored");
+            self.launch();
+        }
+        ahead
     }
 
     /// The next step, begun and ended.
@@ -185,13 +233,29 @@ impl Driver {
         ended
     }
 
-    /// The forward pass: writes all rows' slots, then reads all that they attend to.
-    fn execute(&mut self) {
-        self.output.clear();
+    /// Launch the newest step, unless that was done: the device runs it, and what it samples is kept until the step is due.
+    /// The forward pass writes all rows' slots, then reads all that they attend to.
+    fn launch(&mut self) {
         let view = self.scheduler.view();
+        let (number, due) = (view.step().number, self.scheduler.due().step().number);
+        let open = self.scheduler.is_open();
+        self.launched.retain(|step| open && (step.number == number || step.number == due));
+        if self.launched.iter().any(|step| step.number == number) {
+            return;
+        }
         for op in &view.step().ops {
             match op {
-                StepOp::Load { id, to, blocks, .. } => self.loads.push((id.0, *to, blocks.clone())),
+                StepOp::Load { id, to, blocks, .. } => {
+                    let slots = |block: &BlockId| {
+                        let first = *block as usize * self.block_size;
+                        first..first + self.block_size
+                    };
+                    let running =
+                        |slot| self.launched.iter().any(|step| step.written.contains(&slot));
+                    let written = blocks.iter().flat_map(slots).any(running);
+                    assert!(!written, "request {id} loads where a running step writes");
+                    self.loads.push((id.0, *to, blocks.clone()));
+                }
                 StepOp::Store { lease, .. } => self.stores.push(*lease),
             }
         }
@@ -199,9 +263,19 @@ impl Driver {
             table.slot(position).expect("a slot for every token") as usize
         };
         let mut written = HashMap::new();
+        let newest = self.newest.clone();
+        // Tokens of a row's request that are known, to the host or to the device.
+        let known = |row: &RowView<'_>| {
+            let mut tokens = row.request.tokens().to_vec();
+            if row.row.awaits {
+                assert_eq!(tokens.len(), row.row.computed, "a token is awaited");
+                tokens.push(newest[&row.row.seat]);
+            }
+            tokens
+        };
         let text = |row: &RowView<'_>| {
-            let known = &row.request.tokens()[..row.row.computed + row.row.fed()];
-            [known, row.drafts].concat()
+            let known = known(row);
+            [&known[..row.row.computed + row.row.fed()], row.drafts].concat()
         };
         for row in view.rows() {
             let memories = memories(&text(&row));
@@ -212,6 +286,7 @@ impl Driver {
                 assert_eq!(before, None, "two requests write to one slot in one step");
             }
         }
+        let mut outputs = Vec::new();
         for (n, row) in view.rows().enumerate() {
             assert_eq!(Some(row.row.seat), row.request.seat(), "{} and its row", row.row.id);
             let (table, kept) = (row.table.blocks(), row.row.blocks_before);
@@ -225,15 +300,17 @@ impl Driver {
                 assert_eq!(read, *memory, "{} reads token {position}", row.row.id);
             }
             if row.row.samples {
-                let failed = self.fails == Some(row.row.id.0);
-                let finish = failed.then_some(FinishReason::Failed);
-                let tokens = verified(row.request.tokens(), row.drafts);
-                self.output.push(n, &tokens, finish);
-                let drafts = drafts_behind(&[row.request.tokens(), &tokens].concat());
-                self.output.propose(n, &drafts);
-                if let Some(tool) = &self.tool {
-                    self.output.note(n, Note { tool: Some(format!("{tool} {}", row.row.id.0)) });
-                }
+                let known = known(&row);
+                let tokens = verified(&known, row.drafts);
+                self.newest.insert(row.row.seat, tokens[tokens.len() - 1]);
+                let tool = self.tool.as_ref();
+                outputs.push(Sampled {
+                    row: n,
+                    fails: self.fails == Some(row.row.id.0),
+                    drafts: drafts_behind(&[known, tokens.clone()].concat()),
+                    note: tool.map(|tool| Note { tool: Some(format!("{tool} {}", row.row.id.0)) }),
+                    tokens,
+                });
             }
         }
         for (id, ..) in &self.loads {
@@ -244,6 +321,8 @@ impl Driver {
             let blocks = &self.loads.iter().find(|(other, ..)| other == id).expect("itself").2;
             assert!(!blocks.iter().any(written), "somebody writes where request {id} is loading");
         }
+        let written = written.into_keys().collect();
+        self.launched.push_back(Launched { number, written, outputs });
     }
 
     /// Of what is being fetched for a request, the first `tokens` tokens have come.
@@ -275,13 +354,18 @@ impl Driver {
         assert!(waiting.all(|request| request.seat().is_none()), "a request that waits has a seat");
         let seats = self.scheduler.running().map(|request| request.seat().expect("it runs").index);
         let mut seats: Vec<u32> = seats.chain(self.scheduler.view().free_seats()).collect();
+        if self.scheduler.is_open() {
+            // Requests whose end was reported, and whose last row runs.
+            let ended = self.scheduler.view().rows().filter(|row| row.request.has_ended());
+            seats.extend(ended.map(|row| row.row.seat.index).collect::<Vec<_>>());
+        }
         seats.sort_unstable();
         let all = 0..self.scheduler.config().max_num_seqs as u32;
         assert!(
             all.eq(seats.iter().copied()),
             "seats of running requests, and free ones: {seats:?}"
         );
-        if self.alive.is_empty() {
+        if self.alive.is_empty() && !self.scheduler.is_open() {
             let kept = self.scheduler.retained_blocks();
             let all = self.scheduler.config().capacity();
             assert_eq!(

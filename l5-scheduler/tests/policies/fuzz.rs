@@ -114,6 +114,8 @@ fn run(seed: u64) -> Vec<Happened> {
         driver = driver.with_source(Sometimes(dice.clone()));
     }
     let busy = 1 + dice.roll(4);
+    let ahead = dice.one_in(2);
+    let mut planned_ahead = 0;
     let (mut id, mut log) = (0, Vec::new());
     let mut begun = HashSet::new();
     for step in 0..STEPS_EACH {
@@ -126,17 +128,27 @@ fn run(seed: u64) -> Vec<Happened> {
             id += 1;
         }
         disturb(&mut dice, &mut driver, id);
-        driver.plan(now);
+        if !driver.scheduler.is_open() {
+            driver.plan(now);
+            of_one_shape(&driver);
+        }
         if dice.one_in(15) {
             driver.scheduler.abandon();
             disturb(&mut dice, &mut driver, id);
             driver.plan(now);
+            of_one_shape(&driver);
         }
         if dice.one_in(20) {
             // While the model runs.
             driver.scheduler.abort(RequestId(dice.roll(id as usize + 1) as u64));
         }
-        of_one_shape(&driver);
+        if ahead && !dice.one_in(5) && driver.plan_ahead(now) {
+            planned_ahead += 1;
+            of_one_shape(&driver);
+            if dice.one_in(20) {
+                driver.scheduler.abandon_ahead();
+            }
+        }
         let happened = driver.run();
         within_limits(&happened, &config);
         if config.policy == PolicyKind::Fcfs && !fetches && !leased_first {
@@ -148,6 +160,8 @@ fn run(seed: u64) -> Vec<Happened> {
         log.push(happened);
     }
     finish(&mut driver);
+    let drafts = config.num_speculative_tokens > 0;
+    assert!(!ahead || drafts || planned_ahead > 50, "{planned_ahead} steps planned ahead");
     log
 }
 

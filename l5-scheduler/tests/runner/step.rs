@@ -43,7 +43,12 @@ impl Executor for Fake {
         self.log.write(format!("begin {}", id.0));
     }
 
-    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         let rows: Vec<_> = step.rows().map(|row| (row.row.id.0, row.tokens.to_vec())).collect();
         self.log.write(format!("execute {rows:?}"));
         if self.fails {

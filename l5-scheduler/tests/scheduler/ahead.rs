@@ -1,8 +1,8 @@
 //! Steps that are planned while the step before them runs.
 
 use l5_scheduler::{
-    FinishReason, Note, PolicyContext, Request, RequestId, RequestView, Resolved, Retain, Retention,
-    Scheduler, SchedulerConfig, StepOutput, Time,
+    FinishReason, Note, PolicyContext, Request, RequestId, RequestView, Resolved, Retain,
+    Retention, Scheduler, SchedulerConfig, StepOutput, Time,
 };
 
 use super::world::{World, config, request};
@@ -313,7 +313,8 @@ fn tokens_are_the_same_as_without() {
         })
         .collect();
     for blocks in [8, 12, 40] {
-        let config = SchedulerConfig { max_num_seqs: 5, max_num_batched_tokens: 9, ..config(blocks) };
+        let config =
+            SchedulerConfig { max_num_seqs: 5, max_num_batched_tokens: 9, ..config(blocks) };
         let without = outputs(&config, &requests, false);
         assert_eq!(outputs(&config, &requests, true), without, "{blocks} blocks");
     }
@@ -323,7 +324,12 @@ fn tokens_are_the_same_as_without() {
 struct Holds;
 
 impl Retention for Holds {
-    fn retain(&mut self, _: &RequestView<'_>, _: Option<&Note>, context: &PolicyContext<'_>) -> Retain {
+    fn retain(
+        &mut self,
+        _: &RequestView<'_>,
+        _: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
         Retain::LeaseUntil(context.now + 10.0)
     }
 }

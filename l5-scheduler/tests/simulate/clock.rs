@@ -1,7 +1,7 @@
 //! The clock of the simulator, and what is read off it. Costs are powers of two, so that sums are exact.
 
 use l5_scheduler::sim::{Durations, VirtualClock};
-use l5_scheduler::{Admitted, CostModel, RequestId, Seat, Step, StepLoad, StepRow, Time};
+use l5_scheduler::{Admitted, CostModel, RequestId, Seat, StepLoad, StepPlan, StepRow, Time};
 use proptest::prelude::*;
 
 /// A second for a step, half of one for a prompt's token, a quarter for a decode, an eighth for a draft, and 1/1024 for
@@ -17,7 +17,7 @@ pub const COST: CostModel = CostModel {
 };
 
 /// A step of rows that have `computed` tokens and compute `len` more.
-fn step(rows: &[(usize, usize)]) -> Step {
+fn step(rows: &[(usize, usize)]) -> StepPlan {
     let row = |(index, (computed, len)): (usize, &(usize, usize))| StepRow {
         id: RequestId(index as u64),
         seat: Seat { index: index as u32, generation: 0 },
@@ -31,7 +31,7 @@ fn step(rows: &[(usize, usize)]) -> Step {
         blocks_before: 0,
     };
     let tokens = rows.iter().map(|(_, len)| len).sum();
-    Step { rows: rows.iter().enumerate().map(row).collect(), tokens, ..Step::default() }
+    StepPlan { rows: rows.iter().enumerate().map(row).collect(), tokens, ..StepPlan::default() }
 }
 
 #[test]

@@ -26,7 +26,12 @@ impl Executor for Sayer {
 
     fn begin(&mut self, _: RequestId, (): ()) {}
 
-    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         if self.fails.contains(&step.step().number) {
             return Err(ExecuteError::Malformed("it was told to fail".into()));
         }

@@ -43,7 +43,12 @@ impl Executor for Fails {
         self.jobs.insert(id, job);
     }
 
-    fn collect(&mut self, _: StepHandle, step: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         if self.steps == 0 {
             assert!(!self.panics, "test panic");
             return Err(ExecuteError::Malformed("test failure".into()));
@@ -316,7 +321,12 @@ impl Executor for Stuck {
 
     fn begin(&mut self, _: RequestId, _: ChoiceJob) {}
 
-    fn collect(&mut self, _: StepHandle, _: &StepView<'_>, _: &mut StepOutput) -> Result<(), ExecuteError> {
+    fn collect(
+        &mut self,
+        _: StepHandle,
+        _: &StepView<'_>,
+        _: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
         let _ = self.began.send(());
         let _ = self.may_end.recv();
         Err(ExecuteError::Malformed("the step was stuck".into()))

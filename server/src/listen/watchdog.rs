@@ -164,7 +164,12 @@ mod tests {
             self.job = Some(job);
         }
 
-        fn collect(&mut self, _: StepHandle, _: &StepView<'_>, out: &mut StepOutput) -> Result<(), ExecuteError> {
+        fn collect(
+            &mut self,
+            _: StepHandle,
+            _: &StepView<'_>,
+            out: &mut StepOutput,
+        ) -> Result<(), ExecuteError> {
             self.begun.send(()).unwrap();
             self.go_on.recv().unwrap();
             out.push(0, &[5], None);

@@ -93,6 +93,7 @@ chapters! {
     l5_preemption: "src/l5-scheduler/preemption.md",
     l5_abandon: "src/l5-scheduler/abandon.md",
     l5_drafts: "src/l5-scheduler/drafts.md",
+    l5_ahead: "src/l5-scheduler/ahead.md",
     l5_strict: "src/l5-scheduler/strict.md",
     l5_shapes: "src/l5-scheduler/shapes.md",
     l5_leases: "src/l5-scheduler/leases.md",

@@ -426,6 +426,32 @@ fn a_step_with_drafts_computes_what_is_said() {
 }
 
 #[test]
+fn a_step_ahead_has_the_rows_said() {
+    agree(("l5", "rows-ahead"), 100, numbers, |facts| {
+        let requests: Vec<_> = list(&facts["requests"]).iter().map(numbers).collect();
+        let mut scheduler = scheduler(config(100, 16));
+        for (id, request) in requests.iter().enumerate() {
+            let [generated, max_tokens] = [request[0], request[1]];
+            // So many tokens behind the prompt, computed as part of one, are as good as output.
+            let max_tokens = max_tokens - generated + 1;
+            let request = Request { max_tokens, stop_token_ids: vec![9], ..self::request(id, 3) };
+            add(&mut scheduler, request);
+        }
+        step(&mut scheduler, 7);
+        scheduler.plan(Time::ZERO);
+        let rows = scheduler.plan_ahead(Time::ZERO).map_or(0, |step| step.rows.len());
+        let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+        for (row, request) in requests.iter().enumerate() {
+            out.push(row, &[if request[2] == 1 { 9 } else { 7 }], None);
+        }
+        scheduler.resolve(&out, &mut resolved).unwrap();
+        scheduler.apply(&resolved, Time::ZERO);
+        let ahead = if rows == 0 { &[][..] } else { &scheduler.due().step().rows };
+        vec![rows, ahead.iter().filter(|row| !row.samples).count()]
+    });
+}
+
+#[test]
 fn requests_have_the_seats_said() {
     agree(("l5", "seat"), 200, number, |facts| {
         let then = numbers(&facts["then"]);

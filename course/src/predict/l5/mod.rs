@@ -18,6 +18,7 @@ mod leased_blocks;
 mod queue_order;
 mod recomputed_tokens;
 mod replayable_steps;
+mod rows_ahead;
 mod sampled_rows;
 mod seat;
 mod shared_prompt;
@@ -42,6 +43,7 @@ pub const KINDS: &[Kind] = &[
     recomputed_tokens::KIND,
     abandoned_step::KIND,
     drafts::KIND,
+    rows_ahead::KIND,
     strict_room::KIND,
     replayable_steps::KIND,
     leased_blocks::KIND,

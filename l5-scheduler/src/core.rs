@@ -1,12 +1,15 @@
 //! The loop: plan, launch, collect, resolve, apply.
 
+mod result;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::{
     Executor, FinishReason, KvCompletion, Phases, Rejection, Request, RequestId, RequestView,
-    Resolved, Scheduler, StepHandle, StepLoad, StepOutput, StepPlan, StepView, Time,
+    Resolved, Scheduler, StepHandle, StepOutput, StepView, Time,
 };
+pub use result::StepResult;
 
 /// Interval at which the executor is asked for loads and stores that have ended, while no request can run.
 pub(crate) const KV_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -105,85 +108,6 @@ pub trait StepObserver: Send {
     /// The planned step could not be run, or the engine has ended, and these requests ended with it. They are in no result.
     fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
         let _ = ended;
-    }
-}
-
-/// Result of a step. Its memory is reused.
-#[derive(Clone, Debug, Default)]
-pub struct StepResult {
-    /// Number of the step.
-    pub step: u64,
-    /// Number of tokens that were computed.
-    pub scheduled_tokens: usize,
-    /// Number of requests in the step.
-    pub scheduled: usize,
-    /// Number of rows of one token, or of one token and drafts: nearly always decode rows, which feed the newest output
-    /// token.
-    pub decode_rows: usize,
-    /// Number of drafts, which are among the computed tokens.
-    pub draft_tokens: usize,
-    /// Number of drafts that were accepted.
-    pub accepted_tokens: usize,
-    tokens: Vec<u32>,
-    /// Request id, and the end of its tokens in `tokens`.
-    new_tokens: Vec<(RequestId, usize)>,
-    /// Requests that ended since the last step, and why.
-    pub finished: Vec<(RequestId, FinishReason)>,
-    /// Requests that were preempted.
-    pub preempted: Vec<RequestId>,
-    /// Time at which it was applied.
-    pub at: Time,
-    /// Duration of each phase. Those of a step that was launched ahead overlap with those of the step before it.
-    pub phases: Phases,
-    /// Width of the captured step that was replayed; `None` if none was.
-    pub replayed: Option<usize>,
-}
-
-impl StepResult {
-    /// New tokens of each request: usually one.
-    pub fn new_tokens(&self) -> impl Iterator<Item = (RequestId, &[u32])> + '_ {
-        self.new_tokens.iter().enumerate().map(|(i, (id, end))| {
-            let start = i.checked_sub(1).map_or(0, |before| self.new_tokens[before].1);
-            (*id, &self.tokens[start..*end])
-        })
-    }
-
-    /// Notes the plan of a step.
-    fn planned(&mut self, step: &StepPlan) {
-        (self.step, self.scheduled, self.scheduled_tokens) =
-            (step.number, step.rows.len(), step.tokens);
-        self.decode_rows = step.rows.iter().filter(|row| row.fed() == 1).count();
-        self.draft_tokens = step.drafts();
-        self.preempted.extend_from_slice(&step.preempted);
-    }
-
-    /// Work of the step, without the keys that it read.
-    pub(crate) fn load(&self) -> StepLoad {
-        StepLoad {
-            prefill_tokens: self.scheduled_tokens - self.decode_rows - self.draft_tokens,
-            decode_tokens: self.decode_rows,
-            verify_tokens: self.draft_tokens,
-            kv_tokens: 0,
-        }
-    }
-
-    /// Notes the tokens of a step.
-    fn sampled(&mut self, resolved: &Resolved) {
-        for row in resolved.rows().filter(|row| !row.tokens.is_empty()) {
-            self.tokens.extend_from_slice(row.tokens);
-            self.new_tokens.push((row.id, self.tokens.len()));
-        }
-    }
-
-    fn clear(&mut self) {
-        (self.scheduled, self.scheduled_tokens, self.decode_rows) = (0, 0, 0);
-        (self.draft_tokens, self.accepted_tokens) = (0, 0);
-        self.phases = Phases::default();
-        self.replayed = None;
-        self.tokens.clear();
-        self.new_tokens.clear();
-        self.finished.clear();
-        self.preempted.clear();
     }
 }
 

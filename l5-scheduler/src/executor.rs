@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::token_lists::TokenLists;
 use crate::{CostModel, FinishReason, KvCompletion, Note, RequestId, StepView};
 
 /// Capabilities of an executor.
@@ -112,11 +113,10 @@ impl StepHandle {
 /// Output of a step. The memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    tokens: Vec<u32>,
-    rows: Vec<OutputRow>,
-    drafts: Vec<u32>,
-    /// Index of a row in the step, and the end of its drafts in `drafts`.
-    proposals: Vec<(usize, usize)>,
+    /// Tokens of rows, by index of the row in the step, and its finish reason.
+    rows: TokenLists<(usize, Option<FinishReason>)>,
+    /// Drafts of rows, by index of the row in the step.
+    proposals: TokenLists<usize>,
     /// Notes on rows, by index of the row in the step.
     notes: Vec<(usize, Note)>,
     /// Durations of the phases of the step.
@@ -124,16 +124,6 @@ pub struct StepOutput {
     /// Number of rows that a captured decode step was padded to. `None` if the kernels were launched one by one, or on
     /// a CPU.
     pub replayed: Option<usize>,
-}
-
-/// Output of one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct OutputRow {
-    /// Index of the row in the step.
-    row: usize,
-    /// Index in the token list behind the last token of this row.
-    end: usize,
-    finish: Option<FinishReason>,
 }
 
 /// Durations of the phases of a step.
@@ -161,9 +151,7 @@ impl Phases {
 impl StepOutput {
     /// Clears the output for another step.
     pub fn clear(&mut self) {
-        self.tokens.clear();
         self.rows.clear();
-        self.drafts.clear();
         self.proposals.clear();
         self.notes.clear();
         self.phases = Phases::default();
@@ -174,8 +162,7 @@ impl StepOutput {
     /// accepted drafts there is always one more token. `finish` ends the request with the last of them; stop tokens and
     /// length limits are not the executor's concern. Rows come in their order.
     pub fn push(&mut self, row: usize, tokens: &[u32], finish: Option<FinishReason>) {
-        self.tokens.extend_from_slice(tokens);
-        self.rows.push(OutputRow { row, end: self.tokens.len(), finish });
+        self.rows.push((row, finish), tokens);
     }
 
     /// Proposes drafts for the next step of the request of row `row`, which has sampled in this step: tokens that may
@@ -183,16 +170,12 @@ impl StepOutput {
     /// [`num_speculative_tokens`](crate::SchedulerConfig::num_speculative_tokens) of them are kept. Rows come in their
     /// order.
     pub fn propose(&mut self, row: usize, drafts: &[u32]) {
-        self.drafts.extend_from_slice(drafts);
-        self.proposals.push((row, self.drafts.len()));
+        self.proposals.push(row, drafts);
     }
 
     /// Iterates over the rows with proposals: index in the step, and drafts.
     pub fn proposals(&self) -> impl Iterator<Item = (usize, &[u32])> + '_ {
-        self.proposals.iter().enumerate().map(|(i, (row, end))| {
-            let start = i.checked_sub(1).map_or(0, |before| self.proposals[before].1);
-            (*row, &self.drafts[start..*end])
-        })
+        self.proposals.iter()
     }
 
     /// Adds a note on row `row` of the step. Of several notes on one request, the last one counts.
@@ -207,10 +190,7 @@ impl StepOutput {
 
     /// Iterates over the rows: index in the step, tokens, and finish reason.
     pub fn rows(&self) -> impl Iterator<Item = (usize, &[u32], Option<FinishReason>)> + '_ {
-        self.rows.iter().enumerate().map(|(i, output)| {
-            let start = i.checked_sub(1).map_or(0, |before| self.rows[before].end);
-            (output.row, &self.tokens[start..output.end], output.finish)
-        })
+        self.rows.iter().map(|((row, finish), tokens)| (row, tokens, finish))
     }
 }
 

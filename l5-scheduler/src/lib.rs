@@ -48,6 +48,7 @@ mod seats;
 pub mod sim;
 mod step;
 mod time;
+mod token_lists;
 pub mod trace;
 
 pub use composer::{Compose, Composer, StepShape};

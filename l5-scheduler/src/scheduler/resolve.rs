@@ -2,6 +2,7 @@
 
 use super::Scheduler;
 use crate::requests::Entry;
+use crate::token_lists::TokenLists;
 use crate::{FinishReason, MalformedOutput, Note, RequestId, Seat, StepOutput, StepRow};
 
 /// Tokens that a step adds to requests, and which requests end with them. The memory is reused.
@@ -9,19 +10,10 @@ use crate::{FinishReason, MalformedOutput, Note, RequestId, Seat, StepOutput, St
 pub struct Resolved {
     pub(super) tokens: Vec<u32>,
     pub(super) rows: Vec<ResolvedRange>,
-    drafts: Vec<u32>,
-    proposals: Vec<Proposal>,
+    /// Drafts for the next step of each request.
+    proposals: TokenLists<(RequestId, Seat)>,
     /// Notes of the executor, by seat.
     pub(super) notes: Vec<(Seat, Note)>,
-}
-
-/// Drafts for the next step of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Proposal {
-    id: RequestId,
-    seat: Seat,
-    /// Index in the list of drafts behind the last one of this request.
-    end: usize,
 }
 
 /// What a step adds to one request.
@@ -52,16 +44,12 @@ impl Resolved {
         self.tokens.clear();
         self.rows.clear();
         self.notes.clear();
-        self.drafts.clear();
         self.proposals.clear();
     }
 
     /// Iterates over the requests that have new drafts.
     pub(super) fn drafts(&self) -> impl Iterator<Item = (RequestId, Seat, &[u32])> + '_ {
-        self.proposals.iter().enumerate().map(|(i, proposal)| {
-            let start = i.checked_sub(1).map_or(0, |before| self.proposals[before].end);
-            (proposal.id, proposal.seat, &self.drafts[start..proposal.end])
-        })
+        self.proposals.iter().map(|((id, seat), drafts)| (id, seat, drafts))
     }
 
     /// Iterates over the rows that got tokens or ended, in the order of the step.
@@ -140,9 +128,7 @@ impl Scheduler {
                     format!("row {row} of a step came with {} drafts, out of turn", drafts.len());
                 return Err(MalformedOutput(why));
             }
-            resolved.drafts.extend_from_slice(drafts);
-            let (StepRow { id, seat, .. }, end) = (rows[row], resolved.drafts.len());
-            resolved.proposals.push(Proposal { id, seat, end });
+            resolved.proposals.push((rows[row].id, rows[row].seat), drafts);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::fake::Script;
+use super::lengths::{Dice, Purpose};
 
 /// A request's output with drafts, each of which is right with the same probability, whatever became of the others.
 #[derive(Debug)]
@@ -30,13 +31,7 @@ impl<S: Script> Script for Drafting<S> {
 impl<S> Drafting<S> {
     /// Whether the draft of the `n`-th output token is right: the same in every run.
     fn is_right(&self, n: usize) -> bool {
-        // SplitMix64 (Steele, Lea and Flood 2014).
-        let mut x = self.id.rotate_left(32) ^ n as u64;
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^= x >> 31;
-        ((x >> 11) as f64) < self.acceptance_rate * (1u64 << 53) as f64
+        Dice::new(self.id).uniform(Purpose::Draft, n as u64) < self.acceptance_rate
     }
 }
 

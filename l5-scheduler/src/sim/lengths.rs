@@ -20,6 +20,7 @@ pub(super) enum Purpose {
     Turns,
     Tool,
     ToolSeconds,
+    Draft,
 }
 
 /// Random numbers of one workload.

@@ -128,7 +128,7 @@ impl Control {
 pub struct Fake {
     control: Control,
     jobs: BySeat<(ChoiceJob, usize)>,
-    /// Leases whose blocks are being stored, and how often it will say that they are not yet.
+    /// Leases whose blocks are being stored, and the number of polls until they are.
     storing: Vec<(LeaseId, usize)>,
 }
 

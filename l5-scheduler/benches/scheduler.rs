@@ -1,7 +1,8 @@
 //! What scheduling costs: scheduler and block manager, with a model that answers at once.
 //!
 //! * `decode`: a whole step (plan, resolve, apply) in which so many requests get one token each, at a context of 1,000;
-//! * `decode_1024`: the same with a million requests waiting, and with a pool of ten times as many blocks;
+//! * `decode_ahead`: the same, each step planned before the one before it is applied;
+//! * `decode_1024`: as `decode`, with a million requests waiting, and with a pool of ten times as many blocks;
 //! * `admission`: a prompt of 3,000 tokens that is cached begins (`plan`), and the same with its arrival, where its blocks
 //!   are hashed (`arrive_and_plan`).
 //!
@@ -47,10 +48,18 @@ impl World {
         self.run();
     }
 
+    fn step_ahead(&mut self) {
+        if !self.scheduler.is_open() {
+            self.scheduler.plan(Time::ZERO);
+        }
+        self.scheduler.plan_ahead(Time::ZERO).expect("nothing is in the way");
+        self.run();
+    }
+
     fn run(&mut self) {
         let Self { scheduler, output, resolved } = self;
         output.clear();
-        for (number, row) in scheduler.view().step().rows.iter().enumerate() {
+        for (number, row) in scheduler.due().step().rows.iter().enumerate() {
             if row.samples {
                 output.push(number, &[5], None);
             }
@@ -80,7 +89,12 @@ impl World {
 }
 
 /// Steps of which each is like the one before; when the answers get long, everybody begins anew, out of the measured time.
-fn decode(c: &mut Criterion, name: &str, running: usize, waiting: usize, blocks_each: usize) {
+fn decode(
+    c: &mut Criterion,
+    name: &str,
+    (running, waiting, blocks_each): (usize, usize, usize),
+    step: fn(&mut World),
+) {
     let mut world = World::decoding(running, waiting, blocks_each);
     let mut steps = 0;
     c.bench_function(name, |b| {
@@ -92,7 +106,7 @@ fn decode(c: &mut Criterion, name: &str, running: usize, waiting: usize, blocks_
                     steps = 0;
                 }
                 let began = Instant::now();
-                world.step();
+                step(&mut world);
                 time += began.elapsed();
                 steps += 1;
             }
@@ -103,10 +117,14 @@ fn decode(c: &mut Criterion, name: &str, running: usize, waiting: usize, blocks_
 
 fn decoding(c: &mut Criterion) {
     for running in [1, 256, 1024] {
-        decode(c, &format!("decode/{running}"), running, 0, 512);
+        decode(c, &format!("decode/{running}"), (running, 0, 512), World::step);
     }
-    decode(c, "decode_1024/a_million_wait", 1024, 1_000_000, 512);
-    decode(c, "decode_1024/ten_times_the_pool", 1024, 0, 5120);
+    for running in [1, 256, 1024] {
+        let name = format!("decode_ahead/{running}");
+        decode(c, &name, (running, 0, 512), World::step_ahead);
+    }
+    decode(c, "decode_1024/a_million_wait", (1024, 1_000_000, 512), World::step);
+    decode(c, "decode_1024/ten_times_the_pool", (1024, 0, 5120), World::step);
 }
 
 fn admission(c: &mut Criterion) {

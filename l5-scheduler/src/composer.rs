@@ -80,7 +80,9 @@ pub struct Applied<'a> {
 ///
 /// The scheduler asks with [`begin`](Composer::begin) and reports each step that counts with
 /// [`applied`](Composer::applied). `begin` changes nothing, so a step that is planned and abandoned leaves no trace, and
-/// planning it again gives the same shape.
+/// planning it again gives the same shape. There is one exception. When another step is
+/// [planned ahead](crate::Scheduler::plan_ahead) of its end, a step is reported before it has run; if it fails, it has
+/// counted.
 ///
 /// A composition without any row gives way, so that no request waits for the composer while the step is empty. The
 /// scheduler asks a second time, with a [`Demand`] without a head: the head of the queue cannot be admitted in this

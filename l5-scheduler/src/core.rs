@@ -133,12 +133,13 @@ impl<E: Executor> EngineCore<E> {
 
     /// Sets whether the next step is planned and launched while a step runs
     /// ([`Scheduler::plan_ahead`]), which vLLM calls async scheduling. Off by default. Returns whether it is on, which
-    /// needs an executor with [`Caps::async_scheduling`](crate::Caps): a device that does not wait for its host. Tokens
-    /// are the same on and off.
+    /// needs an executor with [`Caps::async_scheduling`](crate::Caps), a device that does not wait for its host, and a
+    /// scheduler without drafts. Tokens are the same on and off.
     ///
     /// While requests are unfinished, a step then runs between two calls of [`EngineCore::step`].
     pub fn set_async_scheduling(&mut self, on: bool) -> bool {
-        self.async_scheduling = on && self.executor.caps().async_scheduling;
+        let drafts = self.scheduler.config().num_speculative_tokens > 0;
+        self.async_scheduling = on && !drafts && self.executor.caps().async_scheduling;
         self.async_scheduling
     }
 
@@ -152,6 +153,9 @@ impl<E: Executor> EngineCore<E> {
         self.observer = observer;
         if let Some(observer) = &mut self.observer {
             observer.attached(&self.scheduler);
+            if !self.launched.is_empty() {
+                observer.planned(&self.scheduler.due(), &self.scheduler);
+            }
         }
     }
 
@@ -363,8 +367,11 @@ impl<E: Executor> EngineCore<E> {
         self.result.clear();
         let Self { scheduler, executor, broken, .. } = self;
         for id in broken.drain(..) {
-            executor.fail(id, error);
-            scheduler.end(id, FinishReason::Failed);
+            // Some have been aborted while the step ran.
+            if scheduler.request(id).is_some() {
+                executor.fail(id, error);
+                scheduler.end(id, FinishReason::Failed);
+            }
         }
         self.tell_executor();
         self.result.finished.append(&mut self.untold);

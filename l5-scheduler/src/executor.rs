@@ -52,7 +52,8 @@ pub trait Executor {
     /// samples, in the order of the rows. Steps are collected in the order of their launch.
     ///
     /// `step` is the step as it is known now. If it was planned ahead, the step before it may have ended some of its
-    /// requests; their rows sample no more, and nothing is returned for them.
+    /// requests: their rows sample no more, and nothing is returned for them. [`Executor::end`] was called for these
+    /// requests, and others can have their ids, so state is looked up for rows that sample only.
     ///
     /// # Errors
     /// [`Executor::Error`]: no result of the step counts, and the scheduler abandons it; loads and stores that it has
@@ -66,7 +67,8 @@ pub trait Executor {
     ) -> Result<(), Self::Error>;
 
     /// Waits for the end of a launched step whose result does not count, because the step before it has failed. Only an
-    /// executor with [`Caps::async_scheduling`] has such steps.
+    /// executor with [`Caps::async_scheduling`] has such steps. If it is dropped while steps run, it waits for them on
+    /// its own.
     fn discard(&mut self, handle: StepHandle) {
         let _ = handle;
     }
@@ -91,7 +93,8 @@ pub trait Executor {
         let _ = (id, error);
     }
 
-    /// Reports that a request has ended, for whatever reason. Another request can have its id from now on.
+    /// Reports that a request has ended, for whatever reason. Another request can have its id from now on. A step that
+    /// runs may still have a row of it, which samples no more.
     fn end(&mut self, id: RequestId, reason: FinishReason);
 }
 

@@ -131,7 +131,7 @@ impl Entry {
     /// Whether a running request decodes: all of its tokens but the last are computed, so its next row is one token
     /// and samples. The last chunk of a prompt can be such a row, too.
     pub(crate) fn decodes(&self) -> bool {
-        self.num_tokens() - self.computed == 1
+        self.num_tokens() == self.computed + 1
     }
 
     /// Whether a step that is not over writes to its blocks.
@@ -311,23 +311,24 @@ impl Requests {
 
     /// Removes a request. Its id is not free before [`Requests::release_id`].
     pub(crate) fn remove(&mut self, key: u32) -> Option<Entry> {
-        self.retire_id(key);
+        self.retire(key);
         let entry = self.entries.get_mut(key as usize)?.take()?;
         self.vacant.push(key);
-        if let (Some(job), Some(job_key)) = (&entry.job, &entry.job_key) {
-            self.jobs.end_step(job_key, key, job.last_step);
-        }
         Some(entry)
     }
 
-    /// Takes the id of a request whose end is to be reported: it is not found by it any more.
-    pub(crate) fn retire_id(&mut self, key: u32) {
-        let Some(entry) = self.get_mut(key) else { return };
-        let id = entry.id;
+    /// Takes a request whose end is to be reported out of all that is found by names: its id and its job.
+    pub(crate) fn retire(&mut self, key: u32) {
+        let Self { entries, by_id, jobs, ended, .. } = self;
+        let Some(Some(entry)) = entries.get(key as usize) else { return };
         // Once the end of a request is reported, another one can have its id.
-        if self.by_id.get(&id) == Some(&key) {
-            self.by_id.remove(&id);
-            self.ended.insert(id);
+        if by_id.get(&entry.id) != Some(&key) {
+            return;
+        }
+        by_id.remove(&entry.id);
+        ended.insert(entry.id);
+        if let (Some(job), Some(job_key)) = (&entry.job, &entry.job_key) {
+            jobs.end_step(job_key, key, job.last_step);
         }
     }
 

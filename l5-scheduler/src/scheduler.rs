@@ -378,10 +378,11 @@ impl Scheduler {
         if let Some(seq) = seq {
             self.free_blocks(seq);
         }
-        self.tell(&Happened::Finished(key, reason));
-        if let Some(entry) = self.requests.remove(key)
-            && !entry.over
-        {
+        let reported = self.requests.at(key).over;
+        if !reported {
+            self.tell(&Happened::Finished(key, reason));
+        }
+        if let Some(entry) = self.requests.remove(key).filter(|_| !reported) {
             self.report_end(entry.id, reason);
         }
     }

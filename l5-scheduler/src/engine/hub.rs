@@ -25,8 +25,17 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn observe(&self, mut observer: Box<dyn StepObserver>, scheduler: &Scheduler) {
+    /// Adds an observer between two steps. If a step `runs`, it is told of that one.
+    pub(super) fn observe(
+        &self,
+        mut observer: Box<dyn StepObserver>,
+        scheduler: &Scheduler,
+        runs: bool,
+    ) {
         observer.attached(scheduler);
+        if runs {
+            observer.planned(&scheduler.due(), scheduler);
+        }
         self.lock().observers.push(observer);
     }
 

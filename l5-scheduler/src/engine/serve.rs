@@ -58,7 +58,9 @@ fn serve<E: Executor<Job = ChoiceJob>>(
         // A deadline that no clock has is none.
         let deadline = core.time_to_deadline().and_then(|left| Instant::now().checked_add(left));
         shared.inbox.take(&mut mail, busy, deadline, occupancy(core.scheduler()));
-        mail.observers.drain(..).for_each(|observer| hub.observe(observer, core.scheduler()));
+        for observer in mail.observers.drain(..) {
+            hub.observe(observer, core.scheduler(), core.is_running());
+        }
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
         let mut due = core.has_unfinished() || deadline.is_some_and(|at| at <= Instant::now());
         for id in mail.aborts.drain(..) {

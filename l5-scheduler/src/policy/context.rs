@@ -38,7 +38,9 @@ pub enum PolicyEvent<'a> {
     /// A request has ended, for this reason. Told when a step is applied; for aborted requests and those that outgrew
     /// the pool, also at other times.
     Finished(RequestView<'a>, FinishReason),
-    /// A lease was made, of a request whose [`PolicyEvent::Finished`] follows. Told when a step is applied.
+    /// A lease was made, of a request whose [`PolicyEvent::Finished`] follows. Told when a step is applied. If the request
+    /// had a row in a step that was [planned ahead](crate::Scheduler::plan_ahead), its end comes first, and the lease
+    /// when that step is applied or abandoned.
     Leased(&'a Lease),
     /// A lease has ended; it is not among the leases any more.
     LeaseEnded(&'a Lease, LeaseEnd),

@@ -29,7 +29,9 @@ impl Scheduler {
         let held_up = self.plan_arrived(budget);
         let mut behind: Option<Rank> = None;
         // Without tokens no request can be admitted, unless a preemption gives tokens of this step back.
-        while budget.left() > 0 || self.policy.continues_after_preemption() {
+        while !self.ahead.is_blocked()
+            && (budget.left() > 0 || self.policy.continues_after_preemption())
+        {
             let Some((rank, key)) = self.waiting.next(behind) else { break };
             if held_up.is_some_and(|held_up| held_up < rank) {
                 break;

@@ -24,6 +24,7 @@
 //! (In vLLM this is `async_scheduling`. There, requests of the running step can be preempted, and their tokens are
 //! dropped.)
 
+use super::events::Happened;
 use super::{Scheduler, SchedulerStats};
 use crate::composer::Applied;
 use crate::requests::Entry;
@@ -77,27 +78,28 @@ impl Ahead {
 }
 
 impl Scheduler {
-    /// Plans the step behind the planned one, while that one runs. `None`, and nothing has changed, if there is no such
-    /// step or if it cannot be planned yet:
+    /// Plans the step behind the planned one, while that one runs. `None` if there is no such step or if it cannot be
+    /// planned yet:
     ///
     /// - no step is open, it has no rows, or another one was planned ahead already;
     /// - a request of the running step would have to be preempted;
-    /// - keys and values are to be loaded or stored: if the running step fails, what was planned on top of it is taken
-    ///   back, and a load that has begun cannot be;
+    /// - keys and values are to be loaded or stored, or the running step has begun to: if it fails, what was planned on
+    ///   top of it is taken back, and a load that has begun cannot be;
     /// - drafts are on, because the number of accepted ones decides where the next row begins;
     /// - an observer of blocks is set, which gets one step after the other.
     ///
-    /// The steps are resolved and applied in their order. Leases that end while a step is planned stay so, even if it
-    /// is not made.
+    /// The steps are resolved and applied in their order. A plan that is given up is as if it had not been made, with
+    /// the exceptions of [`Scheduler::abandon`]: leases and waiting requests that it ended stay so, and its lookups in
+    /// the cache are counted.
     pub fn plan_ahead(&mut self, now: Time) -> Option<&StepPlan> {
-        let possible = self.open && !self.step.rows.is_empty();
+        let possible = self.open && !self.step.rows.is_empty() && self.step.ops.is_empty();
         let possible =
             possible && self.config.num_speculative_tokens == 0 && !self.leases.has_to_store();
         if !possible || self.blocks.begin_step_ahead().is_err() {
             return None;
         }
         self.begin_ahead();
-        let SchedulerStats { steps, scheduled_tokens, .. } = self.stats;
+        let before = self.stats;
         self.ahead.planning = true;
         self.plan_step(now);
         self.ahead.planning = false;
@@ -105,7 +107,7 @@ impl Scheduler {
         if blocked || self.step.rows.is_empty() || !self.step.ops.is_empty() {
             self.abandon_newest();
             self.steps -= 1;
-            (self.stats.steps, self.stats.scheduled_tokens) = (steps, scheduled_tokens);
+            self.stats = SchedulerStats { finished: self.stats.finished, ..before };
             return None;
         }
         Some(&self.step)
@@ -224,10 +226,11 @@ impl Scheduler {
     /// Reports the end of a request that has a row in the newest step. Its blocks are free when that step is over.
     pub(super) fn linger(&mut self, key: u32, reason: FinishReason, ended: Time) {
         self.running.retain(|other| *other != key);
+        self.tell(&Happened::Finished(key, reason));
         let entry = self.requests.at_mut(key);
         entry.over = true;
         let id = entry.id;
-        self.requests.retire_id(key);
+        self.requests.retire(key);
         self.report_end(id, reason);
         self.ahead.lingering.push(Lingering { key, reason, ended });
     }

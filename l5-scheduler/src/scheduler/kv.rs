@@ -145,6 +145,11 @@ impl Scheduler {
         if to == hit.tokens {
             return Load::None;
         }
+        if self.ahead.is_planning() {
+            // A load is part of a step that is planned when no other one runs.
+            self.ahead.block();
+            return Load::AskAgain;
+        }
         let want = Admission {
             up_to_len: to,
             must_fit_len: fits.max(self.requests.at(key).chain.len()),

@@ -224,8 +224,20 @@ impl Recording {
     }
 
     fn applied(&mut self, result: &StepResult) {
-        let Some(mut event) = self.open.take() else { return };
+        let told = self.told.len().min(result.finished.len());
+        self.told.clear();
+        // Those whose end was written already come first, and may have successors with their ids.
+        let ended = &result.finished[told..];
+        let Some(mut event) = self.open.take() else {
+            ended.iter().for_each(|(id, why)| self.ended(*id, *why));
+            return;
+        };
         event.phases_us = result.phases.into();
+        if event.at_us < self.last.1 {
+            // It was planned ahead, and waited for the step before it.
+            let start = us(result.at) + event.phases_us.apply - event.duration_us();
+            event.at_us = event.at_us.max(round(start));
+        }
         let at_us = round(event.at_us + event.duration_us());
         let step = event.step;
         self.last = (step, at_us);
@@ -242,10 +254,7 @@ impl Recording {
             }
             live.tokens += tokens.len();
         }
-        // Those whose end was written already come first, and may have successors with their ids.
-        let told = self.told.len().min(result.finished.len());
-        let ended = result.finished[told..].iter();
-        event.finished.extend(ended.map(|(id, why)| (id.0, why.as_str().to_owned())));
+        event.finished.extend(ended.iter().map(|(id, why)| (id.0, why.as_str().to_owned())));
         let event = Event::Step(event);
         self.write(&event);
         if let Event::Step(event) = event {
@@ -254,10 +263,7 @@ impl Recording {
         for id in first {
             self.write(&Event::FirstToken { id, step, at_us });
         }
-        for (id, why) in &result.finished[told..] {
-            self.ended(*id, *why);
-        }
-        self.told.clear();
+        ended.iter().for_each(|(id, why)| self.ended(*id, *why));
     }
 
     /// Writes the end of a request.

@@ -157,6 +157,20 @@ fn requests_of_a_failed_step_end_and_those_of_the_step_ahead_do_not() {
     assert_eq!(second.get(), (alone(&[4, 5], &[], 6), Some(FinishReason::Length)));
 }
 
+#[test]
+fn a_request_that_was_aborted_in_a_failed_step_has_not_failed() {
+    let device = Device::new(&config(20)).failing(&[], &[1]);
+    let mut core = core(&config(20), device, true);
+    let output = add(&mut core, 1, &[1, 2, 3], &[], 6);
+    core.step().unwrap();
+    assert!(core.abort(RequestId(1)));
+    let error = core.step().unwrap_err();
+    let result = core.fail_step(&error);
+    assert_eq!(result.finished, [(RequestId(1), FinishReason::Aborted)]);
+    assert_eq!(core.executor().seen().lock().unwrap().failed, []);
+    assert_eq!(output.get().1, Some(FinishReason::Aborted));
+}
+
 /// An executor whose device runs a step for 5 milliseconds, and whose host works for 1 millisecond on each.
 #[derive(Default)]
 struct Waits {

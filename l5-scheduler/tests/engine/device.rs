@@ -69,7 +69,8 @@ pub struct Seen {
     pub discarded: usize,
     /// Rows that sampled, and whose sample did not count when they were collected.
     pub useless: usize,
-    /// Requests that have ended.
+    /// Requests that were reported as failing, and those that have ended.
+    pub failed: Vec<RequestId>,
     pub ends: Vec<(RequestId, FinishReason)>,
 }
 
@@ -196,6 +197,10 @@ impl Executor for Device {
     fn discard(&mut self, handle: StepHandle) {
         let _ = self.wait(&handle);
         self.seen.lock().unwrap().discarded += 1;
+    }
+
+    fn fail(&mut self, id: RequestId, _: &ExecuteError) {
+        self.seen.lock().unwrap().failed.push(id);
     }
 
     fn end(&mut self, id: RequestId, reason: FinishReason) {

@@ -1,8 +1,13 @@
 //! Steps that are planned while the step before them runs.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    FinishReason, Note, PolicyContext, Request, RequestId, RequestView, Resolved, Retain,
-    Retention, Scheduler, SchedulerConfig, StepOutput, Time,
+    Compose, FinishReason, Job, KvConnector, Matched, Note, PolicyContext, PolicyEvent, Request,
+    RequestId, RequestView, Resolved, Retain, Retention, Scheduler, SchedulerConfig, StepOutput,
+    Time,
 };
 
 use super::world::{World, config, request};
@@ -170,6 +175,105 @@ fn an_aborted_request_ends_when_its_last_row_is_over() {
     assert_eq!(world.plan_ahead(), None, "it gets no other row");
     assert_eq!(world.run(), [(1, FinishReason::Aborted)]);
     assert_eq!(world.free(), 8);
+}
+
+#[test]
+fn a_composer_may_ask_for_an_aborted_request_whose_token_was_dropped() {
+    let mut world = world_with(SchedulerConfig { compose: Compose::STABLE, ..config(8) }, 10);
+    world.plan_ahead();
+    assert!(world.scheduler.abort(RequestId(1)));
+    world.run();
+    assert_eq!(world.plan_ahead(), None);
+    assert_eq!(world.run(), [(1, FinishReason::Aborted)]);
+}
+
+#[test]
+fn a_job_is_forgotten_when_the_end_of_its_last_step_is_reported() {
+    let arrival = |ahead: bool| {
+        let mut world = World::new(config(8));
+        let job = |last_step| Some(Job { id: "job".to_owned(), last_step });
+        let last = Request { job: job(true), arrival: Time(1.0), ..request(1, 5) };
+        world.add(Request { stop_token_ids: vec![100], ..last });
+        world.plan();
+        if ahead {
+            world.plan_ahead().unwrap();
+        }
+        assert_eq!(world.run(), [(1, FinishReason::Stop)]);
+        world.add(Request { job: job(false), arrival: Time(50.0), ..request(2, 5) });
+        world.scheduler.request(RequestId(2)).unwrap().job_arrival()
+    };
+    assert_eq!(arrival(true), arrival(false));
+}
+
+/// Keys and values of the first block of each request, if it is asked twice.
+#[derive(Default)]
+struct Remote {
+    asked: HashSet<RequestId>,
+}
+
+impl KvConnector for Remote {
+    fn matched_tokens(&mut self, id: RequestId, _: &TokenChain, _: usize) -> Matched {
+        if self.asked.insert(id) { Matched::AskAgain } else { Matched::Tokens(4) }
+    }
+}
+
+#[test]
+fn nothing_is_planned_ahead_that_loads_nor_behind_a_load() {
+    let connector = Box::new(Remote::default());
+    let scheduler = Scheduler::new(config(8)).unwrap().with_kv_connector(connector);
+    let mut world = World::of(scheduler);
+    world.add(Request { max_tokens: 10, ..request(1, 3) });
+    world.plan();
+    world.plan_ahead().expect("no load");
+    world.add(request(2, 9));
+    world.run();
+    assert_eq!(world.plan_ahead().unwrap(), [(1, 1)], "the connector does not know yet");
+    world.run();
+    assert_eq!(world.plan_ahead(), None, "a load would begin");
+    world.run();
+    world.plan();
+    assert_eq!(world.scheduler.view().step().ops.len(), 1);
+    assert_eq!(world.plan_ahead(), None, "the running step has begun a load");
+    assert!(world.scheduler.abort(RequestId(2)));
+    assert!(world.scheduler.kv_arrived(RequestId(2), 4));
+    world.run();
+    assert_eq!(world.ended(), []);
+    assert!(world.scheduler.request(RequestId(2)).is_none());
+}
+
+/// Writes down which requests arrive and end.
+struct Log(Arc<Mutex<Vec<(&'static str, u64)>>>);
+
+impl Retention for Log {
+    fn retain(&mut self, _: &RequestView<'_>, _: Option<&Note>, _: &PolicyContext<'_>) -> Retain {
+        Retain::Free
+    }
+
+    fn observe(&mut self, event: &PolicyEvent<'_>, _: &PolicyContext<'_>) {
+        match event {
+            PolicyEvent::Arrived(request) => {
+                self.0.lock().unwrap().push(("arrived", request.id().0))
+            }
+            PolicyEvent::Finished(request, _) => {
+                self.0.lock().unwrap().push(("ended", request.id().0))
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_retention_hears_of_an_end_before_the_next_request_of_that_id_arrives() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let retention = Box::new(Log(log.clone()));
+    let mut world = World::of(Scheduler::new(config(8)).unwrap().with_retention(retention));
+    world.add(Request { stop_token_ids: vec![100], max_tokens: 10, ..request(1, 5) });
+    world.plan();
+    world.plan_ahead().unwrap();
+    world.run();
+    world.add(request(1, 3));
+    world.run();
+    assert_eq!(*log.lock().unwrap(), [("arrived", 1), ("ended", 1), ("arrived", 1)]);
 }
 
 #[test]

@@ -280,3 +280,39 @@ fn a_block_that_two_leases_share_is_one_leased_block() {
     let leased: Vec<usize> = steps(&text).iter().map(|step| step.kv.leased).collect();
     assert_eq!(leased, [0, 2, 2, 2, 2, 2, 2], "blocks that are leased when each step is planned");
 }
+
+#[test]
+fn a_step_that_was_planned_ahead_ends_when_it_was_applied() {
+    let mut world = World::new(small());
+    assert!(world.core.set_async_scheduling(true));
+    world.core.add_request(request(0, 8, 5, 0.0), ()).unwrap();
+    let (text, results) = world.finish();
+    let steps = steps(&text);
+    assert_eq!(steps.len(), 5);
+    // Steps are a millisecond apart; the first one was not planned ahead.
+    for (step, result) in steps.iter().zip(&results).skip(1) {
+        let (end, applied) = (step.at_us + step.duration_us(), 1e6 * result.at.seconds());
+        let late = end - applied - step.phases_us.apply;
+        assert!(late.abs() < 0.01, "step {} ends {late} us late", step.step);
+        assert!(step.at_us > 1e3 * (step.step as f64 - 1.0), "it was planned a step earlier");
+    }
+    let phases: Vec<_> = steps.iter().map(|step| step.rows[0].phase).collect();
+    assert_eq!(phases[0], RowPhase::Prefill);
+    assert_eq!(phases[1..], [RowPhase::Decode; 4]);
+}
+
+#[test]
+fn a_recorder_is_told_of_the_step_that_runs() {
+    let mut world = World::new(small());
+    assert!(world.core.set_async_scheduling(true));
+    world.core.add_request(request(0, 8, 5, 0.0), ()).unwrap();
+    world.core.set_observer(None);
+    world.step();
+    assert!(world.core.is_running());
+    world.core.set_observer(Some(world.recorder.observer()));
+    let (text, _) = world.finish();
+    let numbers: Vec<u64> = steps(&text).iter().map(|step| step.step).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let ended = events(&text).into_iter().filter(|event| matches!(event, Event::Ended { .. }));
+    assert_eq!(ended.count(), 1);
+}

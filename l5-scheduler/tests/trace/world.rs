@@ -21,7 +21,7 @@ impl Executor for Sayer {
     type Error = ExecuteError;
 
     fn caps(&self) -> Caps {
-        Caps::default()
+        Caps { async_scheduling: true, ..Caps::default() }
     }
 
     fn begin(&mut self, _: RequestId, (): ()) {}

@@ -79,7 +79,8 @@ impl Scheduler {
     /// that does not fit, or is out of turn: no request behind it may be admitted.
     pub(super) fn plan_arrived(&mut self, budget: &mut Budget) -> Option<Rank> {
         let mut behind = None;
-        while budget.left() > 0 {
+        // Without tokens none can be admitted, unless a preemption gives tokens of this step back.
+        while budget.left() > 0 || self.policy.continues_after_preemption() {
             let (rank, key) = self.arrived.next(behind)?;
             match self.try_admit(key, budget) {
                 Outcome::Admitted | Outcome::Ended => {}

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    FinishReason, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, RequestId,
-    SchedulerConfig, Status, StepOp,
+    FinishReason, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, Request,
+    RequestId, SchedulerConfig, Status, StepOp,
 };
 
 use crate::driver::{Driver, request, unique};
@@ -303,5 +303,28 @@ fn completions_end_loads_and_stores_once() {
     assert!(!driver.scheduler.kv_completed(loaded), "it ends once");
     driver.loads.clear();
     assert_eq!(driver.step(1.0).rows, [(1, 0, 18)], "it computes all");
+    driver.finish(2.0);
+}
+
+fn strict(config: SchedulerConfig, elsewhere: u32) -> Driver {
+    let config = SchedulerConfig { policy: PolicyKind::StrictPriority, ..config };
+    Driver::new(config).with_source(ElsewhereOf(elsewhere))
+}
+
+#[test]
+fn an_urgent_request_that_has_arrived_preempts_though_the_step_has_no_tokens_left() {
+    let config = SchedulerConfig {
+        max_num_seqs: 1,
+        max_num_batched_tokens: 4,
+        ..SchedulerConfig::new(41, 4)
+    };
+    let mut driver = strict(config, unique(1, 1)[0]);
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.add(Request { priority: 2, ..request(2, &unique(2, 40), 3) });
+    assert_eq!(driver.step(0.0).rows, [(2, 0, 4)], "request 1 loads");
+    driver.arrive(1, 12);
+    driver.add(Request { priority: 1, ..request(3, &unique(3, 8), 3) });
+    let happened = driver.step(1.0);
+    assert_eq!((happened.preempted, happened.rows), (vec![2], vec![(1, 12, 4)]), "who runs");
     driver.finish(2.0);
 }

@@ -114,6 +114,8 @@ impl Scheduler {
         self.arrived.remove(self.requests.at(key).rank);
         self.begin(key, seq, computed, len);
         budget.take(len);
+        // Its blocks were out of reach while it waited. Now it can be preempted.
+        self.stuck_for_good = None;
         // Only what was not loaded counts as cached.
         if let (Some(row), Some(loading)) = (self.step.rows.last_mut(), loading) {
             row.cached = loading.from;

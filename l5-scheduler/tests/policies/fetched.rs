@@ -328,3 +328,18 @@ fn an_urgent_request_that_has_arrived_preempts_though_the_step_has_no_tokens_lef
     assert_eq!((happened.preempted, happened.rows), (vec![2], vec![(1, 12, 4)]), "who runs");
     driver.finish(2.0);
 }
+
+#[test]
+fn what_is_admitted_with_loaded_blocks_can_be_preempted_in_the_same_step() {
+    let mut driver = strict(SchedulerConfig::new(11, 2), unique(1, 1)[0]);
+    driver.add(request(1, &unique(1, 5), 9));
+    driver.add(request(2, &unique(2, 1), 9));
+    driver.step(0.0);
+    // It needs 9 of 10 blocks: 2 are being loaded into, and those cannot be had.
+    driver.add(Request { priority: -1, ..request(3, &unique(3, 16), 1) });
+    assert_eq!(driver.step(1.0).waiting, [1, 3]);
+    driver.arrive(1, 4);
+    let happened = driver.step(2.0);
+    assert_eq!(happened.rows, [(3, 0, 16)], "who runs: both others may be preempted for it");
+    driver.check();
+}

@@ -76,10 +76,14 @@ impl Scheduler {
         freed
     }
 
-    /// Frees a request's blocks behind those of its first `tokens` tokens. Returns its number of slots.
+    /// Frees a request's blocks behind those of its first `tokens` tokens and of its load. Returns its number of slots.
     fn release_behind(&mut self, key: u32, tokens: usize) -> usize {
-        let Some(seq) = self.requests.at(key).seq else { return tokens };
-        let slots = self.config.blocks(self.reserved_len(tokens)) * self.config.block_size;
+        let entry = self.requests.at(key);
+        let Some(seq) = entry.seq else { return tokens };
+        // A load can bring fewer tokens than it has blocks for: the others are for the request's own tokens, too.
+        let loaded = entry.loading.map_or(0, |loading| loading.to);
+        let slots = self.reserved_len(tokens).max(loaded);
+        let slots = self.config.blocks(slots) * self.config.block_size;
         let cut = self.blocks.rollback(seq, slots);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         let Ok(table) = self.blocks.table(seq) else { return tokens };

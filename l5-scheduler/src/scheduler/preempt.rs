@@ -73,6 +73,7 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, i: usize) {
         self.stats.preemptions += 1;
         let key = self.running[i];
+        self.requests.at_mut(key).loading = None;
         // exercise l5.preempt
         self.running.remove(i);
         self.free_seat(key);

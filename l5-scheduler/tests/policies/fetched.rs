@@ -343,3 +343,25 @@ fn what_is_admitted_with_loaded_blocks_can_be_preempted_in_the_same_step() {
     assert_eq!(happened.rows, [(3, 0, 16)], "who runs: both others may be preempted for it");
     driver.check();
 }
+
+#[test]
+fn blocks_of_a_load_that_brought_nothing_are_not_taken_back_as_those_of_drafts() {
+    let config = SchedulerConfig {
+        num_speculative_tokens: 4,
+        long_prefill_token_threshold: 1,
+        ..SchedulerConfig::new(13, 4)
+    };
+    let mut driver = Driver::new(config).with_source(ElsewhereOf(unique(1, 1)[0]));
+    driver.add(request(2, &unique(2, 3), 30));
+    driver.add(request(1, &unique(1, 18), 3));
+    driver.step(0.0);
+    driver.arrive(1, 0);
+    // It never fits beside the others, so that blocks of drafts are taken back in each step.
+    driver.add(request(3, &unique(3, 40), 1));
+    for now in 1..12 {
+        driver.step(f64::from(now));
+        let table = driver.scheduler.view().table_of(RequestId(1)).expect("it has blocks");
+        assert!(table.blocks().len() >= 3, "{} blocks after step {now}", table.blocks().len());
+    }
+    driver.finish(12.0);
+}

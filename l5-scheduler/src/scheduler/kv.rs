@@ -155,7 +155,7 @@ impl Scheduler {
         }
         let want = Admission {
             up_to_len: to,
-            must_fit_len: fits.max(self.requests.at(key).chain.len()),
+            must_fit_len: fits.max(self.reserved_len(self.requests.at(key).chain.len())),
             keep_free: self.keep_free(self.running.len()) + self.promised_to_loads(),
             resumed: self.requests.at(key).preemptions > 0,
         };
@@ -205,7 +205,9 @@ impl Scheduler {
         let missing = keys.map(|key| {
             let entry = self.requests.at(key);
             let table = entry.seq.and_then(|seq| self.blocks.table(seq).ok());
-            table.map_or(0, |table| table.missing(entry.chain.len() + 1))
+            let tokens = entry.chain.len();
+            let tokens = self.reserved_len(tokens).max(tokens + 1);
+            table.map_or(0, |table| table.missing(tokens))
         });
         missing.sum()
     }

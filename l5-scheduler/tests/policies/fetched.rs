@@ -365,3 +365,18 @@ fn blocks_of_a_load_that_brought_nothing_are_not_taken_back_as_those_of_drafts()
     }
     driver.finish(12.0);
 }
+
+#[test]
+fn loads_never_wait_for_each_others_lookahead() {
+    let config = SchedulerConfig { num_lookahead_tokens: 4, ..SchedulerConfig::new(5, 2) };
+    let mut driver = Driver::new(config).with_source(Elsewhere(100));
+    driver.add(request(1, &unique(1, 3), 1));
+    driver.add(request(2, &unique(2, 3), 1));
+    for now in 0..10 {
+        driver.step(f64::from(now));
+        while let Some((id, to, _)) = driver.loads.first().cloned() {
+            driver.arrive(id, to);
+        }
+    }
+    assert!(driver.alive.is_empty(), "requests that wait for each other: {:?}", driver.alive);
+}

@@ -115,7 +115,7 @@ pub struct Scheduler {
     leases: Leases,
     connector: Option<Box<dyn KvConnector>>,
     /// Requests of this plan that wait for an answer of the connector.
-    lookups: usize,
+    lookups: Vec<u32>,
     /// Changes whenever blocks are freed, or a lease begins or ends.
     frees: u64,
     /// Value of `frees` at which ending all leases would have freed no block.
@@ -222,7 +222,7 @@ impl Scheduler {
             seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
             connector: None,
-            lookups: 0,
+            lookups: Vec::with_capacity(config.max_num_seqs),
             frees: 0,
             barren: None,
             stuck: [None, None],

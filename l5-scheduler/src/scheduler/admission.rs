@@ -50,6 +50,10 @@ impl Scheduler {
 
     /// Tries to admit a waiting request.
     pub(super) fn try_admit(&mut self, key: u32, budget: &mut Budget) -> Outcome {
+        if self.lookups.contains(&key) {
+            // It was skipped, and moved back in the queue when a lease of its job ended. The next plan asks again.
+            return Outcome::Skipped;
+        }
         let entry = self.requests.at(key);
         let (request, tokens) = (entry.view(), entry.chain.len());
         if self.config.blocks(tokens) > self.config.capacity() {

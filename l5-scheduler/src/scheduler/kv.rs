@@ -129,7 +129,7 @@ impl Scheduler {
     pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> Load {
         let entry = self.requests.at(key);
         // A request that could not run now is not looked up, so that a step looks up at most as many as there are seats.
-        let seated = self.lookups < self.free_seats();
+        let seated = self.lookups.len() < self.free_seats();
         if entry.status != Status::Waiting || !entry.reads_cache || !seated {
             return Load::None;
         }
@@ -182,13 +182,13 @@ impl Scheduler {
         if now - asked >= MAX_LOOKUP_SECONDS {
             return Load::None;
         }
-        self.lookups += 1;
+        self.lookups.push(key);
         Load::AskAgain
     }
 
     /// Whether the last plan left a request waiting for an answer of the connector.
     pub(crate) fn is_looking_up(&self) -> bool {
-        self.lookups > 0
+        !self.lookups.is_empty()
     }
 
     /// Applies what an executor has finished outside of a step. Returns whether it was under way.

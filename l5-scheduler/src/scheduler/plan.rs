@@ -37,7 +37,7 @@ impl Scheduler {
 
     /// Plans the rows of a step whose shape is decided.
     fn plan_rows(&mut self) {
-        self.lookups = 0;
+        self.lookups.clear();
         let eligible = self.running.len() + self.num_waiting();
         let mut budget = Budget::new(&self.config, eligible, self.step.shape);
         self.plan_running(&mut budget);

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    FinishReason, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, Request,
-    RequestId, SchedulerConfig, Status, StepOp,
+    FinishReason, Job, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, Request,
+    RequestId, Scheduler, SchedulerConfig, Status, StepOp,
 };
 
 use crate::driver::{Driver, request, unique};
+use crate::leases::{Keeping, leased};
+use crate::reranking::LeasedFirst;
 
 /// Has so many tokens of everything.
 pub struct Elsewhere(pub usize);
@@ -379,4 +381,39 @@ fn loads_never_wait_for_each_others_lookahead() {
         }
     }
     assert!(driver.alive.is_empty(), "requests that wait for each other: {:?}", driver.alive);
+}
+
+/// Never knows about prompts that begin with this token, and has nothing of others. Counts the questions about the
+/// former.
+struct NeverKnows(u32, Arc<AtomicUsize>);
+
+impl KvConnector for NeverKnows {
+    fn matched_tokens(&mut self, _: RequestId, chain: &TokenChain, _: usize) -> Matched {
+        if chain.tokens()[0] != self.0 {
+            return Matched::Tokens(0);
+        }
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Matched::AskAgain
+    }
+}
+
+#[test]
+fn a_request_that_moves_back_in_the_queue_is_asked_for_once_in_a_plan() {
+    let scheduler = Scheduler::new(SchedulerConfig::new(9, 4)).expect("a valid configuration");
+    let scheduler = scheduler.with_policy(Box::new(LeasedFirst::default()));
+    let scheduler = scheduler.with_retention(Box::new(Keeping::leasing(50.0)));
+    let questions = Arc::new(AtomicUsize::new(0));
+    let source = NeverKnows(unique(2, 1)[0], questions.clone());
+    let mut driver = Driver::around(scheduler).with_source(source);
+    let job = Some(Job { id: "a".to_owned(), last_step: false });
+    driver.add(Request { job: job.clone(), ..request(1, &unique(1, 10), 3) });
+    driver.finish(0.0);
+    assert_eq!(leased(&driver), [1]);
+    // Request 2 is before request 3 as long as its job has a lease, which ends for request 3.
+    driver.add(request(3, &unique(3, 22), 3));
+    driver.add(Request { job, ..request(2, &unique(2, 10), 3) });
+    let happened = driver.step(3.0);
+    assert_eq!((happened.running, happened.waiting), (vec![3], vec![2]));
+    assert_eq!((leased(&driver), questions.load(Ordering::Relaxed)), (vec![], 1));
+    driver.finish(4.0);
 }

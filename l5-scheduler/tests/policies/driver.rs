@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use l3_paged_kv::BlockId;
 use l5_scheduler::{
-    Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, Resolved, Retention,
-    RowView, Scheduler, SchedulerConfig, Seat, StepOp, StepOutput, Time,
+    Admitted, Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, Resolved,
+    Retention, RowView, Scheduler, SchedulerConfig, Seat, StepOp, StepOutput, Time,
 };
 
 /// The next token of a text; few different ones, so that texts often go on alike.
@@ -53,8 +53,10 @@ fn memories(tokens: &[u32]) -> Vec<u64> {
 /// What happened in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Happened {
-    /// Who took part: name, tokens computed before, tokens of this step.
+    /// Rows: request id, tokens computed before, tokens of this step.
     pub rows: Vec<(u64, usize, usize)>,
+    /// For each row of a request that was admitted in this step, its id and the tokens that were hit in the cache.
+    pub cached: Vec<(u64, usize)>,
     pub preempted: Vec<u64>,
     pub ended: Vec<(u64, FinishReason)>,
     pub running: Vec<u64>,
@@ -193,7 +195,9 @@ impl Driver {
         result.expect("the output fits the step");
         let step = self.scheduler.due();
         let step = step.step();
+        let admitted = step.rows.iter().filter(|row| row.admitted != Admitted::Before);
         let mut happened = Happened {
+            cached: admitted.map(|row| (row.id.0, row.cached)).collect(),
             rows: step.rows.iter().map(|row| (row.id.0, row.computed, row.len)).collect(),
             preempted: step.preempted.iter().map(|id| id.0).collect(),
             ..Happened::default()

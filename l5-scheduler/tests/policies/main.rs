@@ -10,5 +10,6 @@ mod leases;
 mod naive;
 mod prediction;
 mod reranking;
+mod second_memory;
 mod starvation;
 mod strict;

@@ -1,21 +1,28 @@
 //! Step by step, the scheduler does what the naive one says.
 
+use std::collections::BTreeMap;
+
 use l5_scheduler::{
     Adapter, Compose, Job, PolicyKind, Request, RequestId, Scheduler, SchedulerConfig, Time,
 };
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use crate::driver::{Driver, request};
 use crate::learning::{Learning, Names};
 use crate::leases::leased;
-use crate::naive::{Naive, NaiveRequest};
+use crate::naive::{LoadEvent, Naive, NaiveRequest};
 use crate::reranking::LeasedFirst;
+use crate::second_memory::{Script, Scripted};
 
 /// What is asked of both between two steps.
 #[derive(Clone, Debug)]
 enum Order {
     Add(Asked),
     Abort(usize),
+    /// Aborts the first request that loads, if there is one.
+    AbortLoad,
     Reset(bool),
 }
 
@@ -39,6 +46,10 @@ struct Scenario {
     /// Which leases are named, if there are any.
     names: Option<Names>,
     leased_first: bool,
+    /// Second memory, if there is one.
+    memory: Option<Script>,
+    /// Seconds from one step to the next, over and over.
+    pace: Vec<f64>,
     /// Each before a step; the later ones are empty.
     orders: Vec<Vec<Order>>,
 }
@@ -63,6 +74,7 @@ fn orders() -> impl Strategy<Value = Order> {
             Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter })
         }),
         1 => (0usize..20).prop_map(Order::Abort),
+        1 => Just(Order::AbortLoad),
         1 => any::<bool>().prop_map(Order::Reset),
     ]
 }
@@ -70,7 +82,7 @@ fn orders() -> impl Strategy<Value = Order> {
 fn configs() -> impl Strategy<Value = SchedulerConfig> {
     let limits = (3usize..16, 0u32..3, 1usize..6, 0usize..24, any::<bool>(), 0usize..7);
     let habits =
-        (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..3, 0usize..8);
+        (0usize..3, any::<bool>(), any::<bool>(), 0usize..3, any::<bool>(), 0usize..6, 0usize..8);
     let mixed = Just(Compose::Mixed);
     let stable = (1usize..4, 0usize..9)
         .prop_map(|(max_decode_steps, chunk)| Compose::Stable { max_decode_steps, chunk });
@@ -108,17 +120,20 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let orders = proptest::collection::vec(proptest::collection::vec(orders(), 0..3), 1..14);
     let names = proptest::option::weighted(0.7, proptest::sample::select(Names::ALL.to_vec()));
-    let setup = (configs(), names, proptest::bool::weighted(0.3));
-    (setup, orders).prop_map(|((mut config, names, leased_first), orders)| {
+    let memory = proptest::option::weighted(0.7, any::<u64>().prop_map(Script));
+    let pause = proptest::sample::select(vec![0.01, 0.03, 0.06, 1.0, 1.0]);
+    let pace = proptest::collection::vec(pause, 1..4);
+    let setup = (configs(), names, proptest::bool::weighted(0.3), memory, pace);
+    (setup, orders).prop_map(|((mut config, names, leased_first, memory, pace), orders)| {
         if leased_first {
             config.policy = PolicyKind::Fcfs;
         }
-        Scenario { config, names, leased_first, orders }
+        Scenario { config, names, leased_first, memory, pace, orders }
     })
 }
 
-/// Both play a scenario, and are compared after every step.
-fn play(scenario: &Scenario) -> Result<(), TestCaseError> {
+/// Both schedulers play a scenario, and are compared after every step. Returns what happened to loads.
+fn play(scenario: &Scenario) -> Result<BTreeMap<LoadEvent, usize>, TestCaseError> {
     let mut scheduler = Scheduler::new(scenario.config.clone()).expect("a valid configuration");
     let mut naive = Naive::new(&scenario.config);
     if let Some(names) = scenario.names {
@@ -130,27 +145,60 @@ fn play(scenario: &Scenario) -> Result<(), TestCaseError> {
         naive.leased_first = true;
     }
     let mut real = Driver::around(scheduler);
-    let mut added = 0;
-    for step in 0..600 {
+    let script = scenario.memory.unwrap_or(Script(0));
+    let (connector, questions) = Scripted::new(script);
+    if scenario.memory.is_some() {
+        real = real.with_source(connector);
+        naive.memory = scenario.memory;
+    }
+    // Request id, step after which it arrives, tokens.
+    let mut arrivals: Vec<(u64, usize, usize)> = Vec::new();
+    let (mut added, mut now) = (0, 0.0);
+    for step in 0..2000 {
         for order in scenario.orders.get(step).into_iter().flatten() {
-            obey(order, step, &mut added, &mut real, &mut naive)?;
+            obey(order, now, &mut added, &mut real, &mut naive)?;
         }
-        let (got, want) = (real.step(step as f64), naive.step(step as f64));
+        let (got, want) = (real.step(now), naive.step(now));
+        let asked = std::mem::take(&mut *questions.lock().unwrap());
+        let expected = std::mem::take(&mut naive.questions);
+        prop_assert_eq!(asked, expected, "questions to the second memory in step {}", step);
         prop_assert_eq!(&got, &want, "what happened in step {}", step);
         prop_assert_eq!(leased(&real), naive.leased(), "whose blocks are kept after step {}", step);
+        let loading = loading(&real);
+        prop_assert_eq!(&loading, &naive.loading(), "loads after step {}", step);
+        let cached = real.scheduler.stats().cached_tokens;
+        prop_assert_eq!(cached, naive.cached_tokens, "cached tokens until step {}", step);
         for lease in real.stores.clone() {
             if (lease.0 + step as u64).is_multiple_of(3) {
                 real.stored(lease);
                 naive.stored(lease.0);
             }
         }
+        for (id, to) in loading {
+            if !arrivals.iter().any(|arrival| arrival.0 == id) {
+                let end = step + script.steps(id, step);
+                arrivals.push((id, end, script.arriving(id, step, to)));
+            }
+        }
+        for (id, _, tokens) in arrivals.extract_if(.., |arrival| arrival.1 <= step) {
+            real.arrive(id, tokens);
+            naive.arrive(id, tokens);
+        }
         real.check();
         if naive.is_idle() && step >= scenario.orders.len() {
-            prop_assert!(real.alive.is_empty(), "everybody has ended");
-            return Ok(());
+            prop_assert!(real.alive.is_empty(), "requests that have not ended: {:?}", real.alive);
+            return Ok(naive.seen);
         }
+        now += scenario.pace[step % scenario.pace.len()];
     }
-    Err(TestCaseError::fail("somebody is still there after 600 steps"))
+    Err(TestCaseError::fail("a request is still there after 2,000 steps"))
+}
+
+/// Loads that have not ended: request id, and number of tokens that are there when all have arrived.
+fn loading(driver: &Driver) -> Vec<(u64, usize)> {
+    let mut loading: Vec<_> = driver.loads.iter().map(|(id, to, _)| (*id, *to)).collect();
+    loading.sort_unstable();
+    loading
 }
 
 fn lora(name: &str) -> Adapter {
@@ -159,7 +207,7 @@ fn lora(name: &str) -> Adapter {
 
 fn obey(
     order: &Order,
-    step: usize,
+    now: f64,
     added: &mut u64,
     real: &mut Driver,
     naive: &mut Naive,
@@ -167,11 +215,12 @@ fn obey(
     match order {
         Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter }) => {
             // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
-            // may be admitted before all of their tokens fit, they can preempt each other for ever, so a test of ends
-            // cannot use them.
-            let whole = real.scheduler.config().scheduler_reserve_full_isl;
+            // may be admitted before all of their tokens and the lookahead fit, they can preempt each other for ever, so
+            // a test of ends cannot use them.
+            let config = real.scheduler.config();
+            let whole = config.scheduler_reserve_full_isl && config.num_lookahead_tokens == 0;
             let after = if whole { f64::from(*arrival % 3) } else { *added as f64 * 1e-3 };
-            let (id, arrival) = (*added, step as f64 + after);
+            let (id, arrival) = (*added, now + after);
             *added += 1;
             let asked = Request {
                 eos: eos.iter().copied().collect(),
@@ -199,6 +248,13 @@ fn obey(
             real.scheduler.abort(RequestId(id));
             naive.abort(id);
         }
+        Order::AbortLoad => {
+            if let Some((id, ..)) = real.loads.first() {
+                let id = *id;
+                real.scheduler.abort(RequestId(id));
+                naive.abort(id);
+            }
+        }
         Order::Reset(preempt) => {
             real.scheduler.reset_prefix_cache(*preempt);
             naive.reset(*preempt);
@@ -213,5 +269,21 @@ proptest! {
     #[test]
     fn every_step_is_as_the_naive_scheduler_has_it(scenario in scenarios()) {
         play(&scenario)?;
+    }
+}
+
+#[test]
+fn the_scenarios_have_loads_of_every_kind() {
+    let mut runner = TestRunner::deterministic();
+    let mut all = BTreeMap::new();
+    for _ in 0..1000 {
+        let scenario = scenarios().new_tree(&mut runner).expect("a scenario").current();
+        for (event, times) in play(&scenario).expect("equal steps") {
+            *all.entry(event).or_insert(0) += times;
+        }
+    }
+    for event in LoadEvent::ALL {
+        let times = all.get(&event).copied().unwrap_or_default();
+        assert!(times >= 10, "{event:?}: {times} times; all: {all:?}");
     }
 }

@@ -11,7 +11,8 @@
 //! While a request loads, its blocks are written by the source, so they cannot be taken from it: it is not preempted,
 //! and an abort waits for the load. For this reason a load begins only if the blocks that all loading requests will
 //! need beyond their own are free as well. Otherwise each of them could hold half of its blocks and wait for the others
-//! for ever. Running requests may take those blocks in the meantime, but a running request ends or can be preempted.
+//! for ever. Running requests may take those blocks in the meantime, but a running request ends or can be preempted. A
+//! request that was preempted loads again only if no request runs that may preempt it.
 
 use l3_paged_kv::{Admission, PrefixHit, SeqId, TokenChain};
 
@@ -133,6 +134,10 @@ impl Scheduler {
         if entry.status != Status::Waiting || !entry.reads_cache || !seated {
             return Load::None;
         }
+        if self.connector.is_none() || self.may_be_preempted_again(key) {
+            return Load::None;
+        }
+        let entry = self.requests.at(key);
         let Some(connector) = &mut self.connector else { return Load::None };
         let size = self.config.block_size;
         let hit = self.blocks.lookup(&entry.chain);
@@ -173,6 +178,14 @@ impl Scheduler {
         let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();
         self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks });
         Load::Begun
+    }
+
+    /// Whether a request was preempted, and another one runs that may preempt it. While it loads it cannot be preempted,
+    /// so the two could take the same blocks from each other for ever.
+    fn may_be_preempted_again(&self, key: u32) -> bool {
+        let request = self.requests.at(key).view();
+        let mut running = self.running.iter().map(|key| self.requests.at(*key).view());
+        request.preemptions() > 0 && running.any(|other| self.policy.may_preempt(&request, &other))
     }
 
     /// Lets a request wait for the answer of the connector, unless it has waited for too long.

@@ -417,3 +417,28 @@ fn a_request_that_moves_back_in_the_queue_is_asked_for_once_in_a_plan() {
     assert_eq!((leased(&driver), questions.load(Ordering::Relaxed)), (vec![], 1));
     driver.finish(4.0);
 }
+
+/// A request that needs the whole pool, and a less urgent one that loads a block: under `strict-priority` the first
+/// preempts the second whenever that has arrived, and preempts itself when it needs the block that the second one loads
+/// into again.
+#[test]
+fn a_load_of_a_less_urgent_request_does_not_hold_up_a_running_one_for_ever() {
+    let config = SchedulerConfig {
+        max_num_seqs: 2,
+        max_num_batched_tokens: 2,
+        enable_prefix_caching: false,
+        ..SchedulerConfig::new(8, 4)
+    };
+    let mut driver = strict(config, unique(2, 1)[0]);
+    driver.add(request(1, &unique(1, 20), 6));
+    driver.add(Request { priority: 1, ..request(2, &unique(2, 7), 1) });
+    for now in 0..2000 {
+        driver.step(f64::from(now));
+        if now % 4 == 3 {
+            while let Some((id, to, _)) = driver.loads.first().cloned() {
+                driver.arrive(id, to);
+            }
+        }
+    }
+    assert!(driver.alive.is_empty(), "requests that never end: {:?}", driver.alive);
+}

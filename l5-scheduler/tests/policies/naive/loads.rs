@@ -10,6 +10,7 @@
 //! - A load begins only if the pool has blocks for all tokens of its request, and for all that the other requests with
 //!   loads will need beyond their own: for a token more than they have, and for the lookahead. It needs neither a seat
 //!   nor tokens of the step.
+//! - A request that was preempted does not load while a request runs that may preempt it.
 //! - A request that has arrived is tried before all requests without blocks.
 //! - Until the load has ended, its request keeps its blocks, even if it was aborted.
 
@@ -111,6 +112,10 @@ impl Naive {
         let from = hit.len() * size;
         let most = (request.tokens.len() - 1) / size * size;
         if most <= from || self.running.len() >= self.seats() {
+            return LookUp::Nothing;
+        }
+        let urgent = |other: &NaiveRequest| self.strict() && other.priority < request.priority;
+        if request.was_preempted && self.running.iter().any(urgent) {
             return LookUp::Nothing;
         }
         if self.running.len() + self.asking.len() >= self.seats() {

@@ -52,6 +52,7 @@ pub struct NaiveRequest {
     /// Number of blocks of the table that can be hit.
     hashed: usize,
     preempted_now: bool,
+    was_preempted: bool,
     /// Load for which it waits, or which has arrived while it waits.
     load: Option<NaiveLoad>,
     /// Number of tokens that have blocks since it loaded, even if fewer have arrived.
@@ -85,6 +86,7 @@ impl NaiveRequest {
             table: Vec::new(),
             hashed: 0,
             preempted_now: false,
+            was_preempted: false,
             load: None,
             loaded: 0,
             questions: 0,

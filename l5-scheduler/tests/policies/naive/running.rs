@@ -116,7 +116,7 @@ impl Naive {
             self.cached.retain(|(_, block)| !row.pending.contains(block));
         }
         self.give_back(&mut request);
-        request.preempted_now = true;
+        (request.preempted_now, request.was_preempted) = (true, true);
         self.preempted.push(request.id);
         self.losses += 1;
         self.front -= 1;

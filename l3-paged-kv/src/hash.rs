@@ -43,9 +43,10 @@ pub struct ExtraKeys {
 
 /// Computes the hashes of blocks of one size, with one seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct BlockHasher {
-    none_hash: BlockHash,
     block_size: usize,
+    none_hash: BlockHash,
 }
 
 impl BlockHasher {

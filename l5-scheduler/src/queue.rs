@@ -42,6 +42,10 @@ impl WaitingQueue {
 
     /// The first request after rank `behind`; without it, the first of all.
     pub(crate) fn next(&self, behind: Option<Rank>) -> Option<(Rank, u32)> {
+        // The usual case of a steady engine, which asks several times a step.
+        if self.by_rank.is_empty() {
+            return None;
+        }
         // exercise l5.queue
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_rank.range((from, Bound::Unbounded)).next().map(|(rank, key)| (*rank, *key))

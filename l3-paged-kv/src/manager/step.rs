@@ -14,10 +14,13 @@ impl BlockManager {
     /// chain that is not this sequence's.
     pub fn register(&mut self, seq: SeqId, chain: &TokenChain, computed_len: usize) -> Result<()> {
         let place = self.sequences.place(seq)?;
-        let full = computed_len.min(chain.len()) / self.config.block_size;
-        if !self.config.prefix_caching || full <= self.sequences.at(place).hashed {
+        let (len, block_size) = (computed_len.min(chain.len()), self.config.block_size);
+        // Most tokens fill no block: the number of full blocks, a division, is computed for the others only.
+        let next = (self.sequences.at(place).hashed + 1) * block_size;
+        if !self.config.prefix_caching || len < next {
             return Ok(());
         }
+        let full = len / block_size;
         self.check_chain(place, chain, full)?;
         self.enter_step(place);
         self.note(&BlockOp::Registers { seq, computed_len });

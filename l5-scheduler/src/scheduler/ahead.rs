@@ -28,7 +28,7 @@ use super::events::Happened;
 use super::{Scheduler, SchedulerStats};
 use crate::composer::Applied;
 use crate::requests::Entry;
-use crate::{FinishReason, StepPlan, StepRow, Time};
+use crate::{FinishReason, RequestId, StepPlan, StepRow, Time};
 
 /// State of a scheduler that plans ahead.
 #[derive(Debug, Default)]
@@ -165,17 +165,25 @@ impl Scheduler {
         self.ahead.open
     }
 
-    /// Closes the step that is due, and takes its memory. Returns whether another one was planned ahead of its end.
-    pub(super) fn close_due(&mut self) -> (StepPlan, bool) {
+    /// Closes the step that is due, and takes its rows and the requests that it preempted. Returns whether another step
+    /// was planned ahead of its end.
+    pub(super) fn close_due(&mut self) -> (Vec<StepRow>, Vec<RequestId>, bool) {
         let ahead = std::mem::take(&mut self.ahead.open);
         self.open = ahead;
         self.ahead.composed = false;
-        (std::mem::take(if ahead { &mut self.running_step } else { &mut self.step }), ahead)
+        let step = self.closed_step(ahead);
+        (std::mem::take(&mut step.rows), std::mem::take(&mut step.preempted), ahead)
     }
 
     /// Returns the memory of a step that was closed.
-    pub(super) fn reuse(&mut self, step: StepPlan, ahead: bool) {
-        *(if ahead { &mut self.running_step } else { &mut self.step }) = step;
+    pub(super) fn reuse(&mut self, rows: Vec<StepRow>, preempted: Vec<RequestId>, ahead: bool) {
+        let step = self.closed_step(ahead);
+        (step.rows, step.preempted) = (rows, preempted);
+    }
+
+    /// The step that was closed.
+    fn closed_step(&mut self, ahead: bool) -> &mut StepPlan {
+        if ahead { &mut self.running_step } else { &mut self.step }
     }
 
     /// Reports the newest step to the composer, unless it knows of it already.

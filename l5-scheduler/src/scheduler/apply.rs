@@ -17,8 +17,8 @@ impl Scheduler {
         if !self.is_ahead() {
             self.tell_composer();
         }
-        let (step, ahead) = self.close_due();
-        for row in &step.rows {
+        let (rows, preempted, ahead) = self.close_due();
+        for row in &rows {
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
             if ahead {
                 // It counts as computed since the next step was planned.
@@ -35,15 +35,16 @@ impl Scheduler {
             entry.computed += fed;
             // end of exercise
         }
-        self.count_accepted(&step.rows, resolved);
-        for &StepRow { seat, computed: from, .. } in &step.rows {
+        self.count_accepted(&rows, resolved);
+        let observed = if self.blocks.is_observed() { rows.as_slice() } else { &[] };
+        for &StepRow { seat, computed: from, .. } in observed {
             let entry = self.requests.at(self.seats.owner(seat));
             if let Some(seq) = entry.seq {
                 self.blocks.note(&BlockOp::Wrote { seq, from, to: entry.computed });
             }
         }
         self.blocks.commit_step();
-        self.forget_preemptions(&step.preempted);
+        self.forget_preemptions(&preempted);
         for (seat, note) in &resolved.notes {
             self.requests.at_mut(self.seats.owner(*seat)).note = Some(note.clone());
         }
@@ -66,7 +67,7 @@ impl Scheduler {
         }
         self.end_lingering();
         self.end_aborted();
-        self.reuse(step, ahead);
+        self.reuse(rows, preempted, ahead);
     }
 
     /// Ends requests that were aborted while a step with a row of them was open, unless they have ended with it.

@@ -57,7 +57,9 @@ impl Scheduler {
         self.step.rows.push(row);
         let entry = self.requests.at_mut(self.seats.owner(row.seat));
         entry.planned = true;
-        self.turn.note(entry.adapter.as_ref());
+        if self.turn.is_limited() {
+            self.turn.note(entry.adapter.as_ref());
+        }
     }
 
     /// Removes a request's row from the step, if it has one.

@@ -34,9 +34,11 @@ impl Scheduler {
                 Outcome::Fits(blocks_before) => {
                     self.plan_row(key, len, blocks_before, budget);
                     i += 1;
-                    // Each request behind this one can have its token.
-                    let behind = self.running.len() - i;
-                    self.offer_drafts(key, budget.left().saturating_sub(behind), budget);
+                    if self.config.num_speculative_tokens > 0 {
+                        // Each request behind this one can have its token.
+                        let behind = self.running.len() - i;
+                        self.offer_drafts(key, budget.left().saturating_sub(behind), budget);
+                    }
                 }
                 Outcome::Skipped => i += 1,
                 // The request behind it has its index now.
@@ -76,6 +78,11 @@ impl Scheduler {
         let Some(seq) = seq else { return Outcome::Skipped };
         if self.ends_ahead(computed + len) {
             return Outcome::Skipped;
+        }
+        let table = self.blocks.table(seq).ok();
+        // Most tokens have a slot in the blocks that the request holds.
+        if let Some(table) = table.filter(|t| t.capacity() >= self.reserved_len(computed + len)) {
+            return Outcome::Fits(table.blocks().len());
         }
         // exercise l5.running
         if self.config.blocks(computed + len) > self.config.capacity() {

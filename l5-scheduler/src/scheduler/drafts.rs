@@ -76,14 +76,35 @@ impl Scheduler {
         freed
     }
 
+    /// Number of blocks that only drafts need.
+    pub(super) fn num_draft_blocks(&self) -> usize {
+        if !self.draft_blocks {
+            return 0;
+        }
+        let row = |row: &StepRow| (self.seats.owner(row.seat), row.computed + row.fed());
+        let rows = self.step.rows.iter().map(row);
+        let idle = self.running.iter().map(|key| (*key, self.requests.at(*key)));
+        let idle =
+            idle.filter(|(_, entry)| !entry.planned).map(|(key, entry)| (key, entry.computed));
+        let behind = |(key, tokens): (u32, usize)| {
+            let table = self.requests.at(key).seq.and_then(|seq| self.blocks.table(seq).ok());
+            let held = table.map_or(0, |table| table.blocks().len());
+            held.saturating_sub(self.config.blocks(self.needed_slots(key, tokens)))
+        };
+        rows.chain(idle).map(behind).sum()
+    }
+
+    /// Number of slots that a request needs for its first `tokens` tokens and for its load, without drafts.
+    fn needed_slots(&self, key: u32, tokens: usize) -> usize {
+        // A load can bring fewer tokens than it has blocks for: the others are for the request's own tokens, too.
+        let loaded = self.requests.at(key).loading.map_or(0, |loading| loading.to);
+        self.reserved_len(tokens).max(loaded)
+    }
+
     /// Frees a request's blocks behind those of its first `tokens` tokens and of its load. Returns its number of slots.
     fn release_behind(&mut self, key: u32, tokens: usize) -> usize {
-        let entry = self.requests.at(key);
-        let Some(seq) = entry.seq else { return tokens };
-        // A load can bring fewer tokens than it has blocks for: the others are for the request's own tokens, too.
-        let loaded = entry.loading.map_or(0, |loading| loading.to);
-        let slots = self.reserved_len(tokens).max(loaded);
-        let slots = self.config.blocks(slots) * self.config.block_size;
+        let Some(seq) = self.requests.at(key).seq else { return tokens };
+        let slots = self.config.blocks(self.needed_slots(key, tokens)) * self.config.block_size;
         let cut = self.blocks.rollback(seq, slots);
         debug_assert!(matches!(cut, Ok(None)), "{cut:?}");
         let Ok(table) = self.blocks.table(seq) else { return tokens };

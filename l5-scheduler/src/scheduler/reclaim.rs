@@ -62,7 +62,9 @@ impl Scheduler {
     /// Ends leases for a waiting request until `needed` blocks are free; ends none if that is not enough. Blocks of
     /// `hit` count as needed as soon as they are free. Returns whether the blocks are free.
     pub(super) fn free_up(&mut self, key: u32, needed: usize, hit: &PrefixHit) -> bool {
-        if needed > self.blocks.num_free() {
+        // Drafts are not cut in vain: a request that would not fit without them leaves them alone.
+        let most = self.blocks.num_free() + self.leases.blocks();
+        if needed > self.blocks.num_free() && needed <= most + self.num_draft_blocks() {
             self.release_draft_blocks();
         }
         let free = self.blocks.num_free();

@@ -184,6 +184,16 @@ fn blocks_of_rejected_drafts_are_taken_back_for_an_arrival() {
 }
 
 #[test]
+fn drafts_are_cut_for_an_arrival_only_if_it_fits_then() {
+    // A sampled token behind a prompt of 5, and three drafts: 9 slots in 3 of 4 blocks, of which one is for drafts only.
+    for (arrival, planned) in [(12, vec![(1, 4)]), (8, vec![(1, 3), (2, 8)])] {
+        let mut world = world_with(speculative(4), 10, &[41, 42, 43]);
+        world.add(request(2, arrival));
+        assert_eq!(world.plan(), planned, "an arrival of {arrival} tokens");
+    }
+}
+
+#[test]
 fn drafts_use_free_slots_of_their_own_block() {
     // The pool has no block but those of the request: 6 of 8 slots are used, and the newest token takes one.
     let mut world = world_with(speculative(2), 10, &[41, 42, 43]);

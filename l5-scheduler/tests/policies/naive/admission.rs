@@ -95,9 +95,11 @@ impl Naive {
     }
 
     /// Whether so many blocks are free for a waiting request, after blocks of drafts were taken back and leases ended if
-    /// that helps.
+    /// that can help.
     pub(super) fn free_up(&mut self, needed: usize, hit: &[usize]) -> bool {
-        if needed > self.free.len() {
+        if needed <= self.free.len() + self.num_leased() + self.num_draft_blocks()
+            && needed > self.free.len()
+        {
             self.take_back_draft_blocks();
         }
         let free = self.free.len();

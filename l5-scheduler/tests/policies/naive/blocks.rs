@@ -100,20 +100,31 @@ impl Naive {
         self.free = unknown;
     }
 
+    /// Number of blocks that a running request needs without drafts.
+    fn without_drafts(&self, request: &NaiveRequest) -> usize {
+        let row = self.rows.iter().find(|row| row.id == request.id);
+        let tokens = self.with_drafts(request.computed + row.map_or(0, |row| row.len));
+        self.blocks(tokens.max(request.loaded))
+    }
+
+    /// Number of blocks that no request needs without drafts.
+    pub(super) fn num_draft_blocks(&self) -> usize {
+        if self.config.num_speculative_tokens == 0 {
+            return 0;
+        }
+        let only = |own: &NaiveRequest| own.table.len().saturating_sub(self.without_drafts(own));
+        self.running.iter().map(only).sum()
+    }
+
     /// Takes back the blocks that no request needs without drafts.
     pub(super) fn take_back_draft_blocks(&mut self) {
         if self.config.num_speculative_tokens == 0 {
             return;
         }
-        let needs = |request: &NaiveRequest| {
-            let row = self.rows.iter().find(|row| row.id == request.id);
-            let tokens = self.with_drafts(request.computed + row.map_or(0, |row| row.len));
-            self.blocks(tokens.max(request.loaded))
-        };
         let order: Vec<u64> = self.rows.iter().map(|row| row.id).collect();
         let idle = self.running.iter().map(|request| request.id).filter(|id| !order.contains(id));
         let order: Vec<u64> = order.iter().copied().chain(idle).collect();
-        let needs: Vec<usize> = self.running.iter().map(needs).collect();
+        let needs: Vec<usize> = self.running.iter().map(|own| self.without_drafts(own)).collect();
         for id in order {
             let i = self.running.iter().position(|request| request.id == id).unwrap();
             if self.running[i].table.len() > needs[i] {

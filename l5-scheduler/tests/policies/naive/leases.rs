@@ -1,5 +1,7 @@
 //! Leases: blocks of finished requests that are held for no running request, and which of them end.
 
+use std::collections::HashSet;
+
 use l5_scheduler::Retain;
 
 use super::queue::JobName;
@@ -20,6 +22,13 @@ pub(super) struct NaiveLease {
 }
 
 impl Naive {
+    /// Number of blocks that leases hold.
+    pub(super) fn num_leased(&self) -> usize {
+        let blocks: HashSet<usize> =
+            self.leases.iter().flat_map(|lease| lease.table.iter().copied()).collect();
+        blocks.len()
+    }
+
     /// Leases that can be ended, the soonest first.
     pub(super) fn soonest(&self) -> Vec<u64> {
         let mut leases: Vec<_> = self.leases.iter().filter(|lease| !lease.storing).collect();

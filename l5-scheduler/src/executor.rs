@@ -134,6 +134,8 @@ pub struct StepOutput {
 pub struct Phases {
     /// Planning: choosing the rows.
     pub plan: Duration,
+    /// Waiting for the turn, where engines share a machine ([`Turns`](crate::Turns)).
+    pub turn: Duration,
     /// Preparing the arrays of the forward pass.
     pub pack: Duration,
     /// The forward pass; on a device, enqueuing it.
@@ -147,7 +149,7 @@ pub struct Phases {
 impl Phases {
     /// Sum of all phases.
     pub fn total(&self) -> Duration {
-        self.plan + self.pack + self.forward + self.sample + self.apply
+        self.plan + self.turn + self.pack + self.forward + self.sample + self.apply
     }
 }
 

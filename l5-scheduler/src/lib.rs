@@ -50,6 +50,7 @@ mod step;
 mod time;
 mod token_lists;
 pub mod trace;
+mod turns;
 
 pub use composer::{Compose, Composer, StepShape};
 pub use config::{ConfigError, PoolError, SchedulerConfig};
@@ -79,3 +80,4 @@ pub use scheduler::{
 pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, StepOp, StepPlan, StepRow, StepView};
 pub use time::Time;
+pub use turns::{Turn, Turns};

@@ -97,6 +97,19 @@ impl EngineModel {
             let what = format!("{rt}; {}", rt.device_reason());
             Ok((rt, what))
         })?;
+        Self::load(path, rt, startup)
+    }
+
+    /// Reads a checkpoint as [`EngineModel::open`] does, for a runtime that is there: models that share a runtime share
+    /// its thread pool, and their engines take [`Turns`](crate::Turns).
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn open_on(path: &Path, rt: &Runtime) -> Result<Self, StartError> {
+        Self::load(path, rt.clone(), Startup::default())
+    }
+
+    fn load(path: &Path, rt: Runtime, mut startup: Startup) -> Result<Self, StartError> {
         let files = startup.step("runner", || -> Result<_, StartError> {
             let files = ModelFiles::open(path)?;
             let config = files.config();
@@ -141,12 +154,13 @@ impl EngineModel {
             let blocks = ManagerConfig {
                 prefix_caching: limits.enable_prefix_caching,
                 max_blocks_per_seq: limits.blocks(limits.max_model_len).min(limits.capacity()),
-                namespace: config.architecture.clone(),
+                namespace: options.namespace.clone().unwrap_or_else(|| config.architecture.clone()),
                 ..ManagerConfig::new(limits.num_gpu_blocks, limits.block_size)
             };
             let scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;
             let (decoder, tokenizer) = (self.decoder.clone(), self.tokenizer.clone());
-            let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?;
+            let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
+                .with_turns(options.turns.clone());
             Ok(((scheduler, runner), plan.to_string()))
         })?;
         let mut core = EngineCore::new(scheduler, runner);

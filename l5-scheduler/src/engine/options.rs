@@ -4,13 +4,13 @@ use l1_tensor::DType;
 use l3_paged_kv::sizing::Budget;
 
 use crate::composer::Compose;
-use crate::{PolicyKind, SchedulerConfig};
+use crate::{PolicyKind, SchedulerConfig, Turns};
 
 /// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
 pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 
 /// Limits and policies of an engine. Names and meanings are vLLM's where it has them; [`Default`] suits a small server.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Scheduling policy: the order of admission and of preemption.
     pub policy: PolicyKind,
@@ -46,6 +46,10 @@ pub struct EngineOptions {
     /// On a device, launch every kernel of every step separately, instead of capturing and replaying steps that only
     /// decode. The engine starts faster and needs less memory, and every step takes more of the host's time.
     pub eager: bool,
+    /// Name of the model in the hashes of blocks that leave the process. `None`: its architecture.
+    pub namespace: Option<String>,
+    /// Turns with the other engines on the same runtime. `None`: this engine has the runtime for itself.
+    pub turns: Option<Turns>,
 }
 
 impl Default for EngineOptions {
@@ -67,6 +71,8 @@ impl Default for EngineOptions {
             watermark: scheduler.watermark,
             max_num_waiting: 1 << 16,
             eager: false,
+            namespace: None,
+            turns: None,
         }
     }
 }

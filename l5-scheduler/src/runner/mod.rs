@@ -30,7 +30,7 @@ pub use pack::Packed;
 
 use crate::{
     BySeat, Caps, ExecuteError, Executor, FinishReason, Phases, RequestId, SchedulerConfig,
-    StepHandle, StepOp, StepOutput, StepView,
+    StepHandle, StepOp, StepOutput, StepView, Turn, Turns,
 };
 use capture::Captured;
 use choice::RunningChoice;
@@ -44,6 +44,9 @@ pub type LogitsTap = Box<dyn FnMut(RequestId, usize, &[f32]) + Send>;
 pub struct ModelRunner {
     /// Captured steps. First, because fields are dropped in their order, and the graphs hold addresses of the others.
     captured: Captured,
+    /// Turns that this runner shares with those of other engines, and its own turn while a step runs.
+    turns: Option<Turns>,
+    turn: Option<Turn>,
     decoder: Arc<Decoder>,
     tokenizer: Option<Tokenizer>,
     ws: Workspace,
@@ -104,6 +107,8 @@ impl ModelRunner {
         let kv = PagedKv::new_on(rt.device(), model, num_gpu_blocks, block_size, kv_dtype)?;
         Ok(Self {
             captured: Captured::default(),
+            turns: None,
+            turn: None,
             ws: Workspace::new(rt, model, spec)?,
             kv,
             meta: ForwardMeta::new(max_tokens, max_num_seqs, max_blocks, block_size),
@@ -136,6 +141,14 @@ impl ModelRunner {
         widths.sort_unstable();
         widths.dedup();
         self.caps.decode_widths = widths;
+        self
+    }
+
+    /// Takes turns with the runners of other engines on the same runtime: a step waits for its turn, and has it until it
+    /// was collected.
+    #[must_use]
+    pub fn with_turns(mut self, turns: Option<Turns>) -> Self {
+        self.turns = turns;
         self
     }
 
@@ -260,6 +273,8 @@ impl Executor for ModelRunner {
 
     /// Packs the step and runs the forward pass; on a device, enqueues it.
     fn launch(&mut self, step: &StepView<'_>) -> Result<StepHandle, ExecuteError> {
+        let asked = Instant::now();
+        let turn = self.turns.as_ref().map(Turns::take);
         let began = Instant::now();
         self.move_blocks(step)?;
         self.pack(step)?;
@@ -267,8 +282,13 @@ impl Executor for ModelRunner {
         let ran = self.prepare(step).and_then(|()| self.forward(step));
         self.finish_masks();
         self.replayed = ran?;
-        self.phases =
-            Phases { pack: packed - began, forward: packed.elapsed(), ..Phases::default() };
+        self.phases = Phases {
+            turn: began - asked,
+            pack: packed - began,
+            forward: packed.elapsed(),
+            ..Phases::default()
+        };
+        self.turn = turn;
         Ok(StepHandle::of(step))
     }
 
@@ -279,6 +299,7 @@ impl Executor for ModelRunner {
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
+        let _turn = self.turn.take();
         let began = Instant::now();
         let samples = step.step().samples();
         if samples > 0 {

@@ -217,6 +217,9 @@ pub struct Kv {
 pub struct PhasesUs {
     /// Planning.
     pub plan: f64,
+    /// Waiting for the turn, where engines share a machine. Older recordings do not have it.
+    #[serde(default)]
+    pub turn: f64,
     /// Preparing the arrays of the forward pass.
     pub pack: f64,
     /// The forward pass.
@@ -228,12 +231,15 @@ pub struct PhasesUs {
 }
 
 impl PhasesUs {
+    /// Number of phases.
+    pub const COUNT: usize = 6;
+
     /// Names of the phases, in their order.
-    pub const NAMES: [&str; 5] = ["plan", "pack", "forward", "sample", "apply"];
+    pub const NAMES: [&str; Self::COUNT] = ["plan", "turn", "pack", "forward", "sample", "apply"];
 
     /// Durations of the phases, in their order.
-    pub fn parts(&self) -> [f64; 5] {
-        [self.plan, self.pack, self.forward, self.sample, self.apply]
+    pub fn parts(&self) -> [f64; Self::COUNT] {
+        [self.plan, self.turn, self.pack, self.forward, self.sample, self.apply]
     }
 }
 
@@ -243,6 +249,7 @@ impl From<Phases> for PhasesUs {
         let us = |duration: std::time::Duration| duration.as_nanos() as f64 / 1000.0;
         Self {
             plan: us(phases.plan),
+            turn: us(phases.turn),
             pack: us(phases.pack),
             forward: us(phases.forward),
             sample: us(phases.sample),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 
-use super::event::{Event, Header, Kv, Row, RowPhase, StepEvent};
+use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent};
 use super::read::{Reader, TraceError};
 
 /// A recorded run: steps, and a timeline (lane) for each request. Times and durations are nanoseconds.
@@ -30,8 +30,8 @@ pub struct StepSpan {
     pub start: u64,
     /// Time of its end; at the latest when the next one begins.
     pub end: u64,
-    /// Durations of plan, pack, forward, sample and apply.
-    pub parts: [u64; 5],
+    /// Durations of the phases, in the order of [`PhasesUs::NAMES`].
+    pub parts: [u64; PhasesUs::COUNT],
     /// Number of running requests.
     pub running: usize,
     /// Number of waiting requests.

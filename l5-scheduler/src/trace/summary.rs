@@ -50,8 +50,8 @@ pub struct Summary {
     pub itl_ms: Option<Percentiles>,
     /// End-to-end latency, in milliseconds.
     pub e2e_ms: Option<Percentiles>,
-    /// Fraction of the steps' time that each phase took, from 0 to 1: plan, pack, forward, sample, apply.
-    pub shares: [f64; 5],
+    /// Fraction of the steps' time that each phase took, from 0 to 1: those of [`PhasesUs`].
+    pub shares: [f64; PhasesUs::COUNT],
 }
 
 /// Percentiles (nearest rank: a value that occurred, not one between two).
@@ -78,7 +78,7 @@ impl Summary {
     pub fn of(run: &Run) -> Self {
         let (start, end) = run.bounds();
         let mut summary = Self { seconds: (end - start) as f64 / 1e9, ..Self::default() };
-        let mut parts = [0u64; 5];
+        let mut parts = [0u64; PhasesUs::COUNT];
         for step in &run.steps {
             if step.abandoned {
                 summary.abandoned += 1;
@@ -167,6 +167,10 @@ impl fmt::Display for Summary {
         }
         let mut shares = String::new();
         for (name, share) in PhasesUs::NAMES.iter().zip(self.shares) {
+            // An engine that shares no machine has no turns.
+            if *name == "turn" && share == 0.0 {
+                continue;
+            }
             write!(shares, "   {name} {:.1}%", 100.0 * share)?;
         }
         writeln!(f, "step time {shares}")

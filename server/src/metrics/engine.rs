@@ -50,6 +50,7 @@ pub struct EngineFamilies {
 #[derive(Debug)]
 pub struct Phases {
     pub plan: Histogram,
+    pub turn: Histogram,
     pub pack: Histogram,
     pub forward: Histogram,
     pub sample: Histogram,
@@ -229,6 +230,7 @@ impl EngineFamilies {
             ),
             phases: Phases {
                 plan: phase("plan"),
+                turn: phase("turn"),
                 pack: phase("pack"),
                 forward: phase("forward"),
                 sample: phase("sample"),

@@ -276,6 +276,7 @@ impl EngineFamilies {
         let (here, took) = (&self.phases, result.phases);
         for (histogram, took) in [
             (&here.plan, took.plan),
+            (&here.turn, took.turn),
             (&here.pack, took.pack),
             (&here.forward, took.forward),
             (&here.sample, took.sample),

@@ -150,6 +150,8 @@ pub struct Steps {
 pub struct Phases {
     /// Scheduling.
     pub plan: f64,
+    /// Waiting for the turn, where engines share a machine.
+    pub turn: f64,
     /// Preparing the inputs of the forward pass.
     pub pack: f64,
     /// The forward pass.

@@ -1,7 +1,7 @@
 "use strict";
 // The pictures. Each is given a canvas's context and its size, and draws what the scale's window shows.
 
-const PARTS = ["plan", "pack", "forward", "sample", "apply"];
+const PARTS = ["plan", "turn", "pack", "forward", "sample", "apply"];
 const KINDS = { queued: 0, prefill: 1, decode: 2, preempted: 3, resumed: 4 };
 
 // Colours are the page's own, which differ in light and dark.

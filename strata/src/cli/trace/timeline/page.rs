@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use l5_scheduler::trace::{Header, Lane, Run, SpanKind, StepSpan, Summary};
+use l5_scheduler::trace::{Header, Lane, PhasesUs, Run, SpanKind, StepSpan, Summary};
 use serde::Serialize;
 
 use super::super::template;
@@ -34,7 +34,7 @@ struct Columns {
     number: Vec<u64>,
     at: Vec<f64>,
     end: Vec<f64>,
-    parts: [Vec<f64>; 5],
+    parts: [Vec<f64>; PhasesUs::COUNT],
     running: Vec<usize>,
     waiting: Vec<usize>,
     used: Vec<usize>,

@@ -9,8 +9,10 @@
 //!
 //! The router, which chooses the lane of a request, is above the lanes.
 
+pub mod config;
 mod lane;
 mod replica;
 
+pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
 pub use lane::{Lane, LaneId, NoReplica};
 pub use replica::{Replica, ReplicaId};

@@ -1,0 +1,164 @@
+//! The ensemble file: which specialists there are, and how requests are divided among them.
+
+mod check;
+mod reader;
+mod specialist;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use l3_paged_kv::sizing::Budget;
+use toml::Table;
+
+use reader::Reader;
+pub use specialist::{DecodingPolicy, SpecialistConfig};
+
+/// KV memory of an ensemble whose file does not say how much: that of one engine on a CPU.
+pub const DEFAULT_KV_MEMORY: u64 = 4 << 30;
+
+/// Maximum number of specialists.
+pub const MAX_SPECIALISTS: usize = 64;
+
+/// An ensemble: specialists behind one router.
+///
+/// # Example
+///
+/// ```
+/// use l6_ensemble::EnsembleConfig;
+///
+/// let file = r#"
+///     name = "cpp"
+///     model = "smollm2"
+///     kv_memory = "1GiB"
+///     fallback = "stl"
+///
+///     [[specialist]]
+///     name = "stl"
+///     block_size = 8
+///
+///     [[specialist]]
+///     name = "debug"
+///     intents = ["debug"]
+///     fallback = "stl"
+/// "#;
+/// let config = EnsembleConfig::parse(file)?;
+/// assert_eq!(config.specialists[1].fallback.as_deref(), Some("stl"));
+/// assert_eq!(config.specialists[1].kv_share, 0.5, "memory that no specialist claims is divided equally");
+///
+/// let errors = EnsembleConfig::parse("[[specialist]]\nname = \"a\"\nreplicas = 0").unwrap_err();
+/// assert_eq!(errors.0.len(), 2, "all errors at once: {errors}");
+/// # Ok::<(), l6_ensemble::ConfigErrors>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct EnsembleConfig {
+    /// Name of the ensemble: a request with this `model`, or none, is routed.
+    pub name: String,
+    /// KV memory of all specialists together.
+    pub kv_memory: Budget,
+    /// Specialist of requests that the router assigns to none. `None`: such requests are rejected.
+    pub fallback: Option<String>,
+    /// Specialists, in the order of the file.
+    pub specialists: Vec<SpecialistConfig>,
+}
+
+/// An error of the ensemble file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Path of the field, as in `specialist.template.replicas`.
+    pub path: String,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, what } = self;
+        if path.is_empty() { f.write_str(what) } else { write!(f, "`{path}` {what}") }
+    }
+}
+
+/// All errors of an ensemble file; at least one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            let end = if i + 1 < self.0.len() { "\n" } else { "" };
+            write!(f, "{error}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Fields of the file.
+const FIELDS: [&str; 5] = ["name", "model", "kv_memory", "fallback", "specialist"];
+
+impl EnsembleConfig {
+    /// Reads and validates an ensemble file.
+    ///
+    /// # Errors
+    /// Every error of the file.
+    pub fn parse(text: &str) -> Result<Self, ConfigErrors> {
+        let table: Table = text.parse().map_err(|why: toml::de::Error| {
+            let what = why.to_string().trim().to_owned();
+            ConfigErrors(vec![ConfigError { path: String::new(), what }])
+        })?;
+        let mut errors = Vec::new();
+        let config = Self::read(table, &mut errors);
+        check::check(&config, &mut errors);
+        if errors.is_empty() { Ok(config) } else { Err(ConfigErrors(errors)) }
+    }
+
+    fn read(table: Table, errors: &mut Vec<ConfigError>) -> Self {
+        let mut reader = Reader::new("", table, errors);
+        let name = reader.string("name").unwrap_or_else(|| "ensemble".to_owned());
+        let model = reader.string("model");
+        let kv_memory = reader.parsed("kv_memory").unwrap_or(Budget::exact(DEFAULT_KV_MEMORY));
+        let fallback = reader.string("fallback");
+        let tables = reader.tables("specialist").unwrap_or_default();
+        let mut specialists = Vec::new();
+        for (at, table) in tables.into_iter().take(MAX_SPECIALISTS + 1).enumerate() {
+            specialists.push(specialist::read(at, table, model.as_deref(), reader.errors()));
+        }
+        reader.end(&FIELDS);
+        divide_memory(&mut specialists);
+        Self { name, kv_memory, fallback, specialists }
+    }
+
+    /// Index of the specialist of this name.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.specialists.iter().position(|specialist| specialist.name == name)
+    }
+
+    /// Index of the specialist that serves requests in place of specialist `at`.
+    pub fn fallback_of(&self, at: usize) -> Option<usize> {
+        self.index(self.specialists.get(at)?.fallback.as_deref()?)
+    }
+
+    /// Specialist of each class of the router.
+    pub fn classes(&self) -> BTreeMap<&str, usize> {
+        let all = self.specialists.iter().enumerate();
+        all.flat_map(|(at, own)| own.classes.iter().map(move |class| (class.as_str(), at)))
+            .collect()
+    }
+
+    /// Specialist of each declared intent that the file assigns.
+    pub fn intents(&self) -> BTreeMap<&str, usize> {
+        let all = self.specialists.iter().enumerate();
+        all.flat_map(|(at, own)| own.intents.iter().map(move |intent| (intent.as_str(), at)))
+            .collect()
+    }
+}
+
+/// Divides memory that no specialist claims equally among those that claim none.
+fn divide_memory(specialists: &mut [SpecialistConfig]) {
+    let claimed: f64 = specialists.iter().map(|specialist| specialist.kv_share).sum();
+    let without = specialists.iter().filter(|specialist| specialist.kv_share == 0.0).count();
+    let each = (1.0 - claimed).max(0.0) / without.max(1) as f64;
+    for specialist in specialists.iter_mut().filter(|specialist| specialist.kv_share == 0.0) {
+        specialist.kv_share = each;
+    }
+}

@@ -1,0 +1,111 @@
+//! Checks of the ensemble file that look at several fields.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{ConfigError, EnsembleConfig, MAX_SPECIALISTS};
+
+/// Minimum share of the KV memory that must be left for each specialist that claims none.
+const MIN_SHARE: f64 = 0.001;
+
+/// Slack for shares that add up to 1 in decimal notation.
+const ROUNDING: f64 = 1e-9;
+
+/// Adds the errors of a file whose fields are valid one by one.
+pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
+    let mut error = |path: String, what: String| errors.push(ConfigError { path, what });
+    let specialists = &config.specialists;
+    if specialists.is_empty() {
+        error(
+            "specialist".into(),
+            "is missing: an ensemble has at least one [[specialist]]".into(),
+        );
+    }
+    if specialists.len() > MAX_SPECIALISTS {
+        error("specialist".into(), format!("has more than {MAX_SPECIALISTS} entries"));
+    }
+    if config.name.is_empty() {
+        error("name".into(), "must not be empty".into());
+    }
+
+    let mut names = HashSet::new();
+    for specialist in specialists {
+        let name = specialist.name.as_str();
+        if !name.is_empty() && !names.insert(name) {
+            error(format!("specialist.{name}.name"), "is the name of an earlier specialist".into());
+        }
+        if name == config.name {
+            let what = "is the name of the ensemble: requests with this `model` are routed".into();
+            error(format!("specialist.{name}.name"), what);
+        }
+    }
+
+    let claimed: f64 = specialists.iter().map(|specialist| specialist.kv_share).sum();
+    let least = specialists.iter().map(|specialist| specialist.kv_share).fold(1.0, f64::min);
+    if claimed > 1.0 + ROUNDING || least < MIN_SHARE {
+        let shares: Vec<String> = specialists
+            .iter()
+            .map(|specialist| format!("{} {:.3}", specialist.name, specialist.kv_share))
+            .collect();
+        let what = format!(
+            "is divided into more than there is: the shares ({}) must add up to at most 1, and leave {MIN_SHARE} for \
+             each specialist that claims none. Reduce `kv_share` of some",
+            shares.join(", ")
+        );
+        error("kv_memory".into(), what);
+    }
+
+    for (field, of) in [("classes", 0), ("intents", 1)] {
+        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        for specialist in specialists {
+            let values = if of == 0 { &specialist.classes } else { &specialist.intents };
+            for value in values {
+                let path = format!("specialist.{}.{field}", specialist.name);
+                if value.is_empty() {
+                    error(path, "must have no empty entries".into());
+                } else if let Some(owner) = owners.insert(value, &specialist.name) {
+                    let what = format!("has `{value}`, which `{owner}` has already: keep one");
+                    error(path, what);
+                }
+            }
+        }
+    }
+
+    let unknown = |name: &str| {
+        let known: Vec<&str> = specialists.iter().map(|own| own.name.as_str()).collect();
+        format!("must be the name of a specialist ({}), got `{name}`", known.join(", "))
+    };
+    if let Some(name) = &config.fallback
+        && config.index(name).is_none()
+    {
+        error("fallback".into(), unknown(name));
+    }
+    for (at, specialist) in specialists.iter().enumerate() {
+        let Some(name) = &specialist.fallback else { continue };
+        let path = format!("specialist.{}.fallback", specialist.name);
+        if config.index(name).is_none() {
+            error(path, unknown(name));
+        } else if let Some(cycle) = cycle(config, at) {
+            let what = format!(
+                "leads back to itself ({}): while these specialists cannot serve, no specialist would",
+                cycle.join(" -> ")
+            );
+            error(path, what);
+        }
+    }
+}
+
+/// The names on the way from specialist `at` back to it along the fallbacks; `None` if the way ends elsewhere.
+fn cycle(config: &EnsembleConfig, at: usize) -> Option<Vec<&str>> {
+    let name = |at: usize| config.specialists[at].name.as_str();
+    let mut path = vec![name(at)];
+    let mut next = config.fallback_of(at)?;
+    while path.len() <= config.specialists.len() {
+        path.push(name(next));
+        if next == at {
+            return Some(path);
+        }
+        next = config.fallback_of(next)?;
+    }
+    // A cycle that this specialist leads to, but is not part of: reported for those that are.
+    None
+}

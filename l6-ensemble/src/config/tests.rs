@@ -1,0 +1,178 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn errors(text: &str) -> Vec<String> {
+    match EnsembleConfig::parse(text) {
+        Ok(config) => panic!("accepted: {config:?}"),
+        Err(errors) => errors.0.iter().map(ToString::to_string).collect(),
+    }
+}
+
+const TWO: &str = r#"
+    model = "tiny"
+    [[specialist]]
+    name = "a"
+    [[specialist]]
+    name = "b"
+"#;
+
+#[test]
+fn what_a_file_leaves_out_has_a_default() {
+    let config = EnsembleConfig::parse(TWO).unwrap();
+    assert_eq!((config.name.as_str(), config.fallback.as_deref()), ("ensemble", None));
+    assert_eq!(config.kv_memory, Budget::exact(DEFAULT_KV_MEMORY));
+    let [a, b] = config.specialists.as_slice() else { panic!("two specialists") };
+    assert_eq!((a.model.as_str(), a.replicas, a.block_size, a.kv_share), ("tiny", 1, 16, 0.5));
+    assert_eq!(a.classes, ["a"], "a specialist serves the class of its name");
+    assert_eq!(a.policy.to_string(), "strict-priority");
+    assert_eq!(b.name, "b");
+}
+
+#[test]
+fn all_errors_are_reported_at_once_with_their_paths() {
+    let errors = errors(
+        r#"
+        kv_memory = "lots"
+        fallback = "nothing"
+        colour = 1
+        [[specialist]]
+        name = "Upper"
+        model = "tiny"
+        replicas = 0
+        block_size = 12
+        policy = "random"
+        [[specialist]]
+        name = "b"
+        model = 7
+        adapter = "dir"
+        max_num_seqs = 8
+        max_num_batched_tokens = 4
+        fallback = "c"
+        decoding_policy = "hot"
+        [[specialist]]
+        model = "tiny"
+        "#,
+    );
+    for path in [
+        "kv_memory",
+        "fallback",
+        "colour",
+        "specialist.Upper.name",
+        "specialist.Upper.replicas",
+        "specialist.Upper.block_size",
+        "specialist.Upper.policy",
+        "specialist.b.model",
+        "specialist.b.adapter",
+        "specialist.b.max_num_seqs",
+        "specialist.b.fallback",
+        "specialist.b.decoding_policy",
+        "specialist[2].name",
+    ] {
+        let of = |error: &&String| error.starts_with(&format!("`{path}` "));
+        assert!(errors.iter().any(|error| of(&error)), "{path} is not among {errors:#?}");
+    }
+}
+
+#[test]
+fn memory_that_is_claimed_twice_is_an_error() {
+    let shares = |a: &str, b: &str| {
+        EnsembleConfig::parse(&format!(
+            "model = \"t\"\n[[specialist]]\nname = \"a\"\n{a}\n[[specialist]]\nname = \"b\"\n{b}"
+        ))
+    };
+    let config = shares("kv_share = 0.75", "").unwrap();
+    assert_eq!(config.specialists[1].kv_share, 0.25);
+    let all = Budget::exact(4000);
+    assert_eq!(config.specialists[0].kv_memory(all), Budget::exact(3000));
+    let config = shares("kv_share = 0.75\nreplicas = 3", "").unwrap();
+    assert_eq!(config.specialists[0].kv_memory(all), Budget::exact(1000), "of one replica");
+    assert!(shares("kv_share = 0.7", "kv_share = 0.3").is_ok());
+    for (a, b) in [("kv_share = 0.7", "kv_share = 0.4"), ("kv_share = 1.0", "")] {
+        let errors = shares(a, b).unwrap_err().0;
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].what.contains("at most 1"), "{}", errors[0]);
+    }
+}
+
+#[test]
+fn a_cycle_of_fallbacks_is_named() {
+    let file = |links: &[(&str, Option<&str>)]| {
+        let mut text = "model = \"t\"\n".to_owned();
+        for (name, fallback) in links {
+            text += &format!("[[specialist]]\nname = \"{name}\"\n");
+            text += &fallback.map(|to| format!("fallback = \"{to}\"\n")).unwrap_or_default();
+        }
+        text
+    };
+    let chain = [("a", Some("b")), ("b", Some("c")), ("c", None)];
+    let config = EnsembleConfig::parse(&file(&chain)).unwrap();
+    assert_eq!((config.fallback_of(0), config.fallback_of(2)), (Some(1), None));
+    let ring = [("a", Some("b")), ("b", Some("c")), ("c", Some("a")), ("d", Some("a"))];
+    let errors = errors(&file(&ring));
+    assert_eq!(errors.len(), 3, "one for each specialist of the ring, none for d: {errors:?}");
+    assert!(errors[0].contains("a -> b -> c -> a"), "{}", errors[0]);
+    assert!(EnsembleConfig::parse(&file(&[("a", Some("a"))])).is_err());
+}
+
+#[test]
+fn a_class_and_an_intent_belong_to_one_specialist() {
+    let text = r#"
+        model = "t"
+        [[specialist]]
+        name = "a"
+        classes = ["x", "y"]
+        intents = ["debug"]
+        [[specialist]]
+        name = "b"
+        classes = ["y"]
+        intents = ["debug"]
+    "#;
+    let errors = errors(text);
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[0].contains("`y`") && errors[1].contains("`debug`"), "{errors:?}");
+    let config =
+        EnsembleConfig::parse(&text.replacen("[\"y\"]", "[\"z\"]", 1)).map_err(|e| e.0.len());
+    assert_eq!(config.unwrap_err(), 1, "the intent is still claimed twice");
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_one_error_with_its_line() {
+    let errors = errors("[[specialist]\nname=1");
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("line 1"), "{errors:?}");
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_the_reader_panic(text in "\\PC{0,200}") {
+        let _ = EnsembleConfig::parse(&text);
+    }
+
+    #[test]
+    fn shares_never_exceed_the_memory(
+        shares in prop::collection::vec(prop::option::of(1_u32..500), 1..12),
+        bytes in 0_u64..1 << 40,
+    ) {
+        let mut text = "model = \"t\"\n".to_owned();
+        for (i, share) in shares.iter().enumerate() {
+            text += &format!("[[specialist]]\nname = \"s{i}\"\n");
+            if let Some(share) = share {
+                text += &format!("kv_share = {}\n", f64::from(*share) / 1000.0);
+            }
+        }
+        let sum: u32 = shares.iter().flatten().sum();
+        let without = shares.iter().filter(|share| share.is_none()).count() as u32;
+        match EnsembleConfig::parse(&text) {
+            Ok(config) => {
+                prop_assert!(sum <= 1000);
+                let all = Budget::exact(bytes);
+                let used: u64 =
+                    config.specialists.iter().map(|own| own.kv_memory(all).bytes().0).sum();
+                // Each share is rounded down, and a decimal fraction may be rounded up by one part in 10^9.
+                prop_assert!(used <= bytes + bytes / 1_000_000_000 + 1);
+            }
+            Err(_) => prop_assert!(sum + without > 1000),
+        }
+    }
+}

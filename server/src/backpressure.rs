@@ -11,10 +11,10 @@ use l6_ensemble::ReplicaId;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::app::ModelLane;
 use super::background::{Background, lower_priority};
 use super::error::ApiError;
-use super::metrics::Metrics;
+use super::lanes::ModelLane;
+use super::metrics::LaneMetrics;
 use super::options::Limits;
 
 /// Maximum of `Retry-After`, in seconds: OpenAI's clients ignore greater values.
@@ -64,7 +64,7 @@ pub fn retry_after(load: &Load, chance: f64) -> u32 {
 #[derive(Clone)]
 pub struct Admission {
     lane: Arc<ModelLane>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<LaneMetrics>,
     background: Background,
     compiling: Compiling,
     /// Maximum number of prompt tokens that wait.
@@ -77,7 +77,7 @@ impl Admission {
     /// Admission to a lane.
     pub fn new(
         lane: Arc<ModelLane>,
-        metrics: Arc<Metrics>,
+        metrics: Arc<LaneMetrics>,
         background: Background,
         limits: &Limits,
     ) -> Self {
@@ -87,7 +87,7 @@ impl Admission {
     }
 
     /// Counters, gauges and histograms.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Arc<LaneMetrics> {
         &self.metrics
     }
 

@@ -18,6 +18,7 @@ pub mod choices;
 pub mod endpoints;
 pub mod error;
 pub mod json;
+pub mod lanes;
 pub mod lifecycle;
 pub mod listen;
 pub mod memory;
@@ -31,6 +32,7 @@ pub mod request;
 pub mod response_headers;
 pub mod responses;
 pub mod routes;
+pub mod routing;
 pub mod sse;
 pub mod tokenise;
 
@@ -40,6 +42,7 @@ pub const LOG: &str = "strata";
 
 pub use app::App;
 pub use error::ApiError;
+pub use lanes::{LaneDefaults, Lanes, ModelLane, ServedLane};
 pub use listen::Server;
 pub use model::ServedModel;
 pub use options::{AccessLog, Limits, ServerOptions};

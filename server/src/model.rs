@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
 
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
+use l6_ensemble::DecodingPolicy;
 
 /// The model as clients see it.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub struct ServedModel {
     /// Tokenizer.
     pub tokenizer: Tokenizer,
     /// Chat template; `None`: the model cannot chat.
-    pub template: Option<ChatTemplate>,
+    pub template: Option<Arc<ChatTemplate>>,
     /// Whether the template knows the role `developer`; otherwise it is replaced by `system`.
     pub developer: bool,
     /// Quoted words of the template, which include its roles.
@@ -50,6 +52,8 @@ pub struct GenerationDefaults {
     pub top_k: Option<usize>,
     /// Minimum probability, as a share of the likeliest token's.
     pub min_p: Option<f32>,
+    /// Locally typical sampling.
+    pub typical_p: Option<f32>,
     /// Above 1: penalises tokens that are in prompt or output.
     pub repetition_penalty: Option<f32>,
     /// Maximum number of completion tokens.
@@ -60,17 +64,37 @@ pub struct GenerationDefaults {
 impl fmt::Display for GenerationDefaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A field that is added here must be written below.
-        let Self { temperature, top_p, top_k, min_p, repetition_penalty, max_tokens } = self;
+        let Self { temperature, top_p, top_k, min_p, typical_p, repetition_penalty, max_tokens } =
+            self;
         let set = [
             ("temperature", temperature.map(|x| x.to_string())),
             ("top_p", top_p.map(|x| x.to_string())),
             ("top_k", top_k.map(|x| x.to_string())),
             ("min_p", min_p.map(|x| x.to_string())),
+            ("typical_p", typical_p.map(|x| x.to_string())),
             ("repetition_penalty", repetition_penalty.map(|x| x.to_string())),
             ("max_tokens", max_tokens.map(|x| x.to_string())),
         ];
         let set = set.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
         f.write_str(&set.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl GenerationDefaults {
+    /// The defaults of a request with a decoding policy: the policy replaces temperature, `top_p`, `top_k`, `min_p` and
+    /// `typical_p`.
+    #[must_use]
+    pub fn with_policy(&self, policy: Option<DecodingPolicy>) -> Self {
+        let Some(policy) = policy else { return self.clone() };
+        let (temperature, top_p, typical_p) = policy.sampling();
+        Self {
+            temperature: Some(temperature),
+            top_p: Some(top_p),
+            typical_p: Some(typical_p),
+            top_k: None,
+            min_p: None,
+            ..self.clone()
+        }
     }
 }
 

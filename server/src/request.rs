@@ -9,15 +9,18 @@ use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
 use l5_scheduler::{EngineRequest, Job};
+use l6_ensemble::DecodingPolicy;
 use serde_json::Value;
 
 use super::backpressure::Admission;
 use super::error::{ApiError, quoted};
 use super::json::tree;
+use super::lanes::LaneDefaults;
 use super::middleware::key::Tenant;
 use super::model::ServedModel;
 use super::options::ServerOptions;
 use super::protocol::common::{ResponseFormat, Sampling, Stop};
+use super::protocol::routing::Routing;
 use super::tokenise::Encoder;
 
 /// Maximum number of stop strings, of their bytes together, and of stop tokens: the engine compares every new token
@@ -47,6 +50,21 @@ pub struct Generation {
     pub encoder: Encoder,
     /// Admission to the lane's queues.
     pub admission: Admission,
+    /// Defaults of the lane's requests.
+    pub defaults: Arc<LaneDefaults>,
+}
+
+impl Generation {
+    /// Decoding policy of a request: its own, or the lane's if the request has no sampling fields of its own.
+    pub fn policy(&self, sampling: &Sampling, routing: &Routing) -> Option<DecodingPolicy> {
+        let samples = sampling.temperature.is_some()
+            || sampling.top_p.is_some()
+            || sampling.top_k.is_some()
+            || sampling.min_p.is_some()
+            || sampling.typical_p.is_some();
+        let own = self.defaults.decoding_policy.filter(|_| !samples);
+        routing.decoding_policy.map(DecodingPolicy::from).or(own)
+    }
 }
 
 /// Bounds and defaults of request fields.
@@ -91,7 +109,7 @@ pub struct Plan {
     pub samples: u32,
 }
 
-/// Makes the plan of a request. `max_tokens` comes from the endpoint's own field; `logprobs` is the number of likeliest
+/// Makes the plan of a request. `policy` stands for the sampling fields that the request leaves out. `max_tokens` comes from the endpoint's own field; `logprobs` is the number of likeliest
 /// tokens that are reported beside each, if any.
 ///
 /// # Errors
@@ -101,10 +119,11 @@ pub fn plan(
     rules: &RequestRules,
     tenant: Tenant,
     sampling: &Sampling,
+    policy: Option<DecodingPolicy>,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
 ) -> Result<Plan, ApiError> {
-    let defaults = &model.defaults;
+    let defaults = &model.defaults.with_policy(policy);
     let off = SamplingParams::default();
     let vocab = rules.vocab;
     check(sampling)?;
@@ -120,7 +139,7 @@ pub fn plan(
         top_p: sampling.top_p.or(defaults.top_p).unwrap_or(off.top_p),
         top_k,
         min_p: sampling.min_p.or(defaults.min_p).unwrap_or(off.min_p),
-        typical_p: sampling.typical_p.unwrap_or(off.typical_p),
+        typical_p: sampling.typical_p.or(defaults.typical_p).unwrap_or(off.typical_p),
         repetition_penalty: sampling
             .repetition_penalty
             .or(defaults.repetition_penalty)

@@ -1,6 +1,8 @@
-//! Headers of a response: replica, time in the queue, cached tokens.
+//! Headers of a response: specialist, replica, time in the queue, cached tokens.
 //!
 //! ```text
+//! x-strata-specialist: debug      the specialist that serves the request, in an ensemble
+//! x-strata-route: intent debug    why the router chose it
 //! x-strata-model: tiny            the name in responses
 //! x-strata-replica: 0             the replica's number
 //! x-strata-queue-ms: 3            from the request's arrival at the engine to its first step
@@ -11,6 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::model::ServedModel;
 use super::responses::ResponseStreams;
+use super::routing::Routed;
 
 /// Name of the model.
 pub const MODEL: HeaderName = HeaderName::from_static("x-strata-model");
@@ -21,12 +24,24 @@ pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-strata-queue-ms");
 /// Number of cached prompt tokens.
 pub const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-strata-cached-tokens");
 
+/// Name of the specialist.
+pub const SPECIALIST: HeaderName = HeaderName::from_static("x-strata-specialist");
+/// Why the router chose it.
+pub const ROUTE: HeaderName = HeaderName::from_static("x-strata-route");
+
 /// Headers of a response whose first output is there.
-pub fn headers(model: &ServedModel, responses: &ResponseStreams) -> HeaderMap {
+pub fn headers(model: &ServedModel, routed: &Routed, responses: &ResponseStreams) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    // A name that is not a valid header value is left out.
-    if let Ok(name) = HeaderValue::from_bytes(model.name().as_bytes()) {
-        headers.insert(MODEL, name);
+    // A text that is not a valid header value is left out.
+    let mut insert = |name: HeaderName, text: &str| {
+        if let Ok(text) = HeaderValue::from_bytes(text.as_bytes()) {
+            headers.insert(name, text);
+        }
+    };
+    insert(MODEL, model.name());
+    if let Some(why) = &routed.why {
+        insert(SPECIALIST, model.name());
+        insert(ROUTE, why);
     }
     headers.insert(REPLICA, responses.replica().0.into());
     if let Some(queued) = responses.queued() {

@@ -58,7 +58,7 @@ impl ResponseStreams {
         let numbers = requests.iter().flat_map(|_| 0..samples).collect();
         let (replica, streams) = admission.submit(requests, samples).await?;
         let metrics = admission.metrics().begin_choices(replica, numbers);
-        context.count_prompt_tokens(prompt_tokens);
+        context.count_prompt_tokens(prompt_tokens, replica);
         let times = vec![None; streams.len()];
         let open = streams.into_iter().map(Some).collect();
         Ok(Self {

@@ -18,10 +18,10 @@ use l5_scheduler::generate::rank;
 use self::format::{Format, Progress};
 use self::prompts::Prompt;
 use self::stream::Objects;
-use super::check_model;
 use crate::choices::{self, ChoiceDelta, Choices};
 use crate::error::ApiError;
 use crate::json::Body;
+use crate::lanes::Lanes;
 use crate::middleware::RequestContext;
 use crate::middleware::key::Tenant;
 use crate::openapi::SubmitErrors;
@@ -44,19 +44,23 @@ const DEFAULT_MAX_TOKENS: usize = 16;
     SubmitErrors,
 ))]
 pub async fn create(
-    State(generation): State<Generation>,
+    State(lanes): State<Lanes>,
     context: RequestContext,
     tenant: Tenant,
     Body(request, memory): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let CompletionRequest { mut own, sampling } = request;
-    let Generation { model, rules, admission, .. } = &generation;
-    check_model(model, own.model.as_deref())?;
+    let CompletionRequest { mut own, sampling, routing } = request;
+    let routed = lanes.route(own.model.as_deref(), &routing)?;
+    context.route(&lanes, &routed);
+    let generation = &lanes[routed.lane].generation;
+    let Generation { model, rules, admission, .. } = generation;
     check(rules, &own)?;
-    let mut plan = plan(model, rules, tenant, &sampling, Some(max_tokens(&own)), own.logprobs)?;
+    let (policy, most) = (generation.policy(&sampling, &routing), Some(max_tokens(&own)));
+    let mut plan = plan(model, rules, tenant, &sampling, policy, most, own.logprobs)?;
+    plan.template.deadline = routing.deadline();
     plan.template.continues = true;
     apply_best_of(&mut plan, &sampling)?;
-    let prompts = prompts::read(&generation, &mut own, &plan).await?;
+    let prompts = prompts::read(generation, &mut own, &plan).await?;
     let requests = prompts.iter().map(|prompt| plan.for_prompt(prompt.tokens.clone())).collect();
     let format = Format::new(model.clone(), context.id(), &own, &sampling);
     let streams = sampling.stream == Some(true);
@@ -69,7 +73,7 @@ pub async fn create(
     let mut choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
     if streams {
         choices.begun().await?;
-        let head = response_headers::headers(model, choices.responses());
+        let head = response_headers::headers(model, &routed, choices.responses());
         let mut response = choices::stream(choices, Objects::new(format, prompts, plan.n));
         response.headers_mut().extend(head);
         return Ok(response);
@@ -83,7 +87,8 @@ pub async fn create(
         formatted.push(format.choice(prompt, &mut Progress::default(), output).0);
     }
     let completion = format.completion(formatted, Some(Some(choices.usage())));
-    Ok((response_headers::headers(model, choices.responses()), Json(completion)).into_response())
+    Ok((response_headers::headers(model, &routed, choices.responses()), Json(completion))
+        .into_response())
 }
 
 /// Parsers of all choices: completions are plain text.

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 
-use crate::app::ModelLane;
+use crate::lanes::Lanes;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::openapi::CommonErrors;
@@ -18,9 +18,9 @@ use crate::openapi::CommonErrors;
 ))]
 pub async fn metrics(
     State(metrics): State<Arc<Metrics>>,
-    State(lane): State<Arc<ModelLane>>,
+    State(lanes): State<Lanes>,
     State(lifecycle): State<Arc<Lifecycle>>,
 ) -> impl IntoResponse {
-    let text = metrics.render(&lane, &lifecycle);
+    let text = metrics.render(&lanes, &lifecycle);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

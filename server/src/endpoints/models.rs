@@ -1,24 +1,27 @@
 //! `GET /v1/models`.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 
-use super::check_model;
 use crate::error::{ApiError, ErrorResponse};
+use crate::lanes::Lanes;
 use crate::model::ServedModel;
 use crate::openapi::KeyErrors;
 use crate::protocol::models::{ModelCard, ModelList};
 
-/// Lists the names of the model.
+/// Lists the names of the models: first that of the ensemble, if there is one.
 #[utoipa::path(get, path = "/v1/models", security((), ("key" = [])), responses(
     (status = 200, description = "The names of the model", body = ModelList),
     KeyErrors,
 ))]
-pub async fn list(State(model): State<Arc<ServedModel>>) -> Json<ModelList> {
-    let data = model.names.iter().map(|name| card(&model, name)).collect();
+pub async fn list(State(lanes): State<Lanes>) -> Json<ModelList> {
+    let routed = lanes.ensemble_name().map(|name| card(lanes.first().model(), name));
+    let cards = |model: &ServedModel| -> Vec<ModelCard> {
+        model.names.iter().map(|name| card(model, name)).collect()
+    };
+    let data =
+        routed.into_iter().chain(lanes.iter().flat_map(|lane| cards(lane.model()))).collect();
     Json(ModelList { object: "list", data })
 }
 
@@ -34,12 +37,12 @@ pub async fn list(State(model): State<Arc<ServedModel>>) -> Json<ModelList> {
     KeyErrors,
 ))]
 pub async fn one(
-    State(model): State<Arc<ServedModel>>,
+    State(lanes): State<Lanes>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelCard>, ApiError> {
     let Path(name) = name.map_err(|why| ApiError::invalid(why.body_text()))?;
-    check_model(&model, Some(&name))?;
-    Ok(Json(card(&model, &name)))
+    let lane = lanes.of_model(Some(&name))?.unwrap_or_default();
+    Ok(Json(card(lanes[lane].model(), &name)))
 }
 
 fn card(model: &ServedModel, name: &str) -> ModelCard {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 
-use super::check_model;
 use crate::background::Background;
 use crate::chat::prompt::{self, Rendering};
 use crate::error::ApiError;
 use crate::json::Body;
+use crate::lanes::{Lanes, ServedLane};
 use crate::model::ServedModel;
 use crate::openapi::BodyErrors;
 use crate::protocol::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
@@ -24,12 +24,11 @@ use crate::tokenise::Encoder;
     BodyErrors,
 ))]
 pub async fn tokenize(
-    State(model): State<Arc<ServedModel>>,
-    State(encoder): State<Encoder>,
+    State(lanes): State<Lanes>,
     State(background): State<Background>,
     Body(request, _memory): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
-    check_model(&model, request.model.as_deref())?;
+    let (model, encoder) = of_model(&lanes, request.model.as_deref())?;
     let return_strs = request.return_token_strs == Some(true);
     let tokens = match (&request.prompt, &request.messages) {
         (Some(prompt), None) => {
@@ -54,6 +53,13 @@ pub async fn tokenize(
     let token_strs = return_strs.then(|| tokens.iter().map(spelled).collect());
     let max_model_len = model.max_model_len;
     Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs }))
+}
+
+/// Model and tokenizer of a request. An ensemble's own name stands for its first specialist: specialists whose tokenizers
+/// differ are named by the client.
+fn of_model(lanes: &Lanes, name: Option<&str>) -> Result<(Arc<ServedModel>, Encoder), ApiError> {
+    let ServedLane { generation, .. } = &lanes[lanes.of_model(name)?.unwrap_or_default()];
+    Ok((generation.model.clone(), generation.encoder.clone()))
 }
 
 /// Tokens of a conversation: the prompt that `/v1/chat/completions` would make of it.
@@ -84,12 +90,11 @@ fn conversation(
     BodyErrors,
 ))]
 pub async fn detokenize(
-    State(model): State<Arc<ServedModel>>,
-    State(encoder): State<Encoder>,
+    State(lanes): State<Lanes>,
     State(background): State<Background>,
     Body(request, _memory): Body<DetokenizeRequest>,
 ) -> Result<Json<Detokenized>, ApiError> {
-    check_model(&model, request.model.as_deref())?;
+    let (model, encoder) = of_model(&lanes, request.model.as_deref())?;
     encoder.check_tokenizable(request.tokens.len(), "tokens", "tokens")?;
     let text = background.run(request.tokens.len(), move || {
         let tokenizer = &model.tokenizer;

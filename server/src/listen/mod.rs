@@ -17,7 +17,7 @@ pub mod watchdog;
 mod write_timeout;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::{Extension, Router};
 use l5_scheduler::{Engine, EngineError};
@@ -124,7 +124,7 @@ impl Server {
             closing: closing.clone(),
         };
         let acceptor = tokio::spawn(acceptor.accept_all());
-        let mut ended = watch_lane(&app)?;
+        let mut ended = watch_lanes(&app)?;
         let outcome = tokio::select! {
             signal = signals.next() => {
                 let requests = app.lifecycle.requests().now();
@@ -167,34 +167,48 @@ async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
     tracing::warn!("server: {} requests did not end in time", app.lifecycle.requests().now());
     // All responses end with their replica. A step that never ends must not delay the other replicas: each shutdown has
     // a thread, which is not joined.
-    for (_, replica) in app.lane.replicas() {
+    for (_, replica) in app.lanes.iter().flat_map(|served| served.lane.replicas()) {
         let replica = replica.clone();
         std::thread::spawn(move || replica.shutdown());
     }
     let _ = timeout(ABORTED_RESPONSES_TIMEOUT, app.lifecycle.requests().none()).await;
 }
 
-/// Shuts an engine down. A step that never ends is not waited for beyond `timeout`: its thread ends with the process.
+/// Shuts engines down, side by side. A step that never ends is not waited for beyond `timeout`: its thread ends with the
+/// process.
 ///
 /// # Errors
-/// [`ServeError::Engine`], if it failed before; [`ServeError::Stuck`].
-pub fn shut_down_within(engine: Engine, timeout: Duration) -> Result<(), ServeError> {
+/// [`ServeError::Engine`], if the last engine failed before; [`ServeError::Stuck`].
+pub fn shut_down_within(engines: Vec<Engine>, timeout: Duration) -> Result<(), ServeError> {
+    let until = Instant::now() + timeout;
     let (report, ended) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("strata-end".into());
-    // Without a thread the engine is dropped, which waits.
-    thread.spawn(move || report.send(engine.shutdown()))?;
-    match ended.recv_timeout(timeout) {
-        Ok(ended) => Ok(ended?),
-        Err(_) => Err(ServeError::Stuck(timeout)),
+    let (mut failed, all) = (Vec::new(), engines.len());
+    for engine in engines {
+        let report = report.clone();
+        let thread = std::thread::Builder::new().name("strata-end".into());
+        // Without a thread the engine is dropped, which waits.
+        thread.spawn(move || report.send(engine.shutdown()))?;
+    }
+    for _ in 0..all {
+        match ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(ended) => failed.extend(ended.err()),
+            Err(_) => return Err(ServeError::Stuck(timeout)),
+        }
+    }
+    // While one engine of several lives, the server serves; those that failed were reported when they did.
+    match failed.pop() {
+        Some(why) if failed.len() + 1 == all => Err(why.into()),
+        _ => Ok(()),
     }
 }
 
-/// Starts a thread that waits until the lane has failed, which is when the last of its replicas has ended. Without it
-/// the failure of an idle lane would go unnoticed.
-fn watch_lane(app: &App) -> std::io::Result<oneshot::Receiver<EngineError>> {
+/// Starts a thread that waits until all lanes have failed, which is when the last of their replicas has ended. Without it
+/// the failure of an idle server would go unnoticed.
+fn watch_lanes(app: &App) -> std::io::Result<oneshot::Receiver<EngineError>> {
     let (report, ended) = oneshot::channel();
     let thread = std::thread::Builder::new().name("strata-watch".into());
-    let replicas: Vec<_> = app.lane.replicas().map(|(_, replica)| replica.clone()).collect();
+    let all = app.lanes.iter().flat_map(|served| served.lane.replicas());
+    let replicas: Vec<_> = all.map(|(_, replica)| replica.clone()).collect();
     thread.spawn(move || {
         let mut last = EngineError::ShutDown;
         for replica in &replicas {

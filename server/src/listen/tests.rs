@@ -17,8 +17,9 @@ use l6_ensemble::{Lane, LaneId, Replica, ReplicaId};
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::background::Background;
 use crate::metrics::Metrics;
-use crate::{Limits, ServedModel, ServerOptions};
+use crate::{LaneDefaults, Lanes, Limits, ServedLane, ServedModel, ServerOptions};
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
 
 /// Maximum time that a test waits.
@@ -127,8 +128,10 @@ fn serving_lane(
     let lane = Lane::new(LaneId("tiny".into()), replicas, model.into()).unwrap();
     let options = ServerOptions { port: 0, limits, ..ServerOptions::default() };
     let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
-    let metrics = Metrics::new(numbered, "tiny", "auto").unwrap();
-    let app = App::new(lane, options, metrics);
+    let (metrics, background) = (Metrics::default(), Background::default());
+    let own = metrics.lane(numbered, "tiny", "auto").unwrap();
+    let served = ServedLane::new(lane, LaneDefaults::default(), own, &background, &options);
+    let app = App::new(Lanes::single(served), options.into(), metrics, background);
     let (report, address) = oneshot::channel();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -210,7 +213,7 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     // Both are idle: the first one takes it.
     let failed = ask(address, &completion(false));
     assert!(failed.starts_with("HTTP/1.1 500") && failed.contains("engine_failed"), "{failed}");
-    while app.lane.replicas().all(|(_, replica)| replica.ended().is_none()) {
+    while app.lanes.first().lane.replicas().all(|(_, replica)| replica.ended().is_none()) {
         std::thread::yield_now();
     }
     let served = ask(address, &completion(false));
@@ -220,7 +223,7 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     let text = scrape();
     assert_eq!((ended(&text, 0, "error"), ended(&text, 0, "length")), (1, 0));
     assert_eq!((ended(&text, 1, "error"), ended(&text, 1, "length")), (0, 1));
-    let state = app.metrics.state(&app.lane, &app.lifecycle);
+    let state = app.metrics.state(app.lanes.first(), &app.lifecycle);
     assert_eq!((state.requests.finished, state.tokens.generated), (2, 400));
     for engine in engines {
         let _ = engine.shutdown();
@@ -346,7 +349,7 @@ fn a_step_that_never_ends_does_not_keep_the_process_from_ending() {
     let request = l5_scheduler::EngineRequest { prompt: [1, 2].into(), ..Default::default() };
     let _response = engine.handle().submit(request).unwrap();
     begins.recv().unwrap();
-    let stuck = shut_down_within(engine, Duration::from_millis(50));
+    let stuck = shut_down_within(vec![engine], Duration::from_millis(50));
     assert!(matches!(stuck, Err(ServeError::Stuck(_))), "{stuck:?}");
     drop(ends);
 }
@@ -355,7 +358,7 @@ fn a_step_that_never_ends_does_not_keep_the_process_from_ending() {
 fn a_guide_is_not_compiled_for_a_client_that_has_gone() {
     let (engine, app, address, server) = serving(0, false, Limits::default());
     // Others are being compiled.
-    let seats = app.admission.occupy_compiling();
+    let seats = app.lanes.first().generation.admission.occupy_compiling();
     let body = r#"{"prompt": [1, 2, 3], "guided_regex": "[a-z]{5}"}"#;
     let head = completion(false);
     let head = head.split("\r\n\r\n").next().unwrap();

@@ -76,18 +76,22 @@ impl Supervisor {
         let _ = what;
     }
 
-    /// Sends `WATCHDOG=1` for as long as the engine makes progress. Returns at once without a watchdog interval.
-    pub async fn watch(&self, engine: EngineHandle) {
+    /// Sends `WATCHDOG=1` for as long as every engine that has not ended makes progress, and one has not. Returns at once
+    /// without a watchdog interval.
+    pub async fn watch(&self, engines: Vec<EngineHandle>) {
         let Some(within) = self.within else { return };
         let mut ticks = interval((within / CHECKS_PER_INTERVAL).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut progress = Progress::new(engine);
+        let mut progress: Vec<_> = engines.into_iter().map(Progress::new).collect();
         loop {
             ticks.tick().await;
-            match progress.is_made() {
+            // The server goes on while one of several engines lives.
+            progress.retain(|own| own.engine.ended().is_none());
+            let stuck = progress.iter_mut().map(Progress::is_made).filter(|made| !made).count();
+            match stuck == 0 && !progress.is_empty() {
                 true => self.notify("WATCHDOG=1"),
                 false => {
-                    tracing::warn!(target: LOG, "the engine has made no progress since the last check")
+                    tracing::warn!(target: LOG, "an engine has made no progress since the last check")
                 }
             }
         }

@@ -23,7 +23,7 @@ use axum::extract::Request;
 use l5_scheduler::{EngineError, EngineHandle};
 use l6_ensemble::{Lane, ReplicaId};
 
-use super::app::ModelLane;
+use super::lanes::{Lanes, ModelLane, ServedLane};
 use super::lifecycle::{self, Lifecycle};
 use super::model::unix_time;
 use choices::ChoiceFamilies;
@@ -43,20 +43,25 @@ pub const MAX_RUNNING_SHOWN: usize = 64;
 /// vLLM's reasons to reject a request before it reaches the engine.
 const REJECTIONS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 
-/// All counters, gauges and histograms of a lane.
+/// All counters, gauges and histograms of a server. Those of a lane are its [`LaneMetrics`], in the same registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    replicas: Vec<ReplicaMetrics>,
-    window: SharedWindow,
     http: HttpFamilies,
     connections: Gauge,
-    rejections: [Counter; REJECTIONS.len()],
-    /// Whole and streamed choices, each without and with tool calls.
-    parsers: [[Counter; 2]; 2],
     began: Instant,
     /// In seconds since 1970.
     started: u64,
+}
+
+/// Counters, gauges and histograms of a lane: their label `model_name` is the name of its model.
+#[derive(Debug)]
+pub struct LaneMetrics {
+    replicas: Vec<ReplicaMetrics>,
+    window: SharedWindow,
+    rejections: [Counter; REJECTIONS.len()],
+    /// Whole and streamed choices, each without and with tool calls.
+    parsers: [[Counter; 2]; 2],
 }
 
 /// Families whose label `engine` is the number of one replica.
@@ -68,29 +73,46 @@ struct ReplicaMetrics {
     choices: ChoiceFamilies,
 }
 
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Arc::new(Registry::default());
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("arch", std::env::consts::ARCH)];
+        let help = "Version and architecture of the program, as labels.";
+        registry.gauge("strata:build_info", help, &build).set(1.0);
+        Self {
+            http: HttpFamilies::new(&registry),
+            connections: registry.gauge("strata:http_connections", "Open connections.", &[]),
+            began: Instant::now(),
+            started: unix_time(),
+            registry,
+        }
+    }
+}
+
 impl Metrics {
     /// Registers the metrics of a lane and observes its engines. `cache_dtype` is the dtype of the KV cache.
     ///
     /// # Errors
     /// [`EngineError`], if an engine has ended.
-    pub fn new<'a>(
+    pub fn lane<'a>(
+        &self,
         engines: impl IntoIterator<Item = (ReplicaId, &'a EngineHandle)>,
         model_name: &str,
         cache_dtype: &str,
-    ) -> Result<Self, EngineError> {
-        let registry = Arc::new(Registry::default());
+    ) -> Result<Arc<LaneMetrics>, EngineError> {
+        let registry = &self.registry;
         let window = SharedWindow::new(Instant::now());
         let mut replicas = Vec::new();
         for (id, engine) in engines {
             let (config, label) = (engine.config(), id.to_string());
-            let families = EngineFamilies::new(&registry, model_name, &label, config, cache_dtype);
+            let families = EngineFamilies::new(registry, model_name, &label, config, cache_dtype);
             let watch = Watch::new(families, window.clone());
             engine.observe(Box::new(watch.clone()))?;
             replicas.push(ReplicaMetrics {
                 id,
                 watch,
-                scrape: ScrapeFamilies::new(&registry, model_name, &label),
-                choices: ChoiceFamilies::new(&registry, model_name, &label, config.max_model_len),
+                scrape: ScrapeFamilies::new(registry, model_name, &label),
+                choices: ChoiceFamilies::new(registry, model_name, &label, config.max_model_len),
             });
         }
         let rejection = |reason| {
@@ -111,22 +133,46 @@ impl Metrics {
         };
         let parsers = ["non_streaming", "streaming"]
             .map(|mode| ["no_tool_call", "tool_call"].map(|outcome| parser(mode, outcome)));
-        let build = [("version", env!("CARGO_PKG_VERSION")), ("arch", std::env::consts::ARCH)];
-        let help = "Version and architecture of the program, as labels.";
-        registry.gauge("strata:build_info", help, &build).set(1.0);
-        Ok(Self {
-            http: HttpFamilies::new(&registry),
-            connections: registry.gauge("strata:http_connections", "Open connections.", &[]),
-            rejections: REJECTIONS.map(rejection),
-            parsers,
-            replicas,
-            window,
-            began: Instant::now(),
-            started: unix_time(),
-            registry,
-        })
+        let rejections = REJECTIONS.map(rejection);
+        Ok(Arc::new(LaneMetrics { replicas, window, rejections, parsers }))
     }
 
+    /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.
+    pub fn begin_request(&self, request: &Request, gone: u16) -> HttpRequestMetrics {
+        self.http.begin_request(request, gone)
+    }
+
+    /// Renders everything in Prometheus' text format.
+    pub fn render(&self, lanes: &Lanes, lifecycle: &Lifecycle) -> String {
+        for served in lanes.iter() {
+            served.metrics().set_loads(&served.lane);
+        }
+        self.connections.set(lifecycle.connections().now() as f64);
+        let mut text = self.registry.text();
+        process::write(&mut text, self.started as f64);
+        text
+    }
+
+    /// Snapshot of the server and one of its lanes, all replicas of the lane together.
+    pub fn state(&self, served: &ServedLane, lifecycle: &Lifecycle) -> State {
+        State {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: match lifecycle.state() {
+                lifecycle::State::Serving => "serving".to_owned(),
+                lifecycle::State::Draining => "draining".to_owned(),
+                lifecycle::State::Failed => "failed".to_owned(),
+            },
+            uptime_seconds: self.began.elapsed().as_secs_f64(),
+            http: state::Http {
+                connections: lifecycle.connections().now(),
+                streams: self.http.streams.get() as usize,
+            },
+            ..served.metrics().state(&served.lane)
+        }
+    }
+}
+
+impl LaneMetrics {
     /// Counts a choice that was parsed for tool calls.
     pub fn tool_parser(&self, streaming: bool, called: bool) {
         let [whole, streamed] = &self.parsers;
@@ -143,11 +189,6 @@ impl Metrics {
         }
     }
 
-    /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.
-    pub fn begin_request(&self, request: &Request, gone: u16) -> HttpRequestMetrics {
-        self.http.begin_request(request, gone)
-    }
-
     /// Begins to count the choices of one HTTP request. `samples`: index of each choice among those of its prompt, one
     /// prompt after the other. `None` for a replica without metrics.
     pub fn begin_choices(&self, replica: ReplicaId, samples: Vec<u32>) -> Option<ChoiceMetrics> {
@@ -155,17 +196,13 @@ impl Metrics {
         Some(replica.choices.begin(samples))
     }
 
-    /// Renders everything in Prometheus' text format.
-    pub fn render<M>(&self, lane: &Lane<M>, lifecycle: &Lifecycle) -> String {
+    /// Sets the gauges that are read from the replicas' loads.
+    fn set_loads<M>(&self, lane: &Lane<M>) {
         for (id, replica) in lane.replicas() {
             if let Some(own) = self.replicas.iter().find(|own| own.id == id) {
                 own.scrape.set(&replica.load(), &own.watch.families);
             }
         }
-        self.connections.set(lifecycle.connections().now() as f64);
-        let mut text = self.registry.text();
-        process::write(&mut text, self.started as f64);
-        text
     }
 
     /// Sum of what each replica has counted.
@@ -173,21 +210,14 @@ impl Metrics {
         self.replicas.iter().map(|replica| of(&replica.watch.families)).sum()
     }
 
-    /// Snapshot of the server, all replicas of the lane together.
-    pub fn state(&self, lane: &ModelLane, lifecycle: &Lifecycle) -> State {
+    /// The lane's part of a snapshot, all replicas together.
+    fn state(&self, lane: &ModelLane) -> State {
         let (load, config, replicas) = (lane.load(), lane.config(), self.replicas.len());
         let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         let finished = self.sum(EngineFamilies::num_ended);
         let running = self.replicas.iter().flat_map(|own| own.watch.running(MAX_RUNNING_SHOWN));
         State {
             model: lane.model.name().to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            state: match lifecycle.state() {
-                lifecycle::State::Serving => "serving".to_owned(),
-                lifecycle::State::Draining => "draining".to_owned(),
-                lifecycle::State::Failed => "failed".to_owned(),
-            },
-            uptime_seconds: self.began.elapsed().as_secs_f64(),
             requests: state::Requests {
                 running: load.running,
                 waiting: load.waiting,
@@ -228,6 +258,7 @@ impl Metrics {
                     .decode_step_seconds(load.running.div_ceil(replicas.max(1)).max(1)),
                 phases: state::Phases {
                     plan: self.sum(|own| own.phases.plan.get_sample_sum()),
+                    turn: self.sum(|own| own.phases.turn.get_sample_sum()),
                     pack: self.sum(|own| own.phases.pack.get_sample_sum()),
                     forward: self.sum(|own| own.phases.forward.get_sample_sum()),
                     sample: self.sum(|own| own.phases.sample.get_sample_sum()),
@@ -235,10 +266,7 @@ impl Metrics {
                 },
             },
             wait_seconds: load.seconds,
-            http: state::Http {
-                connections: lifecycle.connections().now(),
-                streams: self.http.streams.get() as usize,
-            },
+            ..State::default()
         }
     }
 }

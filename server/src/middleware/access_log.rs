@@ -41,6 +41,12 @@ pub struct Line<'a> {
     pub complete: bool,
     /// Time from the head of the request to the end of the response.
     pub ms: f64,
+    /// Name of the model that serves the request.
+    pub model: Option<&'a str>,
+    /// Why the router chose it, in an ensemble.
+    pub route: Option<&'a str>,
+    /// Number of the replica.
+    pub replica: Option<u32>,
     /// Time in the queue: until the first step.
     pub queue_ms: Option<f64>,
     /// Time from the head of the request to the first token.
@@ -196,6 +202,9 @@ mod tests {
             status: 200,
             complete: true,
             ms: ms(Duration::from_micros(1_500)),
+            model: None,
+            route: None,
+            replica: None,
             queue_ms: None,
             ttft_ms: None,
             prompt_tokens: 0,

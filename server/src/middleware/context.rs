@@ -2,15 +2,18 @@
 //! log.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use l5_scheduler::engine::ResponseTimes;
+use l6_ensemble::ReplicaId;
 
 use super::request_id::HttpRequestId;
+use crate::lanes::Lanes;
+use crate::routing::Routed;
 
 /// Context of one HTTP request: an extension of every request, put there by the outermost middleware. Clones are the
 /// same context: what a stream reports through one is seen by all.
@@ -22,6 +25,16 @@ struct Inner {
     id: HttpRequestId,
     arrived: Instant,
     figures: Mutex<Figures>,
+    route: OnceLock<RouteEntry>,
+}
+
+/// The route of a request, for the access log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteEntry {
+    /// Name of the model that serves the request.
+    pub model: String,
+    /// Why the router chose it. `None`: there is no router.
+    pub why: Option<String>,
 }
 
 /// Figures of a request's response, all of its choices together.
@@ -31,6 +44,8 @@ pub struct Figures {
     pub queue: Option<Duration>,
     /// Time from the request's head to the first token.
     pub ttft: Option<Duration>,
+    /// Number of the replica that serves the request.
+    pub replica: Option<u32>,
     /// Tokens of prompts.
     pub prompt_tokens: usize,
     /// Tokens of completions.
@@ -43,7 +58,12 @@ impl RequestContext {
     /// Context of a request whose head has just arrived.
     pub fn new(headers: &HeaderMap) -> Self {
         let id = HttpRequestId::of(headers);
-        Self(Arc::new(Inner { id, arrived: Instant::now(), figures: Mutex::default() }))
+        Self(Arc::new(Inner {
+            id,
+            arrived: Instant::now(),
+            figures: Mutex::default(),
+            route: OnceLock::new(),
+        }))
     }
 
     /// Id of the request.
@@ -60,9 +80,22 @@ impl RequestContext {
         self.0.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the tokens of prompts that were submitted.
-    pub fn count_prompt_tokens(&self, tokens: usize) {
-        self.lock().prompt_tokens += tokens;
+    /// Records the route of the request: a request has one.
+    pub fn route(&self, lanes: &Lanes, routed: &Routed) {
+        let model = lanes[routed.lane].model().name().to_owned();
+        let _ = self.0.route.set(RouteEntry { model, why: routed.why.clone() });
+    }
+
+    /// The route, once it is known.
+    pub fn routed(&self) -> Option<&RouteEntry> {
+        self.0.route.get()
+    }
+
+    /// Counts the tokens of prompts that were submitted to a replica.
+    pub fn count_prompt_tokens(&self, tokens: usize, replica: ReplicaId) {
+        let mut figures = self.lock();
+        figures.prompt_tokens += tokens;
+        figures.replica = Some(replica.0);
     }
 
     /// Counts new tokens of a choice, and at its end what was cached.
@@ -104,7 +137,7 @@ mod tests {
     fn what_a_clone_counts_is_seen_by_all() {
         let context = RequestContext::new(&HeaderMap::new());
         let stream = context.clone();
-        stream.count_prompt_tokens(5);
+        stream.count_prompt_tokens(5, ReplicaId(2));
         let submitted = context.arrived();
         let ms = |ms| submitted + Duration::from_millis(ms);
         let (scheduled, first) = (Some(ms(2)), Some(ms(7)));
@@ -116,6 +149,7 @@ mod tests {
         let expected = Figures {
             queue: Some(Duration::from_millis(2)),
             ttft: Some(Duration::from_millis(7)),
+            replica: Some(2),
             prompt_tokens: 5,
             completion_tokens: 3,
             cached_tokens: 3,

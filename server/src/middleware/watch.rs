@@ -86,7 +86,7 @@ struct Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let figures = self.context.figures();
+        let (figures, route) = (self.context.figures(), self.context.routed());
         let took = self.context.arrived().elapsed();
         let _entered = self.span.enter();
         tracing::debug!(status = self.status, complete = self.complete, ms = ms(took), "over");
@@ -102,6 +102,9 @@ impl Drop for Watch {
             status: self.status,
             complete: self.complete,
             ms: ms(took),
+            model: route.map(|route| route.model.as_str()),
+            route: route.and_then(|route| route.why.as_deref()),
+            replica: figures.replica,
             queue_ms: figures.queue.map(ms),
             ttft_ms: figures.ttft.map(ms),
             prompt_tokens: figures.prompt_tokens,

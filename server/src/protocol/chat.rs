@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::common::{Sampling, Usage};
+use super::routing::Routing;
 use super::{refused, whole};
 use crate::error::ApiError;
 use crate::json::tree::{self, Tree, written};
@@ -23,12 +24,15 @@ pub struct ChatRequest {
     /// Fields of completions as well.
     #[serde(flatten)]
     pub sampling: Sampling,
+    /// Routing and deadline.
+    #[serde(flatten)]
+    pub routing: Routing,
 }
 
 impl FromBody for ChatRequest {
     fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         refused::in_chat(body)?;
-        Ok(Self { own: part(body)?, sampling: part(body)? })
+        Ok(Self { own: part(body)?, sampling: part(body)?, routing: part(body)? })
     }
 }
 

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::common::{Sampling, Usage};
 use super::refused;
+use super::routing::Routing;
 use super::whole::{self, Number};
 use crate::error::ApiError;
 use crate::json::{FromBody, part};
@@ -23,12 +24,15 @@ pub struct CompletionRequest {
     /// Fields of chats as well.
     #[serde(flatten)]
     pub sampling: Sampling,
+    /// Routing and deadline.
+    #[serde(flatten)]
+    pub routing: Routing,
 }
 
 impl FromBody for CompletionRequest {
     fn from_body(body: &[u8]) -> Result<Self, ApiError> {
         refused::in_completion(body)?;
-        Ok(Self { own: part(body)?, sampling: part(body)? })
+        Ok(Self { own: part(body)?, sampling: part(body)?, routing: part(body)? })
     }
 }
 

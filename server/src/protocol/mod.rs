@@ -6,5 +6,6 @@ pub mod common;
 pub mod completions;
 pub mod models;
 pub mod refused;
+pub mod routing;
 pub mod tokens;
 pub mod whole;

@@ -13,6 +13,7 @@ mod chat;
 mod chat_template;
 mod compare;
 mod context;
+mod ensemble;
 mod error;
 mod fetch;
 mod generate;
@@ -83,6 +84,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Bench(bench::BenchArgs),
     Serve(Box<serve::ServeArgs>),
+    Ensemble(ensemble::EnsembleArgs),
     Simulate(Box<simulate::SimulateArgs>),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
@@ -113,6 +115,7 @@ impl Cli {
             Command::Compare(args) => return compare::run(args, context),
             Command::Bench(args) => bench::run(args, context)?,
             Command::Serve(args) => serve::run(args, context)?,
+            Command::Ensemble(args) => ensemble::run(args)?,
             Command::Simulate(args) => simulate::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,

@@ -12,6 +12,7 @@ mod cli;
 mod completions;
 mod door;
 mod doors;
+mod ensemble;
 mod formats;
 mod lifecycle;
 mod limits;

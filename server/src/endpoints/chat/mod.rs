@@ -23,17 +23,16 @@ use l4_sampler::stop::StopReason;
 use serde_json::Value;
 
 use self::prepare::{PreparedChat, prepare};
-use super::check_model;
 use crate::choices::{self, Choices};
 use crate::error::ApiError;
 use crate::json::Body;
-use crate::metrics::Metrics;
+use crate::lanes::Lanes;
+use crate::metrics::LaneMetrics;
 use crate::middleware::RequestContext;
 use crate::middleware::key::Tenant;
 use crate::model::{ServedModel, unix_time};
 use crate::openapi::SubmitErrors;
 use crate::protocol::chat::{ChatCompletion, ChatRequest};
-use crate::request::Generation;
 use crate::response_headers;
 use crate::responses::{ResponseStreams, finish_reason, stop_reason};
 
@@ -47,14 +46,15 @@ use crate::responses::{ResponseStreams, finish_reason, stop_reason};
     SubmitErrors,
 ))]
 pub async fn create(
-    State(generation): State<Generation>,
-    State(metrics): State<Arc<Metrics>>,
+    State(lanes): State<Lanes>,
     context: RequestContext,
     tenant: Tenant,
     Body(request, memory): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
+    let routed = lanes.route(request.own.model.as_deref(), &request.routing)?;
+    context.route(&lanes, &routed);
+    let generation = &lanes[routed.lane].generation;
     let model = generation.model.clone();
-    check_model(&model, request.own.model.as_deref())?;
     let sampling = &request.sampling;
     let streams = sampling.stream == Some(true);
     let options = sampling.stream_options.unwrap_or_default();
@@ -62,7 +62,7 @@ pub async fn create(
     let continuous_usage = include_usage && options.continuous_usage_stats == Some(true);
     let token_ids = sampling.return_token_ids == Some(true);
     let PreparedChat { mut plan, prompt, parser, calls_end } =
-        prepare(&generation, tenant, request).await?;
+        prepare(generation, tenant, request).await?;
     let prompt_tokens = prompt.len();
     let parses_tools = parser.parses_tools();
     let logprobs = plan.template.params.logprobs.is_some();
@@ -78,7 +78,7 @@ pub async fn create(
     let mut choices = Choices::new(responses, parsers, prompt_tokens);
     let chat = Chat {
         model: model.clone(),
-        metrics,
+        metrics: generation.admission.metrics().clone(),
         id,
         created: unix_time(),
         prompt: returned_prompt,
@@ -91,20 +91,21 @@ pub async fn create(
     };
     if streams {
         choices.begun().await?;
-        let head = response_headers::headers(&model, choices.responses());
+        let head = response_headers::headers(&model, &routed, choices.responses());
         let mut response = choices::stream(choices, stream::Chunks::new(chat));
         response.headers_mut().extend(head);
         return Ok(response);
     }
     let outputs = choices.all().await?;
     let completion = whole::completion(chat, outputs, choices.usage());
-    Ok((response_headers::headers(&model, choices.responses()), Json(completion)).into_response())
+    Ok((response_headers::headers(&model, &routed, choices.responses()), Json(completion))
+        .into_response())
 }
 
 /// Fields of the response beside its choices.
 struct Chat {
     model: Arc<ServedModel>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<LaneMetrics>,
     id: String,
     created: u64,
     /// Tokens of the prompt, with `return_token_ids`.

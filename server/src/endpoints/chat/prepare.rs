@@ -38,10 +38,14 @@ pub async fn prepare(
     tenant: Tenant,
     request: ChatRequest,
 ) -> Result<PreparedChat, ApiError> {
-    let Generation { model, rules, encoder, admission } = generation;
-    let ChatRequest { own, sampling } = request;
+    let Generation { model, rules, encoder, admission, .. } = generation;
+    let ChatRequest { mut own, sampling, routing } = request;
     let max_tokens = max_tokens(&own)?.or(rules.default_chat_tokens);
-    let mut plan = plan(model, rules, tenant, &sampling, max_tokens, logprobs(rules, &own)?)?;
+    let policy = generation.policy(&sampling, &routing);
+    let logprobs = logprobs(rules, &own)?;
+    let mut plan = plan(model, rules, tenant, &sampling, policy, max_tokens, logprobs)?;
+    plan.template.deadline = routing.deadline();
+    generation.defaults.add_system_prompt(&mut own.messages);
     drop(sampling);
     plan.check_num_logprobs(model, plan.samples as usize)?;
     admission.room_for(plan.samples as usize)?;

@@ -57,6 +57,7 @@ pub fn defaults(flags: &ModelFlags, path: &Path) -> Result<GenerationDefaults, C
         top_p: read.top_p,
         top_k: read.top_k.map(|k| usize::try_from(k).unwrap_or(0)),
         min_p: read.min_p,
+        typical_p: None,
         repetition_penalty: read.repetition_penalty,
         max_tokens: read.max_new_tokens,
     };

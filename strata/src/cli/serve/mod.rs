@@ -6,10 +6,12 @@
 //!                   flags -> start -> server                  print: the configuration with its sources
 //! ```
 
+pub mod ensemble;
 mod environment;
 mod file;
 mod flags;
 mod generation;
+mod lanes;
 mod layers;
 mod print;
 mod start;
@@ -27,6 +29,7 @@ Examples:
   strata serve
   strata serve Qwen/Qwen3-0.6B --host 0.0.0.0 --port 8080 --api-key secret
   strata serve ./model --max-num-seqs 64 --max-model-len 8k --kv-memory 2GiB
+  strata serve --ensemble demo
   strata serve --config deploy/strata.toml --print-config
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
@@ -75,7 +78,11 @@ pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
     warnings.extend(layers.empty_keys());
     if flags.print_config {
         warnings.iter().for_each(warn);
-        return Ok(out::text(&print::config(&layers))?);
+        let mut text = print::config(&layers);
+        if let Some(ensemble) = flags.ensemble()? {
+            text += &ensemble::printed(&ensemble);
+        }
+        return Ok(out::text(&text)?);
     }
     start::serve(&flags, &warnings, context)
 }

@@ -9,26 +9,24 @@ use anyhow::Context as _;
 use l1_tensor::Device;
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
-use l5_scheduler::engine::{EngineModel, StartError, Startup};
-use l5_scheduler::{Engine, EngineOptions};
-use l6_ensemble::{Lane, LaneId, ReplicaId};
+use l5_scheduler::EngineOptions;
+use l5_scheduler::engine::Startup;
 use tracing_subscriber::EnvFilter;
 
 use super::flags::Flags;
-use super::generation;
+use super::lanes::{self, Parts, Started};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
-use crate::cli::{kv, out};
+use crate::cli::out;
 use crate::hub;
-use l4_sampler::output::{ReasoningFormat, ToolFormat};
-use server::chat::prompt::quoted_words;
+use server::background::Background;
 use server::listen::shut_down_within;
 use server::listen::watchdog::Supervisor;
 use server::memory;
 use server::metrics::Metrics;
-use server::model::{GenerationDefaults, unix_time};
-use server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
+use server::model::GenerationDefaults;
+use server::{AccessLog, App, Limits, Server, ServerOptions};
 
 /// Loads the model, binds the address and serves. `warnings` are about the flags.
 ///
@@ -36,64 +34,29 @@ use server::{AccessLog, App, Limits, ServedModel, Server, ServerOptions};
 /// Errors of device, hub, checkpoint and socket.
 pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::Result<()> {
     memory::configure_allocator();
-    let name = flags.model_name();
     log();
     warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
-    let source = hub::resolve(name, &context.hub())?;
-    // Before gigabytes are read: invalid defaults, and a recording that cannot be created.
-    let defaults = generation::defaults(&flags.model, source.path())?;
-    let recording = flags.scheduler.trace.recording(name)?;
-    let model = EngineModel::open(source.path(), flags.machine.runtime.options())?;
-    let kv_dtype = flags.kv.memory.kv_dtype.0.unwrap_or(model.rt.activation_dtype());
-    let Some(tokenizer) = model.tokenizer.clone() else {
-        anyhow::bail!("{name} has no tokenizer, which a server needs");
+    let options = Arc::new(flags.options());
+    let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
+    let Started { lanes, engines, recording } = match flags.ensemble()? {
+        Some(ensemble) => lanes::ensemble(flags, &ensemble, &parts, context)?,
+        None => lanes::single(flags, &parts, context)?,
     };
-    let template = flags.template(&tokenizer)?;
-    let options = flags.engine(model.rt.device());
-    let engine = Engine::new(model, &options).map_err(|why| match why {
-        StartError::Config(_) | StartError::Context { .. } => {
-            CliError::Usage(why.to_string()).into()
-        }
-        why => anyhow::Error::from(why),
-    })?;
-    if let Some(recording) = &recording {
-        recording.observe(engine.handle())?;
-    }
-    log_startup(engine.startup(), &defaults, context);
-    let text = template.as_ref().map_or("", |(text, _)| text.as_str());
-    let max_model_len = engine.handle().config().max_model_len;
-    let model = ServedModel {
-        names: flags.names(),
-        alias: flags.path_as_alias(),
-        root: name.to_owned(),
-        tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
-        reasoning: flags.model.reasoning_parser.0.unwrap_or_else(|| ReasoningFormat::detect(text)),
-        developer: text.contains("developer"),
-        roles: quoted_words(text),
-        defaults,
-        max_model_len,
-        created: unix_time(),
-        tokenizer,
-        template: template.map(|(_, template)| template),
-    };
-    let engines = [(ReplicaId(0), engine.handle())];
-    let metrics = Metrics::new(engines, model.name(), kv::name(kv_dtype))?;
-    // One model on one engine is a lane with one replica.
-    let lane = LaneId(model.name().to_owned());
-    let lane = Lane::new(lane, vec![Arc::new(engine.handle().clone())], model.into())?;
-    let app = App::new(lane, flags.options(), metrics);
+    let Parts { metrics, background, options } = parts;
+    let app = App::new(lanes, options, metrics, background);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let served = runtime.block_on(async {
         let server = Server::bind(app).await.context("the server cannot start")?;
         interrupt::hand_over();
-        let name = server.app().model.name();
+        let name = server.app().lanes.name();
         warn_if_open(server.address()?, &server.app().options);
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
         let supervisor = Arc::new(Supervisor::from_env());
         supervisor.ready();
-        let (watching, watched) = (supervisor.clone(), engine.handle().clone());
+        let watched = engines.iter().map(|engine| engine.handle().clone()).collect();
+        let watching = supervisor.clone();
         tokio::spawn(async move { watching.watch(watched).await });
         let served = server.run().await;
         supervisor.stopping();
@@ -102,7 +65,7 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     // Work that still runs in the background is for clients that have disconnected.
     runtime.shutdown_background();
     // Before anything is returned, as dropping an engine waits for its step, however long that takes.
-    let ended = shut_down_within(engine, STEP_PATIENCE);
+    let ended = shut_down_within(engines, STEP_PATIENCE);
     served?;
     ended?;
     if let Some(recording) = recording {
@@ -152,16 +115,22 @@ fn filter(directives: &str) -> EnvFilter {
     EnvFilter::builder().parse_lossy(format!("{rest}{own}"))
 }
 
-/// Reports device, sizes and sampling defaults: unlike other commands, a server does so in a journal too.
-fn log_startup(startup: &Startup, defaults: &GenerationDefaults, context: &Context) {
+/// Reports device, sizes and sampling defaults, of a specialist under its name: unlike other commands, a server does so in a journal too.
+pub(super) fn log_startup(
+    title: Option<&str>,
+    startup: &Startup,
+    defaults: &GenerationDefaults,
+    context: &Context,
+) {
     if context.quiet {
         return;
     }
-    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{line}"));
+    let title = title.map(|title| format!("{title}: ")).unwrap_or_default();
+    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{title}{line}"));
     if *defaults != GenerationDefaults::default() {
         tracing::info!(
             target: LOG,
-            "sampling defaults of the model: {defaults} (--generation-config vllm ignores them)"
+            "{title}sampling defaults of the model: {defaults} (--generation-config vllm ignores them)"
         );
     }
 }
@@ -191,7 +160,7 @@ fn own_name(path: &Path) -> Option<String> {
 }
 
 impl Flags {
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         match self.model.served_model_name.as_slice() {
             [] => {
                 let given = self.model_name();
@@ -202,7 +171,7 @@ impl Flags {
     }
 
     /// The path that `--model` gives, which is vLLM's name for such a model: requests may use it, no list shows it.
-    fn path_as_alias(&self) -> Option<String> {
+    pub(super) fn path_as_alias(&self) -> Option<String> {
         let unnamed = self.model.served_model_name.is_empty() && self.local_model().is_some();
         unnamed.then(|| self.model_name().to_owned())
     }
@@ -215,7 +184,7 @@ impl Flags {
         }
     }
 
-    fn engine(&self, device: Device) -> EngineOptions {
+    pub(super) fn engine(&self, device: Device) -> EngineOptions {
         let (seats, budget) = if device == Device::Cpu { ON_A_CPU } else { ON_A_GPU };
         let mut options = EngineOptions {
             max_num_seqs: seats,
@@ -235,7 +204,7 @@ impl Flags {
         options
     }
 
-    fn options(&self) -> ServerOptions {
+    pub(super) fn options(&self) -> ServerOptions {
         let (server, limits) = (&self.server, &self.limits);
         let timeout = limits.request_timeout;
         ServerOptions {
@@ -267,7 +236,10 @@ impl Flags {
     }
 
     /// The chat template that was given, or the tokenizer's: its text, and what renders it.
-    fn template(&self, tokenizer: &Tokenizer) -> anyhow::Result<Option<(String, ChatTemplate)>> {
+    pub(super) fn template(
+        &self,
+        tokenizer: &Tokenizer,
+    ) -> anyhow::Result<Option<(String, ChatTemplate)>> {
         let text = match self.model.chat_template.as_deref() {
             None => tokenizer.chat_template().map(str::to_owned),
             // A template has braces, and hardly a file's name.

@@ -18,7 +18,8 @@ fn counting_a_steady_step_allocates_nothing() {
     let options = EngineOptions { max_num_seqs: 4, ..EngineOptions::default() };
     let runtime = RuntimeOptions { threads: Some(1), ..RuntimeOptions::default() };
     let engine = Engine::open(&model, runtime, &options).unwrap();
-    let _metrics = Metrics::new([(ReplicaId(0), engine.handle())], "tiny-llama", "f32").unwrap();
+    let metrics = Metrics::default();
+    let _lane = metrics.lane([(ReplicaId(0), engine.handle())], "tiny-llama", "f32").unwrap();
     let counts = Arc::new(Mutex::new(Vec::with_capacity(1000)));
     engine.handle().observe(Box::new(Watch(counts.clone()))).unwrap();
     let stop = StopRules { max_tokens: 60, ignore_eos: true, ..StopRules::default() };

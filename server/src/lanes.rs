@@ -1,0 +1,162 @@
+//! The lanes that the server serves, each with what its requests need.
+
+use std::sync::Arc;
+
+use l6_ensemble::{DecodingPolicy, Lane};
+use serde_json::Map;
+
+use super::background::Background;
+use super::backpressure::Admission;
+use super::error::{ApiError, quoted};
+use super::metrics::LaneMetrics;
+use super::model::ServedModel;
+use super::options::ServerOptions;
+use super::protocol::chat::{ChatMessage, Content};
+use super::request::{Generation, RequestRules};
+use super::tokenise::Encoder;
+
+/// The replicas that serve a model, and the model as clients see it.
+pub type ModelLane = Lane<Arc<ServedModel>>;
+
+/// A lane, and the parts of the server that its requests use. Clones share everything.
+#[derive(Clone)]
+pub struct ServedLane {
+    /// The replicas.
+    pub lane: Arc<ModelLane>,
+    /// Model, rules, tokenizer and admission of its requests.
+    pub generation: Generation,
+}
+
+/// Defaults of the requests of a specialist.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaneDefaults {
+    /// System prompt of chats that have none.
+    pub system_prompt: Option<String>,
+    /// Sampling of requests that do not say how to sample.
+    pub decoding_policy: Option<DecodingPolicy>,
+}
+
+impl LaneDefaults {
+    /// Adds the system prompt to a conversation that has none.
+    pub fn add_system_prompt(&self, messages: &mut Vec<ChatMessage>) {
+        let Some(prompt) = &self.system_prompt else { return };
+        let is_system = |message: &ChatMessage| matches!(&*message.role, "system" | "developer");
+        if messages.is_empty() || messages.iter().any(is_system) {
+            return;
+        }
+        let content = Some(Content::Text(prompt.clone()));
+        messages.insert(0, ChatMessage { role: "system".into(), content, more: Map::new() });
+    }
+}
+
+impl ServedLane {
+    /// A lane whose requests have these defaults.
+    pub fn new(
+        lane: ModelLane,
+        defaults: LaneDefaults,
+        metrics: Arc<LaneMetrics>,
+        background: &Background,
+        options: &ServerOptions,
+    ) -> Self {
+        let (model, lane) = (lane.model.clone(), Arc::new(lane));
+        let admission = Admission::new(lane.clone(), metrics, background.clone(), &options.limits);
+        let generation = Generation {
+            encoder: Encoder::new(model.clone(), background.clone()),
+            rules: RequestRules::new(lane.facts().vocab, options),
+            model,
+            admission,
+            defaults: Arc::new(defaults),
+        };
+        Self { lane, generation }
+    }
+
+    /// The model as clients see it.
+    pub fn model(&self) -> &Arc<ServedModel> {
+        &self.generation.model
+    }
+
+    /// Counters, gauges and histograms of the lane.
+    pub fn metrics(&self) -> &Arc<LaneMetrics> {
+        self.generation.admission.metrics()
+    }
+}
+
+/// All lanes; at least one. Clones share everything.
+#[derive(Clone)]
+pub struct Lanes {
+    /// Name of the ensemble: a request with this `model` is routed. `None`: there is one lane, and no router.
+    name: Option<Arc<str>>,
+    all: Arc<[ServedLane]>,
+}
+
+impl Lanes {
+    /// One lane without a router.
+    pub fn single(lane: ServedLane) -> Self {
+        Self { name: None, all: [lane].into() }
+    }
+
+    /// The lanes of an ensemble.
+    pub fn ensemble(name: &str, lanes: Vec<ServedLane>) -> Self {
+        Self { name: Some(name.into()), all: lanes.into() }
+    }
+
+    /// Iterates over the lanes.
+    pub fn iter(&self) -> impl Iterator<Item = &ServedLane> {
+        self.all.iter()
+    }
+
+    /// Name of the ensemble, if there is one.
+    pub fn ensemble_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Name under which the server presents itself: that of the ensemble, or of its only model.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.first().model().name())
+    }
+
+    /// The first lane: the only one without an ensemble.
+    pub fn first(&self) -> &ServedLane {
+        &self.all[0]
+    }
+
+    /// Index of the lane whose model has this name.
+    pub fn index_of_model(&self, name: &str) -> Option<usize> {
+        self.all.iter().position(|lane| lane.model().is_named(name))
+    }
+
+    /// The lane of a request that names a model, or none. `None`: the router chooses the lane.
+    ///
+    /// # Errors
+    /// OpenAI's 404 for a name that no lane has.
+    pub fn of_model(&self, name: Option<&str>) -> Result<Option<usize>, ApiError> {
+        let Some(name) = name else { return Ok(self.name.is_none().then_some(0)) };
+        if self.name.as_deref() == Some(name) {
+            return Ok(None);
+        }
+        self.index_of_model(name).map(Some).ok_or_else(|| self.unknown_model(name))
+    }
+
+    /// OpenAI's error for a model that is not served.
+    fn unknown_model(&self, name: &str) -> ApiError {
+        let served = match self.name() {
+            own if self.name.is_none() => format!("This server serves `{own}`."),
+            own => {
+                let names: Vec<&str> = self.iter().map(|lane| lane.model().name()).collect();
+                format!("This server serves `{own}`, and the specialists {}.", names.join(", "))
+            }
+        };
+        let message = format!("The model `{}` does not exist. {served}", quoted(name));
+        let mut error = ApiError::not_found(message).with_code("model_not_found");
+        error.param = Some("model".into());
+        error
+    }
+}
+
+impl std::ops::Index<usize> for Lanes {
+    type Output = ServedLane;
+
+    fn index(&self, at: usize) -> &ServedLane {
+        &self.all[at]
+    }
+}

@@ -1,0 +1,226 @@
+//! Starts the engines of a server, and makes lanes of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use l1_tensor::Runtime;
+use l2_model::chat_template::ChatTemplate;
+use l4_sampler::output::{ReasoningFormat, ToolFormat};
+use l5_scheduler::engine::{EngineModel, StartError};
+use l5_scheduler::{Engine, EngineOptions, Turns};
+use l6_ensemble::{EnsembleConfig, Lane, LaneId, Replica, ReplicaId, SpecialistConfig};
+use server::background::Background;
+use server::chat::prompt::quoted_words;
+use server::metrics::Metrics;
+use server::model::{GenerationDefaults, unix_time};
+use server::{LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
+
+use super::flags::Flags;
+use super::generation;
+use super::start::log_startup;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::kv;
+use crate::cli::recording::StepRecording;
+use crate::hub;
+
+/// What all lanes of a server share.
+pub struct Parts {
+    /// Counters, gauges and histograms.
+    pub metrics: Metrics,
+    /// Threads for slow work.
+    pub background: Background,
+    /// The operator's settings.
+    pub options: Arc<ServerOptions>,
+}
+
+/// The running engines, and their lanes.
+pub struct Started {
+    /// The lanes.
+    pub lanes: Lanes,
+    /// The engines of all lanes.
+    pub engines: Vec<Engine>,
+    /// Recording of the only engine's steps.
+    pub recording: Option<StepRecording>,
+}
+
+/// A model that was read, and what its files say about serving it.
+struct Loaded {
+    model: EngineModel,
+    tokenizer: l2_model::tokenizer::Tokenizer,
+    template: Option<(String, Arc<ChatTemplate>)>,
+    defaults: GenerationDefaults,
+    /// The name that was given: path or repository.
+    root: String,
+}
+
+/// A lane to start.
+struct LanePlan<'a> {
+    /// Name of the specialist, in an ensemble.
+    title: Option<String>,
+    names: Vec<String>,
+    alias: Option<String>,
+    replicas: usize,
+    options: EngineOptions,
+    defaults: LaneDefaults,
+    loaded: &'a Loaded,
+}
+
+/// One model on one engine: a lane with one replica, without a router.
+///
+/// # Errors
+/// Errors of device, hub, checkpoint and memory.
+pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result<Started> {
+    let name = flags.model_name();
+    let source = hub::resolve(name, &context.hub())?;
+    // Before gigabytes are read: invalid defaults, and a recording that cannot be created.
+    let defaults = generation::defaults(&flags.model, source.path())?;
+    let recording = flags.scheduler.trace.recording(name)?;
+    let model = EngineModel::open(source.path(), flags.machine.runtime.options())?;
+    let loaded = Loaded::new(flags, name, model, defaults)?;
+    let plan = LanePlan {
+        title: None,
+        names: flags.names(),
+        alias: flags.path_as_alias(),
+        replicas: 1,
+        options: flags.engine(loaded.model.rt.device()),
+        defaults: LaneDefaults::default(),
+        loaded: &loaded,
+    };
+    let (lane, engines) = plan.start(flags, parts, context)?;
+    if let (Some(recording), Some(engine)) = (&recording, engines.first()) {
+        recording.observe(engine.handle())?;
+    }
+    Ok(Started { lanes: Lanes::single(lane), engines, recording })
+}
+
+/// The lanes of an ensemble, on one runtime. A model that several specialists name is read once.
+///
+/// # Errors
+/// As [`single`], for any specialist.
+pub fn ensemble(
+    flags: &Flags,
+    config: &EnsembleConfig,
+    parts: &Parts,
+    context: &Context,
+) -> anyhow::Result<Started> {
+    // Names before gigabytes.
+    let mut paths: BTreeMap<&str, PathBuf> = BTreeMap::new();
+    for SpecialistConfig { model, .. } in &config.specialists {
+        if !paths.contains_key(model.as_str()) {
+            paths.insert(model, hub::resolve(model, &context.hub())?.path().to_owned());
+        }
+    }
+    let rt = Runtime::new(flags.machine.runtime.options()).map_err(StartError::from)?;
+    let mut models: BTreeMap<&str, Loaded> = BTreeMap::new();
+    for (name, path) in &paths {
+        let defaults = generation::defaults(&flags.model, path)?;
+        let model = EngineModel::open_on(path, &rt)?;
+        models.insert(name, Loaded::new(flags, name, model, defaults)?);
+    }
+    let turns = Turns::default();
+    let (mut lanes, mut engines) = (Vec::new(), Vec::new());
+    for specialist in &config.specialists {
+        let Some(loaded) = models.get(specialist.model.as_str()) else { continue };
+        let mut options = flags.engine(rt.device());
+        options.policy = specialist.policy;
+        options.block_size = specialist.block_size;
+        options.kv_memory = Some(specialist.kv_memory(config.kv_memory));
+        options.memory_utilization = None;
+        options.max_model_len = specialist.max_model_len.or(options.max_model_len);
+        let budget = specialist.max_num_batched_tokens.unwrap_or(options.max_num_batched_tokens);
+        let seats = specialist.max_num_seqs.unwrap_or(options.max_num_seqs);
+        options.max_num_batched_tokens = budget;
+        options.max_num_seqs = seats.min(budget);
+        options.namespace = Some(specialist.name.clone());
+        options.turns = Some(turns.clone());
+        let plan = LanePlan {
+            title: Some(specialist.name.clone()),
+            names: vec![specialist.name.clone()],
+            alias: None,
+            replicas: specialist.replicas,
+            options,
+            defaults: LaneDefaults {
+                system_prompt: specialist.system_prompt.clone(),
+                decoding_policy: specialist.decoding_policy,
+            },
+            loaded,
+        };
+        let started = plan.start(flags, parts, context);
+        let (lane, own) =
+            started.map_err(|why| why.context(format!("specialist `{}`", specialist.name)))?;
+        lanes.push(lane);
+        engines.extend(own);
+    }
+    let lanes = Lanes::ensemble(&config.name, lanes);
+    Ok(Started { lanes, engines, recording: None })
+}
+
+impl Loaded {
+    fn new(
+        flags: &Flags,
+        name: &str,
+        model: EngineModel,
+        defaults: GenerationDefaults,
+    ) -> anyhow::Result<Self> {
+        let Some(tokenizer) = model.tokenizer.clone() else {
+            anyhow::bail!("{name} has no tokenizer, which a server needs");
+        };
+        let template = flags.template(&tokenizer)?;
+        let template = template.map(|(text, template)| (text, Arc::new(template)));
+        Ok(Self { model, tokenizer, template, defaults, root: name.to_owned() })
+    }
+}
+
+impl LanePlan<'_> {
+    /// Starts the engines of the lane.
+    fn start(
+        self,
+        flags: &Flags,
+        parts: &Parts,
+        context: &Context,
+    ) -> anyhow::Result<(ServedLane, Vec<Engine>)> {
+        let Loaded { model, tokenizer, template, defaults, root } = self.loaded;
+        let kv_dtype = self.options.kv_dtype.unwrap_or(model.rt.activation_dtype());
+        let mut engines = Vec::new();
+        for _ in 0..self.replicas {
+            let engine = Engine::new(model.clone(), &self.options).map_err(|why| match why {
+                StartError::Config(_) | StartError::Context { .. } => {
+                    CliError::Usage(why.to_string()).into()
+                }
+                why => anyhow::Error::from(why),
+            })?;
+            engines.push(engine);
+        }
+        let [first, ..] = engines.as_slice() else { anyhow::bail!("a lane has a replica") };
+        log_startup(self.title.as_deref(), first.startup(), defaults, context);
+        let text = template.as_ref().map_or("", |(text, _)| text.as_str());
+        let served = ServedModel {
+            names: self.names,
+            alias: self.alias,
+            root: root.clone(),
+            tools: flags.model.tool_call_parser.0.unwrap_or_else(|| ToolFormat::detect(text)),
+            reasoning: flags
+                .model
+                .reasoning_parser
+                .0
+                .unwrap_or_else(|| ReasoningFormat::detect(text)),
+            developer: text.contains("developer"),
+            roles: quoted_words(text),
+            defaults: defaults.clone(),
+            max_model_len: first.handle().config().max_model_len,
+            created: unix_time(),
+            tokenizer: tokenizer.clone(),
+            template: template.as_ref().map(|(_, template)| template.clone()),
+        };
+        let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
+        let metrics = parts.metrics.lane(numbered, served.name(), kv::name(kv_dtype))?;
+        let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
+        let replicas = engines.iter().map(replica).collect();
+        let lane = Lane::new(LaneId(served.name().to_owned()), replicas, served.into())?;
+        let served =
+            ServedLane::new(lane, self.defaults, metrics, &parts.background, &parts.options);
+        Ok((served, engines))
+    }
+}

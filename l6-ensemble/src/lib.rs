@@ -10,6 +10,9 @@
 //! The router, which chooses the lane of a request, is above the lanes.
 
 pub mod config;
+pub mod duration_text;
+pub mod slo;
+
 mod lane;
 mod replica;
 

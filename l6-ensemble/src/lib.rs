@@ -10,6 +10,7 @@
 //! The router, which chooses the lane of a request, is above the lanes.
 
 pub mod config;
+pub mod breaker;
 pub mod duration_text;
 pub mod slo;
 

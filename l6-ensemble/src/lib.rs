@@ -11,7 +11,9 @@
 
 pub mod config;
 pub mod breaker;
+pub mod control;
 pub mod duration_text;
+pub mod escalation;
 pub mod slo;
 
 mod lane;

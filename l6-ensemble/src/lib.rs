@@ -11,9 +11,11 @@
 
 pub mod config;
 pub mod breaker;
+pub mod calibration;
 pub mod control;
 pub mod duration_text;
 pub mod escalation;
+pub mod shadow;
 pub mod slo;
 
 mod lane;

@@ -1,0 +1,95 @@
+//! Thresholds of intents, and how often fresh and demoted lanes have shadows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::duration_text;
+
+/// Configuration of shadows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShadowConfig {
+    /// Thresholds by intent. An intent that is not listed has those of `unspecified`.
+    pub intents: BTreeMap<String, IntentThresholds>,
+    /// Fraction of the requests that a fresh lane is first or second choice of, from 0 to 1.
+    pub fresh_fraction: f64,
+    /// Number of verdicts after which a fresh lane is promoted.
+    pub fresh_samples: u64,
+    /// Fraction of the requests of a demoted lane that it shadows, from 0 to 1.
+    pub demoted_fraction: f64,
+    /// Expected wait of the second lane above which it gets no shadow.
+    #[serde(with = "duration_text")]
+    pub max_queue: Duration,
+}
+
+/// Thresholds of an intent. Scores are from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IntentThresholds {
+    /// Score of the first choice below which a request has a shadow.
+    pub shadow_below: f32,
+    /// Score of the first choice below which a request may move to the second choice when the first refuses it for
+    /// load.
+    pub spill_below: f32,
+}
+
+impl Default for IntentThresholds {
+    fn default() -> Self {
+        Self { shadow_below: 0.5, spill_below: 0.4 }
+    }
+}
+
+impl Default for ShadowConfig {
+    fn default() -> Self {
+        let intent = |name: &str, shadow_below, spill_below| {
+            (name.to_owned(), IntentThresholds { shadow_below, spill_below })
+        };
+        Self {
+            intents: BTreeMap::from([
+                intent("codegen", 0.3, 0.5),
+                intent("debug", 0.5, 0.4),
+                intent("build_fix", 0.5, 0.4),
+                intent("review", 0.9, 0.3),
+                intent("unspecified", 0.5, 0.4),
+            ]),
+            fresh_fraction: 0.5,
+            fresh_samples: 200,
+            demoted_fraction: 0.5,
+            max_queue: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ShadowConfig {
+    /// Thresholds of an intent.
+    pub fn intent(&self, name: &str) -> IntentThresholds {
+        let listed = self.intents.get(name).or_else(|| self.intents.get("unspecified"));
+        listed.copied().unwrap_or_default()
+    }
+
+    /// Every error of the configuration; empty if it is valid.
+    pub fn errors(&self) -> Vec<String> {
+        let mut errors = vec![];
+        for (name, intent) in &self.intents {
+            for (field, score) in
+                [("shadow_below", intent.shadow_below), ("spill_below", intent.spill_below)]
+            {
+                if !(0.0..=1.0).contains(&score) {
+                    errors.push(format!(
+                        "intents.{name}.{field} is {score}: it is a score, from 0 to 1"
+                    ));
+                }
+            }
+        }
+        for (field, fraction) in
+            [("fresh_fraction", self.fresh_fraction), ("demoted_fraction", self.demoted_fraction)]
+        {
+            if !(0.0..=1.0).contains(&fraction) {
+                errors.push(format!("shadow.{field} is {fraction}: it is a fraction, from 0 to 1"));
+            }
+        }
+        errors
+    }
+}

@@ -17,6 +17,7 @@ pub mod duration_text;
 pub mod escalation;
 pub mod shadow;
 pub mod slo;
+pub mod tune;
 
 mod lane;
 mod replica;

@@ -29,6 +29,8 @@ mod prompt;
 mod prompts;
 mod recording;
 mod response;
+mod router;
+mod router_tune;
 mod sampling;
 mod serve;
 mod serving;
@@ -89,6 +91,7 @@ enum Command {
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
     Trace(trace::TraceArgs),
+    Router(router::RouterArgs),
 }
 
 /// Parses the arguments of this process, runs the subcommand, and reports what went wrong.
@@ -120,6 +123,7 @@ impl Cli {
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
             Command::Trace(args) => trace::run(args)?,
+            Command::Router(args) => router::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

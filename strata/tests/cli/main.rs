@@ -10,6 +10,7 @@ mod guides;
 mod kv;
 mod logits;
 mod prompts;
+mod router_tune;
 mod run_trace;
 mod sampling;
 mod serve_offline;

@@ -14,7 +14,9 @@ use crate::Time;
 pub struct Rank {
     /// First key: for instance the priority.
     pub class: i64,
-    /// Second key: time of arrival.
+    /// Second key: the deadline, or infinity for a request without one. A policy that ignores deadlines leaves it at 0.
+    pub deadline: Time,
+    /// Third key: time of arrival.
     pub arrival: Time,
     /// Last key, which must be unique: a ticket or a request id.
     pub tie: i64,

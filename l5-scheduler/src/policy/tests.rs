@@ -100,3 +100,32 @@ fn of_those_who_cannot_be_told_apart_the_one_admitted_first_gives_way() {
     let running = [entry(1, 0, 0.0), entry(7, 3, 1.0), entry(6, 3, 1.0)];
     assert_eq!(victim(&Priority, &running), Some(Victim::Running(1)), "of two equals");
 }
+
+/// These entries with deadlines.
+fn due(entries: [Entry; 5], deadlines: [Option<f64>; 5]) -> [Entry; 5] {
+    let mut entries = entries;
+    for (entry, deadline) in entries.iter_mut().zip(deadlines) {
+        entry.deadline = deadline.map(Time);
+    }
+    entries
+}
+
+#[test]
+fn within_a_class_the_earliest_deadline_is_first_and_requests_without_one_are_last() {
+    let entries =
+        [entry(1, 0, 0.0), entry(2, 0, 1.0), entry(3, 0, 2.0), entry(4, 0, 0.5), entry(5, 1, 0.0)];
+    let entries = due(entries, [None, Some(9.0), Some(4.0), Some(9.0), Some(1.0)]);
+    let ids = order(&StrictPriority, &entries);
+    assert_eq!(ids, [3, 4, 2, 1, 5], "4 and 2 have equal deadlines; 5 is of a later class");
+    assert_eq!(order(&Priority, &entries), [1, 4, 2, 3, 5], "`priority` ignores deadlines");
+}
+
+#[test]
+fn of_a_class_the_request_with_the_latest_deadline_is_preempted_and_one_without_before_it() {
+    let entries =
+        [entry(1, 1, 0.0), entry(2, 1, 1.0), entry(3, 1, 2.0), entry(4, 1, 3.0), entry(5, 0, 4.0)];
+    let entries = due(entries, [Some(5.0), Some(8.0), Some(6.0), None, None]);
+    assert_eq!(victim(&StrictPriority, &entries), Some(Victim::Running(3)), "without a deadline");
+    assert_eq!(victim(&StrictPriority, &entries[..3]), Some(Victim::Running(1)), "the latest");
+    assert_eq!(victim(&Priority, &entries[..3]), Some(Victim::Running(2)), "the last arrival");
+}

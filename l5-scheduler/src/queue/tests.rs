@@ -4,7 +4,7 @@ use super::{Rank, WaitingQueue};
 use crate::Time;
 
 fn rank(class: i64, arrival: f64, tie: i64) -> Rank {
-    Rank { class, arrival: Time(arrival), tie }
+    Rank { class, arrival: Time(arrival), tie, ..Rank::default() }
 }
 
 #[test]

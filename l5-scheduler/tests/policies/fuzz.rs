@@ -84,6 +84,7 @@ fn arrival(dice: &mut Dice, id: u64, now: f64, config: &SchedulerConfig) -> Requ
         eos: if dice.one_in(3) { vec![2] } else { vec![] },
         priority: dice.roll(4) as i64,
         arrival: Time(now),
+        deadline: (id % 2 == 1).then(|| Time(now + (id * 7 % 9) as f64)),
         job,
         adapter: [None, None, Some("a"), Some("b")][dice.roll(4)]
             .map(|name| Adapter { name: name.to_owned(), path: name.to_owned() }),

@@ -26,13 +26,14 @@ enum Order {
     Reset(bool),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     prompt: Vec<u32>,
     max_tokens: usize,
     eos: Option<u32>,
     arrival: u8,
     priority: i64,
+    deadline: Option<u8>,
     /// Number of its job, and whether it is the last step.
     job: Option<(u8, bool)>,
     /// Whether it is another tenant's.
@@ -68,10 +69,13 @@ fn orders() -> impl Strategy<Value = Order> {
     let job = proptest::option::weighted(0.6, (0u8..3, proptest::bool::weighted(0.2)));
     let adapter = proptest::sample::select(vec![None, None, Some("a"), Some("b"), Some("c")]);
     let whose = (job, proptest::bool::weighted(0.2), adapter);
-    let add = (prompts(), 1usize..14, eos, 0u8..6, -1i64..3, whose);
+    let urgency = (0u8..6, -1i64..3, proptest::option::of(0u8..5));
+    let add = (prompts(), 1usize..14, eos, urgency, whose);
     prop_oneof![
-        8 => add.prop_map(|(prompt, max_tokens, eos, arrival, priority, (job, foreign, adapter))| {
-            Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter })
+        8 => add.prop_map(|(prompt, max_tokens, eos, urgency, (job, foreign, adapter))| {
+            let (arrival, priority, deadline) = urgency;
+            let lengths = Asked { prompt, max_tokens, ..Asked::default() };
+            Order::Add(Asked { eos, arrival, priority, deadline, job, foreign, adapter, ..lengths })
         }),
         1 => (0usize..20).prop_map(Order::Abort),
         1 => Just(Order::AbortLoad),
@@ -213,7 +217,9 @@ fn obey(
     naive: &mut Naive,
 ) -> Result<(), TestCaseError> {
     match order {
-        Order::Add(Asked { prompt, max_tokens, eos, arrival, priority, job, foreign, adapter }) => {
+        Order::Add(asked) => {
+            let Asked { prompt, max_tokens, eos, arrival, priority, .. } = asked;
+            let Asked { deadline, job, foreign, adapter, .. } = asked;
             // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
             // may be admitted before all of their tokens and the lookahead fit, they can preempt each other for ever, so
             // a test of ends cannot use them.
@@ -221,10 +227,12 @@ fn obey(
             let whole = config.scheduler_reserve_full_isl && config.num_lookahead_tokens == 0;
             let after = if whole { f64::from(*arrival % 3) } else { *added as f64 * 1e-3 };
             let (id, arrival) = (*added, now + after);
+            let deadline = deadline.map(|after| now + f64::from(after));
             *added += 1;
             let asked = Request {
                 eos: eos.iter().copied().collect(),
                 arrival: Time(arrival),
+                deadline: deadline.map(Time),
                 priority: *priority,
                 adapter: adapter.map(lora),
                 job: job.map(|(job, last_step)| Job { id: format!("job {job}"), last_step }),
@@ -233,6 +241,7 @@ fn obey(
             };
             let mut plain = NaiveRequest::new(id, prompt, *max_tokens);
             (plain.eos, plain.arrival, plain.priority) = (*eos, arrival, *priority);
+            plain.deadline = deadline;
             plain.adapter = adapter.map(str::to_owned);
             plain.tenant = asked.cache_salt.clone();
             plain.job = asked.job.as_ref().map(|job| (plain.tenant.clone(), job.id.clone()));

@@ -31,7 +31,8 @@ impl Policy for LeasedFirst {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let class = i64::from(!context.has_lease(request));
         let class = if self.last.load(Ordering::Relaxed) > 0 { 2 } else { class };
-        Rank { class, arrival: request.job_arrival(), tie: request.ticket() }
+        let (arrival, tie) = (request.job_arrival(), request.ticket());
+        Rank { class, arrival, tie, ..Rank::default() }
     }
 
     fn orders_by_leases(&self) -> bool {

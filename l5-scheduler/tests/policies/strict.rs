@@ -77,6 +77,24 @@ fn the_worst_goes_first_and_then_who_came_last() {
 }
 
 #[test]
+fn of_one_class_the_latest_deadline_is_preempted_first_and_readmitted_last() {
+    let mut driver = Driver::new(SchedulerConfig { max_num_seqs: 3, ..config(100) });
+    for (id, deadline) in [(1, Some(50.0)), (2, None), (3, Some(90.0))] {
+        let deadline = deadline.map(Time);
+        driver.add(Request { deadline, ..urgent(id, &unique(id, 8), 5) });
+    }
+    driver.step(0.0);
+    let mut preempted = Vec::new();
+    for id in [4, 5] {
+        preempted.extend(comes(&mut driver, id, &unique(id, 8), 0).preempted);
+    }
+    assert_eq!(preempted, [2, 3], "the request without a deadline, then the latest deadline");
+    let waiting: Vec<u64> = driver.scheduler.waiting().map(|request| request.id().0).collect();
+    assert_eq!(waiting, [3, 2], "the order of their deadlines");
+    driver.finish(2.0);
+}
+
+#[test]
 fn not_one_more_gives_way_than_it_takes() {
     let three: [(u64, &[u32], i64); 3] =
         [(1, &unique(1, 8), 1), (2, &unique(2, 8), 2), (3, &unique(3, 8), 3)];

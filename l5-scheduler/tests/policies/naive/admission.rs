@@ -170,10 +170,8 @@ impl Naive {
             let worst = copy.running.iter().filter(|request| {
                 request.priority > priority && !copy.is_shared_in_this_step(request.id)
             });
-            let worst = worst.max_by(|a, b| {
-                let arrivals = a.arrival.total_cmp(&b.arrival);
-                a.priority.cmp(&b.priority).then(arrivals).then(a.id.cmp(&b.id))
-            });
+            let worst =
+                worst.max_by_key(|request| (request.urgency(self.config.policy), request.id));
             let Some(worst) = worst else { return false };
             let victim = worst.id;
             victims.push(victim);

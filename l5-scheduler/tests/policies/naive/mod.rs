@@ -16,7 +16,7 @@ mod shapes;
 
 use std::collections::BTreeMap;
 
-use l5_scheduler::{FinishReason, PolicyKind, SchedulerConfig};
+use l5_scheduler::{FinishReason, PolicyKind, SchedulerConfig, Time};
 
 use crate::driver::{Happened, drafts_behind, verified};
 use crate::learning::Names;
@@ -37,6 +37,7 @@ pub struct NaiveRequest {
     pub max_tokens: usize,
     pub eos: Option<u32>,
     pub arrival: f64,
+    pub deadline: Option<f64>,
     pub priority: i64,
     pub adapter: Option<String>,
     pub tenant: Option<String>,
@@ -74,6 +75,7 @@ impl NaiveRequest {
             max_tokens,
             eos: None,
             arrival: 0.0,
+            deadline: None,
             priority: 0,
             adapter: None,
             tenant: None,
@@ -93,6 +95,13 @@ impl NaiveRequest {
             asked: None,
             aborted: false,
         }
+    }
+
+    /// Urgency under a policy by priorities: what is compared before ids.
+    fn urgency(&self, policy: PolicyKind) -> (i64, Time, Time) {
+        let by_deadline = policy == PolicyKind::StrictPriority;
+        let latest = if by_deadline { self.deadline.unwrap_or(f64::INFINITY) } else { 0.0 };
+        (self.priority, Time(latest), Time(self.arrival))
     }
 
     fn decodes(&self) -> bool {

@@ -39,13 +39,13 @@ impl Naive {
         if self.leased_first {
             let leased = request.job.as_ref().is_some_and(|job| self.has_lease(job));
             let (class, arrival) = (i64::from(!leased), Time(request.job_arrival));
-            return Rank { class, arrival, tie: request.ticket };
+            return Rank { class, arrival, tie: request.ticket, ..Rank::default() };
         }
         if self.config.policy == PolicyKind::Fcfs {
             return Rank { tie: request.ticket, ..Rank::default() };
         }
-        let arrival = Time(request.arrival);
-        Rank { class: request.priority, arrival, tie: request.id as i64 }
+        let (class, deadline, arrival) = request.urgency(self.config.policy);
+        Rank { class, deadline, arrival, tie: request.id as i64 }
     }
 
     pub(super) fn sort(&mut self) {

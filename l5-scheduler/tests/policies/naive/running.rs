@@ -86,7 +86,7 @@ impl Naive {
         let mut worst = 0;
         for i in 1..self.running.len() {
             let (a, b) = (&self.running[i], &self.running[worst]);
-            if (a.priority, a.arrival) > (b.priority, b.arrival) {
+            if a.urgency(self.config.policy) > b.urgency(self.config.policy) {
                 worst = i;
             }
         }

@@ -6,7 +6,7 @@ mod fit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{RequestId, Scheduler, Time};
+use crate::{RequestId, Scheduler, StepLoad, Time};
 pub(super) use deadlines::Deadline;
 use deadlines::Deadlines;
 use fit::StepTime;
@@ -90,6 +90,45 @@ impl Load {
         let prefill = self.prefill_seconds_per_token? * self.queued_tokens as f64;
         let steps = self.pending_output_tokens as f64 / width as f64;
         Some(prefill + steps * self.decode_step_seconds(width)?)
+    }
+}
+
+/// Measures the rates of [`Load`] for an engine that has no thread, such as a simulated one: the same fit as that of an
+/// [`Engine`](super::Engine).
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use l5_scheduler::{StepLoad, engine::LoadMeter};
+///
+/// let mut meter = LoadMeter::default();
+/// assert_eq!(meter.load().decode_step_seconds(1), None, "nothing is known before the first step");
+/// meter.step(&StepLoad { decode_tokens: 4, ..StepLoad::default() }, Duration::from_millis(8));
+/// assert_eq!(meter.load().decode_step_seconds(4), Some(0.008));
+/// ```
+#[derive(Debug, Default)]
+pub struct LoadMeter {
+    fit: StepTimeFit,
+    load: Load,
+}
+
+impl LoadMeter {
+    /// Counts a step with its duration, from the moment at which the engine could have begun it: a wait for a device
+    /// that several engines share is part of it.
+    pub fn step(&mut self, work: &StepLoad, took: Duration) {
+        let time = self.fit.add(work, took);
+        self.load.steps += 1;
+        self.load.prefill_seconds_per_token = Some(time.per_prefill_token);
+        self.load.verify_seconds_per_token = time.per_draft;
+        self.load.decode_time =
+            Some(DecodeTime { base: time.base, per_row: time.per_decode_row });
+    }
+
+    /// The rates and the number of steps. All other fields are those of an engine without requests.
+    pub fn load(&self) -> Load {
+        self.load
     }
 }
 

@@ -32,7 +32,7 @@ use l1_tensor::RuntimeOptions;
 
 pub use build::{EngineModel, StartError};
 pub use handle::EngineHandle;
-pub use load::{DecodeTime, Load};
+pub use load::{DecodeTime, Load, LoadMeter};
 pub use options::EngineOptions;
 pub use outbox::{OutputChunk, ResponseStream, ResponseTimes};
 pub use request::{EngineError, EngineRequest, GuideSource, SubmitError};

@@ -1,17 +1,22 @@
 //! The ensemble file: which specialists there are, and how requests are divided among them.
 
 mod check;
+mod intents;
 mod reader;
 mod specialist;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use l3_paged_kv::sizing::Budget;
 use toml::Table;
 
+use crate::breaker::BreakerConfig;
+use crate::escalation::EscalationConfig;
+use crate::router::RouterConfig;
+use crate::shadow::ShadowConfig;
+use crate::slo::SloOptions;
 use reader::Reader;
 pub use specialist::{DecodingPolicy, SpecialistConfig};
 
@@ -61,6 +66,16 @@ pub struct EnsembleConfig {
     pub fallback: Option<String>,
     /// Specialists, in the order of the file.
     pub specialists: Vec<SpecialistConfig>,
+    /// The router: `[router]`, the classes of intents, and the specialists of classes.
+    pub router: RouterConfig,
+    /// Shadows: `[shadow]`, and the thresholds of intents.
+    pub shadow: ShadowConfig,
+    /// Circuit breakers of all lanes: `[breaker]`.
+    pub breaker: BreakerConfig,
+    /// Escalation under load: `[escalation]`.
+    pub escalation: EscalationConfig,
+    /// How objectives are measured: `[slo]`.
+    pub slo: SloOptions,
 }
 
 /// An error of the ensemble file.
@@ -94,7 +109,19 @@ impl fmt::Display for ConfigErrors {
 }
 
 /// Fields of the file.
-const FIELDS: [&str; 5] = ["name", "model", "kv_memory", "fallback", "specialist"];
+const FIELDS: [&str; 11] = [
+    "name",
+    "model",
+    "kv_memory",
+    "fallback",
+    "specialist",
+    "router",
+    "intents",
+    "shadow",
+    "breaker",
+    "escalation",
+    "slo",
+];
 
 impl EnsembleConfig {
     /// Reads and validates an ensemble file.
@@ -123,9 +150,24 @@ impl EnsembleConfig {
         for (at, table) in tables.into_iter().take(MAX_SPECIALISTS + 1).enumerate() {
             specialists.push(specialist::read(at, table, model.as_deref(), reader.errors()));
         }
+        let mut router: RouterConfig = reader.section("router");
+        let mut shadow: ShadowConfig = reader.section("shadow");
+        let (breaker, escalation): (BreakerConfig, EscalationConfig) =
+            (reader.section("breaker"), reader.section("escalation"));
+        let slo: SloOptions = reader.section("slo");
+        if !router.intents.is_empty() {
+            let what = "is unknown: intents have tables of their own, as in [intents.review]";
+            reader.error("router.intents", what);
+        }
+        if !router.lanes.is_empty() {
+            let what = "is unknown: a specialist names the classes that it serves, as `classes`";
+            reader.error("router.lanes", what);
+        }
+        intents::read(&mut reader, &mut router, &mut shadow);
+        intents::assign(&specialists, &mut router);
         reader.end(&FIELDS);
         divide_memory(&mut specialists);
-        Self { name, kv_memory, fallback, specialists }
+        Self { name, kv_memory, fallback, specialists, router, shadow, breaker, escalation, slo }
     }
 
     /// Index of the specialist of this name.
@@ -136,20 +178,6 @@ impl EnsembleConfig {
     /// Index of the specialist that serves requests in place of specialist `at`.
     pub fn fallback_of(&self, at: usize) -> Option<usize> {
         self.index(self.specialists.get(at)?.fallback.as_deref()?)
-    }
-
-    /// Specialist of each class of the router.
-    pub fn classes(&self) -> BTreeMap<&str, usize> {
-        let all = self.specialists.iter().enumerate();
-        all.flat_map(|(at, own)| own.classes.iter().map(move |class| (class.as_str(), at)))
-            .collect()
-    }
-
-    /// Specialist of each declared intent that the file assigns.
-    pub fn intents(&self) -> BTreeMap<&str, usize> {
-        let all = self.specialists.iter().enumerate();
-        all.flat_map(|(at, own)| own.intents.iter().map(move |intent| (intent.as_str(), at)))
-            .collect()
     }
 }
 

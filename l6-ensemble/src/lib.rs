@@ -9,12 +9,13 @@
 //!
 //! The router, which chooses the lane of a request, is above the lanes.
 
-pub mod config;
 pub mod breaker;
 pub mod calibration;
+pub mod config;
 pub mod control;
 pub mod duration_text;
 pub mod escalation;
+pub mod router;
 pub mod shadow;
 pub mod slo;
 pub mod tune;

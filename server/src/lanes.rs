@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::background::Background;
 use super::backpressure::Admission;
+use super::ensemble::Ensemble;
 use super::error::{ApiError, quoted};
 use super::metrics::LaneMetrics;
 use super::model::ServedModel;
@@ -84,20 +85,25 @@ impl ServedLane {
 /// All lanes; at least one. Clones share everything.
 #[derive(Clone)]
 pub struct Lanes {
-    /// Name of the ensemble: a request with this `model` is routed. `None`: there is one lane, and no router.
-    name: Option<Arc<str>>,
+    /// Router and breakers. `None`: there is one lane, and no router.
+    ensemble: Option<Arc<Ensemble>>,
     all: Arc<[ServedLane]>,
 }
 
 impl Lanes {
     /// One lane without a router.
     pub fn single(lane: ServedLane) -> Self {
-        Self { name: None, all: [lane].into() }
+        Self { ensemble: None, all: [lane].into() }
     }
 
-    /// The lanes of an ensemble.
-    pub fn ensemble(name: &str, lanes: Vec<ServedLane>) -> Self {
-        Self { name: Some(name.into()), all: lanes.into() }
+    /// The lanes of an ensemble, in the order of its file.
+    pub fn ensemble(ensemble: Ensemble, lanes: Vec<ServedLane>) -> Self {
+        Self { ensemble: Some(ensemble.into()), all: lanes.into() }
+    }
+
+    /// Router and breakers of an ensemble.
+    pub fn router(&self) -> Option<&Arc<Ensemble>> {
+        self.ensemble.as_ref()
     }
 
     /// Iterates over the lanes.
@@ -107,12 +113,12 @@ impl Lanes {
 
     /// Name of the ensemble, if there is one.
     pub fn ensemble_name(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.ensemble.as_deref().map(|own| own.config().name.as_str())
     }
 
     /// Name under which the server presents itself: that of the ensemble, or of its only model.
     pub fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or_else(|| self.first().model().name())
+        self.ensemble_name().unwrap_or_else(|| self.first().model().name())
     }
 
     /// The first lane: the only one without an ensemble.
@@ -130,8 +136,8 @@ impl Lanes {
     /// # Errors
     /// OpenAI's 404 for a name that no lane has.
     pub fn of_model(&self, name: Option<&str>) -> Result<Option<usize>, ApiError> {
-        let Some(name) = name else { return Ok(self.name.is_none().then_some(0)) };
-        if self.name.as_deref() == Some(name) {
+        let Some(name) = name else { return Ok(self.ensemble.is_none().then_some(0)) };
+        if self.ensemble_name() == Some(name) {
             return Ok(None);
         }
         self.index_of_model(name).map(Some).ok_or_else(|| self.unknown_model(name))
@@ -140,7 +146,7 @@ impl Lanes {
     /// OpenAI's error for a model that is not served.
     fn unknown_model(&self, name: &str) -> ApiError {
         let served = match self.name() {
-            own if self.name.is_none() => format!("This server serves `{own}`."),
+            own if self.ensemble.is_none() => format!("This server serves `{own}`."),
             own => {
                 let names: Vec<&str> = self.iter().map(|lane| lane.model().name()).collect();
                 format!("This server serves `{own}`, and the specialists {}.", names.join(", "))

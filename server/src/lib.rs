@@ -16,6 +16,7 @@ pub mod backpressure;
 pub mod chat;
 pub mod choices;
 pub mod endpoints;
+pub mod ensemble;
 pub mod error;
 pub mod json;
 pub mod lanes;

@@ -12,7 +12,7 @@ use utoipa::openapi::{ContentBuilder, Header, OpenApi, Ref, RefOr, Response, Res
 use utoipa::{IntoResponses, Modify, ToSchema};
 
 use super::endpoints::{
-    chat, completions, health, metrics, missing, models, openapi, page, state, tokens,
+    chat, completions, health, lanes, metrics, missing, models, openapi, page, state, tokens,
 };
 use super::error::ErrorResponse;
 use super::protocol::chat::ChatChunk;
@@ -42,6 +42,9 @@ use super::protocol::chat::ChatChunk;
         health::version,
         metrics::metrics,
         state::state,
+        lanes::get,
+        lanes::post,
+        lanes::slo,
         openapi::openapi,
         page::page,
         page::file,

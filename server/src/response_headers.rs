@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! x-strata-specialist: debug      the specialist that serves the request, in an ensemble
-//! x-strata-route: intent debug    why the router chose it
+//! x-strata-route: rule ...        why the router chose it
+//! x-strata-slo-ttft-p95-ms: 310   TTFT of the specialist: 95th percentile of the last minutes, this request not included
+//! x-strata-slo-itl-p95-ms: 42     its ITL
 //! x-strata-model: tiny            the name in responses
 //! x-strata-replica: 0             the replica's number
 //! x-strata-queue-ms: 3            from the request's arrival at the engine to its first step
@@ -11,7 +13,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::model::ServedModel;
+use super::lanes::ServedLane;
 use super::responses::ResponseStreams;
 use super::routing::Routed;
 
@@ -26,11 +28,16 @@ pub const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-strata-cached-t
 
 /// Name of the specialist.
 pub const SPECIALIST: HeaderName = HeaderName::from_static("x-strata-specialist");
+/// 95th percentile of the specialist's TTFT in the published window, in milliseconds.
+pub const SLO_TTFT: HeaderName = HeaderName::from_static("x-strata-slo-ttft-p95-ms");
+/// 95th percentile of its ITL.
+pub const SLO_ITL: HeaderName = HeaderName::from_static("x-strata-slo-itl-p95-ms");
 /// Why the router chose it.
 pub const ROUTE: HeaderName = HeaderName::from_static("x-strata-route");
 
 /// Headers of a response whose first output is there.
-pub fn headers(model: &ServedModel, routed: &Routed, responses: &ResponseStreams) -> HeaderMap {
+pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) -> HeaderMap {
+    let model = lane.model();
     let mut headers = HeaderMap::new();
     // A text that is not a valid header value is left out.
     let mut insert = |name: HeaderName, text: &str| {
@@ -42,6 +49,12 @@ pub fn headers(model: &ServedModel, routed: &Routed, responses: &ResponseStreams
     if let Some(why) = &routed.why {
         insert(SPECIALIST, model.name());
         insert(ROUTE, why);
+        let report = lane.metrics().slo().report();
+        for (name, p95) in [(SLO_TTFT, report.ttft_ms.p95), (SLO_ITL, report.itl_ms.p95)] {
+            if let Some(ms) = p95 {
+                insert(name, &format!("{ms:.0}"));
+            }
+        }
     }
     headers.insert(REPLICA, responses.replica().0.into());
     if let Some(queued) = responses.queued() {

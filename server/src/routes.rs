@@ -5,7 +5,7 @@ use axum::routing::{get, post};
 
 use super::app::App;
 use super::endpoints::{
-    chat, completions, health, metrics, missing, models, openapi, page, state, tokens,
+    chat, completions, health, lanes, metrics, missing, models, openapi, page, state, tokens,
 };
 use super::middleware;
 
@@ -19,6 +19,8 @@ pub fn router(app: &App) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/strata/state", get(state::state))
+        .route("/strata/lanes", get(lanes::get).post(lanes::post))
+        .route("/strata/slo", get(lanes::slo))
         .route("/v1/embeddings", post(missing::embeddings))
         .route("/v1/responses", post(missing::responses))
         .route("/v1/messages", post(missing::messages));

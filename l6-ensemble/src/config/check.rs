@@ -70,6 +70,23 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
         }
     }
 
+    // A class without a specialist is no error: text of that class counts as text that no specialist serves.
+    for problem in config.router.validate() {
+        error(format!("router.{}", problem.field), problem.problem);
+    }
+    for (path, errors) in [
+        ("shadow", config.shadow.errors()),
+        ("breaker", config.breaker.errors()),
+        ("escalation", config.escalation.errors()),
+        ("slo", config.slo.errors()),
+    ] {
+        errors.into_iter().for_each(|what| error(path.to_owned(), what));
+    }
+    for specialist in specialists {
+        let path = format!("specialist.{}.slo", specialist.name);
+        specialist.slo.errors().into_iter().for_each(|what| error(path.clone(), what));
+    }
+
     let unknown = |name: &str| {
         let known: Vec<&str> = specialists.iter().map(|own| own.name.as_str()).collect();
         format!("must be the name of a specialist ({}), got `{name}`", known.join(", "))

@@ -6,6 +6,7 @@ use toml::Table;
 
 use super::ConfigError;
 use super::reader::Reader;
+use crate::slo::SloTargets;
 
 /// Maximum number of replicas of a specialist.
 const MAX_REPLICAS: usize = 64;
@@ -41,6 +42,8 @@ pub struct SpecialistConfig {
     pub max_num_batched_tokens: Option<usize>,
     /// Maximum number of tokens of a request.
     pub max_model_len: Option<usize>,
+    /// Service-level objectives.
+    pub slo: SloTargets,
     /// Name of the specialist that serves requests while this one cannot.
     pub fallback: Option<String>,
     /// Classes of the router that this specialist serves: its name, if the file names none.
@@ -176,6 +179,7 @@ pub(super) fn read(
         max_num_seqs: seats,
         max_num_batched_tokens: budget,
         max_model_len: reader.count("max_model_len", 2, MAX_COUNT),
+        slo: reader.section("slo"),
         fallback: reader.string("fallback"),
         classes: reader.strings("classes").unwrap_or_else(|| vec![name.clone()]),
         intents: reader.strings("intents").unwrap_or_default(),

@@ -30,6 +30,7 @@ use crate::protocol::completions::{Completion, CompletionFields, CompletionReque
 use crate::request::{Generation, Plan, RequestRules, plan};
 use crate::response_headers;
 use crate::responses::ResponseStreams;
+use crate::routing::parts_of_prompt;
 
 /// Default of `max_tokens`, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -50,9 +51,10 @@ pub async fn create(
     Body(request, memory): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { mut own, sampling, routing } = request;
-    let routed = lanes.route(own.model.as_deref(), &routing)?;
+    let routed = lanes.route(own.model.as_deref(), &routing, || parts_of_prompt(&own.prompt))?;
     context.route(&lanes, &routed);
-    let generation = &lanes[routed.lane].generation;
+    let served = &lanes[routed.lane];
+    let generation = &served.generation;
     let Generation { model, rules, admission, .. } = generation;
     check(rules, &own)?;
     let (policy, most) = (generation.policy(&sampling, &routing), Some(max_tokens(&own)));
@@ -73,7 +75,7 @@ pub async fn create(
     let mut choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
     if streams {
         choices.begun().await?;
-        let head = response_headers::headers(model, &routed, choices.responses());
+        let head = response_headers::headers(served, &routed, choices.responses());
         let mut response = choices::stream(choices, Objects::new(format, prompts, plan.n));
         response.headers_mut().extend(head);
         return Ok(response);
@@ -87,7 +89,7 @@ pub async fn create(
         formatted.push(format.choice(prompt, &mut Progress::default(), output).0);
     }
     let completion = format.completion(formatted, Some(Some(choices.usage())));
-    Ok((response_headers::headers(model, &routed, choices.responses()), Json(completion))
+    Ok((response_headers::headers(served, &routed, choices.responses()), Json(completion))
         .into_response())
 }
 

@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod completions;
 pub mod health;
+pub mod lanes;
 pub mod metrics;
 pub mod missing;
 pub mod models;

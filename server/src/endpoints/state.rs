@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
-use utoipa::IntoParams;
 
 use crate::error::{ApiError, ErrorResponse};
 use crate::lanes::Lanes;
@@ -39,7 +38,7 @@ pub async fn state(
 }
 
 /// Query of `/strata/state`.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct StateQuery {
     /// Name of the specialist, in an ensemble. Default: the first one.

@@ -23,13 +23,15 @@ use axum::{Extension, Router};
 use l5_scheduler::{Engine, EngineError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 pub use connection::Client;
 pub use connections::Upload;
 
 use super::LOG;
 use super::app::App;
+use super::ensemble::ESCALATION_INTERVAL;
+use super::lanes::Lanes;
 use super::lifecycle::State;
 use super::middleware::access_log::AccessLogger;
 use super::routes::router;
@@ -125,6 +127,7 @@ impl Server {
         };
         let acceptor = tokio::spawn(acceptor.accept_all());
         let mut ended = watch_lanes(&app)?;
+        let escalation = tokio::spawn(watch_loads(app.lanes.clone()));
         let outcome = tokio::select! {
             signal = signals.next() => {
                 let requests = app.lifecycle.requests().now();
@@ -146,12 +149,24 @@ impl Server {
             }
         };
         acceptor.abort();
+        escalation.abort();
         closing.send_replace(true);
         // A client that does not read its response cannot delay the end of the process.
         let _ = timeout(CLOSE_TIMEOUT, app.lifecycle.connections().none()).await;
         log.close();
         tracing::info!(target: LOG, "shut down");
         outcome
+    }
+}
+
+/// Compares the loads of an ensemble's lanes with its levels of escalation, for as long as the server runs.
+async fn watch_loads(lanes: Lanes) {
+    let Some(ensemble) = lanes.router().cloned() else { return };
+    let mut ticks = interval(ESCALATION_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        ensemble.watch(&lanes);
     }
 }
 

@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::background::Background;
-use crate::metrics::Metrics;
+use crate::ensemble::Ensemble;
+use crate::metrics::{Metrics, SharedSlo};
 use crate::{LaneDefaults, Lanes, Limits, ServedLane, ServedModel, ServerOptions};
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
 
@@ -98,6 +99,23 @@ fn serving_lane(
     panics: bool,
     limits: Limits,
 ) -> (Vec<Engine>, App, SocketAddr, JoinHandle<Result<(), ServeError>>) {
+    let (metrics, background) = (Metrics::default(), Background::default());
+    let options = ServerOptions { port: 0, limits, ..ServerOptions::default() };
+    let (engines, served) = lane("tiny", steps, panics, &metrics, &background, &options);
+    let app = App::new(Lanes::single(served), options.into(), metrics, background);
+    let (app, address, thread) = run(app);
+    (engines, app, address, thread)
+}
+
+/// A lane with a replica for each of these numbers of steps, after which it fails.
+fn lane(
+    name: &str,
+    steps: &[usize],
+    panics: bool,
+    metrics: &Metrics,
+    background: &Background,
+    options: &ServerOptions,
+) -> (Vec<Engine>, ServedLane) {
     let config = SchedulerConfig { enable_prefix_caching: false, ..SchedulerConfig::new(1000, 16) };
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let tokenizer = Tokenizer::from_hf_dir(directory).unwrap();
@@ -110,7 +128,7 @@ fn serving_lane(
     };
     let engines: Vec<Engine> = steps.iter().map(engine).collect();
     let model = ServedModel {
-        names: vec!["tiny".into()],
+        names: vec![name.into()],
         alias: None,
         root: "tiny".into(),
         tokenizer: tokenizer.clone(),
@@ -125,13 +143,15 @@ fn serving_lane(
     };
     let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
     let replicas = engines.iter().map(replica).collect();
-    let lane = Lane::new(LaneId("tiny".into()), replicas, model.into()).unwrap();
-    let options = ServerOptions { port: 0, limits, ..ServerOptions::default() };
+    let lane = Lane::new(LaneId(name.into()), replicas, model.into()).unwrap();
     let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
-    let (metrics, background) = (Metrics::default(), Background::default());
-    let own = metrics.lane(numbered, "tiny", "auto").unwrap();
-    let served = ServedLane::new(lane, LaneDefaults::default(), own, &background, &options);
-    let app = App::new(Lanes::single(served), options.into(), metrics, background);
+    let slo = SharedSlo::new(Default::default(), Default::default());
+    let own = metrics.lane(numbered, name, "auto", slo).unwrap();
+    (engines, ServedLane::new(lane, LaneDefaults::default(), own, background, options))
+}
+
+/// Runs a server on a thread.
+fn run(app: App) -> (App, SocketAddr, JoinHandle<Result<(), ServeError>>) {
     let (report, address) = oneshot::channel();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -144,7 +164,7 @@ fn serving_lane(
         })
     });
     let (app, address) = address.blocking_recv().unwrap();
-    (engines, app, address, thread)
+    (app, address, thread)
 }
 
 /// Sends a request and reads until the server closes the connection.
@@ -230,6 +250,47 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     }
     while !ask(address, HEALTH).starts_with("HTTP/1.1 503") {}
     assert!(server.join().unwrap().is_err(), "the lane has failed");
+}
+
+#[test]
+fn while_a_specialist_is_down_its_fallback_serves_and_the_others_go_on() {
+    let file = "name = \"pair\"\nmodel = \"t\"\n[router]\nclassifier = \"off\"\n\
+                [[specialist]]\nname = \"one\"\nintents = [\"debug\"]\nfallback = \"two\"\n\
+                [[specialist]]\nname = \"two\"\n";
+    let config = l6_ensemble::EnsembleConfig::parse(file).unwrap();
+    let (metrics, background) = (Metrics::default(), Background::default());
+    let options = ServerOptions { port: 0, ..ServerOptions::default() };
+    let lane = |name, steps| lane(name, &[steps], true, &metrics, &background, &options);
+    let ((mut engines, one), (others, two)) = (lane("one", 0), lane("two", 1_000_000));
+    engines.extend(others);
+    let ensemble = Ensemble::new(config, metrics.routes(["one", "two"].into_iter())).unwrap();
+    let lanes = Lanes::ensemble(ensemble, vec![one, two]);
+    let (app, address, server) = run(App::new(lanes, options.into(), metrics, background));
+    let debug = |more: &str| {
+        let body = format!(r#"{{"prompt": [1, 2, 3], "max_tokens": 5, "intent": "debug"{more}}}"#);
+        let head = completion(false);
+        let (head, _) = head.split_once("Content-Length").unwrap();
+        ask(address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
+    };
+    let failed = debug("");
+    assert!(failed.starts_with("HTTP/1.1 500") && failed.contains("engine_failed"), "{failed}");
+    while app.lanes[0].lane.ended().is_none() {
+        std::thread::yield_now();
+    }
+    for more in ["", r#", "specialist": "one""#, r#", "model": "one""#] {
+        let served = debug(more);
+        assert!(served.starts_with("HTTP/1.1 200"), "{served}");
+        assert!(served.contains("x-strata-specialist: two"), "{served}");
+        assert!(served.contains("fallback of one, which is down"), "{served}");
+    }
+    assert!(ask(address, HEALTH).starts_with("HTTP/1.1 200"), "a specialist lives");
+    let lanes = ask(address, &HEALTH.replace("/health", "/strata/lanes"));
+    assert!(lanes.contains(r#""lane":"one","engines":0"#), "{lanes}");
+    for engine in engines {
+        let _ = engine.shutdown();
+    }
+    while !ask(address, HEALTH).starts_with("HTTP/1.1 503") {}
+    assert!(server.join().unwrap().is_err(), "all specialists have failed");
 }
 
 #[test]

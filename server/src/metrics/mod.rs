@@ -12,7 +12,9 @@ mod http;
 mod observer;
 mod process;
 mod registry;
+mod routes;
 mod scrape;
+mod slo;
 pub mod state;
 mod window;
 
@@ -33,7 +35,10 @@ use http::HttpFamilies;
 pub use http::HttpRequestMetrics;
 use observer::Watch;
 use registry::{Counter, Gauge, Registry};
+pub use routes::RouteCounters;
 use scrape::ScrapeFamilies;
+pub use slo::SharedSlo;
+use slo::SloFamilies;
 pub use state::State;
 use window::SharedWindow;
 
@@ -59,6 +64,8 @@ pub struct Metrics {
 pub struct LaneMetrics {
     replicas: Vec<ReplicaMetrics>,
     window: SharedWindow,
+    slo: SharedSlo,
+    slo_families: SloFamilies,
     rejections: [Counter; REJECTIONS.len()],
     /// Whole and streamed choices, each without and with tool calls.
     parsers: [[Counter; 2]; 2],
@@ -90,7 +97,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics of a lane and observes its engines. `cache_dtype` is the dtype of the KV cache.
+    /// Registers the metrics of a lane and observes its engines. `cache_dtype` is the dtype of the KV cache; `slo` is
+    /// where service levels are measured.
     ///
     /// # Errors
     /// [`EngineError`], if an engine has ended.
@@ -99,6 +107,7 @@ impl Metrics {
         engines: impl IntoIterator<Item = (ReplicaId, &'a EngineHandle)>,
         model_name: &str,
         cache_dtype: &str,
+        slo: SharedSlo,
     ) -> Result<Arc<LaneMetrics>, EngineError> {
         let registry = &self.registry;
         let window = SharedWindow::new(Instant::now());
@@ -106,7 +115,7 @@ impl Metrics {
         for (id, engine) in engines {
             let (config, label) = (engine.config(), id.to_string());
             let families = EngineFamilies::new(registry, model_name, &label, config, cache_dtype);
-            let watch = Watch::new(families, window.clone());
+            let watch = Watch::new(families, window.clone(), slo.clone());
             engine.observe(Box::new(watch.clone()))?;
             replicas.push(ReplicaMetrics {
                 id,
@@ -134,7 +143,13 @@ impl Metrics {
         let parsers = ["non_streaming", "streaming"]
             .map(|mode| ["no_tool_call", "tool_call"].map(|outcome| parser(mode, outcome)));
         let rejections = REJECTIONS.map(rejection);
-        Ok(Arc::new(LaneMetrics { replicas, window, rejections, parsers }))
+        let slo_families = SloFamilies::new(registry, model_name);
+        Ok(Arc::new(LaneMetrics { replicas, window, slo, slo_families, rejections, parsers }))
+    }
+
+    /// Registers counters of routes to lanes of these names.
+    pub fn routes<'a>(&self, lanes: impl Iterator<Item = &'a str>) -> RouteCounters {
+        RouteCounters::new(&self.registry, lanes)
     }
 
     /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.
@@ -196,8 +211,14 @@ impl LaneMetrics {
         Some(replica.choices.begin(samples))
     }
 
-    /// Sets the gauges that are read from the replicas' loads.
+    /// Service levels of the lane.
+    pub fn slo(&self) -> &SharedSlo {
+        &self.slo
+    }
+
+    /// Sets the gauges that are read from the replicas' loads, and those of service levels.
     fn set_loads<M>(&self, lane: &Lane<M>) {
+        self.slo_families.set(&self.slo.report());
         for (id, replica) in lane.replicas() {
             if let Some(own) = self.replicas.iter().find(|own| own.id == id) {
                 own.scrape.set(&replica.load(), &own.watch.families);

@@ -8,8 +8,10 @@ use l5_scheduler::{
     Admitted, FinishReason, RequestId, RequestView, Scheduler, StepObserver, StepResult, StepView,
     Time,
 };
+use l6_ensemble::slo::SloWindow;
 
 use super::engine::EngineFamilies;
+use super::slo::SharedSlo;
 use super::state::Running;
 use super::window::{SharedWindow, Window};
 
@@ -19,6 +21,7 @@ pub struct Watch {
     pub families: Arc<EngineFamilies>,
     seen: Arc<Mutex<Seen>>,
     window: SharedWindow,
+    slo: SharedSlo,
 }
 
 #[derive(Debug)]
@@ -66,7 +69,7 @@ impl Live {
 
 impl Watch {
     /// Creates an observer of no steps yet.
-    pub fn new(families: EngineFamilies, window: SharedWindow) -> Self {
+    pub fn new(families: EngineFamilies, window: SharedWindow, slo: SharedSlo) -> Self {
         let seen = Seen {
             live: HashMap::new(),
             step: Time::ZERO,
@@ -74,7 +77,7 @@ impl Watch {
             prompt_tokens: 0,
             prefix_caching: false,
         };
-        Self { families: Arc::new(families), seen: Arc::new(Mutex::new(seen)), window }
+        Self { families: Arc::new(families), seen: Arc::new(Mutex::new(seen)), window, slo }
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
@@ -141,20 +144,25 @@ impl StepObserver for Watch {
             self.families.stepped(result);
         }
         let mut seen = self.lock();
-        seen.sampled(result, now, &self.families, &mut self.window.lock());
         let time = seen.time(result, now);
-        // Last: once the end of a request is visible, so is everything else that was counted of it.
-        for (id, reason) in &result.finished {
-            seen.ended(*id, *reason, time, &self.families);
-        }
+        let mut window = self.window.lock();
+        self.slo.count(now, |slo, at| {
+            seen.sampled(result, now, &self.families, (&mut window, slo, at));
+            // Last: once the end of a request is visible, so is everything else that was counted of it.
+            for (id, reason) in &result.finished {
+                seen.ended(*id, *reason, time, &self.families, (slo, at));
+            }
+        });
     }
 
     fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
         let mut seen = self.lock();
         let time = seen.step + seen.planned.elapsed().as_secs_f64();
-        for (id, reason) in ended {
-            seen.ended(*id, *reason, time, &self.families);
-        }
+        self.slo.count(Instant::now(), |slo, at| {
+            for (id, reason) in ended {
+                seen.ended(*id, *reason, time, &self.families, (slo, at));
+            }
+        });
     }
 }
 
@@ -187,7 +195,7 @@ impl Seen {
         result: &StepResult,
         now: Instant,
         families: &EngineFamilies,
-        window: &mut Window,
+        (window, slo, at): (&mut Window, &mut SloWindow, Time),
     ) {
         let time = self.time(result, now);
         let mut generated = 0;
@@ -200,6 +208,7 @@ impl Seen {
                 let seconds = time - before;
                 families.itl.observe(seconds);
                 window.between(now, seconds);
+                slo.inter_token(at, seconds);
                 continue;
             }
             live.first = Some(time);
@@ -207,6 +216,8 @@ impl Seen {
             families.ttft.observe(seconds);
             families.prompt(live.prompt, live.cached);
             window.first(now, live.prompt, seconds);
+            let scheduled = live.scheduled.unwrap_or(live.arrival);
+            slo.first_token(at, seconds, time - scheduled);
         }
         if generated > 0 {
             families.generation_tokens.inc_by(generated as u64);
@@ -218,10 +229,18 @@ impl Seen {
     }
 
     /// Counts the end of a request. The histograms of phases that it did not reach stay unchanged.
-    fn ended(&mut self, id: RequestId, reason: FinishReason, now: Time, families: &EngineFamilies) {
+    fn ended(
+        &mut self,
+        id: RequestId,
+        reason: FinishReason,
+        now: Time,
+        families: &EngineFamilies,
+        (slo, at): (&mut SloWindow, Time),
+    ) {
         let Some(live) = self.live.remove(&id) else { return };
         live.ended(now, families);
         families.ended(reason);
+        slo.finished(at, live.preemptions > 0);
     }
 }
 

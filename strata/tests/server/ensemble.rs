@@ -184,3 +184,160 @@ fn the_demo_is_valid_and_is_printed_with_its_defaults() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("ensemble = \"demo\"") && text.contains("# concurrency"), "{text}");
 }
+
+/// A chat that tiny models can serve: the template of a tiny model is none, so it is given.
+fn chats(head: &str, args: &[&str]) -> Served {
+    let template = crate::chat::template("thinks-and-calls");
+    served(head, &[&["--chat-template", &template], args].concat())
+}
+
+fn chat(text: &str, more: Value) -> Value {
+    let mut body =
+        json!({"messages": [{"role": "user", "content": text}], "max_tokens": 4, "seed": 1});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A report that the rules of the router know.
+const SANITIZER: &str = "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010\n\
+                         #0 0x4f in main a.cpp:5";
+
+#[test]
+fn a_request_without_a_specialist_goes_where_intent_and_rules_send_it() {
+    // Specialist `one` claims the intent debug, and the class of its name only.
+    let server = chats("fallback = \"two\"\n[router]\nclassifier = \"off\"", &[]);
+    for (body, name, why) in [
+        (chat("Hello", json!({"intent": "debug"})), "one", "intent debug"),
+        (chat("Hello", json!({"intent": "codegen"})), "two", "no rule"),
+        (chat("Hello", json!({})), "two", "no rule"),
+        (chat("Hello", json!({"model": "pair"})), "two", "no rule"),
+    ] {
+        let response = server.post(CHAT, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        assert_eq!(response.header("x-strata-specialist"), Some(name), "{body}");
+        let route = response.header("x-strata-route").unwrap();
+        assert!(route.contains(why), "{route}");
+    }
+    let unknown = server.post(CHAT, &chat("Hello", json!({"intent": "cooking"})));
+    assert_eq!((unknown.status, &unknown.value()["error"]["param"]), (400, &json!("intent")));
+    let metrics = server.get("/metrics");
+    let routes = |name: &str, by: &str| {
+        let labels = [format!("model_name=\"{name}\""), format!("by=\"{by}\"")];
+        let mut lines = metrics.text().lines().filter(|line| {
+            line.starts_with("strata:routes_total{")
+                && labels.iter().all(|label| line.contains(label))
+        });
+        lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    assert_eq!(routes("one", "declared_intent"), Some(1));
+    assert_eq!(routes("two", "unrouted"), Some(3));
+}
+
+#[test]
+fn a_rule_decides_by_what_the_request_contains() {
+    let file = file("[router]\nclassifier = \"off\"");
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let text = text.replace("name = \"two\"", "name = \"two\"\nclasses = [\"debug\"]");
+    std::fs::write(file.path(), text).unwrap();
+    let mut command = command();
+    let template = crate::chat::template("thinks-and-calls");
+    command.args(["--quiet", "serve", "--port", "0", "--chat-template", &template, "--ensemble"]);
+    let server = Served::run({
+        command.arg(file.path());
+        command
+    });
+    let response = server.post(CHAT, &chat(SANITIZER, json!({})));
+    assert_eq!(response.header("x-strata-specialist"), Some("two"), "{}", response.text());
+    assert!(response.header("x-strata-route").unwrap().starts_with("rule "));
+    // Nothing decides, and the file has no fallback.
+    let rejected = server.post(CHAT, &chat("Hello", json!({})));
+    assert_eq!(rejected.status, 422, "{}", rejected.text());
+    assert_eq!(rejected.value()["error"]["code"], "no_specialist");
+}
+
+#[test]
+fn an_operator_demotes_a_lane_and_its_fallback_serves() {
+    let key = ["--api-key", "secret"];
+    let server = chats("[router]\nclassifier = \"off\"", &key);
+    let change = |body: Value| {
+        let request = ureq::post(server.url("/strata/lanes"))
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .header("authorization", "Bearer secret")
+            .header("content-type", "application/json");
+        let response = request.send(body.to_string().as_bytes()).unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().read_to_string().unwrap();
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let specialist = || {
+        let body = chat("Hello", json!({"intent": "debug"}));
+        let request = ureq::post(server.url(CHAT)).header("authorization", "Bearer secret");
+        let response = request.header("content-type", "application/json");
+        let response = response.send(body.to_string().as_bytes()).unwrap();
+        let header = |name| response.headers().get(name).unwrap().to_str().unwrap().to_owned();
+        (header("x-strata-specialist"), header("x-strata-route"))
+    };
+    assert_eq!(server.post("/strata/lanes", &json!({})).status, 401, "it needs a key");
+    assert_eq!(specialist().0, "one");
+    let (status, state) = change(json!({"lane": "one", "breaker": "open"}));
+    assert_eq!((status, &state["lanes"][0]["role"]), (200, &json!("shadow_only")), "{state}");
+    let (name, why) = specialist();
+    assert_eq!(name, "two");
+    assert!(why.contains("fallback of one, which is demoted"), "{why}");
+    let (status, _) = change(json!({"lane": "one", "breaker": "auto"}));
+    assert_eq!((status, specialist().0.as_str()), (200, "one"));
+    for (body, status) in [
+        (json!({"lane": "three", "breaker": "open"}), 400),
+        (json!({"lane": "one", "colour": 1}), 400),
+        (json!({"lane": "one"}), 400),
+        (json!({"escalation_level": 99}), 400),
+        (json!({"escalation_level": 1}), 200),
+        (json!({"escalation_level": null}), 200),
+    ] {
+        assert_eq!(change(body.clone()).0, status, "{body}");
+    }
+}
+
+#[test]
+fn lanes_cannot_be_changed_on_a_server_without_keys() {
+    let server = served("", &[]);
+    let change = json!({"lane": "one", "breaker": "open"});
+    assert_eq!(server.post("/strata/lanes", &change).status, 403);
+    let state = server.get("/strata/lanes").json();
+    assert_eq!(state["lanes"][1]["lane"], "two");
+    assert_eq!(state["escalation"]["level"], 0);
+}
+
+#[test]
+fn service_levels_are_published_for_each_lane_and_survive_a_restart() {
+    let directory = TempDir::new().unwrap();
+    let keep = ["--state-dir", directory.path().to_str().unwrap()];
+    let count = |server: &Served, at: usize| {
+        let slo = server.get("/strata/slo").json();
+        assert_eq!(slo[at]["specialist"], ["one", "two"][at]);
+        slo[at]["preempted_once"]["total"].as_u64().unwrap()
+    };
+    let mut server = served("", &keep);
+    assert_eq!((count(&server, 0), count(&server, 1)), (0, 0));
+    for _ in 0..3 {
+        server.post(COMPLETIONS, &completion(json!({"specialist": "two"}))).json();
+    }
+    assert_eq!((count(&server, 0), count(&server, 1)), (0, 3));
+    let slo = server.get("/strata/slo").json();
+    assert_eq!(slo[1]["ttft_ms"]["count"], 3);
+    assert!(slo[1]["ttft_ms"]["p95"].as_f64().unwrap() > 0.0);
+    let response = server.post(COMPLETIONS, &completion(json!({"specialist": "two"})));
+    assert!(response.header("x-strata-slo-ttft-p95-ms").is_some());
+    let metrics = server.get("/metrics");
+    let labels = ["strata:slo_latency_seconds{", "model_name=\"two\"", "quantile=\"0.95\""];
+    let published = |line: &str| labels.iter().all(|label| line.contains(label));
+    assert!(metrics.text().lines().any(published), "{}", metrics.text());
+    server.signal("TERM");
+    server.ended(Duration::from_secs(60));
+    let server = served("", &keep);
+    assert_eq!((count(&server, 0), count(&server, 1)), (0, 4), "of the process before");
+}

@@ -35,6 +35,7 @@ use crate::openapi::SubmitErrors;
 use crate::protocol::chat::{ChatCompletion, ChatRequest};
 use crate::response_headers;
 use crate::responses::{ResponseStreams, finish_reason, stop_reason};
+use crate::routing::parts_of_chat;
 
 /// Creates the next message of a conversation.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, security((), ("key" = [])), responses(
@@ -51,9 +52,11 @@ pub async fn create(
     tenant: Tenant,
     Body(request, memory): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let routed = lanes.route(request.own.model.as_deref(), &request.routing)?;
+    let routed = lanes
+        .route(request.own.model.as_deref(), &request.routing, || parts_of_chat(&request.own))?;
     context.route(&lanes, &routed);
-    let generation = &lanes[routed.lane].generation;
+    let served = lanes[routed.lane].clone();
+    let generation = &served.generation;
     let model = generation.model.clone();
     let sampling = &request.sampling;
     let streams = sampling.stream == Some(true);
@@ -91,14 +94,14 @@ pub async fn create(
     };
     if streams {
         choices.begun().await?;
-        let head = response_headers::headers(&model, &routed, choices.responses());
+        let head = response_headers::headers(&served, &routed, choices.responses());
         let mut response = choices::stream(choices, stream::Chunks::new(chat));
         response.headers_mut().extend(head);
         return Ok(response);
     }
     let outputs = choices.all().await?;
     let completion = whole::completion(chat, outputs, choices.usage());
-    Ok((response_headers::headers(&model, &routed, choices.responses()), Json(completion))
+    Ok((response_headers::headers(&served, &routed, choices.responses()), Json(completion))
         .into_response())
 }
 

@@ -95,6 +95,9 @@ pub struct ServerFlags {
     /// Append one line of JSON for each request to this file; - for stderr
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
+    /// Directory in which service levels (`/strata/slo`) survive a restart [default: none, they begin anew]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
     /// Time that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, alias = "shutdown-timeout", value_name = "SECONDS", default_value = "30")]
     #[arg(value_parser = values::duration)]

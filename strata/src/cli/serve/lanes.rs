@@ -9,10 +9,12 @@ use l2_model::chat_template::ChatTemplate;
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
 use l5_scheduler::engine::{EngineModel, StartError};
 use l5_scheduler::{Engine, EngineOptions, Turns};
+use l6_ensemble::slo::{SloOptions, SloTargets};
 use l6_ensemble::{EnsembleConfig, Lane, LaneId, Replica, ReplicaId, SpecialistConfig};
 use server::background::Background;
 use server::chat::prompt::quoted_words;
-use server::metrics::Metrics;
+use server::ensemble::Ensemble;
+use server::metrics::{Metrics, SharedSlo};
 use server::model::{GenerationDefaults, unix_time};
 use server::{LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
 
@@ -64,6 +66,7 @@ struct LanePlan<'a> {
     replicas: usize,
     options: EngineOptions,
     defaults: LaneDefaults,
+    slo: SharedSlo,
     loaded: &'a Loaded,
 }
 
@@ -86,6 +89,7 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
         replicas: 1,
         options: flags.engine(loaded.model.rt.device()),
         defaults: LaneDefaults::default(),
+        slo: SharedSlo::new(SloOptions::default(), SloTargets::default()),
         loaded: &loaded,
     };
     let (lane, engines) = plan.start(flags, parts, context)?;
@@ -145,6 +149,7 @@ pub fn ensemble(
                 system_prompt: specialist.system_prompt.clone(),
                 decoding_policy: specialist.decoding_policy,
             },
+            slo: SharedSlo::new(config.slo, specialist.slo),
             loaded,
         };
         let started = plan.start(flags, parts, context);
@@ -153,7 +158,11 @@ pub fn ensemble(
         lanes.push(lane);
         engines.extend(own);
     }
-    let lanes = Lanes::ensemble(&config.name, lanes);
+    let names = config.specialists.iter().map(|specialist| specialist.name.as_str());
+    let counters = parts.metrics.routes(names);
+    let ensemble = Ensemble::new(config.clone(), counters);
+    let ensemble = ensemble.map_err(|why| CliError::Usage(why.to_string()))?;
+    let lanes = Lanes::ensemble(ensemble, lanes);
     Ok(Started { lanes, engines, recording: None })
 }
 
@@ -215,7 +224,7 @@ impl LanePlan<'_> {
             template: template.as_ref().map(|(_, template)| template.clone()),
         };
         let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
-        let metrics = parts.metrics.lane(numbered, served.name(), kv::name(kv_dtype))?;
+        let metrics = parts.metrics.lane(numbered, served.name(), kv::name(kv_dtype), self.slo)?;
         let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
         let replicas = engines.iter().map(replica).collect();
         let lane = Lane::new(LaneId(served.name().to_owned()), replicas, served.into())?;

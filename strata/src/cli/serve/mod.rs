@@ -14,6 +14,7 @@ mod generation;
 mod lanes;
 mod layers;
 mod print;
+mod slo_files;
 mod start;
 mod values;
 

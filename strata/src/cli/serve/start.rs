@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::flags::Flags;
 use super::lanes::{self, Parts, Started};
+use super::slo_files::SloFiles;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
@@ -44,6 +45,8 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         None => lanes::single(flags, &parts, context)?,
     };
     let Parts { metrics, background, options } = parts;
+    let directory = flags.server.state_dir.as_deref();
+    let slo_files = directory.map(|directory| SloFiles::open(directory, &lanes)).transpose()?;
     let app = App::new(lanes, options, metrics, background);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
@@ -58,6 +61,9 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         let watched = engines.iter().map(|engine| engine.handle().clone()).collect();
         let watching = supervisor.clone();
         tokio::spawn(async move { watching.watch(watched).await });
+        if let Some(files) = &slo_files {
+            tokio::spawn(files.clone().keep());
+        }
         let served = server.run().await;
         supervisor.stopping();
         anyhow::Ok(served?)
@@ -66,6 +72,9 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     runtime.shutdown_background();
     // Before anything is returned, as dropping an engine waits for its step, however long that takes.
     let ended = shut_down_within(engines, STEP_PATIENCE);
+    if let Some(files) = slo_files {
+        files.store();
+    }
     served?;
     ended?;
     if let Some(recording) = recording {
@@ -78,7 +87,7 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
 const STEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The target of what a server reports of its start and its end, which is logged at `info` by default.
-const LOG: &str = server::LOG;
+pub(super) const LOG: &str = server::LOG;
 
 /// Default `max_num_seqs` and `max_num_batched_tokens`. On a CPU a step of 2,048 tokens would take about a second, and
 /// all decoding requests would wait for it; at 256 tokens the cost of reading the weights is already amortised.

@@ -8,7 +8,7 @@ use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{Engine, EngineOptions, EngineRequest};
 use l6_ensemble::ReplicaId;
-use server::metrics::Metrics;
+use server::metrics::{Metrics, SharedSlo};
 
 use crate::counting::Watch;
 
@@ -18,8 +18,9 @@ fn counting_a_steady_step_allocates_nothing() {
     let options = EngineOptions { max_num_seqs: 4, ..EngineOptions::default() };
     let runtime = RuntimeOptions { threads: Some(1), ..RuntimeOptions::default() };
     let engine = Engine::open(&model, runtime, &options).unwrap();
+    let slo = SharedSlo::new(Default::default(), Default::default());
     let metrics = Metrics::default();
-    let _lane = metrics.lane([(ReplicaId(0), engine.handle())], "tiny-llama", "f32").unwrap();
+    let _lane = metrics.lane([(ReplicaId(0), engine.handle())], "tiny-llama", "f32", slo).unwrap();
     let counts = Arc::new(Mutex::new(Vec::with_capacity(1000)));
     engine.handle().observe(Box::new(Watch(counts.clone()))).unwrap();
     let stop = StopRules { max_tokens: 60, ignore_eos: true, ..StopRules::default() };

@@ -7,7 +7,7 @@
 //!   [`EngineHandle`](l5_scheduler::EngineHandle) is one;
 //! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work.
 //!
-//! The router, which chooses the lane of a request, is above the lanes.
+//! The [`router`] chooses the lane of a request from its text.
 
 pub mod breaker;
 pub mod calibration;
@@ -22,6 +22,7 @@ pub mod tune;
 
 mod lane;
 mod replica;
+pub mod router;
 
 pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
 pub use lane::{Lane, LaneId, NoReplica};

@@ -11,6 +11,7 @@ mod kv;
 mod logits;
 mod prompts;
 mod router_tune;
+mod router;
 mod run_trace;
 mod sampling;
 mod serve_offline;

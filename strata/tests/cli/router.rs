@@ -1,0 +1,86 @@
+//! `strata router`.
+
+use std::fs;
+
+use crate::strata::{arg, fixture, keys, strata, strata_reading};
+
+#[test]
+fn a_trained_classifier_is_used_and_the_same_seed_gives_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = fixture("router/sample.jsonl");
+    let files = ["a.bin", "b.bin"].map(|name| arg(&dir.path().join(name)));
+    for file in &files {
+        let said =
+            strata(["router", "train", &data, "--out", file, "--bits", "10", "--epochs", "3"]);
+        assert!(said.text().contains("temperature"), "{said:?}");
+    }
+    assert!(fs::read(&files[0]).unwrap() == fs::read(&files[1]).unwrap());
+    let args = ["router", "eval", &data, "--classifier", &files[0], "--no-rules", "--json"];
+    let figures = strata(args).json();
+    assert!(figures["accuracy"].as_f64().unwrap() > 0.5, "on what it was trained on: {figures}");
+    assert!(keys(&figures["decided_by"]).iter().all(|by| !by.starts_with("rule")), "{figures}");
+}
+
+#[test]
+fn an_evaluation_shows_each_label_and_each_rule() {
+    let text = strata(["router", "eval", &fixture("router/requests.jsonl")]);
+    for line in
+        ["accuracy ", "coverage at 90% precision", "concurrency", "reject", "rule sanitizer_report"]
+    {
+        assert!(text.text().contains(line), "{line}: {}", text.text());
+    }
+}
+
+#[test]
+fn an_explanation_names_lane_reason_and_evidence() {
+    let report = b"==3==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010";
+    let said = strata_reading(report, ["router", "explain", "-"]);
+    assert!(said.text().starts_with("primary    debug\n"), "{said:?}");
+    assert!(said.text().contains("why        rule sanitizer_report: "), "{said:?}");
+    let answer =
+        strata_reading(report, ["router", "explain", "--intent", "build_fix", "--json", "-"])
+            .json();
+    assert_eq!(keys(&answer), ["route", "findings"]);
+    assert_eq!(answer["route"]["primary"], "build");
+    assert_eq!(answer["route"]["why"]["by"], "declared_intent");
+    let parts = br#"{"parts":[{"kind":"snippet","name":"CMakeLists.txt","text":"x"},{"kind":"user","text":"Why?"}]}"#;
+    let answer = strata_reading(parts, ["router", "explain", "--json", "-"]).json();
+    assert_eq!(answer["route"]["primary"], "build");
+}
+
+#[test]
+fn what_cannot_be_used_is_an_error_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        arg(&path)
+    };
+    let config = file("router.toml", "min_score = 7\nlanes.stl = 'x'");
+    let typo = file("typo.toml", "min_scores = 0.1");
+    let corpus = file("corpus.jsonl", "{\"label\": 3}\n");
+    let requests = fixture("router/requests.jsonl");
+    let out = arg(&dir.path().join("never"));
+    for (args, part) in [
+        (vec!["explain", "-", "--intent", "dance"], "use one of build_fix, codegen"),
+        (vec!["explain", "-", "--config", &config], "`min_score` must be in [0, 1]; `lanes.stl`"),
+        (vec!["explain", "-", "--config", &typo], "min_scores"),
+        (vec!["explain", "-", "--classifier", &config], "not a router classifier"),
+        (vec!["explain", "/no/such/file"], "cannot read /no/such/file"),
+        (vec!["eval", &corpus], "line 1 of the corpus"),
+        (
+            vec!["train", &requests, "--out", &out, "--held-out", "nothing"],
+            "no package \"nothing\"",
+        ),
+    ] {
+        let ran = strata_reading(b"hello", ["router"].iter().chain(&args));
+        assert_eq!(ran.code, 1, "{args:?}: {ran:?}");
+        assert!(
+            ran.stderr.starts_with("error: ") && ran.stderr.contains(part),
+            "{args:?}: {ran:?}"
+        );
+        assert!(ran.stdout.is_empty());
+    }
+    let ran = strata(["router", "train", &requests, "--out", &out, "--bits", "40"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+}

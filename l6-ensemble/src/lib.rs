@@ -1,13 +1,17 @@
-//! Layer 6 of Strata: lanes and replicas.
+//! Layer 6 of Strata: an ensemble of specialists.
 //!
 //! A server may serve several models, and run several engines for one of them. This layer decides which engine serves a
-//! request, and knows nothing of HTTP:
+//! request, and knows neither HTTP nor a clock:
 //!
 //! * [`Replica`]: one engine with a model, a KV pool and a queue of its own; an
 //!   [`EngineHandle`](l5_scheduler::EngineHandle) is one;
 //! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work.
 //!
-//! The [`router`] chooses the lane of a request from its text.
+//! * [`EnsembleConfig`]: the file that lists the specialists, each of which has a lane;
+//! * [`router`]: chooses the lane of a request from its text;
+//! * [`slo`], [`breaker`], [`escalation`], [`control`]: what a lane keeps of its promises, and what follows if it does
+//!   not;
+//! * [`shadow`], [`calibration`], [`tune`]: duplicates on the second choice, what they show, and thresholds from it.
 
 pub mod breaker;
 pub mod calibration;
@@ -22,7 +26,6 @@ pub mod tune;
 
 mod lane;
 mod replica;
-pub mod router;
 
 pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
 pub use lane::{Lane, LaneId, NoReplica};

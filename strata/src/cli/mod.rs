@@ -92,7 +92,6 @@ enum Command {
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
     Trace(trace::TraceArgs),
-    Router(router::RouterArgs),
 }
 
 /// Parses the arguments of this process, runs the subcommand, and reports what went wrong.
@@ -125,7 +124,6 @@ impl Cli {
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
             Command::Trace(args) => trace::run(args)?,
-            Command::Router(args) => router::run(args)?,
         }
         Ok(ExitCode::SUCCESS)
     }

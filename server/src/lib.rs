@@ -15,6 +15,8 @@ pub mod background;
 pub mod backpressure;
 pub mod chat;
 pub mod choices;
+#[cfg(target_os = "linux")]
+pub mod compile_check;
 pub mod endpoints;
 pub mod ensemble;
 pub mod error;

@@ -208,6 +208,26 @@ fn what_a_server_reports_on_stderr_has_the_form_of_its_log() {
     assert_eq!(said.lines().count(), 2, "{said}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_compile_check_reports_its_sandbox_and_is_off_by_default() {
+    let said = log_of(&["--quiet", "--compile-check", "g++"], &[]);
+    assert!(said.contains("compile check: ") && said.contains("g++ for 0.05 of the"), "{said}");
+    assert!(said.contains("sandbox: limits, "), "{said}");
+    assert!(!log_of(&["--quiet"], &[]).contains("compile check"));
+    for (words, complaint) in [
+        (["--compile-check", "/no/such/compiler"], "/no/such/compiler"),
+        (["--compile-check", "on"], "off, g++, clang++"),
+        (["--compile-check-fraction", "2"], "from 0 to 1"),
+    ] {
+        let model = fixture("tiny-llama");
+        let model = ["--port", "0", "--model", model.to_str().unwrap()];
+        let output = serve(&[&model[..], &words].concat(), &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(complaint), "{said}");
+    }
+}
+
 #[test]
 fn a_model_on_this_disk_is_named_as_its_directory_and_its_path_is_accepted() {
     let path = fixture("tiny-llama");

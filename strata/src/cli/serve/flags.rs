@@ -181,6 +181,19 @@ pub struct SchedulerFlags {
     pub trace: TraceOptions,
 }
 
+/// The check whether C++ code in responses compiles.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Compile check")]
+pub struct CompileCheckFlags {
+    /// Check whether C++ code in responses compiles, off the request path and in a sandbox: off, g++, clang++ or the
+    /// path of such a compiler. Linux only
+    #[arg(long, value_name = "COMPILER", default_value = "off", value_parser = values::compiler)]
+    pub compile_check: values::CheckedBy,
+    /// Share of the responses that is checked, from 0 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0.05", value_parser = values::fraction)]
+    pub compile_check_fraction: f64,
+}
+
 /// States the defaults that the server computes.
 fn defaults(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
@@ -224,6 +237,8 @@ pub struct Flags {
     pub kv: KvFlags,
     #[command(flatten)]
     pub scheduler: SchedulerFlags,
+    #[command(flatten)]
+    pub compile_check: CompileCheckFlags,
 }
 
 impl Flags {

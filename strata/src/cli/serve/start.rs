@@ -22,6 +22,8 @@ use crate::cli::interrupt;
 use crate::cli::out;
 use crate::hub;
 use server::background::Background;
+#[cfg(target_os = "linux")]
+use server::compile_check::{CompileCheckOptions, CompileChecker};
 use server::listen::shut_down_within;
 use server::listen::watchdog::Supervisor;
 use server::memory;
@@ -38,6 +40,8 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     log();
     warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
+    // Before gigabytes are read: a compiler that does not work.
+    let _compile_checker = flags.compile_checker()?;
     let options = Arc::new(flags.options());
     let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
     let Started { lanes, engines, recording } = match flags.ensemble()? {
@@ -190,6 +194,37 @@ impl Flags {
         match hub::Spec::parse(self.model_name()) {
             Ok(hub::Spec::Local(path)) => Some(path),
             _ => None,
+        }
+    }
+
+    /// The checker of code in responses, if it is on. Reports the layers of its sandbox, also with --quiet: it is about
+    /// security.
+    #[cfg(target_os = "linux")]
+    fn compile_checker(&self) -> anyhow::Result<Option<CompileChecker>> {
+        let Some(compiler) = self.compile_check.compile_check.0.clone() else { return Ok(None) };
+        let options = CompileCheckOptions { compiler, ..CompileCheckOptions::default() };
+        let checker = CompileChecker::new(&options)?;
+        let (program, mode) = (checker.program().display(), checker.mode());
+        let share = self.compile_check.compile_check_fraction;
+        tracing::info!(target: LOG, "compile check: {program} for {share} of the responses; sandbox: {mode}");
+        if !mode.restricts_files() || !mode.restricts_network() {
+            tracing::warn!(
+                target: LOG,
+                "compile check: this machine grants a weak sandbox ({mode}); see the book, \"Checking code that models write\""
+            );
+        }
+        Ok(Some(checker))
+    }
+
+    /// The check needs Linux's sandboxes.
+    #[cfg(not(target_os = "linux"))]
+    fn compile_checker(&self) -> anyhow::Result<()> {
+        match self.compile_check.compile_check.0 {
+            None => Ok(()),
+            Some(_) => {
+                Err(CliError::Usage("--compile-check needs Linux: use --compile-check off".into())
+                    .into())
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Parsers of the server's values, each with an error that says what is accepted.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
@@ -12,6 +13,10 @@ pub struct ToolParser(pub Option<ToolFormat>);
 /// A format of reasoning; `None`: the one that the chat template shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReasoningChoice(pub Option<ReasoningFormat>);
+
+/// The compiler that checks code in responses; `None`: they are not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckedBy(pub Option<PathBuf>);
 
 /// Parses a format of tool calls. vLLM's names are those of models; here they are those of formats.
 pub fn tool_parser(s: &str) -> Result<ToolParser, String> {
@@ -74,6 +79,25 @@ pub fn duration(s: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses `off` or a compiler.
+pub fn compiler(s: &str) -> Result<CheckedBy, String> {
+    match s {
+        "off" => Ok(CheckedBy(None)),
+        // Another word would be looked up in PATH, and a misspelt `off` be a missing program.
+        "g++" | "clang++" => Ok(CheckedBy(Some(s.into()))),
+        path if path.contains('/') => Ok(CheckedBy(Some(path.into()))),
+        _ => Err("use off, g++, clang++ or the path of a compiler, such as /usr/bin/g++-14".into()),
+    }
+}
+
+/// Parses a share that may be none or all.
+pub fn fraction(s: &str) -> Result<f64, String> {
+    match s.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("use a number from 0 to 1, such as 0.05".into()),
+    }
+}
+
 /// Parses a flag of vLLM's for several devices or processes, which must be 1.
 pub fn only_one(s: &str) -> Result<u8, String> {
     match s {
@@ -108,6 +132,27 @@ mod tests {
         }
         for text in ["", "-1", "s", "1d", "nan", "inf", "1e30", "1h1m"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_compiler_is_off_a_known_name_or_a_path() {
+        assert_eq!(compiler("off"), Ok(CheckedBy(None)));
+        for name in ["g++", "clang++", "/opt/gcc/bin/g++-14", "./cc"] {
+            assert_eq!(compiler(name), Ok(CheckedBy(Some(name.into()))));
+        }
+        for name in ["", "of", "on", "true", "rustc"] {
+            assert!(compiler(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_fraction_is_from_none_to_all() {
+        for (text, share) in [("0", 0.0), ("0.05", 0.05), ("1", 1.0)] {
+            assert_eq!(fraction(text), Ok(share));
+        }
+        for text in ["", "-0.1", "1.1", "nan", "inf", "5%"] {
+            assert!(fraction(text).is_err(), "{text}");
         }
     }
 

@@ -59,11 +59,11 @@ pub struct SandboxLimits {
 }
 
 impl Default for SandboxLimits {
-    /// 10 s, 5 s of processor time, 512 MiB, 64 files, 32 processes. `cc1plus` of GCC 12 needs less than 256 MiB for all
-    /// of the standard library's headers.
+    /// 30 s, 5 s of processor time, 512 MiB, 64 files, 32 processes. A check has low priority: beside an engine that uses
+    /// all processors it may get a tenth of one, so that a second of work takes ten.
     fn default() -> Self {
         Self {
-            wall: Duration::from_secs(10),
+            wall: Duration::from_secs(30),
             cpu_seconds: 5,
             memory_bytes: 512 << 20,
             open_files: 64,
@@ -192,7 +192,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// Creates a sandbox with all layers that this machine grants, but without Landlock: see
     /// [`restrict_files`](Self::restrict_files). `program --version` is run to try them. Runs get a directory within
-    /// `directory`.
+    /// `directory`. From then on, this process reaps all orphans among its descendants that are in a run.
     ///
     /// # Errors
     /// [`SandboxError`] if the program does not start even without any layer.
@@ -201,6 +201,7 @@ impl Sandbox {
         limits: SandboxLimits,
         directory: &Path,
     ) -> Result<Self, SandboxError> {
+        process::adopt_orphans();
         // SAFETY: the call has no arguments and cannot fail.
         let root = unsafe { libc::geteuid() } == 0;
         let user = if root { RunsAs::Unprivileged } else { RunsAs::Server };

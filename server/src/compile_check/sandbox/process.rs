@@ -14,7 +14,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use libc::pid_t;
 
@@ -24,10 +23,6 @@ use super::{End, SandboxLimits, seccomp};
 
 /// Size of the stack until the program is executed.
 const STACK_BYTES: usize = 64 << 10;
-
-/// Number of times to look whether killed processes are gone, and the time between two looks: a second in all.
-const LEFT_CHECKS: u32 = 500;
-const LEFT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Steps from the start of the process to that of the program, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,6 +299,16 @@ unsafe fn prepare(shared: &Shared) {
     }
 }
 
+/// Makes this process the parent of orphans among its descendants (`PR_SET_CHILD_SUBREAPER`), which it already is if it
+/// is the first process of a container. So a run's processes are reaped when the run ends, and not when another process
+/// finds the time: until then they would count against the limit of processes.
+pub fn adopt_orphans() {
+    // SAFETY: no memory is involved. Every Linux that has the other layers has this call.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1_u64, 0_u64, 0_u64, 0_u64);
+    }
+}
+
 /// The process group of a run. Dropping it kills and reaps all of its processes.
 #[derive(Debug)]
 pub struct Group {
@@ -342,19 +347,11 @@ impl Group {
                     break;
                 }
             }
-            // Children of the program that outlived it come to this process if it is the first of a container: without
-            // this they would stay zombies.
+            // Children of the program that outlive it have become this process's, see `adopt_orphans`.
             let mut ignored = 0;
             while libc::waitpid(-self.pid, &raw mut ignored, 0) > 0
                 || *libc::__errno_location() == libc::EINTR
             {}
-            // Elsewhere they are reaped by the machine's first process. The id is not given to others while one is left.
-            for _ in 0..LEFT_CHECKS {
-                if libc::kill(-self.pid, 0) != 0 {
-                    break;
-                }
-                std::thread::sleep(LEFT_PAUSE);
-            }
         }
         match libc::WIFSIGNALED(status) {
             true => End::Signalled(libc::WTERMSIG(status)),

@@ -32,17 +32,12 @@ impl Scratch {
             // Whatever is there under this name, also a link, belongs to another: only a new directory will do.
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
-                    let scratch = Self(path);
-                    let given = owner.map_or(Ok(()), |id| {
-                        std::os::unix::fs::chown(&scratch.0, Some(id), Some(id))
-                    });
-                    // Root that may not change owners may not change users either, so the step that fails says it.
-                    return match given {
-                        Err(why) if why.kind() != io::ErrorKind::PermissionDenied => {
-                            Err(SandboxError::Directory { parent: parent.to_owned(), reason: why })
-                        }
-                        _ => Ok(scratch),
-                    };
+                    // Where root may not change owners, or the user does not exist, the step that becomes this user
+                    // fails and says so.
+                    if let Some(id) = owner {
+                        let _ = std::os::unix::fs::chown(&path, Some(id), Some(id));
+                    }
+                    return Ok(Self(path));
                 }
                 Err(why) if why.kind() == io::ErrorKind::AlreadyExists => reason = why,
                 Err(why) => {

@@ -18,7 +18,7 @@ pub const BITS: std::ops::RangeInclusive<u32> = 8..=24;
 /// Most classes of a linear classifier.
 pub const MAX_CLASSES: usize = 64;
 
-/// A multinomial logistic regression over hashed n-grams ([`Features`]), with 8-bit weights and a calibrated
+/// A multinomial logistic regression over hashed n-grams, with 8-bit weights and a calibrated
 /// temperature.
 ///
 /// [`train`](super::train()) makes one; [`LinearClassifier::to_bytes`] and [`LinearClassifier::from_bytes`] are its

@@ -8,14 +8,19 @@ use crate::strata::{arg, fixture, keys, strata, strata_reading};
 fn a_trained_classifier_is_used_and_the_same_seed_gives_the_same_file() {
     let dir = tempfile::tempdir().unwrap();
     let data = fixture("router/sample.jsonl");
-    let files = ["a.bin", "b.bin"].map(|name| arg(&dir.path().join(name)));
+    let files = ["a.bin", "b.bin"].map(|name| arg(dir.path().join(name)));
     for file in &files {
         let said =
             strata(["router", "train", &data, "--out", file, "--bits", "10", "--epochs", "3"]);
         assert!(said.text().contains("temperature"), "{said:?}");
     }
     assert!(fs::read(&files[0]).unwrap() == fs::read(&files[1]).unwrap());
-    let args = ["router", "eval", &data, "--classifier", &files[0], "--no-rules", "--json"];
+    // A small corpus gives small probabilities.
+    let config = dir.path().join("router.toml");
+    fs::write(&config, "min_score = 0.0").unwrap();
+    let config = arg(&config);
+    let args = ["router", "eval", &data, "--classifier", &files[0], "--config", &config];
+    let args = args.into_iter().chain(["--no-rules", "--json"]);
     let figures = strata(args).json();
     assert!(figures["accuracy"].as_f64().unwrap() > 0.5, "on what it was trained on: {figures}");
     assert!(keys(&figures["decided_by"]).iter().all(|by| !by.starts_with("rule")), "{figures}");
@@ -60,7 +65,7 @@ fn what_cannot_be_used_is_an_error_that_says_what_to_do() {
     let typo = file("typo.toml", "min_scores = 0.1");
     let corpus = file("corpus.jsonl", "{\"label\": 3}\n");
     let requests = fixture("router/requests.jsonl");
-    let out = arg(&dir.path().join("never"));
+    let out = arg(dir.path().join("never"));
     for (args, part) in [
         (vec!["explain", "-", "--intent", "dance"], "use one of build_fix, codegen"),
         (vec!["explain", "-", "--config", &config], "`min_score` must be in [0, 1]; `lanes.stl`"),

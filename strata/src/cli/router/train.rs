@@ -55,7 +55,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<()> {
     fs::write(&args.out, &bytes)
         .map_err(|reason| CliError::Output { path: args.out.clone(), reason })?;
     out::text(&format!(
-        "{}: {} bytes, trained on {} examples, temperature {:.3}\n",
+        "{}: {} bytes, from {} examples, temperature {:.3}\n",
         args.out.display(),
         bytes.len(),
         examples.len(),

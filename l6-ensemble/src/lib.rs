@@ -23,9 +23,15 @@ pub mod router;
 pub mod shadow;
 pub mod slo;
 pub mod tune;
+//! * [`admission`]: which requests a replica accepts, by the [`quote`] of what they can expect; and [`replica_choice`].
+//!
+//! The router, which chooses the lane of a request, is above the lanes.
 
+pub mod admission;
 mod lane;
+pub mod quote;
 mod replica;
+pub mod replica_choice;
 
 pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
 pub use lane::{Lane, LaneId, NoReplica};

@@ -1,0 +1,150 @@
+//! Quotes: what a request can expect, estimated before it is admitted.
+
+mod calibration;
+mod forecast;
+mod in_flight;
+mod output_lengths;
+mod overtaking;
+
+use std::time::Duration;
+
+use l5_scheduler::{Load, RequestId, SchedulerConfig, Time};
+
+pub(crate) use calibration::ratios;
+pub use calibration::{Accuracy, CalibrationReport, QuoteCalibration, Served};
+pub(crate) use forecast::Forecast;
+use forecast::{Rates, job};
+pub use in_flight::{Admitted, InFlight};
+pub use output_lengths::OutputLengths;
+
+/// Quantile of the output lengths for which a deadline must be met.
+const LATE_QUANTILE: f64 = 0.95;
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RequestSize {
+    /// Number of prompt tokens.
+    pub prompt_tokens: usize,
+    /// Number of prompt tokens that are probably in the replica's prefix cache: an estimate, 0 if nothing is known.
+    pub cached_tokens: usize,
+    /// Maximum number of output tokens.
+    pub max_tokens: usize,
+    /// Number of output tokens, if the caller knows it, as for a request that ignores end-of-sequence tokens. `None`:
+    /// what the lane has learned ([`OutputLengths`]).
+    pub expected_output_tokens: Option<f64>,
+}
+
+impl RequestSize {
+    /// Expected number of output tokens.
+    pub(crate) fn expected(&self, lengths: &OutputLengths) -> f64 {
+        let expected = self.expected_output_tokens;
+        expected.unwrap_or_else(|| lengths.expected(self.max_tokens)).max(1.0)
+    }
+
+    /// Number of output tokens that few requests exceed.
+    fn late(&self, lengths: &OutputLengths) -> f64 {
+        let late = || lengths.quantile(self.max_tokens, LATE_QUANTILE);
+        self.expected_output_tokens.unwrap_or_else(late).max(1.0)
+    }
+}
+
+/// A request in flight that would miss its deadline if another one were admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Harm {
+    /// The request in flight.
+    pub request: RequestId,
+    /// Its end from now with the other request.
+    pub done: Duration,
+    /// Its deadline from now.
+    pub left: Duration,
+}
+
+/// What a request can expect from a replica, as times from now. A quote is only made of a request that fits the context
+/// and the pool.
+///
+/// The estimate assumes that the requests in flight are served in the order of the scheduler's policy, at the measured
+/// rates, and that as many requests will overtake this one as would have overtaken it recently. It does not know the
+/// future: when the traffic changes, quotes are wrong until the rates have followed.
+///
+/// `done` is for the expected output. How long the output is, the client's prompt decides and not the server; so when
+/// the request has ended with `n` tokens, the promise to compare with is [`Quote::done_after`] of `n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quote {
+    /// Begin of its first step.
+    pub queue: Duration,
+    /// First output token.
+    pub first_token: Duration,
+    /// Last output token, for the expected number of output tokens.
+    pub done: Duration,
+    /// Last output token, for a number of output tokens that few requests exceed, and with the preemptions that more
+    /// urgent requests bring about. Deadlines are checked against it.
+    pub done_late: Duration,
+    /// Mean time between two output tokens.
+    pub per_token: Duration,
+    /// Last output token if the replica were idle.
+    pub alone: Duration,
+    /// Time until a running request is expected to end.
+    pub first_seat: Duration,
+    /// Whether the rates were measured. They are not before the first step, when all durations are 0.
+    pub measured: bool,
+    /// A request in flight whose deadline would be missed.
+    pub harms: Option<Harm>,
+}
+
+impl Quote {
+    /// Last output token of a request that has `output_tokens` of them.
+    pub fn done_after(&self, output_tokens: usize) -> Duration {
+        let others = u32::try_from(output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first_token.saturating_add(self.per_token.saturating_mul(others))
+    }
+}
+
+/// Quotes a request at `now`. `margin` is the fraction of the time to its end by which a request in flight must be
+/// before its deadline.
+pub(crate) fn quote(
+    request: &Admitted,
+    now: Time,
+    (config, load, in_flight, turn): (&SchedulerConfig, &Load, &InFlight, f64),
+    margin: f64,
+) -> Quote {
+    // No request in flight has this id, and a request ranks behind all that are like it and came earlier.
+    let new = RequestId(u64::MAX >> 1);
+    let forecast = Forecast::new(config, load, in_flight, turn, request.priority, now);
+    let job = job(new, in_flight.rank(new, request), request, in_flight);
+    let times = forecast.quote(&job, now);
+    let per_token = forecast.token_seconds();
+    // Longer than expected, and preempted.
+    let late = request.size.late(in_flight.lengths()).max(job.output) - 1.0;
+    let late = forecast.with_preemptions(late * per_token);
+    Quote {
+        queue: duration(times.begin),
+        first_token: duration(times.first_token),
+        done: duration(times.done),
+        done_late: duration(times.first_token + late),
+        per_token: duration(per_token),
+        alone: duration(forecast.alone(&job)),
+        first_seat: duration(forecast.first_seat()),
+        measured: Rates::of(load).is_some(),
+        harms: forecast
+            .ends(&job)
+            .map(|(id, deadline, ends)| (id, deadline - now, ends))
+            .find(|(_, left, ends)| is_harmed(*left, *ends, margin))
+            .map(|(request, left, [_, end])| Harm {
+                request,
+                done: duration(end),
+                left: duration(left),
+            }),
+    }
+}
+
+/// Whether a request with `left` seconds to its deadline is made late: its end is in time `before`, and is not `after`.
+/// A request that is late anyway is not harmed.
+pub(crate) fn is_harmed(left: f64, [before, after]: [f64; 2], margin: f64) -> bool {
+    // A difference that is only rounding is none.
+    before <= left && after > before * (1.0 + 1e-9) && after * (1.0 + margin) > left
+}
+
+/// A duration of so many seconds; 0 if negative, and the maximum if there is no such duration.
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,127 @@
+//! Which replica of a lane serves a request.
+
+/// Seconds of wait that one preemption a second counts as. A replica that preempts computes tokens again, and its rates
+/// do not show what it wastes.
+pub const PREEMPTION_PENALTY_SECONDS: f64 = 1.0;
+
+/// A replica, as the choice sees it.
+///
+/// # Example
+///
+/// ```
+/// use l6_ensemble::replica_choice::{ReplicaView, choose_replica};
+///
+/// let busy = ReplicaView { wait: 0.5, prefill_seconds_per_token: 1e-3, ..ReplicaView::default() };
+/// let idle = ReplicaView { wait: 0.1, ..busy };
+/// assert_eq!(choose_replica(&[busy, idle]), Some(1), "the shorter wait");
+/// let warm = ReplicaView { cached_tokens: 1000, ..busy };
+/// assert_eq!(choose_replica(&[warm, idle]), Some(0), "1 s of prefill is saved for 0.4 s of wait");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReplicaView {
+    /// Seconds that the request would wait before its first step: the queue time of a quote, or an estimate from the
+    /// load.
+    pub wait: f64,
+    /// Preemptions a second, recently.
+    pub preemption_rate: f64,
+    /// Number of the request's prompt tokens whose blocks the replica is known to hold: the longest prefix, in whole
+    /// blocks.
+    pub cached_tokens: usize,
+    /// Seconds to compute a prompt token; 0 if unknown.
+    pub prefill_seconds_per_token: f64,
+    /// Whether the replica accepts no requests: it has ended, or it drains.
+    pub closed: bool,
+}
+
+impl ReplicaView {
+    /// Wait with the penalty for preemptions.
+    fn penalized_wait(&self) -> f64 {
+        self.wait + PREEMPTION_PENALTY_SECONDS * self.preemption_rate
+    }
+
+    /// Seconds of prefill that the cached prefix saves.
+    fn saved(&self) -> f64 {
+        self.prefill_seconds_per_token * self.cached_tokens as f64
+    }
+}
+
+/// Chooses the replica with the least wait, penalties included; or the one with the longest known prefix, if its cache
+/// saves more time than it adds wait. Equal replicas: the lowest index. `None` if all are closed.
+pub fn choose_replica(replicas: &[ReplicaView]) -> Option<usize> {
+    let open = || replicas.iter().enumerate().filter(|(_, replica)| !replica.closed);
+    let (least, quickest) =
+        open().min_by(|(_, a), (_, b)| a.penalized_wait().total_cmp(&b.penalized_wait()))?;
+    // The last of several maxima would be returned, so the order is reversed.
+    let warmest = open().rev().max_by(|(_, a), (_, b)| {
+        let wait = || b.penalized_wait().total_cmp(&a.penalized_wait());
+        a.cached_tokens.cmp(&b.cached_tokens).then_with(wait)
+    });
+    let (warm, warmest) = warmest?;
+    let saved = warmest.saved() - quickest.saved();
+    let waits = warmest.penalized_wait() - quickest.penalized_wait();
+    Some(if saved > waits { warm } else { least })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn view(wait: f64, cached_tokens: usize) -> ReplicaView {
+        let prefill_seconds_per_token = 1e-3;
+        ReplicaView { wait, cached_tokens, prefill_seconds_per_token, ..ReplicaView::default() }
+    }
+
+    #[test]
+    fn a_prefix_is_followed_only_if_it_saves_more_than_the_wait_that_it_adds() {
+        assert_eq!(choose_replica(&[view(0.0, 0), view(0.099, 100)]), Some(1));
+        assert_eq!(choose_replica(&[view(0.0, 0), view(0.101, 100)]), Some(0));
+        assert_eq!(
+            choose_replica(&[view(0.0, 50), view(0.051, 100)]),
+            Some(0),
+            "50 are warm anyway"
+        );
+    }
+
+    #[test]
+    fn a_replica_that_preempts_counts_as_one_that_waits() {
+        let preempts = ReplicaView { preemption_rate: 0.5, ..view(0.1, 0) };
+        assert_eq!(choose_replica(&[preempts, view(0.59, 0)]), Some(1));
+        assert_eq!(choose_replica(&[preempts, view(0.61, 0)]), Some(0));
+    }
+
+    #[test]
+    fn closed_replicas_are_not_chosen_and_equal_ones_by_number() {
+        let closed = ReplicaView { closed: true, ..view(0.0, 1000) };
+        assert_eq!(choose_replica(&[closed, view(9.0, 0), view(9.0, 0)]), Some(1));
+        assert_eq!(choose_replica(&[closed]), None);
+        assert_eq!(choose_replica(&[]), None);
+    }
+
+    proptest! {
+        /// No replica is better by both: less wait, and a longer prefix.
+        #[test]
+        fn no_other_replica_is_better_in_both_respects(
+            replicas in prop::collection::vec((0_u32..50, 0_usize..500, any::<bool>()), 1..9),
+        ) {
+            let views: Vec<_> = replicas
+                .iter()
+                .map(|(wait, cached, closed)| ReplicaView {
+                    closed: *closed,
+                    ..view(f64::from(*wait) * 0.01, *cached)
+                })
+                .collect();
+            let chosen = choose_replica(&views);
+            prop_assert_eq!(chosen.is_none(), views.iter().all(|view| view.closed));
+            if let Some(chosen) = chosen {
+                let mine = views[chosen];
+                prop_assert!(!mine.closed);
+                for other in views.iter().filter(|view| !view.closed) {
+                    let better = other.wait < mine.wait && other.cached_tokens > mine.cached_tokens;
+                    prop_assert!(!better, "{other:?} is better than {mine:?}");
+                }
+            }
+        }
+    }
+}

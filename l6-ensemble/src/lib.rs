@@ -24,6 +24,9 @@ pub mod shadow;
 pub mod slo;
 pub mod tune;
 //! * [`admission`]: which requests a replica accepts, by the [`quote`] of what they can expect; and [`replica_choice`].
+//! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work;
+//! * [`admission`]: which requests a replica accepts, by the [`quote`] of what they can expect; and [`replica_choice`];
+//! * [`sim`]: all lanes, their admission and their schedulers under a virtual clock.
 //!
 //! The router, which chooses the lane of a request, is above the lanes.
 
@@ -32,6 +35,7 @@ mod lane;
 pub mod quote;
 mod replica;
 pub mod replica_choice;
+pub mod sim;
 
 pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
 pub use lane::{Lane, LaneId, NoReplica};

@@ -1,0 +1,316 @@
+//! The loop of the simulation.
+
+use std::collections::BTreeMap;
+
+use l5_scheduler::{ConfigError, MalformedOutput, Time};
+
+use super::device::Device;
+use super::lane::{Finished, LaneState};
+use super::report::{QuoteReport, SimReport};
+use super::traffic::{MixRouter, Offered, Routed, SimRouter, Traffic};
+use super::workload::{SimWorkload, WorkloadFileError};
+use crate::admission::{
+    AdmissionRequest, ContextError, LaneView, Refusal, SecondChoice, Spill, admit_or_spill,
+};
+use crate::quote::{Admitted, Quote, RequestSize, Served, ratios};
+
+/// Number of steps without rows in a row that a lane may have: a policy can preempt requests in one and plan others in
+/// the next.
+const MAX_EMPTY_STEPS: usize = 8;
+
+/// Why a simulation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The workload is invalid.
+    #[error(transparent)]
+    Workload(#[from] WorkloadFileError),
+    /// A lane's scheduler cannot be created.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A fake model or a scheduler broke its contract.
+    #[error(transparent)]
+    Execute(#[from] MalformedOutput),
+    /// A lane has requests, and none can run.
+    #[error(
+        "at {seconds:.3} s requests wait in lane `{lane}` and none can run: this is a defect of the scheduler"
+    )]
+    Stalled {
+        /// Time.
+        seconds: f64,
+        /// Name of the lane.
+        lane: String,
+    },
+}
+
+/// Runs the requests of a workload through router, admission and schedulers. [`SimWorkload`] has an example.
+#[derive(Clone, Debug)]
+pub struct EnsembleSim {
+    workload: SimWorkload,
+}
+
+/// A refused request that is a candidate for a probe.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    index: u64,
+    quote: Quote,
+}
+
+/// A simulation while it runs.
+struct Run<'a> {
+    workload: &'a SimWorkload,
+    router: &'a mut dyn SimRouter,
+    lanes: Vec<LaneState>,
+    devices: Vec<Device>,
+    now: Time,
+    /// A request that is admitted though its lane refuses it, and how it was served.
+    forced: Option<u64>,
+    served: Option<Served>,
+    /// Sample of the refused requests, by random keys: those with the least keys.
+    sample: BTreeMap<u64, Probe>,
+    sample_size: usize,
+}
+
+impl EnsembleSim {
+    /// Creates a simulation.
+    ///
+    /// # Errors
+    /// [`WorkloadFileError`].
+    pub fn new(workload: SimWorkload) -> Result<Self, WorkloadFileError> {
+        workload.check()?;
+        Ok(Self { workload })
+    }
+
+    /// Runs all requests to their end, routed by the weights of their streams.
+    ///
+    /// # Errors
+    /// [`SimError`].
+    pub fn run(&self) -> Result<SimReport, SimError> {
+        self.run_with(&mut MixRouter::new(&self.workload))
+    }
+
+    /// Runs all requests to their end.
+    ///
+    /// # Errors
+    /// [`SimError`].
+    pub fn run_with(&self, router: &mut dyn SimRouter) -> Result<SimReport, SimError> {
+        let mut run = Run::new(&self.workload, router)?;
+        run.go()?;
+        Ok(run.report())
+    }
+
+    /// Runs the simulation, and for up to `probes` refused requests, chosen at random, once more with that request
+    /// admitted, until it has ended. All later decisions are made anew, by the same rules. The report compares what
+    /// happened with the quotes of the refusals.
+    ///
+    /// # Errors
+    /// [`SimError`].
+    pub fn probe(&self, probes: usize) -> Result<SimReport, SimError> {
+        let mut router = MixRouter::new(&self.workload);
+        let mut run = Run { sample_size: probes, ..Run::new(&self.workload, &mut router)? };
+        run.go()?;
+        let sample = std::mem::take(&mut run.sample);
+        let mut report = run.report();
+        report.refused_quotes = QuoteReport::default();
+        for Probe { index, quote } in sample.into_values() {
+            let mut router = MixRouter::new(&self.workload);
+            let mut run = Run { forced: Some(index), ..Run::new(&self.workload, &mut router)? };
+            run.go()?;
+            if let Some(served) = run.served.filter(|_| quote.measured) {
+                report.refused_quotes.add(ratios(&quote, &served));
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(workload: &'a SimWorkload, router: &'a mut dyn SimRouter) -> Result<Self, SimError> {
+        // Device 0 is shared.
+        let mut devices = vec![Device::default()];
+        let mut lanes = Vec::new();
+        for lane in &workload.lanes {
+            let device = if lane.own_device {
+                devices.push(Device::default());
+                devices.len() - 1
+            } else {
+                0
+            };
+            lanes.push(LaneState::new(lane, device)?);
+        }
+        let (now, sample) = (Time::ZERO, BTreeMap::new());
+        Ok(Self {
+            workload,
+            router,
+            lanes,
+            devices,
+            now,
+            forced: None,
+            served: None,
+            sample,
+            sample_size: 0,
+        })
+    }
+
+    /// Runs until all requests have ended, or until the forced one has.
+    fn go(&mut self) -> Result<(), SimError> {
+        let mut traffic = Traffic::new(self.workload)?;
+        let mut finished = Vec::new();
+        loop {
+            let end = self.devices.iter().enumerate();
+            let end = end.filter_map(|(device, state)| Some((state.ends()?, device))).min();
+            let arrival = traffic.next_arrival();
+            match (arrival, end) {
+                (Some(at), end) if end.is_none_or(|(end, _)| at <= end) => {
+                    self.now = at;
+                    if let Some(offered) = traffic.take()?
+                        && let Some(lane) = self.offer(offered)
+                    {
+                        self.plan_step(lane, &mut finished)?;
+                    }
+                }
+                (_, Some((end, device))) => {
+                    self.now = end;
+                    if let Some(lane) = self.devices[device].end() {
+                        self.end_step(lane, &mut finished)?;
+                    }
+                }
+                (_, None) => return Ok(()),
+            }
+            self.begin_steps();
+            if self.served.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends the step of a lane, and plans the next one.
+    fn end_step(&mut self, lane: usize, finished: &mut Vec<Finished>) -> Result<(), SimError> {
+        let more = self.lanes[lane].end(self.now, finished)?;
+        for Finished { id, served } in finished.drain(..) {
+            if self.forced == Some(id.0) {
+                self.served = Some(served);
+            }
+        }
+        if more { self.plan_step(lane, finished) } else { Ok(()) }
+    }
+
+    /// Plans a step of a lane, and queues it for the device.
+    fn plan_step(&mut self, lane: usize, finished: &mut Vec<Finished>) -> Result<(), SimError> {
+        for _ in 0..MAX_EMPTY_STEPS {
+            match self.lanes[lane].plan(self.now) {
+                None => return Ok(()),
+                Some(true) => {
+                    self.devices[self.lanes[lane].device].ask(lane);
+                    return Ok(());
+                }
+                // A step without rows takes no time.
+                Some(false) => {
+                    if !self.lanes[lane].end(self.now, finished)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        let lane = self.lanes[lane].config.name.clone();
+        Err(SimError::Stalled { seconds: self.now.seconds(), lane })
+    }
+
+    /// Begins the steps of lanes whose turn it is.
+    fn begin_steps(&mut self) {
+        for device in &mut self.devices {
+            if let Some(lane) = device.next() {
+                let seconds = self.lanes[lane].begin(self.now);
+                device.begin(lane, self.now + seconds);
+            }
+        }
+    }
+
+    /// A lane as its door sees it.
+    fn view(&self, number: usize) -> LaneView<'_> {
+        let lane = &self.lanes[number];
+        let others = self.lanes.iter().enumerate();
+        let others =
+            others.filter(|(other, state)| *other != number && state.device == lane.device);
+        lane.view(others.map(|(_, state)| state.step_seconds()).sum())
+    }
+
+    /// Routes a request, and asks the doors of its lanes. Returns the lane that has nothing else to do and must plan a
+    /// step.
+    fn offer(&mut self, offered: Offered) -> Option<usize> {
+        let Routed { first, second, score } = self.router.route(&offered);
+        let max_tokens = offered.max_tokens;
+        let size = RequestSize {
+            prompt_tokens: offered.request.prompt.len(),
+            cached_tokens: 0,
+            max_tokens,
+            expected_output_tokens: offered.output_is_known.then_some(max_tokens as f64),
+        };
+        let request = AdmissionRequest {
+            size,
+            priority: offered.request.priority,
+            deadline: offered.request.deadline,
+            now: self.now,
+            jitter: offered.jitter,
+        };
+        let second_choice = second.map(|second| SecondChoice {
+            request,
+            lane: self.view(second),
+            score,
+            spill_below: self.workload.spill_below,
+        });
+        let decided = admit_or_spill(&request, &self.view(first), second_choice.as_ref());
+        let is_forced = self.forced == Some(offered.index);
+        self.lanes[first].report.offered += 1;
+        match decided {
+            Ok(Spill::Admit { quote }) => return self.admit(first, offered, &request, quote),
+            Ok(Spill::Refuse(Refusal { quote, .. })) if is_forced => {
+                return self.admit(first, offered, &request, quote);
+            }
+            Ok(Spill::Spill { quote, .. }) => {
+                self.lanes[first].report.spilled_out += 1;
+                // Only a second choice can be spilled to.
+                let second = second?;
+                self.lanes[second].report.spilled_in += 1;
+                return self.admit(second, offered, &request, quote);
+            }
+            Ok(Spill::Refuse(refused)) => {
+                let report = &mut self.lanes[first].report;
+                *report.refused.entry(refused.code.name()).or_default() += 1;
+                self.note_refused(offered.index, refused.quote);
+            }
+            Err(ContextError(_)) => self.lanes[first].report.too_long += 1,
+        }
+        None
+    }
+
+    fn admit(
+        &mut self,
+        lane: usize,
+        offered: Offered,
+        request: &AdmissionRequest,
+        quote: Quote,
+    ) -> Option<usize> {
+        let turn_seconds = self.view(lane).turn_seconds;
+        let admitted = Admitted { turn_seconds, ..request.admitted() };
+        self.lanes[lane].admit(offered.request, admitted, quote).then_some(lane)
+    }
+
+    /// Keeps a sample of the refused requests.
+    fn note_refused(&mut self, index: u64, quote: Quote) {
+        if self.sample_size == 0 {
+            return;
+        }
+        // A bijection that scatters the indices (a round of SplitMix64).
+        let mut key = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.sample.insert(key ^ (key >> 27), Probe { index, quote });
+        if self.sample.len() > self.sample_size {
+            self.sample.pop_last();
+        }
+    }
+
+    fn report(self) -> SimReport {
+        let lanes = self.lanes.into_iter().map(LaneState::report).collect();
+        SimReport { seconds: self.now.seconds(), lanes, ..SimReport::default() }
+    }
+}

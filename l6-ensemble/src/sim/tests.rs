@@ -1,0 +1,170 @@
+//! Small seeded simulations, and what must hold of every one.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::quote::Accuracy;
+
+/// Lanes that share a device, with a stream for each: rate, output lengths, deadlines.
+fn workload(lanes: usize, requests: u64, seed: u64, stream: &str) -> SimWorkload {
+    let mut text = format!("requests = {requests}\nseed = {seed}\nspill_below = 0.3\n");
+    for lane in 0..lanes {
+        text += &format!(
+            "[[lane]]\nname = \"lane{lane}\"\nmax_num_seqs = 8\nnum_gpu_blocks = 513\n\
+             [[stream]]\nname = \"stream{lane}\"\ninput = {{ uniform = [20, 100] }}\n{stream}\n\
+             lanes = [[\"lane{lane}\", 0.8], [\"lane0\", 0.2]]\nsecond = \"lane{}\"\n",
+            (lane + 1) % lanes
+        );
+    }
+    SimWorkload::from_toml(&text).expect("a valid workload")
+}
+
+fn run(workload: SimWorkload) -> SimReport {
+    EnsembleSim::new(workload).expect("a valid workload").run().expect("a run")
+}
+
+/// Each offered request has exactly one fate.
+fn check_sums(report: &SimReport, requests: u64) {
+    let sum = |of: fn(&LaneReport) -> u64| report.lanes.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|lane| lane.offered), requests);
+    assert_eq!(sum(|lane| lane.spilled_in), sum(|lane| lane.spilled_out));
+    for lane in &report.lanes {
+        let own = lane.admitted - lane.spilled_in;
+        let fates = own + lane.refused_total() + lane.spilled_out + lane.too_long;
+        assert_eq!(lane.offered, fates, "{lane:?}");
+        assert_eq!(lane.admitted, lane.finished + lane.cut_short, "{lane:?}");
+        assert!(lane.deadlines_met <= lane.deadlines);
+    }
+}
+
+/// Of all lanes together.
+fn all(report: &SimReport, of: fn(&LaneReport) -> Accuracy) -> (u64, u64) {
+    let add = |(wrong, count), lane| (wrong + of(lane).wrong, count + of(lane).count);
+    report.lanes.iter().fold((0, 0), add)
+}
+
+/// Five times what the machine can serve, from the first second on, and deadlines of which some are far.
+const OVERLOAD: &str =
+    "rate = 80.0\noutput = { uniform = [10, 80] }\ndeadline = { uniform = [3.0, 20.0] }";
+
+/// The same with deadlines that are near, so that a short run reaches a steady state.
+const STEADY: &str =
+    "rate = 80.0\noutput = { uniform = [10, 80] }\ndeadline = { uniform = [1.0, 5.0] }";
+
+#[test]
+fn at_overload_what_is_admitted_is_in_time() {
+    for lanes in [1, 3] {
+        let report = run(workload(lanes, 1500, 7, OVERLOAD));
+        check_sums(&report, 1500);
+        for lane in &report.lanes {
+            assert!(lane.refused_total() > lane.admitted, "overload: {lane:?}");
+            assert!(lane.admitted > 50, "the lane serves requests: {lane:?}");
+            let goodput = lane.goodput().expect("all requests have deadlines");
+            assert!(goodput >= 0.95, "{}: {goodput}", lane.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_promised_to_refused_requests_is_what_would_have_happened() {
+    let report = EnsembleSim::new(workload(1, 1000, 3, STEADY)).unwrap().probe(60).unwrap();
+    let quotes = report.refused_quotes;
+    assert_eq!(quotes.done.count, 60);
+    assert!(quotes.done.wrong_fraction() <= 0.05, "last token: {quotes:?}");
+    assert!(quotes.first_token.wrong_fraction() <= 0.05, "first token: {quotes:?}");
+}
+
+/// Many of these requests are overtaken, which no quote can foresee exactly.
+#[test]
+fn most_quotes_of_admitted_requests_are_right() {
+    let report = run(workload(1, 1500, 3, STEADY));
+    let (wrong, count) = all(&report, |lane| lane.quotes.done);
+    assert!(count > 200 && wrong * 7 <= count, "last token: {wrong} of {count}");
+}
+
+#[test]
+fn a_lane_with_a_device_of_its_own_does_not_wait_for_others() {
+    let light = "rate = 2.0\noutput = { uniform = [10, 80] }";
+    let mut shared = workload(3, 300, 1, light);
+    shared.lanes[1].own_device = true;
+    let alone = run(shared.clone());
+    shared.lanes[1].own_device = false;
+    let together = run(shared);
+    let ttft = |report: &SimReport| report.lanes[1].ttft.percentiles().unwrap().p95;
+    assert!(ttft(&alone) < ttft(&together), "{} and {}", ttft(&alone), ttft(&together));
+}
+
+#[test]
+fn a_router_of_ones_own_decides_the_lanes() {
+    let workload = workload(2, 50, 1, OVERLOAD);
+    let mut router = |_: &Offered| Routed { first: 1, second: None, score: 1.0 };
+    let report = EnsembleSim::new(workload).unwrap().run_with(&mut router).unwrap();
+    assert_eq!(report.lanes.iter().map(|lane| lane.offered).collect::<Vec<_>>(), [0, 50]);
+}
+
+#[test]
+fn one_seed_gives_one_report() {
+    let json = |seed| serde_json::to_string(&run(workload(3, 300, seed, OVERLOAD))).unwrap();
+    assert_eq!(json(1), json(1));
+    assert_ne!(json(1), json(2));
+}
+
+#[test]
+fn invalid_workloads_are_errors_that_say_what_to_do() {
+    let good = "requests = 1\n[[lane]]\nname = \"a\"\nmax_num_seqs = 2\nnum_gpu_blocks = 9\n\
+                [[stream]]\nname = \"s\"\nrate = 1.0\ninput = { constant = 5 }\noutput = { constant = 5 }\n\
+                lanes = [[\"a\", 1.0]]\n";
+    assert!(SimWorkload::from_toml(good).is_ok());
+    for (from, to, said) in [
+        ("rate = 1.0", "rate = 0.0", "rate must be a number of requests a second above 0"),
+        ("[[\"a\", 1.0]]", "[[\"b\", 1.0]]", "lane `b`, which is no [[lane]]"),
+        ("[[\"a\", 1.0]]", "[[\"a\", 0.0]]", "at least one above 0"),
+        ("max_num_seqs = 2", "max_num_seqs = 0", "max_num_seqs must be at least 1"),
+        ("max_num_seqs = 2", "max_num_seqs = 2\npolicy = \"lottery\"", "`lottery`"),
+        ("rate = 1.0", "rate = 1.0\nspeed = 2", "speed"),
+        ("rate = 1.0", "rate = 1.0\nmax_tokens = 0", "max_tokens must be at least 1"),
+        (
+            "[[stream]]",
+            "[[lane]]\nname = \"a\"\nmax_num_seqs = 2\nnum_gpu_blocks = 9\n[[stream]]",
+            "two lanes",
+        ),
+    ] {
+        let error = SimWorkload::from_toml(&good.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    let zero = good.replace("{ constant = 5 }\noutput", "{ constant = 0 }\noutput");
+    let sim = EnsembleSim::new(SimWorkload::from_toml(&zero).unwrap()).unwrap();
+    let error = sim.run().unwrap_err().to_string();
+    assert!(error.contains("stream `s`") && error.contains("input"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Deadlines, priorities, tight pools, unknown lengths, floors and short queues, and each policy.
+    #[test]
+    fn every_offered_request_ends_exactly_once(
+        seed in any::<u64>(),
+        lanes in 1_usize..4,
+        rate in 1.0_f64..60.0,
+        (blocks, waiting, step_tokens) in (12_usize..200, 0_usize..20, 8_usize..200),
+        deadline in prop::option::of(0.5_f64..10.0),
+        (known, floor, policy) in (any::<bool>(), prop::option::of(0_i64..3), 0_usize..3),
+    ) {
+        let mut stream = format!("rate = {rate}\noutput = {{ uniform = [1, 60] }}\n");
+        stream += "priorities = [[0, 0.5], [1, 0.3], [2, 0.2]]\ndeadline_fraction = 0.7\n";
+        if let Some(deadline) = deadline {
+            stream += &format!("deadline = {{ uniform = [0.1, {deadline}] }}\n");
+        }
+        if !known {
+            stream += "max_tokens = 60\n";
+        }
+        let mut workload = workload(lanes, 150, seed, &stream);
+        for lane in &mut workload.lanes {
+            (lane.num_gpu_blocks, lane.max_num_waiting) = (blocks, waiting);
+            (lane.max_num_batched_tokens, lane.priority_floor) = (step_tokens, floor);
+            lane.policy = l5_scheduler::PolicyKind::ALL[policy];
+        }
+        check_sums(&run(workload), 150);
+    }
+}

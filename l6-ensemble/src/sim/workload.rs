@@ -1,0 +1,308 @@
+//! The file of a simulation: lanes, and streams of requests.
+
+use l5_scheduler::sim::{Lengths, Seconds, SharedPrefix, Spec, WorkloadError};
+use l5_scheduler::{ConfigError, CostError, CostModel, PolicyKind, SchedulerConfig};
+use serde::{Deserialize, Deserializer, de};
+
+/// Lanes and streams of requests.
+///
+/// # Example
+///
+/// ```
+/// use l6_ensemble::sim::{EnsembleSim, SimWorkload};
+///
+/// let workload = SimWorkload::from_toml(r#"
+///     requests = 200
+///
+///     [[lane]]
+///     name = "debug"
+///     max_num_seqs = 8
+///     num_gpu_blocks = 513
+///
+///     [[stream]]
+///     name = "traces"
+///     rate = 20.0                     # requests a second: more than the lane can serve
+///     input = { uniform = [50, 100] }
+///     output = { constant = 50 }
+///     deadline = { constant = 10.0 }  # seconds after the arrival
+///     lanes = [["debug", 1.0]]
+/// "#)?;
+/// let report = EnsembleSim::new(workload)?.run()?;
+/// let lane = &report.lanes[0];
+/// assert_eq!(lane.offered, 200);
+/// assert_eq!(lane.admitted + lane.refused_total(), 200);
+/// assert!(lane.goodput().is_some_and(|goodput| goodput >= 0.95));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimWorkload {
+    /// Number of requests that are offered, of all streams together.
+    pub requests: u64,
+    /// Seed of all random numbers.
+    #[serde(default)]
+    pub seed: u64,
+    /// Score of the first choice below which a refused request may spill to the second one. 0: none does.
+    #[serde(default)]
+    pub spill_below: f64,
+    /// Lanes.
+    #[serde(rename = "lane")]
+    pub lanes: Vec<SimLane>,
+    /// Streams of requests.
+    #[serde(rename = "stream")]
+    pub streams: Vec<Stream>,
+}
+
+/// A lane: one replica, whose scheduler has these limits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimLane {
+    /// Name of the lane.
+    pub name: String,
+    /// Maximum number of running requests.
+    pub max_num_seqs: usize,
+    /// Number of blocks of the pool, including the null block.
+    pub num_gpu_blocks: usize,
+    /// Tokens of a block.
+    #[serde(default = "block_size")]
+    pub block_size: usize,
+    /// Maximum number of tokens of a step.
+    #[serde(default = "step_tokens")]
+    pub max_num_batched_tokens: usize,
+    /// Scheduling policy.
+    #[serde(default = "strict", deserialize_with = "policy")]
+    pub policy: PolicyKind,
+    /// Maximum number of waiting requests.
+    #[serde(default = "waiting")]
+    pub max_num_waiting: usize,
+    /// Largest priority number that is accepted.
+    #[serde(default)]
+    pub priority_floor: Option<i64>,
+    /// Duration of a step.
+    #[serde(default = "cost")]
+    pub cost: CostModel,
+    /// Whether the lane has a device of its own, and does not take turns with others.
+    #[serde(default)]
+    pub own_device: bool,
+}
+
+/// A stream of requests.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// Name of the stream, for errors.
+    pub name: String,
+    /// Requests a second, as a Poisson process.
+    pub rate: f64,
+    /// Prompt tokens, without a shared prefix.
+    pub input: Lengths,
+    /// Output tokens that a request will have.
+    pub output: Lengths,
+    /// Maximum number of output tokens that a request states. `None`: exactly those that it will have, and the door
+    /// knows that it will have as many, as with `ignore_eos`.
+    #[serde(default)]
+    pub max_tokens: Option<usize>,
+    /// Prefix that several prompts share.
+    #[serde(default)]
+    pub shared_prefix: Option<SharedPrefix>,
+    /// Priorities with their weights.
+    #[serde(default)]
+    pub priorities: Option<Vec<(i64, f64)>>,
+    /// Seconds from a request's arrival to its deadline.
+    #[serde(default)]
+    pub deadline: Option<Seconds>,
+    /// Fraction of the requests that have one.
+    #[serde(default = "all")]
+    pub deadline_fraction: f64,
+    /// Lanes to which the requests are routed, with weights.
+    pub lanes: Vec<(String, f64)>,
+    /// Lane of the second choice. The score of the first choice is uniform in [0, 1).
+    #[serde(default)]
+    pub second: Option<String>,
+}
+
+/// Why a file is no workload of an ensemble.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadFileError {
+    /// Not TOML, or unknown or missing fields.
+    #[error("invalid workload: {0}")]
+    Toml(#[from] toml::de::Error),
+    /// There is no lane, or no stream.
+    #[error("invalid workload: there is no [[{0}]]: give at least one")]
+    Empty(&'static str),
+    /// Two lanes have one name.
+    #[error("invalid workload: two lanes are named `{0}`: choose other names")]
+    DuplicateLane(String),
+    /// A stream names a lane that is not there.
+    #[error("invalid workload: stream `{stream}` names the lane `{lane}`, which is no [[lane]]")]
+    UnknownLane {
+        /// Name of the stream.
+        stream: String,
+        /// Name of the lane.
+        lane: String,
+    },
+    /// A field of a stream has an invalid value.
+    #[error("invalid workload: stream `{stream}`: {field} {why}")]
+    Field {
+        /// Name of the stream.
+        stream: String,
+        /// Name of the field.
+        field: &'static str,
+        /// What it must be.
+        why: String,
+    },
+    /// The requests of a stream cannot be made.
+    #[error("invalid workload: stream `{stream}`: {why}")]
+    Stream {
+        /// Name of the stream.
+        stream: String,
+        /// What is wrong.
+        why: WorkloadError,
+    },
+    /// The limits of a lane contradict each other.
+    #[error("invalid workload: lane `{lane}`: {why}")]
+    Lane {
+        /// Name of the lane.
+        lane: String,
+        /// What is wrong.
+        why: ConfigError,
+    },
+    /// The cost model of a lane is invalid.
+    #[error("invalid workload: lane `{lane}`: {why}")]
+    Cost {
+        /// Name of the lane.
+        lane: String,
+        /// What is wrong.
+        why: CostError,
+    },
+}
+
+impl SimWorkload {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`WorkloadFileError`].
+    pub fn from_toml(text: &str) -> Result<Self, WorkloadFileError> {
+        let workload: Self = toml::from_str(text)?;
+        workload.check()?;
+        Ok(workload)
+    }
+
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// [`WorkloadFileError`].
+    pub fn check(&self) -> Result<(), WorkloadFileError> {
+        for (what, empty) in [("lane", self.lanes.is_empty()), ("stream", self.streams.is_empty())]
+        {
+            if empty {
+                return Err(WorkloadFileError::Empty(what));
+            }
+        }
+        for (i, SimLane { name, cost, .. }) in self.lanes.iter().enumerate() {
+            let lane = name.clone();
+            if self.lanes[..i].iter().any(|other| other.name == *name) {
+                return Err(WorkloadFileError::DuplicateLane(lane));
+            }
+            self.lanes[i]
+                .scheduler()
+                .validate()
+                .map_err(|why| WorkloadFileError::Lane { lane: lane.clone(), why })?;
+            cost.check().map_err(|why| WorkloadFileError::Cost { lane, why })?;
+        }
+        self.streams.iter().try_for_each(|stream| stream.check(self))
+    }
+
+    /// Index of a lane.
+    pub fn lane(&self, name: &str) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.name == name)
+    }
+}
+
+impl SimLane {
+    /// Configuration of the lane's scheduler.
+    pub fn scheduler(&self) -> SchedulerConfig {
+        SchedulerConfig {
+            policy: self.policy,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            ..SchedulerConfig::new(self.num_gpu_blocks, self.block_size)
+        }
+    }
+}
+
+impl Stream {
+    fn check(&self, workload: &SimWorkload) -> Result<(), WorkloadFileError> {
+        let stream = || self.name.clone();
+        let wrong = |field, why: &str| {
+            Err(WorkloadFileError::Field { stream: stream(), field, why: why.to_owned() })
+        };
+        if !(self.rate.is_finite() && self.rate > 0.0) {
+            return wrong("rate", "must be a number of requests a second above 0");
+        }
+        if self.max_tokens == Some(0) {
+            return wrong("max_tokens", "must be at least 1");
+        }
+        if !(0.0..=1.0).contains(&self.deadline_fraction) {
+            return wrong("deadline_fraction", "must be from 0 to 1");
+        }
+        if let Some(Err(why)) = self.deadline.as_ref().map(Seconds::check) {
+            return wrong("deadline", &why);
+        }
+        let weights = self.lanes.iter().map(|(_, weight)| *weight);
+        let good = weights.clone().all(|weight| weight.is_finite() && weight >= 0.0);
+        if !good || weights.sum::<f64>() <= 0.0 {
+            return wrong("lanes", "must be pairs of a lane and a weight, at least one above 0");
+        }
+        let names = self.lanes.iter().map(|(name, _)| name).chain(&self.second);
+        for name in names {
+            if workload.lane(name).is_none() {
+                return Err(WorkloadFileError::UnknownLane {
+                    stream: stream(),
+                    lane: name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Specification of the stream's requests. Deadlines are drawn apart from it.
+    pub(super) fn spec(&self) -> Spec {
+        Spec {
+            requests: u64::MAX,
+            input: self.input.clone(),
+            output: self.output.clone(),
+            shared_prefix: self.shared_prefix.clone(),
+            priorities: self.priorities.clone(),
+            deadline: None,
+        }
+    }
+}
+
+fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<PolicyKind, D::Error> {
+    String::deserialize(from)?.parse().map_err(de::Error::custom)
+}
+
+fn block_size() -> usize {
+    16
+}
+
+fn step_tokens() -> usize {
+    256
+}
+
+fn strict() -> PolicyKind {
+    PolicyKind::StrictPriority
+}
+
+fn waiting() -> usize {
+    256
+}
+
+fn cost() -> CostModel {
+    CostModel::SMOLLM2_TWO_CORES
+}
+
+fn all() -> f64 {
+    1.0
+}

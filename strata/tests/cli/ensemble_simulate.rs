@@ -1,0 +1,73 @@
+//! `strata ensemble simulate`: the built binary on small workloads.
+
+use serde_json::Value;
+
+use crate::strata::{keys, strata_reading};
+
+const WORKLOAD: &str = r#"
+requests = 300
+spill_below = 0.5
+[[lane]]
+name = "debug"
+max_num_seqs = 4
+num_gpu_blocks = 257
+[[lane]]
+name = "build"
+max_num_seqs = 4
+num_gpu_blocks = 257
+[[stream]]
+name = "traces"
+rate = 40.0
+input = { uniform = [20, 80] }
+output = { uniform = [10, 40] }
+deadline = { constant = 3.0 }
+lanes = [["debug", 1.0]]
+second = "build"
+"#;
+
+#[test]
+fn a_workload_becomes_a_report_of_each_lane() {
+    let args = [
+        "ensemble",
+        "simulate",
+        "-",
+        "--requests",
+        "200",
+        "--seed",
+        "4",
+        "--json",
+        "--probes",
+        "3",
+    ];
+    let report = strata_reading(WORKLOAD.as_bytes(), args).json();
+    assert_eq!(keys(&report), ["seconds", "lanes", "refused_quotes"]);
+    let [debug, build] = report["lanes"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    assert_eq!((&debug["name"], &debug["offered"]), (&Value::from("debug"), &Value::from(200)));
+    assert_eq!(build["offered"], 0);
+    let count = |lane: &Value, field: &str| lane[field].as_u64().unwrap();
+    let refused: u64 =
+        debug["refused"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    let spilled = count(debug, "spilled_out");
+    assert!(spilled > 0 && spilled == count(build, "spilled_in"), "{report}");
+    assert_eq!(count(debug, "admitted") + refused + spilled, 200);
+    assert!(debug["ttft"]["p99"].as_f64().unwrap() <= 3.0);
+    assert_eq!(report["refused_quotes"]["done"]["count"], 3);
+}
+
+#[test]
+fn without_json_the_report_is_text() {
+    let ran = strata_reading(WORKLOAD.as_bytes(), ["ensemble", "simulate", "-"]);
+    let text = ran.text();
+    for part in ["debug\n", "300 offered", "deadline_unreachable", "ttft", "quotes"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn an_invalid_workload_is_one_line_that_says_what_to_do() {
+    let text = WORKLOAD.replace("[[\"debug\", 1.0]]", "[[\"debugger\", 1.0]]");
+    let ran = strata_reading(text.as_bytes(), ["ensemble", "simulate", "-"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+    let said = "error: stdin: invalid workload: stream `traces` names the lane `debugger`";
+    assert!(ran.stderr.starts_with(said) && ran.stderr.lines().count() == 1, "{ran:?}");
+}

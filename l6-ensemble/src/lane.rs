@@ -103,6 +103,16 @@ impl<M> Lane<M> {
         loads.into_iter().map(|(_, _, id, replica)| (id, replica)).collect()
     }
 
+    /// The replica that a request is offered to first, and its load.
+    pub fn least_busy(&self) -> (ReplicaId, Load) {
+        if let [only] = self.replicas.as_slice() {
+            return (ReplicaId(0), only.load());
+        }
+        let first = self.by_load().into_iter().next();
+        // There is at least one replica.
+        first.map_or_else(Default::default, |(id, replica)| (id, replica.load()))
+    }
+
     /// Submits requests, `samples` of each, to one replica, all or none. Returns the replica that accepted them. If the
     /// queue of the least busy replica is full, the next one is asked.
     ///

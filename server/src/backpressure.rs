@@ -1,17 +1,20 @@
 //! Backpressure: which requests are admitted to the queue, which are rejected, and when to retry.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
 use l6_ensemble::ReplicaId;
+use l6_ensemble::admission::{Decision, Refusal};
+use l6_ensemble::quote::RequestSize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::background::{Background, lower_priority};
+use super::door::{self, Door, DoorRequest, Pass};
 use super::error::ApiError;
 use super::lanes::ModelLane;
 use super::metrics::LaneMetrics;
@@ -64,6 +67,7 @@ pub fn retry_after(load: &Load, chance: f64) -> u32 {
 #[derive(Clone)]
 pub struct Admission {
     lane: Arc<ModelLane>,
+    door: Door,
     metrics: Arc<LaneMetrics>,
     background: Background,
     compiling: Compiling,
@@ -77,13 +81,14 @@ impl Admission {
     /// Admission to a lane.
     pub fn new(
         lane: Arc<ModelLane>,
+        door: Door,
         metrics: Arc<LaneMetrics>,
         background: Background,
         limits: &Limits,
     ) -> Self {
         let &Limits { queued_tokens: max_queued_tokens, request_timeout, .. } = limits;
         let compiling = Compiling::default();
-        Self { lane, metrics, background, compiling, max_queued_tokens, request_timeout }
+        Self { lane, door, metrics, background, compiling, max_queued_tokens, request_timeout }
     }
 
     /// Counters, gauges and histograms.
@@ -121,6 +126,7 @@ impl Admission {
         &self,
         mut requests: Vec<EngineRequest>,
         samples: u32,
+        arrived: Instant,
     ) -> Result<(ReplicaId, Vec<ResponseStream>), ApiError> {
         let choices = requests.len().saturating_mul(samples as usize);
         self.room_for(choices)?;
@@ -140,8 +146,50 @@ impl Admission {
                 request.guide = Some(guide.clone());
             }
         }
-        let submitted = self.lane.submit(requests, samples);
+        let pass = self.pass(&mut requests, arrived)?;
+        let submitted = self.door.submit(&pass, || self.lane.submit(requests, samples));
+        self.metrics.slo().decided(submitted.is_ok());
         submitted.map_err(|why| self.refused(choices, why))
+    }
+
+    /// Lets requests pass the door, if what is promised to them and to those in flight can be kept. Their deadlines
+    /// count from `arrived`.
+    fn pass(&self, requests: &mut [EngineRequest], arrived: Instant) -> Result<Pass, ApiError> {
+        let now = Instant::now();
+        let (mut size, mut priority, mut within) = (RequestSize::default(), 0, None);
+        for request in requests.iter_mut() {
+            size.prompt_tokens = size.prompt_tokens.max(request.prompt.len());
+            size.max_tokens = size.max_tokens.max(request.stop.max_tokens);
+            priority = request.priority;
+            let left = |within| (arrived + within).saturating_duration_since(now);
+            request.deadline = request.deadline.map(left);
+            within = request.deadline;
+        }
+        let (replica, load) = self.lane.least_busy();
+        let deadline = within.map(|left| now + left);
+        let request = DoorRequest { size, priority, deadline, jitter: chance() };
+        let (decision, pass) = match self.door.decide(replica, (load, self.lane.config()), request)
+        {
+            Ok(decided) => decided,
+            // The engine says the same, in the words of its validation.
+            Err(_) => return Ok(Pass::default()),
+        };
+        match decision {
+            Decision::Admit { .. } => Ok(pass),
+            Decision::Refuse(Refusal { code, quote, retry_after }) => {
+                self.metrics.refused(code);
+                if code.is_load() {
+                    self.metrics.slo().decided(false);
+                }
+                let error = ApiError::busy(door::words(code, &quote, within), retry_after);
+                Err(error.with_code(code.name()))
+            }
+        }
+    }
+
+    /// The door of the lane.
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Compiles a guide for `choices` choices, unless it is cached.

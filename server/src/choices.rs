@@ -12,12 +12,13 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 use l4_sampler::TokenLogprobs;
 use l4_sampler::output::{OutputDelta, OutputEvent, OutputParser, OutputUsage};
-use l5_scheduler::OutputChunk;
+use l5_scheduler::{FinishReason, OutputChunk};
 
 use crate::error::ApiError;
 use crate::protocol::common::Usage;
 use crate::responses::{ResponseStreams, failure};
 use crate::sse;
+use crate::verdicts::CheckedResponse;
 
 /// Choices of one request. Those that have not ended are aborted when this is dropped.
 pub struct Choices {
@@ -28,6 +29,8 @@ pub struct Choices {
     prompt_tokens: usize,
     /// Tokens of all choices so far.
     completion_tokens: usize,
+    /// First choice, if its code is checked.
+    checked: Option<CheckedResponse>,
 }
 
 /// New output of one choice.
@@ -50,7 +53,14 @@ impl Choices {
         parsers: Vec<OutputParser>,
         prompt_tokens: usize,
     ) -> Self {
-        Self { responses, parsers, prompt_tokens, completion_tokens: 0 }
+        Self { responses, parsers, prompt_tokens, completion_tokens: 0, checked: None }
+    }
+
+    /// Has the code of the first choice checked, once that is complete.
+    #[must_use]
+    pub fn checked(mut self, checked: Option<CheckedResponse>) -> Self {
+        self.checked = checked;
+        self
     }
 
     /// Response streams of the choices.
@@ -93,6 +103,17 @@ impl Choices {
     fn parse(&mut self, index: usize, chunk: OutputChunk) -> ChoiceDelta {
         let OutputChunk { tokens, text, logprobs, end } = chunk;
         self.completion_tokens += tokens.len();
+        if index == 0
+            && let Some(mut checked) = self.checked.take()
+        {
+            checked.push(&text);
+            match &end {
+                None => self.checked = Some(checked),
+                // An output that was cut off does not compile, whoever wrote it.
+                Some(end) if end.finish != FinishReason::Stop => {}
+                Some(_) => checked.complete(),
+            }
+        }
         let cached_tokens = self.responses.times(index).map_or(0, |times| times.cached);
         let end = end.map(|end| (end.finish, end.stop));
         let delta = OutputDelta { text: &text, tokens: tokens.len(), cached_tokens, end };

@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::background::Background;
 use super::backpressure::Admission;
+use super::door::{Door, LaneRules};
 use super::ensemble::Ensemble;
 use super::error::{ApiError, quoted};
 use super::metrics::LaneMetrics;
@@ -15,6 +16,7 @@ use super::options::ServerOptions;
 use super::protocol::chat::{ChatMessage, Content};
 use super::request::{Generation, RequestRules};
 use super::tokenise::Encoder;
+use super::verdicts::ResponseChecker;
 
 /// The replicas that serve a model, and the model as clients see it.
 pub type ModelLane = Lane<Arc<ServedModel>>;
@@ -55,12 +57,14 @@ impl ServedLane {
     pub fn new(
         lane: ModelLane,
         defaults: LaneDefaults,
+        door: Door,
         metrics: Arc<LaneMetrics>,
         background: &Background,
         options: &ServerOptions,
     ) -> Self {
         let (model, lane) = (lane.model.clone(), Arc::new(lane));
-        let admission = Admission::new(lane.clone(), metrics, background.clone(), &options.limits);
+        let admission =
+            Admission::new(lane.clone(), door, metrics, background.clone(), &options.limits);
         let generation = Generation {
             encoder: Encoder::new(model.clone(), background.clone()),
             rules: RequestRules::new(lane.facts().vocab, options),
@@ -82,23 +86,67 @@ impl ServedLane {
     }
 }
 
+/// What an ensemble says about one of its lanes, which share the machine with it.
+#[derive(Debug)]
+struct OwnRules {
+    ensemble: Arc<Ensemble>,
+    lane: usize,
+    others: Vec<Arc<ModelLane>>,
+}
+
+impl LaneRules for OwnRules {
+    fn priority_floor(&self) -> Option<i64> {
+        self.ensemble.priority_floor(self.lane)
+    }
+
+    fn turn_seconds(&self) -> f64 {
+        let step = |lane: &Arc<ModelLane>| {
+            let load = lane.load();
+            let width = load.running;
+            (width > 0).then(|| load.decode_step_seconds(width)).flatten()
+        };
+        self.others.iter().filter_map(step).sum()
+    }
+}
+
 /// All lanes; at least one. Clones share everything.
 #[derive(Clone)]
 pub struct Lanes {
     /// Router and breakers. `None`: there is one lane, and no router.
     ensemble: Option<Arc<Ensemble>>,
     all: Arc<[ServedLane]>,
+    /// Checks the code of responses, if that is on.
+    checker: Option<Arc<dyn ResponseChecker>>,
 }
 
 impl Lanes {
     /// One lane without a router.
     pub fn single(lane: ServedLane) -> Self {
-        Self { ensemble: None, all: [lane].into() }
+        Self { ensemble: None, all: [lane].into(), checker: None }
     }
 
     /// The lanes of an ensemble, in the order of its file.
     pub fn ensemble(ensemble: Ensemble, lanes: Vec<ServedLane>) -> Self {
-        Self { ensemble: Some(ensemble.into()), all: lanes.into() }
+        let ensemble = Arc::new(ensemble);
+        for (at, served) in lanes.iter().enumerate() {
+            let others = lanes.iter().enumerate().filter(|(other, _)| *other != at);
+            let others = others.map(|(_, other)| other.lane.clone()).collect();
+            let rules = OwnRules { ensemble: ensemble.clone(), lane: at, others };
+            served.generation.admission.door().set_rules(Box::new(rules));
+        }
+        Self { ensemble: Some(ensemble), all: lanes.into(), checker: None }
+    }
+
+    /// Checks the code of responses.
+    #[must_use]
+    pub fn with_checker(mut self, checker: Option<Arc<dyn ResponseChecker>>) -> Self {
+        self.checker = checker;
+        self
+    }
+
+    /// What checks the code of responses.
+    pub fn checker(&self) -> Option<&Arc<dyn ResponseChecker>> {
+        self.checker.as_ref()
     }
 
     /// Router and breakers of an ensemble.

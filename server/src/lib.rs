@@ -17,6 +17,7 @@ pub mod chat;
 pub mod choices;
 #[cfg(target_os = "linux")]
 pub mod compile_check;
+pub mod door;
 pub mod endpoints;
 pub mod ensemble;
 pub mod error;
@@ -38,6 +39,7 @@ pub mod routes;
 pub mod routing;
 pub mod sse;
 pub mod tokenise;
+pub mod verdicts;
 
 /// Target of log events about a server's start and end. The default filter shows them, unlike others of level
 /// `info`.

@@ -56,7 +56,7 @@ impl ResponseStreams {
         let prompts: Vec<usize> =
             (0..requests.len()).flat_map(|prompt| (0..samples).map(move |_| prompt)).collect();
         let numbers = requests.iter().flat_map(|_| 0..samples).collect();
-        let (replica, streams) = admission.submit(requests, samples).await?;
+        let (replica, streams) = admission.submit(requests, samples, context.arrived()).await?;
         let metrics = admission.metrics().begin_choices(replica, numbers);
         context.count_prompt_tokens(prompt_tokens, replica);
         let times = vec![None; streams.len()];

@@ -122,8 +122,7 @@ impl LoadMeter {
         self.load.steps += 1;
         self.load.prefill_seconds_per_token = Some(time.per_prefill_token);
         self.load.verify_seconds_per_token = time.per_draft;
-        self.load.decode_time =
-            Some(DecodeTime { base: time.base, per_row: time.per_decode_row });
+        self.load.decode_time = Some(DecodeTime { base: time.base, per_row: time.per_decode_row });
     }
 
     /// The rates and the number of steps. All other fields are those of an engine without requests.

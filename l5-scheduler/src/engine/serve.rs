@@ -92,7 +92,9 @@ fn serve<E: Executor<Job = ChoiceJob>>(
         };
         failures = 0;
         if result.scheduled_tokens > 0 {
-            let fitted = step_time.add(&result.load(), began.elapsed());
+            // Waiting for the turn says nothing about the work of the step.
+            let took = began.elapsed().saturating_sub(result.phases.turn);
+            let fitted = step_time.add(&result.load(), took);
             shared.gauge.step(fitted, result.replayed.is_some());
         }
         let nothing_moved = result.scheduled == 0 && result.finished.is_empty();

@@ -8,9 +8,9 @@ use crate::{LeaseId, Rank, RequestView, Time};
 /// higher priority value, if together they free the blocks and the seat that it needs.
 ///
 /// Requests of one priority are in the order of their deadlines, and those without a deadline come after those with
-/// one; equal deadlines are in the order of arrival. (Earliest deadline first, Liu and Layland 1973: if any order of
-/// the requests meets all deadlines on one machine, this one does.) The order decides who is admitted next. It takes
-/// nothing from a running request of the same priority.
+/// one; equal deadlines are in the order of arrival. (Earliest deadline first, Jackson 1955: of requests that have all
+/// arrived, this order meets all deadlines on one machine if any order does.) It decides which request is admitted
+/// next, and takes nothing from a running request of the same priority.
 ///
 /// Under overload earliest deadline first can miss every deadline: it serves the request that is about to be late
 /// before those that could still be in time. Admission must refuse what cannot be in time. It also starves requests

@@ -37,8 +37,11 @@ pub struct Lognormal {
 }
 
 impl Seconds {
-    /// Checks the parameters; returns what is wrong.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
         let good = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
         match self {
             Self::Constant(seconds) if !good(*seconds) => {
@@ -69,7 +72,7 @@ impl Seconds {
     }
 
     /// Duration that two uniform numbers in [0, 1) give.
-    pub(super) fn at(&self, [uniform, other]: [f64; 2]) -> f64 {
+    pub fn at(&self, [uniform, other]: [f64; 2]) -> f64 {
         let seconds = match self {
             Self::Constant(seconds) => *seconds,
             Self::Uniform([low, high]) => low + uniform * (high - low),

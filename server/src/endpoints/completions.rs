@@ -31,6 +31,7 @@ use crate::request::{Generation, Plan, RequestRules, plan};
 use crate::response_headers;
 use crate::responses::ResponseStreams;
 use crate::routing::parts_of_prompt;
+use crate::verdicts::CheckedResponse;
 
 /// Default of `max_tokens`, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -71,8 +72,10 @@ pub async fn create(
     plan.template.guide = None;
     drop(sampling);
     drop(memory);
+    let checked = CheckedResponse::begin(&lanes, routed.lane, &context.id().0);
     let responses = ResponseStreams::submit(admission, context, requests, samples).await?;
-    let mut choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
+    let choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
+    let mut choices = choices.checked(checked);
     if streams {
         choices.begun().await?;
         let head = response_headers::headers(served, &routed, choices.responses());

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::background::Background;
+use crate::door::Door;
 use crate::ensemble::Ensemble;
 use crate::metrics::{Metrics, SharedSlo};
 use crate::{LaneDefaults, Lanes, Limits, ServedLane, ServedModel, ServerOptions};
@@ -147,7 +148,9 @@ fn lane(
     let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
     let slo = SharedSlo::new(Default::default(), Default::default());
     let own = metrics.lane(numbered, name, "auto", slo).unwrap();
-    (engines, ServedLane::new(lane, LaneDefaults::default(), own, background, options))
+    let door = Door::new(engines.iter().map(Engine::handle), config.policy, 16);
+    let served = ServedLane::new(lane, LaneDefaults::default(), door, own, background, options);
+    (engines, served)
 }
 
 /// Runs a server on a thread.

@@ -7,6 +7,7 @@
 
 mod buckets;
 mod choices;
+mod door;
 mod engine;
 mod http;
 mod observer;
@@ -23,6 +24,7 @@ use std::time::Instant;
 
 use axum::extract::Request;
 use l5_scheduler::{EngineError, EngineHandle};
+use l6_ensemble::admission::RefusalCode;
 use l6_ensemble::{Lane, ReplicaId};
 
 use super::lanes::{Lanes, ModelLane, ServedLane};
@@ -30,6 +32,7 @@ use super::lifecycle::{self, Lifecycle};
 use super::model::unix_time;
 use choices::ChoiceFamilies;
 pub use choices::ChoiceMetrics;
+use door::DoorFamilies;
 use engine::EngineFamilies;
 use http::HttpFamilies;
 pub use http::HttpRequestMetrics;
@@ -66,6 +69,7 @@ pub struct LaneMetrics {
     window: SharedWindow,
     slo: SharedSlo,
     slo_families: SloFamilies,
+    door: DoorFamilies,
     rejections: [Counter; REJECTIONS.len()],
     /// Whole and streamed choices, each without and with tool calls.
     parsers: [[Counter; 2]; 2],
@@ -143,8 +147,15 @@ impl Metrics {
         let parsers = ["non_streaming", "streaming"]
             .map(|mode| ["no_tool_call", "tool_call"].map(|outcome| parser(mode, outcome)));
         let rejections = REJECTIONS.map(rejection);
-        let slo_families = SloFamilies::new(registry, model_name);
-        Ok(Arc::new(LaneMetrics { replicas, window, slo, slo_families, rejections, parsers }))
+        Ok(Arc::new(LaneMetrics {
+            replicas,
+            window,
+            slo,
+            slo_families: SloFamilies::new(registry, model_name),
+            door: DoorFamilies::new(registry, model_name),
+            rejections,
+            parsers,
+        }))
     }
 
     /// Registers counters of routes to lanes of these names.
@@ -161,6 +172,7 @@ impl Metrics {
     pub fn render(&self, lanes: &Lanes, lifecycle: &Lifecycle) -> String {
         for served in lanes.iter() {
             served.metrics().set_loads(&served.lane);
+            served.metrics().door.set(&served.generation.admission.door().calibration());
         }
         self.connections.set(lifecycle.connections().now() as f64);
         let mut text = self.registry.text();
@@ -209,6 +221,11 @@ impl LaneMetrics {
     pub fn begin_choices(&self, replica: ReplicaId, samples: Vec<u32>) -> Option<ChoiceMetrics> {
         let replica = self.replicas.iter().find(|own| own.id == replica)?;
         Some(replica.choices.begin(samples))
+    }
+
+    /// Counts a request that the door has refused.
+    pub fn refused(&self, code: RefusalCode) {
+        self.door.refused(code);
     }
 
     /// Service levels of the lane.

@@ -63,6 +63,11 @@ impl SharedSlo {
         if refused == 0 { 0.0 } else { refused as f64 / (admitted + refused) as f64 }
     }
 
+    /// Counts a check of code in a response.
+    pub fn compile_checked(&self, pass: bool) {
+        self.count(Instant::now(), |window, now| window.compile_checked(now, pass));
+    }
+
     /// Measurements and targets.
     pub fn report(&self) -> SloReport {
         let now = self.time(Instant::now());

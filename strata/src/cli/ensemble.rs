@@ -1,7 +1,10 @@
-//! `strata ensemble`: the file of an ensemble of specialists.
+//! `strata ensemble`: several specialists behind one router.
+
+mod simulate;
 
 use clap::{Args, Subcommand};
 
+use super::context::Context;
 use super::out;
 use super::serve::ensemble;
 
@@ -9,9 +12,10 @@ const EXAMPLES: &str = "\
 Examples:
   strata ensemble check deploy/ensemble-demo.toml
   strata ensemble check demo
+  strata ensemble simulate workload.toml
   strata serve --ensemble deploy/ensemble-demo.toml";
 
-/// Check the file of an ensemble of specialists
+/// Check the file of an ensemble of specialists, or simulate the admission of one
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct EnsembleArgs {
@@ -23,6 +27,7 @@ pub struct EnsembleArgs {
 enum Command {
     /// Validate an ensemble file, and print its specialists with the values that the file leaves out
     Check(CheckArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -35,13 +40,14 @@ struct CheckArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// All errors of the file.
-pub fn run(args: &EnsembleArgs) -> anyhow::Result<()> {
+/// All errors of the file; those of the simulation.
+pub fn run(args: &EnsembleArgs, context: &Context) -> anyhow::Result<()> {
     match &args.command {
         Command::Check(CheckArgs { file }) => {
             let config = ensemble::read(file)?;
             out::text(&ensemble::summary(&config))?;
             Ok(())
         }
+        Command::Simulate(args) => simulate::run(args, context),
     }
 }

@@ -341,3 +341,93 @@ fn service_levels_are_published_for_each_lane_and_survive_a_restart() {
     let server = served("", &keep);
     assert_eq!((count(&server, 0), count(&server, 1)), (0, 4), "of the process before");
 }
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_refused_with_the_quote() {
+    let server = served("", &[]);
+    // Rates are known after the first steps.
+    let long = json!({"specialist": "two", "max_tokens": 200, "ignore_eos": true});
+    server.post(COMPLETIONS, &completion(long)).json();
+    let late =
+        json!({"specialist": "two", "max_tokens": 200, "ignore_eos": true, "deadline_ms": 1});
+    let refused = server.post(COMPLETIONS, &completion(late));
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    let error = &refused.value()["error"];
+    assert_eq!(error["code"], "deadline_unreachable");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("complete in about"), "{message}");
+    let seconds: u32 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=120).contains(&seconds), "{seconds}");
+    let enough = json!({"specialist": "two", "max_tokens": 5, "deadline_ms": 600_000});
+    server.post(COMPLETIONS, &completion(enough)).json();
+    let metrics = server.get("/metrics");
+    let value = |labels: &[&str]| {
+        let mut lines =
+            metrics.text().lines().filter(|line| labels.iter().all(|label| line.contains(label)));
+        lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+    };
+    let two = "model_name=\"two\"";
+    let refusals = ["strata:refusals_total{", two, "code=\"deadline_unreachable\""];
+    assert_eq!(value(&refusals), Some(1.0));
+    let quotes = ["strata:quotes{", two, "promise=\"done\""];
+    assert_eq!(value(&quotes), Some(1.0), "the request with enough time; the first had no quote");
+}
+
+#[test]
+fn a_priority_floor_refuses_less_urgent_requests() {
+    let server = served("", &["--api-key", "secret"]);
+    let post = |path: &str, body: Value| {
+        let request = ureq::post(server.url(path))
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .header("authorization", "Bearer secret")
+            .header("content-type", "application/json");
+        let response = request.send(body.to_string().as_bytes()).unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().read_to_string().unwrap();
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let ask = |priority: i64| {
+        post(COMPLETIONS, completion(json!({"specialist": "one", "priority": priority})))
+    };
+    assert_eq!(ask(5).0, 200);
+    assert_eq!(post("/strata/lanes", json!({"lane": "one", "priority_floor": 0})).0, 200);
+    let (status, error) = ask(5);
+    assert_eq!((status, &error["error"]["code"]), (429, &json!("priority_floor")));
+    assert_eq!(ask(0).0, 200);
+    assert_eq!(post("/strata/lanes", json!({"lane": "one", "priority_floor": null})).0, 200);
+    assert_eq!(ask(5).0, 200);
+}
+
+/// Needs g++, as the tests of the kernels do.
+#[cfg(target_os = "linux")]
+#[test]
+fn code_in_responses_is_checked_and_counts_for_the_specialist() {
+    let args = ["--compile-check", "g++", "--compile-check-fraction", "1"];
+    let server = chats("[router]\nclassifier = \"off\"", &args);
+    let (good, bad) = (
+        "```cpp\n#include <string>\nint f() { return 1; }\n```",
+        "```cpp\n#include <string>\nint f() { return 1 }\n```",
+    );
+    for (text, stream) in [(good, false), (bad, true), ("no code", false)] {
+        let body = json!({
+            "specialist": "two",
+            "structured_outputs": {"choice": [text]},
+            "max_tokens": 400,
+            "stream": stream,
+        });
+        let response = server.post(CHAT, &chat("Write f.", body));
+        assert_eq!(response.status, 200, "{}", response.text());
+    }
+    let checks = || server.get("/strata/slo").json()[1]["compile_pass"].clone();
+    let began = std::time::Instant::now();
+    while checks()["total"] != 2 {
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", checks());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(checks()["count"], 1, "of two checked responses one compiles");
+    let lanes = server.get("/strata/lanes").json();
+    assert_eq!(lanes["lanes"][1]["breaker"]["samples"], 2, "{lanes}");
+    assert_eq!(lanes["lanes"][0]["breaker"]["samples"], 0);
+}

@@ -36,6 +36,7 @@ use crate::protocol::chat::{ChatCompletion, ChatRequest};
 use crate::response_headers;
 use crate::responses::{ResponseStreams, finish_reason, stop_reason};
 use crate::routing::parts_of_chat;
+use crate::verdicts::CheckedResponse;
 
 /// Creates the next message of a conversation.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, security((), ("key" = [])), responses(
@@ -75,10 +76,11 @@ pub async fn create(
     plan.template.guide = None;
     drop(memory);
     let id = format!("chatcmpl-{}", context.id().0);
+    let checked = CheckedResponse::begin(&lanes, routed.lane, &context.id().0);
     let responses =
         ResponseStreams::submit(&generation.admission, context, requests, plan.samples).await?;
     let parsers = vec![parser; responses.len()];
-    let mut choices = Choices::new(responses, parsers, prompt_tokens);
+    let mut choices = Choices::new(responses, parsers, prompt_tokens).checked(checked);
     let chat = Chat {
         model: model.clone(),
         metrics: generation.admission.metrics().clone(),

@@ -13,6 +13,7 @@ use l6_ensemble::slo::{SloOptions, SloTargets};
 use l6_ensemble::{EnsembleConfig, Lane, LaneId, Replica, ReplicaId, SpecialistConfig};
 use server::background::Background;
 use server::chat::prompt::quoted_words;
+use server::door::Door;
 use server::ensemble::Ensemble;
 use server::metrics::{Metrics, SharedSlo};
 use server::model::{GenerationDefaults, unix_time};
@@ -228,8 +229,10 @@ impl LanePlan<'_> {
         let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
         let replicas = engines.iter().map(replica).collect();
         let lane = Lane::new(LaneId(served.name().to_owned()), replicas, served.into())?;
-        let served =
-            ServedLane::new(lane, self.defaults, metrics, &parts.background, &parts.options);
+        let Self { options: EngineOptions { policy, max_num_waiting, .. }, defaults, .. } = self;
+        let door = Door::new(engines.iter().map(Engine::handle), policy, max_num_waiting);
+        let (background, options) = (&parts.background, &parts.options);
+        let served = ServedLane::new(lane, defaults, door, metrics, background, options);
         Ok((served, engines))
     }
 }

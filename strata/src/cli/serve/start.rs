@@ -29,6 +29,9 @@ use server::listen::watchdog::Supervisor;
 use server::memory;
 use server::metrics::Metrics;
 use server::model::GenerationDefaults;
+#[cfg(target_os = "linux")]
+use server::verdicts::CompileChecks;
+use server::verdicts::ResponseChecker;
 use server::{AccessLog, App, Limits, Server, ServerOptions};
 
 /// Loads the model, binds the address and serves. `warnings` are about the flags.
@@ -41,13 +44,14 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
     // Before gigabytes are read: a compiler that does not work.
-    let _compile_checker = flags.compile_checker()?;
+    let checker = flags.compile_checker()?;
     let options = Arc::new(flags.options());
     let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
     let Started { lanes, engines, recording } = match flags.ensemble()? {
         Some(ensemble) => lanes::ensemble(flags, &ensemble, &parts, context)?,
         None => lanes::single(flags, &parts, context)?,
     };
+    let lanes = lanes.with_checker(checker);
     let Parts { metrics, background, options } = parts;
     let directory = flags.server.state_dir.as_deref();
     let slo_files = directory.map(|directory| SloFiles::open(directory, &lanes)).transpose()?;
@@ -200,7 +204,7 @@ impl Flags {
     /// The checker of code in responses, if it is on. Reports the layers of its sandbox, also with --quiet: it is about
     /// security.
     #[cfg(target_os = "linux")]
-    fn compile_checker(&self) -> anyhow::Result<Option<CompileChecker>> {
+    fn compile_checker(&self) -> anyhow::Result<Option<Arc<dyn ResponseChecker>>> {
         let Some(compiler) = self.compile_check.compile_check.0.clone() else { return Ok(None) };
         let options = CompileCheckOptions { compiler, ..CompileCheckOptions::default() };
         let checker = CompileChecker::new(&options)?;
@@ -213,14 +217,14 @@ impl Flags {
                 "compile check: this machine grants a weak sandbox ({mode}); see the book, \"Checking code that models write\""
             );
         }
-        Ok(Some(checker))
+        Ok(Some(Arc::new(CompileChecks { checker, fraction: share })))
     }
 
     /// The check needs Linux's sandboxes.
     #[cfg(not(target_os = "linux"))]
-    fn compile_checker(&self) -> anyhow::Result<()> {
+    fn compile_checker(&self) -> anyhow::Result<Option<Arc<dyn ResponseChecker>>> {
         match self.compile_check.compile_check.0 {
-            None => Ok(()),
+            None => Ok(None),
             Some(_) => {
                 Err(CliError::Usage("--compile-check needs Linux: use --compile-check off".into())
                     .into())

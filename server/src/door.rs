@@ -1,0 +1,336 @@
+//! The door of a lane: whether a request is accepted, by what it can expect and by what others were promised.
+//!
+//! `l6-ensemble` decides ([`l6_ensemble::admission`]). Here are the clock, the requests in flight of each replica, as
+//! observers of the engines report them, and the answers to clients.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use l5_scheduler::{
+    EngineHandle, FinishReason, Load, PolicyKind, Rejection, RequestId, ResponseStream, Scheduler,
+    SchedulerConfig, StepObserver, StepResult, StepView, Time,
+};
+use l6_ensemble::ReplicaId;
+use l6_ensemble::admission::{
+    AdmissionRequest, ContextError, Decision, LaneView, Margins, RefusalCode, decide,
+};
+use l6_ensemble::quote::{
+    CalibrationReport, InFlight, Quote, QuoteCalibration, RequestSize, Served,
+};
+
+/// Window over which quotes are compared with what happened, in seconds.
+const CALIBRATION_WINDOW: f64 = 15.0 * 60.0;
+
+/// The door of a lane. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Door {
+    replicas: Arc<[Replica]>,
+    began: Instant,
+    /// Maximum number of requests that wait.
+    max_num_waiting: usize,
+    /// What the ensemble says about the lane.
+    rules: Arc<OnceLock<Box<dyn LaneRules>>>,
+}
+
+/// What an ensemble says about one of its lanes.
+pub trait LaneRules: Send + Sync + std::fmt::Debug {
+    /// Priority number above which requests are refused.
+    fn priority_floor(&self) -> Option<i64>;
+
+    /// Seconds that a step waits for its turn on the machine that the lanes share: a step of each other lane that has
+    /// requests.
+    fn turn_seconds(&self) -> f64;
+}
+
+/// Requests in flight of one replica. Clones share them.
+#[derive(Clone, Debug)]
+struct Replica(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    in_flight: InFlight,
+    promised: HashMap<RequestId, Promised>,
+    calibration: QuoteCalibration,
+}
+
+/// What a request was promised, and what it has got so far.
+#[derive(Clone, Copy, Debug)]
+struct Promised {
+    quote: Quote,
+    at: Time,
+    first: Option<Time>,
+    output: usize,
+}
+
+/// A request that passed the door, for [`Door::submit`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pass {
+    request: AdmissionRequest,
+    quote: Quote,
+}
+
+impl Door {
+    /// The door of a lane whose replicas are these engines, and observes them.
+    pub fn new<'a>(
+        engines: impl IntoIterator<Item = &'a EngineHandle>,
+        policy: PolicyKind,
+        max_num_waiting: usize,
+    ) -> Self {
+        let began = Instant::now();
+        let replica = |engine: &EngineHandle| {
+            let replica = Replica(Arc::new(Mutex::new(State {
+                in_flight: InFlight::new(policy),
+                promised: HashMap::new(),
+                calibration: QuoteCalibration::new(CALIBRATION_WINDOW),
+            })));
+            // An engine that has ended has no requests.
+            let _ = engine.observe(Box::new(DoorObserver { replica: replica.clone(), began }));
+            replica
+        };
+        let replicas = engines.into_iter().map(replica).collect();
+        Self { replicas, began, max_num_waiting, rules: Arc::default() }
+    }
+
+    /// Sets what the ensemble says about the lane: once, when all lanes are known.
+    pub fn set_rules(&self, rules: Box<dyn LaneRules>) {
+        let _ = self.rules.set(rules);
+    }
+
+    fn now(&self) -> Time {
+        Time(self.began.elapsed().as_secs_f64())
+    }
+
+    /// Time on the door's clock of a moment.
+    fn time(&self, at: Instant) -> Time {
+        Time(at.saturating_duration_since(self.began).as_secs_f64())
+    }
+
+    /// Decides about a request for a replica.
+    ///
+    /// # Errors
+    /// [`ContextError`] if the replica can never complete it.
+    pub fn decide(
+        &self,
+        replica: ReplicaId,
+        (load, config): (Load, &SchedulerConfig),
+        request: DoorRequest,
+    ) -> Result<(Decision, Pass), ContextError> {
+        let rules = self.rules.get();
+        let Some(state) = self.replicas.get(replica.0 as usize).map(Replica::lock) else {
+            // A replica without an observer, whose requests are not known: nothing is promised.
+            return Ok((Decision::Admit { quote: Quote::default() }, Pass::default()));
+        };
+        let admission = AdmissionRequest {
+            size: request.size,
+            priority: request.priority,
+            deadline: request.deadline.map(|at| self.time(at)),
+            now: self.now(),
+            jitter: request.jitter,
+        };
+        let view = LaneView {
+            load,
+            config,
+            in_flight: &state.in_flight,
+            max_num_waiting: self.max_num_waiting,
+            priority_floor: rules.and_then(|rules| rules.priority_floor()),
+            turn_seconds: rules.map_or(0.0, |rules| rules.turn_seconds()),
+            margins: Margins::default(),
+        };
+        let decision = decide(&admission, &view)?;
+        let pass = Pass { request: admission, quote: *decision.quote() };
+        Ok((decision, pass))
+    }
+
+    /// Submits the requests of a pass. The engines' observers wait meanwhile, so that no output and no end of a request
+    /// is reported before the door knows of it.
+    ///
+    /// # Errors
+    /// Those of `submit`.
+    pub fn submit<E>(
+        &self,
+        pass: &Pass,
+        submit: impl FnOnce() -> Result<(ReplicaId, Vec<ResponseStream>), E>,
+    ) -> Result<(ReplicaId, Vec<ResponseStream>), E> {
+        let mut states: Vec<_> = self.replicas.iter().map(Replica::lock).collect();
+        let (replica, streams) = submit()?;
+        // A choice of no tokens is complete, and no engine knows of it.
+        if let Some(state) =
+            states.get_mut(replica.0 as usize).filter(|_| pass.request.size.max_tokens > 0)
+        {
+            let at = self.now();
+            for id in streams.iter().map(ResponseStream::id) {
+                state.in_flight.admit(id, pass.request.admitted(), at);
+                let promised = Promised { quote: pass.quote, at, first: None, output: 0 };
+                state.promised.insert(id, promised);
+            }
+        }
+        drop(states);
+        Ok((replica, streams))
+    }
+
+    /// Number of requests in flight, as the door knows them.
+    pub fn in_flight(&self) -> usize {
+        self.replicas.iter().map(|replica| replica.lock().in_flight.len()).sum()
+    }
+
+    /// How good the quotes of the last minutes were, of each replica.
+    pub fn calibration(&self) -> Vec<CalibrationReport> {
+        let now = self.now();
+        self.replicas.iter().map(|replica| replica.lock().calibration.report(now)).collect()
+    }
+}
+
+/// A request at the door.
+#[derive(Clone, Copy, Debug)]
+pub struct DoorRequest {
+    /// Its tokens.
+    pub size: RequestSize,
+    /// Priority: a lower number is more urgent.
+    pub priority: i64,
+    /// Moment by which it should be finished.
+    pub deadline: Option<Instant>,
+    /// Random number from 0 to 1.
+    pub jitter: f64,
+}
+
+impl Replica {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn output(&mut self, id: RequestId, tokens: usize, now: Time) {
+        let Some(promised) = self.promised.get_mut(&id) else { return };
+        promised.first.get_or_insert(now);
+        promised.output += tokens;
+        self.in_flight.output(id, promised.output, now);
+    }
+
+    fn end(&mut self, id: RequestId, completed: bool, now: Time) {
+        self.in_flight.end(id, completed);
+        let Some(promised) = self.promised.remove(&id) else { return };
+        let Promised { quote, at, first: Some(first), output } = promised else { return };
+        if completed {
+            let after = |time: Time| Duration::try_from_secs_f64(time - at).unwrap_or_default();
+            let served =
+                Served { first_token: after(first), done: after(now), output_tokens: output };
+            self.calibration.record(&quote, &served, now);
+        }
+    }
+}
+
+/// Reports what an engine does to the door.
+struct DoorObserver {
+    replica: Replica,
+    began: Instant,
+}
+
+impl DoorObserver {
+    fn now(&self) -> Time {
+        Time(self.began.elapsed().as_secs_f64())
+    }
+
+    fn end(&self, ended: &[(RequestId, FinishReason)]) {
+        let now = self.now();
+        let mut state = self.replica.lock();
+        for (id, reason) in ended {
+            let completed = matches!(reason, FinishReason::Stop | FinishReason::Length);
+            state.end(*id, completed, now);
+        }
+    }
+}
+
+impl StepObserver for DoorObserver {
+    fn rejected(&mut self, id: RequestId, _: Time, _: &Rejection) {
+        self.replica.lock().end(id, false, self.now());
+    }
+
+    fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
+
+    fn applied(&mut self, result: &StepResult, _: &Scheduler) {
+        let now = self.now();
+        let mut state = self.replica.lock();
+        for (id, tokens) in result.new_tokens() {
+            state.output(id, tokens.len(), now);
+        }
+        drop(state);
+        self.end(&result.finished);
+    }
+
+    fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
+        self.end(ended);
+    }
+}
+
+/// Words for a refusal, for the client.
+pub fn words(code: RefusalCode, quote: &Quote, deadline: Option<Duration>) -> String {
+    let ms = |time: Duration| time.as_millis();
+    match code {
+        RefusalCode::DeadlineUnreachable => format!(
+            "The deadline cannot be met: the response would be complete in about {} ms, and {} ms are left. Please \
+             retry later, or allow more time.",
+            ms(quote.done_late),
+            deadline.map_or(0, ms)
+        ),
+        RefusalCode::WouldHarm => {
+            "A request in flight would miss its deadline because of this one. Please retry later.".to_owned()
+        }
+        RefusalCode::PriorityFloor => {
+            "This server accepts only more urgent requests at the moment. Please retry later, or with a lower \
+             `priority` number."
+                .to_owned()
+        }
+        RefusalCode::QueueFull => "The queue is full. Please retry later.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            in_flight: InFlight::new(PolicyKind::StrictPriority),
+            promised: HashMap::new(),
+            calibration: QuoteCalibration::new(CALIBRATION_WINDOW),
+        }
+    }
+
+    fn promised(quote: Quote) -> Promised {
+        Promised { quote, at: Time(1.0), first: None, output: 0 }
+    }
+
+    #[test]
+    fn a_promise_is_compared_when_its_request_completes_and_not_when_it_is_aborted() {
+        let seconds = Duration::from_secs;
+        let quote = Quote {
+            first_token: seconds(1),
+            done: seconds(3),
+            per_token: seconds(1),
+            measured: true,
+            ..Quote::default()
+        };
+        let mut state = state();
+        for (id, completed) in [(1, true), (2, false)] {
+            let id = RequestId(id);
+            state.in_flight.admit(id, Default::default(), Time(1.0));
+            state.promised.insert(id, promised(quote));
+            state.output(id, 1, Time(2.0));
+            state.output(id, 2, Time(4.0));
+            state.end(id, completed, Time(4.0));
+        }
+        let report = state.calibration.report(Time(5.0));
+        assert_eq!((report.total, report.total_wrong), (1, [0, 0]), "3 tokens in 3 s, as promised");
+        assert_eq!((state.in_flight.len(), state.promised.len()), (0, 0));
+    }
+
+    #[test]
+    fn output_of_a_request_that_did_not_pass_the_door_is_ignored() {
+        let mut state = state();
+        state.output(RequestId(1), 3, Time(1.0));
+        state.end(RequestId(1), true, Time(2.0));
+        assert_eq!(state.calibration.report(Time(3.0)).total, 0);
+    }
+}

@@ -36,6 +36,7 @@ pub struct SchedulerConfig {
     /// Maximum number of tokens of a request, prompt and output together.
     pub max_model_len: usize,
     /// Whether a request is admitted only if blocks for all of its tokens are free, though its first chunk needs fewer.
+    /// Blocks for the lookahead must be free, too, unlike in vLLM.
     pub scheduler_reserve_full_isl: bool,
     /// Fraction of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,

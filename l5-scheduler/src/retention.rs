@@ -115,8 +115,8 @@ pub trait Retention: Send {
     /// free enough for a waiting request, no lease ends. An answer that is no lease, or one that was named already, or
     /// one whose blocks are being stored, counts as `None`.
     ///
-    /// While no request runs or loads, a refusal does not hold, because the waiting request could wait for ever: leases
-    /// end in the order of expiry then.
+    /// While no other request runs or loads, a refusal does not hold: leases end in the order of expiry then. A waiting
+    /// request could wait for ever, and a running one preempt itself, and be admitted again, for ever.
     ///
     /// The default names all leases in the order of expiry, for waiting and running requests alike.
     fn lease_for(

@@ -5,7 +5,7 @@ use l3_paged_kv::{Admission, KvError, PrefixHit, SeqId};
 use super::Scheduler;
 use super::budget::Budget;
 use super::kv::Load;
-use crate::{Admit, Admitted, Composed, FinishReason, Rank, Status, StepRow};
+use crate::{Admit, Admitted, Composed, FinishReason, Rank, RequestView, Status, StepRow};
 
 /// Result of trying to admit a waiting request.
 pub(super) enum Outcome {
@@ -75,7 +75,7 @@ impl Scheduler {
         let fits = match self.policy.admit(&request, &self.context()) {
             Admit::StopAdmitting => return Outcome::Blocked,
             Admit::Skip => return Outcome::Skipped,
-            Admit::IfBlocksFit(len) => len.min(self.config.capacity() * self.config.block_size),
+            Admit::IfBlocksFit(len) => self.must_fit(&request, len),
         };
         match self.begin_loading(key, fits) {
             Load::Begun => return Outcome::Admitted,
@@ -94,6 +94,20 @@ impl Scheduler {
         self.granted.clear();
         debug_assert!(admitted, "requests were preempted and the waiting one still does not fit");
         if admitted { Outcome::Admitted } else { Outcome::Blocked }
+    }
+
+    /// Number of tokens of a waiting request that must have free blocks, where the policy asks for `len`. A request that
+    /// is admitted with less preempts itself when it runs alone, and is admitted again, for ever:
+    ///
+    /// - A request reserves the lookahead behind its tokens, so it is part of what must fit.
+    /// - Blocks that are being stored or loaded cannot be taken back. Until they are free, a request that was preempted
+    ///   needs room for all of its tokens, even if the policy asks for less.
+    fn must_fit(&self, request: &RequestView<'_>, len: usize) -> usize {
+        let tokens = request.num_tokens();
+        let held = self.leases.is_storing() || self.loading.len() > 0;
+        let len = if held && request.preemptions() > 0 { len.max(tokens) } else { len };
+        let len = if len > 0 { len.max(self.reserved_len(tokens)) } else { 0 };
+        len.min(self.config.capacity() * self.config.block_size)
     }
 
     /// Admits a waiting request, with loaded blocks or without.

@@ -164,7 +164,9 @@ impl Scheduler {
         Some(lease)
     }
 
-    /// Asks the retention for a further lease. If it refuses though nothing runs, leases end in the order of expiry.
+    /// Asks the retention for a further lease. If it refuses though no other request runs or loads, leases end in the
+    /// order of expiry: a waiting request would wait for ever, and a running one would preempt itself and be admitted
+    /// again, for ever.
     fn ask_for_lease(&self, key: u32, naming: &mut Naming) -> Option<LeaseId> {
         let Naming { named, seen, refused, next } = naming;
         if named.len() == self.leases.num_endable() {
@@ -180,9 +182,8 @@ impl Scheduler {
             }
             *refused = true;
         }
-        let waits = self.requests.at(key).status != Status::Running;
-        let runs = !self.running.is_empty() || self.ahead.has_lingering();
-        if !waits || runs || self.loading.len() > 0 {
+        let runs = self.running.iter().any(|other| *other != key) || self.ahead.has_lingering();
+        if runs || self.loading.len() > 0 {
             return None;
         }
         loop {

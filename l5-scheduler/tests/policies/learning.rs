@@ -23,10 +23,13 @@ pub enum Names {
     ForRunning,
     /// Not more than one.
     One,
+    /// None at all.
+    Nothing,
 }
 
 impl Names {
-    pub const ALL: [Self; 4] = [Self::Soonest, Self::Newest, Self::ForRunning, Self::One];
+    pub const ALL: [Self; 5] =
+        [Self::Soonest, Self::Newest, Self::ForRunning, Self::One, Self::Nothing];
 
     fn lease(
         self,
@@ -38,6 +41,7 @@ impl Names {
         match self {
             Self::ForRunning if waits => None,
             Self::One if !named.is_empty() => None,
+            Self::Nothing => None,
             Self::Newest => {
                 let can_end = context.leases.iter().filter(|lease| lease.can_end());
                 can_end.map(|lease| lease.id).filter(|lease| !named.contains(lease)).max()

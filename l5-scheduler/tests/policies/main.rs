@@ -2,6 +2,7 @@
 
 mod abandon;
 mod aborts;
+mod alone;
 mod driver;
 mod fetched;
 mod fuzz;

@@ -111,7 +111,7 @@ fn configs() -> impl Strategy<Value = SchedulerConfig> {
             scheduler_reserve_full_isl: whole,
             watermark: [0.0, 0.1, 0.3][watermark],
             num_speculative_tokens: if drafts > 4 { 0 } else { drafts },
-            num_lookahead_tokens: if policy == PolicyKind::StrictPriority { 0 } else { lookahead },
+            num_lookahead_tokens: lookahead,
             // Longer than the pool, so that it can be exhausted.
             max_model_len: pool.max_model_len + if chunked { 4 } else { 0 },
             compose,
@@ -221,10 +221,9 @@ fn obey(
             let Asked { prompt, max_tokens, eos, arrival, priority, .. } = asked;
             let Asked { deadline, job, foreign, adapter, .. } = asked;
             // Of two requests with equal arrival and priority, vLLM preempts the one that was admitted first. If they
-            // may be admitted before all of their tokens and the lookahead fit, they can preempt each other for ever, so
-            // a test of ends cannot use them.
-            let config = real.scheduler.config();
-            let whole = config.scheduler_reserve_full_isl && config.num_lookahead_tokens == 0;
+            // may be admitted before all of their tokens fit, they can preempt each other for ever, so a test of ends
+            // cannot use them.
+            let whole = real.scheduler.config().scheduler_reserve_full_isl;
             let after = if whole { f64::from(*arrival % 3) } else { *added as f64 * 1e-3 };
             let (id, arrival) = (*added, now + after);
             let deadline = deadline.map(|after| now + f64::from(after));

@@ -3,7 +3,7 @@
 use l5_scheduler::{FinishReason, PolicyKind};
 
 use super::loads::LookUp;
-use super::{LoadEvent, Naive};
+use super::{LoadEvent, Naive, NaiveRequest};
 
 /// Result of trying to admit a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,13 +70,20 @@ impl Naive {
         self.waiting.iter().position(|request| request.id == id).unwrap()
     }
 
-    /// Number of blocks that must be free for all tokens of a waiting request, whatever its first chunk needs.
-    pub(super) fn whole(&self, tokens: usize) -> usize {
+    /// Number of blocks that must be free for a waiting request, whatever its first chunk needs: for all of its tokens
+    /// and the lookahead. Only where that is switched off, and it was never preempted or no block is being loaded or
+    /// stored, there need be none.
+    pub(super) fn whole(&self, request: &NaiveRequest) -> usize {
+        let tokens = request.tokens.len();
+        let all = self.blocks(self.with_drafts(tokens));
+        let storing = self.leases.iter().any(|lease| lease.storing);
+        let held = storing || self.waiting.iter().any(NaiveRequest::is_loading);
         match self.config.policy {
             PolicyKind::StrictPriority => {
-                self.blocks(tokens + 1).min(self.config.num_gpu_blocks - 1)
+                all.max(self.blocks(tokens + 1)).min(self.config.num_gpu_blocks - 1)
             }
-            _ if self.config.scheduler_reserve_full_isl => self.blocks(tokens),
+            _ if self.config.scheduler_reserve_full_isl => all,
+            _ if request.was_preempted && held => all,
             _ => 0,
         }
     }
@@ -130,7 +137,7 @@ impl Naive {
             return false;
         }
         let wanted = self.blocks(self.with_drafts(computed + len));
-        let new = wanted.max(self.whole(tokens)).saturating_sub(has + hit.len());
+        let new = wanted.max(self.whole(request)).saturating_sub(has + hit.len());
         if !self.free_up(new + self.idle(&hit) + self.kept_apart(), &hit) {
             return false;
         }

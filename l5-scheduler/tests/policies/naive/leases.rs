@@ -48,6 +48,7 @@ impl Naive {
         let mut named = match self.names {
             None => return Vec::new(),
             Some(Names::ForRunning) if waits => Vec::new(),
+            Some(Names::Nothing) => Vec::new(),
             Some(Names::One) => soonest.iter().take(1).copied().collect(),
             Some(Names::Newest) => {
                 let mut all = soonest.clone();
@@ -57,8 +58,10 @@ impl Naive {
             Some(Names::Soonest | Names::ForRunning) => soonest.clone(),
         };
         let loading = self.waiting.iter().any(NaiveRequest::is_loading);
-        if waits && self.running.is_empty() && !loading {
-            // It would wait for ever.
+        // A request that needs blocks to grow runs itself.
+        let others = self.running.len() - usize::from(!waits);
+        if others == 0 && !loading {
+            // It would wait for ever, or preempt itself and be admitted again, for ever.
             let others = soonest.into_iter().filter(|lease| !named.contains(lease));
             named.extend(others.collect::<Vec<_>>());
         }

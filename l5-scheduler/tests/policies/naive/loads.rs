@@ -149,8 +149,8 @@ impl Naive {
 
     /// Begins a load behind a hit, if there are blocks for it. Returns whether it did.
     fn load(&mut self, id: u64, hit: Vec<usize>, to: usize) -> bool {
-        let tokens = self.waiting[self.waiting_at(id)].tokens.len();
-        let all = self.blocks(self.with_drafts(tokens)).max(self.whole(tokens));
+        let request = &self.waiting[self.waiting_at(id)];
+        let all = self.blocks(self.with_drafts(request.tokens.len())).max(self.whole(request));
         let needed = all - hit.len() + self.idle(&hit) + self.kept_apart();
         let promised = self.promised();
         let would_fit = needed <= self.free.len();

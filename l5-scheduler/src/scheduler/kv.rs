@@ -153,17 +153,21 @@ impl Scheduler {
         if to == hit.tokens {
             return Load::None;
         }
-        if self.ahead.is_planning() {
-            // A load is part of a step that is planned when no other one runs.
-            self.ahead.block();
-            return Load::AskAgain;
-        }
         let want = Admission {
             up_to_len: to,
             must_fit_len: fits.max(self.reserved_len(self.requests.at(key).chain.len())),
             keep_free: self.keep_free(self.running.len()) + self.promised_to_loads(),
             resumed: self.requests.at(key).preemptions > 0,
         };
+        if self.ahead.is_planning() {
+            let needed = self.blocks.blocks_to_admit(&hit, want.must_fit_len.max(to));
+            if !self.may_free_up(key, needed + want.keep_free, &hit) {
+                return Load::None;
+            }
+            // A load is part of a step that is planned when no other one runs.
+            self.ahead.block();
+            return Load::AskAgain;
+        }
         let Some(seq) = self.admit_blocks(key, &hit, want) else { return Load::None };
         let entry = self.requests.at_mut(key);
         entry.asked = None;

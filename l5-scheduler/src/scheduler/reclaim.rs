@@ -71,13 +71,10 @@ impl Scheduler {
         if needed <= free {
             return true;
         }
-        if !self.leases_can_free(needed - free, hit) || self.barren == Some(self.frees) {
+        if !self.may_free_up(key, needed, hit) {
             return false;
         }
         let now = self.stuck_now(key, needed, hit);
-        if self.is_stuck(key, &now) {
-            return false;
-        }
         let choice = self.choose_leases(key, |gone| {
             needed + gone.freed_of(&self.blocks, hit) <= free + gone.freed()
         });
@@ -87,6 +84,16 @@ impl Scheduler {
             self.stuck[queue_of(self.requests.at(key).status)] = Some(now);
         }
         choice.enough
+    }
+
+    /// Whether `needed` blocks are free, or it is not known that the end of all leases would leave fewer. Blocks of drafts
+    /// are not counted.
+    pub(super) fn may_free_up(&self, key: u32, needed: usize, hit: &PrefixHit) -> bool {
+        let free = self.blocks.num_free();
+        needed <= free
+            || (self.leases_can_free(needed - free, hit)
+                && self.barren != Some(self.frees)
+                && !self.is_stuck(key, &self.stuck_now(key, needed, hit)))
     }
 
     /// Whether leases hold so many blocks, beside those of a hit. Leases may share them with running requests, so this

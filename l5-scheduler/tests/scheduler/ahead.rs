@@ -241,6 +241,34 @@ fn nothing_is_planned_ahead_that_loads_nor_behind_a_load() {
     assert!(world.scheduler.request(RequestId(2)).is_none());
 }
 
+/// Keys and values of all requests but the first.
+struct AllButTheFirst;
+
+impl KvConnector for AllButTheFirst {
+    fn matched_tokens(&mut self, id: RequestId, chain: &TokenChain, from: usize) -> Matched {
+        Matched::Tokens(if id.0 == 1 { 0 } else { chain.len() - from })
+    }
+}
+
+#[test]
+fn steps_are_planned_ahead_while_a_request_waits_for_the_blocks_of_its_load() {
+    let scheduler = Scheduler::new(config(8)).unwrap();
+    let mut world = World::of(scheduler.with_kv_connector(Box::new(AllButTheFirst)));
+    world.add(Request { max_tokens: 8, ..request(1, 9) });
+    world.plan();
+    // It needs 6 of 8 blocks, and request 1 has 3 or 4.
+    world.add(request(2, 22));
+    for step in 1..8 {
+        let ahead = world.plan_ahead();
+        assert_eq!(ahead, Some(vec![(1, 1)]), "the step behind step {step}");
+        assert_eq!(world.run(), [], "ends of step {step}");
+    }
+    assert_eq!(world.plan_ahead(), None, "request 1 ends");
+    assert_eq!(world.run(), [(1, FinishReason::Length)]);
+    world.plan();
+    assert_eq!(world.scheduler.view().step().ops.len(), 1, "the load of request 2");
+}
+
 /// Writes down which requests arrive and end.
 struct Log(Arc<Mutex<Vec<(&'static str, u64)>>>);
 

@@ -25,6 +25,8 @@ impl Scheduler {
         self.open = true;
         self.end_leases(now);
         self.plan_stores();
+        // Not for each attempt: a connector is asked once in a plan about a request that waits for its answer.
+        self.lookups.clear();
         for attempt in Attempt::ALL {
             self.compose(attempt);
             self.plan_rows();
@@ -37,7 +39,6 @@ impl Scheduler {
 
     /// Plans the rows of a step whose shape is decided.
     fn plan_rows(&mut self) {
-        self.lookups.clear();
         let eligible = self.running.len() + self.num_waiting();
         let mut budget = Budget::new(&self.config, eligible, self.step.shape);
         self.plan_running(&mut budget);

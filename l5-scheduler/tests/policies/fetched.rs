@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use l3_paged_kv::TokenChain;
 use l5_scheduler::{
-    FinishReason, Job, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind, Request,
-    RequestId, Scheduler, SchedulerConfig, Status, StepOp,
+    Compose, FinishReason, Job, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind,
+    Request, RequestId, Scheduler, SchedulerConfig, Status, StepOp,
 };
 
 use crate::driver::{Driver, request, unique};
@@ -293,6 +293,22 @@ fn a_step_asks_for_no_more_requests_than_could_be_seated() {
     assert_eq!(questions.load(Ordering::Relaxed), 4, "questions of a step with 4 free seats");
     driver.run();
     driver.finish(1.0);
+}
+
+#[test]
+fn a_connector_is_asked_once_in_a_plan_of_several_attempts() {
+    for (adapter_turn, compose) in
+        [(0, Compose::Mixed), (1, Compose::Mixed), (0, Compose::STABLE), (1, Compose::STABLE)]
+    {
+        let config = SchedulerConfig { adapter_turn, compose, ..SchedulerConfig::new(40, 4) };
+        let (mut driver, questions) = slow(config, usize::MAX);
+        driver.add(request(1, &unique(1, 20), 4));
+        driver.plan(0.0);
+        let asked = questions.load(Ordering::Relaxed);
+        assert_eq!(asked, 1, "questions with turns of {adapter_turn} and {compose}");
+        driver.run();
+        driver.finish(1.0);
+    }
 }
 
 #[test]

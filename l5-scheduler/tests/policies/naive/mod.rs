@@ -263,6 +263,7 @@ impl Naive {
         self.now = now;
         self.end_expired_leases();
         let ended = self.ended.len();
+        self.asking.clear();
         for attempt in 0..3 {
             self.compose(attempt);
             let limited = self.shape != Shape::Any || self.turn != Turn::All;
@@ -282,7 +283,6 @@ impl Naive {
 
     fn plan(&mut self) {
         let eligible = self.running.len() + self.waiting.len();
-        self.asking.clear();
         self.budget = self.config.max_num_batched_tokens;
         if let Shape::Prompts(chunk) = self.shape {
             self.budget = self.budget.min(chunk);

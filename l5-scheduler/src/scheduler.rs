@@ -374,6 +374,7 @@ impl Scheduler {
             }
             Status::Running => self.leave_running(key),
         }
+        self.forget_stuck(key);
         let seq = self.requests.at_mut(key).seq.take();
         if let Some(seq) = seq {
             self.free_blocks(seq);

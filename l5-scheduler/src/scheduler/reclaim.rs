@@ -202,6 +202,15 @@ impl Scheduler {
         }
     }
 
+    /// Forgets that a request was stuck, because it leaves: another request can have its id.
+    pub(super) fn forget_stuck(&mut self, key: u32) {
+        let id = self.requests.at(key).id;
+        let heads = self.stuck.iter_mut().chain([&mut self.stuck_for_good]);
+        for stuck in heads.filter(|stuck| stuck.as_ref().is_some_and(|stuck| stuck.id == id)) {
+            *stuck = None;
+        }
+    }
+
     /// What decides whether a waiting request is stuck.
     pub(super) fn stuck_now(&self, key: u32, needed: usize, hit: &PrefixHit) -> Stuck {
         let (id, free) = (self.requests.at(key).id, self.blocks.num_free());

@@ -1,6 +1,6 @@
 //! Room for who cannot wait: who gives way, and that nobody does in vain.
 
-use l5_scheduler::{PolicyKind, Request, SchedulerConfig, Time};
+use l5_scheduler::{PolicyKind, Request, RequestId, SchedulerConfig, Time};
 
 use crate::driver::{Driver, Happened, NOBODY, request, unique};
 
@@ -42,6 +42,22 @@ fn an_urgent_arrival_takes_the_blocks_of_the_least_urgent_in_the_same_step() {
     assert_eq!(happened.waiting, [2], "who waits now");
     let ended = driver.finish(2.0);
     assert_eq!(ended.len(), 3, "and everybody ends, whoever gave way too");
+}
+
+#[test]
+fn an_id_that_is_used_again_is_another_request_when_it_is_its_turn() {
+    // Request 5 needs 5 blocks: 2 are free, and it may preempt request 2, which has 2. With the same id and more urgent,
+    // it may preempt request 1, too.
+    for id in [5, 6] {
+        let two: [(u64, &[u32], i64); 2] = [(1, &unique(1, 14), 1), (2, &unique(2, 6), 3)];
+        let mut driver = running(SchedulerConfig { max_num_seqs: 3, ..config(8) }, &two);
+        assert_eq!(comes(&mut driver, 5, &unique(5, 19), 2).preempted, NOBODY, "not enough");
+        driver.scheduler.abort(RequestId(5));
+        driver.ended();
+        let happened = comes(&mut driver, id, &unique(7, 19), 0);
+        assert_eq!(happened.preempted, [2, 1], "preempted for request {id}");
+        assert_eq!(happened.rows, [(id, 0, 19)]);
+    }
 }
 
 #[test]

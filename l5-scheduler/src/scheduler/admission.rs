@@ -65,6 +65,9 @@ impl Scheduler {
             // It was preempted in this step for other requests, which run first.
             return Outcome::Blocked;
         }
+        if entry.status == Status::Waiting && self.seats_are_kept() {
+            return Outcome::Blocked;
+        }
         if !self.turn.allows(request.adapter()) {
             return Outcome::OutOfTurn;
         }

@@ -41,8 +41,8 @@ pub trait KvConnector: Send {
 pub enum Matched {
     /// So many tokens can be loaded.
     Tokens(usize),
-    /// It is not known yet: the request waits, and requests behind it may be admitted. The next plan asks again, for at
-    /// most [`MAX_LOOKUP_SECONDS`].
+    /// It is not known yet: the request waits, and a seat is kept for it. Requests behind it may be admitted to the other
+    /// seats. The next plan asks again, for at most [`MAX_LOOKUP_SECONDS`].
     AskAgain,
 }
 
@@ -129,9 +129,8 @@ impl Scheduler {
     /// them and lets the request wait with them. If it does not begin, the request can still be admitted.
     pub(super) fn begin_loading(&mut self, key: u32, fits: usize) -> Load {
         let entry = self.requests.at(key);
-        // A request that could not run now is not looked up, so that a step looks up at most as many as there are seats.
-        let seated = self.lookups.len() < self.free_seats();
-        if entry.status != Status::Waiting || !entry.reads_cache || !seated {
+        // A request for which there is no seat is not looked up.
+        if entry.status != Status::Waiting || !entry.reads_cache || self.free_seats() == 0 {
             return Load::None;
         }
         if self.connector.is_none() || self.may_be_preempted_again(key) {
@@ -201,6 +200,13 @@ impl Scheduler {
         }
         self.lookups.push(key);
         Load::AskAgain
+    }
+
+    /// Whether every free seat is kept for a request that waits for an answer of the connector. The requests behind those
+    /// wait, too: if they were admitted, they would take the seats without having been looked up, and a plan would look
+    /// up more requests than can run.
+    pub(super) fn seats_are_kept(&self) -> bool {
+        self.is_looking_up() && self.lookups.len() >= self.free_seats()
     }
 
     /// Whether the last plan left a request waiting for an answer of the connector.

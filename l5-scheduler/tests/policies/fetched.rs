@@ -296,6 +296,38 @@ fn a_step_asks_for_no_more_requests_than_could_be_seated() {
 }
 
 #[test]
+fn seats_are_kept_for_requests_that_wait_for_an_answer() {
+    let config = SchedulerConfig { max_num_seqs: 3, ..SchedulerConfig::new(201, 4) };
+    let source = NeverKnows(unique(1, 1)[0], Arc::default());
+    let mut driver = Driver::new(config).with_source(source);
+    for id in 1..=4 {
+        driver.add(request(id, &unique(id, 18), 3));
+    }
+    let happened = driver.step(0.0);
+    assert_eq!(happened.rows, [(2, 0, 18), (3, 0, 18)], "request 4 would have the seat of 1");
+    assert_eq!(happened.waiting, [1, 4]);
+    let happened = driver.step(1.1 * MAX_LOOKUP_SECONDS);
+    assert_eq!((happened.running, happened.waiting), (vec![2, 3, 1], vec![4]), "after its time");
+    driver.finish(1.0);
+}
+
+#[test]
+fn no_request_overtakes_those_that_wait_for_an_answer_on_all_free_seats() {
+    let config = SchedulerConfig { max_num_seqs: 2, ..SchedulerConfig::new(201, 4) };
+    let (mut driver, questions) = slow(config, 4);
+    (0..6).for_each(|id| driver.add(request(id, &unique(id, 18), 3)));
+    let happened = driver.step(0.0);
+    assert_eq!((happened.rows, questions.load(Ordering::Relaxed)), (vec![], 2), "two questions");
+    assert!(driver.step(0.01).rows.is_empty(), "asked again");
+    driver.plan(0.02);
+    let loads = driver.scheduler.view().step().ops.len();
+    assert_eq!(loads, 6, "all are looked up as soon as the connector knows");
+    driver.run();
+    (0..6).for_each(|id| driver.arrive(id, 12));
+    driver.finish(1.0);
+}
+
+#[test]
 fn a_connector_is_asked_once_in_a_plan_of_several_attempts() {
     for (adapter_turn, compose) in
         [(0, Compose::Mixed), (1, Compose::Mixed), (0, Compose::STABLE), (1, Compose::STABLE)]

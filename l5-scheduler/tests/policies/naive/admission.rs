@@ -54,7 +54,15 @@ impl Naive {
             self.end(&request, FinishReason::KvExhausted);
             return Try::Done;
         }
-        if request.preempted_now || !self.in_turn(request) {
+        if request.preempted_now {
+            return Try::Stays;
+        }
+        let taken = self.running.len() + self.asking.len();
+        if request.load.is_none() && !self.asking.is_empty() && taken >= self.seats() {
+            self.saw(LoadEvent::SeatsAreKept);
+            return Try::Stays;
+        }
+        if !self.in_turn(request) {
             return Try::Stays;
         }
         match self.look_up(id) {

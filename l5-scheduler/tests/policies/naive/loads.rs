@@ -2,10 +2,11 @@
 //!
 //! The rules, as documented:
 //!
-//! - A waiting request that could run now is looked up before it is admitted: a plan leaves no more requests waiting
-//!   for an answer than there are free seats.
+//! - A waiting request for which a seat is free is looked up before it is admitted.
+//! - A seat is kept for each request that waits for an answer. If no other one is free, no request behind it is admitted,
+//!   so a plan leaves no more requests waiting for an answer than there are free seats.
 //! - The second memory is asked for whole blocks behind the cache hit, and never for the last token.
-//! - If it does not know yet, the request waits and those behind it may be admitted; after [`MAX_LOOKUP_SECONDS`] it is
+//! - If it does not know yet, the request waits, and those behind it may be admitted; after [`MAX_LOOKUP_SECONDS`] it is
 //!   admitted like any other request.
 //! - A load begins only if the pool has blocks for all tokens of its request, and for all that the other requests with
 //!   loads will need beyond their own: for a token more than they have, and for the lookahead. It needs neither a seat
@@ -48,8 +49,8 @@ pub enum LoadEvent {
     LeavesBlocksToOthers,
     AskedAgain,
     TimedOut,
-    /// It was not looked up, because all free seats are for requests that wait for an answer.
-    NotLookedUp,
+    /// It was not admitted, because all free seats are kept for requests that wait for an answer.
+    SeatsAreKept,
     ArrivesWhole,
     ArrivesInPart,
     ArrivesEmpty,
@@ -69,7 +70,7 @@ impl LoadEvent {
         Self::LeavesBlocksToOthers,
         Self::AskedAgain,
         Self::TimedOut,
-        Self::NotLookedUp,
+        Self::SeatsAreKept,
         Self::ArrivesWhole,
         Self::ArrivesInPart,
         Self::ArrivesEmpty,
@@ -116,10 +117,6 @@ impl Naive {
         }
         let urgent = |other: &NaiveRequest| self.strict() && other.priority < request.priority;
         if request.was_preempted && self.running.iter().any(urgent) {
-            return LookUp::Nothing;
-        }
-        if self.running.len() + self.asking.len() >= self.seats() {
-            self.saw(LoadEvent::NotLookedUp);
             return LookUp::Nothing;
         }
         self.questions.push(Question { id, from });

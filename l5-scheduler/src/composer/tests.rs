@@ -47,6 +47,25 @@ fn if_no_request_decodes_prompts_have_the_whole_step() {
 }
 
 #[test]
+fn a_mixed_step_takes_prompts_so_the_count_begins_anew() {
+    let mut stable = Stable::new(3, 32, 0);
+    for _ in 0..3 {
+        stable.count(StepShape::DecodeOnly);
+    }
+    assert_eq!(stable.shape(true, true), PROMPTS, "after three steps that decode");
+    stable.count(StepShape::Mixed);
+    assert_eq!(stable.shape(true, true), StepShape::DecodeOnly, "prompts had the last step");
+}
+
+#[test]
+fn steps_that_decoded_before_a_step_of_prompts_count_no_more() {
+    let got = shapes(3, 11, |step| step >= 6);
+    let decode = StepShape::DecodeOnly;
+    assert_eq!(got[..6], [decode; 6], "while no prompt waits");
+    assert_eq!(got[6..], [PROMPTS, decode, decode, decode, PROMPTS]);
+}
+
+#[test]
 fn asking_twice_changes_nothing() {
     let mut stable = Stable::new(1, 32, 0);
     assert_eq!([(); 3].map(|()| stable.shape(true, true)), [StepShape::DecodeOnly; 3], "at first");

@@ -62,6 +62,21 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
 }
 
 #[test]
+fn tokens_behind_a_rejected_draft_are_fed_though_one_of_them_equals_a_draft() {
+    // A guide forces the tokens: the second one equals the draft at its place, but was computed behind the first draft.
+    for (output, computed) in [([40, 41, 42], 6), ([40, 12, 42], 6), ([11, 41, 42], 7)] {
+        let mut world = world_with(speculative(8), 10, &[11, 12]);
+        world.plan();
+        let (mut forced, mut resolved) = (StepOutput::default(), Resolved::default());
+        forced.push(0, &output, None);
+        world.scheduler.resolve(&forced, &mut resolved).unwrap();
+        world.scheduler.apply(&resolved, Time::ZERO);
+        assert_eq!(world.tokens(1).1, computed, "computed tokens after {output:?}");
+        assert_eq!(world.plan(), [(1, 9 - computed)], "tokens of the row after {output:?}");
+    }
+}
+
+#[test]
 fn the_last_token_is_fed_again_even_if_it_equals_a_draft() {
     let mut world = world_with(speculative(8), 10, &[41, 42]);
     world.plan();

@@ -14,8 +14,8 @@ use super::workload::WorkloadError;
 use crate::core::KV_POLL_INTERVAL;
 use crate::{
     Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
-    MalformedOutput, Policy, PolicyKind, Request, Resolved, Retention, Scheduler, SchedulerConfig,
-    StepOutput, Time,
+    MalformedOutput, Note, Policy, PolicyKind, Request, Resolved, Retention, Scheduler,
+    SchedulerConfig, StepOutput, Time,
 };
 
 /// Why a plan failed.
@@ -74,6 +74,8 @@ struct Progress {
 pub struct Planner {
     scheduler: Scheduler,
     model: FakeModel<Drafting<Output>>,
+    /// Capabilities of the model, and the cost model of its steps.
+    caps: Caps,
     acceptance_rate: f64,
     clock: VirtualClock,
     goodput: Goodput,
@@ -109,9 +111,13 @@ impl Planner {
     ) -> Result<Self, ConfigError> {
         let in_order =
             config.policy == PolicyKind::Fcfs && !config.long_prefill_token_threshold_adaptive;
+        let (mut scheduler, model) = (Scheduler::new(config)?, FakeModel::default());
+        let caps = Caps { cost: Some(cost), ..model.caps() };
+        scheduler.set_caps(&caps);
         Ok(Self {
-            scheduler: Scheduler::new(config)?,
-            model: FakeModel::default(),
+            scheduler,
+            model,
+            caps,
             acceptance_rate: 0.0,
             clock: VirtualClock::new(cost),
             goodput,
@@ -178,9 +184,9 @@ impl Planner {
     pub fn with_host_memory(mut self, bytes: u64) -> Self {
         let block_size = self.scheduler.config().block_size;
         let memory = self.transfers.store_in_memory(bytes, block_size);
-        let can_store = Caps { can_store: true, ..Caps::default() };
+        self.caps.can_store = true;
         self.scheduler = self.scheduler.with_retention(Box::new(Offloading));
-        self.scheduler.set_caps(&can_store);
+        self.scheduler.set_caps(&self.caps);
         self.with_kv_connector(Box::new(memory))
     }
 
@@ -223,6 +229,7 @@ impl Planner {
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();
             self.model.execute(&self.scheduler.view(), &mut output)?;
+            self.note_tools(&arrivals, &mut output);
             self.scheduler.resolve(&output, &mut resolved)?;
             self.scheduler.apply(&resolved, now);
             self.note_tokens(&resolved, now);
@@ -269,6 +276,17 @@ impl Planner {
         self.model.begin(id, Drafting { output, drafts, acceptance_rate, id: id.0 });
         self.progress.insert(id, Progress { arrival, deadline, prompt, ..Progress::default() });
         self.counts.prompt_tokens += prompt as u64;
+    }
+
+    /// Passes on which tools the outputs call. A note is kept until its request ends, so it is given with the first
+    /// output token.
+    fn note_tools(&self, arrivals: &impl Arrivals, output: &mut StepOutput) {
+        for (row, view) in self.scheduler.view().rows().enumerate() {
+            let first = view.request.num_tokens() == view.request.prompt_len();
+            if let Some(tool) = arrivals.tool(view.row.id).filter(|_| view.row.samples && first) {
+                output.note(row, Note { tool: Some(tool.to_owned()) });
+            }
+        }
     }
 
     /// Records output tokens, which are available at the end of their step.

@@ -4,14 +4,15 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufReader, Cursor, Read};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use l5_scheduler::sim::{
     AgentJobs, AgentReport, AgentSpec, Arrivals, Goodput, Measured, Output, PlanError, Planner,
     Report, WorkloadError,
 };
 use l5_scheduler::{
-    CostModel, Note, PolicyContext, PolicyKind, Request, RequestId, RequestView, Retain, Retention,
-    SchedulerConfig, Time,
+    CostModel, Note, PolicyContext, PolicyEvent, PolicyKind, Request, RequestId, RequestView,
+    Retain, Retention, SchedulerConfig, Time,
 };
 use proptest::prelude::*;
 
@@ -99,6 +100,10 @@ impl Arrivals for Logged<'_> {
         self.jobs.measured(request);
     }
 
+    fn tool(&self, id: RequestId) -> Option<&str> {
+        self.jobs.tool(id)
+    }
+
     fn report(&mut self) -> Option<AgentReport> {
         self.jobs.report()
     }
@@ -118,6 +123,11 @@ const THREE_TURNS: &str = r#"{"job":"a","arrival":2,"turns":[
     {"prompt_tokens":8,"output_tokens":2,"tool":"ls","tool_seconds":3},
     {"prompt_tokens":14,"output_tokens":1,"tool":"cat","tool_seconds":0.5},
     {"prompt_tokens":16,"output_tokens":2}]}"#;
+
+/// Two jobs that need 9 blocks of 4 at once.
+const TWO_JOBS: &str = r#"
+{"job":"b","arrival":2,"turns":[{"prompt_tokens":9,"output_tokens":16,"tool":"make"},{"prompt_tokens":27,"output_tokens":1}]}
+{"job":"c","arrival":2,"turns":[{"prompt_tokens":4,"output_tokens":26,"tool":"cc"}]}"#;
 
 fn one_line(json: &str) -> String {
     json.lines().map(str::trim).collect()
@@ -468,6 +478,59 @@ fn a_retention_that_leases_blocks_raises_the_hits_of_later_turns() {
     assert_eq!(run(None), (0, 17.0 + 100.0 + 19.0));
     assert_eq!(run(Some(Box::new(FixedLease(200.0)))), (32, 17.0 + 100.0 + 3.0));
     assert_eq!(run(Some(Box::new(FixedLease(1.0)))).0, 0, "a lease of 1 s ends before B arrives");
+}
+
+/// What a retention was told of each finished request: its tool, and the cost model of the context.
+type Told = Arc<Mutex<Vec<(RequestId, Option<String>, Option<CostModel>)>>>;
+
+/// Keeps all blocks, and what it is told.
+#[derive(Default)]
+struct Listening(Told);
+
+impl Retention for Listening {
+    fn retain(
+        &mut self,
+        finished: &RequestView<'_>,
+        note: Option<&Note>,
+        context: &PolicyContext<'_>,
+    ) -> Retain {
+        let tool = note.and_then(|note| note.tool.clone());
+        self.0.lock().unwrap().push((finished.id(), tool, context.cost.copied()));
+        Retain::Keep
+    }
+
+    fn observe(&mut self, event: &PolicyEvent<'_>, _: &PolicyContext<'_>) {
+        if let PolicyEvent::Leased(lease) = event {
+            let told = self.0.lock().unwrap();
+            let (id, tool, _) = told.last().expect("a lease follows the retention's decision");
+            assert_eq!((lease.request, &lease.tool), (*id, tool), "the lease and its tool");
+        }
+    }
+}
+
+#[test]
+fn a_retention_learns_the_tool_of_each_turn_and_the_cost_model() {
+    let cost = CostModel { load_bytes_per_second: Some(16.0), ..COST };
+    // The pool of the other plans preempts, and rows get two tokens at once.
+    let tight = SchedulerConfig { num_gpu_blocks: 9, num_speculative_tokens: 1, ..config() };
+    let plans = [(config(), false), (tight.clone(), false), (tight, true)];
+    for (config, host_memory) in plans {
+        let preempts = config.num_gpu_blocks == 9;
+        let told = Told::default();
+        let mut planner = Planner::new(config, cost, Goodput::default()).unwrap();
+        if host_memory {
+            planner = planner.with_host_memory(1 << 20);
+        }
+        let planner = planner.with_retention(Box::new(Listening(told.clone())));
+        let report = planner.run(jobs(&(one_line(THREE_TURNS) + TWO_JOBS))).unwrap();
+        assert_eq!(agents(&report).finished, 3, "{report}");
+        assert_eq!(report.counts.preemptions > 0, preempts, "{report}");
+        let mut told: Vec<_> = told.lock().unwrap().drain(..).collect();
+        told.sort_by_key(|(id, ..)| *id);
+        let tools: Vec<_> = told.iter().map(|(_, tool, _)| tool.as_deref()).collect();
+        assert_eq!(tools, [Some("ls"), Some("cat"), None, Some("make"), None, Some("cc")]);
+        assert!(told.iter().all(|(_, _, given)| *given == Some(cost)), "{told:?}");
+    }
 }
 
 /// A block has 4 tokens of 4 bytes. A's 8 blocks are stored from 17 to 25, and its second turn loads them.

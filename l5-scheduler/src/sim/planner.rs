@@ -11,6 +11,7 @@ use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
 use super::transfers::Transfers;
 use super::workload::WorkloadError;
+use crate::composer::Composer;
 use crate::core::KV_POLL_INTERVAL;
 use crate::{
     Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
@@ -159,6 +160,14 @@ impl Planner {
         self
     }
 
+    /// Replaces the composer by one that is not built in.
+    #[must_use]
+    pub fn with_composer(mut self, composer: Box<dyn Composer>) -> Self {
+        self.scheduler = self.scheduler.with_composer(composer);
+        self.in_order = false;
+        self
+    }
+
     /// Replaces the retention, by one that keeps blocks between the turns of a job.
     #[must_use]
     pub fn with_retention(mut self, retention: Box<dyn Retention>) -> Self {
@@ -169,6 +178,10 @@ impl Planner {
 
     /// Loads keys and values from a memory that is not the pool. A load takes the time that the cost model's bandwidth
     /// says; the request waits for it, and others run.
+    ///
+    /// A load brings all tokens that the connector has promised: a memory that loses some cannot be simulated. Nothing is
+    /// stored either: without [`Planner::with_host_memory`], which has a connector of its own, [`Retain::Offload`](crate::Retain) is as
+    /// [`Retain::Free`](crate::Retain), and the connector decides by itself what it has.
     #[must_use]
     pub fn with_kv_connector(mut self, connector: Box<dyn KvConnector>) -> Self {
         self.scheduler = self.scheduler.with_kv_connector(connector);

@@ -3,6 +3,7 @@
 use std::io::Cursor;
 
 use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Report, Scenario, Workload, replay};
+use l5_scheduler::composer::{Composer, Composition, Demand, StepShape};
 use l5_scheduler::{Compose, CostModel, SchedulerConfig};
 
 /// Every step takes a second, whatever its rows.
@@ -39,6 +40,40 @@ fn a_step_is_replayable_if_all_rows_decode_and_a_width_holds_them() {
     let usual = Planner::new(SchedulerConfig::new(9, 16), SECOND, Goodput::default()).unwrap();
     let workload = Workload::read(Box::new(two.as_bytes()), ArrivalProcess::default()).unwrap();
     assert_eq!(usual.run(workload).unwrap().replay, None, "if it is not asked for");
+}
+
+/// Computes prompts before anything decodes.
+struct PromptsFirst;
+
+impl Composer for PromptsFirst {
+    fn name(&self) -> &'static str {
+        "prompts-first"
+    }
+
+    fn begin<'a>(&self, demand: &Demand<'a>) -> Composition<'a> {
+        let prompts = demand.prefilling().next().is_some() || demand.head().is_some();
+        let shape =
+            if prompts { StepShape::Prefill { chunk: 0 } } else { StepShape::DecodeOnly };
+        Composition { shape, ..Composition::default() }
+    }
+}
+
+#[test]
+fn a_plan_can_have_a_composer_that_is_not_built_in() {
+    // Steps: A's prompt; A; B's prompt; A and B; A and B. Mixed, A decodes beside B's prompt.
+    let two = r#"
+{"prompt_tokens":4,"output_tokens":4}
+{"prompt_tokens":8,"output_tokens":3,"arrival":1.5}
+"#;
+    let planner = Planner::new(SchedulerConfig::new(9, 16), SECOND, Goodput::default()).unwrap();
+    let planner = planner.with_composer(Box::new(PromptsFirst)).with_decode_widths(&[2]);
+    let workload = Workload::read(Box::new(two.as_bytes()), ArrivalProcess::default()).unwrap();
+    let report = planner.run(workload).unwrap();
+    let steps = report.replay.as_ref().unwrap().steps;
+    assert_eq!((steps.replayable, steps.executed), (3, 5), "{report}");
+    assert_eq!((report.compose.as_str(), report.ttft.unwrap().max), ("prompts-first", 1.5));
+    let last = report.itl.unwrap().max;
+    assert_eq!(last, 2.0, "A waits while B's prompt is computed");
 }
 
 /// With two arrivals a step on the average, a step is without one with probability e^-2.

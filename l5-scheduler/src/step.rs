@@ -1,6 +1,6 @@
 //! A planned step: its rows, and what has to happen to blocks before it runs.
 
-use l3_paged_kv::{BlockId, BlockTable, SeqId};
+use l3_paged_kv::{BlockHash, BlockId, BlockTable, SeqId};
 
 use crate::requests::Requests;
 use crate::seats::Seats;
@@ -65,6 +65,11 @@ pub enum Admitted {
 }
 
 /// Operation on blocks that a step requires, besides allocating and freeing.
+///
+/// Hashes name contents of blocks: they are those of the prefix cache, and of
+/// [`TokenChain::hashes`](l3_paged_kv::TokenChain::hashes) that a [`KvConnector`](crate::KvConnector) sees. The hash of
+/// a block is of all tokens up to its end, of the adapter and of the tenant's salt. So a second memory can be a map from
+/// hashes to keys and values, and no tenant gets blocks of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOp {
     /// Loads keys and values of tokens `from..to` of a request from elsewhere, into the blocks of its table. The
@@ -78,6 +83,8 @@ pub enum StepOp {
         to: usize,
         /// Blocks of these tokens, in order.
         blocks: Vec<BlockId>,
+        /// Hash of each block, under which the connector has promised it.
+        hashes: Vec<BlockHash>,
     },
     /// Stores the blocks of a finished request elsewhere. A lease holds them until
     /// [`KvCompletion::Stored`](crate::KvCompletion::Stored).
@@ -88,6 +95,8 @@ pub enum StepOp {
         id: RequestId,
         /// The blocks, in the order of its tokens.
         blocks: Vec<BlockId>,
+        /// Hash of each block, under which a later request will look for it.
+        hashes: Vec<BlockHash>,
     },
 }
 

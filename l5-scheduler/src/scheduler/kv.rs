@@ -179,7 +179,10 @@ impl Scheduler {
         self.loading.insert(rank, key);
         let table = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();
-        self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks });
+        let hashes = self.requests.at(key).chain.hashes();
+        let hashes = hashes.get(hit.tokens / size..to / size).unwrap_or_default().to_vec();
+        debug_assert_eq!(blocks.len(), hashes.len(), "blocks of a load, and their hashes");
+        self.step.ops.push(StepOp::Load { id, from: hit.tokens, to, blocks, hashes });
         Load::Begun
     }
 

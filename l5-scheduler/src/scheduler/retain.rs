@@ -153,8 +153,18 @@ impl Scheduler {
         for id in self.leases.take_to_store() {
             let Some(lease) = self.leases.get(id) else { continue };
             let Ok(table) = self.blocks.table(lease.seq) else { continue };
-            let blocks = table.blocks().to_vec();
-            self.step.ops.push(StepOp::Store { lease: id, id: lease.request, blocks });
+            let (blocks, request) = (table.blocks().to_vec(), lease.request);
+            let cache = self.blocks.cache();
+            let hashes: Option<Vec<_>> =
+                blocks.iter().map(|block| cache.hash_of(*block).copied()).collect();
+            // Blocks in a lease keep their hashes: they are not free, and the cache is not reset meanwhile.
+            debug_assert!(hashes.is_some(), "a block of a lease has no hash");
+            match hashes {
+                Some(hashes) => {
+                    self.step.ops.push(StepOp::Store { lease: id, id: request, blocks, hashes });
+                }
+                None => _ = self.let_go(id, LeaseEnd::Stored),
+            }
         }
     }
 

@@ -113,6 +113,7 @@ impl Planner {
         let in_order =
             config.policy == PolicyKind::Fcfs && !config.long_prefill_token_threshold_adaptive;
         let (mut scheduler, model) = (Scheduler::new(config)?, FakeModel::default());
+        let block_size = scheduler.config().block_size;
         let caps = Caps { cost: Some(cost), ..model.caps() };
         scheduler.set_caps(&caps);
         Ok(Self {
@@ -122,7 +123,7 @@ impl Planner {
             acceptance_rate: 0.0,
             clock: VirtualClock::new(cost),
             goodput,
-            transfers: Transfers::new(&cost),
+            transfers: Transfers::new(&cost, block_size),
             in_order,
             progress: BySeat::default(),
             ttft: Durations::default(),
@@ -195,8 +196,7 @@ impl Planner {
     /// itself which blocks are offloaded.)
     #[must_use]
     pub fn with_host_memory(mut self, bytes: u64) -> Self {
-        let block_size = self.scheduler.config().block_size;
-        let memory = self.transfers.store_in_memory(bytes, block_size);
+        let memory = self.transfers.store_in_memory(bytes);
         self.caps.can_store = true;
         self.scheduler = self.scheduler.with_retention(Box::new(Offloading));
         self.scheduler.set_caps(&self.caps);
@@ -238,7 +238,7 @@ impl Planner {
             }
             // Copies go on beside the steps: one that has nothing else to do takes no time.
             let now = if step.rows.is_empty() { before } else { self.clock.run(step) };
-            self.transfers.begin(&self.scheduler, before);
+            self.transfers.begin(self.scheduler.view().step());
             self.usage.add(self.scheduler.blocks().usage(), now - before);
             output.clear();
             self.model.execute(&self.scheduler.view(), &mut output)?;

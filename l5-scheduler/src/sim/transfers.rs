@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use super::host_memory::{HostMemory, HostMemoryReport, Store};
-use crate::{CostModel, RequestId, Scheduler, StepOp, Time};
+use crate::{CostModel, RequestId, Scheduler, StepOp, StepPlan, Time};
 
 /// Copies of blocks to and from the pool. Each direction has a link of its own.
 #[derive(Debug)]
 pub(super) struct Transfers {
     bytes_per_token: f64,
+    block_size: usize,
     /// Loads: the request, and its tokens that are in the pool when its load is done.
     loads: Link<(RequestId, usize)>,
     stores: Link<Store>,
@@ -16,39 +17,42 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    pub(super) fn new(cost: &CostModel) -> Self {
+    /// Copies of blocks of `block_size` tokens.
+    pub(super) fn new(cost: &CostModel, block_size: usize) -> Self {
         let bandwidth = cost.load_bytes_per_second.unwrap_or(f64::INFINITY);
         Self {
             bytes_per_token: cost.kv_bytes_per_token,
+            block_size,
             loads: Link::new(bandwidth),
             stores: Link::new(bandwidth),
             memory: None,
         }
     }
 
-    /// Stores blocks of `block_size` tokens in a memory of so many bytes. Returns the memory.
-    pub(super) fn store_in_memory(&mut self, bytes: u64, block_size: usize) -> HostMemory {
-        let blocks = bytes as f64 / (self.bytes_per_token * block_size as f64);
+    /// Stores blocks in a memory of so many bytes. Returns the memory.
+    pub(super) fn store_in_memory(&mut self, bytes: u64) -> HostMemory {
+        let blocks = bytes as f64 / self.block_bytes();
         let memory = HostMemory::new(blocks as usize);
         self.memory.insert(memory).clone()
     }
 
-    /// Begins the copies that a step planned at `now` asks for.
-    pub(super) fn begin(&mut self, scheduler: &Scheduler, now: Time) {
-        for op in &scheduler.view().step().ops {
+    fn block_bytes(&self) -> f64 {
+        self.bytes_per_token * self.block_size as f64
+    }
+
+    /// Begins the copies that a step asks for.
+    pub(super) fn begin(&mut self, step: &StepPlan) {
+        let now = step.now;
+        for op in &step.ops {
             match op {
                 StepOp::Load { id, from, to, .. } => {
                     let bytes = (to - from) as f64 * self.bytes_per_token;
                     self.loads.begin(now, bytes, (*id, *to));
                 }
-                StepOp::Store { lease, blocks, .. } => {
-                    let cache = scheduler.blocks().cache();
-                    let hashes: Vec<_> =
-                        blocks.iter().filter_map(|block| cache.hash_of(*block).copied()).collect();
-                    let new = self.memory.as_ref().map_or(blocks.len(), |m| m.missing(&hashes));
-                    let tokens = new * scheduler.config().block_size;
-                    let bytes = tokens as f64 * self.bytes_per_token;
-                    self.stores.begin(now, bytes, (*lease, hashes));
+                StepOp::Store { lease, hashes, .. } => {
+                    let new = self.memory.as_ref().map_or(hashes.len(), |m| m.missing(hashes));
+                    let bytes = new as f64 * self.block_bytes();
+                    self.stores.begin(now, bytes, (*lease, hashes.clone()));
                 }
             }
         }

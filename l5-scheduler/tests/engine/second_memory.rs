@@ -1,9 +1,10 @@
-//! A memory behind the pool: what the connector knows, and what the executor moves and reports.
+//! A memory behind the pool: what the connector knows, and what the executor moves and reports. Blocks are found by
+//! their hashes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use l3_paged_kv::TokenChain;
+use l3_paged_kv::{BlockHash, BlockHasher, ExtraKeys, TokenChain};
 use l5_scheduler::sim::{FakeModel, Script};
 use l5_scheduler::{
     Caps, EngineCore, Executor, FinishReason, Job, KvCompletion, KvConnector, MalformedOutput,
@@ -27,10 +28,10 @@ struct Habits {
     lost: usize,
 }
 
-/// Prefixes that are stored, and operations that are under way.
+/// Blocks that are stored, and operations that are under way.
 #[derive(Default)]
 struct Memory {
-    stored: HashSet<Vec<u32>>,
+    stored: HashSet<BlockHash>,
     /// Completions, and the polls that are left until they are reported.
     under_way: Vec<(usize, KvCompletion)>,
     questions: HashMap<RequestId, usize>,
@@ -49,9 +50,9 @@ impl KvConnector for Connector {
         if *asked <= self.1.lookups {
             return Matched::AskAgain;
         }
-        let known = |tokens: &usize| memory.stored.contains(&chain.tokens()[..*tokens]);
-        let ends = (from + BLOCK..=chain.len()).step_by(BLOCK);
-        Matched::Tokens(ends.take_while(known).count() * BLOCK)
+        let known = |hash: &&BlockHash| memory.stored.contains(*hash);
+        let behind = chain.hashes().iter().skip(from / BLOCK);
+        Matched::Tokens(behind.take_while(known).count() * BLOCK)
     }
 }
 
@@ -84,8 +85,9 @@ impl Executor for Remote {
         let Habits { delay, partial, lost, .. } = self.habits;
         for op in &step.step().ops {
             let completion = match op {
-                StepOp::Load { id, from, to, blocks } => {
+                StepOp::Load { id, from, to, blocks, hashes } => {
                     assert_eq!(blocks.len() * BLOCK, to - from, "blocks of a load");
+                    assert!(hashes.iter().all(|hash| memory.stored.contains(hash)), "{hashes:?}");
                     memory.loads += 1;
                     let every = |n: usize| n > 0 && memory.loads.is_multiple_of(n);
                     let missing =
@@ -94,15 +96,13 @@ impl Executor for Remote {
                     memory.loaded_tokens += tokens.saturating_sub(*from);
                     KvCompletion::Loaded { id: *id, tokens }
                 }
-                StepOp::Store { lease, .. } => KvCompletion::Stored { lease: *lease },
+                StepOp::Store { lease, blocks, hashes, .. } => {
+                    assert_eq!(blocks.len(), hashes.len(), "blocks of a store");
+                    memory.stored.extend(hashes);
+                    KvCompletion::Stored { lease: *lease }
+                }
             };
             memory.under_way.push((delay, completion));
-        }
-        // What rows have computed will be stored when their requests end.
-        for row in step.rows() {
-            let tokens = &row.request.tokens()[..row.row.computed + row.row.fed()];
-            let ends = (BLOCK..=tokens.len()).step_by(BLOCK);
-            memory.stored.extend(ends.map(|end| tokens[..end].to_vec()));
         }
         drop(memory);
         self.model.collect(handle, step, out)
@@ -171,8 +171,9 @@ impl World {
 
     /// The memory has these tokens.
     fn store(&mut self, tokens: &[u32]) {
-        let ends = (BLOCK..=tokens.len()).step_by(BLOCK);
-        self.memory.lock().unwrap().stored.extend(ends.map(|end| tokens[..end].to_vec()));
+        let mut chain = TokenChain::new(&BlockHasher::new(BLOCK), ExtraKeys::default());
+        chain.extend(tokens);
+        self.memory.lock().unwrap().stored.extend(chain.hashes());
     }
 
     fn add(&mut self, (request, job): (Request, Counting)) {

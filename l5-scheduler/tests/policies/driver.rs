@@ -249,7 +249,8 @@ impl Driver {
         }
         for op in &view.step().ops {
             match op {
-                StepOp::Load { id, to, blocks, .. } => {
+                StepOp::Load { id, to, blocks, hashes, .. } => {
+                    assert_eq!(blocks.len(), hashes.len(), "blocks of a load and their names");
                     let slots = |block: &BlockId| {
                         let first = *block as usize * self.block_size;
                         first..first + self.block_size
@@ -260,7 +261,10 @@ impl Driver {
                     assert!(!written, "request {id} loads where a running step writes");
                     self.loads.push((id.0, *to, blocks.clone()));
                 }
-                StepOp::Store { lease, .. } => self.stores.push(*lease),
+                StepOp::Store { lease, blocks, hashes, .. } => {
+                    assert_eq!(blocks.len(), hashes.len(), "blocks of a store and their names");
+                    self.stores.push(*lease);
+                }
             }
         }
         let slot = |table: &l3_paged_kv::BlockTable, position: usize| {

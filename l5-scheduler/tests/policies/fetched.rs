@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use l3_paged_kv::TokenChain;
+use l3_paged_kv::{BlockHasher, TokenChain};
 use l5_scheduler::{
     Compose, FinishReason, Job, KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, PolicyKind,
     Request, RequestId, Scheduler, SchedulerConfig, Status, StepOp,
@@ -46,7 +46,9 @@ fn what_others_have_is_fetched_and_only_the_rest_is_computed() {
     driver.plan(0.0);
     let step = driver.scheduler.view().step();
     assert!(step.rows.is_empty(), "nobody computes yet");
-    let [StepOp::Load { id, from, to, blocks }] = &step.ops[..] else { panic!("{:?}", step.ops) };
+    let [StepOp::Load { id, from, to, blocks, .. }] = &step.ops[..] else {
+        panic!("{:?}", step.ops)
+    };
     assert_eq!((id.0, *from, *to, blocks.len()), (1, 0, 12, 3), "what is to be fetched");
     assert_eq!(status(&driver, 1), Status::WaitingForKv);
     let happened = driver.run();
@@ -88,6 +90,40 @@ fn the_last_token_and_what_is_found_here_are_not_fetched() {
     );
     driver.run();
     driver.arrive(2, 12);
+    driver.finish(3.0);
+}
+
+#[test]
+fn a_load_names_its_blocks_as_the_prefix_cache_does() {
+    let mut driver = driver(20, 100);
+    let prompt = unique(1, 18);
+    let of = |id, tenant: &str| {
+        let cache_salt = Some(tenant.to_owned());
+        Request { cache_salt, ..request(id, &prompt, 1) }
+    };
+    // The first tenant has 8 tokens in the pool.
+    driver.add(Request { prompt: prompt[..9].to_vec(), ..of(1, "a") });
+    driver.step(0.0);
+    driver.arrive(1, 8);
+    driver.finish(1.0);
+    driver.add(of(2, "a"));
+    driver.add(of(3, "b"));
+    driver.plan(2.0);
+    let names = driver.scheduler.view().step().ops.iter().map(|op| match op {
+        StepOp::Load { id, from, hashes, .. } => (id.0, *from, hashes.clone()),
+        StepOp::Store { .. } => panic!("{op:?}"),
+    });
+    let names: Vec<_> = names.collect();
+    let chain = |id, tenant: &str| {
+        let mut chain = TokenChain::new(&BlockHasher::new(4), of(id, tenant).extra_keys());
+        chain.extend(&prompt);
+        chain.hashes().to_vec()
+    };
+    let (a, b) = (chain(2, "a"), chain(3, "b"));
+    assert_eq!(names, [(2, 8, a[2..4].to_vec()), (3, 0, b[..4].to_vec())]);
+    driver.run();
+    driver.arrive(2, 16);
+    driver.arrive(3, 16);
     driver.finish(3.0);
 }
 

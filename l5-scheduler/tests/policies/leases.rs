@@ -1,5 +1,6 @@
 //! What is kept of a request that has finished, for how long, and before whom it goes.
 
+use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
 use l5_scheduler::{
     Caps, FinishReason, Job, Note, PolicyContext, PolicyKind, Request, RequestId, RequestView,
     Resolved, Retain, Retention, SchedulerConfig, StepOp, StepOutput, Time,
@@ -206,7 +207,7 @@ fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
     assert!(driver.scheduler.has_unfinished(), "there is something to be done");
     driver.plan(5.0);
     let ops = driver.scheduler.view().step().ops.clone();
-    let [StepOp::Store { lease, id, blocks }] = &ops[..] else {
+    let [StepOp::Store { lease, id, blocks, hashes }] = &ops[..] else {
         panic!("what is to be done: {ops:?}")
     };
     assert_eq!(
@@ -214,6 +215,9 @@ fn what_is_to_be_stored_elsewhere_is_asked_for_once_and_held_until_it_is() {
         (RequestId(1), 3),
         "whose blocks are to be stored, and how many"
     );
+    let mut chain = TokenChain::new(&BlockHasher::new(4), ExtraKeys::default());
+    chain.extend(&answered(&unique(1, 10), 2));
+    assert_eq!(hashes, chain.hashes(), "the names of these blocks");
     driver.scheduler.abandon();
     driver.plan(6.0);
     assert_eq!(driver.scheduler.view().step().ops, ops, "asked again, as the step did not run");

@@ -2,8 +2,8 @@
 
 use std::io::Cursor;
 
-use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Report, Scenario, Workload, replay};
 use l5_scheduler::composer::{Composer, Composition, Demand, StepShape};
+use l5_scheduler::sim::{ArrivalProcess, Goodput, Planner, Report, Scenario, Workload, replay};
 use l5_scheduler::{Compose, CostModel, SchedulerConfig};
 
 /// Every step takes a second, whatever its rows.
@@ -52,8 +52,7 @@ impl Composer for PromptsFirst {
 
     fn begin<'a>(&self, demand: &Demand<'a>) -> Composition<'a> {
         let prompts = demand.prefilling().next().is_some() || demand.head().is_some();
-        let shape =
-            if prompts { StepShape::Prefill { chunk: 0 } } else { StepShape::DecodeOnly };
+        let shape = if prompts { StepShape::Prefill { chunk: 0 } } else { StepShape::DecodeOnly };
         Composition { shape, ..Composition::default() }
     }
 }

@@ -189,15 +189,35 @@ impl<E: Executor> EngineCore<E> {
         self.scheduler.abort(id)
     }
 
-    /// Whether a request is unfinished, or an end is to be reported.
+    /// Whether a request is unfinished, or an end is to be reported. Not while the blocks of finished requests are being
+    /// stored or leases are open: [`EngineCore::time_to_deadline`].
     pub fn has_unfinished(&self) -> bool {
         self.scheduler.has_unfinished() || !self.untold.is_empty() || self.is_running()
     }
 
-    /// Time until the next lease expires, on the clock of [`EngineCore::now`]; at most a millisecond while
-    /// blocks are being stored. An engine without requests runs a step then, which frees blocks.
+    /// Time for which a loop may wait when its step had nothing to do, on the clock of [`EngineCore::now`]: a millisecond
+    /// while keys and values are being loaded, looked up or stored, since the executor and the connector have to be
+    /// asked; else the time until the next lease expires. `None`: nothing changes until a request is added or aborted.
+    ///
+    /// A loop that does not wait turns without end while requests [wait for their keys and
+    /// values](crate::Status::WaitingForKv), in steps without rows. And an engine without requests must run a step at
+    /// that time, because only a step frees the blocks of leases that have expired or been stored
+    /// ([`EngineCore::has_unfinished`] is false then).
+    ///
+    /// ```
+    /// # fn run<E: l5_scheduler::Executor>(core: &mut l5_scheduler::EngineCore<E>) -> Result<(), E::Error> {
+    /// while core.has_unfinished() {
+    ///     let result = core.step()?;
+    ///     let idle = result.scheduled == 0 && result.finished.is_empty();
+    ///     if let Some(wait) = core.time_to_deadline().filter(|_| idle) {
+    ///         std::thread::sleep(wait);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn time_to_deadline(&self) -> Option<Duration> {
-        if self.scheduler.leases().is_storing() {
+        if self.scheduler.is_moving_blocks() {
             return Some(KV_POLL_INTERVAL);
         }
         let left = self.scheduler.leases().next_deadline()? - self.now();
@@ -221,6 +241,8 @@ impl<E: Executor> EngineCore<E> {
     }
 
     /// Runs a step. Without requests that can run the step is empty, and its result has the requests that were aborted.
+    /// Such a step counts in [`SchedulerStats::steps`](crate::SchedulerStats), and returns at once: see
+    /// [`EngineCore::time_to_deadline`].
     ///
     /// # Errors
     /// [`Executor::Error`]: the step was abandoned, as if it had not been planned, and its requests are still

@@ -43,7 +43,8 @@ pub trait Executor {
     /// Registers a request, before its first step. [`BySeat`](crate::BySeat) is a table for what must be kept of it.
     fn begin(&mut self, id: RequestId, job: Self::Job);
 
-    /// Begins a step. A device returns as soon as it has the work, and runs its steps in the order of their launch. An
+    /// Begins a step. It has rows, or [operations on blocks](crate::StepOp), or both; a step with neither is not launched,
+    /// though it counts in [`SchedulerStats::steps`](crate::SchedulerStats). A device returns as soon as it has the work, and runs its steps in the order of their launch. An
     /// executor that computes on the caller's thread may leave everything to [`Executor::collect`].
     ///
     /// # Errors

@@ -155,7 +155,7 @@ pub struct Scheduler {
 /// Counters since the scheduler was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStats {
-    /// Steps planned.
+    /// Steps planned, also those without rows and those that were abandoned.
     pub steps: u64,
     /// Preemptions.
     pub preemptions: u64,
@@ -424,7 +424,9 @@ impl Scheduler {
     }
 
     /// Whether any request is unfinished, has an end that [`Scheduler::take_ended`] has not returned, or blocks are to
-    /// be stored.
+    /// be stored. It is false while blocks are being stored: what is left is for the executor to do, and its
+    /// [`KvCompletion::Stored`] frees them. [`EngineCore::time_to_deadline`](crate::EngineCore::time_to_deadline) says
+    /// when to look.
     pub fn has_unfinished(&self) -> bool {
         self.requests.len() > 0
             || !self.ended.is_empty()

@@ -217,6 +217,11 @@ impl Scheduler {
         !self.lookups.is_empty()
     }
 
+    /// Whether keys and values are being loaded, looked up or stored.
+    pub(crate) fn is_moving_blocks(&self) -> bool {
+        self.loading.len() > 0 || self.is_looking_up() || self.leases.is_storing()
+    }
+
     /// Applies what an executor has finished outside of a step. Returns whether it was under way.
     pub fn kv_completed(&mut self, completion: KvCompletion) -> bool {
         match completion {

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use l3_paged_kv::{BlockHash, BlockHasher, ExtraKeys, TokenChain};
 use l5_scheduler::sim::{FakeModel, Script};
@@ -180,7 +181,8 @@ impl World {
         self.core.add_request(request, job).unwrap();
     }
 
-    fn step(&mut self) {
+    /// Runs a step. Returns its number of rows.
+    fn step(&mut self) -> usize {
         let result = self.core.step_at(Time(f64::from(self.steps) * 1e-3)).unwrap();
         self.steps += 1;
         for (id, new) in result.new_tokens() {
@@ -190,6 +192,7 @@ impl World {
             let tokens = self.tokens.remove(&id.0).unwrap_or_default();
             assert!(self.ends.insert(id.0, (tokens, *reason)).is_none(), "{id} ended twice");
         }
+        result.scheduled
     }
 
     /// Runs until no request is left and nothing is under way. All blocks are free then.
@@ -245,7 +248,7 @@ fn a_slow_load_stops_no_other_request() {
     world.store(&(1000..1008).collect::<Vec<u32>>());
     world.add(turn(0, 1, 10, 3));
     world.add(turn(1, 2, 10, 3));
-    (0..4).for_each(|_| world.step());
+    (0..4).for_each(|_| _ = world.step());
     assert_eq!(world.ends.keys().collect::<Vec<_>>(), [&1], "ends after four steps");
     world.run();
     assert_eq!(world.ends[&0].0, [1500, 1501, 1502]);
@@ -265,6 +268,35 @@ fn an_abort_during_a_load_waits_for_its_end() {
     assert_eq!(world.ends[&0], (vec![], FinishReason::Aborted));
 }
 
+#[test]
+fn a_loop_may_wait_while_requests_look_up_load_and_store() {
+    let mut world = World::new(20, Habits { delay: 2, lookups: 2, ..QUICK });
+    world.store(&(1000..1008).collect::<Vec<u32>>());
+    assert_eq!(world.core.time_to_deadline(), None, "there is nothing to do");
+    world.add(turn(0, 1, 10, 2));
+    let mut steps = Vec::new();
+    while world.core.has_unfinished() || world.core.scheduler().leases().is_storing() {
+        let rows = world.step();
+        let waits = world.core.time_to_deadline();
+        assert!(waits.is_none_or(|wait| wait <= Duration::from_millis(1)), "{waits:?}");
+        steps.push((rows, waits.is_some()));
+    }
+    let (idle, row) = ((0, true), (1, false));
+    // Two questions without an answer; a load that is reported after two polls; a prompt and a token; a store.
+    let want = [idle, idle, idle, idle, idle, row, (1, true), idle, idle, idle];
+    assert_eq!(
+        steps[..want.len()],
+        want,
+        "rows of each step, and whether a loop may wait behind it"
+    );
+    assert_eq!(world.core.time_to_deadline(), None, "all is stored");
+    assert_eq!(
+        world.core.scheduler().stats().steps,
+        steps.len() as u64,
+        "steps without rows count"
+    );
+}
+
 proptest! {
     /// Whatever the memory does, each request has the output that it has without one, and all blocks come back.
     #[test]
@@ -280,7 +312,7 @@ proptest! {
             world.add(turn(id, family, len, max_tokens));
             let tokens = (0..max_tokens as u32).map(|i| 1000 * family + 500 + i);
             want.push(tokens.collect::<Vec<_>>());
-            (0..steps).for_each(|_| world.step());
+            (0..steps).for_each(|_| _ = world.step());
             if aborted.contains(&id) {
                 world.core.abort(RequestId(id));
             }

@@ -6,11 +6,16 @@ use crate::token_lists::TokenLists;
 use crate::{CostModel, FinishReason, KvCompletion, Note, RequestId, StepView};
 
 /// Capabilities of an executor.
+///
+/// The scheduler goes by [`can_store`](Caps::can_store) and [`cost`](Caps::cost), [`EngineCore`](crate::EngineCore) by
+/// [`async_scheduling`](Caps::async_scheduling). The others are information. In particular no step is cut to `max_tokens`
+/// or `max_seqs`: steps keep the limits of the [`SchedulerConfig`](crate::SchedulerConfig), for which the executor must
+/// have room. (So an executor without limits of its own may return [`Caps::default`], with zeros.)
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Caps {
-    /// Maximum number of tokens of a step.
+    /// Number of tokens of a step that the executor has room for. Information only.
     pub max_tokens: usize,
-    /// Maximum number of requests of a step.
+    /// Number of requests of a step that the executor has room for. Information only.
     pub max_seqs: usize,
     /// Row counts of captured decode steps: a step that only decodes is padded to one of them. Empty: no padding.
     pub decode_widths: Vec<usize>,
@@ -55,6 +60,11 @@ pub trait Executor {
 
     /// Waits for the end of a launched step, and returns what it has sampled: at least one token for every row that
     /// samples, in the order of the rows. Steps are collected in the order of their launch.
+    ///
+    /// What the device returns must be kept by the index of its row, for all rows that sampled when the step was
+    /// launched. [`StepRow::samples`](crate::StepRow) can have become `false` since, so pairing the device's samples in
+    /// order with the rows that sample now gives tokens to other requests. Go through the rows with their indices, and
+    /// skip those that sample no more.
     ///
     /// `step` is the step as it is known now. If it was planned ahead, the step before it may have ended some of its
     /// requests: their rows sample no more, and nothing is returned for them. [`Executor::end`] was called for these
@@ -188,7 +198,8 @@ impl StepOutput {
         self.proposals.iter()
     }
 
-    /// Adds a note on row `row` of the step. Of several notes on one request, the last one counts.
+    /// Adds a note on row `row` of the step, whether or not the row samples. A note is kept until its request ends; of
+    /// several notes on one request, the last one counts.
     pub fn note(&mut self, row: usize, note: Note) {
         self.notes.push((row, note));
     }

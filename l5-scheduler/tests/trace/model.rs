@@ -55,7 +55,7 @@ fn a_run_of_a_model_is_recorded_with_the_time_its_parts_took() {
     assert_eq!(steps.iter().map(|step| step.finished.len()).sum::<usize>(), ends, "ends");
     assert_eq!((tokens, ends), (4 + 5 + 6 + 7, 4), "what was asked for");
     for step in &steps {
-        let [plan, pack, forward, sample, apply] = step.phases_us.parts();
+        let [plan, _turn, pack, forward, sample, apply] = step.phases_us.parts();
         assert!(forward > 0.0 && pack > 0.0 && plan > 0.0 && apply > 0.0, "{step:?}");
         assert_eq!(sample > 0.0, step.new_tokens() > 0, "{step:?}");
     }

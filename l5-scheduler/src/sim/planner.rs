@@ -1,5 +1,7 @@
 //! A capacity planner: runs a workload through the real scheduler under a virtual clock.
 
+use std::collections::BTreeMap;
+
 use super::Durations;
 use super::arrivals::{Arrivals, Measured, Output};
 use super::clock::VirtualClock;
@@ -90,6 +92,8 @@ pub struct Planner {
     itl: Durations,
     e2e: Durations,
     counts: Counts,
+    /// Rejected requests, by the code of the reason.
+    rejections: BTreeMap<&'static str, u64>,
     /// Rows that have sampled.
     sampled_rows: u64,
     usage: Usage,
@@ -130,6 +134,7 @@ impl Planner {
             itl: Durations::default(),
             e2e: Durations::default(),
             counts: Counts::default(),
+            rejections: BTreeMap::new(),
             sampled_rows: 0,
             usage: Usage::default(),
             replayable: None,
@@ -279,8 +284,9 @@ impl Planner {
         let (prompt, output) = (request.prompt.len(), arrivals.output(&request));
         self.began.get_or_insert(arrival);
         self.counts.requests += 1;
-        if self.scheduler.add_request(request).is_err() {
+        if let Err(why) = self.scheduler.add_request(request) {
             self.counts.rejected += 1;
+            *self.rejections.entry(why.code()).or_default() += 1;
             arrivals.ended_early(id, self.clock.now());
             return;
         }
@@ -386,6 +392,7 @@ impl Planner {
             tokens_per_row: report.counts.output_tokens as f64 / self.sampled_rows.max(1) as f64,
         };
         let speculation = speculates.then_some(speculation);
-        Report { replay: self.replayable.map(Into::into), speculation, ..report }
+        let (replay, rejections) = (self.replayable.map(Into::into), self.rejections);
+        Report { replay, rejections, speculation, ..report }
     }
 }

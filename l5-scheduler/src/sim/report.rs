@@ -1,5 +1,6 @@
 //! Report of a capacity plan.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub struct Counts {
     pub deadlines_met: u64,
     /// Number of requests that met the goodput's bounds.
     pub good: u64,
-    /// Number of steps.
+    /// Number of steps, also of those without rows.
     pub steps: u64,
     /// Number of preemptions.
     pub preemptions: u64,
@@ -72,6 +73,8 @@ pub struct Report {
     /// Counters.
     #[serde(flatten)]
     pub counts: Counts,
+    /// Number of rejected requests for each reason, by its [code](crate::Rejection::code).
+    pub rejections: BTreeMap<&'static str, u64>,
     /// Seconds from the first arrival to the last end of a request.
     pub seconds: f64,
     /// Finished requests per second.
@@ -183,6 +186,7 @@ impl Report {
             policy: policy.to_owned(),
             compose: compose.to_owned(),
             counts,
+            rejections: BTreeMap::new(),
             seconds,
             requests_per_s: per_s(counts.finished),
             output_tokens_per_s: per_s(counts.output_tokens),
@@ -206,10 +210,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.counts;
         write!(f, "requests    {} came, {} finished", c.requests, c.finished)?;
-        for (n, what) in [(c.rejected, "rejected"), (c.cut_short, "outgrew the pool")] {
-            if n > 0 {
-                write!(f, ", {n} {what}")?;
-            }
+        if c.rejected > 0 {
+            let reasons = self.rejections.iter().map(|(code, n)| format!("{n} {code}"));
+            let reasons: Vec<_> = reasons.collect();
+            write!(f, ", {} rejected ({})", c.rejected, reasons.join(", "))?;
+        }
+        if c.cut_short > 0 {
+            write!(f, ", {} outgrew the pool", c.cut_short)?;
         }
         writeln!(f, " ({})", self.policy)?;
         writeln!(f, "time        {:.2} s, {} steps", self.seconds, c.steps)?;

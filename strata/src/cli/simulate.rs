@@ -16,11 +16,13 @@ use l5_scheduler::sim::{
     AgentJobs, ArrivalProcess, Arrivals, Goodput, Planner, Scenario, Workload, WorkloadError,
     replay,
 };
-use l5_scheduler::{CostModel, EngineOptions, SchedulerConfig};
+use l5_scheduler::{Compose, CostModel, EngineOptions, SchedulerConfig};
 
 use super::context::Context;
 use super::error::CliError;
-use super::options::{BlockOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values};
+use super::options::{
+    BlockOptions, GivenOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values,
+};
 use super::out;
 
 const EXAMPLES: &str = "\
@@ -94,6 +96,9 @@ struct TrafficArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Capacity planner", mut_args(planned))]
 struct PlanArgs {
+    /// Options that are on the command line.
+    #[command(flatten)]
+    given: GivenOptions,
     /// Requests (jobs, with --agents) per second, with random arrivals (Poisson); inf for all at once [default: the
     /// file's rate or arrivals, else inf]
     #[arg(long, value_name = "R", value_parser = rate)]
@@ -146,10 +151,11 @@ struct PlanArgs {
     /// Maximum number of drafts (speculative tokens) of a request in a step
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
     num_speculative_tokens: usize,
-    /// Probability that a draft is right, from 0 to 1
+    /// With --num-speculative-tokens: probability that a draft is right, from 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.7, value_parser = share)]
     acceptance_rate: f64,
-    /// Also report how many steps a device would replay that has captured decode steps of these widths
+    /// Also report how many steps a device would replay that has captured decode steps of these widths: steps of as many
+    /// rows or fewer that all decode. A step with drafts (--num-speculative-tokens) is not replayed
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = values::count)]
     decode_widths: Option<Vec<usize>>,
 }
@@ -184,6 +190,24 @@ fn bandwidth(s: &str) -> Result<f64, String> {
 }
 
 impl PlanArgs {
+    /// Rejects options that would have no effect beside the others.
+    fn check(&self) -> Result<(), CliError> {
+        let mixed = self.limits.compose == Compose::Mixed;
+        let drafts = self.num_speculative_tokens > 0;
+        let without_effect = [
+            ("acceptance_rate", !drafts, "--num-speculative-tokens of at least 1"),
+            ("max_decode_steps", mixed, "--compose stable"),
+            ("prefill_chunk", mixed, "--compose stable"),
+        ];
+        match without_effect.iter().find(|(id, ignored, _)| *ignored && self.given.has(id)) {
+            None => Ok(()),
+            Some((id, _, needed)) => {
+                let option = id.replace('_', "-");
+                Err(CliError::Usage(format!("--{option} has no effect without {needed}")))
+            }
+        }
+    }
+
     fn scheduler(&self) -> SchedulerConfig {
         let usual = SchedulerConfig::new(self.num_gpu_blocks, self.blocks.block_size);
         let mut options = EngineOptions {
@@ -264,6 +288,7 @@ fn plan<A: Arrivals>(
     context: &Context,
     read: impl FnOnce(Box<dyn BufRead>, &PlanArgs) -> Result<A, WorkloadError>,
 ) -> anyhow::Result<()> {
+    args.check()?;
     let mut planner =
         Planner::new(args.scheduler(), args.cost()?, args.goodput.unwrap_or_default())?;
     planner = planner.with_acceptance_rate(args.acceptance_rate);

@@ -75,7 +75,12 @@ fn bad_scenarios_are_one_line_that_says_where() {
 
 #[test]
 fn invalid_arguments_are_rejected() {
-    let cases: [&[&str]; 15] = [
+    let cases: [&[&str]; 20] = [
+        &["simulate", "--workload", "b.json", "--acceptance-rate", "0.7"],
+        &["simulate", "--agents", "b.json", "--max-decode-steps", "16"],
+        &["simulate", "--agents", "b.json", "--prefill-chunk", "0"],
+        &["simulate", "--agents", "b.json", "--compose", "mixed", "--prefill-chunk", "64"],
+        &["simulate", "--workload", "-", "--num-speculative-tokens", "0", "--acceptance-rate", "1"],
         &["simulate", "--agents", "b.json", "--load-bandwidth", "1GB"],
         &["simulate", "--agents", "b.json", "--host-memory", "1GiB", "--load-bandwidth", "0"],
         &["simulate"],
@@ -97,6 +102,45 @@ fn invalid_arguments_are_rejected() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args:?}: {ran:?}");
         assert!(ran.stderr.starts_with("error: "), "{args:?}: {ran:?}");
     }
+}
+
+#[test]
+fn an_option_without_effect_says_what_it_needs() {
+    let workloads = fixtures().join("schedules/workloads");
+    let run = |more: &[&str]| {
+        let workload = arg(workloads.join("chat.json"));
+        strata([&["simulate", "--workload", &workload, "--requests", "9"], more].concat())
+    };
+    let refused = run(&["--acceptance-rate", "0.7"]);
+    let why =
+        "error: --acceptance-rate has no effect without --num-speculative-tokens of at least 1";
+    assert!(refused.stderr.starts_with(why), "{refused:?}");
+    let refused = run(&["--max-decode-steps", "16"]);
+    let why = "error: --max-decode-steps has no effect without --compose stable";
+    assert!(refused.stderr.starts_with(why), "{refused:?}");
+    for taken in [
+        &["--acceptance-rate", "0.7", "--num-speculative-tokens", "2"][..],
+        &["--max-decode-steps", "16", "--prefill-chunk", "64", "--compose", "stable"],
+    ] {
+        assert!(run(taken).text().contains("9 came, 9 finished"), "{taken:?}");
+    }
+}
+
+#[test]
+fn a_report_says_why_requests_were_rejected() {
+    // Of 8 blocks of 16 tokens: more than the context, more than the pool, and one that fits.
+    let list = "{\"prompt_tokens\":500,\"output_tokens\":1}\n{\"prompt_tokens\":300,\"output_tokens\":1}\n\
+                {\"prompt_tokens\":300,\"output_tokens\":1}\n{\"prompt_tokens\":20,\"output_tokens\":2}\n";
+    let pool = ["--num-gpu-blocks", "9", "--max-model-len", "400"];
+    let told = strata_reading(list.as_bytes(), plan(&pool));
+    let line =
+        "requests    4 came, 1 finished, 3 rejected (2 exceeds_pool, 1 max_model_len) (fcfs)";
+    assert_eq!(told.text().lines().next(), Some(line), "{told:?}");
+    let json = strata_reading(list.as_bytes(), plan(&[&pool[..], &["--json"]].concat())).json();
+    assert_eq!(json["rejected"], 3);
+    assert_eq!(json["rejections"], serde_json::json!({"exceeds_pool": 2, "max_model_len": 1}));
+    let none = strata_reading(b"{\"prompt_tokens\":20,\"output_tokens\":2}", plan(&["--json"]));
+    assert_eq!(none.json()["rejections"], serde_json::json!({}));
 }
 
 const SPEC: &str = r#"{"requests":300,"input":{"uniform":[20,200]},"output":{"constant":32},

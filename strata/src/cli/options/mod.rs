@@ -5,6 +5,7 @@
 //! stated by the command, with [`defaults_to`].
 
 mod engine;
+mod given;
 pub mod values;
 
 use clap::builder::BoolishValueParser;
@@ -14,6 +15,7 @@ pub use engine::{
     BlockOptions, CaptureOptions, KvMemoryOptions, PrefixCachingOptions, SchedulerOptions,
     TraceOptions,
 };
+pub use given::GivenOptions;
 
 /// A flag that is on or off and takes `--flag`, `--flag=false` and, in a layer, a value.
 pub trait Switch {

@@ -310,6 +310,8 @@ proptest! {
         let mut want = Vec::new();
         for (id, (family, len, max_tokens, steps)) in (0..).zip(turns) {
             world.add(turn(id, family, len, max_tokens));
+            // The model's length is that of the pool.
+            let max_tokens = max_tokens.min(BLOCK * blocks - len);
             let tokens = (0..max_tokens as u32).map(|i| 1000 * family + 500 + i);
             want.push(tokens.collect::<Vec<_>>());
             (0..steps).for_each(|_| _ = world.step());

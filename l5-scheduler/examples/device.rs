@@ -145,7 +145,8 @@ impl Executor for Device {
     fn end(&mut self, _: RequestId, _: FinishReason) {}
 }
 
-/// Outputs of three rounds of four requests: conversations, others that evict their blocks, and the conversations again.
+/// Outputs of three rounds of four requests: conversations, others that evict their blocks, and the conversations
+/// again.
 fn run(ahead: bool) -> Result<BTreeMap<RequestId, Vec<u32>>, Box<dyn std::error::Error>> {
     let memory = Memory::default();
     let scheduler = Scheduler::new(SchedulerConfig::new(29, 16))?;

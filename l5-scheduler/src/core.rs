@@ -189,15 +189,16 @@ impl<E: Executor> EngineCore<E> {
         self.scheduler.abort(id)
     }
 
-    /// Whether a request is unfinished, or an end is to be reported. Not while the blocks of finished requests are being
-    /// stored or leases are open: [`EngineCore::time_to_deadline`].
+    /// Whether a request is unfinished, or an end is to be reported. It is false while the blocks of finished requests
+    /// are being stored, and while there are leases: see [`EngineCore::time_to_deadline`].
     pub fn has_unfinished(&self) -> bool {
         self.scheduler.has_unfinished() || !self.untold.is_empty() || self.is_running()
     }
 
-    /// Time for which a loop may wait when its step had nothing to do, on the clock of [`EngineCore::now`]: a millisecond
-    /// while keys and values are being loaded, looked up or stored, since the executor and the connector have to be
-    /// asked; else the time until the next lease expires. `None`: nothing changes until a request is added or aborted.
+    /// Time for which a loop may wait when its step had nothing to do, on the clock of [`EngineCore::now`]: a
+    /// millisecond while keys and values are being loaded, looked up or stored, since the executor and the connector
+    /// have to be asked; else the time until the next lease expires. `None`: nothing changes until a request is added
+    /// or aborted.
     ///
     /// A loop that does not wait turns without end while requests [wait for their keys and
     /// values](crate::Status::WaitingForKv), in steps without rows. And an engine without requests must run a step at

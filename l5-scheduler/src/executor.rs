@@ -8,9 +8,9 @@ use crate::{CostModel, FinishReason, KvCompletion, Note, RequestId, StepView};
 /// Capabilities of an executor.
 ///
 /// The scheduler goes by [`can_store`](Caps::can_store) and [`cost`](Caps::cost), [`EngineCore`](crate::EngineCore) by
-/// [`async_scheduling`](Caps::async_scheduling). The others are information. In particular no step is cut to `max_tokens`
-/// or `max_seqs`: steps keep the limits of the [`SchedulerConfig`](crate::SchedulerConfig), for which the executor must
-/// have room. (So an executor without limits of its own may return [`Caps::default`], with zeros.)
+/// [`async_scheduling`](Caps::async_scheduling). The others are information. In particular no step is cut to
+/// `max_tokens` or `max_seqs`: steps keep the limits of the [`SchedulerConfig`](crate::SchedulerConfig), for which the
+/// executor must have room. (So an executor without limits of its own may return [`Caps::default`], with zeros.)
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Caps {
     /// Number of tokens of a step that the executor has room for. Information only.
@@ -48,9 +48,10 @@ pub trait Executor {
     /// Registers a request, before its first step. [`BySeat`](crate::BySeat) is a table for what must be kept of it.
     fn begin(&mut self, id: RequestId, job: Self::Job);
 
-    /// Begins a step. It has rows, or [operations on blocks](crate::StepOp), or both; a step with neither is not launched,
-    /// though it counts in [`SchedulerStats::steps`](crate::SchedulerStats). A device returns as soon as it has the work, and runs its steps in the order of their launch. An
-    /// executor that computes on the caller's thread may leave everything to [`Executor::collect`].
+    /// Begins a step. It has rows, or [operations on blocks](crate::StepOp), or both; a step with neither is not
+    /// launched, though it counts in [`SchedulerStats::steps`](crate::SchedulerStats). A device returns as soon as it
+    /// has the work, and runs its steps in the order of their launch. An executor that computes on the caller's thread
+    /// may leave everything to [`Executor::collect`].
     ///
     /// # Errors
     /// [`Executor::Error`]: the step does not run, and the scheduler abandons it.

@@ -118,9 +118,9 @@ pub trait Retention: Send {
     /// While no other request runs or loads, a refusal does not hold: leases end in the order of expiry then. A waiting
     /// request could wait for ever, and a running one preempt itself, and be admitted again, for ever.
     ///
-    /// It is asked once for each lease: `n` times for a request that needs the blocks of `n` leases, and again in each step
-    /// while a request waits at the head of the queue, unless it is known that all leases together are not enough. So an
-    /// answer should be found without a look at all leases, which would make `n` * `n` looks:
+    /// It is asked once for each lease: `n` times for a request that needs the blocks of `n` leases, and again in each
+    /// step while a request waits at the head of the queue, unless it is known that all leases together are not enough.
+    /// So an answer should be found without a look at all leases, which would make `n` * `n` looks:
     /// [`Leases::next_to_expire`](crate::lease::Leases::next_to_expire) finds the next one in the order of expiry in
     /// O(log n), and a retention with an order of its own keeps that order in [`Retention::observe`]. Only a search in
     /// `named` costs O(n).

@@ -68,8 +68,8 @@ pub enum Admitted {
 ///
 /// Hashes name contents of blocks: they are those of the prefix cache, and of
 /// [`TokenChain::hashes`](l3_paged_kv::TokenChain::hashes) that a [`KvConnector`](crate::KvConnector) sees. The hash of
-/// a block is of all tokens up to its end, of the adapter and of the tenant's salt. So a second memory can be a map from
-/// hashes to keys and values, and no tenant gets blocks of another one.
+/// a block is of all tokens up to its end, of the adapter and of the tenant's salt. So a second memory can be a map
+/// from hashes to keys and values, and no tenant gets blocks of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepOp {
     /// Loads keys and values of tokens `from..to` of a request from elsewhere, into the blocks of its table. The

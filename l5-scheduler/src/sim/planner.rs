@@ -185,9 +185,10 @@ impl Planner {
     /// Loads keys and values from a memory that is not the pool. A load takes the time that the cost model's bandwidth
     /// says; the request waits for it, and others run.
     ///
-    /// A load brings all tokens that the connector has promised: a memory that loses some cannot be simulated. Nothing is
-    /// stored either: without [`Planner::with_host_memory`], which has a connector of its own, [`Retain::Offload`](crate::Retain) is as
-    /// [`Retain::Free`](crate::Retain), and the connector decides by itself what it has.
+    /// A load brings all tokens that the connector has promised: a memory that loses some cannot be simulated. Nothing
+    /// is stored either: without [`Planner::with_host_memory`], which has a connector of its own,
+    /// [`Retain::Offload`](crate::Retain) is as [`Retain::Free`](crate::Retain), and the connector decides by itself
+    /// what it has.
     #[must_use]
     pub fn with_kv_connector(mut self, connector: Box<dyn KvConnector>) -> Self {
         self.scheduler = self.scheduler.with_kv_connector(connector);

@@ -154,8 +154,8 @@ struct PlanArgs {
     /// With --num-speculative-tokens: probability that a draft is right, from 0 to 1
     #[arg(long, value_name = "P", default_value_t = 0.7, value_parser = share)]
     acceptance_rate: f64,
-    /// Also report how many steps a device would replay that has captured decode steps of these widths: steps of as many
-    /// rows or fewer that all decode. A step with drafts (--num-speculative-tokens) is not replayed
+    /// Also report how many steps a device would replay that has captured decode steps of these widths: steps of as
+    /// many rows or fewer that all decode. A step with drafts (--num-speculative-tokens) is not replayed
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = values::count)]
     decode_widths: Option<Vec<usize>>,
 }

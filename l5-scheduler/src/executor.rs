@@ -32,9 +32,9 @@ pub struct Caps {
 /// Runs steps: the model, or a fake under a virtual clock. An executor sees tokens and block tables, never a queue; the
 /// scheduler sees numbers, never a tensor.
 ///
-/// An engine that shuts down aborts its requests and drops the executor, but does not wait for loads and stores. So a drop
-/// waits for those that have begun, because they use the blocks' memory, and it may come without [`Executor::end`] for
-/// requests that load.
+/// An engine that shuts down aborts its requests and drops the executor, but does not wait for loads and stores. So a
+/// drop waits for those that have begun, because they use the blocks' memory, and it may come without [`Executor::end`]
+/// for requests that load.
 pub trait Executor {
     /// What the executor needs of a request beside its tokens: sampling parameters, or the output of a fake.
     type Job;

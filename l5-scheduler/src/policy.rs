@@ -24,11 +24,11 @@ pub use strict_priority::StrictPriority;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Admits the request as soon as the pool has free blocks for this many of its tokens and the
-    /// [lookahead](crate::SchedulerConfig::num_lookahead_tokens), whatever its first chunk needs. 0: as soon as the blocks
-    /// of its first chunk are free.
+    /// [lookahead](crate::SchedulerConfig::num_lookahead_tokens), whatever its first chunk needs. 0: as soon as the
+    /// blocks of its first chunk are free.
     ///
-    /// The scheduler asks for blocks for all of its tokens if it was preempted and blocks are being loaded or stored:
-    /// those cannot be taken back, so with less it could preempt itself, and be admitted again, for as long as they are.
+    /// The scheduler asks for blocks for all of its tokens if it was preempted and blocks are being loaded or stored.
+    /// Those cannot be taken back, so with less it could preempt itself, and be admitted again, until they are free.
     IfBlocksFit(usize),
     /// Admits neither this request nor any behind it in this step.
     StopAdmitting,

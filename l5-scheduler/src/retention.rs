@@ -115,8 +115,11 @@ pub trait Retention: Send {
     /// free enough for a waiting request, no lease ends. An answer that is no lease, or one that was named already, or
     /// one whose blocks are being stored, counts as `None`.
     ///
-    /// While no other request runs or loads, a refusal does not hold: leases end in the order of expiry then. A waiting
-    /// request could wait for ever, and a running one preempt itself, and be admitted again, for ever.
+    /// A refusal does not hold for a running request while no other one runs or loads, because it could preempt itself,
+    /// and be admitted again, for ever: leases end in the order of expiry then.
+    ///
+    /// While no request runs or loads, a refusal does not hold, because the waiting request could wait for ever: leases
+    /// end in the order of expiry then.
     ///
     /// It is asked once for each lease: `n` times for a request that needs the blocks of `n` leases, and again in each
     /// step while a request waits at the head of the queue, unless it is known that all leases together are not enough.

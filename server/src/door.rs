@@ -16,7 +16,7 @@ use l6_ensemble::admission::{
     AdmissionRequest, ContextError, Decision, LaneView, Margins, RefusalCode, decide,
 };
 use l6_ensemble::quote::{
-    CalibrationReport, InFlight, Quote, QuoteCalibration, RequestSize, Served,
+    Admitted, CalibrationReport, InFlight, Quote, QuoteCalibration, RequestSize, Served,
 };
 
 /// Window over which quotes are compared with what happened, in seconds.
@@ -68,6 +68,8 @@ struct Promised {
 pub struct Pass {
     request: AdmissionRequest,
     quote: Quote,
+    /// Seconds that a step waited for its turn at that moment.
+    turn_seconds: f64,
 }
 
 impl Door {
@@ -128,17 +130,18 @@ impl Door {
             now: self.now(),
             jitter: request.jitter,
         };
+        let turn_seconds = rules.map_or(0.0, |rules| rules.turn_seconds());
         let view = LaneView {
             load,
             config,
             in_flight: &state.in_flight,
             max_num_waiting: self.max_num_waiting,
             priority_floor: rules.and_then(|rules| rules.priority_floor()),
-            turn_seconds: rules.map_or(0.0, |rules| rules.turn_seconds()),
+            turn_seconds,
             margins: Margins::default(),
         };
         let decision = decide(&admission, &view)?;
-        let pass = Pass { request: admission, quote: *decision.quote() };
+        let pass = Pass { request: admission, quote: *decision.quote(), turn_seconds };
         Ok((decision, pass))
     }
 
@@ -160,7 +163,9 @@ impl Door {
         {
             let at = self.now();
             for id in streams.iter().map(ResponseStream::id) {
-                state.in_flight.admit(id, pass.request.admitted(), at);
+                let admitted =
+                    Admitted { turn_seconds: pass.turn_seconds, ..pass.request.admitted() };
+                state.in_flight.admit(id, admitted, at);
                 let promised = Promised { quote: pass.quote, at, first: None, output: 0 };
                 state.promised.insert(id, promised);
             }

@@ -99,8 +99,8 @@ impl Scheduler {
         if admitted { Outcome::Admitted } else { Outcome::Blocked }
     }
 
-    /// Number of tokens of a waiting request that must have free blocks, where the policy asks for `len`. A request that
-    /// is admitted with less preempts itself when it runs alone, and is admitted again, for ever:
+    /// Number of tokens of a waiting request that must have free blocks, where the policy asks for `len`. A request
+    /// that is admitted with less preempts itself when it runs alone, and is admitted again, for ever:
     ///
     /// - A request reserves the lookahead behind its tokens, so it is part of what must fit.
     /// - Blocks that are being stored or loaded cannot be taken back. Until they are free, a request that was preempted

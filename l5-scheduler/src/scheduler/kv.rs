@@ -41,8 +41,8 @@ pub trait KvConnector: Send {
 pub enum Matched {
     /// So many tokens can be loaded.
     Tokens(usize),
-    /// It is not known yet: the request waits, and a seat is kept for it. Requests behind it may be admitted to the other
-    /// seats. The next plan asks again, for at most [`MAX_LOOKUP_SECONDS`].
+    /// It is not known yet: the request waits, and a seat is kept for it. Requests behind it may be admitted to the
+    /// other seats. The next plan asks again, for at most [`MAX_LOOKUP_SECONDS`].
     AskAgain,
 }
 
@@ -205,9 +205,9 @@ impl Scheduler {
         Load::AskAgain
     }
 
-    /// Whether every free seat is kept for a request that waits for an answer of the connector. The requests behind those
-    /// wait, too: if they were admitted, they would take the seats without having been looked up, and a plan would look
-    /// up more requests than can run.
+    /// Whether every free seat is kept for a request that waits for an answer of the connector. The requests behind
+    /// those wait, too: if they were admitted, they would take these seats, though they came later and were not looked
+    /// up.
     pub(super) fn seats_are_kept(&self) -> bool {
         self.is_looking_up() && self.lookups.len() >= self.free_seats()
     }

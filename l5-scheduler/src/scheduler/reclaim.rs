@@ -86,8 +86,8 @@ impl Scheduler {
         choice.enough
     }
 
-    /// Whether `needed` blocks are free, or it is not known that the end of all leases would leave fewer. Blocks of drafts
-    /// are not counted.
+    /// Whether `needed` blocks are free, or it is not known that the end of all leases would leave fewer. Blocks of
+    /// drafts are not counted.
     pub(super) fn may_free_up(&self, key: u32, needed: usize, hit: &PrefixHit) -> bool {
         let free = self.blocks.num_free();
         needed <= free

@@ -79,9 +79,9 @@ impl Scheduler {
         if self.ends_ahead(computed + len) {
             return Outcome::Skipped;
         }
-        let table = self.blocks.table(seq).ok();
+        let (end, table) = (computed + len, self.blocks.table(seq).ok());
         // Most tokens have a slot in the blocks that the request holds.
-        if let Some(table) = table.filter(|t| t.capacity() >= self.reserved_len(computed + len)) {
+        if let Some(table) = table.filter(|table| table.capacity() >= self.reserved_len(end)) {
             return Outcome::Fits(table.blocks().len());
         }
         // exercise l5.running

@@ -46,8 +46,8 @@ fn an_urgent_arrival_takes_the_blocks_of_the_least_urgent_in_the_same_step() {
 
 #[test]
 fn an_id_that_is_used_again_is_another_request_when_it_is_its_turn() {
-    // Request 5 needs 5 blocks: 2 are free, and it may preempt request 2, which has 2. With the same id and more urgent,
-    // it may preempt request 1, too.
+    // Request 5 needs 5 blocks: 2 are free, and it may preempt request 2, which has 2. A more urgent request may
+    // preempt request 1, too, whether or not its id is 5.
     for id in [5, 6] {
         let two: [(u64, &[u32], i64); 2] = [(1, &unique(1, 14), 1), (2, &unique(2, 6), 3)];
         let mut driver = running(SchedulerConfig { max_num_seqs: 3, ..config(8) }, &two);

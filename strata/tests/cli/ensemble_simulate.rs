@@ -50,7 +50,10 @@ fn a_workload_becomes_a_report_of_each_lane() {
     let spilled = count(debug, "spilled_out");
     assert!(spilled > 0 && spilled == count(build, "spilled_in"), "{report}");
     assert_eq!(count(debug, "admitted") + refused + spilled, 200);
-    assert!(debug["ttft"]["p99"].as_f64().unwrap() <= 3.0);
+    let ttft = |percentile: &str| debug["ttft"][percentile].as_f64().unwrap();
+    assert!(0.0 < ttft("p50") && ttft("p50") <= ttft("p99"), "{report}");
+    let met = count(debug, "deadlines_met") as f64 / count(debug, "deadlines") as f64;
+    assert_eq!(debug["goodput"].as_f64(), Some(met));
     assert_eq!(report["refused_quotes"]["done"]["count"], 3);
 }
 

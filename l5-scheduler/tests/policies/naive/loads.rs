@@ -3,11 +3,11 @@
 //! The rules, as documented:
 //!
 //! - A waiting request for which a seat is free is looked up before it is admitted.
-//! - A seat is kept for each request that waits for an answer. If no other one is free, no request behind it is admitted,
-//!   so a plan leaves no more requests waiting for an answer than there are free seats.
+//! - A seat is kept for each request that waits for an answer. If no other one is free, no request behind it is
+//!   admitted, so a plan leaves no more requests waiting for an answer than there are free seats.
 //! - The second memory is asked for whole blocks behind the cache hit, and never for the last token.
-//! - If it does not know yet, the request waits, and those behind it may be admitted; after [`MAX_LOOKUP_SECONDS`] it is
-//!   admitted like any other request.
+//! - If it does not know yet, the request waits, and those behind it may be admitted; after [`MAX_LOOKUP_SECONDS`] it
+//!   is admitted like any other request.
 //! - A load begins only if the pool has blocks for all tokens of its request, and for all that the other requests with
 //!   loads will need beyond their own: for a token more than they have, and for the lookahead. It needs neither a seat
 //!   nor tokens of the step.

@@ -149,11 +149,11 @@ fn left_out(workspace: &Workspace, cargo_toml: &str) -> Result<BTreeSet<PathBuf>
     Ok(files.collect())
 }
 
-/// Whether cargo wants this file of a package: that of its library or its program. Tests, examples and build scripts it
-/// finds by their files, and does without.
+/// Whether cargo wants this file of a package: that of its library or its program, or a benchmark, which the manifest
+/// names. Tests, examples and build scripts it finds by their files, and does without.
 fn is_root(file: &Path) -> bool {
     let names: Vec<_> = file.iter().filter_map(|name| name.to_str()).collect();
-    matches!(names[..], [_, "src", "lib.rs" | "main.rs"] | [_, "doctests.rs"])
+    matches!(names[..], [_, "src", "lib.rs" | "main.rs"] | [_, "doctests.rs"] | [_, "benches", _])
 }
 
 fn remove_if_there(path: &Path) -> Result<()> {

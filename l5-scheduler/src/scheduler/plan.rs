@@ -53,6 +53,7 @@ impl Scheduler {
     }
 
     /// Adds a row to the step.
+    #[inline]
     pub(super) fn push_row(&mut self, row: StepRow) {
         self.step.tokens += row.len;
         self.step.rows.push(row);

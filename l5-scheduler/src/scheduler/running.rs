@@ -121,6 +121,7 @@ impl Scheduler {
     }
 
     /// Adds the row of a running request that has its blocks.
+    #[inline]
     fn plan_row(&mut self, key: u32, len: usize, blocks_before: usize, budget: &mut Budget) {
         let Self { requests, blocks, .. } = self;
         let entry = requests.at(key);

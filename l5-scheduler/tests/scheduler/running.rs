@@ -208,3 +208,10 @@ fn where_nobody_gives_way_the_needy_sit_out_until_somebody_leaves() {
     assert!(world.scheduler.abort(RequestId(1)), "somebody leaves");
     assert_eq!(world.plan(), [(2, 1)], "who takes part when somebody has left");
 }
+
+#[test]
+fn a_request_that_is_alone_grows_into_the_last_block() {
+    let mut world = World::new(config(3));
+    world.add(request(1, 8));
+    assert_eq!(world.run_to_the_end(), [(1, FinishReason::Length)], "11 tokens in 3 blocks of 4");
+}

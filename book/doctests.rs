@@ -132,6 +132,8 @@ chapters! {
     server_sources: "src/server/sources.md",
     operate_overview: "src/operate/index.md",
     operate_sizing: "src/operate/sizing.md",
+    operate_ensemble: "src/operate/ensemble.md",
+    operate_compile_check: "src/operate/compile-check.md",
     operate_watch: "src/operate/watch.md",
     operate_runbook: "src/operate/runbook.md",
     operate_measure: "src/operate/measure.md",

@@ -108,7 +108,14 @@ impl IntoResponses for BodyErrors {
 impl IntoResponses for SubmitErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = BodyErrors::responses();
-        all.extend(errors([(429, "The queue is full. `Retry-After` says when to retry.")]));
+        all.extend(errors([
+            (422, "No specialist of the ensemble serves the request."),
+            (
+                429,
+                "The queue is full, or the deadline cannot be met, or another request's could not be. `Retry-After` \
+                 says when to retry.",
+            ),
+        ]));
         all
     }
 }

@@ -41,14 +41,9 @@ impl CheckedResponse {
 
     /// Adds text of the response.
     pub fn push(&mut self, text: &str) {
-        let fits = |own: &String| own.len() + text.len() <= MAX_BYTES;
-        match self.text.take_if(|own| !fits(own)) {
-            Some(_) => {}
-            None => {
-                if let Some(own) = &mut self.text {
-                    own.push_str(text);
-                }
-            }
+        self.text.take_if(|own| own.len() + text.len() > MAX_BYTES);
+        if let Some(own) = &mut self.text {
+            own.push_str(text);
         }
     }
 

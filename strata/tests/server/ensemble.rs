@@ -257,22 +257,25 @@ fn a_rule_decides_by_what_the_request_contains() {
     assert_eq!(rejected.value()["error"]["code"], "no_specialist");
 }
 
+/// Status and body of the response to a request with the key `secret`.
+fn post_with_key(server: &Served, path: &str, body: &Value) -> (u16, Value) {
+    let request = ureq::post(server.url(path))
+        .config()
+        .http_status_as_error(false)
+        .build()
+        .header("authorization", "Bearer secret")
+        .header("content-type", "application/json");
+    let response = request.send(body.to_string().as_bytes()).unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().read_to_string().unwrap();
+    (status, serde_json::from_str(&body).unwrap())
+}
+
 #[test]
 fn an_operator_demotes_a_lane_and_its_fallback_serves() {
     let key = ["--api-key", "secret"];
     let server = chats("[router]\nclassifier = \"off\"", &key);
-    let change = |body: Value| {
-        let request = ureq::post(server.url("/strata/lanes"))
-            .config()
-            .http_status_as_error(false)
-            .build()
-            .header("authorization", "Bearer secret")
-            .header("content-type", "application/json");
-        let response = request.send(body.to_string().as_bytes()).unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().read_to_string().unwrap();
-        (status, serde_json::from_str::<Value>(&body).unwrap())
-    };
+    let change = |body: Value| post_with_key(&server, "/strata/lanes", &body);
     let specialist = || {
         let body = chat("Hello", json!({"intent": "debug"}));
         let request = ureq::post(server.url(CHAT)).header("authorization", "Bearer secret");
@@ -376,18 +379,7 @@ fn a_deadline_that_cannot_be_met_is_refused_with_the_quote() {
 #[test]
 fn a_priority_floor_refuses_less_urgent_requests() {
     let server = served("", &["--api-key", "secret"]);
-    let post = |path: &str, body: Value| {
-        let request = ureq::post(server.url(path))
-            .config()
-            .http_status_as_error(false)
-            .build()
-            .header("authorization", "Bearer secret")
-            .header("content-type", "application/json");
-        let response = request.send(body.to_string().as_bytes()).unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().read_to_string().unwrap();
-        (status, serde_json::from_str::<Value>(&body).unwrap())
-    };
+    let post = |path: &str, body: Value| post_with_key(&server, path, &body);
     let ask = |priority: i64| {
         post(COMPLETIONS, completion(json!({"specialist": "one", "priority": priority})))
     };

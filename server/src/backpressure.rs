@@ -8,7 +8,7 @@ use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
 use l6_ensemble::ReplicaId;
-use l6_ensemble::admission::{Decision, Refusal};
+use l6_ensemble::admission::{Decision, Refusal, RefusalCode};
 use l6_ensemble::quote::RequestSize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -148,8 +148,9 @@ impl Admission {
         }
         let pass = self.pass(&mut requests, arrived)?;
         let submitted = self.door.submit(&pass, || self.lane.submit(requests, samples));
-        self.metrics.slo().decided(submitted.is_ok());
-        submitted.map_err(|why| self.refused(choices, why))
+        let submitted = submitted.map_err(|why| self.refused(choices, why))?;
+        self.metrics.slo().decided(true);
+        Ok(submitted)
     }
 
     /// Lets requests pass the door, if what is promised to them and to those in flight can be kept. Their deadlines
@@ -177,10 +178,7 @@ impl Admission {
         match decision {
             Decision::Admit { .. } => Ok(pass),
             Decision::Refuse(Refusal { code, quote, retry_after }) => {
-                self.metrics.refused(code);
-                if code.is_load() {
-                    self.metrics.slo().decided(false);
-                }
+                self.metrics.refused(code, Some("max_num_queued_reqs"));
                 let error = ApiError::busy(door::words(code, &quote, within), retry_after);
                 Err(error.with_code(code.name()))
             }
@@ -202,6 +200,7 @@ impl Admission {
         // Each holds its schema while it waits.
         let Ok(_waits) = self.compiling.waiting.clone().try_acquire_owned() else {
             return Err(self.busy(
+                None,
                 "Too many guides are waiting to be compiled. Please retry later.".to_owned(),
             ));
         };
@@ -244,7 +243,7 @@ impl Admission {
             Err(_) => {
                 let message = "The guide was not compiled in time, because of those of other requests. Please retry \
                     later.";
-                Err(self.busy(message.to_owned()))
+                Err(self.busy(None, message.to_owned()))
             }
         }
     }
@@ -260,10 +259,7 @@ impl Admission {
                 );
                 ApiError::param("n", message)
             }
-            SubmitError::Full { .. } => {
-                self.metrics.rejected("max_num_queued_reqs");
-                self.busy(why.to_string())
-            }
+            SubmitError::Full { .. } => self.busy(Some("max_num_queued_reqs"), why.to_string()),
             why => why.into(),
         }
     }
@@ -281,15 +277,17 @@ impl Admission {
         if waiting.saturating_add(tokens) <= most {
             return Ok(());
         }
-        self.metrics.rejected("max_num_queued_tokens");
         let message = format!(
             "The queue is full: {waiting} prompt tokens are waiting, and {tokens} more would exceed the limit of \
              {most}. Please retry later."
         );
-        Err(self.busy(message))
+        Err(self.busy(Some("max_num_queued_tokens"), message))
     }
 
-    fn busy(&self, message: String) -> ApiError {
+    /// Counts a rejection for load, and makes its error. `limit`: the limit of the queue that was reached, if it was
+    /// one.
+    fn busy(&self, limit: Option<&'static str>, message: String) -> ApiError {
+        self.metrics.refused(RefusalCode::QueueFull, limit);
         let seconds = retry_after(&self.lane.load(), chance());
         ApiError::busy(message, seconds).with_code("queue_full")
     }

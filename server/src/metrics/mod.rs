@@ -207,15 +207,6 @@ impl LaneMetrics {
         if called { some.inc() } else { none.inc() }
     }
 
-    /// Counts a request that was rejected before it reached the engine: by `max_num_queued_reqs` or
-    /// `max_num_queued_tokens`.
-    pub fn rejected(&self, reason: &'static str) {
-        let known = REJECTIONS.iter().zip(&self.rejections).find(|(known, _)| **known == reason);
-        if let Some((_, counter)) = known {
-            counter.inc();
-        }
-    }
-
     /// Begins to count the choices of one HTTP request. `samples`: index of each choice among those of its prompt, one
     /// prompt after the other. `None` for a replica without metrics.
     pub fn begin_choices(&self, replica: ReplicaId, samples: Vec<u32>) -> Option<ChoiceMetrics> {
@@ -223,9 +214,18 @@ impl LaneMetrics {
         Some(replica.choices.begin(samples))
     }
 
-    /// Counts a request that the door has refused.
-    pub fn refused(&self, code: RefusalCode) {
+    /// Counts a request that was refused before it reached the engine. `limit`: which limit of the queue was reached,
+    /// `max_num_queued_reqs` or `max_num_queued_tokens`, where the code is [`RefusalCode::QueueFull`].
+    pub fn refused(&self, code: RefusalCode, limit: Option<&'static str>) {
         self.door.refused(code);
+        if code.is_load() {
+            self.slo.decided(false);
+        }
+        let known = REJECTIONS.iter().zip(&self.rejections);
+        let of_limit = known.filter(|(known, _)| Some(**known) == limit);
+        if code == RefusalCode::QueueFull {
+            of_limit.for_each(|(_, counter)| counter.inc());
+        }
     }
 
     /// Service levels of the lane.

@@ -289,6 +289,7 @@ fn clients_that_go_and_clients_that_are_sent_away_are_counted() {
     let reason = |reason| now.sum("vllm:admission_rejections_total", &[("reason", reason)]);
     assert_eq!(reason("max_num_queued_reqs"), turned_away as f64);
     assert_eq!(reason("max_num_queued_tokens"), 0.0);
+    assert_eq!(now.sum("strata:refusals_total", &[("code", "queue_full")]), turned_away as f64);
     assert_eq!(now.sum("http_requests_total", &[("handler", "none"), ("status", "4xx")]), 1.0);
     assert_eq!(now.sum("strata:http_responses_total", &[("code", "400")]), 1.0);
 }

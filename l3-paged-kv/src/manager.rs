@@ -164,6 +164,7 @@ impl BlockManager {
     ///
     /// # Errors
     /// [`KvError::UnknownSequence`].
+    #[inline]
     pub fn table(&self, seq: SeqId) -> Result<&BlockTable> {
         Ok(&self.sequences.get(seq)?.table)
     }

@@ -162,6 +162,14 @@ impl Compose {
     }
 }
 
+impl Compose {
+    /// As [`Compose::composer`]; `None` if it decides nothing, because steps are mixed and adapters share them.
+    pub(crate) fn decides(self, adapter_turn: usize) -> Option<Box<dyn Composer>> {
+        let any = self == Self::Mixed && adapter_turn == 0;
+        (!any).then(|| self.composer(adapter_turn))
+    }
+}
+
 impl fmt::Display for Compose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -171,6 +171,7 @@ impl Phases {
 
 impl StepOutput {
     /// Clears the output for another step.
+    #[inline]
     pub fn clear(&mut self) {
         self.rows.clear();
         self.proposals.clear();

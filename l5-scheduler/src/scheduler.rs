@@ -38,7 +38,7 @@ mod tests;
 use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
-use crate::composer::{Composer, CurrentTurn};
+use crate::composer::{Composer, CurrentTurn, Mixed};
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
@@ -92,7 +92,8 @@ pub use resolve::{Resolved, ResolvedRow};
 pub struct Scheduler {
     config: SchedulerConfig,
     policy: Box<dyn Policy>,
-    composer: Box<dyn Composer>,
+    /// `None`: the default one, which decides nothing, so that it is not asked.
+    composer: Option<Box<dyn Composer>>,
     retention: Box<dyn Retention>,
     /// Cost model of the executor, if known.
     cost: Option<CostModel>,
@@ -207,7 +208,7 @@ impl Scheduler {
         let blocks = BlockManager::new(blocks).map_err(|e| PoolError(e.to_string()))?;
         Ok(Self {
             policy: config.policy.policy(),
-            composer: config.compose.composer(config.adapter_turn),
+            composer: config.compose.decides(config.adapter_turn),
             retention: Box::new(NoLeases),
             cost: None,
             can_store: false,
@@ -248,7 +249,7 @@ impl Scheduler {
     /// Replaces the composer.
     #[must_use]
     pub fn with_composer(mut self, composer: Box<dyn Composer>) -> Self {
-        self.composer = composer;
+        self.composer = Some(composer);
         self
     }
 
@@ -505,7 +506,7 @@ impl Scheduler {
 
     /// Name of the composer.
     pub fn composer_name(&self) -> &'static str {
-        self.composer.name()
+        self.composer.as_ref().map_or_else(|| Mixed::default().name(), |own| own.name())
     }
 
     /// Reports everything that happens to blocks to an observer.

@@ -122,16 +122,23 @@ impl Sequences {
     }
 
     /// Index of a handle, if its sequence is live.
+    #[inline]
     pub(super) fn place(&self, seq: SeqId) -> Result<u32> {
         self.get(seq).map(|_| seq.index)
     }
 
+    #[inline]
     pub(super) fn get(&self, seq: SeqId) -> Result<&Sequence> {
-        let known = self.places.get(seq.index as usize);
-        let alive = known.filter(|s| s.live && s.generation == seq.generation);
-        alive.ok_or(KvError::UnknownSequence(seq))
+        self.find(seq).ok_or(KvError::UnknownSequence(seq))
     }
 
+    #[inline]
+    pub(super) fn find(&self, seq: SeqId) -> Option<&Sequence> {
+        let known = self.places.get(seq.index as usize);
+        known.filter(|s| s.live && s.generation == seq.generation)
+    }
+
+    #[inline]
     pub(super) fn at(&self, place: u32) -> &Sequence {
         &self.places[place as usize]
     }

@@ -12,6 +12,8 @@ impl BlockManager {
     /// # Errors
     /// [`KvError::UnknownSequence`]; [`KvError::Malformed`] for tokens without a slot, and for a
     /// chain that is not this sequence's.
+    // Inlined, because it is called for each row of a step and seldom has a block to register.
+    #[inline]
     pub fn register(&mut self, seq: SeqId, chain: &TokenChain, computed_len: usize) -> Result<()> {
         let place = self.sequences.place(seq)?;
         let (len, block_size) = (computed_len.min(chain.len()), self.config.block_size);
@@ -20,7 +22,18 @@ impl BlockManager {
         if !self.config.prefix_caching || len < next {
             return Ok(());
         }
-        let full = len / block_size;
+        self.register_blocks(seq, chain, computed_len)
+    }
+
+    /// Registers the blocks that are full.
+    fn register_blocks(
+        &mut self,
+        seq: SeqId,
+        chain: &TokenChain,
+        computed_len: usize,
+    ) -> Result<()> {
+        let place = self.sequences.place(seq)?;
+        let full = computed_len.min(chain.len()) / self.config.block_size;
         self.check_chain(place, chain, full)?;
         self.enter_step(place);
         self.note(&BlockOp::Registers { seq, computed_len });

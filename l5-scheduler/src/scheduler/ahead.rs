@@ -188,8 +188,11 @@ impl Scheduler {
 
     /// Reports the newest step to the composer, unless it knows of it already.
     pub(super) fn tell_composer(&mut self) {
-        if !self.ahead.composed && !self.is_idle() {
-            self.composer.applied(&Applied { step: &self.step, turn: self.turn.turn() });
+        if self.ahead.composed || self.is_idle() {
+            return;
+        }
+        if let Some(composer) = &mut self.composer {
+            composer.applied(&Applied { step: &self.step, turn: self.turn.turn() });
         }
     }
 

@@ -44,7 +44,9 @@ impl Scheduler {
             }
         }
         self.blocks.commit_step();
-        self.forget_preemptions(&preempted);
+        if !preempted.is_empty() {
+            self.forget_preemptions(&preempted);
+        }
         for (seat, note) in &resolved.notes {
             self.requests.at_mut(self.seats.owner(*seat)).note = Some(note.clone());
         }
@@ -65,8 +67,12 @@ impl Scheduler {
         if ahead {
             self.settle_ahead();
         }
-        self.end_lingering();
-        self.end_aborted();
+        if self.ahead.has_lingering() {
+            self.end_lingering();
+        }
+        if !self.aborted.is_empty() {
+            self.end_aborted();
+        }
         self.reuse(rows, preempted, ahead);
     }
 

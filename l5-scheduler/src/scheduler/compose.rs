@@ -27,9 +27,13 @@ impl Scheduler {
             self.turn.first();
             return;
         }
-        let head = self.arrived.next(None).or_else(|| self.waiting.next(None));
         let free_seats = self.free_seats();
-        let Self { composer, policy, requests, running, config, step, turn, .. } = self;
+        let Self { policy, requests, running, config, step, turn, arrived, waiting, .. } = self;
+        let Some(composer) = &self.composer else {
+            step.shape = StepShape::Mixed;
+            return;
+        };
+        let head = arrived.next(None).or_else(|| waiting.next(None));
         let Composition { shape, turn: adapters } = composer.begin(&Demand {
             now: step.now,
             free_seats,

@@ -113,6 +113,9 @@ impl Scheduler {
     /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use
     /// its blocks.
     pub(super) fn end_leases(&mut self, now: Time) {
+        if self.leases.is_empty() {
+            return;
+        }
         let expired = |lease: &&Lease| lease.until().is_some_and(|until| until <= now);
         if self.leases.first().is_none_or(|lease| !expired(&lease)) {
             return;

@@ -79,9 +79,10 @@ impl Scheduler {
         if self.ends_ahead(computed + len) {
             return Outcome::Skipped;
         }
-        let (end, table) = (computed + len, self.blocks.table(seq).ok());
         // Most tokens have a slot in the blocks that the request holds.
-        if let Some(table) = table.filter(|table| table.capacity() >= self.reserved_len(end)) {
+        if let Ok(table) = self.blocks.table(seq)
+            && table.capacity() >= self.reserved_len(computed + len)
+        {
             return Outcome::Fits(table.blocks().len());
         }
         // exercise l5.running

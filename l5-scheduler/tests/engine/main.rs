@@ -13,6 +13,7 @@ mod llm;
 mod load;
 #[path = "../support/naive.rs"]
 mod naive;
+mod neighbours;
 mod reading;
 mod second_memory;
 mod submitting;

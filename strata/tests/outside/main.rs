@@ -5,6 +5,7 @@
 //! the variables. Where one is not set, its tests print that they are skipped.
 
 mod clients;
+mod ensemble;
 mod page;
 mod prometheus;
 mod schemathesis;

@@ -1,6 +1,7 @@
 //! Schemathesis makes requests of all kinds out of the OpenAPI document, right ones and wrong ones, and compares what
 //! comes back with what the document says.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -67,20 +68,24 @@ fn of_a_request(name: &str) -> bool {
 #[test]
 fn the_document_is_valid_and_the_server_keeps_to_it() {
     let Some(python) = wanted("STRATA_PYTHON") else { return };
-    let server = Served::start("tiny-qwen3", [""; 0]);
+    keeps_to_its_document(&Served::start("tiny-qwen3", [""; 0]), &python, EXAMPLES);
+}
+
+/// Requests of all kinds, so many `examples` of each operation and phase, are answered as the document says.
+pub fn keeps_to_its_document(server: &Served, python: &Path, examples: &str) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("openapi.json");
 
     let mut document = server.get("/openapi.json").json();
     std::fs::write(&file, document.to_string()).unwrap();
     let validator = ["-m", "openapi_spec_validator"];
-    finish(Command::new(&python).args(validator).arg(&file), Duration::from_secs(60));
+    finish(Command::new(python).args(validator).arg(&file), Duration::from_secs(60));
 
     cap(&mut document);
     std::fs::write(&file, document.to_string()).unwrap();
     let mut run = Command::new(python.with_file_name("schemathesis"));
     run.current_dir(dir.path()).arg("run").arg(&file).args(["--url", &server.url("")]);
-    run.args(["--checks", CHECKS, "--max-examples", EXAMPLES, "--mode", "all"]);
+    run.args(["--checks", CHECKS, "--max-examples", examples, "--mode", "all"]);
     run.args(["--phases", "examples,coverage,fuzzing", "--workers", "2"]);
     run.arg("--generation-deterministic");
     run.args(["--request-timeout", "60", "--no-color", "--continue-on-failure"]);

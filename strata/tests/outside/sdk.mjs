@@ -1,5 +1,6 @@
-// OpenAI's own JavaScript client against a server: `node sdk.mjs URL KEYED_URL BUSY_URL`.
-// KEYED_URL wants the key `secret`. BUSY_URL runs one request at a time and lets one wait.
+// OpenAI's own JavaScript client against a server: `node sdk.mjs URL KEYED_URL BUSY_URL [SPECIALIST ..]`.
+// KEYED_URL wants the key `secret`. BUSY_URL runs one request at a time and lets one wait. With specialists, all three
+// are ensembles of them.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -11,6 +12,7 @@ const { OpenAI, BadRequestError, NotFoundError, RateLimitError, AuthenticationEr
 
 const [plain, keyed, busy] = process.argv.slice(2, 5).map((url) => `${url}/v1`);
 const model = "tiny";
+const specialists = process.argv.slice(5);
 const options = { apiKey: "any", maxRetries: 0, timeout: 120_000 };
 const client = new OpenAI({ baseURL: plain, ...options });
 const messages = [{ role: "user", content: "Where is the sea?" }];
@@ -33,7 +35,7 @@ const said = (text) => ({ structured_outputs: { choice: [text] } });
 async function models() {
   const names = [];
   for await (const one of client.models.list()) names.push(one.id);
-  assert.deepEqual(names, [model]);
+  assert.deepEqual(names, [model, ...specialists]);
 }
 
 async function completions() {
@@ -103,7 +105,7 @@ async function errors() {
   const stranger = new OpenAI({ baseURL: keyed, ...options, apiKey: "wrong" });
   await assert.rejects(stranger.models.list(), AuthenticationError);
   const friend = new OpenAI({ baseURL: keyed, ...options, apiKey: "secret" });
-  assert.equal((await friend.models.list()).data.length, 1);
+  assert.equal((await friend.models.list()).data.length, 1 + specialists.length);
 }
 
 async function tooMany() {

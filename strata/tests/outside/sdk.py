@@ -1,6 +1,7 @@
-"""OpenAI's own Python client against a server: `sdk.py URL KEYED_URL BUSY_URL`.
+"""OpenAI's own Python client against a server: `sdk.py URL KEYED_URL BUSY_URL [SPECIALIST ..]`.
 
-KEYED_URL wants the key `secret`. BUSY_URL runs one request at a time and lets one wait.
+KEYED_URL wants the key `secret`. BUSY_URL runs one request at a time and lets one wait. With specialists, all
+three are ensembles of them.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 PLAIN, KEYED, BUSY = (url + "/v1" for url in sys.argv[1:4])
 MODEL = "tiny"
+SPECIALISTS = sys.argv[4:]
 client = OpenAI(base_url=PLAIN, api_key="any", max_retries=0, timeout=120)
 
 ASK = [{"role": "user", "content": "Where is the sea?"}]
@@ -39,7 +41,7 @@ def said(text):
 
 def models():
     names = [model.id for model in client.models.list()]
-    assert names == [MODEL], names
+    assert names == [MODEL, *SPECIALISTS], names
     assert client.models.retrieve(MODEL).object == "model"
 
 
@@ -160,7 +162,7 @@ def errors():
     stranger = OpenAI(base_url=KEYED, api_key="wrong", max_retries=0)
     raises(openai.AuthenticationError, 401, "invalid_api_key", lambda: stranger.models.list())
     friend = OpenAI(base_url=KEYED, api_key="secret", max_retries=0)
-    assert len(friend.models.list().data) == 1
+    assert len(friend.models.list().data) == 1 + len(SPECIALISTS)
 
 
 async def together():

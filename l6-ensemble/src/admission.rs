@@ -85,9 +85,11 @@ pub struct LaneView<'a> {
 impl LaneView<'_> {
     /// Whether the queue has no room for another request.
     fn is_full(&self) -> bool {
+        // exercise l6.door
         let Load { running, waiting, .. } = self.load;
         let free = self.config.seats().saturating_sub(running);
         waiting >= self.max_num_waiting.saturating_add(free)
+        // end of exercise
     }
 }
 
@@ -217,6 +219,7 @@ pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decisio
     let state = (lane.config, &lane.load, lane.in_flight, lane.turn_seconds);
     let quote = quote(&admitted, request.now, state, lane.margins.harm);
     let left = request.deadline.map(|deadline| deadline - request.now);
+    // exercise l6.door
     let late = quote.done_late.as_secs_f64() * (1.0 + lane.margins.deadline);
     let code = if lane.priority_floor.is_some_and(|floor| request.priority > floor) {
         RefusalCode::PriorityFloor
@@ -231,4 +234,5 @@ pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decisio
     };
     let retry_after = retry_after(code, &quote, left, request.jitter);
     Ok(Decision::Refuse(Refusal { code, quote, retry_after }))
+    // end of exercise
 }

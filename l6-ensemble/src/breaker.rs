@@ -118,6 +118,7 @@ impl Breaker {
     /// A time before the last verdict counts as the time of the last verdict.
     pub fn observe(&mut self, pass: bool, now: Time) {
         let now = self.recent.count(pass, now);
+        // exercise l6.breaker
         let dwelt = self.changed.is_none_or(|since| now - since >= self.config.dwell.as_secs_f64());
         let Some(rate) = self.recent.rate(self.config.min_samples).filter(|_| dwelt) else {
             return;
@@ -138,6 +139,7 @@ impl Breaker {
             }
             _ => {}
         }
+        // end of exercise
     }
 
     /// What the lane may do. It changes by verdicts only, never by the passing of time.

@@ -137,6 +137,7 @@ impl Escalation {
         }
         let now = self.latest;
         let pressure = self.pressure_of(lanes);
+        // exercise l6.escalation
         if pressure != self.pressure {
             (self.pressure, self.since) = (pressure, now);
         }
@@ -156,6 +157,7 @@ impl Escalation {
             self.lowered += 1;
             self.since = now;
         }
+        // end of exercise
     }
 
     /// What the level in force changes.
@@ -229,6 +231,7 @@ impl Escalation {
                 ]
             })
         };
+        // exercise l6.escalation
         if signals().any(|(signal, levels)| signal > levels.up) {
             Pressure::Over
         } else if signals().all(|(signal, levels)| signal < levels.down) {
@@ -236,6 +239,7 @@ impl Escalation {
         } else {
             Pressure::Between
         }
+        // end of exercise
     }
 }
 

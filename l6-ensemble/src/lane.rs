@@ -126,6 +126,7 @@ impl<M> Lane<M> {
         if let [only] = self.replicas.as_slice() {
             return only.submit(requests, samples).map(|answers| (ReplicaId(0), answers));
         }
+        // exercise l6.lane
         let mut refused = None;
         for (id, replica) in self.by_load() {
             match replica.submit(requests.clone(), samples) {
@@ -136,6 +137,7 @@ impl<M> Lane<M> {
         }
         // There is at least one replica, and each rejected the requests.
         Err(refused.unwrap_or(SubmitError::Draining))
+        // end of exercise
     }
 
     /// Returns whether a replica has room for `requests` more at this moment.
@@ -242,9 +244,11 @@ impl<M: fmt::Debug> fmt::Debug for Lane<M> {
 
 /// Compares the work of two replicas: seconds (unknown before the first step, which counts as 0), then tokens.
 fn less_work(a: &Load, b: &Load) -> Ordering {
+    // exercise l6.lane
     let seconds = |load: &Load| load.seconds.unwrap_or(0.0);
     let tokens = |load: &Load| load.queued_tokens.saturating_add(load.pending_output_tokens);
     seconds(a).total_cmp(&seconds(b)).then_with(|| tokens(a).cmp(&tokens(b)))
+    // end of exercise
 }
 
 /// Whether another replica may accept what this one rejected.

@@ -5,6 +5,8 @@ mod forecast;
 mod in_flight;
 mod output_lengths;
 mod overtaking;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -94,8 +96,10 @@ pub struct Quote {
 impl Quote {
     /// Last output token of a request that has `output_tokens` of them.
     pub fn done_after(&self, output_tokens: usize) -> Duration {
+        // exercise l6.quote
         let others = u32::try_from(output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first_token.saturating_add(self.per_token.saturating_mul(others))
+        // end of exercise
     }
 }
 
@@ -140,8 +144,10 @@ pub(crate) fn quote(
 /// Whether a request with `left` seconds to its deadline is made late: its end is in time `before`, and is not `after`.
 /// A request that is late anyway is not harmed.
 pub(crate) fn is_harmed(left: f64, [before, after]: [f64; 2], margin: f64) -> bool {
+    // exercise l6.harm
     // A difference that is only rounding is none.
     before <= left && after > before * (1.0 + 1e-9) && after * (1.0 + margin) > left
+    // end of exercise
 }
 
 /// A duration of so many seconds; 0 if negative, and the maximum if there is no such duration.

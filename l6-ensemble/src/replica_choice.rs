@@ -36,7 +36,9 @@ pub struct ReplicaView {
 impl ReplicaView {
     /// Wait with the penalty for preemptions.
     fn penalized_wait(&self) -> f64 {
+        // exercise l6.replica
         self.wait + PREEMPTION_PENALTY_SECONDS * self.preemption_rate
+        // end of exercise
     }
 
     /// Seconds of prefill that the cached prefix saves.
@@ -48,18 +50,36 @@ impl ReplicaView {
 /// Chooses the replica with the least wait, penalties included; or the one with the longest known prefix, if its cache
 /// saves more time than it adds wait. Equal replicas: the lowest index. `None` if all are closed.
 pub fn choose_replica(replicas: &[ReplicaView]) -> Option<usize> {
-    let open = || replicas.iter().enumerate().filter(|(_, replica)| !replica.closed);
-    let (least, quickest) =
-        open().min_by(|(_, a), (_, b)| a.penalized_wait().total_cmp(&b.penalized_wait()))?;
-    // The last of several maxima would be returned, so the order is reversed.
-    let warmest = open().rev().max_by(|(_, a), (_, b)| {
-        let wait = || b.penalized_wait().total_cmp(&a.penalized_wait());
-        a.cached_tokens.cmp(&b.cached_tokens).then_with(wait)
-    });
-    let (warm, warmest) = warmest?;
+    let least = quickest(replicas)?;
+    // exercise l6.affinity
+    let warm = warmest(replicas)?;
+    let (warmest, quickest) = (&replicas[warm], &replicas[least]);
     let saved = warmest.saved() - quickest.saved();
     let waits = warmest.penalized_wait() - quickest.penalized_wait();
     Some(if saved > waits { warm } else { least })
+    // end of exercise
+}
+
+/// The open replica with the least wait, penalties included; of equal ones the first.
+fn quickest(replicas: &[ReplicaView]) -> Option<usize> {
+    // exercise l6.replica
+    let open = replicas.iter().enumerate().filter(|(_, replica)| !replica.closed);
+    let least = open.min_by(|(_, a), (_, b)| a.penalized_wait().total_cmp(&b.penalized_wait()));
+    least.map(|(number, _)| number)
+    // end of exercise
+}
+
+/// The open replica with the longest known prefix; of equal ones that with the least wait, then the first.
+fn warmest(replicas: &[ReplicaView]) -> Option<usize> {
+    // exercise l6.affinity
+    let open = replicas.iter().enumerate().filter(|(_, replica)| !replica.closed);
+    // The last of several maxima would be returned, so the order is reversed.
+    let warmest = open.rev().max_by(|(_, a), (_, b)| {
+        let wait = || b.penalized_wait().total_cmp(&a.penalized_wait());
+        a.cached_tokens.cmp(&b.cached_tokens).then_with(wait)
+    });
+    warmest.map(|(number, _)| number)
+    // end of exercise
 }
 
 #[cfg(test)]
@@ -82,6 +102,40 @@ mod tests {
             Some(0),
             "50 are warm anyway"
         );
+    }
+
+    #[test]
+    fn the_quickest_replica_is_the_open_one_with_the_least_wait() {
+        assert_eq!(quickest(&[view(2.0, 9), view(1.0, 0), view(1.5, 0)]), Some(1));
+        assert_eq!(quickest(&[view(1.0, 0), view(1.0, 9)]), Some(0), "equal ones by number");
+        let closed = ReplicaView { closed: true, ..view(0.0, 0) };
+        assert_eq!(quickest(&[closed, view(9.0, 0)]), Some(1));
+        assert_eq!(quickest(&[closed]), None);
+        assert_eq!(quickest(&[]), None);
+    }
+
+    #[test]
+    fn one_preemption_a_second_counts_as_a_second_of_wait() {
+        let preempts = |wait, preemption_rate| ReplicaView { preemption_rate, ..view(wait, 0) };
+        assert_eq!(quickest(&[preempts(0.1, 0.5), preempts(0.59, 0.0)]), Some(1));
+        assert_eq!(quickest(&[preempts(0.1, 0.5), preempts(0.61, 0.0)]), Some(0));
+        assert_eq!(
+            quickest(&[preempts(0.0, 3.0), preempts(2.0, 0.5), preempts(2.9, 0.0)]),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn of_equally_warm_replicas_the_one_with_the_least_wait_is_followed() {
+        assert_eq!(choose_replica(&[view(0.0, 0), view(0.09, 100), view(0.05, 100)]), Some(2));
+        assert_eq!(choose_replica(&[view(0.0, 0), view(0.05, 100), view(0.05, 100)]), Some(1));
+    }
+
+    #[test]
+    fn preemptions_count_against_a_warm_replica_too() {
+        let warm = |preemption_rate| ReplicaView { preemption_rate, ..view(0.0, 100) };
+        assert_eq!(choose_replica(&[view(0.0, 0), warm(0.09)]), Some(1));
+        assert_eq!(choose_replica(&[view(0.0, 0), warm(0.11)]), Some(0));
     }
 
     #[test]

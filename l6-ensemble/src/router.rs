@@ -194,6 +194,7 @@ impl Router {
         findings: &Findings,
         scores: &[f32],
     ) -> (Option<usize>, Why) {
+        // exercise l6.rules
         if let Some(intent) = input.intent
             && let Some(lane) =
                 self.config.intent_class(intent).and_then(|class| self.lane_of(class))
@@ -204,6 +205,8 @@ impl Router {
             let why = Why::Rule { name: finding.tripwire, evidence: finding.summary() };
             return (self.lane_of_tripwire(finding.tripwire), why);
         }
+        // end of exercise
+        // exercise l6.reject
         match best(scores, None) {
             None => (None, Why::Fallback),
             Some((lane, score)) if score >= self.config.min_score && score > unserved(scores) => {
@@ -211,6 +214,7 @@ impl Router {
             }
             Some((_, score)) => (None, Why::Rejected { score }),
         }
+        // end of exercise
     }
 
     fn lane_of_tripwire(&self, tripwire: Tripwire) -> Option<usize> {

@@ -175,6 +175,7 @@ pub fn decide(
     config: &ShadowConfig,
 ) -> ShadowDecision {
     let none = ShadowDecision::NoShadow;
+    // exercise l6.shadow
     if request.tools {
         return none(NoShadow::Tools);
     }
@@ -199,6 +200,7 @@ pub fn decide(
         }
         Ok(_) => none(NoShadow::SecondLaneBusy),
     }
+    // end of exercise
 }
 
 /// The first reason for a shadow that holds.
@@ -214,6 +216,7 @@ fn reason(
     };
     let demoted = second.role == Role::ShadowOnly;
     let fresh = primary.fresh || second.fresh || primary.role == Role::Probation;
+    // exercise l6.shadow
     if request.high_stakes {
         Ok(ShadowReason::HighStakes)
     } else if demoted && sampled("demoted", config.demoted_fraction) {
@@ -227,4 +230,5 @@ fn reason(
     } else {
         Err(NoShadow::Confident)
     }
+    // end of exercise
 }

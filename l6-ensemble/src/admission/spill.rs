@@ -48,6 +48,7 @@ pub fn admit_or_spill(
     first: &LaneView<'_>,
     second: Option<&SecondChoice<'_>>,
 ) -> Result<Spill, ContextError> {
+    // exercise l6.spill
     let refused = match decide(request, first)? {
         Decision::Admit { quote } => return Ok(Spill::Admit { quote }),
         Decision::Refuse(refused) => refused,
@@ -58,4 +59,5 @@ pub fn admit_or_spill(
         Some(Ok(Decision::Admit { quote })) => Ok(Spill::Spill { quote, refused }),
         _ => Ok(Spill::Refuse(refused)),
     }
+    // end of exercise
 }

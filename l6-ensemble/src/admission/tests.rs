@@ -128,6 +128,39 @@ fn a_floor_refuses_what_is_less_urgent_and_a_full_queue_refuses_all() {
 }
 
 #[test]
+fn a_deadline_is_checked_for_an_output_that_few_requests_exceed() {
+    let mut replica = Replica::new(4);
+    // One output in ten is long, so the expected one is short.
+    for id in 0..200 {
+        let admitted = AdmissionRequest { now: Time::ZERO, ..request(100, None) }.admitted();
+        replica.in_flight.admit(RequestId(id), admitted, Time::ZERO);
+        replica.in_flight.output(RequestId(id), if id % 10 == 0 { 90 } else { 10 }, Time::ZERO);
+        replica.in_flight.end(RequestId(id), true);
+    }
+    let mut asked = request(100, None);
+    asked.size.expected_output_tokens = None;
+    let quote = *decide(&asked, &replica.view()).expect("it fits").quote();
+    assert!(quote.done * 2 < quote.done_late, "{quote:?}");
+    asked.deadline = Some(Time(quote.done.as_secs_f64() * 1.5));
+    assert_eq!(code(&asked, &replica.view()), Some(RefusalCode::DeadlineUnreachable));
+    asked.deadline = Some(Time(quote.done_late.as_secs_f64() * 1.2));
+    assert_eq!(code(&asked, &replica.view()), None);
+}
+
+#[test]
+fn of_several_reasons_the_most_certain_one_is_given() {
+    let mut replica = Replica::new(4);
+    replica.decodes(1, 0, 100, Some(1.5));
+    // Late, and harmful.
+    let late = request(100, Some(0.5));
+    assert_eq!(code(&late, &replica.view()), Some(RefusalCode::DeadlineUnreachable));
+    replica.load.waiting = 100;
+    assert_eq!(code(&late, &replica.view()), Some(RefusalCode::QueueFull));
+    let floor = LaneView { priority_floor: Some(-1), ..replica.view() };
+    assert_eq!(code(&late, &floor), Some(RefusalCode::PriorityFloor));
+}
+
+#[test]
 fn retry_after_is_the_time_until_the_condition_can_hold() {
     let refuse = |request: &AdmissionRequest, lane: &LaneView<'_>| match decide(request, lane) {
         Ok(Decision::Refuse(refusal)) => refusal,
@@ -174,6 +207,28 @@ fn a_request_spills_if_its_first_choice_is_loaded_and_was_not_certain() {
     let floor = LaneView { priority_floor: Some(-1), ..idle.view() };
     let refused = admit_or_spill(&asked, &floor, Some(&second(0.4, 0.5, idle.view())));
     assert!(matches!(refused, Ok(Spill::Refuse(_))), "a floor is no load: {refused:?}");
+}
+
+#[test]
+fn the_refusal_that_a_client_gets_is_that_of_its_first_choice() {
+    let (mut late, mut full) = (Replica::new(1), Replica::new(1));
+    late.decodes(1, 0, 1000, None);
+    full.load.waiting = 100;
+    let asked = request(100, Some(3.0));
+    let second = |request, lane| SecondChoice { request, lane, score: 0.1, spill_below: 0.5 };
+    let code = |second: SecondChoice<'_>| match admit_or_spill(&asked, &late.view(), Some(&second))
+    {
+        Ok(Spill::Refuse(refusal)) => refusal.code,
+        other => panic!("{other:?}"),
+    };
+    let both = second(asked, full.view());
+    assert_eq!(code(both), RefusalCode::DeadlineUnreachable, "the second one's queue is full");
+    let size = RequestSize { prompt_tokens: 5000, ..asked.size };
+    let idle = Replica::new(1);
+    let long = second(AdmissionRequest { size, ..asked }, idle.view());
+    assert_eq!(code(long), RefusalCode::DeadlineUnreachable, "it does not fit the second one");
+    let first = admit_or_spill(&AdmissionRequest { size, ..asked }, &late.view(), Some(&both));
+    assert!(first.is_err(), "what does not fit the first choice is an error");
 }
 
 /// Priority, output tokens, and milliseconds to the deadline.

@@ -174,6 +174,25 @@ fn a_sustained_recovery_closes_it_through_probation() {
 }
 
 #[test]
+fn it_trips_below_the_lower_level_and_recovers_at_the_upper_one() {
+    let after = |passed: u64| {
+        let mut breaker = Breaker::new(config());
+        (0..10).for_each(|i| breaker.observe(i < passed, Time(0.0)));
+        breaker.role()
+    };
+    assert_eq!(after(6), Role::Primary, "0.6 is not below the level");
+    assert_eq!(after(5), Role::ShadowOnly);
+    let recovered = |passed: u64| {
+        let mut breaker = Breaker::new(config());
+        (0..10).for_each(|_| breaker.observe(false, Time(0.0)));
+        (0..10).for_each(|i| breaker.observe(i < passed, Time(60.0 + i as f64)));
+        breaker.role()
+    };
+    assert_eq!(recovered(7), Role::ShadowOnly);
+    assert_eq!(recovered(8), Role::Probation);
+}
+
+#[test]
 fn a_relapse_in_probation_demotes_the_lane_again() {
     let mut breaker = Breaker::new(config());
     for (pass, now) in [(false, 0.0), (true, 60.0), (false, 120.0)] {

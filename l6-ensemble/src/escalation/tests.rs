@@ -176,6 +176,28 @@ fn a_signal_that_is_no_number_and_a_clock_that_goes_back_hold_the_level() {
 }
 
 #[test]
+fn a_load_that_sits_at_a_level_moves_nothing() {
+    for load in [1.0, 2.0] {
+        let mut escalation = Escalation::new(config(4, 0, 0));
+        escalation.observe(Time(0.0), &[lane(3.0)]);
+        assert_eq!(escalation.level(), 1);
+        escalation.observe(Time(100.0), &[lane(load)]);
+        assert_eq!(escalation.level(), 1, "{load}");
+    }
+}
+
+#[test]
+fn one_calm_lane_does_not_calm_the_ensemble() {
+    let mut escalation = Escalation::new(config(4, 0, 0));
+    escalation.observe(Time(0.0), &[lane(0.0), lane(3.0)]);
+    assert_eq!(escalation.level(), 1);
+    escalation.observe(Time(100.0), &[lane(0.0), lane(1.5)]);
+    assert_eq!(escalation.level(), 1, "the other lane is between the levels");
+    escalation.observe(Time(200.0), &[lane(0.0), lane(0.5)]);
+    assert_eq!(escalation.level(), 0);
+}
+
+#[test]
 fn a_level_that_does_not_exist_cannot_be_pinned() {
     let mut escalation = Escalation::new(EscalationConfig::default());
     let error = escalation.pin(Some(6)).unwrap_err();

@@ -16,6 +16,8 @@ struct Fake {
     config: SchedulerConfig,
     facts: ModelFacts,
     taken: AtomicUsize,
+    /// What it says to every request, whatever its room.
+    rejects: Option<SubmitError>,
 }
 
 impl Fake {
@@ -26,7 +28,7 @@ impl Fake {
         let load = Load { seconds, queued_tokens, running: 1, preemptions: 2, ..Load::default() };
         let load = Load { prefill_seconds_per_token, slack, ..load };
         let (config, facts) = (SchedulerConfig::new(8, 16), ModelFacts::default());
-        Self { load, room, ended, config, facts, taken: AtomicUsize::new(0) }
+        Self { load, room, ended, config, facts, taken: AtomicUsize::new(0), rejects: None }
     }
 }
 
@@ -37,6 +39,9 @@ impl Replica for Fake {
         samples: u32,
     ) -> Result<Vec<ResponseStream>, SubmitError> {
         let wanted = requests.len() * samples as usize;
+        if let Some(why) = &self.rejects {
+            return Err(why.clone());
+        }
         self.room_for(wanted)?;
         self.taken.fetch_add(wanted, Ordering::Relaxed);
         Ok(Vec::new())
@@ -134,6 +139,31 @@ fn a_full_replica_passes_a_request_on_and_a_full_lane_says_so() {
     // The error is that of the least busy replica.
     let full = |why| matches!(why, Err(SubmitError::Full { waiting: 2, .. }));
     assert!(full(lane.submit(requests(4), 1).map(drop)) && full(lane.room_for(4)));
+}
+
+#[test]
+fn a_request_that_is_invalid_is_not_offered_to_another_replica() {
+    let invalid = SubmitError::NoTokenizer("guides");
+    let first = Fake { rejects: Some(invalid.clone()), ..Fake::new(Some(1.0), 0, 9, false) };
+    let (lane, fakes) = lane(vec![first, Fake::new(Some(2.0), 0, 9, false)]);
+    let refused = lane.submit(requests(1), 1).map(drop).unwrap_err();
+    assert_eq!(refused.to_string(), invalid.to_string());
+    assert_eq!(fakes[1].taken.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn seconds_come_before_tokens_and_a_replica_without_a_step_counts_as_idle() {
+    let (slow, _) =
+        lane(vec![Fake::new(Some(2.0), 1, 9, false), Fake::new(Some(1.0), 50, 9, false)]);
+    assert_eq!(slow.submit(requests(1), 1).unwrap().0, ReplicaId(1), "fewer seconds, more tokens");
+    let (new, _) = lane(vec![Fake::new(Some(0.1), 0, 9, false), Fake::new(None, 50, 9, false)]);
+    assert_eq!(new.submit(requests(1), 1).unwrap().0, ReplicaId(1));
+    let (equal, _) = lane(vec![Fake::new(None, 50, 9, false), Fake::new(None, 2, 9, false)]);
+    assert_eq!(
+        equal.submit(requests(1), 1).unwrap().0,
+        ReplicaId(1),
+        "of equal seconds fewer tokens"
+    );
 }
 
 #[test]

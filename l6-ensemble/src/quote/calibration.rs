@@ -46,10 +46,12 @@ impl Accuracy {
 
     /// Adds a quote, by the ratio of actual to quoted time.
     pub(crate) fn add(&mut self, ratio: f64) {
+        // exercise l6.quote
         self.count += 1;
         self.wrong += u64::from(is_wrong(ratio));
         self.late += u64::from(is_wrong(ratio) && ratio > 1.0);
         self.mean_ratio += (ratio - self.mean_ratio) / self.count as f64;
+        // end of exercise
     }
 
     fn of(ratios: impl Iterator<Item = f64>) -> Self {
@@ -152,6 +154,7 @@ fn is_wrong(ratio: f64) -> bool {
 
 /// Actual over quoted time: first token, last token, and last token as expected.
 pub(crate) fn ratios(quote: &Quote, served: &Served) -> [f64; 3] {
+    // exercise l6.quote
     let ratio =
         |actual: Duration, quoted: Duration| actual.as_secs_f64() / quoted.as_secs_f64().max(1e-9);
     [
@@ -159,6 +162,7 @@ pub(crate) fn ratios(quote: &Quote, served: &Served) -> [f64; 3] {
         ratio(served.done, quote.done_after(served.output_tokens)),
         ratio(served.done, quote.done),
     ]
+    // end of exercise
 }
 
 #[cfg(test)]

@@ -93,6 +93,7 @@ fn mix(hash: u64, byte: u8) -> u64 {
 
 /// Calls `emit` with the hash of each feature of a text.
 fn text_features(text: &str, emit: &mut impl FnMut(u64)) {
+    // exercise l6.features
     let mut before = OFFSET;
     for token in tokens(text) {
         let this = match token {
@@ -104,6 +105,7 @@ fn text_features(text: &str, emit: &mut impl FnMut(u64)) {
         emit((before.rotate_left(23) ^ this).wrapping_mul(PRIME));
         before = this;
     }
+    // end of exercise
 }
 
 /// Emits the word and its character n-grams, and returns the hash of the word.
@@ -118,6 +120,7 @@ fn word_features(word: &[u8], emit: &mut impl FnMut(u64)) -> u64 {
     let marked = &marked[..len + 2];
     let hash = marked.iter().fold(OFFSET, |hash, byte| mix(hash, *byte));
     emit(hash);
+    // exercise l6.features
     for start in 0..marked.len().saturating_sub(2) {
         let mut gram = OFFSET.rotate_left(17);
         for (i, byte) in marked[start..].iter().take(5).enumerate() {
@@ -127,6 +130,7 @@ fn word_features(word: &[u8], emit: &mut impl FnMut(u64)) -> u64 {
             }
         }
     }
+    // end of exercise
     hash
 }
 
@@ -178,7 +182,67 @@ mod tests {
         assert_eq!(all.len(), f.buckets.len(), "no bucket is there twice");
     }
 
+    fn hash(start: u64, bytes: &[u8]) -> u64 {
+        bytes.iter().fold(start, |hash, byte| mix(hash, *byte))
+    }
+
+    /// The features of a text, one by one: words and their n-grams, then pairs.
+    fn naive(text: &str) -> Vec<u64> {
+        let (mut features, mut before) = (Vec::new(), OFFSET);
+        for token in tokens(text) {
+            let this = match token {
+                Token::Line => continue,
+                Token::Number => hash(OFFSET, b"0"),
+                Token::Punct(byte) => hash(OFFSET, &[byte]),
+                Token::Word { text, .. } => {
+                    let start: String = text.to_ascii_lowercase().chars().take(MAX_WORD).collect();
+                    let word = format!("<{start}>").into_bytes();
+                    features.push(hash(OFFSET, &word));
+                    for n in 3..=5 {
+                        let grams = word.windows(n).map(|gram| hash(OFFSET.rotate_left(17), gram));
+                        features.extend(grams.map(|gram| gram.wrapping_add(n as u64 - 1)));
+                    }
+                    hash(OFFSET, &word)
+                }
+            };
+            features.push((before.rotate_left(23) ^ this).wrapping_mul(PRIME));
+            before = this;
+        }
+        features.sort_unstable();
+        features
+    }
+
+    fn emitted(text: &str) -> Vec<u64> {
+        let mut features = Vec::new();
+        text_features(text, &mut |hash| features.push(hash));
+        features.sort_unstable();
+        features
+    }
+
+    #[test]
+    fn a_word_gives_itself_its_runs_of_3_to_5_characters_and_a_pair() {
+        // <lock> has 6 characters: 4 runs of 3, 3 of 4 and 2 of 5.
+        assert_eq!(emitted("lock").len(), 1 + (4 + 3 + 2) + 1);
+        // <a> is one run of 3.
+        assert_eq!(emitted("a").len(), 1 + 1 + 1);
+        assert_eq!(emitted("Lock"), naive("lock"));
+    }
+
+    #[test]
+    fn all_numbers_are_one_token_and_the_end_of_a_line_is_none() {
+        assert_eq!(emitted("case 1:"), emitted("case 234:"));
+        assert_eq!(emitted("a\nb"), emitted("a b"));
+        assert_ne!(emitted("a + b"), emitted("a - b"));
+    }
+
     proptest! {
+        #[test]
+        fn the_features_of_a_text_are_those_of_a_search_for_every_run(
+            text in "[ -~]{0,60}|([A-Za-z_]{1,60}[ (:;0-9\n]){0,6}",
+        ) {
+            prop_assert_eq!(emitted(&text), naive(&text));
+        }
+
         #[test]
         fn buckets_are_in_range_and_the_vector_has_length_one(text in "\\PC{0,200}", bits in 8..=22u32) {
             let f = features(&[Part::user(&text)], bits);

@@ -77,6 +77,28 @@ fn an_intent_without_a_class_or_without_its_lane_decides_nothing() {
 }
 
 #[test]
+fn an_intent_that_decides_nothing_leaves_a_report_to_its_tripwire() {
+    let router = router("", &[("stl", 1.0)]);
+    for intent in [None, Some("codegen"), Some("never-heard-of")] {
+        let route = route(&router, intent, REPORT);
+        assert_eq!(route.primary.as_deref(), Some("debug"), "{intent:?}");
+        let Why::Rule { name, evidence } = route.why else { panic!("{}", route.why) };
+        assert_eq!(name, Tripwire::SanitizerReport);
+        assert!(evidence.contains("AddressSanitizer"), "{evidence}");
+    }
+}
+
+#[test]
+fn intents_and_tripwires_name_classes_and_the_lane_of_the_class_serves() {
+    let config = "lanes.memory = 'systems'\ntripwires.sanitizer_report.class = 'memory'\n\
+                  intents.leak.class = 'memory'";
+    let router = router(config, &[("stl", 1.0)]);
+    let report = route(&router, None, REPORT);
+    assert_eq!(report.primary.as_deref(), Some("systems"));
+    assert_eq!(route(&router, Some("leak"), PLAIN).primary.as_deref(), Some("systems"));
+}
+
+#[test]
 fn a_report_is_decided_before_a_density() {
     let router = router("", &[]);
     let both = route(&router, None, &format!("{LOCKS}\n{REPORT}"));

@@ -232,6 +232,7 @@ impl Findings {
             let fired = self.findings.iter().filter(|f| f.strength >= 1.0);
             fired.filter_map(|f| lane(f.tripwire).map(|lane| (f, lane)))
         };
+        // exercise l6.tripwire
         if let Some((report, _)) = fired().find(|(f, _)| f.tripwire.is_report()) {
             return Some(report);
         }
@@ -241,6 +242,7 @@ impl Findings {
                 && (f.strength * margin > best.strength || f.strength == best.strength)
         };
         if fired().any(close) { None } else { Some(best) }
+        // end of exercise
     }
 }
 

@@ -79,6 +79,41 @@ fn a_lane_that_is_loaded_or_down_gets_no_shadow() {
 }
 
 #[test]
+fn of_several_reasons_the_first_one_is_recorded() {
+    let lane = ShadowLane { fresh: true, ..ShadowLane::default() };
+    let demoted = ShadowLane { role: Role::ShadowOnly, ..lane };
+    let with = |fraction, request: &ShadowRequest, second: &ShadowLane| {
+        let config = ShadowConfig {
+            fresh_fraction: fraction,
+            demoted_fraction: fraction,
+            ..ShadowConfig::default()
+        };
+        decide(request, &lane, Some(second), &Thresholds::default(), &config)
+    };
+    let unsure = ShadowRequest { score: 0.1, ..request(0) };
+    let flagged = ShadowRequest { high_stakes: true, ..unsure };
+    let shadow = ShadowDecision::Shadow;
+    assert_eq!(with(1.0, &flagged, &demoted), shadow(ShadowReason::HighStakes));
+    assert_eq!(with(1.0, &unsure, &demoted), shadow(ShadowReason::Demoted));
+    assert_eq!(with(0.0, &unsure, &demoted), shadow(ShadowReason::LowScore), "not in the sample");
+    assert_eq!(with(1.0, &unsure, &lane), shadow(ShadowReason::LowScore));
+    assert_eq!(with(1.0, &request(0), &lane), shadow(ShadowReason::Fresh));
+    assert_eq!(with(0.0, &request(0), &lane), ShadowDecision::NoShadow(NoShadow::NotSampled));
+}
+
+#[test]
+fn an_escalation_that_has_turned_shadows_off_is_stronger_than_any_reason() {
+    let lane = ShadowLane::default();
+    let flagged = ShadowRequest { high_stakes: true, ..request(0) };
+    for (shadow_scale, off) in [(0.0, true), (f32::NAN, true), (-1.0, true), (0.01, false)] {
+        let load = Thresholds { shadow_scale, ..Thresholds::default() };
+        let decision = decide(&flagged, &lane, Some(&lane), &load, &ShadowConfig::default());
+        let none = decision == ShadowDecision::NoShadow(NoShadow::Escalation);
+        assert_eq!(none, off, "{shadow_scale}: {decision:?}");
+    }
+}
+
+#[test]
 fn fresh_and_demoted_lanes_have_their_fractions_and_the_load_scales_them() {
     let lane = ShadowLane::default();
     let fresh = ShadowLane { fresh: true, ..lane };

@@ -50,8 +50,10 @@ impl Histogram {
 
 /// Bucket of a time: the one whose time is nearest in ratio.
 fn bucket(seconds: f64) -> usize {
+    // exercise l6.slo
     let steps = (seconds.max(MIN_SECONDS) / MIN_SECONDS).ln() / BUCKET_RATIO.ln();
     (steps.round() as usize).min(NUM_BUCKETS - 1)
+    // end of exercise
 }
 
 /// Percentiles of the latencies in a window, in milliseconds, by nearest rank. They are `None` without a sample.
@@ -70,6 +72,7 @@ pub struct Percentiles {
 impl Percentiles {
     /// Percentiles of all samples of several minutes.
     pub(super) fn of<'a>(minutes: impl Iterator<Item = &'a Histogram>) -> Self {
+        // exercise l6.slo
         let mut sums = [0_u64; NUM_BUCKETS];
         for minute in minutes {
             sums.iter_mut().zip(minute.0.iter()).for_each(|(sum, n)| *sum += u64::from(*n));
@@ -85,6 +88,7 @@ impl Percentiles {
             Some(1e3 * MIN_SECONDS * BUCKET_RATIO.powi(bucket as i32))
         };
         Self { count, p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+        // end of exercise
     }
 }
 
@@ -98,6 +102,36 @@ mod tests {
             let at = MIN_SECONDS * BUCKET_RATIO.powi(bucket(ms / 1e3) as i32) * 1e3;
             assert!((at / ms).ln().abs() <= BUCKET_RATIO.ln() / 2.0 + 1e-12, "{ms} as {at}");
         }
+    }
+
+    #[test]
+    fn a_percentile_is_the_sample_of_the_nearest_rank() {
+        let minute = |times: &[f64]| {
+            let mut minute = Histogram::default();
+            times.iter().for_each(|ms| minute.count(ms / 1e3));
+            minute
+        };
+        let near = |got: Option<f64>, want: f64| {
+            assert!(got.is_some_and(|got| (got / want - 1.0).abs() < 0.026), "{got:?} for {want}");
+        };
+        // Ranks of 50%, 95% and 99% of 4 samples: 2, 4 and 4, whatever minutes they came in.
+        let minutes = [minute(&[80.0, 10.0]), minute(&[]), minute(&[40.0, 20.0])];
+        let of = Percentiles::of(minutes.iter());
+        assert_eq!(of.count, 4);
+        near(of.p50, 20.0);
+        near(of.p95, 80.0);
+        near(of.p99, 80.0);
+        // The greatest of 20 is beyond 95% of them, and that of 200 beyond 99%.
+        let mut times = vec![10.0; 198];
+        times.extend([40.0, 80.0]);
+        let of = Percentiles::of([minute(&times)].iter());
+        near(of.p95, 10.0);
+        near(of.p99, 10.0);
+        times.truncate(20);
+        times[3] = 500.0;
+        near(Percentiles::of([minute(&times)].iter()).p95, 10.0);
+        near(Percentiles::of([minute(&[7.0])].iter()).p50, 7.0);
+        assert_eq!(Percentiles::of([].iter()), Percentiles::default());
     }
 
     #[test]

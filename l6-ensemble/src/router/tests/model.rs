@@ -108,6 +108,44 @@ fn naive_decision(
     fired.iter().find(wins).map(|f| f.tripwire)
 }
 
+/// What decides between findings of these strengths, when the lane of a tripwire is that of its class.
+fn decided(strengths: &[(Tripwire, f32)], margin: f32) -> Option<Tripwire> {
+    let finding = |(tripwire, strength): &(Tripwire, f32)| Finding {
+        tripwire: *tripwire,
+        hits: 1.0,
+        density: 0.1,
+        strength: *strength,
+        evidence: vec![],
+    };
+    let found = Findings { findings: strengths.iter().map(finding).collect(), diff: false };
+    let lane = |t: Tripwire| lanes().iter().position(|lane| *lane == t.default_threshold().class);
+    found.decide(margin, lane).map(|finding| finding.tripwire)
+}
+
+#[test]
+fn the_first_report_that_fired_decides_whatever_is_stronger() {
+    let (report, error) = (Tripwire::LinkerError, Tripwire::CompilerError);
+    assert_eq!(
+        decided(&[(report, 1.0), (error, 9.0), (Tripwire::StlCode, 9.0)], 1.5),
+        Some(report)
+    );
+    assert_eq!(
+        decided(&[(report, 0.9), (error, 1.0)], 1.5),
+        Some(error),
+        "the first has not fired"
+    );
+}
+
+#[test]
+fn a_density_decides_if_it_is_much_stronger_than_those_of_other_lanes() {
+    let (stl, algo) = (Tripwire::StlCode, Tripwire::AlgoCode);
+    assert_eq!(decided(&[(stl, 3.0), (algo, 2.0)], 1.5), Some(stl), "just as many times as strong");
+    assert_eq!(decided(&[(stl, 3.0), (algo, 2.1)], 1.5), None, "close");
+    assert_eq!(decided(&[(stl, 3.0), (algo, 0.9)], 9.0), Some(stl), "the other has not fired");
+    assert_eq!(decided(&[(stl, 0.9)], 1.0), None);
+    assert_eq!(decided(&[(stl, 2.0), (algo, 2.0)], 1.0), None, "two equals, and no margin");
+}
+
 proptest! {
     #[test]
     fn hits_are_those_of_a_search_for_every_pattern(

@@ -132,6 +132,16 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_that_saves_just_the_wait_that_it_adds_is_not_followed() {
+        let of = |wait, cached_tokens| ReplicaView {
+            prefill_seconds_per_token: 0.25,
+            ..view(wait, cached_tokens)
+        };
+        assert_eq!(choose_replica(&[of(1.0, 4), of(0.0, 0)]), Some(1));
+        assert_eq!(choose_replica(&[of(1.0, 5), of(0.0, 0)]), Some(0));
+    }
+
+    #[test]
     fn preemptions_count_against_a_warm_replica_too() {
         let warm = |preemption_rate| ReplicaView { preemption_rate, ..view(0.0, 100) };
         assert_eq!(choose_replica(&[view(0.0, 0), warm(0.09)]), Some(1));

@@ -4,7 +4,7 @@
 //! for pen and paper. The answer is graded; for a wrong one the likely mistake is named; and in the end the computation
 //! is shown with the numbers of the instance.
 //!
-//! A kind of question is a file in `l0/` to `l5/` with a function that draws an instance; its `mod`
+//! A kind of question is a file in `l0/` to `l6/` with a function that draws an instance; its `mod`
 //! and its place in the list `KINDS` are in its `mod.rs`. A new layer is a directory like those and
 //! a line in `LAYERS`. Answers are computed by short formulas of their own, since this crate
 //! uses no layer; `xtask/tests/predictions` compares them with the layers' own code.
@@ -20,6 +20,7 @@ mod l2;
 mod l3;
 mod l4;
 mod l5;
+mod l6;
 mod show;
 
 use std::collections::hash_map::RandomState;
@@ -34,12 +35,13 @@ use dialogue::{Asked, Outcome};
 use kind::{Kind, Layer};
 
 /// The layers that have questions.
-static LAYERS: [Layer; 6] = [
+static LAYERS: [Layer; 7] = [
     Layer { name: "l1", kinds: l1::KINDS },
     Layer { name: "l2", kinds: l2::KINDS },
     Layer { name: "l3", kinds: l3::KINDS },
     Layer { name: "l4", kinds: l4::KINDS },
     Layer { name: "l5", kinds: l5::KINDS },
+    Layer { name: "l6", kinds: l6::KINDS },
     Layer { name: "l0", kinds: l0::KINDS },
 ];
 
@@ -49,7 +51,7 @@ const SEEDS: u64 = 100_000;
 /// What `cargo x predict` takes.
 #[derive(Args)]
 pub struct PredictArgs {
-    /// The layer: l1, l2, l3, l4, l5 or l0
+    /// The layer: l1, l2, l3, l4, l5, l6 or l0
     layer: Option<String>,
     /// Ask question N again (default: a random question, which shows its number)
     #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]

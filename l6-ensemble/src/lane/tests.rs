@@ -167,6 +167,17 @@ fn seconds_come_before_tokens_and_a_replica_without_a_step_counts_as_idle() {
 }
 
 #[test]
+fn tokens_that_are_owed_count_as_those_that_wait() {
+    let owed = |queued_tokens, pending_output_tokens| {
+        let mut fake = Fake::new(None, queued_tokens, 9, false);
+        fake.load.pending_output_tokens = pending_output_tokens;
+        fake
+    };
+    let (lane, _) = lane(vec![owed(5, 40), owed(30, 10), owed(41, 0)]);
+    assert_eq!(lane.submit(requests(1), 1).unwrap().0, ReplicaId(1));
+}
+
+#[test]
 fn the_load_of_a_lane_is_a_sum_and_its_wait_the_shortest() {
     let (lane, _) = lane(vec![
         Fake::new(Some(3.0), 10, 1, false),

@@ -190,6 +190,14 @@ mod tests {
     }
 
     #[test]
+    fn a_quote_that_was_too_long_is_wrong_and_not_late() {
+        let mut all = Accuracy::default();
+        [0.5, 0.6, 2.0, 1.1].into_iter().for_each(|ratio| all.add(ratio));
+        assert_eq!((all.count, all.wrong, all.late), (4, 3, 1));
+        assert!((all.mean_ratio - 1.05).abs() < 1e-9, "{}", all.mean_ratio);
+    }
+
+    #[test]
     fn the_end_is_compared_with_the_promise_for_the_output_that_came() {
         let mut calibration = QuoteCalibration::new(1e9);
         // Quoted for 101 tokens; 11 came, in the time that 11 take.

@@ -99,6 +99,11 @@ fn of_several_reasons_the_first_one_is_recorded() {
     assert_eq!(with(1.0, &unsure, &lane), shadow(ShadowReason::LowScore));
     assert_eq!(with(1.0, &request(0), &lane), shadow(ShadowReason::Fresh));
     assert_eq!(with(0.0, &request(0), &lane), ShadowDecision::NoShadow(NoShadow::NotSampled));
+    let (lane, demoted) =
+        (ShadowLane::default(), ShadowLane { role: Role::ShadowOnly, ..ShadowLane::default() });
+    let config = ShadowConfig { demoted_fraction: 0.0, ..ShadowConfig::default() };
+    let out = decide(&request(0), &lane, Some(&demoted), &Thresholds::default(), &config);
+    assert_eq!(out, ShadowDecision::NoShadow(NoShadow::NotSampled), "a reason, and not drawn");
 }
 
 #[test]

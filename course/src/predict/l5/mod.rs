@@ -8,7 +8,7 @@ mod budget_shares;
 mod chunk_steps;
 mod computed_after;
 mod drafts;
-mod drawn;
+pub(super) mod drawn;
 mod fed_tokens;
 mod first_token_time;
 mod free_after_step;

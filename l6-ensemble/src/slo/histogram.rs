@@ -121,6 +121,12 @@ mod tests {
         near(of.p50, 20.0);
         near(of.p95, 80.0);
         near(of.p99, 80.0);
+        // Of 100 samples they are those of ranks 50, 95 and 99.
+        let hundred = [vec![10.0; 90], vec![40.0; 8], vec![80.0; 2]].concat();
+        let of = Percentiles::of([minute(&hundred)].iter());
+        near(of.p50, 10.0);
+        near(of.p95, 40.0);
+        near(of.p99, 80.0);
         // The greatest of 20 is beyond 95% of them, and that of 200 beyond 99%.
         let mut times = vec![10.0; 198];
         times.extend([40.0, 80.0]);

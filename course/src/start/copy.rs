@@ -98,11 +98,17 @@ pub fn hash(path: &Path) -> Result<String> {
     Ok(Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// The integration tests of a crate, what they share, and unit tests that have a file of their own.
+/// The integration tests of a crate, what they share, and unit tests that have a file of their own. A crate need not have
+/// integration tests.
 fn gate_files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = rust_files(&dir.join("tests"))?;
-    let in_src = rust_files(&dir.join("src"))?;
-    files.extend(in_src.into_iter().filter(|f| f.file_name().is_some_and(|n| n == "tests.rs")));
+    let (tests, src) = (dir.join("tests"), dir.join("src"));
+    let mut files = if tests.is_dir() { rust_files(&tests)? } else { Vec::new() };
+    // `tests.rs`, or a file below `tests/`.
+    let is_of_tests = |file: &PathBuf| {
+        file.strip_prefix(&src)
+            .is_ok_and(|f| f.with_extension("").iter().any(|part| part == "tests"))
+    };
+    files.extend(rust_files(&src)?.into_iter().filter(is_of_tests));
     Ok(files)
 }
 
@@ -155,6 +161,25 @@ mod tests {
         let expected = "[workspace.package]\nversion = \"0.1.0+mine\"\nedition = \"2024\"\n";
         assert_eq!(set_apart(toml, "mine").unwrap(), expected);
         assert!(set_apart("[workspace]\n", "mine").is_err());
+    }
+
+    #[test]
+    fn gates_may_be_unit_tests_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |file: &str| dir.path().join(file);
+        fs::create_dir_all(at("src/router/tests")).unwrap();
+        for file in
+            ["src/lib.rs", "src/router/tests.rs", "src/router/tests/model.rs", "src/testing.rs"]
+        {
+            fs::write(at(file), "").unwrap();
+        }
+        let unit_tests = [at("src/router/tests.rs"), at("src/router/tests/model.rs")];
+        let mut found = gate_files(dir.path()).unwrap();
+        found.sort();
+        assert_eq!(found, unit_tests);
+        fs::create_dir(at("tests")).unwrap();
+        fs::write(at("tests/whole.rs"), "").unwrap();
+        assert_eq!(gate_files(dir.path()).unwrap().len(), 3);
     }
 
     #[test]

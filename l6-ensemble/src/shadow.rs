@@ -165,6 +165,49 @@ pub enum NoShadow {
     SecondLaneBusy,
 }
 
+impl ShadowReason {
+    /// All reasons.
+    pub const ALL: [Self; 4] = [Self::HighStakes, Self::Demoted, Self::LowScore, Self::Fresh];
+
+    /// Name of the reason, in labels of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HighStakes => "high_stakes",
+            Self::Demoted => "demoted",
+            Self::LowScore => "low_score",
+            Self::Fresh => "fresh",
+        }
+    }
+}
+
+impl NoShadow {
+    /// All reasons.
+    pub const ALL: [Self; 8] = [
+        Self::Tools,
+        Self::SeveralChoices,
+        Self::Guided,
+        Self::NoSecondLane,
+        Self::Escalation,
+        Self::Confident,
+        Self::NotSampled,
+        Self::SecondLaneBusy,
+    ];
+
+    /// Name of the reason, in labels of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::SeveralChoices => "several_choices",
+            Self::Guided => "guided",
+            Self::NoSecondLane => "no_second_lane",
+            Self::Escalation => "escalation",
+            Self::Confident => "confident",
+            Self::NotSampled => "not_sampled",
+            Self::SecondLaneBusy => "second_lane_busy",
+        }
+    }
+}
+
 /// Decides whether a request has a shadow. `primary` is the lane that serves it, `second` the lane that would shadow
 /// it: the router's second choice or, if the first choice is demoted and its fallback serves, the demoted lane.
 pub fn decide(

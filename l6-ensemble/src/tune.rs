@@ -76,7 +76,10 @@ impl Evidence {
         if !(0.0..=1.0).contains(&score) || !known && self.intents.len() == MAX_INTENTS {
             return false;
         }
-        let outcome = record.shadow.as_ref().and_then(|shadow| shadow.agreement.outcome());
+        // The score is that of the first choice. Where another lane served, the primary's response is not the first
+        // choice's, and the pair says nothing about the score.
+        let shadow = record.shadow.as_ref().filter(|_| record.decided_by != DecidedBy::Fallback);
+        let outcome = shadow.and_then(|shadow| shadow.agreement.outcome());
         self.intents.entry(record.intent.clone()).or_default().add(score, outcome);
         if record.decided_by == DecidedBy::Classifier {
             self.classifier.add(score, outcome);

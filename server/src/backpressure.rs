@@ -10,6 +10,7 @@ use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
 use l6_ensemble::ReplicaId;
 use l6_ensemble::admission::{Decision, Refusal, RefusalCode};
 use l6_ensemble::quote::RequestSize;
+use l6_ensemble::shadow::SHADOW_PRIORITY;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -178,11 +179,30 @@ impl Admission {
         match decision {
             Decision::Admit { .. } => Ok(pass),
             Decision::Refuse(Refusal { code, quote, retry_after }) => {
-                self.metrics.refused(code, Some("max_num_queued_reqs"));
-                let error = ApiError::busy(door::words(code, &quote, within), retry_after);
-                Err(error.with_code(code.name()))
+                let limit = (code == RefusalCode::QueueFull).then_some("max_num_queued_reqs");
+                let message = door::words(code, &quote, within);
+                Err(ApiError::refused(code, limit, message, retry_after))
             }
         }
+    }
+
+    /// Submits a shadow: at the lowest priority, without a deadline and without a promise. The door knows of it, and
+    /// decides nothing.
+    ///
+    /// # Errors
+    /// Why the engine rejected it.
+    pub fn submit_shadow(&self, request: EngineRequest) -> Result<ResponseStream, SubmitError> {
+        let size = RequestSize {
+            prompt_tokens: request.prompt.len(),
+            max_tokens: request.stop.max_tokens,
+            ..RequestSize::default()
+        };
+        let (priority, deadline) = (SHADOW_PRIORITY, None);
+        let request = EngineRequest { priority, deadline, job: None, ..request };
+        let pass = self.door.pass_shadow(size);
+        let (_, streams) = self.door.submit(&pass, || self.lane.submit(vec![request], 1))?;
+        // One request has one stream.
+        streams.into_iter().next().ok_or(SubmitError::Draining)
     }
 
     /// The door of the lane.
@@ -284,12 +304,10 @@ impl Admission {
         Err(self.busy(Some("max_num_queued_tokens"), message))
     }
 
-    /// Counts a rejection for load, and makes its error. `limit`: the limit of the queue that was reached, if it was
-    /// one.
+    /// Error of a rejection for load. `limit`: the limit of the queue that was reached, if it was one.
     fn busy(&self, limit: Option<&'static str>, message: String) -> ApiError {
-        self.metrics.refused(RefusalCode::QueueFull, limit);
         let seconds = retry_after(&self.lane.load(), chance());
-        ApiError::busy(message, seconds).with_code("queue_full")
+        ApiError::refused(RefusalCode::QueueFull, limit, message, seconds)
     }
 }
 

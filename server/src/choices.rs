@@ -12,13 +12,13 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 use l4_sampler::TokenLogprobs;
 use l4_sampler::output::{OutputDelta, OutputEvent, OutputParser, OutputUsage};
-use l5_scheduler::{FinishReason, OutputChunk};
+use l5_scheduler::OutputChunk;
 
 use crate::error::ApiError;
+use crate::observed::PrimaryResponse;
 use crate::protocol::common::Usage;
 use crate::responses::{ResponseStreams, failure};
 use crate::sse;
-use crate::verdicts::CheckedResponse;
 
 /// Choices of one request. Those that have not ended are aborted when this is dropped.
 pub struct Choices {
@@ -29,8 +29,8 @@ pub struct Choices {
     prompt_tokens: usize,
     /// Tokens of all choices so far.
     completion_tokens: usize,
-    /// First choice, if its code is checked.
-    checked: Option<CheckedResponse>,
+    /// First choice, if something is learned from it.
+    primary: Option<PrimaryResponse>,
 }
 
 /// New output of one choice.
@@ -53,13 +53,13 @@ impl Choices {
         parsers: Vec<OutputParser>,
         prompt_tokens: usize,
     ) -> Self {
-        Self { responses, parsers, prompt_tokens, completion_tokens: 0, checked: None }
+        Self { responses, parsers, prompt_tokens, completion_tokens: 0, primary: None }
     }
 
-    /// Has the code of the first choice checked, once that is complete.
+    /// Has the first choice observed.
     #[must_use]
-    pub fn checked(mut self, checked: Option<CheckedResponse>) -> Self {
-        self.checked = checked;
+    pub fn observed(mut self, primary: Option<PrimaryResponse>) -> Self {
+        self.primary = primary;
         self
     }
 
@@ -104,14 +104,12 @@ impl Choices {
         let OutputChunk { tokens, text, logprobs, end } = chunk;
         self.completion_tokens += tokens.len();
         if index == 0
-            && let Some(mut checked) = self.checked.take()
+            && let Some(mut primary) = self.primary.take()
         {
-            checked.push(&text);
+            primary.push(&text, tokens.len());
             match &end {
-                None => self.checked = Some(checked),
-                // An output that was cut off does not compile, whoever wrote it.
-                Some(end) if end.finish != FinishReason::Stop => {}
-                Some(_) => checked.complete(),
+                None => self.primary = Some(primary),
+                Some(end) => primary.end(end.finish, self.responses.times(0)),
             }
         }
         let cached_tokens = self.responses.times(index).map_or(0, |times| times.cached);

@@ -18,6 +18,7 @@ use l6_ensemble::admission::{
 use l6_ensemble::quote::{
     Admitted, CalibrationReport, InFlight, Quote, QuoteCalibration, RequestSize, Served,
 };
+use l6_ensemble::shadow::SHADOW_PRIORITY;
 
 /// Window over which quotes are compared with what happened, in seconds.
 const CALIBRATION_WINDOW: f64 = 15.0 * 60.0;
@@ -57,7 +58,8 @@ struct State {
 /// What a request was promised, and what it has got so far.
 #[derive(Clone, Copy, Debug)]
 struct Promised {
-    quote: Quote,
+    /// `None`: nothing was promised, as to a shadow.
+    quote: Option<Quote>,
     at: Time,
     first: Option<Time>,
     output: usize,
@@ -67,7 +69,8 @@ struct Promised {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pass {
     request: AdmissionRequest,
-    quote: Quote,
+    /// What is promised; `None`: nothing.
+    quote: Option<Quote>,
     /// Seconds that a step waited for its turn at that moment.
     turn_seconds: f64,
 }
@@ -141,8 +144,15 @@ impl Door {
             margins: Margins::default(),
         };
         let decision = decide(&admission, &view)?;
-        let pass = Pass { request: admission, quote: *decision.quote(), turn_seconds };
+        let pass = Pass { request: admission, quote: Some(*decision.quote()), turn_seconds };
         Ok((decision, pass))
+    }
+
+    /// The pass of a shadow, to which nothing is promised.
+    pub fn pass_shadow(&self, size: RequestSize) -> Pass {
+        let (priority, now) = (SHADOW_PRIORITY, self.now());
+        let request = AdmissionRequest { size, priority, now, ..AdmissionRequest::default() };
+        Pass { request, quote: None, turn_seconds: 0.0 }
     }
 
     /// Submits the requests of a pass. The engines' observers wait meanwhile, so that no output and no end of a request
@@ -214,9 +224,13 @@ impl State {
     }
 
     fn end(&mut self, id: RequestId, completed: bool, now: Time) {
-        self.in_flight.end(id, completed);
-        let Some(promised) = self.promised.remove(&id) else { return };
-        let Promised { quote, at, first: Some(first), output } = promised else { return };
+        let promised = self.promised.remove(&id);
+        // What is learned from ends is about clients' requests.
+        let promise = promised.is_some_and(|promised| promised.quote.is_some());
+        self.in_flight.end(id, completed && promise);
+        let Some(Promised { quote: Some(quote), at, first: Some(first), output }) = promised else {
+            return;
+        };
         if completed {
             let after = |time: Time| Duration::try_from_secs_f64(time - at).unwrap_or_default();
             let served =
@@ -304,7 +318,7 @@ mod tests {
     }
 
     fn promised(quote: Quote) -> Promised {
-        Promised { quote, at: Time(1.0), first: None, output: 0 }
+        Promised { quote: Some(quote), at: Time(1.0), first: None, output: 0 }
     }
 
     #[test]
@@ -328,6 +342,21 @@ mod tests {
         }
         let report = state.calibration.report(Time(5.0));
         assert_eq!((report.total, report.total_wrong), (1, [0, 0]), "3 tokens in 3 s, as promised");
+        assert_eq!((state.in_flight.len(), state.promised.len()), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_learned_from_a_shadow() {
+        let mut state = state();
+        let shadow = promised(Quote::default());
+        state.in_flight.admit(RequestId(1), Default::default(), Time(1.0));
+        state.promised.insert(RequestId(1), Promised { quote: None, ..shadow });
+        state.output(RequestId(1), 3, Time(2.0));
+        assert_eq!(state.in_flight.len(), 1, "it is known while it runs");
+        let lengths = format!("{:?}", state.in_flight.lengths());
+        state.end(RequestId(1), true, Time(3.0));
+        assert_eq!(state.calibration.report(Time(4.0)).total, 0);
+        assert_eq!(format!("{:?}", state.in_flight.lengths()), lengths);
         assert_eq!((state.in_flight.len(), state.promised.len()), (0, 0));
     }
 

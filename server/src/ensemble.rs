@@ -3,17 +3,28 @@
 //! The decisions are those of `l6-ensemble`, which knows no clock: this file gives them the time, and shares their state
 //! between tasks. No lock is held while anything else is waited for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use l5_scheduler::{Load, Time};
 use l6_ensemble::EnsembleConfig;
+use l6_ensemble::breaker::Role;
 use l6_ensemble::control::{LaneControl, LanePatch, LaneStatus, PatchError};
 use l6_ensemble::escalation::{Escalation, EscalationStatus, LaneSignal, NoSuchLevel, Thresholds};
 use l6_ensemble::router::{Classifier, LoadError, Route, RouteInput, Router, RouterError};
+use l6_ensemble::shadow::{
+    self, Freshness, LaneVersion, ShadowDecision, ShadowLane, ShadowRequest,
+};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
 
+use super::calibration::fresh_salt;
+use super::dispatch::RequestFacts;
 use super::lanes::{Lanes, ServedLane};
 use super::metrics::RouteCounters;
+use super::routing::RouterChoice;
+use super::shadows::Shadows;
 
 /// Interval at which loads are compared with the levels of escalation.
 pub const ESCALATION_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,6 +48,12 @@ pub struct Ensemble {
     controls: Vec<Mutex<LaneControl>>,
     escalation: Mutex<Escalation>,
     counters: RouteCounters,
+    freshness: Vec<Mutex<Freshness>>,
+    shadows: Shadows,
+    /// Salt of digests where no calibration stream has one.
+    salt: String,
+    /// Whether a calibration stream or a compile check reads what shadows show.
+    learns: AtomicBool,
     /// Start of the clock of breakers and escalation.
     began: Instant,
 }
@@ -50,6 +67,12 @@ impl Ensemble {
         let classifier = config.router.classifier.load()?;
         let classifier = classifier.map(|own| Box::new(own) as Box<dyn Classifier>);
         let names = config.specialists.iter().map(|own| own.name.clone()).collect();
+        let thresholds = thresholds_of(&config);
+        let version = |model: &str| LaneVersion {
+            model: model.to_owned(),
+            adapter: None,
+            thresholds: thresholds.clone(),
+        };
         Ok(Self {
             router: Router::new(config.router.clone(), classifier, names)?,
             controls: config
@@ -59,6 +82,14 @@ impl Ensemble {
                 .collect(),
             escalation: Mutex::new(Escalation::new(config.escalation.clone())),
             counters,
+            freshness: config
+                .specialists
+                .iter()
+                .map(|own| Mutex::new(Freshness::new(version(&own.model))))
+                .collect(),
+            shadows: Shadows::new(config.shadow.max_in_flight),
+            salt: fresh_salt(),
+            learns: AtomicBool::new(false),
             began: Instant::now(),
             config,
         })
@@ -126,6 +157,117 @@ impl Ensemble {
         self.control(lane).priority_floor(&thresholds)
     }
 
+    /// Salt of digests where no calibration stream has one: another one for each process.
+    pub fn salt(&self) -> &str {
+        &self.salt
+    }
+
+    /// The shadows in flight.
+    pub fn shadows(&self) -> &Shadows {
+        &self.shadows
+    }
+
+    /// What shadows show is read: by a calibration stream or a compile check.
+    pub(super) fn set_learns(&self) {
+        self.learns.store(true, Ordering::Relaxed);
+    }
+
+    /// Score of the first choice below which a request of an intent may spill from a lane.
+    pub fn spill_below(&self, lane: usize, intent: &str) -> f32 {
+        let (configured, thresholds) = (self.config.shadow.intent(intent), self.thresholds());
+        self.control(lane).spill_below(configured.spill_below, &thresholds)
+    }
+
+    /// Score of the first choice below which a request of an intent has a shadow. Where nothing reads what shadows show,
+    /// only an operator's threshold counts.
+    fn shadow_below(&self, lane: usize, intent: &str) -> f32 {
+        let learns = self.learns.load(Ordering::Relaxed);
+        let configured = if learns { self.config.shadow.intent(intent).shadow_below } else { 0.0 };
+        let thresholds = self.thresholds();
+        self.control(lane).shadow_below(configured, &thresholds)
+    }
+
+    /// Decides whether a request that `lane` serves has a shadow.
+    pub fn decide_shadow(
+        &self,
+        lanes: &Lanes,
+        lane: usize,
+        choice: &RouterChoice,
+        facts: &RequestFacts,
+    ) -> ShadowDecision {
+        let request = ShadowRequest {
+            digest: choice.digest,
+            score: choice.score,
+            shadow_below: self.shadow_below(lane, &choice.intent),
+            high_stakes: facts.high_stakes,
+            tools: facts.tools,
+            n: u32::try_from(facts.choices).unwrap_or(u32::MAX),
+            guided: facts.guided,
+        };
+        let second = choice.shadow.map(|lane| self.shadow_lane(lanes, lane));
+        let primary = self.shadow_lane(lanes, lane);
+        let thresholds = self.thresholds();
+        shadow::decide(&request, &primary, second.as_ref(), &thresholds, &self.config.shadow)
+    }
+
+    /// A lane, as the decision about a shadow sees it.
+    fn shadow_lane(&self, lanes: &Lanes, lane: usize) -> ShadowLane {
+        let served = &lanes[lane];
+        ShadowLane {
+            role: self.control(lane).role(),
+            fresh: self.learns.load(Ordering::Relaxed) && self.freshness(lane).fresh,
+            queue_seconds: queue_seconds(&served.lane.load(), served.lane.config().seats()),
+            up: served.lane.ended().is_none(),
+        }
+    }
+
+    /// Whether a lane is demoted or on probation, so that verdicts about its shadows count for its breaker.
+    pub fn is_watched(&self, lane: usize) -> bool {
+        self.control(lane).role() != Role::Primary
+    }
+
+    fn lock_freshness(&self, lane: usize) -> MutexGuard<'_, Freshness> {
+        self.freshness[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a verdict about a response of a lane, primary or shadow, for its freshness.
+    pub fn count_verdict(&self, lane: usize) {
+        self.lock_freshness(lane).verdict();
+    }
+
+    /// Sets the digest of a lane's model.
+    pub fn set_model_version(&self, lane: usize, model: String) {
+        let mut freshness = self.lock_freshness(lane);
+        let version = LaneVersion { model, ..freshness.version().clone() };
+        freshness.update(version);
+    }
+
+    /// Restores what an earlier process has counted of the same version. Returns whether it was the same.
+    pub fn restore_freshness(&self, lane: usize, stored: Freshness) -> bool {
+        let mut freshness = self.lock_freshness(lane);
+        let same = stored.version() == freshness.version();
+        if same {
+            *freshness = stored;
+        }
+        same
+    }
+
+    /// Verdicts about a lane since its version changed, to be stored.
+    pub fn stored_freshness(&self, lane: usize) -> Freshness {
+        self.lock_freshness(lane).clone()
+    }
+
+    /// Freshness of a lane, for an operator.
+    pub fn freshness(&self, lane: usize) -> FreshnessStatus {
+        let (freshness, needed) = (self.lock_freshness(lane), self.config.shadow.fresh_samples);
+        FreshnessStatus {
+            fresh: freshness.fresh(needed),
+            verdicts: freshness.verdicts(),
+            needed,
+            version: freshness.version().clone(),
+        }
+    }
+
     /// Compares the loads of all lanes with the levels of escalation.
     pub fn watch(&self, lanes: &Lanes) {
         let signals: Vec<LaneSignal> = lanes.iter().map(signal).collect();
@@ -176,6 +318,25 @@ impl Ensemble {
         }
         up(lane).then_some(lane)
     }
+}
+
+/// Freshness of a lane, as `GET /strata/lanes` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FreshnessStatus {
+    /// Whether the lane has too few verdicts since its version changed.
+    pub fresh: bool,
+    /// Number of its verdicts since then.
+    pub verdicts: u64,
+    /// Number of verdicts from which on it is not fresh.
+    pub needed: u64,
+    /// What the verdicts are about.
+    pub version: LaneVersion,
+}
+
+/// Digest of what lanes are chosen by: the router's configuration, and the thresholds of intents.
+fn thresholds_of(config: &EnsembleConfig) -> String {
+    let text = serde_json::to_vec(&(&config.router, &config.shadow)).unwrap_or_default();
+    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Load of a lane, as the escalation sees it.

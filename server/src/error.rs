@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use l4_sampler::output::ToolError;
 use l5_scheduler::{EngineError, Rejection, SubmitError};
+use l6_ensemble::admission::RefusalCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -28,6 +29,17 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Seconds of `Retry-After`.
     pub retry_after: Option<u32>,
+    /// Refusal by the door of a lane, which is counted when no other lane serves the request either.
+    pub refusal: Option<DoorRefusal>,
+}
+
+/// A refusal by the door of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoorRefusal {
+    /// Why.
+    pub code: RefusalCode,
+    /// Which limit of the queue was reached, `max_num_queued_reqs` or `max_num_queued_tokens`, if it was one.
+    pub limit: Option<&'static str>,
 }
 
 /// OpenAI's error object.
@@ -61,7 +73,8 @@ impl From<ToolError> for ApiError {
 impl ApiError {
     /// Creates an error with a status code and a `type`.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), param: None, code: None, retry_after: None }
+        let message = message.into();
+        Self { status, kind, message, param: None, code: None, retry_after: None, refusal: None }
     }
 
     /// 400: the request is invalid.
@@ -88,6 +101,17 @@ impl ApiError {
     pub fn busy(message: impl Into<String>, retry_after: u32) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
         Self { retry_after: Some(retry_after), ..error }
+    }
+
+    /// 429: the door of a lane refused the request.
+    pub fn refused(
+        code: RefusalCode,
+        limit: Option<&'static str>,
+        message: impl Into<String>,
+        retry_after: u32,
+    ) -> Self {
+        let error = Self::busy(message, retry_after).with_code(code.name());
+        Self { refusal: Some(DoorRefusal { code, limit }), ..error }
     }
 
     /// 504: the request timed out.

@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::background::Background;
 use super::backpressure::Admission;
+use super::calibration::CalibrationStream;
 use super::door::{Door, LaneRules};
 use super::ensemble::Ensemble;
 use super::error::{ApiError, quoted};
@@ -117,12 +118,14 @@ pub struct Lanes {
     all: Arc<[ServedLane]>,
     /// Checks the code of responses, if that is on.
     checker: Option<Arc<dyn ResponseChecker>>,
+    /// Calibration stream of an ensemble, if there is one.
+    calibration: Option<Arc<CalibrationStream>>,
 }
 
 impl Lanes {
     /// One lane without a router.
     pub fn single(lane: ServedLane) -> Self {
-        Self { ensemble: None, all: [lane].into(), checker: None }
+        Self { ensemble: None, all: [lane].into(), checker: None, calibration: None }
     }
 
     /// The lanes of an ensemble, in the order of its file.
@@ -134,14 +137,38 @@ impl Lanes {
             let rules = OwnRules { ensemble: ensemble.clone(), lane: at, others };
             served.generation.admission.door().set_rules(Box::new(rules));
         }
-        Self { ensemble: Some(ensemble), all: lanes.into(), checker: None }
+        let all = lanes.into();
+        Self { ensemble: Some(ensemble), all, checker: None, calibration: None }
     }
 
     /// Checks the code of responses.
     #[must_use]
     pub fn with_checker(mut self, checker: Option<Arc<dyn ResponseChecker>>) -> Self {
         self.checker = checker;
+        self.learns();
         self
+    }
+
+    /// Records routed requests.
+    #[must_use]
+    pub fn with_calibration(mut self, stream: Option<Arc<CalibrationStream>>) -> Self {
+        self.calibration = stream;
+        self.learns();
+        self
+    }
+
+    /// Tells the ensemble whether what shadows show is read.
+    fn learns(&self) {
+        if let Some(ensemble) = self.ensemble.as_ref()
+            && (self.checker.is_some() || self.calibration.is_some())
+        {
+            ensemble.set_learns();
+        }
+    }
+
+    /// The calibration stream.
+    pub fn calibration(&self) -> Option<&CalibrationStream> {
+        self.calibration.as_deref()
     }
 
     /// What checks the code of responses.

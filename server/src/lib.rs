@@ -13,10 +13,12 @@
 pub mod app;
 pub mod background;
 pub mod backpressure;
+pub mod calibration;
 pub mod chat;
 pub mod choices;
 #[cfg(target_os = "linux")]
 pub mod compile_check;
+pub mod dispatch;
 pub mod door;
 pub mod endpoints;
 pub mod ensemble;
@@ -29,6 +31,7 @@ pub mod memory;
 pub mod metrics;
 pub mod middleware;
 pub mod model;
+pub mod observed;
 pub mod openapi;
 pub mod options;
 pub mod protocol;
@@ -37,6 +40,7 @@ pub mod response_headers;
 pub mod responses;
 pub mod routes;
 pub mod routing;
+pub mod shadows;
 pub mod sse;
 pub mod tokenise;
 pub mod verdicts;

@@ -16,6 +16,9 @@ use super::endpoints::{
 };
 use super::error::ErrorResponse;
 use super::protocol::chat::ChatChunk;
+use super::response_headers::{
+    CACHED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT, SPECIALIST,
+};
 
 /// The OpenAPI document.
 #[derive(utoipa::OpenApi)]
@@ -50,7 +53,7 @@ use super::protocol::chat::ChatChunk;
         page::file,
     ),
     components(schemas(ErrorResponse, ChatChunk)),
-    modifiers(&Names, &EveryResponse, &Key)
+    modifiers(&Names, &EveryResponse, &Generated, &Key)
 )]
 pub struct Document;
 
@@ -172,6 +175,53 @@ impl Modify for EveryResponse {
                         response.headers.insert("x-request-id".into(), header.into());
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Headers of generated responses.
+struct Generated;
+
+impl Modify for Generated {
+    fn modify(&self, document: &mut OpenApi) {
+        for path in ["/v1/completions", "/v1/chat/completions"] {
+            let operation = document.paths.paths.get_mut(path).and_then(|item| item.post.as_mut());
+            let response = operation.and_then(|own| own.responses.responses.get_mut("200"));
+            let Some(RefOr::T(response)) = response else { continue };
+            for (name, kind, what) in [
+                (MODEL, Type::String, "Name of the model that serves the request."),
+                (REPLICA, Type::Integer, "Number of the replica."),
+                (
+                    QUEUE_MS,
+                    Type::Integer,
+                    "Milliseconds from the arrival at the engine to the first step.",
+                ),
+                (CACHED_TOKENS, Type::Integer, "Number of prompt tokens that were cached."),
+                (
+                    SPECIALIST,
+                    Type::String,
+                    "In an ensemble, name of the specialist that serves the request.",
+                ),
+                (ROUTE, Type::String, "In an ensemble, why this specialist serves the request."),
+                (
+                    SHADOW,
+                    Type::String,
+                    "In an ensemble, name of the specialist that has a shadow of the request: a duplicate that is \
+                     compared and thrown away. Absent without one.",
+                ),
+                (
+                    SLO_TTFT,
+                    Type::Integer,
+                    "95th percentile of the specialist's TTFT, in milliseconds.",
+                ),
+                (
+                    SLO_ITL,
+                    Type::Integer,
+                    "95th percentile of the specialist's ITL, in milliseconds.",
+                ),
+            ] {
+                response.headers.insert(name.to_string(), header(kind, what).into());
             }
         }
     }

@@ -10,6 +10,7 @@ use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
 use l5_scheduler::{EngineRequest, Job};
 use l6_ensemble::DecodingPolicy;
+use l6_ensemble::shadow::SHADOW_PRIORITY;
 use serde_json::Value;
 
 use super::backpressure::Admission;
@@ -178,7 +179,8 @@ pub fn plan(
         stop,
         guide: guide(rules, sampling)?.map(Into::into),
         seed: sampling.seed.map_or_else(fresh_seed, i64::cast_unsigned),
-        priority: sampling.priority.unwrap_or(0).max(rules.min_priority),
+        // The number of shadows is no client's.
+        priority: sampling.priority.unwrap_or(0).max(rules.min_priority).min(SHADOW_PRIORITY - 1),
         cache_salt: tenant.salt(sampling.cache_salt.clone()),
         job: sampling
             .job_id

@@ -3,6 +3,7 @@
 //! ```text
 //! x-strata-specialist: debug      the specialist that serves the request, in an ensemble
 //! x-strata-route: rule ...        why the router chose it
+//! x-strata-shadow: memory         the specialist that has a shadow of the request, if there is one
 //! x-strata-slo-ttft-p95-ms: 310   TTFT of the specialist: 95th percentile of the last minutes, this request not included
 //! x-strata-slo-itl-p95-ms: 42     its ITL
 //! x-strata-model: tiny            the name in responses
@@ -35,6 +36,9 @@ pub const SLO_ITL: HeaderName = HeaderName::from_static("x-strata-slo-itl-p95-ms
 /// Why the router chose it.
 pub const ROUTE: HeaderName = HeaderName::from_static("x-strata-route");
 
+/// Name of the specialist that has a shadow of the request.
+pub const SHADOW: HeaderName = HeaderName::from_static("x-strata-shadow");
+
 /// Headers of a response whose first output is there.
 pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) -> HeaderMap {
     let model = lane.model();
@@ -49,6 +53,7 @@ pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) 
     if let Some(why) = &routed.why {
         insert(SPECIALIST, model.name());
         insert(ROUTE, why);
+        routed.shadow.iter().for_each(|name| insert(SHADOW, name));
         let report = lane.metrics().slo().report();
         for (name, p95) in [(SLO_TTFT, report.ttft_ms.p95), (SLO_ITL, report.itl_ms.p95)] {
             if let Some(ms) = p95 {

@@ -1,8 +1,12 @@
 //! Chooses the lane of a request: once, before its prompt is rendered and tokenized, since specialists may have other
 //! tokenizers and templates.
 
+use std::cell::LazyCell;
+use std::sync::Arc;
+
 use axum::http::StatusCode;
-use l6_ensemble::router::{Part, PartKind, RouteInput, Why};
+use l6_ensemble::calibration::{DecidedBy, InputDigest};
+use l6_ensemble::router::{Part, PartKind, Route, RouteInput, Why};
 
 use super::ensemble::Ensemble;
 use super::error::{ApiError, quoted, unavailable};
@@ -11,6 +15,9 @@ use super::protocol::chat::{ChatFields, Content};
 use super::protocol::completions::PromptField;
 use super::protocol::routing::Routing;
 
+/// Maximum size of the text whose digest stands for an input, and of a prompt in the calibration stream, in bytes.
+const MAX_DIGEST_BYTES: usize = 256 << 10;
+
 /// The lane that serves a request, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routed {
@@ -18,6 +25,44 @@ pub struct Routed {
     pub lane: usize,
     /// Why, as in the header `x-strata-route`. `None`: the server has one lane.
     pub why: Option<String>,
+    /// What decided, as in `strata:routes_total`. `None`: the server has one lane.
+    pub by: Option<&'static str>,
+    /// The router's choice. `None`: it was not asked.
+    pub choice: Option<Arc<RouterChoice>>,
+    /// Name of the lane that has a shadow of the request.
+    pub shadow: Option<String>,
+}
+
+/// What the router found, for spill, shadow and calibration stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouterChoice {
+    /// Declared intent, or `unspecified`.
+    pub intent: String,
+    /// Calibrated score of the first choice. Without a classifier it is 1: a rule or an intent is certain.
+    pub score: f32,
+    /// Scores of all lanes.
+    pub scores: Vec<(String, f32)>,
+    /// What decided.
+    pub decided_by: DecidedBy,
+    /// Digest of the input.
+    pub digest: InputDigest,
+    /// The input, if the calibration stream stores prompts.
+    pub prompt: Option<String>,
+    /// The lane to which the request may spill: it is up, and no breaker has demoted it.
+    pub spill: Option<usize>,
+    /// The lane of a shadow: the second choice or, if another lane serves in place of the first choice, that one.
+    pub shadow: Option<usize>,
+}
+
+impl Routed {
+    /// What decided, as in the calibration stream.
+    pub fn decided_by(&self) -> DecidedBy {
+        match (self.by, self.choice.as_deref()) {
+            (Some("fallback" | "spill"), _) => DecidedBy::Fallback,
+            (_, Some(choice)) => choice.decided_by,
+            (_, None) => DecidedBy::Override,
+        }
+    }
 }
 
 impl Lanes {
@@ -39,14 +84,21 @@ impl Lanes {
             if let Some(name) = &routing.specialist {
                 self.of_specialist(name)?;
             }
-            return Ok(Routed { lane: named.unwrap_or_default(), why: None });
+            let lane = named.unwrap_or_default();
+            return Ok(Routed { lane, why: None, by: None, choice: None, shadow: None });
         };
+        let (mut asked, parts) = (None, LazyCell::new(parts));
         let (lane, by, why) = match (&routing.specialist, named) {
             (Some(name), _) => {
                 (self.of_specialist(name)?, "specialist", "the client named the specialist".into())
             }
             (None, Some(lane)) => (lane, "model", "the client named the model".into()),
-            (None, None) => self.by_router(ensemble, routing, parts)?,
+            (None, None) => {
+                let (route, lane, by) = self.by_router(ensemble, routing, &parts)?;
+                let why = route.why.to_string();
+                asked = Some(route);
+                (lane, by, why)
+            }
         };
         // A client that names a specialist gets it although its breaker is open.
         let serving = match by {
@@ -67,8 +119,56 @@ impl Lanes {
                 ("fallback", format!("fallback of {name}, which is {state}; {why}"))
             }
         };
-        ensemble.counters().count(serving, by);
-        Ok(Routed { lane: serving, why: Some(why) })
+        let choice = asked.map(|route| {
+            Arc::new(self.choice(
+                ensemble,
+                routing.intent.as_deref(),
+                &route,
+                (lane, serving),
+                &parts,
+            ))
+        });
+        Ok(Routed { lane: serving, why: Some(why), by: Some(by), choice, shadow: None })
+    }
+
+    /// What follows from the router's decision beside the lane. `serving` serves in place of the lane `first`, or is the
+    /// same.
+    fn choice(
+        &self,
+        ensemble: &Ensemble,
+        intent: Option<&str>,
+        route: &Route,
+        (first, serving): (usize, usize),
+        parts: &[Part<'_>],
+    ) -> RouterChoice {
+        let config = ensemble.config();
+        let up = |lane: usize| self[lane].lane.ended().is_none();
+        let other = |lane: &usize| *lane != serving;
+        let best = || {
+            let others = route.scores.iter().enumerate().filter(|(lane, _)| *lane != serving);
+            others.max_by(|a, b| a.1.total_cmp(b.1)).map(|(lane, _)| lane)
+        };
+        let second = route.second.as_deref().and_then(|name| config.index(name)).filter(other);
+        let second = second.or_else(best).or_else(|| config.fallback_of(serving)).filter(other);
+        let replaced = Some(first).filter(other).filter(|lane| up(*lane));
+        let names = config.specialists.iter().map(|own| own.name.clone());
+        let stream = self.calibration();
+        let salt = stream.map_or(ensemble.salt(), |stream| stream.salt());
+        RouterChoice {
+            intent: intent.unwrap_or("unspecified").to_owned(),
+            score: route.score.unwrap_or(1.0).clamp(0.0, 1.0),
+            scores: names.zip(route.scores.iter().copied()).collect(),
+            decided_by: match &route.why {
+                Why::DeclaredIntent { .. } => DecidedBy::Intent,
+                Why::Rule { .. } => DecidedBy::Rule,
+                Why::Classifier { .. } => DecidedBy::Classifier,
+                _ => DecidedBy::Rejected,
+            },
+            digest: digest(salt, parts),
+            prompt: stream.filter(|stream| stream.stores_prompts()).and_then(|_| prompt(parts)),
+            spill: second.filter(|lane| up(*lane) && ensemble.may_serve(*lane)),
+            shadow: replaced.or(second),
+        }
     }
 
     /// The router's choice.
@@ -76,8 +176,8 @@ impl Lanes {
         &self,
         ensemble: &Ensemble,
         routing: &'a Routing,
-        parts: impl FnOnce() -> Vec<Part<'a>>,
-    ) -> Result<(usize, &'static str, String), ApiError> {
+        parts: &[Part<'a>],
+    ) -> Result<(Route, usize, &'static str), ApiError> {
         let intent = routing.intent.as_deref();
         if let Some(intent) = intent.filter(|intent| !ensemble.knows_intent(intent)) {
             let message = format!(
@@ -87,17 +187,14 @@ impl Lanes {
             );
             return Err(ApiError::param("intent", message));
         }
-        let parts = parts();
-        let (route, lane) = ensemble.route(&RouteInput { intent, parts: &parts });
+        let (route, lane) = ensemble.route(&RouteInput { intent, parts });
         let by = match &route.why {
             Why::Fallback => "unrouted",
             why => why.name(),
         };
-        let why = route.why.to_string();
         let fallback = || ensemble.config().index(ensemble.config().fallback.as_deref()?);
         match (lane, fallback(), &route.why) {
-            (Some(lane), ..) => Ok((lane, by, why)),
-            (None, Some(lane), _) => Ok((lane, by, why)),
+            (Some(lane), ..) | (None, Some(lane), _) => Ok((route, lane, by)),
             (None, None, Why::Rejected { score }) => {
                 let message = format!(
                     "No specialist serves this request: the best one has probability {score:.2}. Name a \
@@ -135,6 +232,30 @@ impl Lanes {
 fn rejected(message: String) -> ApiError {
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
         .with_code("no_specialist")
+}
+
+/// Digest of an input: of its last texts, as many as are read in a fraction of a millisecond, and of its length.
+fn digest(salt: &str, parts: &[Part<'_>]) -> InputDigest {
+    let mut left = MAX_DIGEST_BYTES;
+    let bytes: usize = parts.iter().map(|part| part.text.len()).sum();
+    let length = format!("{} {bytes}", parts.len());
+    let texts = parts.iter().rev().map_while(|part| {
+        let mut from = part.text.len().saturating_sub(left);
+        while !part.text.is_char_boundary(from) {
+            from += 1;
+        }
+        let text = Some(&part.text[from..]).filter(|_| left > 0);
+        left = left.saturating_sub(part.text.len());
+        text
+    });
+    InputDigest::new(salt.as_bytes(), std::iter::once(length.as_str()).chain(texts))
+}
+
+/// The input as one text, unless it is too long for a record.
+fn prompt(parts: &[Part<'_>]) -> Option<String> {
+    let bytes: usize = parts.iter().map(|part| part.text.len()).sum();
+    let texts = || parts.iter().map(|part| part.text).collect::<Vec<_>>().join("\n\n");
+    (bytes <= MAX_DIGEST_BYTES).then(texts)
 }
 
 /// Parts of a chat that the router looks at.

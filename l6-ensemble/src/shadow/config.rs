@@ -22,6 +22,11 @@ pub struct ShadowConfig {
     /// Expected wait of the second lane above which it gets no shadow.
     #[serde(with = "duration_text")]
     pub max_queue: Duration,
+    /// Maximum number of shadows of the whole ensemble at once, from the admission of the primary to the shadow's end.
+    pub max_in_flight: usize,
+    /// Time without output after which a shadow is aborted: it waits, or it was preempted.
+    #[serde(with = "duration_text")]
+    pub max_wait: Duration,
 }
 
 /// Thresholds of an intent. Scores are from 0 to 1.
@@ -58,6 +63,8 @@ impl Default for ShadowConfig {
             fresh_samples: 200,
             demoted_fraction: 0.5,
             max_queue: Duration::from_secs(1),
+            max_in_flight: 8,
+            max_wait: Duration::from_secs(10),
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::ensemble::Ensemble;
+use crate::ensemble::{Ensemble, FreshnessStatus};
 use crate::error::ApiError;
 use crate::json::{Body, FromBody, part};
 use crate::lanes::Lanes;
@@ -43,11 +43,21 @@ pub async fn slo(State(lanes): State<Lanes>) -> Json<Vec<LaneSlo>> {
 pub struct EnsembleStatus {
     ensemble: String,
     escalation: EscalationStatus,
-    lanes: Vec<LaneStatus>,
+    /// Number of shadows in flight.
+    shadows_in_flight: usize,
+    lanes: Vec<ServedLaneStatus>,
 }
 
-/// Returns the state of each lane of an ensemble: engines, breaker, overrides, priority floor; and the level of
-/// escalation.
+/// State of a lane, and its freshness.
+#[derive(Debug, Serialize)]
+pub struct ServedLaneStatus {
+    #[serde(flatten)]
+    status: LaneStatus,
+    freshness: FreshnessStatus,
+}
+
+/// Returns the state of each lane of an ensemble: engines, breaker, overrides, priority floor, freshness; and the level
+/// of escalation.
 ///
 /// # Errors
 /// 404 without an ensemble.
@@ -143,9 +153,14 @@ fn ensemble(lanes: &Lanes) -> Result<&Ensemble, ApiError> {
 }
 
 fn status(lanes: &Lanes, ensemble: &Ensemble) -> EnsembleStatus {
+    let of = |(at, lane)| ServedLaneStatus {
+        status: ensemble.status(at, lane),
+        freshness: ensemble.freshness(at),
+    };
     EnsembleStatus {
         ensemble: ensemble.config().name.clone(),
         escalation: ensemble.escalation_status(),
-        lanes: lanes.iter().enumerate().map(|(at, lane)| ensemble.status(at, lane)).collect(),
+        shadows_in_flight: ensemble.shadows().in_flight(),
+        lanes: lanes.iter().enumerate().map(of).collect(),
     }
 }

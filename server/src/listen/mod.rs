@@ -174,6 +174,10 @@ async fn watch_loads(lanes: Lanes) {
 /// and the rest have been aborted.
 async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
     app.lifecycle.set(State::Draining);
+    // No client waits for them.
+    if let Some(ensemble) = app.lanes.router() {
+        ensemble.shadows().stop().await;
+    }
     tokio::select! {
         () = app.lifecycle.requests().none() => return,
         () = sleep(app.options.shutdown_grace) => {}

@@ -15,8 +15,10 @@ mod process;
 mod registry;
 mod routes;
 mod scrape;
+mod shadows;
 mod slo;
 pub mod state;
+mod stream;
 mod window;
 
 use std::sync::Arc;
@@ -40,9 +42,11 @@ use observer::Watch;
 use registry::{Counter, Gauge, Registry};
 pub use routes::RouteCounters;
 use scrape::ScrapeFamilies;
+pub use shadows::ShadowCounters;
 pub use slo::SharedSlo;
 use slo::SloFamilies;
 pub use state::State;
+use stream::StreamFamilies;
 use window::SharedWindow;
 
 /// Maximum number of requests in [`State::running`].
@@ -56,6 +60,7 @@ const REJECTIONS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 pub struct Metrics {
     registry: Arc<Registry>,
     http: HttpFamilies,
+    streams: StreamFamilies,
     connections: Gauge,
     began: Instant,
     /// In seconds since 1970.
@@ -92,6 +97,7 @@ impl Default for Metrics {
         registry.gauge("strata:build_info", help, &build).set(1.0);
         Self {
             http: HttpFamilies::new(&registry),
+            streams: StreamFamilies::new(&registry),
             connections: registry.gauge("strata:http_connections", "Open connections.", &[]),
             began: Instant::now(),
             started: unix_time(),
@@ -174,6 +180,7 @@ impl Metrics {
             served.metrics().set_loads(&served.lane);
             served.metrics().door.set(&served.generation.admission.door().calibration());
         }
+        self.streams.set(lanes);
         self.connections.set(lifecycle.connections().now() as f64);
         let mut text = self.registry.text();
         process::write(&mut text, self.started as f64);

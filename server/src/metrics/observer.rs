@@ -8,6 +8,7 @@ use l5_scheduler::{
     Admitted, FinishReason, RequestId, RequestView, Scheduler, StepObserver, StepResult, StepView,
     Time,
 };
+use l6_ensemble::shadow::SHADOW_PRIORITY;
 use l6_ensemble::slo::SloWindow;
 
 use super::engine::EngineFamilies;
@@ -48,6 +49,8 @@ struct Live {
     cached: usize,
     preemptions: u32,
     runs: bool,
+    /// Whether it is a shadow, which counts for steps and blocks only.
+    shadow: bool,
 }
 
 impl Live {
@@ -63,6 +66,7 @@ impl Live {
             cached: 0,
             preemptions: 0,
             runs: false,
+            shadow: request.priority() == SHADOW_PRIORITY,
         }
     }
 }
@@ -177,7 +181,7 @@ impl Seen {
         }
         live.scheduled = Some(now);
         live.cached = cached;
-        if caching {
+        if caching && !live.shadow {
             families.prefix_queries.inc_by(live.prompt as u64);
             families.prefix_hits.inc_by(cached as u64);
         }
@@ -198,12 +202,16 @@ impl Seen {
         (window, slo, at): (&mut Window, &mut SloWindow, Time),
     ) {
         let time = self.time(result, now);
-        let mut generated = 0;
+        let (mut generated, mut of_shadows) = (0, 0);
         for (id, tokens) in result.new_tokens() {
             generated += tokens.len();
             let Some(live) = self.live.get_mut(&id) else { continue };
             live.generated += tokens.len();
             let before = std::mem::replace(&mut live.last, time);
+            if live.shadow {
+                of_shadows += tokens.len();
+                continue;
+            }
             if live.first.is_some() {
                 let seconds = time - before;
                 families.itl.observe(seconds);
@@ -219,9 +227,10 @@ impl Seen {
             let scheduled = live.scheduled.unwrap_or(live.arrival);
             slo.first_token(at, seconds, time - scheduled);
         }
-        if generated > 0 {
-            families.generation_tokens.inc_by(generated as u64);
-            window.generated(now, generated);
+        let of_clients = generated - of_shadows;
+        if of_clients > 0 {
+            families.generation_tokens.inc_by(of_clients as u64);
+            window.generated(now, of_clients);
         }
         if result.scheduled_tokens > 0 {
             families.iteration_tokens.observe((self.prompt_tokens + generated) as f64);
@@ -237,7 +246,7 @@ impl Seen {
         families: &EngineFamilies,
         (slo, at): (&mut SloWindow, Time),
     ) {
-        let Some(live) = self.live.remove(&id) else { return };
+        let Some(live) = self.live.remove(&id).filter(|live| !live.shadow) else { return };
         live.ended(now, families);
         families.ended(reason);
         slo.finished(at, live.preemptions > 0);

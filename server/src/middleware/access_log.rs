@@ -45,6 +45,8 @@ pub struct Line<'a> {
     pub model: Option<&'a str>,
     /// Why the router chose it, in an ensemble.
     pub route: Option<&'a str>,
+    /// Name of the specialist that has a shadow of the request.
+    pub shadow: Option<&'a str>,
     /// Number of the replica.
     pub replica: Option<u32>,
     /// Time in the queue: until the first step.
@@ -204,6 +206,7 @@ mod tests {
             ms: ms(Duration::from_micros(1_500)),
             model: None,
             route: None,
+            shadow: None,
             replica: None,
             queue_ms: None,
             ttft_ms: None,

@@ -26,6 +26,8 @@ struct Inner {
     arrived: Instant,
     figures: Mutex<Figures>,
     route: OnceLock<RouteEntry>,
+    /// Name of the lane that has a shadow of the request.
+    shadow: OnceLock<String>,
 }
 
 /// The route of a request, for the access log.
@@ -63,6 +65,7 @@ impl RequestContext {
             arrived: Instant::now(),
             figures: Mutex::default(),
             route: OnceLock::new(),
+            shadow: OnceLock::new(),
         }))
     }
 
@@ -89,6 +92,16 @@ impl RequestContext {
     /// The route, once it is known.
     pub fn routed(&self) -> Option<&RouteEntry> {
         self.0.route.get()
+    }
+
+    /// Records that a lane has a shadow of the request.
+    pub fn shadowed(&self, lane: &str) {
+        let _ = self.0.shadow.set(lane.to_owned());
+    }
+
+    /// Name of the lane that has a shadow of the request.
+    pub fn shadow(&self) -> Option<&str> {
+        self.0.shadow.get().map(String::as_str)
     }
 
     /// Counts the tokens of prompts that were submitted to a replica.

@@ -104,6 +104,7 @@ impl Drop for Watch {
             ms: ms(took),
             model: route.map(|route| route.model.as_str()),
             route: route.and_then(|route| route.why.as_deref()),
+            shadow: self.context.shadow(),
             replica: figures.replica,
             queue_ms: figures.queue.map(ms),
             ttft_ms: figures.ttft.map(ms),

@@ -100,6 +100,19 @@ pub struct Sampling {
     pub return_token_ids: Option<bool>,
 }
 
+impl Sampling {
+    /// Whether a field asks for output that follows a guide.
+    pub fn is_guided(&self) -> bool {
+        let format = &self.response_format;
+        self.structured_outputs.is_some()
+            || self.guided_json.is_some()
+            || self.guided_regex.is_some()
+            || self.guided_choice.is_some()
+            || self.guided_grammar.is_some()
+            || format.as_ref().is_some_and(|format| *format != ResponseFormat::Text)
+    }
+}
+
 /// One stop string or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]

@@ -266,7 +266,7 @@ fn variables(own: &ChatFields) -> Map<String, Value> {
 }
 
 /// Estimated number of bytes that the template writes.
-fn estimated_bytes(own: &ChatFields) -> usize {
+pub(super) fn estimated_bytes(own: &ChatFields) -> usize {
     let object = |fields: &Map<String, Value>| fields.values().map(written).sum::<usize>();
     let tool = |tool: &Tool| {
         let function = &tool.function;

@@ -95,9 +95,17 @@ pub struct ServerFlags {
     /// Append one line of JSON for each request to this file; - for stderr
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// Directory in which service levels (`/strata/slo`) survive a restart [default: none, they begin anew]
+    /// Directory in which service levels (`/strata/slo`) and the freshness of specialists survive a restart [default:
+    /// none, they begin anew]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Directory for the calibration stream of an ensemble: a record of each routed request, as `strata router tune`
+    /// reads it [default: none, nothing is recorded]
+    #[arg(long, value_name = "DIR", requires = "ensemble")]
+    pub calibration_dir: Option<PathBuf>,
+    /// Store prompts in the calibration stream. They are what clients send; without this flag records have digests only
+    #[arg(long, switch("false"), requires = "calibration_dir")]
+    pub store_prompts: bool,
     /// Time that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, alias = "shutdown-timeout", value_name = "SECONDS", default_value = "30")]
     #[arg(value_parser = values::duration)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use l1_tensor::Runtime;
 use l2_model::chat_template::ChatTemplate;
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
@@ -19,6 +20,7 @@ use server::metrics::{Metrics, SharedSlo};
 use server::model::{GenerationDefaults, unix_time};
 use server::{LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
 
+use super::fingerprint::fingerprint;
 use super::flags::Flags;
 use super::generation;
 use super::start::log_startup;
@@ -163,6 +165,12 @@ pub fn ensemble(
     let counters = parts.metrics.routes(names);
     let ensemble = Ensemble::new(config.clone(), counters);
     let ensemble = ensemble.map_err(|why| CliError::Usage(why.to_string()))?;
+    for (at, specialist) in config.specialists.iter().enumerate() {
+        if let Some(path) = paths.get(specialist.model.as_str()) {
+            let fingerprint = fingerprint(path).with_context(|| path.display().to_string())?;
+            ensemble.set_model_version(at, format!("{}@{fingerprint}", specialist.model));
+        }
+    }
     let lanes = Lanes::ensemble(ensemble, lanes);
     Ok(Started { lanes, engines, recording: None })
 }

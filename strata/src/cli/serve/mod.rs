@@ -9,6 +9,7 @@
 pub mod ensemble;
 mod environment;
 mod file;
+mod fingerprint;
 mod flags;
 mod generation;
 mod lanes;

@@ -1,11 +1,13 @@
-//! Files of `--state-dir`, in which service levels survive a restart.
+//! Files of `--state-dir`, in which service levels and the freshness of lanes survive a restart.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use l6_ensemble::shadow::Freshness;
 use server::Lanes;
+use server::ensemble::Ensemble;
 use server::metrics::SharedSlo;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -15,12 +17,18 @@ use crate::cli::error::CliError;
 /// Interval at which the files are written: rates are counted by the minute.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The file of each lane.
-pub struct SloFiles(Vec<SloFile>);
+/// The files of each lane.
+pub struct SloFiles {
+    files: Vec<SloFile>,
+    /// The lanes of an ensemble, whose freshness is kept.
+    ensemble: Option<Arc<Ensemble>>,
+}
 
 struct SloFile {
     slo: SharedSlo,
     path: PathBuf,
+    /// File of the lane's freshness.
+    freshness: PathBuf,
     /// What the measurements are about: those of another model are not restored.
     model: String,
 }
@@ -40,17 +48,31 @@ impl SloFiles {
             SloFile {
                 slo: lane.metrics().slo().clone(),
                 path: directory.join(format!("slo-{name}.json")),
+                freshness: directory.join(format!("freshness-{name}.json")),
                 model: model.root.clone(),
             }
         };
         let files: Vec<SloFile> = lanes.iter().map(file).collect();
-        for SloFile { slo, path, model } in &files {
+        for SloFile { slo, path, model, .. } in &files {
             if let Err(why) = slo.restore(path, model) {
                 let path = path.display();
                 tracing::warn!(target: LOG, "{path} is not restored, and will be replaced: {why}");
             }
         }
-        Ok(Arc::new(Self(files)))
+        let ensemble = lanes.router().cloned();
+        for (at, file) in files.iter().enumerate() {
+            let Some(ensemble) = &ensemble else { break };
+            match read_freshness(&file.freshness) {
+                // Of another version: the lane is fresh.
+                Ok(Some(stored)) => _ = ensemble.restore_freshness(at, stored),
+                Ok(None) => {}
+                Err(why) => {
+                    let path = file.freshness.display();
+                    tracing::warn!(target: LOG, "{path} is not restored, and will be replaced: {why}");
+                }
+            }
+        }
+        Ok(Arc::new(Self { files, ensemble }))
     }
 
     /// Writes the files every minute.
@@ -66,10 +88,29 @@ impl SloFiles {
 
     /// Writes the files.
     pub fn store(&self) {
-        for SloFile { slo, path, model } in &self.0 {
+        for (at, SloFile { slo, path, model, freshness }) in self.files.iter().enumerate() {
             if let Err(why) = slo.store(path, model) {
                 tracing::warn!(target: LOG, "{why}");
             }
+            let Some(ensemble) = &self.ensemble else { continue };
+            if let Err(why) = write_freshness(freshness, &ensemble.stored_freshness(at)) {
+                tracing::warn!(target: LOG, "{}: {why}", freshness.display());
+            }
         }
     }
+}
+
+fn read_freshness(path: &Path) -> io::Result<Option<Freshness>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// Writes under another name first, so that the file is whole whenever the process ends.
+fn write_freshness(path: &Path, freshness: &Freshness) -> io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, serde_json::to_vec(freshness)?)?;
+    std::fs::rename(&new, path)
 }

@@ -11,6 +11,7 @@ use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::EngineOptions;
 use l5_scheduler::engine::Startup;
+use l6_ensemble::calibration::CalibrationConfig;
 use tracing_subscriber::EnvFilter;
 
 use super::flags::Flags;
@@ -22,6 +23,7 @@ use crate::cli::interrupt;
 use crate::cli::out;
 use crate::hub;
 use server::background::Background;
+use server::calibration::CalibrationStream;
 #[cfg(target_os = "linux")]
 use server::compile_check::{CompileCheckOptions, CompileChecker};
 use server::listen::shut_down_within;
@@ -51,7 +53,8 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         Some(ensemble) => lanes::ensemble(flags, &ensemble, &parts, context)?,
         None => lanes::single(flags, &parts, context)?,
     };
-    let lanes = lanes.with_checker(checker);
+    let calibration = flags.calibration()?.map(Arc::new);
+    let lanes = lanes.with_checker(checker).with_calibration(calibration.clone());
     let Parts { metrics, background, options } = parts;
     let directory = flags.server.state_dir.as_deref();
     let slo_files = directory.map(|directory| SloFiles::open(directory, &lanes)).transpose()?;
@@ -82,6 +85,10 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     let ended = shut_down_within(engines, STEP_PATIENCE);
     if let Some(files) = slo_files {
         files.store();
+    }
+    // After the last task that could add a record.
+    if let Some(stream) = calibration {
+        stream.close();
     }
     served?;
     ended?;
@@ -230,6 +237,16 @@ impl Flags {
                     .into())
             }
         }
+    }
+
+    /// The calibration stream, if it is on.
+    fn calibration(&self) -> anyhow::Result<Option<CalibrationStream>> {
+        let Some(directory) = self.server.calibration_dir.as_deref() else { return Ok(None) };
+        let store_prompts = self.server.store_prompts;
+        let config = CalibrationConfig { store_prompts, ..CalibrationConfig::default() };
+        let opened = CalibrationStream::open(directory, &config);
+        let failed = |reason| CliError::Output { path: directory.to_owned(), reason };
+        Ok(Some(opened.map_err(failed)?))
     }
 
     pub(super) fn engine(&self, device: Device) -> EngineOptions {

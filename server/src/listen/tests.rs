@@ -11,10 +11,13 @@ use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::engine::ModelFacts;
 use l5_scheduler::{
     BySeat, Caps, ChoiceJob, Engine, EngineCore, ExecuteError, Executor, FinishReason, OutputEnd,
-    RequestId, Scheduler, SchedulerConfig, StepHandle, StepOutput, StepView, TokenDelta,
+    PolicyKind, RequestId, Scheduler, SchedulerConfig, StepHandle, StepOutput, StepView,
+    TokenDelta,
 };
 use l6_ensemble::{Lane, LaneId, Replica, ReplicaId};
 use tokio::sync::oneshot;
+
+mod shadows;
 
 use super::*;
 use crate::background::Background;
@@ -128,18 +131,33 @@ fn lane(
         Engine::start(core, facts, 16).unwrap()
     };
     let engines: Vec<Engine> = steps.iter().map(engine).collect();
+    let served =
+        served_lane(name, &engines, config.policy, tokenizer, metrics, background, options);
+    (engines, served)
+}
+
+/// A lane of engines that are there.
+fn served_lane(
+    name: &str,
+    engines: &[Engine],
+    policy: PolicyKind,
+    tokenizer: Tokenizer,
+    metrics: &Metrics,
+    background: &Background,
+    options: &ServerOptions,
+) -> ServedLane {
     let model = ServedModel {
         names: vec![name.into()],
         alias: None,
         root: "tiny".into(),
-        tokenizer: tokenizer.clone(),
+        tokenizer,
         template: None,
         developer: false,
         roles: Default::default(),
         tools: ToolFormat::None,
         reasoning: ReasoningFormat::None,
         defaults: Default::default(),
-        max_model_len: config.max_model_len,
+        max_model_len: engines[0].handle().config().max_model_len,
         created: 0,
     };
     let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
@@ -148,9 +166,8 @@ fn lane(
     let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
     let slo = SharedSlo::new(Default::default(), Default::default());
     let own = metrics.lane(numbered, name, "auto", slo).unwrap();
-    let door = Door::new(engines.iter().map(Engine::handle), config.policy, 16);
-    let served = ServedLane::new(lane, LaneDefaults::default(), door, own, background, options);
-    (engines, served)
+    let door = Door::new(engines.iter().map(Engine::handle), policy, 16);
+    ServedLane::new(lane, LaneDefaults::default(), door, own, background, options)
 }
 
 /// Runs a server on a thread.

@@ -22,6 +22,7 @@ mod openapi;
 mod reasoning;
 mod sampling;
 mod served;
+mod shadows;
 mod tokens;
 mod tools;
 mod wire;

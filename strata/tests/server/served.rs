@@ -121,7 +121,7 @@ fn agent() -> ureq::Agent {
 }
 
 impl Response {
-    fn of(result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Self {
+    pub fn of(result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Self {
         let response = result.unwrap();
         let status = response.status().as_u16();
         let text = |value: &ureq::http::HeaderValue| value.to_str().unwrap_or("?").to_owned();

@@ -215,7 +215,9 @@ mod tests {
         again.push(record(100.0));
         again.close();
         let text = written(directory.path());
-        assert_eq!((text.lines().count(), text.matches("secret").count()), (101, 1));
+        // The second stream begins with an empty line: the last one of the first may have been torn.
+        let lines = text.lines().filter(|line| !line.is_empty());
+        assert_eq!((lines.count(), text.matches("secret").count()), (101, 1));
     }
 
     #[test]

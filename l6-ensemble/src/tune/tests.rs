@@ -64,6 +64,15 @@ fn a_router_that_errs_below_a_score_gets_that_score_as_its_thresholds() {
 }
 
 #[test]
+fn a_pair_without_the_first_choice_as_its_primary_is_not_judged() {
+    let mut own = record("review", 0.5, Some(Outcome::ShadowOnly));
+    own.decided_by = DecidedBy::Fallback;
+    let report = evidence([own]).propose(&TuneOptions::default());
+    let intent = &report.intents["review"];
+    assert_eq!((intent.records, intent.judged, intent.routing_errors), (1, 0, 0));
+}
+
+#[test]
 fn requests_spill_below_the_score_at_which_the_second_choice_becomes_worse() {
     // Below 0.4 both are equally good, above the primary is right and the shadow wrong in half of the cases.
     let records = (0..4000).map(|i| {

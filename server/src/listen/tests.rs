@@ -17,6 +17,7 @@ use l5_scheduler::{
 use l6_ensemble::{Lane, LaneId, Replica, ReplicaId};
 use tokio::sync::oneshot;
 
+mod observed;
 mod shadows;
 
 use super::*;

@@ -76,8 +76,8 @@ impl Executor for Gated {
 
 /// A server of the specialists `one` and `two`, with tokenizers of their own. Requests of the intent `debug` go to
 /// `one`, and have `two` as their second choice. Each lane has two seats, and one place in its queue.
-struct Pair {
-    app: App,
+pub(super) struct Pair {
+    pub(super) app: App,
     address: SocketAddr,
     server: JoinHandle<Result<(), ServeError>>,
     /// Dropped before the engines, which wait for their steps.
@@ -86,7 +86,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(shadow: &str, policy: PolicyKind) -> Self {
+    pub(super) fn new(shadow: &str, policy: PolicyKind) -> Self {
         let file = format!(
             "name = \"pair\"\nmodel = \"t\"\n[shadow]\nfresh_fraction = 0.0\n{shadow}\n\
              [[specialist]]\nname = \"one\"\nclasses = [\"debug\", \"memory\"]\nintents = [\"debug\"]\n\
@@ -173,11 +173,16 @@ impl Pair {
         self.app.metrics.state(&self.app.lanes[lane], &self.app.lifecycle).kv.used
     }
 
+    /// Number of requests of a lane that have not ended.
+    fn in_flight(&self, lane: usize) -> usize {
+        self.app.lanes[lane].generation.admission.door().in_flight()
+    }
+
     fn running(&self, lane: usize) -> usize {
         self.app.lanes[lane].lane.load().running
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         drop(self.gates);
         self.engines.into_iter().for_each(|engine| drop(engine.shutdown()));
         assert!(self.server.join().unwrap().is_err(), "the engines have ended");
@@ -205,7 +210,7 @@ fn a_drain_aborts_shadows_and_leaves_no_block_in_use() {
     pair.allow(1, 0);
     let response = pair.shadowed();
     assert!(response.contains("x-strata-shadow: two"), "{response}");
-    wait(|| pair.app.lanes[1].generation.admission.door().in_flight() == 1);
+    wait(|| pair.in_flight(1) == 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (_report, mut ended) = oneshot::channel();
     runtime.block_on(drain(&pair.app, &mut ended));
@@ -215,7 +220,7 @@ fn a_drain_aborts_shadows_and_leaves_no_block_in_use() {
     assert!(shadows.permit().is_err(), "no other begins");
     // The engine learns of it when its step ends.
     pair.allow(1, OPEN);
-    wait(|| pair.app.lanes[1].generation.admission.door().in_flight() == 0);
+    wait(|| pair.in_flight(1) == 0);
     wait(|| pair.running(1) == 0 && pair.blocks(1) == 0);
     pair.end();
 }
@@ -241,7 +246,7 @@ fn a_shadow_without_output_is_aborted_and_its_blocks_are_free() {
     assert!(pair.shadowed().contains("x-strata-shadow: two"));
     wait(|| pair.ended("waited") == 1);
     pair.allow(1, OPEN);
-    wait(|| pair.app.lanes[1].generation.admission.door().in_flight() == 0);
+    wait(|| pair.in_flight(1) == 0);
     wait(|| pair.running(1) == 0 && pair.blocks(1) == 0);
     pair.end();
 }
@@ -259,13 +264,13 @@ fn a_shadow_begins_beside_clients_only_where_they_would_take_its_place() {
         wait(|| pair.running(1) == 1);
         assert!(pair.shadowed().contains("x-strata-shadow: two"));
         match beside {
-            true => wait(|| pair.app.lanes[1].generation.admission.door().in_flight() == 2),
+            true => wait(|| pair.in_flight(1) == 2),
             false => wait(|| pair.ended("refused") == 1),
         }
         pair.allow(1, OPEN);
         wait(|| pair.ended("completed") == u64::from(beside));
         drop(client);
-        wait(|| pair.running(1) == 0);
+        wait(|| pair.in_flight(1) == 0);
         pair.shadowed();
         let all = 1 + u64::from(beside);
         wait(|| pair.ended("completed") == all);
@@ -360,11 +365,9 @@ fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     assert_eq!((refusals("one"), refusals("two")), (before + 1, 0));
     // A floor holds wherever the request goes.
-    pair.allow(1, OPEN);
-    wait(|| pair.running(1) == 0);
+    (0..2).for_each(|lane| pair.allow(lane, OPEN));
+    wait(|| (0..2).all(|lane| pair.in_flight(lane) == 0));
     pair.patch(r#"{"priority_floor": 0}"#);
-    pair.allow(0, OPEN);
-    wait(|| pair.running(0) == 0);
     let refused = pair.ask(r#", "priority": 5"#);
     assert!(refused.contains("priority_floor"), "{refused}");
     drop((clients, others));

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use l4_sampler::guide::{CompiledGuide, GuideSpec};
 use l5_scheduler::engine::ModelFacts;
@@ -10,6 +10,8 @@ use l5_scheduler::{
     EngineError, EngineRequest, Load, ResponseStream, SchedulerConfig, SubmitError,
 };
 
+use crate::affinity::{BlockKey, PrefixTable, block_keys};
+use crate::replica_choice::{ReplicaView, choose_replica, queue_seconds};
 use crate::{Replica, ReplicaId};
 
 #[cfg(test)]
@@ -41,7 +43,9 @@ impl std::error::Error for NoReplica {}
 /// template.
 ///
 /// A request goes to the live replica with the least work: fewest estimated seconds, then fewest tokens, then the
-/// lowest number. With a single replica the loads are not read.
+/// lowest number. It goes to another one if that has a shorter queue, preempts less, or was given the beginning of the
+/// prompt before, and this saves more time than it costs ([`choose_replica`]). With a single replica the loads are not
+/// read.
 ///
 /// # Example
 ///
@@ -75,6 +79,52 @@ pub struct Lane<M> {
     pub model: M,
     /// All replicas; at least one.
     replicas: Vec<Arc<dyn Replica>>,
+    /// What is known of the replicas, if there are several.
+    history: Option<Mutex<History>>,
+}
+
+/// What a lane knows of its replicas.
+#[derive(Debug)]
+struct History {
+    /// Prompts that they were given; `None` if they keep no blocks.
+    prefixes: Option<PrefixTable>,
+    preemptions: Vec<Preemptions>,
+}
+
+/// Preemptions of a replica, as its load showed them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Preemptions {
+    count: u64,
+    steps: u64,
+    /// Preemptions a second, between the last two moments at which they were counted.
+    rate: f64,
+}
+
+/// Number of steps over which preemptions are counted.
+const PREEMPTION_STEPS: u64 = 64;
+
+impl Preemptions {
+    /// Counts those since the last time. The time of the steps is that of decode steps of the present width.
+    fn rate(&mut self, load: &Load) -> f64 {
+        let steps = load.steps.saturating_sub(self.steps);
+        let seconds = load.decode_step_seconds(load.running.max(1)).unwrap_or(0.0) * steps as f64;
+        if steps >= PREEMPTION_STEPS && seconds > 0.0 {
+            let rate = load.preemptions.saturating_sub(self.count) as f64 / seconds;
+            *self = Self { count: load.preemptions, steps: load.steps, rate };
+        }
+        self.rate
+    }
+}
+
+/// The replica that a request is offered to first.
+#[derive(Clone, Debug, Default)]
+pub struct ReplicaChoice {
+    /// Its number.
+    pub replica: ReplicaId,
+    /// Its load.
+    pub load: Load,
+    /// Blocks of the prompt.
+    prompt: Vec<BlockKey>,
 }
 
 impl<M> Lane<M> {
@@ -83,7 +133,14 @@ impl<M> Lane<M> {
     /// # Errors
     /// [`NoReplica`].
     pub fn new(id: LaneId, replicas: Vec<Arc<dyn Replica>>, model: M) -> Result<Self, NoReplica> {
-        if replicas.is_empty() { Err(NoReplica(id)) } else { Ok(Self { id, model, replicas }) }
+        let Some(first) = replicas.first() else { return Err(NoReplica(id)) };
+        let (count, config) = (replicas.len(), first.config());
+        let table = || PrefixTable::new(config.block_size, count, config.capacity());
+        let history = (count > 1).then(|| {
+            let prefixes = config.enable_prefix_caching.then(table);
+            Mutex::new(History { prefixes, preemptions: vec![Preemptions::default(); count] })
+        });
+        Ok(Self { id, model, replicas, history })
     }
 
     /// The replicas with their numbers.
@@ -113,13 +170,68 @@ impl<M> Lane<M> {
         first.map_or_else(Default::default, |(id, replica)| (id, replica.load()))
     }
 
+    fn history(&self) -> Option<MutexGuard<'_, History>> {
+        Some(self.history.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Chooses the replica that requests are offered to first, by the prompt of the first of them.
+    pub fn choose(&self, requests: &[EngineRequest]) -> ReplicaChoice {
+        let (replica, load) = self.least_busy();
+        let Some(mut history) = self.history() else {
+            return ReplicaChoice { replica, load, prompt: Vec::new() };
+        };
+        let History { prefixes, preemptions } = &mut *history;
+        let prompt = prefixes.as_ref().zip(requests.first()).map(|(table, request)| {
+            block_keys(table.block_size(), &request.prompt, request.cache_salt.as_deref())
+        });
+        let prompt = prompt.unwrap_or_default();
+        let cached = prefixes.as_ref().map(|table| table.cached_tokens(&prompt));
+        // Of equals the first is chosen: the one with the least work.
+        let order = self.by_load();
+        let views: Vec<(ReplicaId, Load, ReplicaView)> = order
+            .iter()
+            .map(|(id, replica)| {
+                let (at, load) = (id.0 as usize, replica.load());
+                let cached = cached.as_ref().and_then(|all| all.get(at)).copied();
+                let view = ReplicaView {
+                    wait: queue_seconds(&load, replica.config().seats()),
+                    preemption_rate: preemptions.get_mut(at).map_or(0.0, |own| own.rate(&load)),
+                    cached_tokens: cached.unwrap_or(0),
+                    prefill_seconds_per_token: load.prefill_seconds_per_token.unwrap_or(0.0),
+                    closed: replica.room_for(requests.len().max(1)).is_err(),
+                };
+                (*id, load, view)
+            })
+            .collect();
+        let of = |(_, _, view): &(ReplicaId, Load, ReplicaView)| *view;
+        let chosen = choose_replica(&views.iter().map(of).collect::<Vec<_>>());
+        match chosen.and_then(|at| views.get(at)) {
+            Some((replica, load, _)) => ReplicaChoice { replica: *replica, load: *load, prompt },
+            None => ReplicaChoice { replica, load, prompt },
+        }
+    }
+
     /// Submits requests, `samples` of each, to one replica, all or none. Returns the replica that accepted them. If the
-    /// queue of the least busy replica is full, the next one is asked.
+    /// queue of the chosen replica is full, the next one is asked.
     ///
     /// # Errors
-    /// Why the least busy replica rejected them.
+    /// Why the first replica that was asked rejected them.
     pub fn submit(
         &self,
+        requests: Vec<EngineRequest>,
+        samples: u32,
+    ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
+        let choice = self.choose(&requests);
+        self.submit_to(&choice, requests, samples)
+    }
+
+    /// Submits requests as [`Lane::submit`] does, first to the replica of an earlier choice.
+    ///
+    /// # Errors
+    /// As [`Lane::submit`].
+    pub fn submit_to(
+        &self,
+        choice: &ReplicaChoice,
         requests: Vec<EngineRequest>,
         samples: u32,
     ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
@@ -128,9 +240,19 @@ impl<M> Lane<M> {
         }
         // exercise l6.lane
         let mut refused = None;
-        for (id, replica) in self.by_load() {
+        let mut order = self.by_load();
+        // Stable: the others stay in the order of their work.
+        order.sort_by_key(|(id, _)| *id != choice.replica);
+        for (id, replica) in order {
             match replica.submit(requests.clone(), samples) {
-                Ok(answers) => return Ok((id, answers)),
+                Ok(answers) => {
+                    if let Some(table) =
+                        self.history().as_mut().and_then(|own| own.prefixes.as_mut())
+                    {
+                        table.given(id.0 as usize, &choice.prompt);
+                    }
+                    return Ok((id, answers));
+                }
                 Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
                 Err(why) => return Err(why),
             }
@@ -232,13 +354,13 @@ impl<M> Lane<M> {
 
 impl<M: fmt::Debug> fmt::Debug for Lane<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, model, replicas } = self;
+        let Self { id, model, replicas, .. } = self;
         let replicas = replicas.len();
         f.debug_struct("Lane")
             .field("id", id)
             .field("model", model)
             .field("replicas", &replicas)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -8,13 +8,15 @@
 //! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work;
 //! * [`EnsembleConfig`]: the file that lists the specialists, each of which has a lane;
 //! * [`router`]: chooses the lane of a request from its text;
-//! * [`quote`], [`admission`], [`replica_choice`]: what a request can expect of a replica, and whether it is admitted;
+//! * [`quote`], [`admission`], [`replica_choice`], [`affinity`]: what a request can expect of a replica, and whether it is
+//!   admitted;
 //! * [`slo`], [`breaker`], [`escalation`], [`control`]: what a lane keeps of its promises, and what follows if it does
 //!   not;
 //! * [`shadow`], [`calibration`], [`tune`]: duplicates on the second choice, what they show, and thresholds from it;
 //! * [`sim`]: all lanes, their admission and their schedulers under a virtual clock.
 
 pub mod admission;
+pub mod affinity;
 pub mod breaker;
 pub mod calibration;
 pub mod config;
@@ -32,5 +34,5 @@ pub mod slo;
 pub mod tune;
 
 pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
-pub use lane::{Lane, LaneId, NoReplica};
+pub use lane::{Lane, LaneId, NoReplica, ReplicaChoice};
 pub use replica::{Replica, ReplicaId};

@@ -1,5 +1,7 @@
 //! Which replica of a lane serves a request.
 
+use l5_scheduler::Load;
+
 /// Seconds of wait that one preemption a second counts as. A replica that preempts computes tokens again, and its rates
 /// do not show what it wastes.
 pub const PREEMPTION_PENALTY_SECONDS: f64 = 1.0;
@@ -82,6 +84,16 @@ fn warmest(replicas: &[ReplicaView]) -> Option<usize> {
     // end of exercise
 }
 
+/// Expected wait of a new request: none while a seat is free, or else the time of the present work, of which the part
+/// of one seat must end first.
+pub fn queue_seconds(load: &Load, seats: usize) -> f64 {
+    if load.waiting == 0 && load.running < seats {
+        return 0.0;
+    }
+    let ahead = (load.waiting + 1) as f64 / (load.waiting + load.running).max(1) as f64;
+    load.seconds.unwrap_or(0.0) * ahead.min(1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -91,6 +103,16 @@ mod tests {
     fn view(wait: f64, cached_tokens: usize) -> ReplicaView {
         let prefill_seconds_per_token = 1e-3;
         ReplicaView { wait, cached_tokens, prefill_seconds_per_token, ..ReplicaView::default() }
+    }
+
+    #[test]
+    fn a_request_waits_for_nothing_while_a_seat_is_free() {
+        let load =
+            |running, waiting| Load { running, waiting, seconds: Some(8.0), ..Load::default() };
+        assert_eq!(queue_seconds(&load(3, 0), 4), 0.0);
+        assert_eq!(queue_seconds(&load(4, 0), 4), 2.0, "one of four must end");
+        assert_eq!(queue_seconds(&load(4, 12), 4), 8.0 * 13.0 / 16.0);
+        assert_eq!(queue_seconds(&Load { seconds: None, ..load(4, 4) }, 4), 0.0, "not measured");
     }
 
     #[test]

@@ -7,10 +7,10 @@ use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
-use l6_ensemble::ReplicaId;
 use l6_ensemble::admission::{Decision, Refusal, RefusalCode};
 use l6_ensemble::quote::RequestSize;
 use l6_ensemble::shadow::SHADOW_PRIORITY;
+use l6_ensemble::{ReplicaChoice, ReplicaId};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -147,8 +147,9 @@ impl Admission {
                 request.guide = Some(guide.clone());
             }
         }
-        let pass = self.pass(&mut requests, arrived)?;
-        let submitted = self.door.submit(&pass, || self.lane.submit(requests, samples));
+        let choice = self.lane.choose(&requests);
+        let pass = self.pass(&choice, &mut requests, arrived)?;
+        let submitted = self.door.submit(&pass, || self.lane.submit_to(&choice, requests, samples));
         let submitted = submitted.map_err(|why| self.refused(choices, why))?;
         self.metrics.slo().decided(true);
         Ok(submitted)
@@ -156,7 +157,12 @@ impl Admission {
 
     /// Lets requests pass the door, if what is promised to them and to those in flight can be kept. Their deadlines
     /// count from `arrived`.
-    fn pass(&self, requests: &mut [EngineRequest], arrived: Instant) -> Result<Pass, ApiError> {
+    fn pass(
+        &self,
+        choice: &ReplicaChoice,
+        requests: &mut [EngineRequest],
+        arrived: Instant,
+    ) -> Result<Pass, ApiError> {
         let now = Instant::now();
         let (mut size, mut priority, mut within) = (RequestSize::default(), 0, None);
         for request in requests.iter_mut() {
@@ -167,7 +173,7 @@ impl Admission {
             request.deadline = request.deadline.map(left);
             within = request.deadline;
         }
-        let (replica, load) = self.lane.least_busy();
+        let (replica, load) = (choice.replica, choice.load);
         let deadline = within.map(|left| now + left);
         let request = DoorRequest { size, priority, deadline, jitter: chance() };
         let (decision, pass) = match self.door.decide(replica, (load, self.lane.config()), request)

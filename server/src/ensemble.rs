@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use l5_scheduler::{Load, Time};
+use l5_scheduler::Time;
 use l6_ensemble::EnsembleConfig;
 use l6_ensemble::breaker::Role;
 use l6_ensemble::control::{LaneControl, LanePatch, LaneStatus, PatchError};
 use l6_ensemble::escalation::{Escalation, EscalationStatus, LaneSignal, NoSuchLevel, Thresholds};
+use l6_ensemble::replica_choice::queue_seconds;
 use l6_ensemble::router::{Classifier, LoadError, Route, RouteInput, Router, RouterError};
 use l6_ensemble::shadow::{
     self, Freshness, LaneVersion, ShadowDecision, ShadowLane, ShadowRequest,
@@ -347,30 +348,5 @@ fn signal(served: &ServedLane) -> LaneSignal {
         queue_seconds: queue_seconds(&load, served.lane.config().seats()),
         refused: served.metrics().slo().refused_fraction(),
         slo_missed: if verdicts > 0 { missed as f64 / verdicts as f64 } else { 0.0 },
-    }
-}
-
-/// Expected wait of a new request: none while a seat is free, or else the time of the present work, of which the part
-/// of one seat must end first.
-fn queue_seconds(load: &Load, seats: usize) -> f64 {
-    if load.waiting == 0 && load.running < seats {
-        return 0.0;
-    }
-    let ahead = (load.waiting + 1) as f64 / (load.waiting + load.running).max(1) as f64;
-    load.seconds.unwrap_or(0.0) * ahead.min(1.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_waits_for_nothing_while_a_seat_is_free() {
-        let load =
-            |running, waiting| Load { running, waiting, seconds: Some(8.0), ..Load::default() };
-        assert_eq!(queue_seconds(&load(3, 0), 4), 0.0);
-        assert_eq!(queue_seconds(&load(4, 0), 4), 2.0, "one of four must end");
-        assert_eq!(queue_seconds(&load(4, 12), 4), 8.0 * 13.0 / 16.0);
-        assert_eq!(queue_seconds(&Load { seconds: None, ..load(4, 4) }, 4), 0.0, "not measured");
     }
 }

@@ -190,6 +190,55 @@ fn the_load_of_a_lane_is_a_sum_and_its_wait_the_shortest() {
     assert_eq!(load.slack, Some(-2.0), "the least of all");
 }
 
+#[test]
+fn the_next_turn_of_a_conversation_goes_to_the_replica_that_has_the_last_one() {
+    let fake = |seconds: f64| Fake::new(Some(seconds), 0, 9, false);
+    let turn = |tokens: std::ops::Range<u32>| {
+        let prompt: Vec<u32> = tokens.collect();
+        vec![EngineRequest { prompt: prompt.into(), ..EngineRequest::default() }]
+    };
+    let (lane, _) = lane(vec![fake(2.0), fake(1.0)]);
+    assert_eq!(lane.submit(turn(0..100), 1).unwrap().0, ReplicaId(1), "the least work");
+    // Now replica 1 has more work than replica 0, and seats are free in both.
+    let (other, _) = self::lane(vec![fake(1.0), fake(2.0)]);
+    let lane = Lane { replicas: other.replicas, ..lane };
+    assert_eq!(lane.submit(turn(0..150), 1).unwrap().0, ReplicaId(1), "it has 96 tokens of it");
+    assert_eq!(lane.submit(turn(500..600), 1).unwrap().0, ReplicaId(0), "another conversation");
+    // A replica that takes nothing is not chosen for what it holds.
+    let (other, _) = self::lane(vec![fake(1.0), Fake::new(Some(2.0), 0, 0, false)]);
+    let lane = Lane { replicas: other.replicas, ..lane };
+    assert_eq!(lane.submit(turn(0..200), 1).unwrap().0, ReplicaId(0));
+}
+
+#[test]
+fn a_prefix_is_not_followed_into_a_queue_that_costs_more() {
+    let busy = |seconds: f64| {
+        let mut fake = Fake::new(Some(seconds), 0, 9, false);
+        // Each seat is taken, and a prompt token takes a millisecond.
+        fake.load.running = fake.config.seats();
+        fake.load.prefill_seconds_per_token = Some(1e-3);
+        fake
+    };
+    let idle = || {
+        let mut fake = Fake::new(Some(0.0), 0, 9, false);
+        fake.load.prefill_seconds_per_token = Some(1e-3);
+        fake
+    };
+    let prompt: Arc<[u32]> = (0..96).collect::<Vec<u32>>().into();
+    let request = || vec![EngineRequest { prompt: prompt.clone(), ..EngineRequest::default() }];
+    let (lane, _) = lane(vec![idle(), busy(1.0)]);
+    let held = ReplicaChoice { replica: ReplicaId(1), ..lane.choose(&request()) };
+    lane.submit_to(&held, request(), 1).unwrap();
+    let seats = lane.config().seats() as f64;
+    // One of the seats must end, so a seat's part of the work is the wait.
+    let mut lane = lane;
+    for (wait, chosen) in [(0.09, 1), (0.11, 0)] {
+        let (other, _) = self::lane(vec![idle(), busy(wait * seats)]);
+        lane = Lane { replicas: other.replicas, ..lane };
+        assert_eq!(lane.choose(&request()).replica, ReplicaId(chosen), "a wait of {wait} s");
+    }
+}
+
 proptest! {
     /// Against a naive model: of the live replicas with room, none has less work than the one that is chosen.
     #[test]

@@ -93,6 +93,8 @@ const OTHERS: &[(&str, &str, &[&str])] = &[
     ("strata:http_connections", "gauge", &[]),
     ("strata:sse_streams", "gauge", &[]),
     ("strata:build_info", "gauge", &["arch", "version"]),
+    ("strata:calibration_records_total", "counter", &["outcome"]),
+    ("strata:compile_checks_total", "counter", &["outcome"]),
     ("process_cpu_seconds_total", "counter", &[]),
     ("process_open_fds", "gauge", &[]),
     ("process_resident_memory_bytes", "gauge", &[]),

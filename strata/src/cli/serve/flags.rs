@@ -101,10 +101,10 @@ pub struct ServerFlags {
     pub state_dir: Option<PathBuf>,
     /// Directory for the calibration stream of an ensemble: a record of each routed request, as `strata router tune`
     /// reads it [default: none, nothing is recorded]
-    #[arg(long, value_name = "DIR", requires = "ensemble")]
+    #[arg(long, value_name = "DIR")]
     pub calibration_dir: Option<PathBuf>,
     /// Store prompts in the calibration stream. They are what clients send; without this flag records have digests only
-    #[arg(long, switch("false"), requires = "calibration_dir")]
+    #[arg(long, switch("false"))]
     pub store_prompts: bool,
     /// Time that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, alias = "shutdown-timeout", value_name = "SECONDS", default_value = "30")]

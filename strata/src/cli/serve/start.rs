@@ -45,15 +45,15 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     log();
     warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
-    // Before gigabytes are read: a compiler that does not work.
+    // Before gigabytes are read: a compiler that does not work, and a directory that cannot be written.
     let checker = flags.compile_checker()?;
+    let calibration = flags.calibration()?.map(Arc::new);
     let options = Arc::new(flags.options());
     let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
     let Started { lanes, engines, recording } = match flags.ensemble()? {
         Some(ensemble) => lanes::ensemble(flags, &ensemble, &parts, context)?,
         None => lanes::single(flags, &parts, context)?,
     };
-    let calibration = flags.calibration()?.map(Arc::new);
     let lanes = lanes.with_checker(checker).with_calibration(calibration.clone());
     let Parts { metrics, background, options } = parts;
     let directory = flags.server.state_dir.as_deref();
@@ -241,8 +241,15 @@ impl Flags {
 
     /// The calibration stream, if it is on.
     fn calibration(&self) -> anyhow::Result<Option<CalibrationStream>> {
-        let Some(directory) = self.server.calibration_dir.as_deref() else { return Ok(None) };
         let store_prompts = self.server.store_prompts;
+        let Some(directory) = self.server.calibration_dir.as_deref() else {
+            let what = "--store-prompts needs --calibration-dir, in which prompts would be stored";
+            return if store_prompts { Err(CliError::Usage(what.into()).into()) } else { Ok(None) };
+        };
+        if self.ensemble.is_none() {
+            let what = "--calibration-dir needs --ensemble: one model has no routes to record";
+            return Err(CliError::Usage(what.into()).into());
+        }
         let config = CalibrationConfig { store_prompts, ..CalibrationConfig::default() };
         let opened = CalibrationStream::open(directory, &config);
         let failed = |reason| CliError::Output { path: directory.to_owned(), reason };

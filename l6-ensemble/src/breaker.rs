@@ -176,6 +176,15 @@ impl Breaker {
         self.transitions
     }
 
+    /// Takes another configuration. State, verdicts and counts stay, as far as they are within the new window; the next
+    /// verdict makes the transition that follows from them.
+    pub fn configure(&mut self, config: BreakerConfig) {
+        if config.window != self.config.window {
+            self.recent = self.recent.with_window(config.window);
+        }
+        self.config = config;
+    }
+
     /// Closes the breaker and forgets all verdicts: the lane has another model. The counts of trips and transitions go
     /// on.
     pub fn reset(&mut self) {

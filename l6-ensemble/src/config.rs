@@ -3,6 +3,7 @@
 mod check;
 mod intents;
 mod reader;
+mod reload;
 mod specialist;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use crate::router::RouterConfig;
 use crate::shadow::ShadowConfig;
 use crate::slo::SloOptions;
 use reader::Reader;
+pub use reload::{EngineChange, NeedsRestart};
 pub use specialist::{DecodingPolicy, SpecialistConfig};
 
 /// KV memory of an ensemble whose file does not say how much: that of one engine on a CPU.

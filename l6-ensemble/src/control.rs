@@ -142,6 +142,11 @@ impl LaneControl {
         self.breaker.observe(pass, now);
     }
 
+    /// Takes another configuration of the breaker. Its state and the overrides stay.
+    pub fn configure(&mut self, breaker: BreakerConfig) {
+        self.breaker.configure(breaker);
+    }
+
     /// Closes the breaker and forgets all verdicts: the lane has another model. Overrides stay.
     pub fn reset(&mut self) {
         self.breaker.reset();

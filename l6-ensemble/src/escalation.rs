@@ -160,6 +160,15 @@ impl Escalation {
         // end of exercise
     }
 
+    /// Takes another configuration. The level stays, and so does a pinned one; without such a level it is the highest
+    /// one that there is.
+    pub fn configure(&mut self, config: EscalationConfig) {
+        let highest = config.levels.len();
+        self.level = self.level.min(highest);
+        self.pinned = self.pinned.map(|level| level.min(highest));
+        self.config = config;
+    }
+
     /// What the level in force changes.
     pub fn thresholds(&self) -> Thresholds {
         match self.level().checked_sub(1).and_then(|above| self.config.levels.get(above)) {

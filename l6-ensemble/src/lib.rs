@@ -33,6 +33,9 @@ pub mod sim;
 pub mod slo;
 pub mod tune;
 
-pub use config::{ConfigError, ConfigErrors, DecodingPolicy, EnsembleConfig, SpecialistConfig};
+pub use config::{
+    ConfigError, ConfigErrors, DecodingPolicy, EngineChange, EnsembleConfig, NeedsRestart,
+    SpecialistConfig,
+};
 pub use lane::{Lane, LaneId, NoReplica, ReplicaChoice};
 pub use replica::{Replica, ReplicaId};

@@ -70,6 +70,26 @@ impl Recent {
         (then.rate(1), then.total)
     }
 
+    /// The same verdicts in another window. Those of a slot count at its begin, so they leave the window up to one slot
+    /// of the old window early.
+    pub(super) fn with_window(&self, window: Duration) -> Self {
+        let mut new = Self { latest: self.latest, ..Self::new(window) };
+        let now = new.number(new.latest);
+        for old in self.slots.iter().filter(|slot| slot.total > 0) {
+            let number = new.number(Time(old.number as f64 * self.width));
+            if now.saturating_sub(number) >= SLOTS {
+                continue;
+            }
+            let slot = &mut new.slots[(number % SLOTS) as usize];
+            slot.number = number;
+            slot.passed += old.passed;
+            slot.total += old.total;
+            new.passed += old.passed;
+            new.total += old.total;
+        }
+        new
+    }
+
     pub(super) fn clear(&mut self) {
         self.slots.fill(Slot::default());
         (self.passed, self.total) = (0, 0);

@@ -238,3 +238,29 @@ fn an_invalid_configuration_or_clock_never_panics() {
     }
     assert_eq!(breaker.role(), Role::Primary);
 }
+
+#[test]
+fn a_new_configuration_keeps_state_and_verdicts() {
+    let mut breaker = Breaker::new(config());
+    let now = |second: u32| Time(f64::from(second));
+    (0..20).for_each(|at| breaker.observe(at % 2 == 0, now(at)));
+    assert_eq!(breaker.role(), Role::ShadowOnly, "0.5 is below 0.6");
+    let trips = breaker.trips();
+    // A stricter level, and a window of one minute.
+    let strict =
+        BreakerConfig { trip_below: 0.9, reset_above: 0.95, window: seconds(60), ..config() };
+    breaker.configure(strict);
+    assert_eq!((breaker.role(), breaker.trips()), (Role::ShadowOnly, trips));
+    let mut closed = Breaker::new(config());
+    (0..20).for_each(|at| closed.observe(at % 5 > 0, now(at * 10)));
+    assert_eq!(closed.role(), Role::Primary, "0.8 is no less than 0.6");
+    let (rate, all) = closed.recent(now(190));
+    assert_eq!((rate, all), (Some(0.8), 20));
+    closed.configure(strict);
+    assert_eq!(closed.role(), Role::Primary, "a configuration makes no transition");
+    let (_, within) = closed.recent(now(190));
+    assert!((5..=7).contains(&within), "{within} verdicts of the last minute, less one old slot");
+    closed.configure(BreakerConfig { min_samples: 5, ..strict });
+    closed.observe(false, now(191));
+    assert_eq!(closed.role(), Role::ShadowOnly, "the next verdict does");
+}

@@ -176,3 +176,71 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_file_that_is_read_again_may_change_what_no_engine_depends_on() {
+    let old = EnsembleConfig::parse(TWO).unwrap();
+    let text = r#"
+        name = "other"
+        model = "tiny"
+        fallback = "b"
+        [[specialist]]
+        name = "b"
+        description = "the second"
+        system_prompt = "Be brief."
+        decoding_policy = "greedy"
+        slo = { ttft = "300ms" }
+        [[specialist]]
+        name = "a"
+        fallback = "b"
+        classes = ["x"]
+        intents = ["debug"]
+        [intents.review]
+        shadow_below = 0.1
+        [router]
+        min_score = 0.9
+        [breaker]
+        min_samples = 5
+        [escalation]
+        dwell_up = "1s"
+        [slo]
+        latency_window = "10m"
+        [shadow]
+        fresh_fraction = 0.1
+    "#;
+    let new = EnsembleConfig::parse(text).unwrap();
+    let reloaded = old.reloaded(new.clone()).unwrap();
+    let names: Vec<&str> = reloaded.specialists.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"], "the order by which lanes are numbered");
+    assert_eq!(reloaded.fallback_of(0), Some(1));
+    assert_eq!((reloaded.name.as_str(), &reloaded.router), ("other", &new.router));
+    assert_eq!(reloaded.specialists[1], new.specialists[0]);
+}
+
+#[test]
+fn every_change_that_needs_other_engines_is_named() {
+    let old = EnsembleConfig::parse(TWO).unwrap();
+    let paths = |text: &str| -> Vec<String> {
+        let changes = old.reloaded(EnsembleConfig::parse(text).unwrap()).unwrap_err().0;
+        changes.into_iter().map(|change| change.path).collect()
+    };
+    let a = |fields: &str| TWO.replace("name = \"a\"", &format!("name = \"a\"\n{fields}"));
+    for (fields, field) in [
+        ("model = \"other\"", "model"),
+        ("replicas = 2", "replicas"),
+        ("block_size = 8", "block_size"),
+        ("policy = \"fcfs\"", "policy"),
+        ("max_num_seqs = 8", "max_num_seqs"),
+        ("max_num_batched_tokens = 64", "max_num_batched_tokens"),
+        ("max_model_len = 128", "max_model_len"),
+    ] {
+        assert_eq!(paths(&a(fields)), [format!("specialist.a.{field}")]);
+    }
+    let share = a("kv_share = 0.25");
+    assert_eq!(paths(&share), ["specialist.a.kv_share", "specialist.b.kv_share"]);
+    assert_eq!(paths(&format!("kv_memory = \"1GiB\"\n{TWO}")), ["kv_memory"]);
+    let renamed = TWO.replace("\"b\"", "\"c\"");
+    assert_eq!(paths(&renamed), ["specialist.b", "specialist.c"]);
+    let more = a("replicas = 3\nblock_size = 32").replace("\"b\"", "\"c\"");
+    assert_eq!(paths(&more).len(), 4, "all at once");
+}

@@ -232,3 +232,18 @@ fn a_configuration_reports_all_its_errors() {
     let config: EscalationConfig = toml::from_str(floors).unwrap();
     assert_eq!(config.errors().len(), 1, "a floor that is gone refuses less");
 }
+
+#[test]
+fn a_new_configuration_keeps_the_level_as_far_as_it_has_one() {
+    let mut escalation = Escalation::new(config(4, 0, 1000));
+    (0..4).for_each(|at| escalation.observe(Time(f64::from(at)), &[lane(9.0)]));
+    assert_eq!(escalation.level(), 4);
+    escalation.pin(Some(3)).unwrap();
+    escalation.configure(config(5, 1000, 1000));
+    assert_eq!((escalation.level(), escalation.automatic_level()), (3, 4), "both stay");
+    assert!((escalation.thresholds().shadow_scale - 0.4).abs() < 1e-6, "of the new level 3 of 5");
+    escalation.configure(config(2, 1000, 1000));
+    assert_eq!((escalation.level(), escalation.automatic_level()), (2, 2), "the highest one");
+    escalation.configure(config(0, 1000, 1000));
+    assert_eq!(escalation.thresholds(), Thresholds::default());
+}

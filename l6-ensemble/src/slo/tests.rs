@@ -343,3 +343,29 @@ fn a_report_is_json_with_milliseconds() {
     assert_eq!(json["latency_window_seconds"], 300);
     assert!((json["ttft_ms"]["p50"].as_f64().unwrap() / 200.0 - 1.0).abs() < 0.025);
 }
+
+#[test]
+fn other_options_keep_what_is_within_the_new_window() {
+    let minutes = |n: u64| SloOptions {
+        latency_window: Duration::from_secs(60 * n),
+        ..SloOptions::default()
+    };
+    let mut window = SloWindow::new(minutes(5));
+    for minute in 0..7_u32 {
+        window.first_token(Time(f64::from(minute) * 60.0), 0.1, 0.1);
+        window.compile_checked(Time(f64::from(minute) * 60.0), true);
+    }
+    let now = Time(6.0 * 60.0);
+    assert_eq!(window.ttft(now).count, 5);
+    window.configure(minutes(3));
+    assert_eq!(window.ttft(now).count, 3);
+    window.configure(minutes(20));
+    assert_eq!(window.ttft(now).count, 3, "what has left a window does not return");
+    window.first_token(Time(7.0 * 60.0), 0.1, 0.1);
+    assert_eq!(window.ttft(Time(7.0 * 60.0)).count, 4);
+    assert_eq!(window.compile_pass(now).total, 7, "rates have their own window");
+    let few = SloOptions { min_compile_samples: 7, ..minutes(20) };
+    window.configure(few);
+    let targets = SloTargets { compile_pass: Some(0.5), ..SloTargets::default() };
+    assert_eq!(window.report(now, &targets).objectives.compile_pass.met, Some(true));
+}

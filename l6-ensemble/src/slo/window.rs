@@ -63,6 +63,22 @@ impl SloWindow {
         }
     }
 
+    /// Takes other options. What was measured stays, as far as it is within the new window.
+    pub fn configure(&mut self, options: SloOptions) {
+        let minutes = options.latency_minutes();
+        if minutes != self.options.latency_minutes() {
+            let mut latencies = vec![LatencyMinute::default(); minutes as usize];
+            for old in self.latencies.drain(..) {
+                if within(old.minute, self.latest, minutes) {
+                    let slot = (old.minute % minutes) as usize;
+                    latencies[slot] = old;
+                }
+            }
+            self.latencies = latencies;
+        }
+        self.options = options;
+    }
+
     /// Options of the window.
     pub fn options(&self) -> &SloOptions {
         &self.options

@@ -9,18 +9,21 @@ use axum::extract::FromRef;
 
 use super::background::Background;
 use super::json::BodyReader;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, LiveLanes};
 use super::lifecycle::Lifecycle;
 use super::metrics::Metrics;
 use super::middleware::host::AllowedHosts;
 use super::middleware::key::ApiKeys;
 use super::options::{Limits, ServerOptions};
+use super::reload::{EnsembleSource, Reloader};
 
 /// Composition of the server: created once, at the start. Clones share everything.
 #[derive(Clone)]
 pub struct App {
     /// The lanes that serve requests.
-    pub lanes: Lanes,
+    pub lanes: LiveLanes,
+    /// Loads the configuration of the ensemble again, if there is one.
+    pub reloader: Option<Reloader>,
     /// The operator's settings.
     pub options: Arc<ServerOptions>,
     /// Limits of requests: those of `options`.
@@ -55,10 +58,18 @@ impl App {
             lifecycle: Arc::default(),
             metrics: Arc::new(metrics),
             options,
-            lanes,
+            lanes: LiveLanes::new(lanes),
+            reloader: None,
             limits,
             background,
         }
+    }
+
+    /// The configuration of the ensemble can be loaded again, from where `source` reads it.
+    #[must_use]
+    pub fn with_ensemble_source(mut self, source: EnsembleSource) -> Self {
+        self.reloader = Some(Reloader::new(self.lanes.clone(), self.metrics.clone(), source));
+        self
     }
 }
 
@@ -72,8 +83,14 @@ macro_rules! parts {
     )+};
 }
 
+/// The lanes in force when the handler begins.
+impl FromRef<App> for Lanes {
+    fn from_ref(app: &App) -> Self {
+        app.lanes.now()
+    }
+}
+
 parts! {
-    lanes: Lanes,
     lifecycle: Arc<Lifecycle>,
     metrics: Arc<Metrics>,
     background: Background,

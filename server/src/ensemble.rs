@@ -4,7 +4,7 @@
 //! between tasks. No lock is held while anything else is waited for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use l5_scheduler::Time;
@@ -24,6 +24,7 @@ use super::calibration::fresh_salt;
 use super::dispatch::RequestFacts;
 use super::lanes::{Lanes, ServedLane};
 use super::metrics::RouteCounters;
+use super::reload::ConfigVersion;
 use super::routing::RouterChoice;
 use super::shadows::Shadows;
 
@@ -41,22 +42,31 @@ pub enum EnsembleError {
     Router(#[from] RouterError),
 }
 
-/// Router, breakers and escalation of an ensemble. Lanes are numbered as in its file.
+/// Router, breakers and escalation of an ensemble. Lanes are numbered as in its file when the server started.
+///
+/// Configuration and router are one version of the file. The rest is shared by all versions.
 #[derive(Debug)]
 pub struct Ensemble {
     config: EnsembleConfig,
+    version: ConfigVersion,
     router: Router,
-    controls: Vec<Mutex<LaneControl>>,
-    escalation: Mutex<Escalation>,
-    counters: RouteCounters,
-    freshness: Vec<Mutex<Freshness>>,
-    shadows: Shadows,
+    states: LaneStates,
+    counters: Arc<RouteCounters>,
     /// Salt of digests where no calibration stream has one.
-    salt: String,
-    /// Whether a calibration stream or a compile check reads what shadows show.
-    learns: AtomicBool,
+    salt: Arc<str>,
     /// Start of the clock of breakers and escalation.
     began: Instant,
+}
+
+/// Breakers, overrides, escalation, freshness and shadows. Clones share them.
+#[derive(Clone, Debug)]
+pub struct LaneStates {
+    controls: Arc<[Mutex<LaneControl>]>,
+    escalation: Arc<Mutex<Escalation>>,
+    freshness: Arc<[Mutex<Freshness>]>,
+    shadows: Arc<Shadows>,
+    /// Whether a calibration stream or a compile check reads what shadows show.
+    learns: Arc<AtomicBool>,
 }
 
 impl Ensemble {
@@ -65,35 +75,71 @@ impl Ensemble {
     /// # Errors
     /// [`EnsembleError`].
     pub fn new(config: EnsembleConfig, counters: RouteCounters) -> Result<Self, EnsembleError> {
-        let classifier = config.router.classifier.load()?;
-        let classifier = classifier.map(|own| Box::new(own) as Box<dyn Classifier>);
-        let names = config.specialists.iter().map(|own| own.name.clone()).collect();
-        let thresholds = thresholds_of(&config);
-        let version = |model: &str| LaneVersion {
-            model: model.to_owned(),
-            adapter: None,
-            thresholds: thresholds.clone(),
-        };
+        let shadows = Shadows::new(config.shadow.max_in_flight);
         Ok(Self {
-            router: Router::new(config.router.clone(), classifier, names)?,
-            controls: config
-                .specialists
-                .iter()
-                .map(|_| Mutex::new(LaneControl::new(config.breaker)))
-                .collect(),
-            escalation: Mutex::new(Escalation::new(config.escalation.clone())),
-            counters,
-            freshness: config
-                .specialists
-                .iter()
-                .map(|own| Mutex::new(Freshness::new(version(&own.model))))
-                .collect(),
-            shadows: Shadows::new(config.shadow.max_in_flight),
-            salt: fresh_salt(),
-            learns: AtomicBool::new(false),
+            router: router(&config)?,
+            version: ConfigVersion::first(),
+            states: LaneStates {
+                controls: config
+                    .specialists
+                    .iter()
+                    .map(|_| Mutex::new(LaneControl::new(config.breaker)))
+                    .collect(),
+                escalation: Arc::new(Mutex::new(Escalation::new(config.escalation.clone()))),
+                freshness: config
+                    .specialists
+                    .iter()
+                    .map(|own| Mutex::new(Freshness::new(version(&config, own.model.clone()))))
+                    .collect(),
+                shadows: Arc::new(shadows),
+                learns: Arc::default(),
+            },
+            counters: Arc::new(counters),
+            salt: fresh_salt().into(),
             began: Instant::now(),
             config,
         })
+    }
+
+    /// The next version, of the same lanes with another configuration: see [`EnsembleConfig::reloaded`]. Breakers and
+    /// escalation are shared, and stay as they are until [`Self::configure_states`].
+    ///
+    /// # Errors
+    /// [`EnsembleError`].
+    pub fn reloaded(&self, config: EnsembleConfig) -> Result<Self, EnsembleError> {
+        Ok(Self {
+            router: router(&config)?,
+            version: self.version.next(),
+            states: self.states.clone(),
+            counters: self.counters.clone(),
+            salt: self.salt.clone(),
+            began: self.began,
+            config,
+        })
+    }
+
+    /// Gives breakers and escalation the configuration of this version. Their states and overrides stay. With other
+    /// thresholds, lanes are fresh.
+    pub fn configure_states(&self) {
+        for lane in 0..self.states.controls.len() {
+            self.control(lane).configure(self.config.breaker);
+        }
+        self.escalation().configure(self.config.escalation.clone());
+        for lane in 0..self.states.freshness.len() {
+            let mut freshness = self.lock_freshness(lane);
+            let model = freshness.version().model.clone();
+            freshness.update(version(&self.config, model));
+        }
+    }
+
+    /// When the file was loaded, and how often before.
+    pub fn version(&self) -> &ConfigVersion {
+        &self.version
+    }
+
+    /// Breakers, overrides and escalation, without the router.
+    pub fn states(&self) -> &LaneStates {
+        &self.states
     }
 
     /// The file.
@@ -129,11 +175,11 @@ impl Ensemble {
     }
 
     fn control(&self, lane: usize) -> MutexGuard<'_, LaneControl> {
-        self.controls[lane].lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.control(lane)
     }
 
     fn escalation(&self) -> MutexGuard<'_, Escalation> {
-        self.escalation.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.escalation()
     }
 
     /// Whether the breaker lets a lane serve requests that the router sends to it.
@@ -154,8 +200,7 @@ impl Ensemble {
 
     /// Priority number above which a lane refuses requests.
     pub fn priority_floor(&self, lane: usize) -> Option<i64> {
-        let thresholds = self.thresholds();
-        self.control(lane).priority_floor(&thresholds)
+        self.states.priority_floor(lane)
     }
 
     /// Salt of digests where no calibration stream has one: another one for each process.
@@ -165,12 +210,12 @@ impl Ensemble {
 
     /// The shadows in flight.
     pub fn shadows(&self) -> &Shadows {
-        &self.shadows
+        &self.states.shadows
     }
 
     /// What shadows show is read: by a calibration stream or a compile check.
     pub(super) fn set_learns(&self) {
-        self.learns.store(true, Ordering::Relaxed);
+        self.states.learns.store(true, Ordering::Relaxed);
     }
 
     /// Score of the first choice below which a request of an intent may spill from a lane.
@@ -182,7 +227,7 @@ impl Ensemble {
     /// Score of the first choice below which a request of an intent has a shadow. Where nothing reads what shadows show,
     /// only an operator's threshold counts.
     fn shadow_below(&self, lane: usize, intent: &str) -> f32 {
-        let learns = self.learns.load(Ordering::Relaxed);
+        let learns = self.states.learns.load(Ordering::Relaxed);
         let configured = if learns { self.config.shadow.intent(intent).shadow_below } else { 0.0 };
         let thresholds = self.thresholds();
         self.control(lane).shadow_below(configured, &thresholds)
@@ -216,7 +261,7 @@ impl Ensemble {
         let served = &lanes[lane];
         ShadowLane {
             role: self.control(lane).role(),
-            fresh: self.learns.load(Ordering::Relaxed) && self.freshness(lane).fresh,
+            fresh: self.states.learns.load(Ordering::Relaxed) && self.freshness(lane).fresh,
             queue_seconds: queue_seconds(&served.lane.load(), served.lane.config().seats()),
             up: served.lane.ended().is_none(),
         }
@@ -228,7 +273,7 @@ impl Ensemble {
     }
 
     fn lock_freshness(&self, lane: usize) -> MutexGuard<'_, Freshness> {
-        self.freshness[lane].lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.freshness[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a verdict about a response of a lane, primary or shadow, for its freshness.
@@ -283,6 +328,11 @@ impl Ensemble {
         self.control(lane).status(served.model().name(), live, now, &thresholds)
     }
 
+    /// What the breaker of a lane, or the operator, lets it do.
+    pub fn role(&self, lane: usize) -> Role {
+        self.control(lane).role()
+    }
+
     /// State of the escalation, for an operator.
     pub fn escalation_status(&self) -> EscalationStatus {
         self.escalation().status()
@@ -334,10 +384,39 @@ pub struct FreshnessStatus {
     pub version: LaneVersion,
 }
 
+/// Version of a lane with this model.
+fn version(config: &EnsembleConfig, model: String) -> LaneVersion {
+    LaneVersion { model, adapter: None, thresholds: thresholds_of(config) }
+}
+
 /// Digest of what lanes are chosen by: the router's configuration, and the thresholds of intents.
 fn thresholds_of(config: &EnsembleConfig) -> String {
     let text = serde_json::to_vec(&(&config.router, &config.shadow)).unwrap_or_default();
     Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl LaneStates {
+    fn control(&self, lane: usize) -> MutexGuard<'_, LaneControl> {
+        self.controls[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn escalation(&self) -> MutexGuard<'_, Escalation> {
+        self.escalation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Priority number above which a lane refuses requests.
+    pub fn priority_floor(&self, lane: usize) -> Option<i64> {
+        let thresholds = self.escalation().thresholds();
+        self.control(lane).priority_floor(&thresholds)
+    }
+}
+
+/// The router of a file. Reads its classifier.
+fn router(config: &EnsembleConfig) -> Result<Router, EnsembleError> {
+    let classifier = config.router.classifier.load()?;
+    let classifier = classifier.map(|own| Box::new(own) as Box<dyn Classifier>);
+    let names = config.specialists.iter().map(|own| own.name.clone()).collect();
+    Ok(Router::new(config.router.clone(), classifier, names)?)
 }
 
 /// Load of a lane, as the escalation sees it.

@@ -1,15 +1,15 @@
 //! The lanes that the server serves, each with what its requests need.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use l6_ensemble::{DecodingPolicy, Lane};
+use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, SpecialistConfig};
 use serde_json::Map;
 
 use super::background::Background;
 use super::backpressure::Admission;
 use super::calibration::CalibrationStream;
 use super::door::{Door, LaneRules};
-use super::ensemble::Ensemble;
+use super::ensemble::{Ensemble, EnsembleError, LaneStates};
 use super::error::{ApiError, quoted};
 use super::metrics::LaneMetrics;
 use super::model::ServedModel;
@@ -53,6 +53,15 @@ impl LaneDefaults {
     }
 }
 
+impl From<&SpecialistConfig> for LaneDefaults {
+    fn from(specialist: &SpecialistConfig) -> Self {
+        Self {
+            system_prompt: specialist.system_prompt.clone(),
+            decoding_policy: specialist.decoding_policy,
+        }
+    }
+}
+
 impl ServedLane {
     /// A lane whose requests have these defaults.
     pub fn new(
@@ -90,14 +99,14 @@ impl ServedLane {
 /// What an ensemble says about one of its lanes, which share the machine with it.
 #[derive(Debug)]
 struct OwnRules {
-    ensemble: Arc<Ensemble>,
+    states: LaneStates,
     lane: usize,
     others: Vec<Arc<ModelLane>>,
 }
 
 impl LaneRules for OwnRules {
     fn priority_floor(&self) -> Option<i64> {
-        self.ensemble.priority_floor(self.lane)
+        self.states.priority_floor(self.lane)
     }
 
     fn turn_seconds(&self) -> f64 {
@@ -134,11 +143,38 @@ impl Lanes {
         for (at, served) in lanes.iter().enumerate() {
             let others = lanes.iter().enumerate().filter(|(other, _)| *other != at);
             let others = others.map(|(_, other)| other.lane.clone()).collect();
-            let rules = OwnRules { ensemble: ensemble.clone(), lane: at, others };
+            let rules = OwnRules { states: ensemble.states().clone(), lane: at, others };
             served.generation.admission.door().set_rules(Box::new(rules));
         }
         let all = lanes.into();
         Self { ensemble: Some(ensemble), all, checker: None, calibration: None }
+    }
+
+    /// The same lanes with another configuration: see [`EnsembleConfig::reloaded`]. Nothing of it is in force before
+    /// [`Self::put_in_force`].
+    ///
+    /// # Errors
+    /// [`EnsembleError`]; without an ensemble the lanes themselves are returned.
+    pub fn reloaded(&self, config: EnsembleConfig) -> Result<Self, EnsembleError> {
+        let Some(ensemble) = &self.ensemble else { return Ok(self.clone()) };
+        let lanes = self.all.iter().zip(&config.specialists).map(|(served, specialist)| {
+            let mut served = served.clone();
+            served.generation.defaults = Arc::new(specialist.into());
+            served
+        });
+        let all = lanes.collect();
+        let ensemble = Some(Arc::new(ensemble.reloaded(config)?));
+        Ok(Self { ensemble, all, ..self.clone() })
+    }
+
+    /// Gives breakers, escalation and service levels the configuration of these lanes.
+    pub fn put_in_force(&self) {
+        let Some(ensemble) = &self.ensemble else { return };
+        ensemble.configure_states();
+        let config = ensemble.config();
+        for (served, specialist) in self.all.iter().zip(&config.specialists) {
+            served.metrics().slo().configure(config.slo, specialist.slo);
+        }
     }
 
     /// Checks the code of responses.
@@ -239,5 +275,29 @@ impl std::ops::Index<usize> for Lanes {
 
     fn index(&self, at: usize) -> &ServedLane {
         &self.all[at]
+    }
+}
+
+/// The lanes in force. Clones share them.
+///
+/// A request takes the lanes once, when it arrives, and keeps them: so it sees one version of the configuration from
+/// its routing to its end.
+#[derive(Clone)]
+pub struct LiveLanes(Arc<RwLock<Lanes>>);
+
+impl LiveLanes {
+    /// These lanes are in force.
+    pub fn new(lanes: Lanes) -> Self {
+        Self(Arc::new(RwLock::new(lanes)))
+    }
+
+    /// The lanes in force at this moment.
+    pub fn now(&self) -> Lanes {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts other lanes in force, for all who ask from here on.
+    pub fn set(&self, lanes: Lanes) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = lanes;
     }
 }

@@ -35,6 +35,8 @@ pub mod observed;
 pub mod openapi;
 pub mod options;
 pub mod protocol;
+pub mod recent;
+pub mod reload;
 pub mod request;
 pub mod response_headers;
 pub mod responses;
@@ -51,7 +53,7 @@ pub const LOG: &str = "strata";
 
 pub use app::App;
 pub use error::ApiError;
-pub use lanes::{LaneDefaults, Lanes, ModelLane, ServedLane};
+pub use lanes::{LaneDefaults, Lanes, LiveLanes, ModelLane, ServedLane};
 pub use listen::Server;
 pub use model::ServedModel;
 pub use options::{AccessLog, Limits, ServerOptions};

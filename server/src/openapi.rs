@@ -12,7 +12,8 @@ use utoipa::openapi::{ContentBuilder, Header, OpenApi, Ref, RefOr, Response, Res
 use utoipa::{IntoResponses, Modify, ToSchema};
 
 use super::endpoints::{
-    chat, completions, health, lanes, metrics, missing, models, openapi, page, state, tokens,
+    chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page, state,
+    tokens,
 };
 use super::error::ErrorResponse;
 use super::protocol::chat::ChatChunk;
@@ -48,8 +49,11 @@ use super::response_headers::{
         lanes::get,
         lanes::post,
         lanes::slo,
+        ensemble::get,
+        ensemble::reload,
         openapi::openapi,
         page::page,
+        page::lanes,
         page::file,
     ),
     components(schemas(ErrorResponse, ChatChunk)),

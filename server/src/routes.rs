@@ -5,7 +5,8 @@ use axum::routing::{get, post};
 
 use super::app::App;
 use super::endpoints::{
-    chat, completions, health, lanes, metrics, missing, models, openapi, page, state, tokens,
+    chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page, state,
+    tokens,
 };
 use super::middleware;
 
@@ -20,12 +21,15 @@ pub fn router(app: &App) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/strata/state", get(state::state))
         .route("/strata/lanes", get(lanes::get).post(lanes::post))
+        .route("/strata/ensemble", get(ensemble::get))
+        .route("/strata/reload", post(ensemble::reload))
         .route("/strata/slo", get(lanes::slo))
         .route("/v1/embeddings", post(missing::embeddings))
         .route("/v1/responses", post(missing::responses))
         .route("/v1/messages", post(missing::messages));
     let open = Router::new()
         .route("/", get(page::page))
+        .route("/lanes", get(page::lanes))
         .route("/page/{file}", get(page::file))
         .route("/health", get(health::health))
         .route("/ready", get(health::ready))

@@ -63,6 +63,10 @@ impl EnsembleConfig {
             let (from, to) = (self.kv_memory.bytes(), new.kv_memory.bytes());
             change("kv_memory".to_owned(), format!("changes from {from} to {to}"));
         }
+        let (from, to) = (self.shadow.max_in_flight, new.shadow.max_in_flight);
+        if from != to {
+            change("shadow.max_in_flight".to_owned(), format!("changes from {from} to {to}"));
+        }
         for old in &self.specialists {
             if new.index(&old.name).is_none() {
                 change(format!("specialist.{}", old.name), "is removed".to_owned());
@@ -74,7 +78,7 @@ impl EnsembleConfig {
             }
         }
         // With other specialists, the memory that none of them claims is divided otherwise: no change of their own.
-        let same_names = changes.iter().all(|change| change.path == "kv_memory");
+        let same_names = changes.iter().all(|change| !change.path.starts_with("specialist."));
         for old in &self.specialists {
             let Some(own) = new.index(&old.name).map(|at| &new.specialists[at]) else { continue };
             let path = |field: &str| format!("specialist.{}.{field}", old.name);

@@ -15,6 +15,7 @@ use crate::error::ApiError;
 use crate::json::{Body, FromBody, part};
 use crate::lanes::Lanes;
 use crate::openapi::{BodyErrors, KeyErrors};
+use crate::reload::ConfigVersion;
 
 /// Service levels of one lane.
 #[derive(Debug, Serialize)]
@@ -42,6 +43,7 @@ pub async fn slo(State(lanes): State<Lanes>) -> Json<Vec<LaneSlo>> {
 #[derive(Debug, Serialize)]
 pub struct EnsembleStatus {
     ensemble: String,
+    config: ConfigVersion,
     escalation: EscalationStatus,
     /// Number of shadows in flight.
     shadows_in_flight: usize,
@@ -83,17 +85,13 @@ pub async fn post(
     State(app): State<App>,
     Body(change, _memory): Body<Change>,
 ) -> Result<Json<EnsembleStatus>, ApiError> {
-    if app.options.api_keys.is_empty() {
-        let message =
-            "Lanes can only be changed on a server with API keys: start it with --api-key.";
-        let error = ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", message);
-        return Err(error.with_code("no_api_keys"));
-    }
-    let ensemble = ensemble(&app.lanes)?;
+    needs_keys(&app)?;
+    let lanes = app.lanes.now();
+    let ensemble = ensemble(&lanes)?;
     match change {
         Change::Lane(name, patch) => {
-            let lane = app.lanes.index_of_model(&name).ok_or_else(|| {
-                let names: Vec<&str> = app.lanes.iter().map(|lane| lane.model().name()).collect();
+            let lane = lanes.index_of_model(&name).ok_or_else(|| {
+                let names: Vec<&str> = lanes.iter().map(|lane| lane.model().name()).collect();
                 let message = format!("`lane` must be one of {}", names.join(", "));
                 ApiError::param("lane", message)
             })?;
@@ -104,7 +102,7 @@ pub async fn post(
             pinned.map_err(|why| ApiError::param("escalation_level", why.to_string()))?;
         }
     }
-    Ok(Json(status(&app.lanes, ensemble)))
+    Ok(Json(status(&lanes, ensemble)))
 }
 
 /// A change: `{"lane": "debug", "breaker": "open"}`, or `{"escalation_level": 2}`, where `null` lets the load decide.
@@ -144,7 +142,24 @@ impl FromBody for Change {
     }
 }
 
-fn ensemble(lanes: &Lanes) -> Result<&Ensemble, ApiError> {
+/// Checks that only who has a key can change the server.
+///
+/// # Errors
+/// 403.
+pub(super) fn needs_keys(app: &App) -> Result<(), ApiError> {
+    if !app.options.api_keys.is_empty() {
+        return Ok(());
+    }
+    let message = "Lanes can only be changed on a server with API keys: start it with --api-key.";
+    let error = ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", message);
+    Err(error.with_code("no_api_keys"))
+}
+
+/// The ensemble that is served.
+///
+/// # Errors
+/// 404 without one.
+pub(super) fn ensemble(lanes: &Lanes) -> Result<&Ensemble, ApiError> {
     lanes.router().map(|own| &**own).ok_or_else(|| {
         let message =
             "This server serves one model. Lanes belong to an ensemble: `strata serve --ensemble`.";
@@ -159,6 +174,7 @@ fn status(lanes: &Lanes, ensemble: &Ensemble) -> EnsembleStatus {
     };
     EnsembleStatus {
         ensemble: ensemble.config().name.clone(),
+        config: ensemble.version().clone(),
         escalation: ensemble.escalation_status(),
         shadows_in_flight: ensemble.shadows().in_flight(),
         lanes: lanes.iter().enumerate().map(of).collect(),

@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+pub mod ensemble;
 pub mod health;
 pub mod lanes;
 pub mod metrics;

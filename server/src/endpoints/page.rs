@@ -1,6 +1,7 @@
-//! `GET /`: a page to chat with the model and to watch the engine.
+//! `GET /`: a page to chat with the model and to watch the engine. `GET /lanes`: a page to watch the lanes of an
+//! ensemble.
 //!
-//! Three files that are part of the program. The Content-Security-Policy allows nothing from elsewhere, so no output
+//! A few files that are part of the program. The Content-Security-Policy allows nothing from elsewhere, so no output
 //! of a model can become a script.
 
 use axum::extract::Path;
@@ -20,7 +21,16 @@ pub async fn page() -> Response {
     served("text/html; charset=utf-8", include_str!("../page/index.html"))
 }
 
-/// A file of the page: its script or its style.
+/// The page of lanes.
+#[utoipa::path(get, path = "/lanes", responses(
+    (status = 200, description = "The page of lanes", body = String, content_type = "text/html"),
+    CommonErrors,
+))]
+pub async fn lanes() -> Response {
+    served("text/html; charset=utf-8", include_str!("../page/lanes.html"))
+}
+
+/// A file of the pages: a script or the style.
 ///
 /// # Errors
 /// 404 for any other name.
@@ -36,7 +46,11 @@ pub async fn file(file: Result<Path<String>, PathRejection>) -> Result<Response,
     let Path(file) = file.map_err(|why| ApiError::invalid(why.body_text()))?;
     match file.as_str() {
         "style.css" => Ok(served("text/css; charset=utf-8", include_str!("../page/style.css"))),
+        "lanes.css" => Ok(served("text/css; charset=utf-8", include_str!("../page/lanes.css"))),
         "page.js" => Ok(served("text/javascript; charset=utf-8", include_str!("../page/page.js"))),
+        "lanes.js" => {
+            Ok(served("text/javascript; charset=utf-8", include_str!("../page/lanes.js")))
+        }
         _ => Err(ApiError::not_found(format!("The page has no file `{}`.", quoted(&file)))),
     }
 }

@@ -31,12 +31,13 @@ pub use connections::Upload;
 use super::LOG;
 use super::app::App;
 use super::ensemble::ESCALATION_INTERVAL;
-use super::lanes::Lanes;
+use super::lanes::LiveLanes;
 use super::lifecycle::State;
 use super::middleware::access_log::AccessLogger;
+use super::reload::Reloader;
 use super::routes::router;
 use accept::Acceptor;
-use signals::Signals;
+use signals::{Hangups, Signals};
 
 /// Time for which a server still responds after its lane has failed, so that clients read errors and probes see it.
 const FAILURE_LINGER: Duration = Duration::from_secs(2);
@@ -55,6 +56,7 @@ const BACKLOG: u32 = 4096;
 pub struct Server {
     listener: TcpListener,
     signals: Signals,
+    hangups: Option<Hangups>,
     log: AccessLogger,
     app: App,
 }
@@ -93,7 +95,9 @@ impl Server {
         let listener = socket.listen(BACKLOG)?;
         // Before the address is reported: a supervisor that knows it may send signals.
         let signals = Signals::install()?;
-        Ok(Self { listener, signals, log, app })
+        // Without an ensemble there is nothing to load again, and the signal ends the process as it does any other.
+        let hangups = app.reloader.as_ref().map(|_| Hangups::install()).transpose()?;
+        Ok(Self { listener, signals, hangups, log, app })
     }
 
     /// Address on which the server listens.
@@ -115,7 +119,7 @@ impl Server {
     /// # Errors
     /// [`ServeError`]: the engine has ended by itself. All requests in flight have got an error.
     pub async fn run(self) -> Result<(), ServeError> {
-        let Self { listener, mut signals, log, app } = self;
+        let Self { listener, mut signals, hangups, log, app } = self;
         let router: Router = router(&app).layer(Extension(log.clone()));
         let (closing, _) = watch::channel(false);
         let acceptor = Acceptor {
@@ -128,6 +132,7 @@ impl Server {
         let acceptor = tokio::spawn(acceptor.accept_all());
         let mut ended = watch_lanes(&app)?;
         let escalation = tokio::spawn(watch_loads(app.lanes.clone()));
+        let reloads = tokio::spawn(reload_on(hangups, app.reloader.clone()));
         let outcome = tokio::select! {
             signal = signals.next() => {
                 let requests = app.lifecycle.requests().now();
@@ -150,6 +155,7 @@ impl Server {
         };
         acceptor.abort();
         escalation.abort();
+        reloads.abort();
         closing.send_replace(true);
         // A client that does not read its response cannot delay the end of the process.
         let _ = timeout(CLOSE_TIMEOUT, app.lifecycle.connections().none()).await;
@@ -160,13 +166,24 @@ impl Server {
 }
 
 /// Compares the loads of an ensemble's lanes with its levels of escalation, for as long as the server runs.
-async fn watch_loads(lanes: Lanes) {
-    let Some(ensemble) = lanes.router().cloned() else { return };
+async fn watch_loads(lanes: LiveLanes) {
     let mut ticks = interval(ESCALATION_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        let lanes = lanes.now();
+        let Some(ensemble) = lanes.router() else { return };
         ensemble.watch(&lanes);
+    }
+}
+
+/// Loads the configuration of an ensemble again at each SIGHUP.
+async fn reload_on(hangups: Option<Hangups>, reloader: Option<Reloader>) {
+    let (Some(mut hangups), Some(reloader)) = (hangups, reloader) else { return };
+    loop {
+        hangups.next().await;
+        // It has logged what came of it.
+        let _ = reloader.reload("SIGHUP").await;
     }
 }
 
@@ -175,7 +192,7 @@ async fn watch_loads(lanes: Lanes) {
 async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
     app.lifecycle.set(State::Draining);
     // No client waits for them.
-    if let Some(ensemble) = app.lanes.router() {
+    if let Some(ensemble) = app.lanes.now().router() {
         ensemble.shadows().stop().await;
     }
     tokio::select! {
@@ -186,7 +203,7 @@ async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
     tracing::warn!("server: {} requests did not end in time", app.lifecycle.requests().now());
     // All responses end with their replica. A step that never ends must not delay the other replicas: each shutdown has
     // a thread, which is not joined.
-    for (_, replica) in app.lanes.iter().flat_map(|served| served.lane.replicas()) {
+    for (_, replica) in app.lanes.now().iter().flat_map(|served| served.lane.replicas()) {
         let replica = replica.clone();
         std::thread::spawn(move || replica.shutdown());
     }
@@ -226,7 +243,8 @@ pub fn shut_down_within(engines: Vec<Engine>, timeout: Duration) -> Result<(), S
 fn watch_lanes(app: &App) -> std::io::Result<oneshot::Receiver<EngineError>> {
     let (report, ended) = oneshot::channel();
     let thread = std::thread::Builder::new().name("strata-watch".into());
-    let all = app.lanes.iter().flat_map(|served| served.lane.replicas());
+    let lanes = app.lanes.now();
+    let all = lanes.iter().flat_map(|served| served.lane.replicas());
     let replicas: Vec<_> = all.map(|(_, replica)| replica.clone()).collect();
     thread.spawn(move || {
         let mut last = EngineError::ShutDown;

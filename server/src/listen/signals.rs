@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT: the first one begins a graceful shutdown, the second one exits at once.
+//! SIGTERM and SIGINT: the first one begins a graceful shutdown, the second one exits at once. SIGHUP: an ensemble loads
+//! its configuration again.
 
 use std::process::exit;
 
@@ -54,5 +55,33 @@ impl Signals {
                 _ => SIGINT_EXIT_STATUS,
             });
         });
+    }
+}
+
+/// SIGHUP.
+pub(super) struct Hangups {
+    #[cfg(unix)]
+    signal: tokio::signal::unix::Signal,
+}
+
+impl Hangups {
+    /// Installs a handler: from here on the signal does not end the process.
+    pub fn install() -> std::io::Result<Self> {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::{SignalKind, signal};
+            Ok(Self { signal: signal(SignalKind::hangup())? })
+        }
+        #[cfg(not(unix))]
+        Ok(Self {})
+    }
+
+    /// Waits for the signal; forever on a system that has none.
+    pub async fn next(&mut self) {
+        #[cfg(unix)]
+        if self.signal.recv().await.is_some() {
+            return;
+        }
+        std::future::pending().await
     }
 }

@@ -254,7 +254,7 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     // Both are idle: the first one takes it.
     let failed = ask(address, &completion(false));
     assert!(failed.starts_with("HTTP/1.1 500") && failed.contains("engine_failed"), "{failed}");
-    while app.lanes.first().lane.replicas().all(|(_, replica)| replica.ended().is_none()) {
+    while app.lanes.now().first().lane.replicas().all(|(_, replica)| replica.ended().is_none()) {
         std::thread::yield_now();
     }
     let served = ask(address, &completion(false));
@@ -264,7 +264,7 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     let text = scrape();
     assert_eq!((ended(&text, 0, "error"), ended(&text, 0, "length")), (1, 0));
     assert_eq!((ended(&text, 1, "error"), ended(&text, 1, "length")), (0, 1));
-    let state = app.metrics.state(app.lanes.first(), &app.lifecycle);
+    let state = app.metrics.state(app.lanes.now().first(), &app.lifecycle);
     assert_eq!((state.requests.finished, state.tokens.generated), (2, 400));
     for engine in engines {
         let _ = engine.shutdown();
@@ -295,7 +295,7 @@ fn while_a_specialist_is_down_its_fallback_serves_and_the_others_go_on() {
     };
     let failed = debug("");
     assert!(failed.starts_with("HTTP/1.1 500") && failed.contains("engine_failed"), "{failed}");
-    while app.lanes[0].lane.ended().is_none() {
+    while app.lanes.now()[0].lane.ended().is_none() {
         std::thread::yield_now();
     }
     for more in ["", r#", "specialist": "one""#, r#", "model": "one""#] {
@@ -440,7 +440,7 @@ fn a_step_that_never_ends_does_not_keep_the_process_from_ending() {
 fn a_guide_is_not_compiled_for_a_client_that_has_gone() {
     let (engine, app, address, server) = serving(0, false, Limits::default());
     // Others are being compiled.
-    let seats = app.lanes.first().generation.admission.occupy_compiling();
+    let seats = app.lanes.now().first().generation.admission.occupy_compiling();
     let body = r#"{"prompt": [1, 2, 3], "guided_regex": "[a-z]{5}"}"#;
     let head = completion(false);
     let head = head.split("\r\n\r\n").next().unwrap();

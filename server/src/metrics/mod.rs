@@ -9,6 +9,7 @@ mod buckets;
 mod choices;
 mod door;
 mod engine;
+mod ensemble;
 mod http;
 mod observer;
 mod process;
@@ -32,6 +33,8 @@ use l6_ensemble::{Lane, ReplicaId};
 use super::lanes::{Lanes, ModelLane, ServedLane};
 use super::lifecycle::{self, Lifecycle};
 use super::model::unix_time;
+use super::recent::RecentRequests;
+use super::reload::OUTCOMES;
 use choices::ChoiceFamilies;
 pub use choices::ChoiceMetrics;
 use door::DoorFamilies;
@@ -62,6 +65,7 @@ pub struct Metrics {
     http: HttpFamilies,
     streams: StreamFamilies,
     connections: Gauge,
+    recent: RecentRequests,
     began: Instant,
     /// In seconds since 1970.
     started: u64,
@@ -99,6 +103,7 @@ impl Default for Metrics {
             http: HttpFamilies::new(&registry),
             streams: StreamFamilies::new(&registry),
             connections: registry.gauge("strata:http_connections", "Open connections.", &[]),
+            recent: RecentRequests::default(),
             began: Instant::now(),
             started: unix_time(),
             registry,
@@ -169,6 +174,27 @@ impl Metrics {
         RouteCounters::new(&self.registry, lanes)
     }
 
+    /// The last requests of an ensemble.
+    pub fn recent(&self) -> &RecentRequests {
+        &self.recent
+    }
+
+    fn reloads(&self, outcome: &str) -> Counter {
+        let help = "Times that the configuration of the ensemble was loaded again, by what came of it: applied, or \
+                    refused since the file was unreadable or invalid or a change needs a restart.";
+        self.registry.counter("strata:config_reloads_total", help, &[("outcome", outcome)])
+    }
+
+    /// Registers the counters of reloads, at 0.
+    pub fn register_reloads(&self) {
+        OUTCOMES.iter().for_each(|outcome| drop(self.reloads(outcome)));
+    }
+
+    /// Counts a reload, by one of [`OUTCOMES`].
+    pub fn count_reload(&self, outcome: &str) {
+        self.reloads(outcome).inc();
+    }
+
     /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.
     pub fn begin_request(&self, request: &Request, gone: u16) -> HttpRequestMetrics {
         self.http.begin_request(request, gone)
@@ -181,6 +207,9 @@ impl Metrics {
             served.metrics().door.set(&served.generation.admission.door().calibration());
         }
         self.streams.set(lanes);
+        if let Some(own) = lanes.router() {
+            ensemble::set(&self.registry, lanes, own);
+        }
         self.connections.set(lifecycle.connections().now() as f64);
         let mut text = self.registry.text();
         process::write(&mut text, self.started as f64);

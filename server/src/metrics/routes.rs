@@ -39,6 +39,12 @@ impl RouteCounters {
         Self { routes, shadows: ShadowCounters::new(registry, &lanes) }
     }
 
+    /// Number of routes to a lane, by what decided.
+    pub fn of(&self, lane: usize) -> impl Iterator<Item = (&'static str, u64)> {
+        let counters = self.routes.get(lane).into_iter().flatten();
+        DECIDERS.into_iter().zip(counters.map(Counter::get))
+    }
+
     /// Counts a route to a lane.
     pub fn count(&self, lane: usize, by: &str) {
         let at = DECIDERS.iter().position(|known| *known == by);

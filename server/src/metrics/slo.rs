@@ -17,7 +17,7 @@ pub struct SharedSlo(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     window: Mutex<SloWindow>,
-    targets: SloTargets,
+    targets: Mutex<SloTargets>,
     began: Instant,
     /// Requests since the last call of [`SharedSlo::refused_fraction`].
     admitted: AtomicU64,
@@ -29,7 +29,7 @@ impl SharedSlo {
     pub fn new(options: SloOptions, targets: SloTargets) -> Self {
         Self(Arc::new(Inner {
             window: Mutex::new(SloWindow::new(options)),
-            targets,
+            targets: Mutex::new(targets),
             began: Instant::now(),
             admitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -71,7 +71,21 @@ impl SharedSlo {
     /// Measurements and targets.
     pub fn report(&self) -> SloReport {
         let now = self.time(Instant::now());
-        self.lock().report(now, &self.0.targets)
+        let targets = *self.targets();
+        self.lock().report(now, &targets)
+    }
+
+    fn targets(&self) -> MutexGuard<'_, SloTargets> {
+        self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes other options and targets. What was measured stays.
+    pub fn configure(&self, options: SloOptions, targets: SloTargets) {
+        *self.targets() = targets;
+        let mut window = self.lock();
+        if *window.options() != options {
+            window.configure(options);
+        }
     }
 
     /// Restores what an earlier process has measured of the same model. Returns whether there was something.

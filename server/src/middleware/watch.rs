@@ -14,11 +14,12 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tracing::{Instrument, Span};
 
 use super::access_log::{AccessLogger, Line, ms, rfc3339};
-use super::context::RequestContext;
+use super::context::{RequestContext, RouteEntry};
 use super::request_id::REQUEST_ID;
 use crate::lifecycle::{self, Counted, Lifecycle};
 use crate::listen::Client;
 use crate::metrics::{HttpRequestMetrics, Metrics};
+use crate::recent::RecentRequest;
 
 /// Status of a request whose client disconnected before the response, as in nginx.
 const CLIENT_GONE: u16 = 499;
@@ -51,6 +52,7 @@ pub async fn request(State(watcher): State<Watcher>, mut request: Request, next:
         status: CLIENT_GONE,
         complete: false,
         metrics: metrics.begin_request(&request, CLIENT_GONE),
+        all: metrics,
         _in_flight: in_flight,
     };
     let header = context.id().header();
@@ -81,6 +83,8 @@ struct Watch {
     complete: bool,
     /// Metrics of the request.
     metrics: HttpRequestMetrics,
+    /// Those of the server.
+    all: Arc<Metrics>,
     _in_flight: Counted,
 }
 
@@ -90,6 +94,19 @@ impl Drop for Watch {
         let took = self.context.arrived().elapsed();
         let _entered = self.span.enter();
         tracing::debug!(status = self.status, complete = self.complete, ms = ms(took), "over");
+        // In an ensemble there is a reason for each route.
+        if let Some(RouteEntry { model, why: Some(why) }) = route {
+            self.all.recent().add(RecentRequest {
+                time: rfc3339(self.at),
+                request_id: self.context.id().0.to_string(),
+                specialist: model.clone(),
+                why: why.clone(),
+                status: self.status,
+                ms: ms(took),
+                ttft_ms: figures.ttft.map(ms),
+                completion_tokens: figures.completion_tokens,
+            });
+        }
         if !self.log.is_on() {
             return;
         }

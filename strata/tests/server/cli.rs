@@ -279,7 +279,15 @@ fn a_template_a_trace_and_a_file_are_used() {
 #[test]
 fn the_page_and_what_it_needs_come_from_the_program_and_from_nowhere_else() {
     let server = Served::start("tiny-llama", ["--api-key", "secret"]);
-    let page = server.get("/");
+    for (page, files) in [("/", 2), ("/lanes", 3)] {
+        whole(&server, page, files);
+    }
+    assert_eq!(server.get("/page/..%2Findex.html").status, 404);
+}
+
+/// Checks a page, and the files of which it consists.
+fn whole(server: &Served, page: &str, files: usize) {
+    let page = server.get(page);
     assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
@@ -290,7 +298,6 @@ fn the_page_and_what_it_needs_come_from_the_program_and_from_nowhere_else() {
         assert!(!file.text().contains("http://") && !file.text().contains("https://"), "{word}");
         found += 1;
     }
-    assert_eq!(found, 2);
+    assert_eq!(found, files);
     assert!(!page.text().contains("//"), "an address of another host");
-    assert_eq!(server.get("/page/..%2Findex.html").status, 404);
 }

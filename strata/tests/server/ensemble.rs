@@ -34,7 +34,7 @@ fn file(head: &str) -> NamedTempFile {
 }
 
 /// A server of that ensemble.
-fn served(head: &str, args: &[&str]) -> Served {
+pub fn served(head: &str, args: &[&str]) -> Served {
     let file = file(head);
     let mut command = command();
     command.args(["--quiet", "serve", "--port", "0", "--ensemble"]).arg(file.path()).args(args);

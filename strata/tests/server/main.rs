@@ -20,6 +20,7 @@ mod load;
 mod metrics;
 mod openapi;
 mod reasoning;
+mod reload;
 mod sampling;
 mod served;
 mod shadows;

@@ -384,11 +384,14 @@ fn named(file: &str) -> BTreeSet<String> {
 
 #[test]
 fn dashboard_and_alerts_know_only_what_is_there() {
-    let server = Served::start("tiny-llama", [""; 0]);
-    server.get("/metrics");
-    let scrape = scrape(&server);
-    let samples = scrape.0.values().flat_map(|family| &family.samples);
-    let there: BTreeSet<_> = samples.map(|sample| sample.name.clone()).collect();
+    // What an ensemble has beside a server of one model is there as well.
+    let servers = [Served::start("tiny-llama", [""; 0]), crate::ensemble::served("", &[])];
+    // The first scrape is the first HTTP request, which the second one counts.
+    servers.iter().for_each(|server| drop(server.get("/metrics")));
+    let scrapes = servers.each_ref().map(scrape);
+    let families = scrapes.iter().flat_map(|scrape| scrape.0.values());
+    let there: BTreeSet<_> =
+        families.flat_map(|family| &family.samples).map(|sample| sample.name.clone()).collect();
     for (file, least) in [("grafana-dashboard.json", 30), ("alerts.yml", 6)] {
         let named = named(file);
         assert!(named.len() >= least, "{file}: {named:?}");
@@ -400,4 +403,10 @@ fn dashboard_and_alerts_know_only_what_is_there() {
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let known: Vec<&Value> = variables.iter().map(|variable| &variable["name"]).collect();
+    let repeated: Vec<_> =
+        panels.iter().map(|panel| &panel["repeat"]).filter(|own| !own.is_null()).collect();
+    assert_eq!(repeated, [&json!("specialist")], "there is a row for each lane");
+    assert!(repeated.iter().all(|variable| known.contains(variable)), "{known:?}");
 }

@@ -66,7 +66,7 @@ fn verdicts_about_both_responses_are_recorded_and_count_where_they_belong() {
     let directory = tempfile::tempdir().unwrap();
     let stream = CalibrationStream::open(directory.path(), &CalibrationConfig::default());
     let stream = Arc::new(stream.unwrap());
-    let lanes = pair.app.lanes.clone();
+    let lanes = pair.app.lanes.now();
     let lanes = lanes.with_checker(Some(Arc::new(Says))).with_calibration(Some(stream.clone()));
     let ensemble = lanes.router().unwrap();
     let role = |lane: usize| ensemble.status(lane, &lanes[lane]).role;
@@ -112,7 +112,7 @@ fn verdicts_about_both_responses_are_recorded_and_count_where_they_belong() {
 #[test]
 fn without_a_checker_a_shadow_is_right_if_it_agrees_with_the_primary() {
     let pair = Pair::new("", PolicyKind::Fcfs);
-    let lanes = &pair.app.lanes;
+    let lanes = &pair.app.lanes.now();
     let ensemble = lanes.router().unwrap();
     let breaker = || ensemble.status(1, &lanes[1]).breaker;
     let open = serde_json::from_str(r#"{"breaker": "open"}"#).unwrap();

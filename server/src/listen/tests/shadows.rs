@@ -150,13 +150,14 @@ impl Pair {
 
     /// Changes lane `one`.
     fn patch(&self, patch: &str) {
-        let ensemble = self.app.lanes.router().unwrap();
+        let lanes = self.app.lanes.now();
+        let ensemble = lanes.router().unwrap();
         ensemble.patch(0, &serde_json::from_str(patch).unwrap()).unwrap();
     }
 
     /// Value of the counter with these parts.
     fn count(&self, parts: &[&str]) -> u64 {
-        let text = self.app.metrics.render(&self.app.lanes, &self.app.lifecycle);
+        let text = self.app.metrics.render(&self.app.lanes.now(), &self.app.lifecycle);
         let mut lines = text.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
         let line = lines.next().unwrap_or_else(|| panic!("no {parts:?}"));
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
@@ -170,16 +171,16 @@ impl Pair {
 
     /// Blocks in use in a lane.
     fn blocks(&self, lane: usize) -> usize {
-        self.app.metrics.state(&self.app.lanes[lane], &self.app.lifecycle).kv.used
+        self.app.metrics.state(&self.app.lanes.now()[lane], &self.app.lifecycle).kv.used
     }
 
     /// Number of requests of a lane that have not ended.
     fn in_flight(&self, lane: usize) -> usize {
-        self.app.lanes[lane].generation.admission.door().in_flight()
+        self.app.lanes.now()[lane].generation.admission.door().in_flight()
     }
 
     fn running(&self, lane: usize) -> usize {
-        self.app.lanes[lane].lane.load().running
+        self.app.lanes.now()[lane].lane.load().running
     }
 
     pub(super) fn end(self) {
@@ -215,7 +216,8 @@ fn a_drain_aborts_shadows_and_leaves_no_block_in_use() {
     let (_report, mut ended) = oneshot::channel();
     runtime.block_on(drain(&pair.app, &mut ended));
     assert_eq!(pair.ended("stopped"), 1);
-    let shadows = pair.app.lanes.router().unwrap().shadows();
+    let lanes = pair.app.lanes.now();
+    let shadows = lanes.router().unwrap().shadows();
     assert_eq!(shadows.in_flight(), 0);
     assert!(shadows.permit().is_err(), "no other begins");
     // The engine learns of it when its step ends.
@@ -234,7 +236,7 @@ fn shadows_are_limited() {
     assert_eq!(pair.count(&["strata:shadows_skipped_total{", "reason=\"limit\""]), 1);
     pair.allow(1, OPEN);
     wait(|| pair.ended("completed") == 1);
-    wait(|| pair.app.lanes.router().unwrap().shadows().in_flight() == 0);
+    wait(|| pair.app.lanes.now().router().unwrap().shadows().in_flight() == 0);
     assert!(pair.shadowed().contains("x-strata-shadow: two"));
     pair.end();
 }
@@ -298,10 +300,10 @@ fn a_primary_that_does_not_complete_has_no_shadow() {
     let pair = Pair::new("", PolicyKind::StrictPriority);
     pair.allow(0, 0);
     let client = pair.send(r#", "high_stakes": true"#);
-    wait(|| pair.app.lanes.router().unwrap().shadows().in_flight() == 1);
+    wait(|| pair.app.lanes.now().router().unwrap().shadows().in_flight() == 1);
     drop(client);
     wait(|| pair.ended("primary") == 1);
-    assert_eq!(pair.app.lanes[1].lane.load().steps, 0);
+    assert_eq!(pair.app.lanes.now()[1].lane.load().steps, 0);
     pair.end();
 }
 
@@ -310,7 +312,7 @@ fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     let pair = Pair::new("", PolicyKind::StrictPriority);
     pair.allow(0, 0);
     let clients = [(); 3].map(|()| pair.send(r#", "specialist": "one""#));
-    wait(|| pair.app.lanes[0].lane.room_for(1).is_err());
+    wait(|| pair.app.lanes.now()[0].lane.room_for(1).is_err());
     pair.patch(r#"{"spill_below": 0.0, "shadow_below": 1.0}"#);
     let refused = pair.ask("");
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("queue_full"), "{refused}");
@@ -353,14 +355,15 @@ fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     let refused = pair.ask(r#", "specialist": "one""#);
     assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
     // A demoted lane is no second choice.
-    let ensemble = pair.app.lanes.router().unwrap();
+    let lanes = pair.app.lanes.now();
+    let ensemble = lanes.router().unwrap();
     ensemble.patch(1, &serde_json::from_str(r#"{"breaker": "open"}"#).unwrap()).unwrap();
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     ensemble.patch(1, &serde_json::from_str(r#"{"breaker": null}"#).unwrap()).unwrap();
     // If the second choice refuses as well, the client gets the refusal of the first, which counts once.
     pair.allow(1, 0);
     let others = [(); 3].map(|()| pair.send(r#", "specialist": "two""#));
-    wait(|| pair.app.lanes[1].lane.room_for(1).is_err());
+    wait(|| pair.app.lanes.now()[1].lane.room_for(1).is_err());
     let before = refusals("one");
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     assert_eq!((refusals("one"), refusals("two")), (before + 1, 0));

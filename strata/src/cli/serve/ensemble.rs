@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use l6_ensemble::{EnsembleConfig, SpecialistConfig};
+use server::reload::{EnsembleSource, SourceError};
 
 use super::flags::Flags;
 use crate::cli::error::CliError;
@@ -16,12 +18,21 @@ const DEMO: &str = include_str!("../../../../deploy/ensemble-demo.toml");
 /// # Errors
 /// [`CliError::Input`] for a file that cannot be read, [`CliError::Usage`] with all errors of one that is invalid.
 pub fn read(file: &str) -> Result<EnsembleConfig, CliError> {
+    load(file).map_err(|why| match why {
+        SourceError::Unreadable { file: what, reason } => CliError::Input { what, reason },
+        why @ SourceError::Invalid { .. } => CliError::Usage(why.to_string()),
+    })
+}
+
+/// Reads and validates an ensemble file.
+fn load(file: &str) -> Result<EnsembleConfig, SourceError> {
+    let named = || file.to_owned();
     let text = match file {
         "demo" => DEMO.to_owned(),
         path => std::fs::read_to_string(Path::new(path))
-            .map_err(|reason| CliError::Input { what: path.to_owned(), reason })?,
+            .map_err(|reason| SourceError::Unreadable { file: named(), reason })?,
     };
-    EnsembleConfig::parse(&text).map_err(|errors| CliError::Usage(format!("{file}: {errors}")))
+    EnsembleConfig::parse(&text).map_err(|errors| SourceError::Invalid { file: named(), errors })
 }
 
 /// The ensemble as comments, for `--print-config`.
@@ -66,5 +77,11 @@ impl Flags {
     /// As [`read`].
     pub fn ensemble(&self) -> Result<Option<EnsembleConfig>, CliError> {
         self.ensemble.as_deref().map(read).transpose()
+    }
+
+    /// Where a running server reads that ensemble again.
+    pub fn ensemble_source(&self) -> Option<EnsembleSource> {
+        let file = self.ensemble.clone()?;
+        Some(Arc::new(move || load(&file)))
     }
 }

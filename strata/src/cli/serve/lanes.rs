@@ -148,10 +148,7 @@ pub fn ensemble(
             alias: None,
             replicas: specialist.replicas,
             options,
-            defaults: LaneDefaults {
-                system_prompt: specialist.system_prompt.clone(),
-                decoding_policy: specialist.decoding_policy,
-            },
+            defaults: specialist.into(),
             slo: SharedSlo::new(config.slo, specialist.slo),
             loaded,
         };

@@ -58,13 +58,17 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     let Parts { metrics, background, options } = parts;
     let directory = flags.server.state_dir.as_deref();
     let slo_files = directory.map(|directory| SloFiles::open(directory, &lanes)).transpose()?;
-    let app = App::new(lanes, options, metrics, background);
+    let mut app = App::new(lanes, options, metrics, background);
+    if let Some(source) = flags.ensemble_source() {
+        app = app.with_ensemble_source(source);
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let served = runtime.block_on(async {
         let server = Server::bind(app).await.context("the server cannot start")?;
         interrupt::hand_over();
-        let name = server.app().lanes.name();
+        let lanes = server.app().lanes.now();
+        let name = lanes.name();
         warn_if_open(server.address()?, &server.app().options);
         out::text(&format!("strata: serving {name} at http://{}\n", server.address()?))?;
         let supervisor = Arc::new(Supervisor::from_env());

@@ -422,4 +422,12 @@ fn code_in_responses_is_checked_and_counts_for_the_specialist() {
     let lanes = server.get("/strata/lanes").json();
     assert_eq!(lanes["lanes"][1]["breaker"]["samples"], 2, "{lanes}");
     assert_eq!(lanes["lanes"][0]["breaker"]["samples"], 0);
+    for (outcome, count) in [("pass", 1), ("fail", 1), ("no_code", 1), ("dropped", 0)] {
+        let line = format!("strata:compile_checks_total{{outcome=\"{outcome}\"}} {count}");
+        // A check is counted a moment after its verdict.
+        while !server.get("/metrics").text().lines().any(|own| own == line) {
+            assert!(began.elapsed() < Duration::from_secs(120), "no {line}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }

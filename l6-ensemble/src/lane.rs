@@ -238,28 +238,14 @@ impl<M> Lane<M> {
         if let [only] = self.replicas.as_slice() {
             return only.submit(requests, samples).map(|answers| (ReplicaId(0), answers));
         }
-        // exercise l6.lane
-        let mut refused = None;
         let mut order = self.by_load();
         // Stable: the others stay in the order of their work.
         order.sort_by_key(|(id, _)| *id != choice.replica);
-        for (id, replica) in order {
-            match replica.submit(requests.clone(), samples) {
-                Ok(answers) => {
-                    if let Some(table) =
-                        self.history().as_mut().and_then(|own| own.prefixes.as_mut())
-                    {
-                        table.given(id.0 as usize, &choice.prompt);
-                    }
-                    return Ok((id, answers));
-                }
-                Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
-                Err(why) => return Err(why),
-            }
+        let (id, answers) = submit_in_order(order, &requests, samples)?;
+        if let Some(table) = self.history().as_mut().and_then(|own| own.prefixes.as_mut()) {
+            table.given(id.0 as usize, &choice.prompt);
         }
-        // There is at least one replica, and each rejected the requests.
-        Err(refused.unwrap_or(SubmitError::Draining))
-        // end of exercise
+        Ok((id, answers))
     }
 
     /// Returns whether a replica has room for `requests` more at this moment.
@@ -370,6 +356,26 @@ fn less_work(a: &Load, b: &Load) -> Ordering {
     let seconds = |load: &Load| load.seconds.unwrap_or(0.0);
     let tokens = |load: &Load| load.queued_tokens.saturating_add(load.pending_output_tokens);
     seconds(a).total_cmp(&seconds(b)).then_with(|| tokens(a).cmp(&tokens(b)))
+    // end of exercise
+}
+
+/// Offers requests to one replica after the other, until one accepts them.
+fn submit_in_order(
+    order: Vec<(ReplicaId, &Arc<dyn Replica>)>,
+    requests: &[EngineRequest],
+    samples: u32,
+) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
+    // exercise l6.lane
+    let mut refused = None;
+    for (id, replica) in order {
+        match replica.submit(requests.to_vec(), samples) {
+            Ok(answers) => return Ok((id, answers)),
+            Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
+            Err(why) => return Err(why),
+        }
+    }
+    // There is at least one replica, and each rejected the requests.
+    Err(refused.unwrap_or(SubmitError::Draining))
     // end of exercise
 }
 

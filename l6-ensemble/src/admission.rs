@@ -4,7 +4,8 @@
 //!
 //! * the request fits the context and the pool, which is certain ([`Scheduler::completable`]);
 //! * its deadline can be met;
-//! * no request in flight that is at least as urgent misses its deadline because of it.
+//! * no request in flight on the machine that is at least as urgent misses its deadline because of it, and none that it
+//!   overtakes gets its first token later than was promised ([`Quote::first_token_range`]).
 //!
 //! What the door does not decide is the scheduler's: the order of the queue, whether blocks are free, and preemption of
 //! less urgent requests. A request that is strictly more urgent may make less urgent ones late.
@@ -18,7 +19,7 @@ use std::fmt;
 
 use l5_scheduler::{Load, Rejection, Scheduler, SchedulerConfig, Time};
 
-use crate::quote::{Admitted, InFlight, Quote, RequestSize, quote};
+use crate::quote::{Admitted, Forecast, InFlight, LaneWork, Quote, RequestSize};
 
 pub use retry_after::MAX_RETRY_AFTER;
 use retry_after::retry_after;
@@ -40,10 +41,13 @@ pub struct AdmissionRequest {
 }
 
 impl AdmissionRequest {
-    /// The request as it is noted when it is admitted.
-    pub fn admitted(&self) -> Admitted {
+    /// The request as it is noted when it is admitted with this quote.
+    pub fn admitted(&self, quote: &Quote) -> Admitted {
         let Self { size, priority, deadline, now: arrival, .. } = *self;
-        Admitted { arrival, priority, deadline, size, turn_seconds: 0.0 }
+        let first_token_range = quote.first_token_range;
+        let left = deadline.map_or(f64::INFINITY, |deadline| deadline - arrival);
+        let in_time = quote.done_late.as_secs_f64() <= left;
+        Admitted { arrival, priority, deadline, size, first_token_range, in_time }
     }
 }
 
@@ -75,14 +79,20 @@ pub struct LaneView<'a> {
     pub max_num_waiting: usize,
     /// Largest priority number that is accepted. `None`: all are.
     pub priority_floor: Option<i64>,
-    /// Seconds that a step waits for its turn on a device that lanes share: the mean step of each other lane that has
-    /// requests. 0 if the lane has a device of its own. The rates of the load must not include such waits.
-    pub turn_seconds: f64,
+    /// What the other replicas of the machine have to do: their steps take turns with those of this one
+    /// ([`InFlight::work`]). Empty if the replica has a machine of its own. The rates of the loads must not include waits
+    /// for the turn.
+    pub neighbours: &'a [LaneWork],
     /// Margins of the estimates.
     pub margins: Margins,
 }
 
 impl LaneView<'_> {
+    /// Whether the machine has requests.
+    fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || self.neighbours.iter().any(LaneWork::is_busy)
+    }
+
     /// Whether the queue has no room for another request.
     fn is_full(&self) -> bool {
         // exercise l6.door
@@ -98,7 +108,7 @@ impl LaneView<'_> {
 pub enum RefusalCode {
     /// The request would end after its deadline.
     DeadlineUnreachable,
-    /// A request in flight would miss its deadline.
+    /// A request in flight would miss its deadline, or would wait longer than it was promised.
     WouldHarm,
     /// The lane accepts only more urgent requests at this moment.
     PriorityFloor,
@@ -174,8 +184,14 @@ pub struct ContextError(#[from] pub Rejection);
 /// Decides whether a replica admits a request.
 ///
 /// The checks are in the order of their certainty: the priority floor, the length of the queue, the deadline of the
-/// request, the deadlines of others. A request without a deadline is never refused as `deadline_unreachable`. Before
-/// the first step no rate is known, and neither are ends: then deadlines refuse nothing.
+/// request, the promises to others. A request without a deadline is never refused as `deadline_unreachable`.
+///
+/// Before a few steps were measured, ends are unknown, and a promise would be a guess. So a request with a deadline is
+/// then admitted only to a machine without other requests, whose steps are soon measured; others are refused as
+/// `queue_full`.
+///
+/// The cost is that of the requests in flight on the machine, and of some hundred expected arrivals
+/// (`benches/admit.rs` measures it).
 ///
 /// # Errors
 /// [`ContextError`] if the request does not fit the context or the pool.
@@ -191,13 +207,13 @@ pub struct ContextError(#[from] pub Rejection);
 /// use l6_ensemble::quote::{InFlight, RequestSize};
 ///
 /// // A step takes 10 ms for each row.
-/// let mut meter = LoadMeter::default();
-/// meter.step(&StepLoad { decode_tokens: 1, ..StepLoad::default() }, Duration::from_millis(10));
+/// let (mut meter, step) = (LoadMeter::default(), StepLoad { decode_tokens: 1, ..StepLoad::default() });
+/// (0..8).for_each(|_| meter.step(&step, Duration::from_millis(10)));
 /// let config = SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::new(1024, 16) };
 /// let in_flight = InFlight::new(PolicyKind::StrictPriority);
 /// let (load, margins) = (meter.load(), Margins::default());
 /// let lane = LaneView {
-///     load, config: &config, in_flight: &in_flight, max_num_waiting: 64, priority_floor: None, turn_seconds: 0.0,
+///     load, config: &config, in_flight: &in_flight, max_num_waiting: 64, priority_floor: None, neighbours: &[],
 ///     margins,
 /// };
 ///
@@ -206,7 +222,7 @@ pub struct ContextError(#[from] pub Rejection);
 /// assert!(matches!(decide(&request(2.0), &lane)?, Decision::Admit { .. }), "a second is enough");
 /// let Decision::Refuse(refusal) = decide(&request(0.5), &lane)? else { panic!() };
 /// assert_eq!(refusal.code, RefusalCode::DeadlineUnreachable);
-/// assert_eq!(refusal.quote.done.as_millis(), 1010, "the prompt, and 100 tokens");
+/// assert_eq!(refusal.quote.done.as_millis(), 1000, "the prompt, and 99 tokens");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decision, ContextError> {
@@ -215,15 +231,16 @@ pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decisio
     // The context ends longer outputs.
     let most = lane.config.max_model_len.saturating_sub(prompt_tokens);
     let size = RequestSize { max_tokens: max_tokens.min(most), ..request.size };
-    let admitted = Admitted { size, ..request.admitted() };
-    let state = (lane.config, &lane.load, lane.in_flight, lane.turn_seconds);
-    let quote = quote(&admitted, request.now, state, lane.margins.harm);
+    let admitted = Admitted { size, ..request.admitted(&Quote::default()) };
+    let work = lane.in_flight.work(lane.config, &lane.load, request.now);
+    let forecast = Forecast::new(&work, lane.neighbours, request.now);
+    let quote = forecast.quote(&admitted, lane.in_flight, lane.margins.harm);
     let left = request.deadline.map(|deadline| deadline - request.now);
     // exercise l6.door
     let late = quote.done_late.as_secs_f64() * (1.0 + lane.margins.deadline);
     let code = if lane.priority_floor.is_some_and(|floor| request.priority > floor) {
         RefusalCode::PriorityFloor
-    } else if lane.is_full() {
+    } else if lane.is_full() || left.is_some() && !quote.measured && lane.is_busy() {
         RefusalCode::QueueFull
     } else if left.is_some_and(|left| late > left) {
         RefusalCode::DeadlineUnreachable

@@ -1,23 +1,26 @@
 //! Quotes: what a request can expect, estimated before it is admitted.
 
+mod arrivals;
 mod calibration;
 mod forecast;
 mod in_flight;
+mod machine;
 mod output_lengths;
 mod overtaking;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::time::Duration;
 
-use l5_scheduler::{Load, RequestId, SchedulerConfig, Time};
+use l5_scheduler::RequestId;
 
-pub(crate) use calibration::ratios;
-pub use calibration::{Accuracy, CalibrationReport, QuoteCalibration, Served};
+pub use calibration::{Accuracy, CalibrationReport, GRAIN_SECONDS, QuoteCalibration, Served};
+pub(crate) use calibration::{Compared, compare};
 pub(crate) use forecast::Forecast;
-use forecast::{Rates, job};
 pub use in_flight::{Admitted, InFlight};
 pub use output_lengths::OutputLengths;
+pub use work::LaneWork;
 
 /// Quantile of the output lengths for which a deadline must be met.
 const LATE_QUANTILE: f64 = 0.95;
@@ -50,23 +53,23 @@ impl RequestSize {
     }
 }
 
-/// A request in flight that would miss its deadline if another one were admitted.
+/// A request in flight to which a promise would be broken if another one were admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Harm {
     /// The request in flight.
     pub request: RequestId,
-    /// Its end from now with the other request.
+    /// Time from now at which it would have what was promised: its last token, if that is its deadline, or its first.
     pub done: Duration,
-    /// Its deadline from now.
+    /// Time from now for which it was promised.
     pub left: Duration,
 }
 
 /// What a request can expect from a replica, as times from now. A quote is only made of a request that fits the context
 /// and the pool.
 ///
-/// The estimate assumes that the requests in flight are served in the order of the scheduler's policy, at the measured
-/// rates, and that as many requests will overtake this one as would have overtaken it recently. It does not know the
-/// future: when the traffic changes, quotes are wrong until the rates have followed.
+/// The estimate runs the schedulers of all lanes of the machine at the measured rates, and supposes that as many requests
+/// will arrive as came recently. It does not know the future: when the traffic changes, quotes are wrong until the rates
+/// have followed.
 ///
 /// `done` is for the expected output. How long the output is, the client's prompt decides and not the server; so when
 /// the request has ended with `n` tokens, the promise to compare with is [`Quote::done_after`] of `n`.
@@ -76,10 +79,12 @@ pub struct Quote {
     pub queue: Duration,
     /// First output token.
     pub first_token: Duration,
+    /// First output token if no later request of its class overtakes it, and if as many do as the door lets.
+    pub first_token_range: [Duration; 2],
     /// Last output token, for the expected number of output tokens.
     pub done: Duration,
-    /// Last output token, for a number of output tokens that few requests exceed, and with the preemptions that more
-    /// urgent requests bring about. Deadlines are checked against it.
+    /// Last output token, for a number of output tokens that few requests exceed, if no later request of its class
+    /// overtakes it. Deadlines are checked against it: the door lets others overtake it no further than its deadline.
     pub done_late: Duration,
     /// Mean time between two output tokens.
     pub per_token: Duration,
@@ -87,9 +92,9 @@ pub struct Quote {
     pub alone: Duration,
     /// Time until a running request is expected to end.
     pub first_seat: Duration,
-    /// Whether the rates were measured. They are not before the first step, when all durations are 0.
+    /// Whether the rates were measured, in this lane or another one of the machine. Before that a quote promises nothing.
     pub measured: bool,
-    /// A request in flight whose deadline would be missed.
+    /// A request in flight to which a promise would be broken.
     pub harms: Option<Harm>,
 }
 
@@ -100,44 +105,6 @@ impl Quote {
         let others = u32::try_from(output_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first_token.saturating_add(self.per_token.saturating_mul(others))
         // end of exercise
-    }
-}
-
-/// Quotes a request at `now`. `margin` is the fraction of the time to its end by which a request in flight must be
-/// before its deadline.
-pub(crate) fn quote(
-    request: &Admitted,
-    now: Time,
-    (config, load, in_flight, turn): (&SchedulerConfig, &Load, &InFlight, f64),
-    margin: f64,
-) -> Quote {
-    // No request in flight has this id, and a request ranks behind all that are like it and came earlier.
-    let new = RequestId(u64::MAX >> 1);
-    let forecast = Forecast::new(config, load, in_flight, turn, request.priority, now);
-    let job = job(new, in_flight.rank(new, request), request, in_flight);
-    let times = forecast.quote(&job, now);
-    let per_token = forecast.token_seconds();
-    // Longer than expected, and preempted.
-    let late = request.size.late(in_flight.lengths()).max(job.output) - 1.0;
-    let late = forecast.with_preemptions(late * per_token);
-    Quote {
-        queue: duration(times.begin),
-        first_token: duration(times.first_token),
-        done: duration(times.done),
-        done_late: duration(times.first_token + late),
-        per_token: duration(per_token),
-        alone: duration(forecast.alone(&job)),
-        first_seat: duration(forecast.first_seat()),
-        measured: Rates::of(load).is_some(),
-        harms: forecast
-            .ends(&job)
-            .map(|(id, deadline, ends)| (id, deadline - now, ends))
-            .find(|(_, left, ends)| is_harmed(*left, *ends, margin))
-            .map(|(request, left, [_, end])| Harm {
-                request,
-                done: duration(end),
-                left: duration(left),
-            }),
     }
 }
 

@@ -11,17 +11,23 @@ use l5_scheduler::{
     EngineHandle, FinishReason, Load, PolicyKind, Rejection, RequestId, ResponseStream, Scheduler,
     SchedulerConfig, StepObserver, StepResult, StepView, Time,
 };
-use l6_ensemble::ReplicaId;
 use l6_ensemble::admission::{
     AdmissionRequest, ContextError, Decision, LaneView, Margins, RefusalCode, decide,
 };
 use l6_ensemble::quote::{
-    Admitted, CalibrationReport, InFlight, Quote, QuoteCalibration, RequestSize, Served,
+    CalibrationReport, InFlight, LaneWork, Quote, QuoteCalibration, RequestSize, Served,
 };
 use l6_ensemble::shadow::SHADOW_PRIORITY;
+use l6_ensemble::{Lane, ReplicaId};
 
 /// Window over which quotes are compared with what happened, in seconds.
 const CALIBRATION_WINDOW: f64 = 15.0 * 60.0;
+
+/// Start of the clock of all doors: they exchange times.
+fn clock() -> Instant {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    *BEGAN.get_or_init(Instant::now)
+}
 
 /// The door of a lane. Clones share it.
 #[derive(Clone, Debug)]
@@ -39,9 +45,8 @@ pub trait LaneRules: Send + Sync + std::fmt::Debug {
     /// Priority number above which requests are refused.
     fn priority_floor(&self) -> Option<i64>;
 
-    /// Seconds that a step waits for its turn on the machine that the lanes share: a step of each other lane that has
-    /// requests.
-    fn turn_seconds(&self) -> f64;
+    /// What the other lanes of the machine have to do: their steps take turns with those of this one.
+    fn neighbours(&self) -> Vec<LaneWork>;
 }
 
 /// Requests in flight of one replica. Clones share them.
@@ -71,8 +76,6 @@ pub struct Pass {
     request: AdmissionRequest,
     /// What is promised; `None`: nothing.
     quote: Option<Quote>,
-    /// Seconds that a step waited for its turn at that moment.
-    turn_seconds: f64,
 }
 
 impl Door {
@@ -82,7 +85,7 @@ impl Door {
         policy: PolicyKind,
         max_num_waiting: usize,
     ) -> Self {
-        let began = Instant::now();
+        let began = clock();
         let replica = |engine: &EngineHandle| {
             let replica = Replica(Arc::new(Mutex::new(State {
                 in_flight: InFlight::new(policy),
@@ -122,6 +125,8 @@ impl Door {
         request: DoorRequest,
     ) -> Result<(Decision, Pass), ContextError> {
         let rules = self.rules.get();
+        // Before the lock of this replica: no door holds a lock while it waits for another one's.
+        let neighbours = rules.map(|rules| rules.neighbours()).unwrap_or_default();
         let Some(state) = self.replicas.get(replica.0 as usize).map(Replica::lock) else {
             // A replica without an observer, whose requests are not known: nothing is promised.
             return Ok((Decision::Admit { quote: Quote::default() }, Pass::default()));
@@ -133,18 +138,17 @@ impl Door {
             now: self.now(),
             jitter: request.jitter,
         };
-        let turn_seconds = rules.map_or(0.0, |rules| rules.turn_seconds());
         let view = LaneView {
             load,
             config,
             in_flight: &state.in_flight,
             max_num_waiting: self.max_num_waiting,
             priority_floor: rules.and_then(|rules| rules.priority_floor()),
-            turn_seconds,
+            neighbours: &neighbours,
             margins: Margins::default(),
         };
         let decision = decide(&admission, &view)?;
-        let pass = Pass { request: admission, quote: Some(*decision.quote()), turn_seconds };
+        let pass = Pass { request: admission, quote: Some(*decision.quote()) };
         Ok((decision, pass))
     }
 
@@ -173,15 +177,23 @@ impl Door {
         {
             let at = self.now();
             for id in streams.iter().map(ResponseStream::id) {
-                let admitted =
-                    Admitted { turn_seconds: pass.turn_seconds, ..pass.request.admitted() };
-                state.in_flight.admit(id, admitted, at);
+                state.in_flight.admit(id, pass.request.admitted(&pass.quote), at);
                 let promised = Promised { quote: pass.quote, at, first: None, output: 0 };
                 state.promised.insert(id, promised);
             }
         }
         drop(states);
         Ok((replica, streams))
+    }
+
+    /// What the replicas of the lane, which are `replicas`, have to do: for the doors of other lanes on the machine.
+    pub fn work<M>(&self, replicas: &Lane<M>) -> Vec<LaneWork> {
+        let states = self.replicas.iter().zip(replicas.replicas());
+        let work = states.map(|(state, (_, replica))| {
+            let load = replica.load();
+            state.lock().in_flight.work(replica.config(), &load, self.now())
+        });
+        work.collect()
     }
 
     /// Number of requests in flight, as the door knows them.
@@ -294,7 +306,9 @@ pub fn words(code: RefusalCode, quote: &Quote, deadline: Option<Duration>) -> St
             deadline.map_or(0, ms)
         ),
         RefusalCode::WouldHarm => {
-            "A request in flight would miss its deadline because of this one. Please retry later.".to_owned()
+            "A request in flight would miss its deadline, or wait longer than it was promised, because of this one. \
+             Please retry later."
+                .to_owned()
         }
         RefusalCode::PriorityFloor => {
             "This server accepts only more urgent requests at the moment. Please retry later, or with a lower \

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use l6_ensemble::quote::LaneWork;
 use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, SpecialistConfig};
 use serde_json::Map;
 
@@ -101,7 +102,7 @@ impl ServedLane {
 struct OwnRules {
     states: LaneStates,
     lane: usize,
-    others: Vec<Arc<ModelLane>>,
+    others: Vec<(Arc<ModelLane>, Door)>,
 }
 
 impl LaneRules for OwnRules {
@@ -109,13 +110,8 @@ impl LaneRules for OwnRules {
         self.states.priority_floor(self.lane)
     }
 
-    fn turn_seconds(&self) -> f64 {
-        let step = |lane: &Arc<ModelLane>| {
-            let load = lane.load();
-            let width = load.running;
-            (width > 0).then(|| load.decode_step_seconds(width)).flatten()
-        };
-        self.others.iter().filter_map(step).sum()
+    fn neighbours(&self) -> Vec<LaneWork> {
+        self.others.iter().flat_map(|(lane, door)| door.work(lane)).collect()
     }
 }
 
@@ -142,7 +138,8 @@ impl Lanes {
         let ensemble = Arc::new(ensemble);
         for (at, served) in lanes.iter().enumerate() {
             let others = lanes.iter().enumerate().filter(|(other, _)| *other != at);
-            let others = others.map(|(_, other)| other.lane.clone()).collect();
+            let door = |lane: &ServedLane| lane.generation.admission.door().clone();
+            let others = others.map(|(_, other)| (other.lane.clone(), door(other))).collect();
             let rules = OwnRules { states: ensemble.states().clone(), lane: at, others };
             served.generation.admission.door().set_rules(Box::new(rules));
         }

@@ -21,8 +21,8 @@ impl Replica {
         let config =
             SchedulerConfig { policy, max_num_seqs: seats, ..SchedulerConfig::new(65, 16) };
         let mut meter = LoadMeter::default();
-        meter
-            .step(&StepLoad { decode_tokens: 1, ..StepLoad::default() }, Duration::from_millis(10));
+        let step = StepLoad { decode_tokens: 1, ..StepLoad::default() };
+        (0..8).for_each(|_| meter.step(&step, Duration::from_millis(10)));
         Self { config, in_flight: InFlight::new(policy), load: meter.load() }
     }
 
@@ -33,7 +33,7 @@ impl Replica {
             in_flight: &self.in_flight,
             max_num_waiting: 4,
             priority_floor: None,
-            turn_seconds: 0.0,
+            neighbours: &[],
             margins: Margins::default(),
         }
     }
@@ -42,7 +42,7 @@ impl Replica {
     fn decodes(&mut self, id: u64, priority: i64, tokens: usize, deadline: Option<f64>) {
         let deadline = deadline.map(Time);
         let request = AdmissionRequest { priority, deadline, ..request(tokens + 1, None) };
-        self.in_flight.admit(RequestId(id), request.admitted(), Time::ZERO);
+        self.in_flight.admit(RequestId(id), request.admitted(&Quote::default()), Time::ZERO);
         self.in_flight.output(RequestId(id), 1, Time::ZERO);
         self.load.running += 1;
     }
@@ -76,9 +76,9 @@ fn a_request_that_does_not_fit_the_context_is_an_error_and_no_refusal() {
 #[test]
 fn a_deadline_is_kept_with_a_margin_or_refused() {
     let replica = Replica::new(4);
-    // 101 steps of 10 ms, and a tenth more.
-    assert_eq!(code(&request(100, Some(1.112)), &replica.view()), None);
-    let late = request(100, Some(1.110));
+    // 100 steps of 10 ms, and a tenth more.
+    assert_eq!(code(&request(100, Some(1.101)), &replica.view()), None);
+    let late = request(100, Some(1.099));
     assert_eq!(code(&late, &replica.view()), Some(RefusalCode::DeadlineUnreachable));
     let far = request(100, Some(-1.0));
     assert_eq!(code(&far, &replica.view()), Some(RefusalCode::DeadlineUnreachable));
@@ -86,10 +86,17 @@ fn a_deadline_is_kept_with_a_margin_or_refused() {
 }
 
 #[test]
-fn before_the_first_step_deadlines_refuse_nothing_and_the_quote_says_so() {
-    let replica = Replica { load: Load::default(), ..Replica::new(4) };
+fn before_steps_are_measured_only_an_idle_machine_takes_a_deadline() {
+    let mut replica = Replica { load: Load::default(), ..Replica::new(4) };
     let decision = decide(&request(100, Some(0.001)), &replica.view()).unwrap();
     assert!(matches!(decision, Decision::Admit { quote } if !quote.measured), "{decision:?}");
+    replica.decodes(1, 0, 10, None);
+    assert_eq!(code(&request(100, Some(60.0)), &replica.view()), Some(RefusalCode::QueueFull));
+    assert_eq!(code(&request(100, None), &replica.view()), None, "nothing is promised to it");
+    let work = replica.in_flight.work(&replica.config, &replica.load, Time::ZERO);
+    let idle = Replica { load: Load::default(), ..Replica::new(4) };
+    let view = LaneView { neighbours: &[work], ..idle.view() };
+    assert_eq!(code(&request(100, Some(60.0)), &view), Some(RefusalCode::QueueFull), "a neighbour");
 }
 
 #[test]
@@ -170,9 +177,9 @@ fn retry_after_is_the_time_until_the_condition_can_hold() {
     replica.decodes(1, 0, 1000, None);
     // The seat is free after 10 s, and the request takes 1 s of it.
     let late = refuse(&request(100, Some(3.0)), &replica.view());
-    assert_eq!((late.code, late.retry_after), (RefusalCode::DeadlineUnreachable, 9), "{late:?}");
+    assert_eq!((late.code, late.retry_after), (RefusalCode::DeadlineUnreachable, 8), "{late:?}");
     let spread = AdmissionRequest { jitter: 1.0, ..request(100, Some(3.0)) };
-    assert_eq!(refuse(&spread, &replica.view()).retry_after, 13, "half more");
+    assert_eq!(refuse(&spread, &replica.view()).retry_after, 12, "half more");
     let never = refuse(&request(100, Some(0.5)), &replica.view());
     assert_eq!(never.retry_after, MAX_RETRY_AFTER, "not even an idle replica is fast enough");
     replica.load.waiting = 100;
@@ -260,7 +267,7 @@ proptest! {
         let decision = decide(&request, &lane).expect("it fits");
         let quote = decision.quote();
         prop_assert!(quote.queue <= quote.first_token && quote.first_token <= quote.done);
-        prop_assert!(quote.done <= quote.done_late && quote.alone <= quote.done);
+        prop_assert!(quote.alone <= quote.done);
         match decision {
             Decision::Admit { .. } => {
                 prop_assert!(floor.is_none_or(|floor| priority <= floor));

@@ -11,6 +11,31 @@ use super::Quote;
 /// Fraction of the promise by which a quote is wrong.
 const TOLERANCE: f64 = 0.25;
 
+/// Seconds by which a quote is wrong at least. A request that arrives while a step runs waits for the end of that step,
+/// and a step has no smaller parts, so a quarter of a few milliseconds says nothing about the estimate. A tenth of a
+/// second is about what a person notices (Nielsen 1993, "Usability Engineering"), and a tenth of the least `Retry-After`.
+pub const GRAIN_SECONDS: f64 = 0.1;
+
+/// A quoted and an actual time in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compared {
+    pub quoted: f64,
+    pub actual: f64,
+}
+
+impl Compared {
+    fn ratio(self) -> f64 {
+        self.actual / self.quoted.max(1e-9)
+    }
+
+    /// Whether the quote is wrong: by more than 25% of the quoted time, and by more than [`GRAIN_SECONDS`].
+    fn is_wrong(self) -> bool {
+        let error = (self.actual - self.quoted).abs();
+        // A rounding is no error.
+        error > TOLERANCE * self.quoted + 1e-9 && error > GRAIN_SECONDS + 1e-9
+    }
+}
+
 /// Maximum number of requests in a window. When more end within it, the oldest are left out.
 const MAX_REQUESTS: usize = 4096;
 
@@ -30,7 +55,8 @@ pub struct Served {
 pub struct Accuracy {
     /// Number of quotes.
     pub count: u64,
-    /// Number of quotes that were wrong by more than 25% of the quoted time, in either direction.
+    /// Number of quotes that were wrong by more than 25% of the quoted time, in either direction, and by more than
+    /// [`GRAIN_SECONDS`].
     pub wrong: u64,
     /// Number of those of which the request was later than quoted.
     pub late: u64,
@@ -44,20 +70,21 @@ impl Accuracy {
         if self.count > 0 { self.wrong as f64 / self.count as f64 } else { 0.0 }
     }
 
-    /// Adds a quote, by the ratio of actual to quoted time.
-    pub(crate) fn add(&mut self, ratio: f64) {
+    /// Adds a quote.
+    pub(crate) fn add(&mut self, compared: Compared) {
         // exercise l6.quote
+        let is_wrong = compared.is_wrong();
         self.count += 1;
-        self.wrong += u64::from(is_wrong(ratio));
-        self.late += u64::from(is_wrong(ratio) && ratio > 1.0);
-        self.mean_ratio += (ratio - self.mean_ratio) / self.count as f64;
+        self.wrong += u64::from(is_wrong);
+        self.late += u64::from(is_wrong && compared.actual > compared.quoted);
+        self.mean_ratio += (compared.ratio() - self.mean_ratio) / self.count as f64;
         // end of exercise
     }
 
-    fn of(ratios: impl Iterator<Item = f64>) -> Self {
-        let mut all = Self::default();
-        ratios.for_each(|ratio| all.add(ratio));
-        all
+    fn of(all: impl Iterator<Item = Compared>) -> Self {
+        let mut accuracy = Self::default();
+        all.for_each(|compared| accuracy.add(compared));
+        accuracy
     }
 }
 
@@ -101,8 +128,8 @@ pub struct CalibrationReport {
 #[derive(Clone, Debug)]
 pub struct QuoteCalibration {
     window: f64,
-    /// End of each request, and actual over quoted time: first token, last token, last token as expected.
-    ratios: VecDeque<(Time, [f64; 3])>,
+    /// End of each request, and its times: first token, last token, last token as expected.
+    compared: VecDeque<(Time, [Compared; 3])>,
     total: u64,
     total_wrong: [u64; 2],
 }
@@ -110,7 +137,7 @@ pub struct QuoteCalibration {
 impl QuoteCalibration {
     /// Creates a calibration over a window of so many seconds. It keeps a bounded number of requests.
     pub fn new(window: f64) -> Self {
-        Self { window, ratios: VecDeque::new(), total: 0, total_wrong: [0; 2] }
+        Self { window, compared: VecDeque::new(), total: 0, total_wrong: [0; 2] }
     }
 
     /// Notes how a request was served that had this quote and has ended at `now`. A quote without measured rates
@@ -119,48 +146,45 @@ impl QuoteCalibration {
         if !quote.measured {
             return;
         }
-        let ratios = ratios(quote, served);
+        let all = compare(quote, served);
         self.total += 1;
-        for (wrong, ratio) in self.total_wrong.iter_mut().zip(ratios) {
-            *wrong += u64::from(is_wrong(ratio));
+        for (wrong, compared) in self.total_wrong.iter_mut().zip(all) {
+            *wrong += u64::from(compared.is_wrong());
         }
         self.forget(now);
-        if self.ratios.len() == MAX_REQUESTS {
-            self.ratios.pop_front();
+        if self.compared.len() == MAX_REQUESTS {
+            self.compared.pop_front();
         }
-        self.ratios.push_back((now, ratios));
+        self.compared.push_back((now, all));
     }
 
     /// Accuracy of the window that ends at `now`.
     pub fn report(&mut self, now: Time) -> CalibrationReport {
         self.forget(now);
         let [first_token, done, done_as_expected] =
-            [0, 1, 2].map(|i| Accuracy::of(self.ratios.iter().map(|(_, ratios)| ratios[i])));
+            [0, 1, 2].map(|i| Accuracy::of(self.compared.iter().map(|(_, all)| all[i])));
         let Self { total, total_wrong, .. } = *self;
         CalibrationReport { first_token, done, done_as_expected, total, total_wrong }
     }
 
     fn forget(&mut self, now: Time) {
-        while self.ratios.front().is_some_and(|(ended, _)| now - *ended > self.window) {
-            self.ratios.pop_front();
+        while self.compared.front().is_some_and(|(ended, _)| now - *ended > self.window) {
+            self.compared.pop_front();
         }
     }
 }
 
-fn is_wrong(ratio: f64) -> bool {
-    // A rounding of the division is no error.
-    (ratio - 1.0).abs() > TOLERANCE + 1e-9
-}
-
-/// Actual over quoted time: first token, last token, and last token as expected.
-pub(crate) fn ratios(quote: &Quote, served: &Served) -> [f64; 3] {
+/// Quoted and actual times: first token, last token, and last token as expected.
+pub(crate) fn compare(quote: &Quote, served: &Served) -> [Compared; 3] {
     // exercise l6.quote
-    let ratio =
-        |actual: Duration, quoted: Duration| actual.as_secs_f64() / quoted.as_secs_f64().max(1e-9);
+    let compared = |actual: Duration, quoted: Duration| Compared {
+        quoted: quoted.as_secs_f64(),
+        actual: actual.as_secs_f64(),
+    };
     [
-        ratio(served.first_token, quote.first_token),
-        ratio(served.done, quote.done_after(served.output_tokens)),
-        ratio(served.done, quote.done),
+        compared(served.first_token, quote.first_token),
+        compared(served.done, quote.done_after(served.output_tokens)),
+        compared(served.done, quote.done),
     ]
     // end of exercise
 }
@@ -192,9 +216,21 @@ mod tests {
     #[test]
     fn a_quote_that_was_too_long_is_wrong_and_not_late() {
         let mut all = Accuracy::default();
-        [0.5, 0.6, 2.0, 1.1].into_iter().for_each(|ratio| all.add(ratio));
+        for actual in [5.0, 6.0, 20.0, 11.0] {
+            all.add(Compared { quoted: 10.0, actual });
+        }
         assert_eq!((all.count, all.wrong, all.late), (4, 3, 1));
         assert!((all.mean_ratio - 1.05).abs() < 1e-9, "{}", all.mean_ratio);
+    }
+
+    #[test]
+    fn an_error_of_less_than_a_tenth_of_a_second_is_none() {
+        let mut calibration = QuoteCalibration::new(1e9);
+        for first in [10, 150, 151] {
+            let served = Served { first_token: MS(first), done: MS(first), output_tokens: 1 };
+            calibration.record(&quote(50, 0, 50), &served, Time::ZERO);
+        }
+        assert_eq!(calibration.report(Time::ZERO).first_token.wrong, 1);
     }
 
     #[test]
@@ -211,7 +247,7 @@ mod tests {
     #[test]
     fn a_window_forgets_and_is_bounded_and_the_totals_are_not() {
         let mut calibration = QuoteCalibration::new(10.0);
-        let served = Served { first_token: MS(9), done: MS(9), output_tokens: 1 };
+        let served = Served { first_token: MS(900), done: MS(900), output_tokens: 1 };
         for second in 0..100 {
             calibration.record(&quote(1, 1, 1), &served, Time(f64::from(second)));
         }

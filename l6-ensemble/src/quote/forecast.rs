@@ -1,386 +1,239 @@
-//! When the requests of a replica will have their first and last token.
+//! A quote from the work of all lanes of a machine.
 //!
-//! The lane is a queue with as many servers as there are seats. A request takes the seat that is free first, holds it
-//! for the steps of its prompt and its output, and all seats advance together, one token a step. So the recursion of
-//! Kiefer and Wolfowitz (1955, "On the theory of queues with many servers") gives the step at which each request
-//! begins: it keeps the steps at which the seats are free, and each request in the order of the queue takes the
-//! earliest. Steps become seconds by the measured rates: a step has a duration that depends on its width, and each
-//! prompt token that is computed ahead of a request adds to its wait.
+//! Two runs of the [`Machine`] answer two questions:
+//!
+//! * *Is a promise broken?* The requests in flight and the new one are run, and nothing else but arrivals that are
+//!   strictly more urgent: all others pass a door that refuses what would break a promise. What breaks in this run, and
+//!   does not without the new request, is harmed for certain.
+//! * *When will the request be served?* Arrivals are added, as many as came recently. Other lanes go on taking their part
+//!   of the machine, and the own lane stays as full as it is. Arrivals of its own class that could overtake the request
+//!   wait behind it, for the door bounds how far they make it later: by a quarter of its wait ([`PROMISE`]). How much of
+//!   that they use, the lane measures ([`Overtaking`](super::overtaking::Overtaking)).
 
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::borrow::Cow;
 
-use l5_scheduler::{Load, Rank, RequestId, SchedulerConfig, Time};
+use l5_scheduler::{RequestId, Time};
 
-use super::in_flight::{Admitted, Entry};
-use super::overtaking::Overtakers;
-use super::{InFlight, OutputLengths};
+use super::in_flight::Admitted;
+use super::machine::{Arrival, Machine, Times};
+use super::work::{GOLDEN, Job, LaneWork, Rates};
+use super::{GRAIN_SECONDS, Harm, InFlight, Quote, duration, is_harmed};
 
-/// Number of decode steps without a token after which a request is taken for preempted. One step is too few, since the
-/// tokens of a step are not reported at one instant.
-const PREEMPTED_STEPS: f64 = 1.5;
+/// Maximum number of requests that are supposed to arrive during a forecast. It bounds the time at the door.
+const MAX_ARRIVALS: usize = 512;
 
-/// Maximum fraction of the time that goes to prompts: beyond it, requests would never get a token.
-const MAX_PREFILL: f64 = 0.9;
+/// Fraction of its wait by which others may make a waiting request later than it was told.
+const PROMISE: f64 = 0.25;
 
-/// Times of a request in seconds from now.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Times {
-    /// Begin of its first step.
-    pub begin: f64,
-    pub first_token: f64,
-    pub done: f64,
-}
+/// Id of a request that has none.
+const NEW: RequestId = RequestId(u64::MAX >> 1);
 
-/// A request that waits, or that asks for a quote.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
-    pub id: RequestId,
-    pub rank: Rank,
-    pub deadline: Option<Time>,
-    /// Prompt tokens to compute, and expected output tokens.
-    pub prompt: f64,
-    pub output: f64,
-    /// Whether it may be in the step that runs.
-    pub joined: bool,
-}
-
-/// A request that decodes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Running {
-    pub id: RequestId,
-    pub deadline: Option<Time>,
-    /// Steps to its end, the running one included.
-    pub remaining: f64,
-}
-
-/// State of a replica, as a request of some priority meets it: requests that are strictly less urgent count only if the
-/// scheduler does not preempt them.
-#[derive(Clone, Debug)]
-pub(crate) struct Forecast {
-    /// Requests that decode, by their remaining steps.
-    pub running: Vec<Running>,
-    /// Requests that wait, in the order of the queue.
-    pub waiting: Vec<Job>,
-    /// Number of less urgent requests that decode, and do not count: seats are taken from them when there is no other.
-    others: usize,
-    /// Whether a step runs.
-    busy: bool,
-    seats: usize,
-    /// Prompt tokens of a step with all seats taken.
-    chunk: f64,
-    rates: Rates,
-    /// Mean width of the recent steps.
-    mean_width: Option<f64>,
-    /// Fraction of the time that goes to prompts, at the rate of the recent arrivals.
-    prefill: f64,
-    /// Seconds since the begin of the running step.
-    elapsed: f64,
-    overtakers: Overtakers,
-}
-
-/// Rates of a replica in seconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rates {
-    base: f64,
-    per_row: f64,
-    per_prompt_token: f64,
-}
-
-impl Rates {
-    /// The measured rates; `None` before the first step.
-    pub(crate) fn of(load: &Load) -> Option<Self> {
-        let decode = load.decode_time?;
-        let per_prompt_token = load.prefill_seconds_per_token?;
-        Some(Self { base: decode.base, per_row: decode.per_row, per_prompt_token })
-    }
-
-    fn step(&self, width: f64) -> f64 {
-        self.base + self.per_row * width
-    }
-}
-
-impl Forecast {
-    /// Reads the state at `now`, as a request of this priority meets it. Rates that are unknown are 0.
-    pub(crate) fn new(
-        config: &SchedulerConfig,
-        load: &Load,
-        in_flight: &InFlight,
-        turn_seconds: f64,
-        priority: i64,
-        now: Time,
-    ) -> Self {
-        let counts = |entry: &Entry| !in_flight.preempts() || entry.admitted.priority <= priority;
-        let began = in_flight.step_began();
-        let rates = Rates::of(load).unwrap_or_default();
-        let late = PREEMPTED_STEPS * rates.step(1.0);
-        let is_preempted = |entry: &Entry| began - entry.last > late;
-        let decoding = in_flight.decoding().filter(|(_, entry)| !is_preempted(entry));
-        let (decoding, others): (Vec<_>, Vec<_>) = decoding.partition(|(_, entry)| counts(entry));
-        let new = in_flight.waiting().map(|(id, entry)| {
-            let joined = entry.admitted.arrival <= began;
-            (entry, Job { joined, ..job(id, entry.rank, &entry.admitted, in_flight) })
-        });
-        let preempted = in_flight.decoding().filter(|(_, entry)| is_preempted(entry));
-        let preempted = preempted.map(|(id, entry)| (entry, preempted_job(id, entry, in_flight)));
-        let waiting = new.chain(preempted).filter(|(entry, _)| counts(entry));
-        let mut waiting: Vec<_> = waiting.map(|(_, job)| job).collect();
-        waiting.sort_by_key(|job| job.rank);
-        let seats = seats(config, in_flight, decoding.len() + others.len());
-        let chunk = config.max_num_batched_tokens.saturating_sub(seats).max(1) as f64;
-        // Every step waits for its turn. A wait that is longer than usual is taken as the beginning of a load; a
-        // shorter one may be chance.
-        let mean_turn = 0.5 * (turn_seconds + in_flight.mean_turn());
-        let mean_turn = if turn_seconds > 0.0 { mean_turn.max(turn_seconds) } else { 0.0 };
-        let rates = Rates { base: rates.base + mean_turn, ..rates };
-        let Recent { overtakers, prefill } = recent(in_flight, rates, seats, chunk, priority, now);
-        Self {
-            running: running(decoding, in_flight.lengths()),
-            waiting,
-            others: others.len(),
-            busy: !in_flight.is_empty(),
-            seats,
-            chunk,
-            overtakers,
-            rates,
-            mean_width: in_flight.mean_width(),
-            prefill,
-            elapsed: (now - began).max(0.0),
-        }
-    }
-
-    /// Number of seats that are taken when `more` requests are added.
-    fn width(&self, more: usize) -> f64 {
-        (self.running.len() + self.waiting.len() + self.others + more).min(self.seats) as f64
-    }
-
-    /// Seconds between two output tokens of a request while `width` seats are taken.
-    ///
-    /// The width changes during a request's life, so half of it is the mean of the recent steps. If prompts take the
-    /// fraction `p` of the time, the decode steps have the rest.
-    fn per_token(&self, width: f64) -> f64 {
-        let width = self.mean_width.map_or(width, |mean| 0.5 * (width + mean));
-        self.rates.step(width) / (1.0 - self.prefill)
-    }
-
-    /// Seconds between two output tokens of a new request.
-    pub(crate) fn token_seconds(&self) -> f64 {
-        self.per_token(self.width(1))
-    }
-
-    /// Seconds that `seconds` of decoding take if more urgent arrivals preempt requests, which they do while all seats
-    /// are taken. Those that are preempted lose more, and others nothing.
-    pub(crate) fn with_preemptions(&self, seconds: f64) -> f64 {
-        let all_taken = self.width(1) as usize == self.seats;
-        if all_taken { self.overtakers.wait_for_urgent(seconds) } else { seconds }
-    }
-
-    /// Seconds that a request takes alone on an idle replica.
-    pub(crate) fn alone(&self, new: &Job) -> f64 {
-        let steps = (new.prompt / self.chunk).ceil().max(1.0) + new.output - 1.0;
-        steps * self.rates.step(1.0) + self.rates.per_prompt_token * new.prompt
-    }
-
-    /// Times of a new request: those of the requests ahead of it and of those that decode count, those behind it do
-    /// not.
-    ///
-    /// Later requests may overtake it while it waits for a seat. Admission lets none of its own class make it late, so
-    /// if it is in time but for those, it stays so. A request that is late anyway has no such protection.
-    pub(crate) fn quote(&self, new: &Job, now: Time) -> Times {
-        let mut line = Line::new(self, self.width(1));
-        for job in self.waiting.iter().take_while(|job| job.rank < new.rank) {
-            line.add(job);
-        }
-        let (begins, Times { begin, first_token, done }) = line.add(new);
-        if begins <= 1.0 {
-            return Times { begin, first_token, done };
-        }
-        let left = new.deadline.map_or(f64::INFINITY, |deadline| deadline - now);
-        let wait = self.overtakers.wait(begin, left);
-        let latest = left - (done - begin);
-        let in_time = self.overtakers.wait_for_urgent(begin) <= latest;
-        let later = if in_time { wait.min(latest) } else { wait } - begin;
-        Times { begin: begin + later, first_token: first_token + later, done: done + later }
-    }
-
-    /// Seconds to the end of each request with a deadline, without and with the new one.
-    pub(crate) fn ends<'a>(
-        &'a self,
-        new: &'a Job,
-    ) -> impl Iterator<Item = (RequestId, Time, [f64; 2])> + 'a {
-        let mut without = Line::new(self, self.width(0));
-        let mut with = Line::new(self, self.width(1));
-        let mut begins = None;
-        let mut waiting = Vec::with_capacity(self.waiting.len());
-        for job in &self.waiting {
-            if begins.is_none() && new.rank < job.rank {
-                begins = Some(with.add(new).0);
-            }
-            let behind = begins.is_some();
-            waiting.push((job, without.add(job), with.add(job), behind));
-        }
-        let begins = begins.unwrap_or_else(|| with.add(new).0);
-        // What is ahead of the new request waits while its prompt is computed, if that is before its end.
-        let prompt = self.rates.per_prompt_token * new.prompt;
-        let delay = move |last_step: f64| if begins < last_step { prompt } else { 0.0 };
-        let tokens = [0, 1].map(|more| self.per_token(self.width(more)));
-        let running = self.running.iter().filter_map(move |request| {
-            let [before, after] =
-                tokens.map(|seconds| self.with_preemptions(request.remaining * seconds));
-            let after = after + delay(request.remaining);
-            Some((request.id, request.deadline?, [before, after].map(|end| end - self.elapsed)))
-        });
-        let waiting = waiting.into_iter().filter_map(move |(job, before, after, behind)| {
-            let delay = if behind { 0.0 } else { delay(before.0 + job.output) };
-            let urgent = |times: &Times| {
-                times.done + self.overtakers.wait_for_urgent(times.begin) - times.begin
-            };
-            Some((job.id, job.deadline?, [urgent(&before.1), urgent(&after.1) + delay]))
-        });
-        running.chain(waiting)
-    }
-
-    /// Seconds until the first seat is free.
-    pub(crate) fn first_seat(&self) -> f64 {
-        let steps = self.running.first().map_or(1.0, |request| request.remaining);
-        steps * self.per_token(self.width(0))
-    }
-}
-
-/// The seats of a replica while requests take them one after another.
-struct Line<'a> {
-    forecast: &'a Forecast,
-    /// Steps from the begin of the running step at which the seats are free.
-    free: BinaryHeap<Reverse<Time>>,
-    /// Prompt tokens of the requests so far.
-    prompts: f64,
-    width: f64,
-}
-
-impl<'a> Line<'a> {
-    fn new(forecast: &'a Forecast, width: f64) -> Self {
-        let mut free: BinaryHeap<_> = vec![Reverse(Time::ZERO); forecast.seats].into();
-        // After preemptions more requests have output tokens than there are seats. The last ones to end wait.
-        for request in &forecast.running {
-            let from = free.pop().map_or(0.0, |Reverse(steps)| steps.seconds());
-            free.push(Reverse(Time(from + request.remaining)));
-        }
-        Self { forecast, free, prompts: 0.0, width }
-    }
-
-    /// Gives a request the seat that is free first. Returns the step at which it begins, and its times.
-    fn add(&mut self, job: &Job) -> (f64, Times) {
-        let Forecast { chunk, rates, elapsed, .. } = *self.forecast;
-        let free = self.free.pop().map_or(0.0, |Reverse(steps)| steps.seconds());
-        // A request that came after the begin of the running step is not in it.
-        let missed = if self.forecast.busy && !job.joined { 1.0 } else { 0.0 };
-        let begin = free.max(missed);
-        let own = (job.prompt / chunk).ceil().max(1.0);
-        self.prompts += job.prompt;
-        // Prompts share the tokens of the steps.
-        let prefilled = (begin + own).max((self.prompts / chunk).ceil() + missed);
-        let end = prefilled + job.output - 1.0;
-        self.free.push(Reverse(Time(end)));
-        let step = rates.step(self.width);
-        let prompt = rates.per_prompt_token * job.prompt;
-        let least = own * step + prompt;
-        let first = prefilled * step + rates.per_prompt_token * self.prompts - elapsed;
-        let first_token = if job.joined { first.max(0.0) } else { first.max(least) };
-        let done = first_token + (job.output - 1.0) * self.forecast.per_token(self.width);
-        (begin, Times { begin: (first_token - least).max(0.0), first_token, done })
-    }
-}
-
-/// What the recent arrivals say about the next ones.
-#[derive(Default)]
-struct Recent {
-    /// Fractions of the lane's time that went to requests which would be ahead of one of this priority.
-    overtakers: Overtakers,
-    /// Fraction of the time that went to prompts.
-    prefill: f64,
-}
-
-fn recent(
-    in_flight: &InFlight,
-    rates: Rates,
-    seats: usize,
-    chunk: f64,
-    priority: i64,
+/// The lanes of a machine, of which the first is the one that is asked.
+pub(crate) struct Forecast<'a> {
+    lanes: Vec<Cow<'a, LaneWork>>,
+    measured: bool,
+    /// Factor of the times between arrivals.
+    stretch: f64,
     now: Time,
-) -> Recent {
-    let Some((recent, seconds)) = in_flight.arrivals().recent(now) else {
-        return Recent::default();
-    };
-    let (mut all, mut prefill) = (0.0, 0.0);
-    let mut ahead = Vec::new();
-    for request in recent {
-        let Job { prompt, output, .. } = job(RequestId(0), Rank::default(), request, in_flight);
-        let steps = (prompt / chunk).ceil() + output - 1.0;
-        let time =
-            steps / seats as f64 * rates.step(seats as f64) + rates.per_prompt_token * prompt;
-        all += time;
-        prefill += rates.per_prompt_token * prompt;
-        ahead.extend(in_flight.overtakes(request, priority).map(|deadline| (deadline, time)));
-    }
-    // A lane does not work more than all of the time, though more may have arrived: then the queue has grown. More
-    // urgent requests do not wait in it.
-    let working = seconds.max(all);
-    for (deadline, time) in &mut ahead {
-        *time /= if *deadline == f64::NEG_INFINITY { seconds } else { working };
-    }
-    Recent { overtakers: Overtakers::new(ahead), prefill: (prefill / working).min(MAX_PREFILL) }
 }
 
-/// Seats that requests can take at the same time: `max_num_seqs`, or fewer if the pool does not hold as many requests
-/// of the mean size. The door knows no free blocks; it knows the size of the pool.
-fn seats(config: &SchedulerConfig, in_flight: &InFlight, decoding: usize) -> usize {
-    let pool = (config.capacity() * config.block_size) as f64;
-    let held = in_flight.held_tokens().map_or(usize::MAX, |held| (pool / held.max(1.0)) as usize);
-    // As many as decode there is room for.
-    held.max(decoding).min(config.seats()).max(1)
-}
-
-/// A request as a job of the forecast.
-pub(crate) fn job(id: RequestId, rank: Rank, request: &Admitted, in_flight: &InFlight) -> Job {
-    let size = &request.size;
-    let prompt = size.prompt_tokens.saturating_sub(size.cached_tokens).max(1) as f64;
-    let output = size.expected(in_flight.lengths());
-    Job { id, rank, deadline: request.deadline, prompt, output, joined: false }
-}
-
-/// A request that was preempted: its tokens are computed again, and what is to come of its output follows.
-fn preempted_job(id: RequestId, entry: &Entry, in_flight: &InFlight) -> Job {
-    let job = job(id, entry.rank, &entry.admitted, in_flight);
-    let had = entry.output as f64;
-    Job { prompt: job.prompt + had, output: (job.output - had).max(1.0), joined: true, ..job }
-}
-
-/// Requests that decode, by their remaining steps.
-///
-/// The lengths of outputs are random, and the first of `n` requests ends long before the mean request does. So the
-/// `i`-th of them is supposed to have the `i`-th of `n` evenly spaced quantiles of what is still to come. Where the
-/// lengths are certain, all quantiles are equal.
-fn running(decoding: Vec<(RequestId, &Entry)>, lengths: &OutputLengths) -> Vec<Running> {
-    let remaining = |entry: &Entry, quantile: f64| {
-        let Admitted { size, .. } = entry.admitted;
-        match size.expected_output_tokens {
-            Some(expected) => (expected - entry.output as f64).max(1.0),
-            None => lengths.remaining(size.max_tokens, entry.output, quantile),
+impl<'a> Forecast<'a> {
+    pub(crate) fn new(own: &'a LaneWork, neighbours: &'a [LaneWork], now: Time) -> Self {
+        // A lane without requests and arrivals changes nothing.
+        let matters = |work: &&LaneWork| work.is_busy() || !work.arrivals.is_empty();
+        let lanes = std::iter::once(own).chain(neighbours.iter().filter(matters));
+        let mut lanes: Vec<_> = lanes.map(Cow::Borrowed).collect();
+        // A lane whose steps were not measured is supposed to be like the others.
+        let measured = neighbours.iter().chain([own]).filter(|work| work.measured);
+        let mean = Rates::mean(measured.map(|work| work.rates));
+        if let Some(mean) = mean {
+            for work in lanes.iter_mut().filter(|work| !work.measured) {
+                work.to_mut().rates = mean;
+            }
         }
-    };
-    let mut middle: Vec<_> =
-        decoding.iter().map(|(id, entry)| (Time(remaining(entry, 0.5)), *id, *entry)).collect();
-    middle.sort_unstable_by_key(|(remaining, id, _)| (*remaining, *id));
-    let n = middle.len() as f64;
-    let spread = middle.iter().zip(1..).map(|((_, id, entry), i)| Running {
-        id: *id,
-        deadline: entry.admitted.deadline,
-        remaining: remaining(entry, f64::from(i) / (n + 1.0)),
-    });
-    let mut all: Vec<_> = spread.collect();
-    all.sort_unstable_by_key(|request| (Time(request.remaining), request.id));
-    all
+        // No machine works more than all of the time, though more may have arrived: then queues have grown, and the door
+        // refuses what is too much.
+        let stretch = lanes.iter().map(|work| work.arriving_work()).sum::<f64>().max(1.0);
+        Self { lanes, measured: mean.is_some(), stretch, now }
+    }
+
+    /// Quotes a request. `margin` is the fraction of the time to its end by which a request in flight must be before
+    /// its deadline.
+    pub(crate) fn quote(&self, request: &Admitted, in_flight: &InFlight, margin: f64) -> Quote {
+        let job = in_flight.job(NEW, request);
+        let urgent = |_: usize, other: &mut Job| other.priority < request.priority;
+        let (_, machine) = self.times(&job, Some(request.priority), urgent);
+        let harms = self.harms(&machine, &job, margin, urgent);
+        let first_seat = machine.times(0).done;
+        let left = request.deadline.map_or(f64::INFINITY, |deadline| deadline - self.now);
+        // Those of its class that would overtake it are supposed to wait behind it.
+        let behind = |lane: usize, other: &mut Job| {
+            if lane == 0 && other.priority >= request.priority {
+                other.rank = other.rank.max(job.rank);
+            }
+            true
+        };
+        let (sure, _) = self.times(&job, None, behind);
+        // Others of its class may overtake it as long as the promises hold, and while it has no seat.
+        let latest = if sure.done <= left { left - sure.done } else { f64::INFINITY };
+        let later = (PROMISE * sure.first_token).max(GRAIN_SECONDS).min(latest);
+        let range = [sure.first_token, sure.first_token + later];
+        let own = &self.lanes[0];
+        let has_seat = own.running.len() + own.waiting.len() < own.seats;
+        let later = if has_seat { 0.0 } else { in_flight.overtaking().fraction() * later };
+        let times = Times {
+            begin: sure.begin + later,
+            first_token: sure.first_token + later,
+            done: sure.done + later,
+        };
+        let others = (job.steps() - 1) as f64;
+        let per_token = |times: &Times| match others > 0.0 {
+            true => (times.done - times.first_token) / others,
+            false => self.lanes[0].rates.step(1.0),
+        };
+        let longer = (request.size.late(in_flight.lengths()) - 1.0 - others).max(0.0);
+        let late = sure.done + longer * per_token(&sure);
+        Quote {
+            queue: duration(times.begin),
+            first_token: duration(times.first_token),
+            first_token_range: range.map(duration),
+            done: duration(times.done),
+            done_late: duration(late.max(sure.done)),
+            per_token: duration(per_token(&times)),
+            alone: duration(self.alone(&job)),
+            first_seat: duration(if first_seat.is_finite() { first_seat } else { 0.0 }),
+            measured: self.measured,
+            harms,
+        }
+    }
+
+    /// Runs the machine with a request and the arrivals that count. `until`: to the end of all requests with a deadline
+    /// that are as urgent as this priority, and not only of the new one.
+    fn times(
+        &self,
+        job: &Job,
+        until: Option<i64>,
+        counts: impl Fn(usize, &mut Job) -> bool,
+    ) -> (Times, Machine) {
+        let mut machine = Machine::new(&self.lanes, self.now);
+        if let Some(priority) = until {
+            self.wait_for_deadlines(&mut machine, priority);
+            // The first seat that becomes free.
+            if !self.lanes[0].running.is_empty() {
+                machine.wait_for(0);
+            }
+        }
+        let number = machine.arrive(0, *job);
+        machine.wait_for(number);
+        machine.run(self.arrivals(counts));
+        (machine.times(number), machine)
+    }
+
+    fn wait_for_deadlines(&self, machine: &mut Machine, priority: i64) {
+        let mut number = 0;
+        while let Some(job) = machine.job(number) {
+            let promised = job.deadline.or(job.promised).is_some();
+            if promised && job.priority <= priority {
+                machine.wait_for(number);
+            }
+            number += 1;
+        }
+    }
+
+    /// The first request in flight, at least as urgent as the new one, of which a promise is broken with the new one and
+    /// is not without it: its deadline, or the time of its first token, if it waits and the new one overtakes it.
+    fn harms(
+        &self,
+        with: &Machine,
+        new: &Job,
+        margin: f64,
+        counts: impl Fn(usize, &mut Job) -> bool,
+    ) -> Option<Harm> {
+        let ends = |machine: &Machine, number: usize, first: bool| {
+            let times = machine.times(number);
+            if first { times.first_token } else { times.done }
+        };
+        let mut broken = Vec::new();
+        let mut number = 0;
+        for (lane, work) in self.lanes.iter().enumerate() {
+            let jobs = work.running.iter().chain(&work.waiting);
+            for job in jobs {
+                let overtaken = lane == 0 && new.rank < job.rank;
+                let deadline = job.deadline.map(|at| (at - self.now, margin, false));
+                let promised =
+                    job.promised.filter(|_| overtaken).map(|at| (at - self.now, 0.0, true));
+                let promises = deadline.into_iter().chain(promised);
+                for (left, margin, first) in promises.filter(|_| job.priority <= new.priority) {
+                    if ends(with, number, first) * (1.0 + margin) > left {
+                        broken.push((number, job.id, left, margin, first));
+                    }
+                }
+                number += 1;
+            }
+        }
+        if broken.is_empty() {
+            return None;
+        }
+        let mut without = Machine::new(&self.lanes, self.now);
+        broken.iter().for_each(|(number, ..)| without.wait_for(*number));
+        without.run(self.arrivals(counts));
+        let harmed = broken.into_iter().find(|(number, _, left, margin, first)| {
+            let [before, after] = [&without, with].map(|machine| ends(machine, *number, *first));
+            // A late deadline is lost, and a late first token may become later still.
+            if *first {
+                after > before * (1.0 + 1e-9)
+            } else {
+                is_harmed(*left, [before, after], *margin)
+            }
+        });
+        harmed.map(|(number, request, left, _, first)| {
+            let done = duration(ends(with, number, first));
+            Harm { request, done, left: duration(left) }
+        })
+    }
+
+    /// The arrivals of all lanes that count, in order.
+    fn arrivals(&self, counts: impl Fn(usize, &mut Job) -> bool) -> impl Iterator<Item = Arrival> {
+        // The next arrival of each lane: its time, and its number.
+        let mut next: Vec<(Time, usize)> = Vec::with_capacity(self.lanes.len());
+        next.extend(self.lanes.iter().zip(1_u32..).map(|(work, lane)| {
+            // The lanes do not get their requests at the same moments.
+            let phase = (f64::from(lane) * GOLDEN).fract();
+            (
+                Time(if work.arrivals.is_empty() {
+                    f64::INFINITY
+                } else {
+                    phase * self.stretch * work.gap()
+                }),
+                0,
+            )
+        }));
+        let all = std::iter::from_fn(move || {
+            let times = next.iter_mut().zip(0..);
+            let (own, lane) = times.min_by_key(|(own, _)| own.0)?;
+            let (work, (at, number)) = (&self.lanes[lane], *own);
+            let mut job = *work.arrivals.get(number % work.arrivals.len().max(1))?;
+            *own = (at + self.stretch * work.gap(), number + 1);
+            let later = self.now + at.seconds() - job.rank.arrival;
+            job.rank.arrival = job.rank.arrival + later;
+            if work.preempts {
+                job.rank.deadline = job.rank.deadline + later;
+            }
+            job.deadline = job.deadline.map(|deadline| deadline + later);
+            Some(Arrival { at: at.seconds(), lane, job })
+        });
+        all.take(MAX_ARRIVALS)
+            .filter_map(move |mut own| counts(own.lane, &mut own.job).then_some(own))
+    }
+
+    /// Seconds that a request takes alone on an idle machine.
+    fn alone(&self, job: &Job) -> f64 {
+        let LaneWork { rates, step_tokens, .. } = &*self.lanes[0];
+        let prompt = (job.prompt / step_tokens).ceil().max(1.0) * rates.step(0.0);
+        let output = (job.steps() - 1) as f64 * rates.step(1.0);
+        prompt + rates.per_prompt_token * job.prompt + output
+    }
 }

@@ -1,17 +1,13 @@
 //! The requests of a replica from admission to their end, as the door knows them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use l5_scheduler::{PolicyKind, Rank, RequestId, Time};
 
-use super::overtaking::Arrivals;
+use super::arrivals::Arrivals;
+use super::overtaking::Overtaking;
 use super::{OutputLengths, RequestSize};
-
-/// Number of steps over which their width is averaged.
-const WIDTH_STEPS: f64 = 64.0;
-
-/// Weight of an arrival in the mean wait for the turn.
-const TURN_WEIGHT: f64 = 1.0 / 32.0;
 
 /// Weight of a request that has ended in the mean number of tokens that a request holds.
 const TOKENS_WEIGHT: f64 = 1.0 / 64.0;
@@ -27,9 +23,11 @@ pub struct Admitted {
     pub deadline: Option<Time>,
     /// Its tokens.
     pub size: RequestSize,
-    /// Seconds that a step waited for its turn when the request arrived
-    /// ([`LaneView::turn_seconds`](crate::admission::LaneView::turn_seconds)).
-    pub turn_seconds: f64,
+    /// What it was promised ([`Quote::first_token_range`](super::Quote::first_token_range)).
+    pub first_token_range: [Duration; 2],
+    /// Whether its quote met its deadline. The door keeps what it has promised, and no more: it refuses no others for
+    /// the sake of a request that was to be late.
+    pub in_time: bool,
 }
 
 /// State of a request in flight.
@@ -60,14 +58,13 @@ pub struct InFlight {
     decoding: BTreeSet<RequestId>,
     lengths: OutputLengths,
     arrivals: Arrivals,
-    /// Mean number of requests that decode in a step.
-    width: Option<f64>,
-    /// Mean wait for the turn on a shared device, as the arrivals met it.
-    turn: f64,
+    overtaking: Overtaking,
     /// Mean number of tokens that a request holds in the pool, over its life.
     held_tokens: Option<f64>,
     /// Begin of the step that runs, as far as it can be known: the end of the last step.
     step_began: Time,
+    /// End of the last step.
+    last_step: Time,
 }
 
 impl InFlight {
@@ -80,10 +77,10 @@ impl InFlight {
             decoding: BTreeSet::new(),
             lengths: OutputLengths::default(),
             arrivals: Arrivals::default(),
-            width: None,
-            turn: 0.0,
+            overtaking: Overtaking::default(),
             held_tokens: None,
             step_began: Time::ZERO,
+            last_step: Time::ZERO,
         }
     }
 
@@ -109,7 +106,6 @@ impl InFlight {
             self.step_began = now;
         }
         self.arrivals.add(request);
-        self.turn += TURN_WEIGHT * (request.turn_seconds - self.turn);
         let rank = self.rank(id, &request);
         self.waiting.insert(rank, id);
         self.requests.insert(id, Entry { admitted: request, rank, output: 0, last: now });
@@ -123,15 +119,12 @@ impl InFlight {
         let first = entry.output == 0;
         (entry.output, entry.last) = (output, now);
         self.step_began = self.step_began.max(now);
+        self.last_step = self.last_step.max(now);
         if first {
+            self.overtaking.add(entry.admitted.first_token_range, now - entry.admitted.arrival);
             self.waiting.remove(&entry.rank);
             self.decoding.insert(id);
-            return;
         }
-        // Every request of a step reports its output, so each has a part of the step's weight.
-        let width = self.decoding.len() as f64;
-        let mean = self.width.get_or_insert(width);
-        *mean += (width - *mean) / (WIDTH_STEPS * width.max(1.0));
     }
 
     /// Notes the end of a request. `completed`: it has got its whole output, and was not aborted.
@@ -179,32 +172,14 @@ impl InFlight {
         self.policy == PolicyKind::StrictPriority
     }
 
-    /// Deadline, in seconds from its arrival, before which a later request must be due to be ahead of this one: minus
-    /// infinity for one that is ahead in any case. `None` for one that never is.
-    pub(crate) fn overtakes(&self, later: &Admitted, priority: i64) -> Option<f64> {
-        match self.policy {
-            PolicyKind::Fcfs => None,
-            _ if later.priority < priority => Some(f64::NEG_INFINITY),
-            PolicyKind::StrictPriority if later.priority == priority => {
-                later.deadline.map(|deadline| deadline - later.arrival)
-            }
-            _ => None,
-        }
+    /// How far later requests delay those that they overtake.
+    pub(crate) fn overtaking(&self) -> &Overtaking {
+        &self.overtaking
     }
 
     /// Requests that were admitted last.
     pub(crate) fn arrivals(&self) -> &Arrivals {
         &self.arrivals
-    }
-
-    /// Mean number of requests that decode in a step; `None` before the first decode step.
-    pub(crate) fn mean_width(&self) -> Option<f64> {
-        self.width
-    }
-
-    /// Mean wait for the turn on a shared device, as the arrivals met it.
-    pub(crate) fn mean_turn(&self) -> f64 {
-        self.turn
     }
 
     /// Mean number of tokens that a request holds in the pool.
@@ -215,5 +190,10 @@ impl InFlight {
     /// Begin of the step that runs.
     pub(crate) fn step_began(&self) -> Time {
         self.step_began
+    }
+
+    /// End of the last step.
+    pub(crate) fn last_step(&self) -> Time {
+        self.last_step
     }
 }

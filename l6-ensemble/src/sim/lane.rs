@@ -13,10 +13,7 @@ use l5_scheduler::{
 use super::report::LaneReport;
 use super::workload::SimLane;
 use crate::admission::{LaneView, Margins};
-use crate::quote::{Admitted, InFlight, Quote, Served, ratios};
-
-/// Weight of a step in the mean duration of steps.
-const MEAN_STEP_WEIGHT: f64 = 1.0 / 16.0;
+use crate::quote::{Admitted, InFlight, LaneWork, Quote, Served, compare};
 
 /// State of an unfinished request.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +41,6 @@ pub(super) struct LaneState {
     /// Work of the running step, and its begin.
     work: StepLoad,
     began: Time,
-    /// Mean duration of the recent steps.
-    mean_step: Option<f64>,
     output: StepOutput,
     resolved: Resolved,
     pub(super) report: LaneReport,
@@ -70,7 +65,6 @@ impl LaneState {
             asked: None,
             work: StepLoad::default(),
             began: Time::ZERO,
-            mean_step: None,
             output: StepOutput::default(),
             resolved: Resolved::default(),
             report: LaneReport::new(&config.name),
@@ -78,28 +72,31 @@ impl LaneState {
         })
     }
 
-    /// The lane as its door sees it.
-    pub(super) fn view(&self, turn_seconds: f64) -> LaneView<'_> {
-        let load = Load {
+    fn load(&self) -> Load {
+        Load {
             running: self.scheduler.num_running(),
             waiting: self.scheduler.num_waiting() + self.inbox.len(),
             preemptions: self.scheduler.stats().preemptions,
             ..self.meter.load()
-        };
+        }
+    }
+
+    /// What the lane has to do, as the doors of its neighbours see it.
+    pub(super) fn work(&self, now: Time) -> LaneWork {
+        self.in_flight.work(self.scheduler.config(), &self.meter.load(), now)
+    }
+
+    /// The lane as its door sees it.
+    pub(super) fn view<'a>(&'a self, neighbours: &'a [LaneWork]) -> LaneView<'a> {
         LaneView {
-            load,
+            load: self.load(),
             config: self.scheduler.config(),
             in_flight: &self.in_flight,
             max_num_waiting: self.config.max_num_waiting,
             priority_floor: self.config.priority_floor,
-            turn_seconds,
+            neighbours,
             margins: Margins::default(),
         }
-    }
-
-    /// Mean duration of a step, if the lane has requests.
-    pub(super) fn step_seconds(&self) -> f64 {
-        self.asked.and(self.mean_step).unwrap_or_default()
     }
 
     /// Takes a request that was admitted. Returns whether the lane must ask for the device.
@@ -167,8 +164,6 @@ impl LaneState {
         if self.work != StepLoad::default() {
             let took = now - self.began;
             self.meter.step(&self.work, Duration::from_secs_f64(took.max(0.0)));
-            let mean = self.mean_step.get_or_insert(took);
-            *mean += MEAN_STEP_WEIGHT * (took - *mean);
         }
         for row in self.resolved.rows().filter(|row| !row.tokens.is_empty()) {
             let Some(request) = self.progress.get_mut(&row.id) else { continue };
@@ -203,7 +198,7 @@ impl LaneState {
             self.report.deadlines_met +=
                 u64::from(request.deadline.is_some_and(|deadline| now <= deadline));
             if request.quote.measured {
-                self.report.quotes.add(ratios(&request.quote, &served));
+                self.report.quotes.add(compare(&request.quote, &served));
             }
             finished.push(Finished { id, served });
         }

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::histogram::Histogram;
 use crate::admission::RefusalCode;
-use crate::quote::Accuracy;
+use crate::quote::{Accuracy, Compared};
 
 /// Accuracy of quotes: first token, last token for the output that came, and last token for the expected output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -22,7 +22,7 @@ pub struct QuoteReport {
 }
 
 impl QuoteReport {
-    pub(super) fn add(&mut self, [first_token, done, as_expected]: [f64; 3]) {
+    pub(super) fn add(&mut self, [first_token, done, as_expected]: [Compared; 3]) {
         self.first_token.add(first_token);
         self.done.add(done);
         self.done_as_expected.add(as_expected);
@@ -119,8 +119,9 @@ pub struct SimReport {
     pub seconds: f64,
     /// Lanes in the order of the workload.
     pub lanes: Vec<LaneReport>,
-    /// Accuracy of the quotes of refused requests that were probed: what would have happened had they been admitted.
-    pub refused_quotes: QuoteReport,
+    /// Accuracy of the quotes of refused requests that were probed, by code: what would have happened had they been
+    /// admitted.
+    pub refused_quotes: BTreeMap<&'static str, QuoteReport>,
 }
 
 impl fmt::Display for SimReport {
@@ -154,9 +155,12 @@ impl fmt::Display for SimReport {
             write!(f, "  quotes    ")?;
             accuracy(f, &lane.quotes)?;
         }
-        if self.refused_quotes.done.count > 0 {
-            write!(f, "\nrefused requests that were probed: ")?;
-            accuracy(f, &self.refused_quotes)?;
+        if !self.refused_quotes.is_empty() {
+            writeln!(f, "\nrefused requests that were probed")?;
+        }
+        for (code, quotes) in &self.refused_quotes {
+            write!(f, "  {code}: ")?;
+            accuracy(f, quotes)?;
         }
         Ok(())
     }
@@ -167,7 +171,7 @@ fn accuracy(f: &mut fmt::Formatter<'_>, quotes: &QuoteReport) -> fmt::Result {
     let wrong = |accuracy: &Accuracy| 100.0 * accuracy.wrong_fraction();
     writeln!(
         f,
-        "{}, wrong by more than 25%: first token {:.2}%, last token {:.2}% ({:.2}% with the expected length)",
+        "{}, wrong by more than 25% and 0.1 s: first token {:.2}%, last token {:.2}% ({:.2}% with the expected length)",
         first_token.count,
         wrong(first_token),
         wrong(done),

@@ -10,9 +10,9 @@ use super::report::{QuoteReport, SimReport};
 use super::traffic::{MixRouter, Offered, Routed, SimRouter, Traffic};
 use super::workload::{SimWorkload, WorkloadFileError};
 use crate::admission::{
-    AdmissionRequest, ContextError, LaneView, Refusal, SecondChoice, Spill, admit_or_spill,
+    AdmissionRequest, ContextError, Refusal, SecondChoice, Spill, admit_or_spill,
 };
-use crate::quote::{Admitted, Quote, RequestSize, Served, ratios};
+use crate::quote::{LaneWork, Quote, RequestSize, Served, compare};
 
 /// Number of steps without rows in a row that a lane may have: a policy can preempt requests in one and plan others in
 /// the next.
@@ -52,6 +52,7 @@ pub struct EnsembleSim {
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     index: u64,
+    code: &'static str,
     quote: Quote,
 }
 
@@ -110,13 +111,13 @@ impl EnsembleSim {
         run.go()?;
         let sample = std::mem::take(&mut run.sample);
         let mut report = run.report();
-        report.refused_quotes = QuoteReport::default();
-        for Probe { index, quote } in sample.into_values() {
+        for Probe { index, code, quote } in sample.into_values() {
             let mut router = MixRouter::new(&self.workload);
             let mut run = Run { forced: Some(index), ..Run::new(&self.workload, &mut router)? };
             run.go()?;
             if let Some(served) = run.served.filter(|_| quote.measured) {
-                report.refused_quotes.add(ratios(&quote, &served));
+                let quotes: &mut QuoteReport = report.refused_quotes.entry(code).or_default();
+                quotes.add(compare(&quote, &served));
             }
         }
         Ok(report)
@@ -225,13 +226,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A lane as its door sees it.
-    fn view(&self, number: usize) -> LaneView<'_> {
-        let lane = &self.lanes[number];
-        let others = self.lanes.iter().enumerate();
-        let others =
-            others.filter(|(other, state)| *other != number && state.device == lane.device);
-        lane.view(others.map(|(_, state)| state.step_seconds()).sum())
+    /// What the other lanes of a lane's device have to do.
+    fn neighbours(&self, number: usize) -> Vec<LaneWork> {
+        let lanes = self.lanes.iter().enumerate();
+        let others = lanes
+            .filter(|(other, state)| *other != number && state.device == self.lanes[number].device);
+        others.map(|(_, state)| state.work(self.now)).collect()
     }
 
     /// Routes a request, and asks the doors of its lanes. Returns the lane that has nothing else to do and must plan a
@@ -252,13 +252,17 @@ impl<'a> Run<'a> {
             now: self.now,
             jitter: offered.jitter,
         };
+        let second = second.filter(|_| score < self.workload.spill_below);
+        let near = [Some(first), second].map(|lane| lane.map(|lane| self.neighbours(lane)));
+        let [near_first, near_second] = near.map(Option::unwrap_or_default);
         let second_choice = second.map(|second| SecondChoice {
             request,
-            lane: self.view(second),
+            lane: self.lanes[second].view(&near_second),
             score,
             spill_below: self.workload.spill_below,
         });
-        let decided = admit_or_spill(&request, &self.view(first), second_choice.as_ref());
+        let view = self.lanes[first].view(&near_first);
+        let decided = admit_or_spill(&request, &view, second_choice.as_ref());
         let is_forced = self.forced == Some(offered.index);
         self.lanes[first].report.offered += 1;
         match decided {
@@ -276,7 +280,7 @@ impl<'a> Run<'a> {
             Ok(Spill::Refuse(refused)) => {
                 let report = &mut self.lanes[first].report;
                 *report.refused.entry(refused.code.name()).or_default() += 1;
-                self.note_refused(offered.index, refused.quote);
+                self.note_refused(offered.index, &refused);
             }
             Err(ContextError(_)) => self.lanes[first].report.too_long += 1,
         }
@@ -290,20 +294,21 @@ impl<'a> Run<'a> {
         request: &AdmissionRequest,
         quote: Quote,
     ) -> Option<usize> {
-        let turn_seconds = self.view(lane).turn_seconds;
-        let admitted = Admitted { turn_seconds, ..request.admitted() };
-        self.lanes[lane].admit(offered.request, admitted, quote).then_some(lane)
+        self.lanes[lane].admit(offered.request, request.admitted(&quote), quote).then_some(lane)
     }
 
     /// Keeps a sample of the refused requests.
-    fn note_refused(&mut self, index: u64, quote: Quote) {
+    fn note_refused(&mut self, index: u64, refused: &Refusal) {
         if self.sample_size == 0 {
             return;
         }
         // A bijection that scatters the indices (a round of SplitMix64).
         let mut key = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
         key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        self.sample.insert(key ^ (key >> 27), Probe { index, quote });
+        self.sample.insert(
+            key ^ (key >> 27),
+            Probe { index, code: refused.code.name(), quote: refused.quote },
+        );
         if self.sample.len() > self.sample_size {
             self.sample.pop_last();
         }

@@ -58,28 +58,75 @@ fn at_overload_what_is_admitted_is_in_time() {
         check_sums(&report, 1500);
         for lane in &report.lanes {
             assert!(lane.refused_total() > lane.admitted, "overload: {lane:?}");
-            assert!(lane.admitted > 50, "the lane serves requests: {lane:?}");
+            assert!(lane.admitted > 30, "the lane serves requests: {lane:?}");
             let goodput = lane.goodput().expect("all requests have deadlines");
             assert!(goodput >= 0.95, "{}: {goodput}", lane.name);
         }
     }
 }
 
+/// Of all codes together.
+fn refused(report: &SimReport, of: fn(&QuoteReport) -> Accuracy) -> (u64, u64) {
+    let add = |(wrong, count), quotes| (wrong + of(quotes).wrong, count + of(quotes).count);
+    report.refused_quotes.values().fold((0, 0), add)
+}
+
 #[test]
 fn what_is_promised_to_refused_requests_is_what_would_have_happened() {
     let report = EnsembleSim::new(workload(1, 1000, 3, STEADY)).unwrap().probe(60).unwrap();
-    let quotes = report.refused_quotes;
-    assert_eq!(quotes.done.count, 60);
-    assert!(quotes.done.wrong_fraction() <= 0.05, "last token: {quotes:?}");
-    assert!(quotes.first_token.wrong_fraction() <= 0.05, "first token: {quotes:?}");
+    let (first_token, done) =
+        (refused(&report, |own| own.first_token), refused(&report, |own| own.done));
+    assert_eq!(done.1, 60, "{:?}", report.refused_quotes);
+    assert!(
+        done.0 * 20 <= done.1 && first_token.0 * 20 <= first_token.1,
+        "{first_token:?}, {done:?}"
+    );
 }
 
-/// Many of these requests are overtaken, which no quote can foresee exactly.
 #[test]
-fn most_quotes_of_admitted_requests_are_right() {
-    let report = run(workload(1, 1500, 3, STEADY));
-    let (wrong, count) = all(&report, |lane| lane.quotes.done);
-    assert!(count > 200 && wrong * 7 <= count, "last token: {wrong} of {count}");
+fn quotes_of_admitted_requests_are_right_although_others_overtake_them() {
+    for stream in [STEADY, OVERLOAD] {
+        let report = run(workload(1, 1500, 3, stream));
+        let first_token = all(&report, |lane| lane.quotes.first_token);
+        let done = all(&report, |lane| lane.quotes.done);
+        for (wrong, count) in [first_token, done] {
+            assert!(count > 200 && wrong * 20 <= count, "{first_token:?}, {done:?}");
+        }
+    }
+}
+
+/// Each lane has a fifth of what it can serve alone, and together they have more than the machine.
+#[test]
+fn lanes_that_share_a_machine_know_of_one_another() {
+    let stream =
+        "rate = 3.0\noutput = { uniform = [10, 80] }\ndeadline = { uniform = [3.0, 20.0] }";
+    let report = run(workload(5, 2000, 3, stream));
+    for of in [|lane: &LaneReport| lane.quotes.first_token, |lane: &LaneReport| lane.quotes.done] {
+        let (wrong, count) = all(&report, of);
+        assert!(count > 500 && wrong * 20 <= count, "{wrong} of {count}");
+    }
+}
+
+#[test]
+fn requests_without_a_deadline_are_served_as_promised_beside_those_with_one() {
+    let report = run(workload(3, 1500, 3, &format!("{OVERLOAD}\ndeadline_fraction = 0.7")));
+    let without: u64 = report.lanes.iter().map(|lane| lane.finished - lane.deadlines).sum();
+    assert!(without > 100, "{report:?}");
+    let (wrong, count) = all(&report, |lane| lane.quotes.first_token);
+    assert!(wrong * 6 <= count, "{wrong} of {count}");
+}
+
+#[test]
+fn from_the_first_request_on_what_is_admitted_is_in_time() {
+    let report = run(workload(
+        8,
+        100,
+        7,
+        "rate = 10.0\noutput = { uniform = [10, 80] }\ndeadline = { uniform = [1.0, 5.0] }",
+    ));
+    let sum = |of: fn(&LaneReport) -> u64| report.lanes.iter().map(of).sum::<u64>();
+    let (met, deadlines) = (sum(|lane| lane.deadlines_met), sum(|lane| lane.deadlines));
+    assert!(deadlines > 10 && met * 20 >= deadlines * 19, "{met} of {deadlines}");
 }
 
 #[test]

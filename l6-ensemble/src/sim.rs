@@ -6,9 +6,14 @@
 //! the order in which they asked, unless a lane has a device of its own. The door sees only what a server's door sees:
 //! the rates that were measured, and the requests that it admitted.
 //!
+//! A workload may have lanes of its own, or be one for an ensemble file ([`EnsembleWorkload`]): then the router of the
+//! server routes the texts of requests, and the escalation of the file acts on spill and priority floors. Shadows and
+//! breakers are not simulated: they follow the verdicts about responses, and a simulated response says nothing.
+//!
 //! The truth about a refused request is a simulation in which it was admitted ([`EnsembleSim::probe`]).
 
 mod device;
+mod ensemble;
 mod histogram;
 mod lane;
 mod report;
@@ -18,8 +23,9 @@ mod tests;
 mod traffic;
 mod workload;
 
+pub use ensemble::{EnsembleSimError, EnsembleWorkload, LaneOptions};
 pub use histogram::{Histogram, Percentiles};
-pub use report::{LaneReport, QuoteReport, SimReport};
+pub use report::{EscalationReport, LaneReport, QuoteReport, SimReport};
 pub use run::{EnsembleSim, SimError};
 pub use traffic::{MixRouter, Offered, Routed, SimRouter};
 pub use workload::{SimLane, SimWorkload, Stream, WorkloadFileError};

@@ -119,6 +119,22 @@ impl LaneWork {
         !(self.running.is_empty() && self.waiting.is_empty())
     }
 
+    /// Expected wait of a new request for a seat on a machine of its own: none while a seat is free, or else the time of
+    /// the present work, of which the part of one seat must end first.
+    pub fn queue_seconds(&self) -> f64 {
+        let requests = self.running.len() + self.waiting.len();
+        if requests < self.seats {
+            return 0.0;
+        }
+        let output: f64 = self.running.iter().chain(&self.waiting).map(|job| job.output).sum();
+        let prompts: f64 = self.waiting.iter().map(|job| job.prompt).sum();
+        let width = self.seats as f64;
+        let seconds =
+            self.rates.per_prompt_token * prompts + self.rates.step(width) * output / width;
+        let ahead = (requests + 1 - self.seats) as f64 / requests as f64;
+        seconds * ahead.min(1.0)
+    }
+
     /// Mean seconds between two arrivals.
     pub(crate) fn gap(&self) -> f64 {
         self.period / self.arrivals.len() as f64

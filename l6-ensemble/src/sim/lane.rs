@@ -13,7 +13,9 @@ use l5_scheduler::{
 use super::report::LaneReport;
 use super::workload::SimLane;
 use crate::admission::{LaneView, Margins};
+use crate::escalation::{LaneSignal, Thresholds};
 use crate::quote::{Admitted, InFlight, LaneWork, Quote, Served, compare};
+use crate::slo::{SloOptions, SloWindow};
 
 /// State of an unfinished request.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,10 @@ pub(super) struct LaneState {
     output: StepOutput,
     resolved: Resolved,
     pub(super) report: LaneReport,
+    /// What escalation looks at; nothing is counted without it.
+    slo: Option<SloWindow>,
+    /// Requests since escalation last looked, and how many of them were refused.
+    recent: [u64; 2],
 }
 
 /// A request that has ended with its whole output.
@@ -68,6 +74,8 @@ impl LaneState {
             output: StepOutput::default(),
             resolved: Resolved::default(),
             report: LaneReport::new(&config.name),
+            slo: None,
+            recent: [0; 2],
             config: config.clone(),
         })
     }
@@ -87,16 +95,49 @@ impl LaneState {
     }
 
     /// The lane as its door sees it.
-    pub(super) fn view<'a>(&'a self, neighbours: &'a [LaneWork]) -> LaneView<'a> {
+    pub(super) fn view<'a>(
+        &'a self,
+        neighbours: &'a [LaneWork],
+        thresholds: &Thresholds,
+    ) -> LaneView<'a> {
         LaneView {
             load: self.load(),
             config: self.scheduler.config(),
             in_flight: &self.in_flight,
             max_num_waiting: self.config.max_num_waiting,
-            priority_floor: self.config.priority_floor,
+            priority_floor: thresholds.floor_with(self.config.priority_floor),
             neighbours,
             margins: Margins::default(),
         }
+    }
+
+    /// Begins to count what escalation looks at.
+    pub(super) fn watch(&mut self) {
+        self.slo = Some(SloWindow::new(SloOptions::default()));
+    }
+
+    /// Counts a request at the door, which may have been refused for load.
+    pub(super) fn count(&mut self, refused: bool) {
+        self.recent[0] += 1;
+        self.recent[1] += u64::from(refused);
+    }
+
+    /// Load of the lane, as escalation sees it. The requests are those since the last call.
+    pub(super) fn signal(&mut self, now: Time) -> LaneSignal {
+        let [asked, refused] = std::mem::take(&mut self.recent);
+        let fraction = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+        let report = self.slo.as_ref().map(|slo| slo.report(now, &self.config.slo));
+        let (missed, verdicts) = report.map_or((0, 0), |report| report.missed());
+        LaneSignal {
+            queue_seconds: self.work(now).queue_seconds(),
+            refused: fraction(refused as f64, asked as f64),
+            slo_missed: fraction(missed as f64, verdicts as f64),
+        }
+    }
+
+    /// Number of requests in flight, for the choice between replicas.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Takes a request that was admitted. Returns whether the lane must ask for the device.
@@ -170,9 +211,15 @@ impl LaneState {
             match request.tokens {
                 0 => {
                     request.first = now;
-                    self.report.ttft.add(now - request.arrival);
+                    let seconds = now - request.arrival;
+                    self.report.ttft.add(seconds);
+                    self.slo.iter_mut().for_each(|slo| slo.first_token(now, seconds, seconds));
                 }
-                _ => self.report.itl.add(now - request.last),
+                _ => {
+                    let seconds = now - request.last;
+                    self.report.itl.add(seconds);
+                    self.slo.iter_mut().for_each(|slo| slo.inter_token(now, seconds));
+                }
             }
             request.last = now;
             request.tokens += row.tokens.len();

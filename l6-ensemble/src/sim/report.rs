@@ -111,14 +111,30 @@ impl Serialize for LaneReport {
     }
 }
 
+/// What the escalation of an ensemble did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EscalationReport {
+    /// Highest level that was in force.
+    pub highest: usize,
+    /// Level at the end.
+    pub level: usize,
+    /// Number of times that the load raised and lowered it.
+    pub moves: (u64, u64),
+}
+
 /// Result of a simulation. Latencies are in seconds, for each lane: a mean over lanes would be the latency of no
 /// request.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SimReport {
     /// Simulated seconds.
     pub seconds: f64,
-    /// Lanes in the order of the workload.
+    /// Lanes in the order of the workload. Each replica of a specialist is one.
     pub lanes: Vec<LaneReport>,
+    /// Number of requests that the router sent to no lane (HTTP 422).
+    pub unrouted: u64,
+    /// What the escalation did, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalation: Option<EscalationReport>,
     /// Accuracy of the quotes of refused requests that were probed, by code: what would have happened had they been
     /// admitted.
     pub refused_quotes: BTreeMap<&'static str, QuoteReport>,
@@ -127,6 +143,16 @@ pub struct SimReport {
 impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "simulated {:.1} s", self.seconds)?;
+        if let Some(EscalationReport { highest, level, moves: (raised, lowered) }) = self.escalation
+        {
+            writeln!(
+                f,
+                "escalation: highest level {highest}, {level} at the end; raised {raised} times, lowered {lowered}"
+            )?;
+        }
+        if self.unrouted > 0 {
+            writeln!(f, "{} requests that no specialist serves", self.unrouted)?;
+        }
         for lane in &self.lanes {
             writeln!(f, "\n{}", lane.name)?;
             write!(f, "  requests  {} offered, {} admitted", lane.offered, lane.admitted)?;

@@ -5,18 +5,24 @@ use std::collections::BTreeMap;
 use l5_scheduler::{ConfigError, MalformedOutput, Time};
 
 use super::device::Device;
+use super::ensemble::{EnsembleSimError, EnsembleWorkload};
 use super::lane::{Finished, LaneState};
-use super::report::{QuoteReport, SimReport};
+use super::report::{EscalationReport, QuoteReport, SimReport};
 use super::traffic::{MixRouter, Offered, Routed, SimRouter, Traffic};
 use super::workload::{SimWorkload, WorkloadFileError};
+use crate::EnsembleConfig;
 use crate::admission::{
     AdmissionRequest, ContextError, Refusal, SecondChoice, Spill, admit_or_spill,
 };
+use crate::escalation::Escalation;
 use crate::quote::{LaneWork, Quote, RequestSize, Served, compare};
 
 /// Number of steps without rows in a row that a lane may have: a policy can preempt requests in one and plan others in
 /// the next.
 const MAX_EMPTY_STEPS: usize = 8;
+
+/// Seconds between two comparisons of the loads with the levels of escalation, as in the server.
+const ESCALATION_SECONDS: f64 = 1.0;
 
 /// Why a simulation failed.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +75,11 @@ struct Run<'a> {
     /// Sample of the refused requests, by random keys: those with the least keys.
     sample: BTreeMap<u64, Probe>,
     sample_size: usize,
+    unrouted: u64,
+    escalation: Option<Escalation>,
+    /// Highest level so far, and the time at which loads are compared with the levels again.
+    highest: usize,
+    watch_at: Time,
 }
 
 impl EnsembleSim {
@@ -81,7 +92,18 @@ impl EnsembleSim {
         Ok(Self { workload })
     }
 
-    /// Runs all requests to their end, routed by the weights of their streams.
+    /// Creates the simulation of an ensemble.
+    ///
+    /// # Errors
+    /// [`EnsembleSimError`].
+    pub fn of_ensemble(
+        config: &EnsembleConfig,
+        workload: &EnsembleWorkload,
+    ) -> Result<Self, EnsembleSimError> {
+        Ok(Self { workload: workload.plan(config)? })
+    }
+
+    /// Runs all requests to their end, routed by the weights or the texts of their streams.
     ///
     /// # Errors
     /// [`SimError`].
@@ -136,7 +158,11 @@ impl<'a> Run<'a> {
             } else {
                 0
             };
-            lanes.push(LaneState::new(lane, device)?);
+            let mut state = LaneState::new(lane, device)?;
+            if workload.escalation.is_some() {
+                state.watch();
+            }
+            lanes.push(state);
         }
         let (now, sample) = (Time::ZERO, BTreeMap::new());
         Ok(Self {
@@ -149,6 +175,10 @@ impl<'a> Run<'a> {
             served: None,
             sample,
             sample_size: 0,
+            unrouted: 0,
+            escalation: workload.escalation.clone().map(Escalation::new),
+            highest: 0,
+            watch_at: Time::ZERO,
         })
     }
 
@@ -237,7 +267,14 @@ impl<'a> Run<'a> {
     /// Routes a request, and asks the doors of its lanes. Returns the lane that has nothing else to do and must plan a
     /// step.
     fn offer(&mut self, offered: Offered) -> Option<usize> {
-        let Routed { first, second, score } = self.router.route(&offered);
+        self.escalate();
+        let Some(Routed { first, second, score, spill_below }) = self.router.route(&offered) else {
+            self.unrouted += 1;
+            return None;
+        };
+        let thresholds = self.escalation.as_ref().map(Escalation::thresholds).unwrap_or_default();
+        let spill_below = f64::from(thresholds.spill_below(spill_below as f32));
+        let (first, second) = (self.replica(first), second.map(|second| self.replica(second)));
         let max_tokens = offered.max_tokens;
         let size = RequestSize {
             prompt_tokens: offered.request.prompt.len(),
@@ -252,17 +289,22 @@ impl<'a> Run<'a> {
             now: self.now,
             jitter: offered.jitter,
         };
-        let second = second.filter(|_| score < self.workload.spill_below);
+        let second = second.filter(|_| score < spill_below);
         let near = [Some(first), second].map(|lane| lane.map(|lane| self.neighbours(lane)));
         let [near_first, near_second] = near.map(Option::unwrap_or_default);
         let second_choice = second.map(|second| SecondChoice {
             request,
-            lane: self.lanes[second].view(&near_second),
+            lane: self.lanes[second].view(&near_second, &thresholds),
             score,
-            spill_below: self.workload.spill_below,
+            spill_below,
         });
-        let view = self.lanes[first].view(&near_first);
+        let view = self.lanes[first].view(&near_first, &thresholds);
         let decided = admit_or_spill(&request, &view, second_choice.as_ref());
+        let refused = match &decided {
+            Ok(Spill::Spill { refused, .. } | Spill::Refuse(refused)) => refused.code.is_load(),
+            _ => false,
+        };
+        self.lanes[first].count(refused);
         let is_forced = self.forced == Some(offered.index);
         self.lanes[first].report.offered += 1;
         match decided {
@@ -285,6 +327,26 @@ impl<'a> Run<'a> {
             Err(ContextError(_)) => self.lanes[first].report.too_long += 1,
         }
         None
+    }
+
+    /// The replica with the fewest requests of the specialist whose first replica is this lane.
+    fn replica(&self, lane: usize) -> usize {
+        let replicas = self.lanes[lane].config.replicas.max(1);
+        let least = (lane..lane + replicas).min_by_key(|own| (self.lanes[*own].in_flight(), *own));
+        least.unwrap_or(lane)
+    }
+
+    /// Compares the loads of all lanes with the levels of escalation, once a second.
+    fn escalate(&mut self) {
+        let Some(escalation) = self.escalation.as_mut().filter(|_| self.now >= self.watch_at)
+        else {
+            return;
+        };
+        let now = self.now;
+        let signals: Vec<_> = self.lanes.iter_mut().map(|lane| lane.signal(now)).collect();
+        escalation.observe(now, &signals);
+        self.highest = self.highest.max(escalation.level());
+        self.watch_at = now + ESCALATION_SECONDS;
     }
 
     fn admit(
@@ -316,6 +378,13 @@ impl<'a> Run<'a> {
 
     fn report(self) -> SimReport {
         let lanes = self.lanes.into_iter().map(LaneState::report).collect();
-        SimReport { seconds: self.now.seconds(), lanes, ..SimReport::default() }
+        let highest = self.highest;
+        let escalation = self.escalation.map(|own| EscalationReport {
+            highest,
+            level: own.level(),
+            moves: own.moves(),
+        });
+        let (seconds, unrouted) = (self.now.seconds(), self.unrouted);
+        SimReport { seconds, lanes, unrouted, escalation, ..SimReport::default() }
     }
 }

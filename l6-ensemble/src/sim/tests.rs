@@ -144,9 +144,77 @@ fn a_lane_with_a_device_of_its_own_does_not_wait_for_others() {
 #[test]
 fn a_router_of_ones_own_decides_the_lanes() {
     let workload = workload(2, 50, 1, OVERLOAD);
-    let mut router = |_: &Offered| Routed { first: 1, second: None, score: 1.0 };
+    let route = Routed { first: 1, second: None, score: 1.0, spill_below: 0.0 };
+    let mut router = |_: &Offered| Some(route);
     let report = EnsembleSim::new(workload).unwrap().run_with(&mut router).unwrap();
     assert_eq!(report.lanes.iter().map(|lane| lane.offered).collect::<Vec<_>>(), [0, 50]);
+}
+
+const ENSEMBLE: &str = r#"
+    model = "any"
+    kv_memory = "512MiB"
+    fallback = "stl"
+    specialist = [
+        { name = "stl", max_num_seqs = 8, max_num_batched_tokens = 128 },
+        { name = "debug", max_num_seqs = 4, max_num_batched_tokens = 128, replicas = 2, intents = ["debug"] },
+    ]
+    escalation = { dwell_up = "2s", levels = [{ spill_raise = 0.3 }, { spill_raise = 0.3, priority_floor = 0 }] }
+"#;
+
+fn ensemble(streams: &str, requests: u64) -> SimReport {
+    let config = crate::EnsembleConfig::parse(ENSEMBLE).expect("a valid file");
+    let text = format!("requests = {requests}\n{streams}");
+    let workload = EnsembleWorkload::from_toml(&text).expect("a valid workload");
+    EnsembleSim::of_ensemble(&config, &workload).expect("a valid ensemble").run().expect("a run")
+}
+
+const STREAM: &str =
+    "[[stream]]\nname = \"s\"\ninput = { uniform = [20, 100] }\noutput = { uniform = [10, 80] }\n";
+
+#[test]
+fn texts_and_intents_are_routed_as_the_server_routes_them() {
+    let report = ensemble(
+        &format!(
+            "{STREAM}rate = 1.0\nintent = \"debug\"\n{STREAM}rate = 1.0\ntexts = [\"\"\"==7==ERROR: \
+             AddressSanitizer: heap-use-after-free on address 0x602000000010\n    #0 0x4f in main a.cpp:5\"\"\"]\n\
+             {STREAM}rate = 1.0\nlanes = [[\"stl\", 1.0]]\n"
+        ),
+        300,
+    );
+    let [stl, debug, second] = report.lanes.as_slice() else { panic!("{report:?}") };
+    assert_eq!((&*debug.name, &*second.name), ("debug", "debug/1"), "a lane for each replica");
+    assert_eq!(stl.offered + debug.offered + second.offered, 300);
+    assert!(debug.offered + second.offered > 150 && stl.offered > 60, "{report}");
+    assert!(second.offered > 10, "both replicas have requests");
+    assert_eq!(report.unrouted, 0);
+}
+
+#[test]
+fn overload_escalates_to_a_priority_floor() {
+    let priorities = "priorities = [[0, 0.5], [1, 0.5]]\ndeadline = { constant = 5.0 }\n";
+    let busy = ensemble(&format!("{STREAM}rate = 60.0\nintent = \"debug\"\n{priorities}"), 1500);
+    let floor = |report: &SimReport| -> u64 {
+        report.lanes.iter().map(|lane| lane.refused["priority_floor"]).sum()
+    };
+    assert_eq!(busy.escalation.map(|own| own.highest), Some(2), "{busy}");
+    assert!(floor(&busy) > 100, "{busy}");
+    let calm = ensemble(&format!("{STREAM}rate = 1.0\nintent = \"debug\"\n{priorities}"), 200);
+    assert_eq!((calm.escalation.map(|own| own.highest), floor(&calm)), (Some(0), 0));
+}
+
+#[test]
+fn errors_of_an_ensemble_workload_say_what_to_do() {
+    let config = crate::EnsembleConfig::parse(ENSEMBLE).expect("a valid file");
+    for (streams, said) in [
+        (format!("{STREAM}rate = 1.0\n"), "has no route"),
+        (format!("{STREAM}rate = 1.0\nintent = \"sing\"\n"), "the intent `sing` is unknown"),
+        (format!("{STREAM}rate = 1.0\nlanes = [[\"python\", 1.0]]\n"), "the lane `python`"),
+        (format!("[lane.python]\n{STREAM}rate = 1.0\nintent = \"debug\"\n"), "no specialist"),
+    ] {
+        let workload = EnsembleWorkload::from_toml(&format!("requests = 1\n{streams}")).unwrap();
+        let error = EnsembleSim::of_ensemble(&config, &workload).unwrap_err().to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    }
 }
 
 #[test]
@@ -166,6 +234,7 @@ fn invalid_workloads_are_errors_that_say_what_to_do() {
         ("rate = 1.0", "rate = 0.0", "rate must be a number of requests a second above 0"),
         ("[[\"a\", 1.0]]", "[[\"b\", 1.0]]", "lane `b`, which is no [[lane]]"),
         ("[[\"a\", 1.0]]", "[[\"a\", 0.0]]", "at least one above 0"),
+        ("rate = 1.0", "rate = 1.0\nintent = \"debug\"", "need an ensemble"),
         ("max_num_seqs = 2", "max_num_seqs = 0", "max_num_seqs must be at least 1"),
         ("max_num_seqs = 2", "max_num_seqs = 2\npolicy = \"lottery\"", "`lottery`"),
         ("rate = 1.0", "rate = 1.0\nspeed = 2", "speed"),

@@ -34,51 +34,65 @@ pub struct Routed {
     pub second: Option<usize>,
     /// Score of the first choice, from 0 to 1.
     pub score: f64,
+    /// Score below which the request may spill to the second choice, before escalation raises it.
+    pub spill_below: f64,
 }
 
 /// Gives each request a lane. Called once for each request, in the order of arrival; the same requests must get the
 /// same lanes.
 pub trait SimRouter {
-    /// Route of a request.
-    fn route(&mut self, offered: &Offered) -> Routed;
+    /// Route of a request; `None` if no lane serves it.
+    fn route(&mut self, offered: &Offered) -> Option<Routed>;
 }
 
-impl<F: FnMut(&Offered) -> Routed> SimRouter for F {
-    fn route(&mut self, offered: &Offered) -> Routed {
+impl<F: FnMut(&Offered) -> Option<Routed>> SimRouter for F {
+    fn route(&mut self, offered: &Offered) -> Option<Routed> {
         self(offered)
     }
 }
 
-/// A router that routes by the weights of a stream's lanes.
+/// The router of a workload: by the weights of a stream's lanes or, for an ensemble, by the texts of its requests, whose
+/// routes were decided before the simulation.
 #[derive(Clone, Debug)]
 pub struct MixRouter {
     streams: Vec<Mix>,
 }
 
-/// Lanes of a stream.
+/// Routes of a stream.
 #[derive(Clone, Debug)]
 struct Mix {
     /// Lanes of the first choice, with weights.
     lanes: Vec<(usize, f64)>,
     second: Option<usize>,
+    spill_below: f64,
+    /// Routes of its texts, each as likely as the others; empty for a stream with lanes.
+    routes: Vec<Option<Routed>>,
 }
 
 impl MixRouter {
     /// Creates the router of a workload that was checked.
     pub fn new(workload: &SimWorkload) -> Self {
         let lane = |name: &String| workload.lane(name).unwrap_or_default();
-        let streams = workload.streams.iter().map(|stream| {
+        let streams = workload.streams.iter().enumerate().map(|(number, stream)| {
             let lanes = stream.lanes.iter().map(|(name, weight)| (lane(name), *weight));
-            Mix { lanes: lanes.collect(), second: stream.second.as_ref().map(lane) }
+            Mix {
+                lanes: lanes.collect(),
+                second: stream.second.as_ref().map(lane),
+                spill_below: workload.spill_below,
+                routes: workload.routes.get(number).cloned().unwrap_or_default(),
+            }
         });
         Self { streams: streams.collect() }
     }
 }
 
 impl SimRouter for MixRouter {
-    fn route(&mut self, offered: &Offered) -> Routed {
-        let Mix { lanes, second } = &self.streams[offered.stream];
+    fn route(&mut self, offered: &Offered) -> Option<Routed> {
+        let Mix { lanes, second, spill_below, routes } = &self.streams[offered.stream];
         let [which, score] = offered.chances;
+        if !routes.is_empty() {
+            return routes[((which * routes.len() as f64) as usize).min(routes.len() - 1)];
+        }
         let mut left = which * lanes.iter().map(|(_, weight)| weight).sum::<f64>();
         let mut first = 0;
         for (lane, weight) in lanes.iter().filter(|(_, weight)| *weight > 0.0) {
@@ -88,7 +102,8 @@ impl SimRouter for MixRouter {
             }
             left -= weight;
         }
-        Routed { first, second: second.filter(|second| *second != first), score }
+        let second = second.filter(|second| *second != first);
+        Some(Routed { first, second, score, spill_below: *spill_below })
     }
 }
 

@@ -4,6 +4,10 @@ use l5_scheduler::sim::{Lengths, Seconds, SharedPrefix, Spec, WorkloadError};
 use l5_scheduler::{ConfigError, CostError, CostModel, PolicyKind, SchedulerConfig};
 use serde::{Deserialize, Deserializer, de};
 
+use super::traffic::Routed;
+use crate::escalation::EscalationConfig;
+use crate::slo::SloTargets;
+
 /// Lanes and streams of requests.
 ///
 /// # Example
@@ -51,6 +55,12 @@ pub struct SimWorkload {
     /// Streams of requests.
     #[serde(rename = "stream")]
     pub streams: Vec<Stream>,
+    /// Routes of the texts of each stream, for the workload of an ensemble.
+    #[serde(skip)]
+    pub(super) routes: Vec<Vec<Option<Routed>>>,
+    /// Escalation under load, for the workload of an ensemble.
+    #[serde(skip)]
+    pub(super) escalation: Option<EscalationConfig>,
 }
 
 /// A lane: one replica, whose scheduler has these limits.
@@ -84,6 +94,16 @@ pub struct SimLane {
     /// Whether the lane has a device of its own, and does not take turns with others.
     #[serde(default)]
     pub own_device: bool,
+    /// Maximum number of tokens of a request. `None`: what fits the pool.
+    #[serde(default)]
+    pub max_model_len: Option<usize>,
+    /// Service-level objectives, which count for escalation.
+    #[serde(skip)]
+    pub slo: SloTargets,
+    /// Number of lanes, from this one on, that are replicas of one specialist: a request goes to the one with the fewest
+    /// requests. 0 and 1 mean that there is no other.
+    #[serde(skip)]
+    pub(super) replicas: usize,
 }
 
 /// A stream of requests.
@@ -114,7 +134,15 @@ pub struct Stream {
     /// Fraction of the requests that have one.
     #[serde(default = "all")]
     pub deadline_fraction: f64,
-    /// Lanes to which the requests are routed, with weights.
+    /// Declared intent of the requests. Only for an ensemble, whose router decides by it.
+    #[serde(default)]
+    pub intent: Option<String>,
+    /// Texts of the requests, of which each has one at random: the message of a user. Only for an ensemble, whose router
+    /// reads them. They say nothing about the number of prompt tokens.
+    #[serde(default)]
+    pub texts: Vec<String>,
+    /// Lanes to which the requests are routed, with weights. Of an ensemble: as if clients named the specialist.
+    #[serde(default)]
     pub lanes: Vec<(String, f64)>,
     /// Lane of the second choice. The score of the first choice is uniform in [0, 1).
     #[serde(default)]
@@ -222,11 +250,13 @@ impl SimWorkload {
 impl SimLane {
     /// Configuration of the lane's scheduler.
     pub fn scheduler(&self) -> SchedulerConfig {
+        let limits = SchedulerConfig::new(self.num_gpu_blocks, self.block_size);
         SchedulerConfig {
             policy: self.policy,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
-            ..SchedulerConfig::new(self.num_gpu_blocks, self.block_size)
+            max_model_len: self.max_model_len.unwrap_or(limits.max_model_len),
+            ..limits
         }
     }
 }
@@ -248,6 +278,17 @@ impl Stream {
         }
         if let Some(Err(why)) = self.deadline.as_ref().map(Seconds::check) {
             return wrong("deadline", &why);
+        }
+        let is_routed = self.intent.is_some() || !self.texts.is_empty();
+        match (is_routed, workload.routes.is_empty()) {
+            (true, true) => {
+                return wrong("texts", "and intent need an ensemble, whose router reads them");
+            }
+            (true, false) if self.lanes.is_empty() => return Ok(()),
+            (true, false) => {
+                return wrong("lanes", "and texts exclude one another: the router decides by texts");
+            }
+            (false, _) => {}
         }
         let weights = self.lanes.iter().map(|(_, weight)| *weight);
         let good = weights.clone().all(|weight| weight.is_finite() && weight >= 0.0);
@@ -283,23 +324,23 @@ fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<PolicyKind, D::Error> {
     String::deserialize(from)?.parse().map_err(de::Error::custom)
 }
 
-fn block_size() -> usize {
+pub(super) fn block_size() -> usize {
     16
 }
 
-fn step_tokens() -> usize {
+pub(super) fn step_tokens() -> usize {
     256
 }
 
-fn strict() -> PolicyKind {
+pub(super) fn strict() -> PolicyKind {
     PolicyKind::StrictPriority
 }
 
-fn waiting() -> usize {
+pub(super) fn waiting() -> usize {
     256
 }
 
-fn cost() -> CostModel {
+pub(super) fn cost() -> CostModel {
     CostModel::SMOLLM2_TWO_CORES
 }
 

@@ -12,7 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   strata ensemble check deploy/ensemble-demo.toml
   strata ensemble check demo
-  strata ensemble simulate workload.toml
+  strata ensemble simulate demo workload.toml
   strata serve --ensemble deploy/ensemble-demo.toml";
 
 /// Check the file of an ensemble of specialists, or simulate the admission of one

@@ -40,7 +40,7 @@ fn a_workload_becomes_a_report_of_each_lane() {
         "3",
     ];
     let report = strata_reading(WORKLOAD.as_bytes(), args).json();
-    assert_eq!(keys(&report), ["seconds", "lanes", "refused_quotes"]);
+    assert_eq!(keys(&report), ["seconds", "lanes", "unrouted", "refused_quotes"]);
     let [debug, build] = report["lanes"].as_array().unwrap().as_slice() else { panic!("{report}") };
     assert_eq!((&debug["name"], &debug["offered"]), (&Value::from("debug"), &Value::from(200)));
     assert_eq!(build["offered"], 0);
@@ -54,7 +54,9 @@ fn a_workload_becomes_a_report_of_each_lane() {
     assert!(0.0 < ttft("p50") && ttft("p50") <= ttft("p99"), "{report}");
     let met = count(debug, "deadlines_met") as f64 / count(debug, "deadlines") as f64;
     assert_eq!(debug["goodput"].as_f64(), Some(met));
-    assert_eq!(report["refused_quotes"]["done"]["count"], 3);
+    let probes = report["refused_quotes"].as_object().unwrap().values();
+    let probed: u64 = probes.map(|quotes| quotes["done"]["count"].as_u64().unwrap()).sum();
+    assert_eq!(probed, 3);
 }
 
 #[test]
@@ -72,5 +74,46 @@ fn an_invalid_workload_is_one_line_that_says_what_to_do() {
     let ran = strata_reading(text.as_bytes(), ["ensemble", "simulate", "-"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
     let said = "error: stdin: invalid workload: stream `traces` names the lane `debugger`";
+    assert!(ran.stderr.starts_with(said) && ran.stderr.lines().count() == 1, "{ran:?}");
+}
+
+const TRAFFIC: &str = r#"
+requests = 200
+[[stream]]
+name = "traces"
+rate = 20.0
+input = { uniform = [20, 80] }
+output = { uniform = [10, 40] }
+deadline = { constant = 5.0 }
+intent = "debug"
+[[stream]]
+name = "builds"
+rate = 20.0
+input = { uniform = [20, 80] }
+output = { uniform = [10, 40] }
+deadline = { constant = 5.0 }
+texts = ["CMakeLists.txt:3 (add_library): CMake Error: Cannot find source file: net.cpp"]
+"#;
+
+#[test]
+fn the_demo_is_simulated_with_its_router() {
+    let args = ["ensemble", "simulate", "demo", "-", "--json"];
+    let report = strata_reading(TRAFFIC.as_bytes(), args).json();
+    assert_eq!(keys(&report), ["seconds", "lanes", "unrouted", "escalation", "refused_quotes"]);
+    let lanes = report["lanes"].as_array().unwrap();
+    let offered = |name: &str| {
+        let lane = lanes.iter().find(|lane| lane["name"] == name);
+        lane.and_then(|lane| lane["offered"].as_u64()).unwrap()
+    };
+    assert_eq!((lanes.len(), offered("debug") + offered("build")), (8, 200), "{report}");
+    assert!(offered("debug") > 50 && offered("build") > 50, "{report}");
+}
+
+#[test]
+fn a_workload_that_does_not_fit_the_ensemble_is_one_line_that_says_so() {
+    let text = TRAFFIC.replace("intent = \"debug\"", "lanes = [[\"python\", 1.0]]");
+    let ran = strata_reading(text.as_bytes(), ["ensemble", "simulate", "demo", "-"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+    let said = "error: stdin: invalid workload: stream `traces` names the lane `python`";
     assert!(ran.stderr.starts_with(said) && ran.stderr.lines().count() == 1, "{ran:?}");
 }

@@ -6,28 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use l6_ensemble::sim::{EnsembleSim, SimWorkload};
+use l6_ensemble::sim::{EnsembleSim, EnsembleWorkload, SimWorkload};
 
 use super::super::context::Context;
 use super::super::error::CliError;
 use super::super::out;
+use super::super::serve::ensemble;
 
 const EXAMPLE: &str = "\
-A workload lists lanes and streams of requests:
-  requests = 100000
-  spill_below = 0.3                      # the second choice serves refused requests with a score below this
+With an ensemble file, the workload is the traffic, and the rest is as strata serve --ensemble has it:
+  strata ensemble simulate demo workload.toml
 
-  [[lane]]
-  name = \"debug\"
-  max_num_seqs = 16
-  num_gpu_blocks = 2049
-  block_size = 16                        # the default
-  max_num_batched_tokens = 256           # the default
+  requests = 100000
   max_num_waiting = 256                  # the default
-  policy = \"strict-priority\"             # the default
-  priority_floor = 5                     # default: none
-  own_device = false                     # the default: the steps of lanes take turns
   # cost = { base = 5e-3, per_prefill_token = 0.286e-3, .. }, as strata bench --fit-cost measures it
+  # [lane.NAME] has cost, own_device = true, priority_floor = 5 for a specialist
 
   [[stream]]
   name = \"traces\"
@@ -39,11 +32,26 @@ A workload lists lanes and streams of requests:
   deadline = { uniform = [3.0, 15.0] }   # seconds from the arrival; also constant, exponential, lognormal, choice
   deadline_fraction = 0.8                # default: 1
   shared_prefix = { tokens = 64, groups = 3, fraction = 0.5 }
-  lanes = [[\"debug\", 1.0]]               # with weights
-  # second = \"build\"                     # second choice of the router
+  intent = \"debug\"                       # the router decides by it and by the texts, of which each request has one;
+  texts = [\"main.cpp:3: error: ..\"]      # or, as if clients named a specialist: lanes = [[\"debug\", 1.0]]
+
+Without one, the workload also lists lanes, and streams name them:
+  strata ensemble simulate workload.toml
+
+  spill_below = 0.3                      # the second choice serves refused requests with a score below this
+  [[lane]]
+  name = \"debug\"
+  max_num_seqs = 16
+  num_gpu_blocks = 2049
+  # defaults: block_size = 16, max_num_batched_tokens = 256, max_num_waiting = 256, policy = \"strict-priority\",
+  # own_device = false, no priority_floor, cost as above
+  [[stream]]
+  lanes = [[\"debug\", 1.0]]               # with weights; and the fields above but for intent and texts
+  second = \"build\"                       # second choice of the router, with a random score of the first
 
 Times are simulated seconds. A quote is what the door expects of a request before it decides; it is wrong if the request
-took more than 25% longer or shorter. Each probe is another simulation, in which one refused request is admitted.";
+took more than 25% and more than 0.1 s longer or shorter. Each probe is another simulation, in which one refused request
+is admitted. Shadows and breakers are not simulated.";
 
 /// Run an ensemble without models, under a simulated clock: what is admitted, refused and spilled, and how soon it is
 /// served
@@ -52,9 +60,10 @@ took more than 25% longer or shorter. Each probe is another simulation, in which
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct SimulateArgs {
-    /// Lanes and streams of requests, TOML; `-` reads stdin
-    #[arg(value_name = "WORKLOAD.toml")]
-    workload: PathBuf,
+    /// The ensemble file, or demo for the one that is part of this program, and the workload, TOML; `-` reads the
+    /// workload from stdin. A workload alone has lanes of its own
+    #[arg(value_names = ["FILE.toml", "WORKLOAD.toml"], num_args = 1..=2, required = true)]
+    files: Vec<PathBuf>,
     /// Number of requests, instead of the workload's
     #[arg(long, value_name = "N")]
     requests: Option<u64>,
@@ -75,15 +84,26 @@ pub struct SimulateArgs {
 /// A workload that cannot be read or is invalid.
 pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
     let began = Instant::now();
-    let named = || name(&args.workload);
-    let mut workload = SimWorkload::from_toml(&read(&args.workload)?).with_context(named)?;
-    workload.requests = args.requests.unwrap_or(workload.requests);
-    workload.seed = args.seed.unwrap_or(workload.seed);
-    let requests = workload.requests;
-    let report = EnsembleSim::new(workload)
-        .map_err(anyhow::Error::from)
-        .and_then(|sim| Ok(sim.probe(args.probes)?))
-        .with_context(named)?;
+    let Some((workload, files)) = args.files.split_last() else { return Ok(()) };
+    let named = || name(workload);
+    let text = read(workload)?;
+    let (sim, requests) = match files {
+        [] => {
+            let mut own = SimWorkload::from_toml(&text).with_context(named)?;
+            own.requests = args.requests.unwrap_or(own.requests);
+            own.seed = args.seed.unwrap_or(own.seed);
+            let requests = own.requests;
+            (EnsembleSim::new(own).with_context(named)?, requests)
+        }
+        [file, ..] => {
+            let config = ensemble::read(&file.to_string_lossy())?;
+            let mut own = EnsembleWorkload::from_toml(&text).with_context(named)?;
+            own.requests = args.requests.unwrap_or(own.requests);
+            own.seed = args.seed.unwrap_or(own.seed);
+            (EnsembleSim::of_ensemble(&config, &own).with_context(named)?, own.requests)
+        }
+    };
+    let report = sim.probe(args.probes).with_context(named)?;
     context.say(format_args!(
         "simulated {requests} requests in {:.2} s",
         began.elapsed().as_secs_f64()

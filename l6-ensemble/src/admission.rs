@@ -80,8 +80,8 @@ pub struct LaneView<'a> {
     /// Largest priority number that is accepted. `None`: all are.
     pub priority_floor: Option<i64>,
     /// What the other replicas of the machine have to do: their steps take turns with those of this one
-    /// ([`InFlight::work`]). Empty if the replica has a machine of its own. The rates of the loads must not include waits
-    /// for the turn.
+    /// ([`InFlight::work`]). Empty if the replica has a machine of its own. The rates of the loads must not include
+    /// waits for the turn.
     pub neighbours: &'a [LaneWork],
     /// Margins of the estimates.
     pub margins: Margins,

@@ -67,9 +67,9 @@ pub struct Harm {
 /// What a request can expect from a replica, as times from now. A quote is only made of a request that fits the context
 /// and the pool.
 ///
-/// The estimate runs the schedulers of all lanes of the machine at the measured rates, and supposes that as many requests
-/// will arrive as came recently. It does not know the future: when the traffic changes, quotes are wrong until the rates
-/// have followed.
+/// The estimate runs the schedulers of all lanes of the machine at the measured rates, and supposes that as many
+/// requests will arrive as came recently. It does not know the future: when the traffic changes, quotes are wrong until
+/// the rates have followed.
 ///
 /// `done` is for the expected output. How long the output is, the client's prompt decides and not the server; so when
 /// the request has ended with `n` tokens, the promise to compare with is [`Quote::done_after`] of `n`.
@@ -92,7 +92,8 @@ pub struct Quote {
     pub alone: Duration,
     /// Time until a running request is expected to end.
     pub first_seat: Duration,
-    /// Whether the rates were measured, in this lane or another one of the machine. Before that a quote promises nothing.
+    /// Whether the rates were measured, in this lane or another one of the machine. Before that a quote promises
+    /// nothing.
     pub measured: bool,
     /// A request in flight to which a promise would be broken.
     pub harms: Option<Harm>,

@@ -1,10 +1,10 @@
 //! Requests that will arrive later.
 //!
-//! A quote counts the requests that are in flight, and those that may come: under earliest deadline first a request that
-//! has time is overtaken by later ones that have none, under priorities by later ones that are more urgent, and while
-//! other lanes of the machine get requests they keep their part of its time. What will arrive is not known; the best
-//! guess is that the recent past repeats itself. So the last admitted requests of a lane, with the times between them,
-//! are taken for its next ones, over and over.
+//! A quote counts the requests that are in flight, and those that may come: more urgent ones overtake the request, and
+//! while other lanes of the machine get requests they keep their part of its time. What will arrive is not known; the
+//! best guess is that it is like the recent past. So the last admitted requests of a lane are taken for its next ones,
+//! over and over, at even distances: chance would bring them in bursts, and bursts at the wrong moments are worse than
+//! none.
 
 use std::collections::VecDeque;
 

@@ -13,7 +13,8 @@ const TOLERANCE: f64 = 0.25;
 
 /// Seconds by which a quote is wrong at least. A request that arrives while a step runs waits for the end of that step,
 /// and a step has no smaller parts, so a quarter of a few milliseconds says nothing about the estimate. A tenth of a
-/// second is about what a person notices (Nielsen 1993, "Usability Engineering"), and a tenth of the least `Retry-After`.
+/// second is about what a person notices (Nielsen 1993, "Usability Engineering"), and a tenth of the least
+/// `Retry-After`.
 pub const GRAIN_SECONDS: f64 = 0.1;
 
 /// A quoted and an actual time in seconds.

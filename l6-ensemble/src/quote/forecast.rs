@@ -5,10 +5,10 @@
 //! * *Is a promise broken?* The requests in flight and the new one are run, and nothing else but arrivals that are
 //!   strictly more urgent: all others pass a door that refuses what would break a promise. What breaks in this run, and
 //!   does not without the new request, is harmed for certain.
-//! * *When will the request be served?* Arrivals are added, as many as came recently. Other lanes go on taking their part
-//!   of the machine, and the own lane stays as full as it is. Arrivals of its own class that could overtake the request
-//!   wait behind it, for the door bounds how far they make it later: by a quarter of its wait ([`PROMISE`]). How much of
-//!   that they use, the lane measures ([`Overtaking`](super::overtaking::Overtaking)).
+//! * *When will the request be served?* Arrivals are added, as many as came recently. Other lanes go on taking their
+//!   part of the machine, and the own lane stays as full as it is. Arrivals of its own class that could overtake the
+//!   request wait behind it, for the door bounds how far they make it later: by a quarter of its wait ([`PROMISE`]).
+//!   How much of that they use, the lane measures ([`Overtaking`](super::overtaking::Overtaking)).
 
 #[cfg(test)]
 mod tests;
@@ -54,8 +54,8 @@ impl<'a> Forecast<'a> {
                 work.to_mut().rates = mean;
             }
         }
-        // No machine works more than all of the time, though more may have arrived: then queues have grown, and the door
-        // refuses what is too much.
+        // No machine works more than all of the time, though more may have arrived: then queues have grown, and the
+        // door refuses what is too much.
         let stretch = lanes.iter().map(|work| work.arriving_work()).sum::<f64>().max(1.0);
         Self { lanes, measured: mean.is_some(), stretch, now }
     }
@@ -143,8 +143,8 @@ impl<'a> Forecast<'a> {
         }
     }
 
-    /// The first request in flight, at least as urgent as the new one, of which a promise is broken with the new one and
-    /// is not without it: its deadline, or the time of its first token, if it waits and the new one overtakes it.
+    /// The first request in flight, at least as urgent as the new one, of which a promise is broken with the new one
+    /// and is not without it: its deadline, or the time of its first token, if it waits and the new one overtakes it.
     fn harms(
         &self,
         with: &Machine,

@@ -5,9 +5,9 @@
 //! step. While the same requests run, all rounds are alike: a request that decodes gets one token, and the round takes
 //! as long as the steps of all lanes together. Rounds are therefore counted in fractions, as a clock, and the machine
 //! goes from event to event: a request arrives, has its first token, ends. Between two events the clock runs at a
-//! constant rate, `seconds = rounds * (sum of the steps)`. This is processor sharing between the lanes, and within a lane
-//! the recursion of Kiefer and Wolfowitz (1955, "On the theory of queues with many servers"): a request takes the seat
-//! that is free first, in the order of the policy.
+//! constant rate, `seconds = rounds * (sum of the steps)`. This is processor sharing between the lanes, and within a
+//! lane the recursion of Kiefer and Wolfowitz (1955, "On the theory of queues with many servers"): a request takes the
+//! seat that is free first, in the order of the policy.
 //!
 //! The cost is that of the requests, a few events for each, and not that of their tokens.
 
@@ -252,8 +252,8 @@ impl Machine {
         (self.now + (rounds - self.rounds) * self.round).max(0.0)
     }
 
-    /// Gives free seats to waiting requests, whose prompts are computed from `at` on. `joined`: only to those that may be
-    /// in the planned step.
+    /// Gives free seats to waiting requests, whose prompts are computed from `at` on. `joined`: only to those that may
+    /// be in the planned step.
     fn seat(&mut self, lane: usize, at: f64, joined: bool) {
         let before = self.lanes[lane].step();
         while let Some(&Reverse((_, number))) = self.lanes[lane].waiting.peek() {

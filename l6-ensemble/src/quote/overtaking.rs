@@ -1,8 +1,8 @@
 //! How far later requests delay those that they overtake.
 //!
-//! A forecast knows two bounds of a wait: nothing overtakes the request, or everything does that recent arrivals would
-//! have. The door refuses a part of what arrives, by rules that look at all lanes, so the truth is between the two. Where,
-//! the lane measures: over the requests that have had their first token, it fits
+//! A forecast knows two bounds of a wait: nothing overtakes the request, or others do as far as the door lets them
+//! ([`Quote::first_token_range`](super::Quote::first_token_range)). Where the truth is between the two depends on the
+//! traffic, and the lane measures it: over the requests that have had their first token, it fits
 //!
 //! ```text
 //! actual = earliest + fraction * (latest - earliest)

@@ -119,8 +119,8 @@ impl LaneWork {
         !(self.running.is_empty() && self.waiting.is_empty())
     }
 
-    /// Expected wait of a new request for a seat on a machine of its own: none while a seat is free, or else the time of
-    /// the present work, of which the part of one seat must end first.
+    /// Expected wait of a new request for a seat on a machine of its own: none while a seat is free, or else the time
+    /// of the present work, of which the part of one seat must end first.
     pub fn queue_seconds(&self) -> f64 {
         let requests = self.running.len() + self.waiting.len();
         if requests < self.seats {

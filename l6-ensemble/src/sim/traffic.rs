@@ -51,8 +51,8 @@ impl<F: FnMut(&Offered) -> Option<Routed>> SimRouter for F {
     }
 }
 
-/// The router of a workload: by the weights of a stream's lanes or, for an ensemble, by the texts of its requests, whose
-/// routes were decided before the simulation.
+/// The router of a workload: by the weights of a stream's lanes or, for an ensemble, by the texts of its requests,
+/// whose routes were decided before the simulation.
 #[derive(Clone, Debug)]
 pub struct MixRouter {
     streams: Vec<Mix>,

@@ -100,8 +100,8 @@ pub struct SimLane {
     /// Service-level objectives, which count for escalation.
     #[serde(skip)]
     pub slo: SloTargets,
-    /// Number of lanes, from this one on, that are replicas of one specialist: a request goes to the one with the fewest
-    /// requests. 0 and 1 mean that there is no other.
+    /// Number of lanes, from this one on, that are replicas of one specialist: a request goes to the one with the
+    /// fewest requests. 0 and 1 mean that there is no other.
     #[serde(skip)]
     pub(super) replicas: usize,
 }
@@ -137,8 +137,8 @@ pub struct Stream {
     /// Declared intent of the requests. Only for an ensemble, whose router decides by it.
     #[serde(default)]
     pub intent: Option<String>,
-    /// Texts of the requests, of which each has one at random: the message of a user. Only for an ensemble, whose router
-    /// reads them. They say nothing about the number of prompt tokens.
+    /// Texts of the requests, of which each has one at random: the message of a user. Only for an ensemble, whose
+    /// router reads them. They say nothing about the number of prompt tokens.
     #[serde(default)]
     pub texts: Vec<String>,
     /// Lanes to which the requests are routed, with weights. Of an ensemble: as if clients named the specialist.
@@ -286,7 +286,10 @@ impl Stream {
             }
             (true, false) if self.lanes.is_empty() => return Ok(()),
             (true, false) => {
-                return wrong("lanes", "and texts exclude one another: the router decides by texts");
+                return wrong(
+                    "lanes",
+                    "and texts exclude one another: the router decides by texts",
+                );
             }
             (false, _) => {}
         }

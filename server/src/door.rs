@@ -156,7 +156,7 @@ impl Door {
     pub fn pass_shadow(&self, size: RequestSize) -> Pass {
         let (priority, now) = (SHADOW_PRIORITY, self.now());
         let request = AdmissionRequest { size, priority, now, ..AdmissionRequest::default() };
-        Pass { request, quote: None, turn_seconds: 0.0 }
+        Pass { request, quote: None }
     }
 
     /// Submits the requests of a pass. The engines' observers wait meanwhile, so that no output and no end of a request
@@ -177,7 +177,8 @@ impl Door {
         {
             let at = self.now();
             for id in streams.iter().map(ResponseStream::id) {
-                state.in_flight.admit(id, pass.request.admitted(&pass.quote), at);
+                let quote = pass.quote.unwrap_or_default();
+                state.in_flight.admit(id, pass.request.admitted(&quote), at);
                 let promised = Promised { quote: pass.quote, at, first: None, output: 0 };
                 state.promised.insert(id, promised);
             }

@@ -139,7 +139,8 @@ fn a_deadline_is_checked_for_an_output_that_few_requests_exceed() {
     let mut replica = Replica::new(4);
     // One output in ten is long, so the expected one is short.
     for id in 0..200 {
-        let admitted = AdmissionRequest { now: Time::ZERO, ..request(100, None) }.admitted();
+        let admitted =
+            AdmissionRequest { now: Time::ZERO, ..request(100, None) }.admitted(&Quote::default());
         replica.in_flight.admit(RequestId(id), admitted, Time::ZERO);
         replica.in_flight.output(RequestId(id), if id % 10 == 0 { 90 } else { 10 }, Time::ZERO);
         replica.in_flight.end(RequestId(id), true);

@@ -173,7 +173,7 @@ mod tests {
         {
             fs::write(at(file), "").unwrap();
         }
-        let unit_tests = [at("src/router/tests.rs"), at("src/router/tests/model.rs")];
+        let unit_tests = [at("src/router/tests/model.rs"), at("src/router/tests.rs")];
         let mut found = gate_files(dir.path()).unwrap();
         found.sort();
         assert_eq!(found, unit_tests);

@@ -239,6 +239,8 @@ fn every_change_that_needs_other_engines_is_named() {
     let share = a("kv_share = 0.25");
     assert_eq!(paths(&share), ["specialist.a.kv_share", "specialist.b.kv_share"]);
     assert_eq!(paths(&format!("kv_memory = \"1GiB\"\n{TWO}")), ["kv_memory"]);
+    let shadows = format!("{TWO}\n[shadow]\nmax_in_flight = 2");
+    assert_eq!(paths(&shadows), ["shadow.max_in_flight"]);
     let renamed = TWO.replace("\"b\"", "\"c\"");
     assert_eq!(paths(&renamed), ["specialist.b", "specialist.c"]);
     let more = a("replicas = 3\nblock_size = 32").replace("\"b\"", "\"c\"");

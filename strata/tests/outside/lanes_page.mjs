@@ -33,6 +33,8 @@ try {
   const names = () => page.locator("#lanes th").allTextContents();
   assert.deepEqual(await names(), ["one", "two"]);
 
+  assert.ok(!(await page.locator("#route").isVisible()), "no question, no specialist");
+
   // By keyboard; the router chooses, and the models have no chat template.
   await page.locator("#max-tokens").fill("4");
   await page.locator("#prompt").focus();

@@ -240,6 +240,8 @@ fn what_no_engine_depends_on_takes_effect_and_what_an_operator_set_stays() {
         response["usage"]["prompt_tokens"].as_u64().unwrap()
     };
     let without = tokens(&own);
+    let version = || own.get("/strata/lanes")["lanes"][1]["freshness"]["version"].clone();
+    let before = version();
     let two = format!(
         "intents = [\"debug\"]\nslo = {{ ttft = \"250ms\" }}\n{OFF}\n[breaker]\nmin_samples = 7\n\
          [[escalation.levels]]\nshadow_scale = 0.5"
@@ -257,6 +259,12 @@ fn what_no_engine_depends_on_takes_effect_and_what_an_operator_set_stays() {
     assert_eq!(lanes["lanes"][1]["breaker"]["mode"], "close");
     assert_eq!(lanes["lanes"][1]["breaker"]["config"]["min_samples"], 7);
     assert_eq!(lanes["escalation"]["max_level"], 1);
+    let after = version();
+    assert_eq!(after["model"], before["model"]);
+    assert_ne!(
+        after["thresholds"], before["thresholds"],
+        "lanes that are chosen otherwise are fresh"
+    );
     let slo = own.get("/strata/slo");
     assert_eq!(slo[1]["objectives"]["ttft"]["target"], 250.0);
     assert!(slo[1]["ttft_ms"]["count"].as_u64().unwrap() > 0, "what was measured stays");

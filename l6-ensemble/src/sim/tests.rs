@@ -150,6 +150,22 @@ fn a_router_of_ones_own_decides_the_lanes() {
     assert_eq!(report.lanes.iter().map(|lane| lane.offered).collect::<Vec<_>>(), [0, 50]);
 }
 
+#[test]
+fn a_refused_request_spills_to_the_second_choice() {
+    let lane =
+        |name| format!("[[lane]]\nname = \"{name}\"\nmax_num_seqs = 4\nnum_gpu_blocks = 257\n");
+    let text = format!(
+        "requests = 200\nseed = 4\nspill_below = 0.5\n{}{}[[stream]]\nname = \"s\"\nrate = 40.0\n\
+         input = {{ uniform = [20, 80] }}\noutput = {{ uniform = [10, 40] }}\ndeadline = {{ constant = 3.0 }}\n\
+         lanes = [[\"debug\", 1.0]]\nsecond = \"build\"\n",
+        lane("debug"),
+        lane("build")
+    );
+    let report = run(SimWorkload::from_toml(&text).unwrap());
+    check_sums(&report, 200);
+    assert!(report.lanes[1].spilled_in > 0, "{report}");
+}
+
 const ENSEMBLE: &str = r#"
     model = "any"
     kv_memory = "512MiB"

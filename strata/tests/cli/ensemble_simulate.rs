@@ -92,7 +92,7 @@ rate = 20.0
 input = { uniform = [20, 80] }
 output = { uniform = [10, 40] }
 deadline = { constant = 5.0 }
-texts = ["CMakeLists.txt:3 (add_library): CMake Error: Cannot find source file: net.cpp"]
+intent = "build_fix"
 "#;
 
 #[test]

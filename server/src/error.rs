@@ -189,9 +189,13 @@ impl From<SubmitError> for ApiError {
             | SubmitError::UnknownToken { .. }
             | SubmitError::Guide(_)
             | SubmitError::NoTokenizer(_) => Self::invalid(message),
+            SubmitError::NotRelayed(_) => Self::invalid(message).with_code("not_relayed"),
             SubmitError::Full { .. } => Self::busy(message, 1).with_code("queue_full"),
             SubmitError::Draining => unavailable(message, "draining"),
             SubmitError::Stopped(EngineError::ShutDown) => unavailable(message, "shut_down"),
+            SubmitError::Stopped(EngineError::Unreachable(_)) => {
+                unavailable(message, "remote_unreachable")
+            }
             SubmitError::Stopped(EngineError::Failed(_)) => {
                 Self::internal(message).with_code("engine_failed")
             }

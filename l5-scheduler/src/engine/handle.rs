@@ -17,7 +17,7 @@ use crate::{FinishReason, Rejection, RequestId, SchedulerConfig, StepObserver};
 pub(super) struct Shared {
     pub inbox: Arc<Inbox>,
     pub gauge: Arc<Gauge>,
-    validator: RequestValidator,
+    pub validator: RequestValidator,
     ids: AtomicU64,
 }
 
@@ -29,6 +29,12 @@ impl Shared {
             validator: RequestValidator::new(config, facts),
             ids: AtomicU64::new(0),
         }
+    }
+
+    /// State of an engine that relays its requests.
+    pub(super) fn relaying(mut self) -> Self {
+        self.validator.relays = true;
+        self
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::outbox::Outbox;
+use super::relay::RelayedEnd;
 use super::{EngineError, SubmitError, ValidRequest};
 use crate::runner::ChoiceJob;
 use crate::{RequestId, StepObserver};
@@ -36,13 +37,19 @@ pub(super) struct Mail {
     pub submissions: VecDeque<Submission>,
     pub aborts: Vec<RequestId>,
     pub observers: Vec<Box<dyn StepObserver>>,
+    /// Relayed requests that have ended.
+    pub relayed: Vec<RelayedEnd>,
     pub shut_down: bool,
 }
 
 impl Mail {
     fn is_empty(&self) -> bool {
-        let Self { submissions, aborts, observers, shut_down } = self;
-        submissions.is_empty() && aborts.is_empty() && observers.is_empty() && !shut_down
+        let Self { submissions, aborts, observers, relayed, shut_down } = self;
+        submissions.is_empty()
+            && aborts.is_empty()
+            && observers.is_empty()
+            && relayed.is_empty()
+            && !shut_down
     }
 }
 

@@ -223,6 +223,17 @@ impl Gauge {
         self.preemptions.store(scheduler.stats().preemptions, Ordering::Relaxed);
     }
 
+    /// Publishes the counts of requests of an engine without a scheduler. Called by the engine only.
+    pub(super) fn publish_counts(&self, running: usize, waiting: usize) {
+        self.running.store(running, Ordering::Relaxed);
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
+    /// Publishes the seconds of a prompt token and of an output token of relayed requests. Called by the engine only.
+    pub(super) fn relayed(&self, per_prefill_token: f64, base: f64) {
+        self.step(StepTime { base, per_prefill_token, ..StepTime::default() }, false);
+    }
+
     /// Publishes that there are no requests, because the engine has ended. Called by the engine only.
     pub(super) fn end(&self) {
         self.running.store(0, Ordering::Relaxed);

@@ -11,6 +11,8 @@
 //! outbox joins unread output, so it never holds more than one response; dropping a [`ResponseStream`] aborts its
 //! request. Every request ends exactly once. A step that fails ends the requests in it; if the next one fails too, or a
 //! step panics, the engine ends, and all its requests fail with the reason.
+//!
+//! An engine may also relay its requests to another server instead of computing them: see [`Relay`].
 
 mod build;
 mod handle;
@@ -19,6 +21,7 @@ mod inbox;
 mod load;
 mod options;
 mod outbox;
+mod relay;
 mod request;
 mod serve;
 mod startup;
@@ -35,6 +38,7 @@ pub use handle::EngineHandle;
 pub use load::{DecodeTime, Load, LoadMeter};
 pub use options::EngineOptions;
 pub use outbox::{OutputChunk, ResponseStream, ResponseTimes};
+pub use relay::{Relay, RelayOutput, relay_config};
 pub use request::{EngineError, EngineRequest, GuideSource, SubmitError};
 pub use startup::{Startup, StartupStep};
 pub use valid::ModelFacts;

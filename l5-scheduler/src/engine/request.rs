@@ -91,6 +91,9 @@ pub enum SubmitError {
     /// The request needs text, and the model has no tokenizer.
     #[error("{0} need a tokenizer, and this model has none: stop at tokens, and ask for no guide")]
     NoTokenizer(&'static str),
+    /// The engine relays its requests, and cannot relay this one.
+    #[error("{0} are not supported for a model on another server: remove them from the request")]
+    NotRelayed(&'static str),
     /// The queue is full.
     #[error("the queue is full: {waiting} requests may wait for a seat; try again later")]
     Full {
@@ -107,7 +110,7 @@ pub enum SubmitError {
     Stopped(#[from] EngineError),
 }
 
-/// Why an engine has ended.
+/// Why an engine has ended, or serves no requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The engine was shut down.
@@ -116,4 +119,7 @@ pub enum EngineError {
     /// Steps failed, and all requests of the engine failed with them.
     #[error("the engine failed and has ended: {0}; start another one")]
     Failed(String),
+    /// The server that the engine relays to cannot be reached. Unlike the others this may pass.
+    #[error("the server that this model runs on cannot be reached: {0}; try again later")]
+    Unreachable(String),
 }

@@ -23,15 +23,20 @@ pub(super) fn run<E: Executor<Job = ChoiceJob>>(mut core: EngineCore<E>, shared:
     core.set_observer(Some(Box::new(hub.clone())));
     // Nothing reads the state that a panic leaves behind: all requests end here.
     let served = catch_unwind(AssertUnwindSafe(|| serve(&mut core, shared, &hub)));
-    let why = match served {
-        Ok(Ok(())) => EngineError::ShutDown,
-        Ok(Err(step)) => EngineError::Failed(step.to_string()),
-        Err(panic) => EngineError::Failed(words(panic.as_ref())),
-    };
+    let why = served.map(|served| match served {
+        Ok(()) => EngineError::ShutDown,
+        Err(step) => EngineError::Failed(step.to_string()),
+    });
+    end_all(shared, &hub, why);
+}
+
+/// Ends all requests of an engine whose loop has ended, or has panicked.
+pub(super) fn end_all(shared: &Shared, hub: &Hub, ended: Result<EngineError, Box<dyn Any + Send>>) {
+    let why = ended.unwrap_or_else(|panic| EngineError::Failed(words(panic.as_ref())));
     let rest = shared.inbox.close(why.clone());
     let (finish, error) = match &why {
         EngineError::ShutDown => (FinishReason::Aborted, None),
-        EngineError::Failed(_) => (FinishReason::Failed, Some(why.to_string())),
+        _ => (FinishReason::Failed, Some(why.to_string())),
     };
     let waited = rest.submissions.iter().map(|submission| submission.outbox.clone());
     for outbox in hub.close(finish).into_iter().chain(waited) {
@@ -40,7 +45,7 @@ pub(super) fn run<E: Executor<Job = ChoiceJob>>(mut core: EngineCore<E>, shared:
     shared.gauge.end();
     match why {
         EngineError::ShutDown => tracing::info!("engine: shut down"),
-        EngineError::Failed(why) => tracing::error!("engine: failed: {why}"),
+        why => tracing::error!("engine: {why}"),
     }
 }
 

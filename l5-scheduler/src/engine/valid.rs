@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::guide::{CacheStats, CompiledGuide, GuideError, GuideSpec, Guides};
 
-use super::{EngineRequest, GuideSource, SubmitError};
+use super::{EngineRequest, GuideSource, SubmitError, relay};
 use crate::runner::{ChoiceJob, OutputSink};
 use crate::{Request, RequestId, Scheduler, SchedulerConfig, Time};
 
@@ -26,6 +26,8 @@ pub(crate) struct RequestValidator {
     facts: ModelFacts,
     /// Guide cache, created for the first request with a guide.
     guides: OnceLock<Result<Guides, GuideError>>,
+    /// Whether the engine relays its requests, which not every request allows.
+    pub(super) relays: bool,
 }
 
 /// A request that can be run to its end: every parameter is in its range, every token exists, prompt and output fit the
@@ -38,7 +40,7 @@ pub(crate) struct ValidRequest {
 
 impl RequestValidator {
     pub(crate) fn new(config: SchedulerConfig, facts: ModelFacts) -> Self {
-        Self { config, facts, guides: OnceLock::new() }
+        Self { config, facts, guides: OnceLock::new(), relays: false }
     }
 
     pub(crate) fn config(&self) -> &SchedulerConfig {
@@ -56,6 +58,9 @@ impl RequestValidator {
     pub(crate) fn validate(&self, mut request: EngineRequest) -> Result<ValidRequest, SubmitError> {
         let ModelFacts { vocab, tokenizer, stop_tokens } = &self.facts;
         let vocab = *vocab;
+        if self.relays {
+            relay::check(&request)?;
+        }
         if request.stop.eos.is_empty() {
             request.stop.eos.clone_from(stop_tokens);
         }

@@ -15,5 +15,6 @@ mod load;
 mod naive;
 mod neighbours;
 mod reading;
+mod relay;
 mod second_memory;
 mod submitting;

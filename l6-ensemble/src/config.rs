@@ -4,6 +4,7 @@ mod check;
 mod intents;
 mod reader;
 mod reload;
+mod remote;
 mod specialist;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use crate::shadow::ShadowConfig;
 use crate::slo::SloOptions;
 use reader::Reader;
 pub use reload::{EngineChange, NeedsRestart};
+pub use remote::RemoteConfig;
 pub use specialist::{DecodingPolicy, SpecialistConfig};
 
 /// KV memory of an ensemble whose file does not say how much: that of one engine on a CPU.
@@ -186,9 +188,11 @@ impl EnsembleConfig {
 /// Divides memory that no specialist claims equally among those that claim none.
 fn divide_memory(specialists: &mut [SpecialistConfig]) {
     let claimed: f64 = specialists.iter().map(|specialist| specialist.kv_share).sum();
-    let without = specialists.iter().filter(|specialist| specialist.kv_share == 0.0).count();
+    // A specialist without engines here needs no memory here.
+    let waits = |own: &SpecialistConfig| own.kv_share == 0.0 && own.replicas > 0;
+    let without = specialists.iter().filter(|own| waits(own)).count();
     let each = (1.0 - claimed).max(0.0) / without.max(1) as f64;
-    for specialist in specialists.iter_mut().filter(|specialist| specialist.kv_share == 0.0) {
+    for specialist in specialists.iter_mut().filter(|own| waits(own)) {
         specialist.kv_share = each;
     }
 }

@@ -212,7 +212,7 @@ impl<M> Lane<M> {
     }
 
     /// Submits requests, `samples` of each, to one replica, all or none. Returns the replica that accepted them. If the
-    /// queue of the chosen replica is full, the next one is asked.
+    /// queue of the chosen replica is full, or it relays and cannot relay these requests, the next one is asked.
     ///
     /// # Errors
     /// Why the first replica that was asked rejected them.
@@ -366,16 +366,18 @@ fn submit_in_order(
     samples: u32,
 ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
     // exercise l6.lane
-    let mut refused = None;
+    let (mut refused, mut not_relayed) = (None, None);
     for (id, replica) in order {
         match replica.submit(requests.to_vec(), samples) {
             Ok(answers) => return Ok((id, answers)),
             Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
+            // A replica in this process may be able to, and why that one is busy says more.
+            Err(why @ SubmitError::NotRelayed(_)) => not_relayed = not_relayed.or(Some(why)),
             Err(why) => return Err(why),
         }
     }
     // There is at least one replica, and each rejected the requests.
-    Err(refused.unwrap_or(SubmitError::Draining))
+    Err(refused.or(not_relayed).unwrap_or(SubmitError::Draining))
     // end of exercise
 }
 

@@ -35,7 +35,7 @@ pub mod tune;
 
 pub use config::{
     ConfigError, ConfigErrors, DecodingPolicy, EngineChange, EnsembleConfig, NeedsRestart,
-    SpecialistConfig,
+    RemoteConfig, SpecialistConfig,
 };
 pub use lane::{Lane, LaneId, NoReplica, ReplicaChoice};
 pub use replica::{Replica, ReplicaId};

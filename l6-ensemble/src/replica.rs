@@ -21,7 +21,7 @@ impl fmt::Display for ReplicaId {
 
 /// An engine that serves the model of a lane. No method waits for a step, but for the four that say so.
 ///
-/// The first implementation is [`EngineHandle`], an engine on a thread of this process.
+/// [`EngineHandle`] is one: an engine on a thread of this process. A server has another one for engines on other machines.
 pub trait Replica: Send + Sync + 'static {
     /// Submits requests, `samples` of each, all or none. Responses come prompt by prompt.
     ///
@@ -69,7 +69,8 @@ pub trait Replica: Send + Sync + 'static {
     /// Number of times that the engine has polled its inbox. It grows while the engine lives and is used.
     fn inbox_polls(&self) -> u64;
 
-    /// Why the engine has ended; `None` while it lives.
+    /// Why the replica serves no requests: its engine has ended, or the server that it relays to cannot be reached, which
+    /// may pass. `None` while it serves.
     fn ended(&self) -> Option<EngineError>;
 
     /// Waits until the engine has ended.

@@ -40,7 +40,8 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
     }
 
     let claimed: f64 = specialists.iter().map(|specialist| specialist.kv_share).sum();
-    let least = specialists.iter().map(|specialist| specialist.kv_share).fold(1.0, f64::min);
+    let with_engines = specialists.iter().filter(|specialist| specialist.replicas > 0);
+    let least = with_engines.map(|specialist| specialist.kv_share).fold(1.0, f64::min);
     if claimed > 1.0 + ROUNDING || least < MIN_SHARE {
         let shares: Vec<String> = specialists
             .iter()

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{EnsembleConfig, SpecialistConfig};
+use super::{EnsembleConfig, RemoteConfig, SpecialistConfig};
 
 /// A change that needs other engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +109,7 @@ fn engine_fields(
         description: _,
         model,
         replicas,
+        remotes,
         block_size,
         kv_share,
         policy,
@@ -126,6 +127,7 @@ fn engine_fields(
     let mut fields = vec![
         ("model", old.model.clone(), model.clone()),
         ("replicas", old.replicas.to_string(), replicas.to_string()),
+        ("remotes", described(&old.remotes), described(remotes)),
         ("block_size", old.block_size.to_string(), block_size.to_string()),
         ("policy", old.policy.to_string(), policy.to_string()),
         ("max_num_seqs", count(old.max_num_seqs), count(*max_num_seqs)),
@@ -140,4 +142,15 @@ fn engine_fields(
         fields.push(("kv_share", old.kv_share.to_string(), kv_share.to_string()));
     }
     fields
+}
+
+/// Remote replicas with all that their connections depend on.
+fn described(remotes: &[RemoteConfig]) -> String {
+    let one = |own: &RemoteConfig| {
+        let RemoteConfig { url, model, api_key_env, max_num_seqs, timeout_seconds } = own;
+        let key = api_key_env.as_deref().unwrap_or("no key");
+        format!("{url} ({model}, {key}, {max_num_seqs} requests, {timeout_seconds} s)")
+    };
+    let all: Vec<String> = remotes.iter().map(one).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }

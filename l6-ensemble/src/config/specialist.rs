@@ -6,6 +6,7 @@ use toml::Table;
 
 use super::ConfigError;
 use super::reader::Reader;
+use super::remote::{self, RemoteConfig};
 use crate::slo::SloTargets;
 
 /// Maximum number of replicas of a specialist.
@@ -27,8 +28,10 @@ pub struct SpecialistConfig {
     pub description: String,
     /// Model: a path, or a name as `--model` takes it.
     pub model: String,
-    /// Number of engines that serve the specialist.
+    /// Number of engines of this process that serve the specialist; 0 only with `remotes`.
     pub replicas: usize,
+    /// Servers that serve the specialist as further replicas.
+    pub remotes: Vec<RemoteConfig>,
     /// Number of tokens in a block of its KV cache, a power of two. A prefix is shared in whole blocks, so prompts with
     /// long shared headers gain from small ones.
     pub block_size: usize,
@@ -103,12 +106,13 @@ impl std::str::FromStr for DecodingPolicy {
 }
 
 /// Fields of a specialist.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "name",
     "description",
     "model",
     "adapter",
     "replicas",
+    "remotes",
     "block_size",
     "kv_share",
     "policy",
@@ -169,12 +173,24 @@ pub(super) fn read(
         );
         reader.error("max_num_seqs", what);
     }
+    let remotes = remote::read_all(&mut reader);
+    // Without engines here, requests need servers elsewhere.
+    let least = usize::from(remotes.is_empty());
+    let replicas = reader.count("replicas", least, MAX_REPLICAS).unwrap_or(1);
+    let kv_share = reader.number("kv_share", 0.001, 1.0).unwrap_or(0.0);
+    if replicas == 0 && kv_share > 0.0 {
+        reader.error(
+            "kv_share",
+            "is memory of this process, where `replicas = 0` leaves no engine: remove it",
+        );
+    }
     let specialist = SpecialistConfig {
         description: reader.string("description").unwrap_or_default(),
         model: model.unwrap_or_default(),
-        replicas: reader.count("replicas", 1, MAX_REPLICAS).unwrap_or(1),
+        replicas,
+        remotes,
         block_size,
-        kv_share: reader.number("kv_share", 0.001, 1.0).unwrap_or(0.0),
+        kv_share,
         policy: reader.parsed("policy").unwrap_or(PolicyKind::StrictPriority),
         max_num_seqs: seats,
         max_num_batched_tokens: budget,

@@ -246,3 +246,55 @@ fn every_change_that_needs_other_engines_is_named() {
     let more = a("replicas = 3\nblock_size = 32").replace("\"b\"", "\"c\"");
     assert_eq!(paths(&more).len(), 4, "all at once");
 }
+
+fn remotes(remotes: &str) -> Result<EnsembleConfig, ConfigErrors> {
+    EnsembleConfig::parse(&format!(
+        "[[specialist]]\nname = \"a\"\nmodel = \"tiny\"\n{remotes}\n\
+         [[specialist]]\nname = \"b\"\nmodel = \"tiny\""
+    ))
+}
+
+#[test]
+fn a_specialist_without_engines_has_remotes_and_no_memory() {
+    let config = remotes(
+        "replicas = 0\nremotes = [{ url = \"http://host:8000/v1/\", model = \"m\", api_key_env = \"KEY\" }]",
+    );
+    let config = config.unwrap();
+    let [a, b] = config.specialists.as_slice() else { panic!("{config:?}") };
+    let remote = RemoteConfig {
+        url: "http://host:8000/v1".into(),
+        model: "m".into(),
+        api_key_env: Some("KEY".into()),
+        max_num_seqs: 16,
+        timeout_seconds: 120.0,
+    };
+    assert_eq!((a.replicas, a.remotes.as_slice()), (0, [remote].as_slice()));
+    assert_eq!((a.kv_share, b.kv_share), (0.0, 1.0));
+    assert_eq!((b.replicas, b.remotes.len()), (1, 0));
+}
+
+#[test]
+fn all_errors_of_remotes_are_reported_at_once() {
+    let errors = remotes(
+        r#"
+        replicas = 0
+        kv_share = 0.5
+        remotes = [
+            { url = "host", model = "m", max_num_seqs = 0, key = "sk-1" },
+            { url = "http://a/v1", api_key_env = "sk-1", timeout_seconds = 0 },
+            { url = "http://a/v1/", model = "" },
+        ]
+        "#,
+    )
+    .unwrap_err();
+    let paths: Vec<&str> = errors.0.iter().map(|error| error.path.as_str()).collect();
+    for path in ["[0].url", "[0].max_num_seqs", "[0].key", "[1].api_key_env", "[1].model"] {
+        assert!(paths.contains(&&*format!("specialist.a.remotes{path}")), "{path}: {errors}");
+    }
+    for path in ["[1].timeout_seconds", "[2].model", "[2]"] {
+        assert!(paths.contains(&&*format!("specialist.a.remotes{path}")), "{path}: {errors}");
+    }
+    assert!(paths.contains(&"specialist.a.kv_share"), "{errors}");
+    let none = remotes("replicas = 0\nremotes = []").unwrap_err();
+    assert_eq!(none.0[0].path, "specialist.a.replicas", "{none}");
+}

@@ -37,6 +37,7 @@ pub mod options;
 pub mod protocol;
 pub mod recent;
 pub mod reload;
+pub mod remote;
 pub mod request;
 pub mod response_headers;
 pub mod responses;

@@ -17,6 +17,7 @@ use super::backpressure::Admission;
 use super::error::ApiError;
 use super::metrics::ChoiceMetrics;
 use super::middleware::RequestContext;
+use super::remote::RemoteError;
 
 /// Engine requests of one HTTP request: one for each prompt and sample. Those that have not ended are aborted when this
 /// is dropped.
@@ -208,6 +209,10 @@ pub fn failure(chunk: &OutputChunk) -> Result<(), ApiError> {
             if why.starts_with(GuideError::GAVE_UP) {
                 // The request's own grammar takes more work at some step than is allowed.
                 return Err(ApiError::invalid(why).with_code("guide_too_complex"));
+            }
+            if why.starts_with(RemoteError::PREFIX) {
+                // The client may send it again: another replica may serve it.
+                return Err(super::error::unavailable(why, "remote_failed"));
             }
             Err(ApiError::internal(format!("The engine failed: {why}")).with_code("engine_failed"))
         }

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::ensemble::{Ensemble, FreshnessStatus};
 use crate::error::ApiError;
 use crate::json::{Body, FromBody, part};
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, ServedLane};
 use crate::openapi::{BodyErrors, KeyErrors};
 use crate::reload::ConfigVersion;
 
@@ -32,7 +32,7 @@ pub struct LaneSlo {
     KeyErrors,
 ))]
 pub async fn slo(State(lanes): State<Lanes>) -> Json<Vec<LaneSlo>> {
-    let of = |lane: &crate::lanes::ServedLane| LaneSlo {
+    let of = |lane: &ServedLane| LaneSlo {
         specialist: lane.model().name().to_owned(),
         report: lane.metrics().slo().report(),
     };
@@ -50,12 +50,29 @@ pub struct EnsembleStatus {
     lanes: Vec<ServedLaneStatus>,
 }
 
-/// State of a lane, and its freshness.
+/// A replica that serves no requests.
+#[derive(Debug, Serialize)]
+struct DownReplica {
+    replica: u32,
+    why: String,
+}
+
+impl DownReplica {
+    fn all(lane: &ServedLane) -> Vec<Self> {
+        let down = lane.lane.replicas().filter_map(|(id, replica)| {
+            Some(Self { replica: id.0, why: replica.ended()?.to_string() })
+        });
+        down.collect()
+    }
+}
+
+/// State of a lane, its freshness, and its replicas that serve no requests.
 #[derive(Debug, Serialize)]
 pub struct ServedLaneStatus {
     #[serde(flatten)]
     status: LaneStatus,
     freshness: FreshnessStatus,
+    down: Vec<DownReplica>,
 }
 
 /// Returns the state of each lane of an ensemble: engines, breaker, overrides, priority floor, freshness; and the level
@@ -171,6 +188,7 @@ fn status(lanes: &Lanes, ensemble: &Ensemble) -> EnsembleStatus {
     let of = |(at, lane)| ServedLaneStatus {
         status: ensemble.status(at, lane),
         freshness: ensemble.freshness(at),
+        down: DownReplica::all(lane),
     };
     EnsembleStatus {
         ensemble: ensemble.config().name.clone(),

@@ -35,6 +35,7 @@ use super::lifecycle::{self, Lifecycle};
 use super::model::unix_time;
 use super::recent::RecentRequests;
 use super::reload::OUTCOMES;
+use super::remote::UpGauge;
 use choices::ChoiceFamilies;
 pub use choices::ChoiceMetrics;
 use door::DoorFamilies;
@@ -193,6 +194,14 @@ impl Metrics {
     /// Counts a reload, by one of [`OUTCOMES`].
     pub fn count_reload(&self, outcome: &str) {
         self.reloads(outcome).inc();
+    }
+
+    /// Registers the gauge of a remote replica, and returns what sets it.
+    pub fn remote_up(&self, specialist: &str, replica: ReplicaId) -> UpGauge {
+        let help = "Whether the server behind a remote replica can be reached.";
+        let labels = [("specialist", specialist), ("replica", &*replica.to_string())];
+        let gauge = self.registry.gauge("strata:remote_up", help, &labels);
+        Box::new(move |up| gauge.set(f64::from(u8::from(up))))
     }
 
     /// Begins to count an HTTP request. If its client disconnects before the response, its status is `gone`.

@@ -21,6 +21,7 @@ mod metrics;
 mod openapi;
 mod reasoning;
 mod reload;
+mod remote;
 mod sampling;
 mod served;
 mod shadows;

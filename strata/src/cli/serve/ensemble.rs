@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use l6_ensemble::{EnsembleConfig, SpecialistConfig};
+use l6_ensemble::{EnsembleConfig, RemoteConfig, SpecialistConfig};
 use server::reload::{EnsembleSource, SourceError};
 
 use super::flags::Flags;
@@ -60,7 +60,15 @@ pub fn summary(config: &EnsembleConfig) -> String {
         row("model", model);
         row("about", &specialist.description);
         let engines = if *replicas == 1 { "engine" } else { "engines" };
-        row("KV", &format!("{replicas} {engines} with {memory} in blocks of {block_size} tokens"));
+        if *replicas > 0 {
+            let what =
+                format!("{replicas} {engines} with {memory} in blocks of {block_size} tokens");
+            row("KV", &what);
+        }
+        for remote in &specialist.remotes {
+            let RemoteConfig { url, model, max_num_seqs, .. } = remote;
+            row("remote", &format!("{model} at {url}, {max_num_seqs} requests at once"));
+        }
         row("policy", &policy.to_string());
         row("classes", &specialist.classes.join(" "));
         row("intents", &specialist.intents.join(" "));

@@ -1,23 +1,28 @@
 //! Starts the engines of a server, and makes lanes of them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use l1_tensor::Runtime;
+use l1_tensor::{DType, Runtime};
+use l2_model::ModelFiles;
 use l2_model::chat_template::ChatTemplate;
+use l2_model::tokenizer::Tokenizer;
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
-use l5_scheduler::engine::{EngineModel, StartError};
+use l5_scheduler::engine::{EngineModel, ModelFacts, StartError};
 use l5_scheduler::{Engine, EngineOptions, Turns};
 use l6_ensemble::slo::{SloOptions, SloTargets};
-use l6_ensemble::{EnsembleConfig, Lane, LaneId, Replica, ReplicaId, SpecialistConfig};
+use l6_ensemble::{
+    EnsembleConfig, Lane, LaneId, RemoteConfig, Replica, ReplicaId, SpecialistConfig,
+};
 use server::background::Background;
 use server::chat::prompt::quoted_words;
 use server::door::Door;
 use server::ensemble::Ensemble;
 use server::metrics::{Metrics, SharedSlo};
 use server::model::{GenerationDefaults, unix_time};
+use server::remote::{RemoteLimits, RemoteReplica, RemoteRuntime};
 use server::{LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
 
 use super::fingerprint::fingerprint;
@@ -52,8 +57,12 @@ pub struct Started {
 
 /// A model that was read, and what its files say about serving it.
 struct Loaded {
-    model: EngineModel,
-    tokenizer: l2_model::tokenizer::Tokenizer,
+    /// The weights; `None`: all its replicas are on other machines.
+    model: Option<EngineModel>,
+    facts: ModelFacts,
+    /// Context length of the model.
+    max_context: usize,
+    tokenizer: Tokenizer,
     template: Option<(String, Arc<ChatTemplate>)>,
     defaults: GenerationDefaults,
     /// The name that was given: path or repository.
@@ -67,6 +76,9 @@ struct LanePlan<'a> {
     names: Vec<String>,
     alias: Option<String>,
     replicas: usize,
+    remotes: &'a [RemoteConfig],
+    /// Threads of remote replicas; `None`: there are none.
+    runtime: Option<RemoteRuntime>,
     options: EngineOptions,
     defaults: LaneDefaults,
     slo: SharedSlo,
@@ -84,13 +96,16 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
     let defaults = generation::defaults(&flags.model, source.path())?;
     let recording = flags.scheduler.trace.recording(name)?;
     let model = EngineModel::open(source.path(), flags.machine.runtime.options())?;
+    let device = model.rt.device();
     let loaded = Loaded::new(flags, name, model, defaults)?;
     let plan = LanePlan {
         title: None,
         names: flags.names(),
         alias: flags.path_as_alias(),
         replicas: 1,
-        options: flags.engine(loaded.model.rt.device()),
+        remotes: &[],
+        runtime: None,
+        options: flags.engine(device),
         defaults: LaneDefaults::default(),
         slo: SharedSlo::new(SloOptions::default(), SloTargets::default()),
         loaded: &loaded,
@@ -123,10 +138,16 @@ pub fn ensemble(
     let mut models: BTreeMap<&str, Loaded> = BTreeMap::new();
     for (name, path) in &paths {
         let defaults = generation::defaults(&flags.model, path)?;
-        let model = EngineModel::open_on(path, &rt)?;
-        models.insert(name, Loaded::new(flags, name, model, defaults)?);
+        let computes = |own: &SpecialistConfig| own.model == *name && own.replicas > 0;
+        let loaded = match config.specialists.iter().any(computes) {
+            true => Loaded::new(flags, name, EngineModel::open_on(path, &rt)?, defaults)?,
+            false => Loaded::without_weights(flags, name, path, defaults)?,
+        };
+        models.insert(name, loaded);
     }
     let turns = Turns::default();
+    let relays = config.specialists.iter().any(|specialist| !specialist.remotes.is_empty());
+    let runtime = relays.then(RemoteRuntime::start).transpose()?;
     let (mut lanes, mut engines) = (Vec::new(), Vec::new());
     for specialist in &config.specialists {
         let Some(loaded) = models.get(specialist.model.as_str()) else { continue };
@@ -147,6 +168,8 @@ pub fn ensemble(
             names: vec![specialist.name.clone()],
             alias: None,
             replicas: specialist.replicas,
+            remotes: &specialist.remotes,
+            runtime: runtime.clone(),
             options,
             defaults: specialist.into(),
             slo: SharedSlo::new(config.slo, specialist.slo),
@@ -182,9 +205,38 @@ impl Loaded {
         let Some(tokenizer) = model.tokenizer.clone() else {
             anyhow::bail!("{name} has no tokenizer, which a server needs");
         };
+        let (facts, max_context) = (model.facts(), model.decoder.config().max_context);
+        let loaded = Self::of_files(flags, name, facts, tokenizer, defaults)?;
+        Ok(Self { model: Some(model), max_context, ..loaded })
+    }
+
+    /// What a lane needs of a model that runs on other machines only: tokenizer, template and limits.
+    fn without_weights(
+        flags: &Flags,
+        name: &str,
+        path: &Path,
+        defaults: GenerationDefaults,
+    ) -> anyhow::Result<Self> {
+        let files = ModelFiles::open(path)?;
+        let (vocab, tokenizer) = (files.config().vocab, files.tokenizer()?);
+        let known = |id: &&u32| (**id as usize) < vocab;
+        let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
+        let facts = ModelFacts { vocab, tokenizer: Some(tokenizer.clone()), stop_tokens };
+        let loaded = Self::of_files(flags, name, facts, tokenizer, defaults)?;
+        Ok(Self { max_context: files.config().max_context, ..loaded })
+    }
+
+    fn of_files(
+        flags: &Flags,
+        name: &str,
+        facts: ModelFacts,
+        tokenizer: Tokenizer,
+        defaults: GenerationDefaults,
+    ) -> anyhow::Result<Self> {
         let template = flags.template(&tokenizer)?;
         let template = template.map(|(text, template)| (text, Arc::new(template)));
-        Ok(Self { model, tokenizer, template, defaults, root: name.to_owned() })
+        let root = name.to_owned();
+        Ok(Self { model: None, facts, max_context: 0, tokenizer, template, defaults, root })
     }
 }
 
@@ -196,10 +248,11 @@ impl LanePlan<'_> {
         parts: &Parts,
         context: &Context,
     ) -> anyhow::Result<(ServedLane, Vec<Engine>)> {
-        let Loaded { model, tokenizer, template, defaults, root } = self.loaded;
-        let kv_dtype = self.options.kv_dtype.unwrap_or(model.rt.activation_dtype());
+        let Loaded { model, tokenizer, template, defaults, root, .. } = self.loaded;
+        let own_dtype = model.as_ref().map_or(DType::BF16, |model| model.rt.activation_dtype());
+        let kv_dtype = self.options.kv_dtype.unwrap_or(own_dtype);
         let mut engines = Vec::new();
-        for _ in 0..self.replicas {
+        for model in model.iter().flat_map(|model| std::iter::repeat_n(model, self.replicas)) {
             let engine = Engine::new(model.clone(), &self.options).map_err(|why| match why {
                 StartError::Config(_) | StartError::Context { .. } => {
                     CliError::Usage(why.to_string()).into()
@@ -208,8 +261,17 @@ impl LanePlan<'_> {
             })?;
             engines.push(engine);
         }
+        let own =
+            engines.iter().map(|engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>);
+        let mut replicas: Vec<_> = own.collect();
+        if let [first, ..] = engines.as_slice() {
+            log_startup(self.title.as_deref(), first.startup(), defaults, context);
+        }
+        for (replica, engine) in self.remotes(parts, &engines)? {
+            replicas.push(Arc::new(replica));
+            engines.push(engine);
+        }
         let [first, ..] = engines.as_slice() else { anyhow::bail!("a lane has a replica") };
-        log_startup(self.title.as_deref(), first.startup(), defaults, context);
         let text = template.as_ref().map_or("", |(text, _)| text.as_str());
         let served = ServedModel {
             names: self.names,
@@ -231,13 +293,37 @@ impl LanePlan<'_> {
         };
         let numbered = (0..).map(ReplicaId).zip(engines.iter().map(Engine::handle));
         let metrics = parts.metrics.lane(numbered, served.name(), kv::name(kv_dtype), self.slo)?;
-        let replica = |engine: &Engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>;
-        let replicas = engines.iter().map(replica).collect();
         let lane = Lane::new(LaneId(served.name().to_owned()), replicas, served.into())?;
         let Self { options: EngineOptions { policy, max_num_waiting, .. }, defaults, .. } = self;
         let door = Door::new(engines.iter().map(Engine::handle), policy, max_num_waiting);
         let (background, options) = (&parts.background, &parts.options);
         let served = ServedLane::new(lane, defaults, door, metrics, background, options);
         Ok((served, engines))
+    }
+
+    /// Starts the relays to the remote replicas, whose numbers follow those of the engines.
+    fn remotes(
+        &self,
+        parts: &Parts,
+        engines: &[Engine],
+    ) -> anyhow::Result<Vec<(RemoteReplica, Engine)>> {
+        let Some(runtime) = &self.runtime else { return Ok(Vec::new()) };
+        // All replicas of a lane have the same limits.
+        let own = engines.first().map(|engine| engine.handle().config().max_model_len);
+        let context = self.loaded.max_context;
+        let given = self.options.max_model_len.unwrap_or(context).min(context);
+        let name = self.title.as_deref().unwrap_or_default();
+        let mut started = Vec::new();
+        for (number, remote) in (engines.len() as u32..).zip(self.remotes) {
+            let limits = RemoteLimits {
+                facts: self.loaded.facts.clone(),
+                max_model_len: own.unwrap_or(given),
+                max_num_waiting: self.options.max_num_waiting,
+            };
+            let title = format!("{name}: replica {number}");
+            let up = parts.metrics.remote_up(name, ReplicaId(number));
+            started.push(RemoteReplica::start(remote, limits, runtime, title, up)?);
+        }
+        Ok(started)
     }
 }

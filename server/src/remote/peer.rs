@@ -1,0 +1,295 @@
+//! The server behind a remote replica: its addresses, its state, and a request to it.
+
+use std::error::Error;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use l5_scheduler::FinishReason;
+use l5_scheduler::engine::RelayOutput;
+use l6_ensemble::RemoteConfig;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Response, StatusCode};
+use tokio::time::timeout;
+
+use super::error::{RemoteError, StartRemoteError};
+use super::events::{Event, EventReader, message, shortened};
+
+/// Maximum time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum time of a health check.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time to wait for the end of a stream whose request has ended here. A server that ends it at the same token
+/// does so at once, and the connection can serve another request.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Maximum number of bytes that are read of an error.
+const MAX_ERROR_BYTES: usize = 16 << 10;
+
+/// Receives whether the server is up.
+pub type UpGauge = Box<dyn Fn(bool) + Send + Sync>;
+
+/// The server behind a remote replica.
+pub(super) struct Peer {
+    http: Client,
+    url: String,
+    health: String,
+    /// Name of the model there.
+    pub model: String,
+    timeout: Duration,
+    /// Name of the replica in the log.
+    title: String,
+    state: Mutex<State>,
+    gauge: UpGauge,
+}
+
+/// Whether the server is up.
+struct State {
+    /// Why it is down.
+    down: Option<String>,
+    /// Health checks in a row that have failed.
+    failures: u32,
+}
+
+/// How many health checks in a row must fail, unless there is no connection: a busy server may be late once.
+const MAX_FAILURES: u32 = 2;
+
+impl Peer {
+    /// The server of this configuration, which counts as down before it was checked.
+    ///
+    /// # Errors
+    /// [`StartRemoteError`].
+    pub fn new(
+        config: &RemoteConfig,
+        title: String,
+        gauge: UpGauge,
+    ) -> Result<Self, StartRemoteError> {
+        let mut headers = HeaderMap::new();
+        if let Some(name) = &config.api_key_env {
+            let key = std::env::var(name).ok().filter(|key| !key.is_empty());
+            let key = key.ok_or_else(|| StartRemoteError::NoKey(name.clone()))?;
+            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            let mut value = value.map_err(|_| StartRemoteError::InvalidKey(name.clone()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let http = Client::builder()
+            .no_proxy()
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .default_headers(headers)
+            .build()?;
+        gauge(false);
+        Ok(Self {
+            http,
+            url: config.url.clone(),
+            // Beside the API, not within it.
+            health: format!("{}/health", config.url.strip_suffix("/v1").unwrap_or(&config.url)),
+            model: config.model.clone(),
+            timeout: Duration::from_secs_f64(config.timeout_seconds),
+            title,
+            state: Mutex::new(State { down: Some("it was not checked yet".into()), failures: 0 }),
+            gauge,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the server is down; `None` while it is up.
+    pub fn down(&self) -> Option<String> {
+        self.lock().down.clone()
+    }
+
+    /// The server has answered a health check.
+    fn set_up(&self) {
+        let mut state = self.lock();
+        state.failures = 0;
+        if state.down.take().is_some() {
+            drop(state);
+            (self.gauge)(true);
+            tracing::info!(target: crate::LOG, "{}: {} is up", self.title, self.url);
+        }
+    }
+
+    /// The server cannot be reached.
+    pub fn set_down(&self, why: &str) {
+        let mut state = self.lock();
+        let was_up = state.down.replace(why.to_owned()).is_none();
+        drop(state);
+        if was_up {
+            (self.gauge)(false);
+            tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
+        }
+    }
+
+    /// Checks the server's health, and changes its state.
+    pub async fn check(&self) {
+        match self.healthy().await {
+            Ok(()) => self.set_up(),
+            Err(why) => {
+                let failures = {
+                    let mut state = self.lock();
+                    state.failures += 1;
+                    state.failures
+                };
+                if failures >= MAX_FAILURES || matches!(why, RemoteError::Connection(_)) {
+                    self.set_down(&why.to_string());
+                }
+            }
+        }
+    }
+
+    async fn healthy(&self) -> Result<(), RemoteError> {
+        let models = format!("{}/models", self.url);
+        for url in [&self.health, &models] {
+            let sent = timeout(HEALTH_TIMEOUT, self.http.get(url).send()).await;
+            let seconds = HEALTH_TIMEOUT.as_secs_f64();
+            let phase = "before its response";
+            let status = sent.map_err(|_| RemoteError::Silent { seconds, phase })?;
+            match status.map_err(broken)?.status() {
+                status if status.is_success() => return Ok(()),
+                // Not every server has this address.
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED if *url != models => {}
+                status => {
+                    let message = "it is not healthy".to_owned();
+                    return Err(RemoteError::Status { status: status.as_u16(), message });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request, whose tokens go to `output`. `begun` is set with the first byte of its response. Returns the
+    /// end that the server reports, or `None` if the request has ended here; and the rest of the stream.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub async fn relay(
+        &self,
+        body: Bytes,
+        max_tokens: usize,
+        output: &mut RelayOutput,
+        begun: &mut bool,
+    ) -> Result<(Option<FinishReason>, Rest), RemoteError> {
+        let request = self.http.post(format!("{}/completions", self.url)).body(body);
+        let sent = request.header(CONTENT_TYPE, "application/json").send();
+        let sent = timeout(self.timeout, sent).await;
+        let response = sent.map_err(|_| self.silent(*begun))?.map_err(broken)?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refused(response).await);
+        }
+        self.read(response, max_tokens, output, begun).await
+    }
+
+    async fn read(
+        &self,
+        mut response: Response,
+        max_tokens: usize,
+        output: &mut RelayOutput,
+        begun: &mut bool,
+    ) -> Result<(Option<FinishReason>, Rest), RemoteError> {
+        let mut reader = EventReader::new(max_tokens);
+        let mut events = Vec::new();
+        loop {
+            let chunk = timeout(self.timeout, response.chunk()).await;
+            let Some(chunk) = chunk.map_err(|_| self.silent(*begun))?.map_err(broken)? else {
+                return Err(RemoteError::Malformed("it stopped before its end".into()));
+            };
+            *begun = true;
+            let read = reader.push(&chunk, &mut events);
+            let mut events = events.drain(..);
+            while let Some(event) = events.next() {
+                let Event::Tokens(tokens, finish) = event else {
+                    return Err(RemoteError::Malformed("it has no finish reason".into()));
+                };
+                if !tokens.is_empty() && output.push(&tokens).is_some() {
+                    let goes_on = events.any(|event| event.has_tokens());
+                    return Ok((None, Rest { response, reader, goes_on }));
+                }
+                if let Some(finish) = finish {
+                    let rest = Rest { response, reader, goes_on: false };
+                    return Ok((Some(reported(&finish)?), rest));
+                }
+            }
+            read?;
+        }
+    }
+
+    fn silent(&self, begun: bool) -> RemoteError {
+        let phase = if begun { "within its response" } else { "before its response" };
+        RemoteError::Silent { seconds: self.timeout.as_secs_f64(), phase }
+    }
+
+    /// The error of a response with an error status.
+    async fn refused(&self, mut response: Response) -> RemoteError {
+        let status = response.status().as_u16();
+        let mut body = Vec::new();
+        let read = async {
+            while body.len() < MAX_ERROR_BYTES
+                && let Ok(Some(chunk)) = response.chunk().await
+            {
+                body.extend_from_slice(&chunk[..chunk.len().min(MAX_ERROR_BYTES - body.len())]);
+            }
+        };
+        // Whatever has arrived by then is the message.
+        let _ = timeout(self.timeout, read).await;
+        let message = match serde_json::from_slice(&body) {
+            Ok(json) => message(&json),
+            Err(_) => shortened(&String::from_utf8_lossy(&body)),
+        };
+        RemoteError::Status { status, message }
+    }
+}
+
+/// The end that a server reports.
+fn reported(finish: &str) -> Result<FinishReason, RemoteError> {
+    match finish {
+        "stop" => Ok(FinishReason::Stop),
+        "length" => Ok(FinishReason::Length),
+        other => Err(RemoteError::Failed(format!("its finish reason is `{}`", shortened(other)))),
+    }
+}
+
+/// Rest of a stream whose request has ended.
+pub(super) struct Rest {
+    response: Response,
+    reader: EventReader,
+    /// Whether the server has sent tokens behind the end.
+    goes_on: bool,
+}
+
+impl Rest {
+    /// Reads the stream to its end, so that its connection can serve another request; unless the server goes on: then
+    /// the connection is closed, which aborts the request there.
+    pub async fn read(self) {
+        let Self { mut response, mut reader, goes_on } = self;
+        if goes_on {
+            return;
+        }
+        let rest = async {
+            let mut events = Vec::new();
+            while let Ok(Some(chunk)) = response.chunk().await {
+                let read = reader.push(&chunk, &mut events);
+                if read.is_err() || events.drain(..).any(|event| event.has_tokens()) {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(LAST_WORDS, rest).await;
+    }
+}
+
+/// An error of the connection, without the address.
+fn broken(error: reqwest::Error) -> RemoteError {
+    let error = error.without_url();
+    let mut cause: &dyn Error = &error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    RemoteError::Connection(cause.to_string())
+}

@@ -309,6 +309,8 @@ impl Queue {
         {
             self.live.insert(id, Place::Relayed);
             self.relayed += 1;
+            // What the relay has runs, for those who read the load.
+            shared.gauge.publish_counts(self.relayed, self.waiting.len());
             outbox.admitted(0);
             let choice = job.sample;
             let output = RelayOutput::new(id, job, shared);

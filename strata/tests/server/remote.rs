@@ -236,6 +236,10 @@ fn scripted(bytes: &'static str, then: Then) -> (String, Arc<AtomicUsize>) {
     (address, asked)
 }
 
+/// A stream that breaks off behind its first tokens.
+const BROKEN_STREAM: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n35\r\n\
+                 data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[5, 6]}]}\n\n\r\n";
+
 /// Head of a stream that ends with its connection.
 macro_rules! stream {
     ($($text:literal),*) => {
@@ -258,6 +262,7 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
         (stream!("data: [DONE]\n\n"), Then::Close, "no finish reason", 1),
         (event, Then::Close, "stopped before its end", 1),
         (event, Then::Hang, "sent nothing for 2 seconds within", 1),
+        (BROKEN_STREAM, Then::Close, "cannot be reached", 1),
         ("", Then::Hang, "sent nothing for 2 seconds before", 1),
         ("", Then::Close, "cannot be reached", 2),
         ("not even HTTP\r\n\r\n", Then::Close, "cannot be reached", 2),
@@ -287,9 +292,7 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
 
 #[test]
 fn a_stream_that_breaks_ends_with_an_error_event_and_the_next_request_goes_elsewhere() {
-    let bytes = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n35\r\n\
-                 data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[5, 6]}]}\n\n\r\n";
-    let (address, asked) = scripted(bytes, Then::Die);
+    let (address, asked) = scripted(BROKEN_STREAM, Then::Die);
     let peer = Served::start::<&str>("tiny-llama", []);
     let server = served(0, &[remote(&address, ""), remote(peer.address(), "")]);
     let events = ask(&server, json!({"stream": true})).events();

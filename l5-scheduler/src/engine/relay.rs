@@ -394,7 +394,6 @@ impl Engine {
     /// [`StartError::Config`], [`StartError::Thread`].
     ///
     /// ```
-    /// use l2_model::tokenizer::Tokenizer;
     /// use l5_scheduler::engine::{ModelFacts, Relay, RelayOutput, relay_config};
     /// use l5_scheduler::llm::{SamplingParams, StopRules};
     /// use l5_scheduler::{Engine, EngineRequest, FinishReason, RequestId};

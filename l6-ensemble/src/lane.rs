@@ -366,22 +366,27 @@ fn submit_in_order(
     samples: u32,
 ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
     // exercise l6.lane
-    let (mut refused, mut not_relayed) = (None, None);
+    let mut refused = None;
     for (id, replica) in order {
         match replica.submit(requests.to_vec(), samples) {
             Ok(answers) => return Ok((id, answers)),
             Err(why) if is_busy(&why) => refused = refused.or(Some(why)),
-            // A replica in this process may be able to, and why that one is busy says more.
-            Err(why @ SubmitError::NotRelayed(_)) => not_relayed = not_relayed.or(Some(why)),
             Err(why) => return Err(why),
         }
     }
     // There is at least one replica, and each rejected the requests.
-    Err(refused.or(not_relayed).unwrap_or(SubmitError::Draining))
+    Err(refused.unwrap_or(SubmitError::Draining))
     // end of exercise
 }
 
 /// Whether another replica may accept what this one rejected.
 fn is_busy(why: &SubmitError) -> bool {
-    matches!(why, SubmitError::Full { .. } | SubmitError::Draining | SubmitError::Stopped(_))
+    matches!(
+        why,
+        SubmitError::Full { .. }
+            | SubmitError::Draining
+            | SubmitError::Stopped(_)
+            // It relays, and a replica of this process does not.
+            | SubmitError::NotRelayed(_)
+    )
 }

@@ -21,7 +21,7 @@ impl fmt::Display for ReplicaId {
 
 /// An engine that serves the model of a lane. No method waits for a step, but for the four that say so.
 ///
-/// [`EngineHandle`] is one: an engine on a thread of this process. A server has another one for engines on other machines.
+/// [`EngineHandle`] is one: an engine on a thread of this process. A server has another one, for other machines.
 pub trait Replica: Send + Sync + 'static {
     /// Submits requests, `samples` of each, all or none. Responses come prompt by prompt.
     ///

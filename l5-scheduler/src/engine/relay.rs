@@ -7,9 +7,9 @@
 //! ```
 //!
 //! To its users it is an [`Engine`] as any other: the same handle, validation, streams and load. Instead of a scheduler
-//! it has a queue, from which at most `max_num_seqs` requests are relayed at once, in the order of priority and arrival.
-//! A [`Relay`] brings tokens only. Their text, stop strings, end tokens and length limits are handled here, by the
-//! state machine that also runs behind a model ([`ChoiceState`]).
+//! it has a queue, from which at most `max_num_seqs` requests are relayed at once, in the order of priority and
+//! arrival. A [`Relay`] brings tokens only. Their text, stop strings, end tokens and length limits are handled here, by
+//! the state machine that also runs behind a model ([`ChoiceState`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -67,8 +67,8 @@ fn read(path: String, table: Table, errors: &mut Vec<ConfigError>) -> RemoteConf
     let api_key_env = reader.string("api_key_env");
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if api_key_env.as_ref().is_some_and(|name| name.is_empty() || !name.chars().all(valid)) {
-        let what = "must be the name of an environment variable, of A-Z, a-z, 0-9 and _; the key itself is never in this \
-                    file";
+        let what = "must be the name of an environment variable, of A-Z, a-z, 0-9 and _: the key itself \
+                    is never in this file";
         reader.error("api_key_env", what);
     }
     let remote = RemoteConfig {

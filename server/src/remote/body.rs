@@ -40,8 +40,8 @@ struct Body<'a> {
     cache_salt: Option<&'a str>,
 }
 
-/// Writes a request for choice `choice` of `request` from the model that the server calls `model`. Stop strings are left
-/// out: they are found here, in this server's text.
+/// Writes a request for choice `choice` of `request` from the model that the server calls `model`. Stop strings are
+/// left out: they are found here, in this server's text.
 pub(super) fn write(model: &str, request: &EngineRequest, choice: u32) -> Vec<u8> {
     let EngineRequest { prompt, params, stop, seed, cache_salt, .. } = request;
     let StopRules { token_ids, max_tokens, ignore_eos, .. } = stop;

@@ -97,6 +97,11 @@ pub enum EnsembleSimError {
         /// The intent.
         intent: String,
     },
+    /// A specialist has no engine that could be simulated.
+    #[error(
+        "specialist `{0}` runs on other machines only (`replicas = 0`), and only engines are simulated: give it replicas"
+    )]
+    OnlyRemotes(String),
     /// A cost model is invalid.
     #[error("invalid workload: cost: {0}")]
     Cost(#[from] CostError),
@@ -124,6 +129,9 @@ impl EnsembleWorkload {
     pub(super) fn plan(&self, config: &EnsembleConfig) -> Result<SimWorkload, EnsembleSimError> {
         if let Some(name) = self.lanes.keys().find(|name| config.index(name).is_none()) {
             return Err(EnsembleSimError::UnknownSpecialist(name.clone()));
+        }
+        if let Some(own) = config.specialists.iter().find(|own| own.replicas == 0) {
+            return Err(EnsembleSimError::OnlyRemotes(own.name.clone()));
         }
         let mut lanes = Vec::new();
         let mut first_replica = Vec::new();

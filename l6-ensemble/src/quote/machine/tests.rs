@@ -155,7 +155,7 @@ fn jobs(from: u64, sizes: &[(usize, usize)]) -> Vec<Job> {
 }
 
 proptest! {
-    /// Prompts make rounds unequal, and the machine counts their mean; so times differ by parts of rounds.
+    /// Prompts make rounds unequal, and the machine counts their mean; so times differ by up to two rounds.
     #[test]
     fn times_are_those_of_running_every_step(
         lanes in prop::collection::vec((
@@ -172,8 +172,8 @@ proptest! {
         let want = naive(&lanes);
         let mut machine = machine(&lanes);
         let got = run(&mut machine, want.len());
-        // A step with four prompts of 90 tokens is the longest.
-        let slack = lanes.len() as f64 * (8.0 + 2.0 * 4.0 + 0.5 * 100.0);
+        // Two rounds of the longest step, which is full of prompts: a lane's next round is counted with the mean of all.
+        let slack = 2.0 * lanes.len() as f64 * (8.0 + 2.0 * 4.0 + 0.5 * 100.0);
         for (got, want) in got.iter().zip(&want) {
             for (got, want) in got.iter().zip(want).filter(|(_, want)| want.is_finite()) {
                 let error = (got - want * 1e3).abs();

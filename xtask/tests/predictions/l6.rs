@@ -124,7 +124,11 @@ fn at_the_door(
     let config = SchedulerConfig { policy, max_num_seqs: seats, ..SchedulerConfig::new(513, 16) };
     let mut meter = LoadMeter::default();
     let decode = StepLoad { decode_tokens: 1, ..StepLoad::default() };
-    meter.step(&decode, Duration::from_millis(step as u64));
+    let prefill = StepLoad { prefill_tokens: 1, ..StepLoad::default() };
+    // A door promises nothing before it has seen some steps.
+    for work in [decode, prefill].iter().cycle().take(16) {
+        meter.step(work, Duration::from_millis(step as u64));
+    }
     let request = |max_tokens: usize| {
         let expected_output_tokens = Some(max_tokens as f64);
         let size =
@@ -133,7 +137,7 @@ fn at_the_door(
     };
     let (mut in_flight, mut load) = (InFlight::new(policy), meter.load());
     if ahead > 0 {
-        in_flight.admit(RequestId(1), request(ahead + 1).admitted(), Time::ZERO);
+        in_flight.admit(RequestId(1), request(ahead + 1).admitted(&Quote::default()), Time::ZERO);
         in_flight.output(RequestId(1), 1, Time::ZERO);
         load.running = 1;
     }
@@ -143,7 +147,7 @@ fn at_the_door(
         in_flight: &in_flight,
         max_num_waiting: 1000,
         priority_floor: None,
-        turn_seconds: 0.0,
+        neighbours: &[],
         margins: Margins::default(),
     };
     let deadline = Some(Time(seconds(left)));
@@ -156,7 +160,8 @@ fn at_the_door(
 fn the_code_of_a_refusal_is_the_doors() {
     agree(("l6", "door-code"), 100, name, |facts| {
         let lane = (number(&facts["seats"]), 10, 0);
-        let asked = (number(&facts["tokens"]), number(&facts["left"]), 0);
+        // The prompt and each token but the first take a step.
+        let asked = (number(&facts["tokens"]) + 1, number(&facts["left"]), 0);
         let decision = at_the_door(lane, asked, |lane, asked| {
             lane.load.running = number(&facts["running"]);
             lane.load.waiting = number(&facts["waiting"]);

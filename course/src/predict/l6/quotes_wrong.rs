@@ -28,9 +28,10 @@ impl Quoted {
         self.first + self.per_token * (tokens - 1)
     }
 
-    /// Whether it ended more than a quarter before or after a promise.
+    /// Whether it ended more than a quarter, and more than 100 ms, before or after a promise.
     fn wrong(&self, promise: usize) -> bool {
-        4 * self.ended.abs_diff(promise) > promise
+        let error = self.ended.abs_diff(promise);
+        4 * error > promise && error > 100
     }
 }
 
@@ -57,7 +58,8 @@ fn draw(draw: &mut Draw) -> Question {
     let text = format!(
         "These requests were quoted a first token and a time for each other one. So\n\
          many output tokens were expected, and so many came:\n\n{}\n\n\
-         How many quotes of the end were wrong by more than 25%, for the output that\ncame?",
+         How many quotes of the end were wrong by more than 25%, and by more than 100 ms,\n\
+         for the output that came?",
         table(&columns, &rows)
     );
     let lines: Vec<String> = all

@@ -80,8 +80,9 @@ impl Scheduler {
             return Outcome::Skipped;
         }
         // Most tokens have a slot in the blocks that the request holds.
+        let end = computed + len;
         if let Ok(table) = self.blocks.table(seq)
-            && table.capacity() >= self.reserved_len(computed + len)
+            && table.capacity() >= self.reserved_len(end)
         {
             return Outcome::Fits(table.blocks().len());
         }

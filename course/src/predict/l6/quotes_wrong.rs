@@ -58,8 +58,8 @@ fn draw(draw: &mut Draw) -> Question {
     let text = format!(
         "These requests were quoted a first token and a time for each other one. So\n\
          many output tokens were expected, and so many came:\n\n{}\n\n\
-         How many quotes of the end were wrong by more than 25%, and by more than 100 ms,\n\
-         for the output that came?",
+         How many quotes of the end were wrong, for the output that came: by more than\n\
+         25%, and by more than 100 ms?",
         table(&columns, &rows)
     );
     let lines: Vec<String> = all

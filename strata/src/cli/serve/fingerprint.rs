@@ -35,7 +35,9 @@ pub fn fingerprint(model: &Path) -> io::Result<String> {
         hash.update(name);
         hash.update(bytes.to_le_bytes());
         let stride = (bytes / SAMPLES).max(SAMPLE_BYTES);
-        for at in (0..bytes).step_by(usize::try_from(stride).unwrap_or(usize::MAX)) {
+        let starts = (0..bytes).step_by(usize::try_from(stride).unwrap_or(usize::MAX));
+        // The last sample is the end of the file.
+        for at in starts.chain([bytes.saturating_sub(SAMPLE_BYTES)]) {
             file.seek(SeekFrom::Start(at))?;
             let mut sample = Vec::new();
             file.by_ref().take(SAMPLE_BYTES).read_to_end(&mut sample)?;

@@ -16,8 +16,8 @@ use crate::{alone, long, say};
 const TIMES: usize = 8;
 
 /// ... and this: compiled guides that are kept (32 MiB) and those that are being followed (64 MiB for the large ones),
-/// and what the allocator keeps of thousands of connections and of each thread.
-const ALLOWANCE: usize = 96 << 20;
+/// and what the allocator keeps of thousands of connections and of each thread (32 MiB).
+const ALLOWANCE: usize = 128 << 20;
 
 /// Where not all blocks of the KV cache are touched before: as much again.
 const UNTOUCHED: usize = 32 << 20;

@@ -51,6 +51,8 @@ struct State {
     down: Option<String>,
     /// Health checks in a row that have failed.
     failures: u32,
+    /// How often it was found down.
+    breaks: u64,
 }
 
 /// How many health checks in a row must fail, unless there is no connection: a busy server may be late once.
@@ -91,7 +93,11 @@ impl Peer {
             model: config.model.clone(),
             timeout: Duration::from_secs_f64(config.timeout_seconds),
             title,
-            state: Mutex::new(State { down: Some("it was not checked yet".into()), failures: 0 }),
+            state: Mutex::new(State {
+                down: Some("it was not checked yet".into()),
+                failures: 0,
+                breaks: 0,
+            }),
             gauge,
         })
     }
@@ -105,12 +111,15 @@ impl Peer {
         self.lock().down.clone()
     }
 
-    /// The server has answered a health check.
-    fn set_up(&self) {
+    /// The server has answered a health check that began after `breaks` breaks. One that began before the last break
+    /// says nothing.
+    fn set_up(&self, breaks: u64) {
         let mut state = self.lock();
+        if state.breaks != breaks {
+            return;
+        }
         state.failures = 0;
         if state.down.take().is_some() {
-            drop(state);
             (self.gauge)(true);
             tracing::info!(target: crate::LOG, "{}: {} is up", self.title, self.url);
         }
@@ -119,9 +128,8 @@ impl Peer {
     /// The server cannot be reached.
     pub fn set_down(&self, why: &str) {
         let mut state = self.lock();
-        let was_up = state.down.replace(why.to_owned()).is_none();
-        drop(state);
-        if was_up {
+        state.breaks += 1;
+        if state.down.replace(why.to_owned()).is_none() {
             (self.gauge)(false);
             tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
         }
@@ -129,8 +137,9 @@ impl Peer {
 
     /// Checks the server's health, and changes its state.
     pub async fn check(&self) {
+        let breaks = self.lock().breaks;
         match self.healthy().await {
-            Ok(()) => self.set_up(),
+            Ok(()) => self.set_up(breaks),
             Err(why) => {
                 let failures = {
                     let mut state = self.lock();
@@ -292,4 +301,28 @@ fn broken(error: reqwest::Error) -> RemoteError {
         cause = inner;
     }
     RemoteError::Connection(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_health_check_that_began_before_a_break_does_not_bring_the_server_back() {
+        let config = RemoteConfig {
+            url: "http://localhost:1/v1".into(),
+            model: "m".into(),
+            api_key_env: None,
+            max_num_seqs: 1,
+            timeout_seconds: 1.0,
+        };
+        let peer = Peer::new(&config, "replica 0".into(), Box::new(|_| {})).unwrap();
+        peer.set_up(0);
+        assert_eq!(peer.down(), None);
+        peer.set_down("broken");
+        peer.set_up(0);
+        assert_eq!(peer.down().as_deref(), Some("broken"));
+        peer.set_up(1);
+        assert_eq!(peer.down(), None);
+    }
 }

@@ -9,18 +9,18 @@ mod stream;
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use l4_sampler::output::OutputParser;
 use l5_scheduler::EngineRequest;
 use l5_scheduler::generate::rank;
+use l6_ensemble::router::Part;
 
 use self::format::{Format, Progress};
 use self::prompts::Prompt;
 use self::stream::Objects;
-use crate::choices::{self, ChoiceDelta, Choices};
-use crate::dispatch::{Dispatch, RequestFacts};
+use super::generating::{GenerationRequest, ResponseFormat, generate};
+use crate::choices::{ChoiceDelta, Choices};
 use crate::error::ApiError;
 use crate::json::Body;
 use crate::json::parsed_size::MemoryPermit;
@@ -28,13 +28,12 @@ use crate::lanes::{Lanes, ServedLane};
 use crate::middleware::RequestContext;
 use crate::middleware::key::Tenant;
 use crate::openapi::SubmitErrors;
-use crate::protocol::common::Sampling;
+use crate::protocol::common::{Sampling, Usage};
 use crate::protocol::completions::{Completion, CompletionFields, CompletionRequest, PromptField};
+use crate::protocol::routing::Routing;
 use crate::request::{Generation, Plan, RequestRules, plan};
-use crate::response_headers;
 use crate::responses::ResponseStreams;
 use crate::routing::parts_of_prompt;
-use crate::shadows::{self, MAX_KEPT_BYTES};
 
 /// Default of `max_tokens`, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -54,104 +53,109 @@ pub async fn create(
     tenant: Tenant,
     Body(request, memory): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let routed = lanes.route(request.own.model.as_deref(), &request.routing, || {
-        parts_of_prompt(&request.own.prompt)
-    })?;
-    let mut dispatch = Dispatch::new(&lanes, &context, routed, &facts(&request));
-    let kept = dispatch.keeps_request().then(|| request.clone());
-    // The memory is that of the request: given back when it is tokenized or, if it is kept, when it is admitted.
-    let (memory, kept_memory) =
-        if kept.is_none() { (Some(memory), None) } else { (None, Some(memory)) };
-    let first = &lanes[dispatch.lane()];
-    let mut begun = begin(first, context.clone(), tenant, request, memory).await;
-    if let Err(refused) = &begun
-        && let Some((lane, request)) = dispatch.spill_lane(refused).zip(kept.clone())
-        && let Ok(spilled) = begin(&lanes[lane], context.clone(), tenant, request, None).await
-    {
-        dispatch.spill(lane, refused);
-        begun = Ok(spilled);
-    }
-    drop(kept_memory);
-    let mut dispatched = dispatch.end(begun.as_ref().err());
-    let Begun { choices, plan, prompts, format, streams } = begun?;
-    let grant = dispatched.grant_shadow(&lanes, &context);
-    let shadow = grant.zip(kept).map(|(grant, request)| {
-        let generation = lanes[grant.lane].generation.clone();
-        (grant, prepare_shadow(generation, tenant, request))
-    });
-    let primary = shadows::observe(&lanes, &dispatched, &context.id().0, shadow);
-    let mut choices = choices.observed(primary);
-    let (served, routed) = (&lanes[dispatched.routed.lane], &dispatched.routed);
-    if streams {
-        choices.begun().await?;
-        let head = response_headers::headers(served, routed, choices.responses());
-        let mut response = choices::stream(choices, Objects::new(format, prompts, plan.n));
-        response.headers_mut().extend(head);
-        return Ok(response);
-    }
-    let outputs = choices.all().await?;
-    let chosen = if plan.samples > plan.n { best(outputs, &plan) } else { outputs };
-    let mut formatted = Vec::new();
-    for (index, output) in chosen.into_iter().enumerate() {
-        let prompt = prompts.get(index / plan.n as usize);
-        let output = ChoiceDelta { index, ..output };
-        formatted.push(format.choice(prompt, &mut Progress::default(), output).0);
-    }
-    let completion = format.completion(formatted, Some(Some(choices.usage())));
-    Ok((response_headers::headers(served, routed, choices.responses()), Json(completion))
-        .into_response())
+    generate(lanes, context, tenant, request, memory).await
 }
 
-/// A request that was submitted to a lane.
-struct Begun {
-    choices: Choices,
+impl GenerationRequest for CompletionRequest {
+    type Format = CompletionFormat;
+
+    fn model(&self) -> Option<&str> {
+        self.own.model.as_deref()
+    }
+
+    fn routing(&self) -> &Routing {
+        &self.routing
+    }
+
+    fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    fn parts(&self) -> Vec<Part<'_>> {
+        parts_of_prompt(&self.own.prompt)
+    }
+
+    fn has_tools(&self) -> bool {
+        false
+    }
+
+    fn num_prompts(&self) -> usize {
+        match &self.own.prompt {
+            PromptField::Text(_) | PromptField::Ids(_) => 1,
+            PromptField::Texts(texts) => texts.len(),
+            PromptField::IdLists(lists) => lists.len(),
+        }
+    }
+
+    fn text_bytes(&self) -> Option<usize> {
+        match &self.own.prompt {
+            PromptField::Text(text) => Some(text.len()),
+            PromptField::Texts(texts) => Some(texts.iter().map(String::len).sum()),
+            PromptField::Ids(_) | PromptField::IdLists(_) => None,
+        }
+    }
+
+    async fn begin(
+        self,
+        served: &ServedLane,
+        context: RequestContext,
+        tenant: Tenant,
+        memory: Option<MemoryPermit>,
+    ) -> Result<(Choices, CompletionFormat), ApiError> {
+        let generation = &served.generation;
+        let (mut plan, prompts, own, sampling) = prepare(generation, tenant, self).await?;
+        let requests =
+            prompts.iter().map(|prompt| plan.for_prompt(prompt.tokens.clone())).collect();
+        let format = Format::new(generation.model.clone(), context.id(), &own, &sampling);
+        let samples = plan.samples;
+        // The engine has these from here on.
+        plan.template.guide = None;
+        drop(memory);
+        drop(sampling);
+        let responses =
+            ResponseStreams::submit(&generation.admission, context, requests, samples).await?;
+        let choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
+        Ok((choices, CompletionFormat { plan, prompts, format }))
+    }
+
+    async fn prepare_shadow(
+        mut self,
+        generation: Generation,
+        tenant: Tenant,
+    ) -> Result<EngineRequest, ApiError> {
+        (self.own.logprobs, self.own.echo) = (None, None);
+        let (plan, prompts, ..) = prepare(&generation, tenant, self).await?;
+        let prompt = prompts.into_iter().next().map(|prompt| prompt.tokens).unwrap_or_default();
+        Ok(plan.for_prompt(prompt))
+    }
+}
+
+/// Format of the completions of a request.
+pub(super) struct CompletionFormat {
     plan: Plan,
     prompts: Vec<Prompt>,
     format: Format,
-    streams: bool,
 }
 
-/// What the shadow of a request depends on. Token ids mean another text in another lane.
-fn facts(request: &CompletionRequest) -> RequestFacts {
-    let CompletionRequest { own, sampling, routing } = request;
-    let (prompts, bytes) = match &own.prompt {
-        PromptField::Text(text) => (1, Some(text.len())),
-        PromptField::Texts(texts) => (texts.len(), Some(texts.iter().map(String::len).sum())),
-        PromptField::Ids(_) => (1, None),
-        PromptField::IdLists(lists) => (lists.len(), None),
-    };
-    let samples = sampling.n.unwrap_or(1).max(sampling.best_of.unwrap_or(1)) as usize;
-    RequestFacts {
-        high_stakes: routing.high_stakes == Some(true),
-        tools: false,
-        choices: prompts.saturating_mul(samples),
-        guided: sampling.is_guided(),
-        may_be_kept: bytes.is_some_and(|bytes| bytes <= MAX_KEPT_BYTES),
+impl ResponseFormat for CompletionFormat {
+    type Stream = Objects;
+    type Whole = Completion;
+
+    fn stream(self) -> Objects {
+        Objects::new(self.format, self.prompts, self.plan.n)
     }
-}
 
-/// Prepares a request for a lane and submits it.
-async fn begin(
-    served: &ServedLane,
-    context: RequestContext,
-    tenant: Tenant,
-    request: CompletionRequest,
-    memory: Option<MemoryPermit>,
-) -> Result<Begun, ApiError> {
-    let generation = &served.generation;
-    let (mut plan, prompts, own, sampling) = prepare(generation, tenant, request).await?;
-    let requests = prompts.iter().map(|prompt| plan.for_prompt(prompt.tokens.clone())).collect();
-    let format = Format::new(generation.model.clone(), context.id(), &own, &sampling);
-    let streams = sampling.stream == Some(true);
-    let samples = plan.samples;
-    // The engine has these from here on.
-    plan.template.guide = None;
-    drop(memory);
-    drop(sampling);
-    let responses =
-        ResponseStreams::submit(&generation.admission, context, requests, samples).await?;
-    let choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
-    Ok(Begun { choices, plan, prompts, format, streams })
+    fn whole(self, outputs: Vec<ChoiceDelta>, usage: Usage) -> Completion {
+        let Self { plan, prompts, format } = self;
+        let chosen = if plan.samples > plan.n { best(outputs, &plan) } else { outputs };
+        let mut formatted = Vec::new();
+        for (index, output) in chosen.into_iter().enumerate() {
+            let prompt = prompts.get(index / plan.n as usize);
+            let output = ChoiceDelta { index, ..output };
+            formatted.push(format.choice(prompt, &mut Progress::default(), output).0);
+        }
+        format.completion(formatted, Some(Some(usage)))
+    }
 }
 
 /// Checks a request, and tokenizes its prompts.
@@ -170,18 +174,6 @@ async fn prepare(
     apply_best_of(&mut plan, &sampling)?;
     let prompts = prompts::read(generation, &mut own, &plan).await?;
     Ok((plan, prompts, own, sampling))
-}
-
-/// The request as its shadow's lane gets it.
-async fn prepare_shadow(
-    generation: Generation,
-    tenant: Tenant,
-    mut request: CompletionRequest,
-) -> Result<EngineRequest, ApiError> {
-    (request.own.logprobs, request.own.echo) = (None, None);
-    let (plan, prompts, ..) = prepare(&generation, tenant, request).await?;
-    let prompt = prompts.into_iter().next().map(|prompt| prompt.tokens).unwrap_or_default();
-    Ok(plan.for_prompt(prompt))
 }
 
 /// Parsers of all choices: completions are plain text.

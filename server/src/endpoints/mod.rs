@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod completions;
 pub mod ensemble;
+mod generating;
 pub mod health;
 pub mod lanes;
 pub mod metrics;

@@ -14,7 +14,7 @@ use crate::protocol::chat::{ChatChunk, ChatChunkChoice, Delta};
 use crate::protocol::common::Usage;
 use crate::sse;
 
-pub(super) struct Chunks {
+pub struct Chunks {
     chat: Chat,
     /// The common fields of all chunks, and the choices of the next one.
     chunk: ChatChunk,

@@ -9,7 +9,7 @@ use crate::protocol::common::Usage;
 use crate::sse;
 
 /// The objects of a stream.
-pub(super) struct Objects {
+pub struct Objects {
     format: Format,
     prompts: Vec<Prompt>,
     /// Number of choices of each prompt.
@@ -20,7 +20,7 @@ pub(super) struct Objects {
 
 impl Objects {
     /// Formats `n` choices of each prompt.
-    pub fn new(format: Format, prompts: Vec<Prompt>, n: u32) -> Self {
+    pub(super) fn new(format: Format, prompts: Vec<Prompt>, n: u32) -> Self {
         let n = (n as usize).max(1);
         let progress = vec![Progress::default(); prompts.len() * n];
         Self { format, prompts, n, progress }

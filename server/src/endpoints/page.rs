@@ -44,16 +44,22 @@ pub async fn lanes() -> Response {
 ))]
 pub async fn file(file: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
     let Path(file) = file.map_err(|why| ApiError::invalid(why.body_text()))?;
-    match file.as_str() {
-        "style.css" => Ok(served("text/css; charset=utf-8", include_str!("../page/style.css"))),
-        "lanes.css" => Ok(served("text/css; charset=utf-8", include_str!("../page/lanes.css"))),
-        "page.js" => Ok(served("text/javascript; charset=utf-8", include_str!("../page/page.js"))),
-        "lanes.js" => {
-            Ok(served("text/javascript; charset=utf-8", include_str!("../page/lanes.js")))
+    let (kind, text) = match file.as_str() {
+        "style.css" => (CSS, include_str!("../page/style.css")),
+        "lanes.css" => (CSS, include_str!("../page/lanes.css")),
+        "common.js" => (SCRIPT, include_str!("../page/common.js")),
+        "page.js" => (SCRIPT, include_str!("../page/page.js")),
+        "lanes.js" => (SCRIPT, include_str!("../page/lanes.js")),
+        _ => {
+            let message = format!("The page has no file `{}`.", quoted(&file));
+            return Err(ApiError::not_found(message));
         }
-        _ => Err(ApiError::not_found(format!("The page has no file `{}`.", quoted(&file)))),
-    }
+    };
+    Ok(served(kind, text))
 }
+
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Content-Security-Policy: the page's own script and style, and requests to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \

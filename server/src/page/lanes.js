@@ -1,42 +1,11 @@
 // The page of lanes: a question to the ensemble over the public API, and the state of its lanes once a second. Text from
-// models and servers is only ever set as text, never as HTML.
+// models and servers is only ever set as text, never as HTML. `common.js` comes before it.
 "use strict";
-
-const $ = (id) => document.getElementById(id);
-const make = (name, text, kind) => {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  if (kind) element.className = kind;
-  return element;
-};
-
-const headers = () => {
-  const key = $("key").value.trim();
-  return key ? { authorization: `Bearer ${key}` } : {};
-};
 
 // ---- A question
 
 /** AbortController of the response in flight; null without one. */
 let inFlight = null;
-
-/** The events of a stream of server-sent events, as they arrive. */
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    rest += value;
-    const whole = rest.split("\n\n");
-    rest = whole.pop();
-    for (const event of whole) {
-      const data = event.startsWith("data: ") ? event.slice(6) : "";
-      if (data === "[DONE]") return;
-      if (data) yield JSON.parse(data);
-    }
-  }
-}
 
 /** Path and body of a request: a chat or, for models without a chat template, a completion. */
 const requestFor = (text, chat) => {
@@ -52,12 +21,7 @@ const requestFor = (text, chat) => {
 
 const post = async (text, chat, signal) => {
   const [path, body] = requestFor(text, chat);
-  const response = await fetch(path, {
-    method: "POST",
-    headers: { "content-type": "application/json", ...headers() },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const response = await request(path, body, signal);
   if (response.ok) return response;
   const failure = (await response.json().catch(() => null))?.error;
   if (chat && failure?.code === "no_chat_template") return post(text, false, signal);
@@ -114,7 +78,6 @@ $("stop").addEventListener("click", () => inFlight?.abort());
 
 // ---- Lanes
 
-const ms = (value) => (value === null || value === undefined ? "-" : value.toFixed(value < 10 ? 1 : 0));
 const percent = (value) => (value === null || value === undefined ? "-" : `${(100 * value).toFixed(1)}%`);
 const spread = ({ p50, p95, p99 }) => `${ms(p50)} / ${ms(p95)} / ${ms(p99)}`;
 
@@ -230,9 +193,4 @@ async function poll() {
   }
 }
 
-// One poll after the other: a slow server is not polled more often.
-const watch = async () => {
-  await poll();
-  setTimeout(watch, 1000);
-};
-watch();
+watch(poll);

@@ -1,13 +1,6 @@
 // The page at `/`: a chat over the public API, and the state of the engine once a second. Text from models and servers
-// is only ever set as text, never as HTML.
+// is only ever set as text, never as HTML. `common.js` comes before it.
 "use strict";
-
-const $ = (id) => document.getElementById(id);
-const make = (name, text) => {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  return element;
-};
 
 // ---- Chat
 
@@ -15,11 +8,6 @@ const make = (name, text) => {
 let messages = [];
 /** AbortController of the response in flight; null without one. */
 let inFlight = null;
-
-const headers = () => {
-  const key = $("key").value.trim();
-  return key ? { authorization: `Bearer ${key}` } : {};
-};
 
 /** Adds an entry to the conversation; returns the element for its text. */
 const entry = (role) => {
@@ -34,24 +22,6 @@ const entry = (role) => {
 const scrollToEnd = () => {
   $("log").scrollTop = $("log").scrollHeight;
 };
-
-/** The events of a stream of server-sent events, as they arrive. */
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    rest += value;
-    const whole = rest.split("\n\n");
-    rest = whole.pop();
-    for (const event of whole) {
-      const data = event.startsWith("data: ") ? event.slice(6) : "";
-      if (data === "[DONE]") return;
-      if (data) yield JSON.parse(data);
-    }
-  }
-}
 
 /** Path and body of a request: for `/v1/chat/completions` the whole conversation, for `/v1/completions` the text. */
 const requestFor = (text) => {
@@ -80,12 +50,7 @@ const reasoningBefore = (text) => {
 async function generate(text, element, signal) {
   const [path, body] = requestFor(text);
   const began = performance.now();
-  const response = await fetch(path, {
-    method: "POST",
-    headers: { "content-type": "application/json", ...headers() },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const response = await request(path, body, signal);
   if (!response.ok) {
     const failure = await response.json().catch(() => null);
     throw new Error(failure?.error?.message ?? `${response.status} ${response.statusText}`);
@@ -198,8 +163,6 @@ $("clear").addEventListener("click", () => {
 const rates = [];
 const MAX_RATES = 60;
 
-const ms = (value) => (value === null || value === undefined ? "-" : value.toFixed(value < 10 ? 1 : 0));
-
 const spread = (row, percentiles) => {
   const cells = $(row).querySelectorAll("td");
   [percentiles.p50, percentiles.p90, percentiles.p99].forEach((value, at) => {
@@ -272,9 +235,4 @@ async function poll() {
   }
 }
 
-// One poll after the other: a slow server is not polled more often.
-const watch = async () => {
-  await poll();
-  setTimeout(watch, 1000);
-};
-watch();
+watch(poll);

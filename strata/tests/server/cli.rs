@@ -279,7 +279,7 @@ fn a_template_a_trace_and_a_file_are_used() {
 #[test]
 fn the_page_and_what_it_needs_come_from_the_program_and_from_nowhere_else() {
     let server = Served::start("tiny-llama", ["--api-key", "secret"]);
-    for (page, files) in [("/", 2), ("/lanes", 3)] {
+    for (page, files) in [("/", 3), ("/lanes", 4)] {
         whole(&server, page, files);
     }
     assert_eq!(server.get("/page/..%2Findex.html").status, 404);

@@ -31,14 +31,31 @@ use l4_sampler::output::{ReasoningFormat, ToolFormat};
 /// Maximum time that a test waits.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Generates token 5 for every row, for a number of steps, and then fails.
-struct Fails {
+/// Generates token 5 for every row of each step that `begin_step` lets pass.
+struct Scripted {
     jobs: BySeat<ChoiceJob>,
-    steps: usize,
-    panics: bool,
+    begin_step: Box<dyn FnMut() -> Result<(), ExecuteError> + Send>,
 }
 
-impl Executor for Fails {
+impl Scripted {
+    fn new(begin_step: impl FnMut() -> Result<(), ExecuteError> + Send + 'static) -> Self {
+        Self { jobs: BySeat::default(), begin_step: Box::new(begin_step) }
+    }
+
+    /// An executor that fails after a number of steps.
+    fn fails_after(mut steps: usize, panics: bool) -> Self {
+        Self::new(move || {
+            if steps == 0 {
+                assert!(!panics, "test panic");
+                return Err(ExecuteError::Malformed("test failure".into()));
+            }
+            steps -= 1;
+            Ok(())
+        })
+    }
+}
+
+impl Executor for Scripted {
     type Job = ChoiceJob;
     type Error = ExecuteError;
 
@@ -56,11 +73,7 @@ impl Executor for Fails {
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
-        if self.steps == 0 {
-            assert!(!self.panics, "test panic");
-            return Err(ExecuteError::Malformed("test failure".into()));
-        }
-        self.steps -= 1;
+        (self.begin_step)()?;
         for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
             let job = self.jobs.seated(row.row.seat, row.row.id).unwrap();
             job.sink.push(&TokenDelta { tokens: &[5], text: "five ", logprobs: &[] });
@@ -125,7 +138,7 @@ fn lane(
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let tokenizer = Tokenizer::from_hf_dir(directory).unwrap();
     let engine = |steps: &usize| {
-        let executor = Fails { jobs: BySeat::default(), steps: *steps, panics };
+        let executor = Scripted::fails_after(*steps, panics);
         let core = EngineCore::new(Scheduler::new(config.clone()).unwrap(), executor);
         let tokenizer = Some(tokenizer.clone());
         let facts = ModelFacts { vocab: 384, tokenizer, stop_tokens: Vec::new() };

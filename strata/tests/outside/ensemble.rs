@@ -1,12 +1,9 @@
 //! The same clients against an ensemble: what works with one model works with its specialists.
 
-use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-use tempfile::NamedTempFile;
-
-use crate::served::{Served, command, fixture};
+use crate::served::{Served, fixture};
 use crate::{finish, schemathesis, script, wanted};
 
 const LONGEST: Duration = Duration::from_secs(300);
@@ -22,11 +19,9 @@ fn served(args: &[&str]) -> Served {
         text += &format!("[[specialist]]\nname = {name:?}\nmodel = {model:?}\n");
         text += "policy = \"strict-priority\"\n";
     }
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    let mut command = command();
-    command.args(["--quiet", "serve", "--port", "0", "--ensemble"]).arg(file.path()).args(args);
-    Served::run(command)
+    Served::ensemble(&text, |command| {
+        command.args(args);
+    })
 }
 
 fn servers() -> [Served; 3] {

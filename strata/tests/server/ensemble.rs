@@ -8,10 +8,10 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::served::{Served, command, fixture};
 
-/// An ensemble file of two tiny models, with these lines at its head.
-fn file(head: &str) -> NamedTempFile {
+/// Text of an ensemble file of two tiny models, with these lines at its head.
+fn file(head: &str) -> String {
     let (llama, qwen) = (fixture("tiny-llama"), fixture("tiny-qwen3"));
-    let text = format!(
+    format!(
         r#"
         name = "pair"
         kv_memory = "64MiB"
@@ -27,18 +27,14 @@ fn file(head: &str) -> NamedTempFile {
         model = {qwen:?}
         decoding_policy = "greedy"
         "#
-    );
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
+    )
 }
 
 /// A server of that ensemble.
 pub fn served(head: &str, args: &[&str]) -> Served {
-    let file = file(head);
-    let mut command = command();
-    command.args(["--quiet", "serve", "--port", "0", "--ensemble"]).arg(file.path()).args(args);
-    Served::run(command)
+    Served::ensemble(&file(head), |command| {
+        command.args(args);
+    })
 }
 
 fn completion(more: Value) -> Value {
@@ -157,7 +153,8 @@ fn a_decoding_policy_is_the_default_of_requests_that_do_not_sample() {
 
 #[test]
 fn all_errors_of_a_file_are_reported_and_nothing_is_loaded() {
-    let bad = file("fallback = \"three\"\ncolour = 1\nkv_memory2 = 3");
+    let mut bad = NamedTempFile::new().unwrap();
+    bad.write_all(file("fallback = \"three\"\ncolour = 1\nkv_memory2 = 3").as_bytes()).unwrap();
     let output = command().args(["serve", "--ensemble"]).arg(bad.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
@@ -237,16 +234,11 @@ fn a_request_without_a_specialist_goes_where_intent_and_rules_send_it() {
 
 #[test]
 fn a_rule_decides_by_what_the_request_contains() {
-    let file = file("[router]\nclassifier = \"off\"");
-    let text = std::fs::read_to_string(file.path()).unwrap();
+    let text = file("[router]\nclassifier = \"off\"");
     let text = text.replace("name = \"two\"", "name = \"two\"\nclasses = [\"debug\"]");
-    std::fs::write(file.path(), text).unwrap();
-    let mut command = command();
     let template = crate::chat::template("thinks-and-calls");
-    command.args(["--quiet", "serve", "--port", "0", "--chat-template", &template, "--ensemble"]);
-    let server = Served::run({
-        command.arg(file.path());
-        command
+    let server = Served::ensemble(&text, |command| {
+        command.args(["--chat-template", &template]);
     });
     let response = server.post(CHAT, &chat(SANITIZER, json!({})));
     assert_eq!(response.header("x-strata-specialist"), Some("two"), "{}", response.text());

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::served::{Response, Served, command, fixture};
 
@@ -28,12 +27,9 @@ fn served(replicas: usize, remotes: &[String]) -> Served {
         remotes = [{remotes}]
         "#
     );
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    let mut command = command();
-    command.args(["--quiet", "serve", "--port", "0", "--ensemble"]).arg(file.path());
-    command.env("RUST_LOG", "strata=error");
-    Served::run(command)
+    Served::ensemble(&text, |command| {
+        command.env("RUST_LOG", "strata=error");
+    })
 }
 
 /// A remote at this address.

@@ -1,12 +1,13 @@
 //! A server of one's own, and a small HTTP client.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 #[path = "../support/command.rs"]
 mod world;
@@ -38,6 +39,17 @@ impl Served {
         let mut command = command();
         command.args(["--quiet", "serve", "--port", "0", "--served-model-name", "tiny", "--model"]);
         command.arg(fixture(model)).args(args);
+        Self::run(command)
+    }
+
+    /// A server of the ensemble of a file with this text; `configure` adds to its command.
+    pub fn ensemble(text: &str, configure: impl FnOnce(&mut Command)) -> Self {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let mut command = command();
+        command.args(["--quiet", "serve", "--port", "0", "--ensemble"]).arg(file.path());
+        configure(&mut command);
+        // The file has been read when the server tells its URL.
         Self::run(command)
     }
 

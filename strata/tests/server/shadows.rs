@@ -1,11 +1,10 @@
 //! Shadows, the calibration stream and freshness of `strata serve --ensemble`.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::TempDir;
 
 use crate::served::{Response, Served, command, fixture};
 
@@ -32,13 +31,10 @@ fn served(head: &str, two: &str, args: &[&str]) -> Served {
         classes = ["stl", "template", "algo", "systems", "concurrency"]
         "#
     );
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
     let template = crate::chat::template("thinks-and-calls");
-    let mut command = command();
-    command.args(["--quiet", "serve", "--port", "0", "--api-key", "secret"]);
-    command.args(["--chat-template", &template, "--ensemble"]).arg(file.path()).args(args);
-    Served::run(command)
+    Served::ensemble(&text, |command| {
+        command.args(["--api-key", "secret", "--chat-template", &template]).args(args);
+    })
 }
 
 /// Shadows of demoted lanes only, and all of them.

@@ -4,12 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// Generates token 5 for every row, for as many steps as its gate allows.
-struct Gated {
-    jobs: BySeat<ChoiceJob>,
-    gate: Gate,
-}
-
 /// Number of steps that an engine may begin. A test that fails opens it, so that the engine ends.
 #[derive(Clone)]
 struct Gate(Arc<AtomicUsize>);
@@ -36,41 +30,6 @@ struct Gates([Gate; 2]);
 impl Drop for Gates {
     fn drop(&mut self) {
         self.0.iter().for_each(|gate| gate.0.store(OPEN, Ordering::Release));
-    }
-}
-
-impl Executor for Gated {
-    type Job = ChoiceJob;
-    type Error = ExecuteError;
-
-    fn caps(&self) -> Caps {
-        Caps { max_tokens: usize::MAX, max_seqs: usize::MAX, ..Caps::default() }
-    }
-
-    fn begin(&mut self, id: RequestId, job: ChoiceJob) {
-        self.jobs.insert(id, job);
-    }
-
-    fn collect(
-        &mut self,
-        _: StepHandle,
-        step: &StepView<'_>,
-        out: &mut StepOutput,
-    ) -> Result<(), ExecuteError> {
-        self.gate.step();
-        for (number, row) in step.rows().enumerate().filter(|(_, row)| row.row.samples) {
-            let job = self.jobs.seated(row.row.seat, row.row.id).unwrap();
-            job.sink.push(&TokenDelta { tokens: &[5], text: "five ", logprobs: &[] });
-            out.push(number, &[5], None);
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, id: RequestId, finish: FinishReason) {
-        let Some(mut job) = self.jobs.remove(id) else { return };
-        if finish == FinishReason::Length {
-            job.sink.end(&OutputEnd { finish, stop: None, error: None });
-        }
     }
 }
 
@@ -105,7 +64,11 @@ impl Pair {
                 policy,
                 ..SchedulerConfig::new(1000, 16)
             };
-            let executor = Gated { jobs: BySeat::default(), gate: gate.clone() };
+            let gate = gate.clone();
+            let executor = Scripted::new(move || {
+                gate.step();
+                Ok(())
+            });
             let core = EngineCore::new(Scheduler::new(config).unwrap(), executor);
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
             let tokenizer = Tokenizer::from_hf_dir(fixtures.join(model)).unwrap();

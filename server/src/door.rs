@@ -23,17 +23,21 @@ use l6_ensemble::{Lane, ReplicaId};
 /// Window over which quotes are compared with what happened, in seconds.
 const CALIBRATION_WINDOW: f64 = 15.0 * 60.0;
 
-/// Start of the clock of all doors: they exchange times.
-fn clock() -> Instant {
+/// Time of a moment on the clock of all doors: they exchange times.
+fn time(at: Instant) -> Time {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
-    *BEGAN.get_or_init(Instant::now)
+    Time(at.saturating_duration_since(*BEGAN.get_or_init(Instant::now)).as_secs_f64())
+}
+
+/// Present time on that clock.
+fn now() -> Time {
+    time(Instant::now())
 }
 
 /// The door of a lane. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Door {
     replicas: Arc<[Replica]>,
-    began: Instant,
     /// Maximum number of requests that wait.
     max_num_waiting: usize,
     /// What the ensemble says about the lane.
@@ -85,7 +89,6 @@ impl Door {
         policy: PolicyKind,
         max_num_waiting: usize,
     ) -> Self {
-        let began = clock();
         let replica = |engine: &EngineHandle| {
             let replica = Replica(Arc::new(Mutex::new(State {
                 in_flight: InFlight::new(policy),
@@ -93,25 +96,16 @@ impl Door {
                 calibration: QuoteCalibration::new(CALIBRATION_WINDOW),
             })));
             // An engine that has ended has no requests.
-            let _ = engine.observe(Box::new(DoorObserver { replica: replica.clone(), began }));
+            let _ = engine.observe(Box::new(DoorObserver(replica.clone())));
             replica
         };
         let replicas = engines.into_iter().map(replica).collect();
-        Self { replicas, began, max_num_waiting, rules: Arc::default() }
+        Self { replicas, max_num_waiting, rules: Arc::default() }
     }
 
     /// Sets what the ensemble says about the lane: once, when all lanes are known.
     pub fn set_rules(&self, rules: Box<dyn LaneRules>) {
         let _ = self.rules.set(rules);
-    }
-
-    fn now(&self) -> Time {
-        Time(self.began.elapsed().as_secs_f64())
-    }
-
-    /// Time on the door's clock of a moment.
-    fn time(&self, at: Instant) -> Time {
-        Time(at.saturating_duration_since(self.began).as_secs_f64())
     }
 
     /// Decides about a request for a replica.
@@ -134,8 +128,8 @@ impl Door {
         let admission = AdmissionRequest {
             size: request.size,
             priority: request.priority,
-            deadline: request.deadline.map(|at| self.time(at)),
-            now: self.now(),
+            deadline: request.deadline.map(time),
+            now: now(),
             jitter: request.jitter,
         };
         let view = LaneView {
@@ -154,7 +148,7 @@ impl Door {
 
     /// The pass of a shadow, to which nothing is promised.
     pub fn pass_shadow(&self, size: RequestSize) -> Pass {
-        let (priority, now) = (SHADOW_PRIORITY, self.now());
+        let (priority, now) = (SHADOW_PRIORITY, now());
         let request = AdmissionRequest { size, priority, now, ..AdmissionRequest::default() };
         Pass { request, quote: None }
     }
@@ -175,7 +169,7 @@ impl Door {
         if let Some(state) =
             states.get_mut(replica.0 as usize).filter(|_| pass.request.size.max_tokens > 0)
         {
-            let at = self.now();
+            let at = now();
             for id in streams.iter().map(ResponseStream::id) {
                 let quote = pass.quote.unwrap_or_default();
                 state.in_flight.admit(id, pass.request.admitted(&quote), at);
@@ -192,7 +186,7 @@ impl Door {
         let states = self.replicas.iter().zip(replicas.replicas());
         let work = states.map(|(state, (_, replica))| {
             let load = replica.load();
-            state.lock().in_flight.work(replica.config(), &load, self.now())
+            state.lock().in_flight.work(replica.config(), &load, now())
         });
         work.collect()
     }
@@ -204,7 +198,7 @@ impl Door {
 
     /// How good the quotes of the last minutes were, of each replica.
     pub fn calibration(&self) -> Vec<CalibrationReport> {
-        let now = self.now();
+        let now = now();
         self.replicas.iter().map(|replica| replica.lock().calibration.report(now)).collect()
     }
 }
@@ -254,19 +248,12 @@ impl State {
 }
 
 /// Reports what an engine does to the door.
-struct DoorObserver {
-    replica: Replica,
-    began: Instant,
-}
+struct DoorObserver(Replica);
 
 impl DoorObserver {
-    fn now(&self) -> Time {
-        Time(self.began.elapsed().as_secs_f64())
-    }
-
     fn end(&self, ended: &[(RequestId, FinishReason)]) {
-        let now = self.now();
-        let mut state = self.replica.lock();
+        let now = now();
+        let mut state = self.0.lock();
         for (id, reason) in ended {
             let completed = matches!(reason, FinishReason::Stop | FinishReason::Length);
             state.end(*id, completed, now);
@@ -276,14 +263,14 @@ impl DoorObserver {
 
 impl StepObserver for DoorObserver {
     fn rejected(&mut self, id: RequestId, _: Time, _: &Rejection) {
-        self.replica.lock().end(id, false, self.now());
+        self.0.lock().end(id, false, now());
     }
 
     fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
 
     fn applied(&mut self, result: &StepResult, _: &Scheduler) {
-        let now = self.now();
-        let mut state = self.replica.lock();
+        let now = now();
+        let mut state = self.0.lock();
         for (id, tokens) in result.new_tokens() {
             state.output(id, tokens.len(), now);
         }

@@ -261,7 +261,7 @@ impl Ensemble {
         let served = &lanes[lane];
         ShadowLane {
             role: self.control(lane).role(),
-            fresh: self.states.learns.load(Ordering::Relaxed) && self.freshness(lane).fresh,
+            fresh: self.states.learns.load(Ordering::Relaxed) && self.is_fresh(lane),
             queue_seconds: queue_seconds(&served.lane.load(), served.lane.config().seats()),
             up: served.lane.ended().is_none(),
         }
@@ -301,6 +301,10 @@ impl Ensemble {
     /// Verdicts about a lane since its version changed, to be stored.
     pub fn stored_freshness(&self, lane: usize) -> Freshness {
         self.lock_freshness(lane).clone()
+    }
+
+    fn is_fresh(&self, lane: usize) -> bool {
+        self.lock_freshness(lane).fresh(self.config.shadow.fresh_samples)
     }
 
     /// Freshness of a lane, for an operator.

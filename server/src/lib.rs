@@ -45,6 +45,7 @@ pub mod routes;
 pub mod routing;
 pub mod shadows;
 pub mod sse;
+pub mod state_file;
 pub mod tokenise;
 pub mod verdicts;
 

@@ -9,6 +9,7 @@ use l5_scheduler::Time;
 use l6_ensemble::slo::{Percentiles, SloOptions, SloReport, SloTargets, SloWindow};
 
 use super::registry::{Gauge, Registry};
+use crate::state_file;
 
 /// Measurements of a lane. Clones share them.
 #[derive(Clone, Debug)]
@@ -93,28 +94,23 @@ impl SharedSlo {
     /// # Errors
     /// A file that cannot be read, or that is no such snapshot: then nothing is restored.
     pub fn restore(&self, file: &Path, identity: &str) -> Result<bool, String> {
-        let bytes = match std::fs::read(file) {
-            Ok(bytes) => bytes,
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            Err(why) => return Err(why.to_string()),
-        };
+        let read = state_file::read(file).map_err(|why| why.to_string())?;
+        let Some(bytes) = read else { return Ok(false) };
         let now = self.time(Instant::now());
         let restored = self.lock().restore(&bytes, now, wall_minute(), identity);
         restored.map(|()| true).map_err(|why| why.to_string())
     }
 
-    /// Writes a snapshot, under another name first, so that the file is whole whenever the process ends.
+    /// Writes a snapshot.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn store(&self, file: &Path, identity: &str) -> Result<(), String> {
         let now = self.time(Instant::now());
         let bytes = self.lock().snapshot(now, wall_minute(), identity);
-        let new = file.with_extension("new");
-        let written = bytes.map_err(|why| why.to_string()).and_then(|bytes| {
-            std::fs::write(&new, bytes).map_err(|why| why.to_string())?;
-            std::fs::rename(&new, file).map_err(|why| why.to_string())
-        });
+        let written = bytes
+            .map_err(|why| why.to_string())
+            .and_then(|bytes| state_file::replace(file, &bytes).map_err(|why| why.to_string()));
         written.map_err(|why| format!("{}: {why}", file.display()))
     }
 }

@@ -9,6 +9,7 @@ use l6_ensemble::shadow::Freshness;
 use server::Lanes;
 use server::ensemble::Ensemble;
 use server::metrics::SharedSlo;
+use server::state_file;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::start::LOG;
@@ -101,16 +102,10 @@ impl SloFiles {
 }
 
 fn read_freshness(path: &Path) -> io::Result<Option<Freshness>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(why) => Err(why),
-    }
+    let bytes = state_file::read(path)?;
+    Ok(bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose()?)
 }
 
-/// Writes under another name first, so that the file is whole whenever the process ends.
 fn write_freshness(path: &Path, freshness: &Freshness) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(freshness)?)?;
-    std::fs::rename(&new, path)
+    state_file::replace(path, &serde_json::to_vec(freshness)?)
 }

@@ -148,8 +148,8 @@ impl<M> Lane<M> {
         (0..).map(ReplicaId).zip(&self.replicas)
     }
 
-    /// The replicas in the order in which a request is offered to them.
-    fn by_load(&self) -> Vec<(ReplicaId, &Arc<dyn Replica>)> {
+    /// The replicas in the order in which a request is offered to them, with their loads.
+    fn by_load(&self) -> Vec<(ReplicaId, Load, &Arc<dyn Replica>)> {
         let mut loads: Vec<_> = self
             .replicas()
             .map(|(id, replica)| (replica.ended().is_some(), replica.load(), id, replica))
@@ -157,7 +157,7 @@ impl<M> Lane<M> {
         loads.sort_by(|a, b| {
             a.0.cmp(&b.0).then_with(|| less_work(&a.1, &b.1)).then_with(|| a.2.cmp(&b.2))
         });
-        loads.into_iter().map(|(_, _, id, replica)| (id, replica)).collect()
+        loads.into_iter().map(|(_, load, id, replica)| (id, load, replica)).collect()
     }
 
     /// The replica that a request is offered to first, and its load.
@@ -167,7 +167,7 @@ impl<M> Lane<M> {
         }
         let first = self.by_load().into_iter().next();
         // There is at least one replica.
-        first.map_or_else(Default::default, |(id, replica)| (id, replica.load()))
+        first.map_or_else(Default::default, |(id, load, _)| (id, load))
     }
 
     fn history(&self) -> Option<MutexGuard<'_, History>> {
@@ -176,8 +176,8 @@ impl<M> Lane<M> {
 
     /// Chooses the replica that requests are offered to first, by the prompt of the first of them.
     pub fn choose(&self, requests: &[EngineRequest]) -> ReplicaChoice {
-        let (replica, load) = self.least_busy();
         let Some(mut history) = self.history() else {
+            let (replica, load) = self.least_busy();
             return ReplicaChoice { replica, load, prompt: Vec::new() };
         };
         let History { prefixes, preemptions } = &mut *history;
@@ -188,27 +188,25 @@ impl<M> Lane<M> {
         let cached = prefixes.as_ref().map(|table| table.cached_tokens(&prompt));
         // Of equals the first is chosen: the one with the least work.
         let order = self.by_load();
-        let views: Vec<(ReplicaId, Load, ReplicaView)> = order
+        let views: Vec<ReplicaView> = order
             .iter()
-            .map(|(id, replica)| {
-                let (at, load) = (id.0 as usize, replica.load());
+            .map(|(id, load, replica)| {
+                let at = id.0 as usize;
                 let cached = cached.as_ref().and_then(|all| all.get(at)).copied();
-                let view = ReplicaView {
-                    wait: queue_seconds(&load, replica.config().seats()),
-                    preemption_rate: preemptions.get_mut(at).map_or(0.0, |own| own.rate(&load)),
+                ReplicaView {
+                    wait: queue_seconds(load, replica.config().seats()),
+                    preemption_rate: preemptions.get_mut(at).map_or(0.0, |own| own.rate(load)),
                     cached_tokens: cached.unwrap_or(0),
                     prefill_seconds_per_token: load.prefill_seconds_per_token.unwrap_or(0.0),
                     closed: replica.room_for(requests.len().max(1)).is_err(),
-                };
-                (*id, load, view)
+                }
             })
             .collect();
-        let of = |(_, _, view): &(ReplicaId, Load, ReplicaView)| *view;
-        let chosen = choose_replica(&views.iter().map(of).collect::<Vec<_>>());
-        match chosen.and_then(|at| views.get(at)) {
-            Some((replica, load, _)) => ReplicaChoice { replica: *replica, load: *load, prompt },
-            None => ReplicaChoice { replica, load, prompt },
-        }
+        // If all are closed, the one with the least work says why.
+        let chosen = order.get(choose_replica(&views).unwrap_or_default());
+        // There is at least one replica.
+        let (replica, load) = chosen.map_or_else(Default::default, |(id, load, _)| (*id, *load));
+        ReplicaChoice { replica, load, prompt }
     }
 
     /// Submits requests, `samples` of each, to one replica, all or none. Returns the replica that accepted them. If the
@@ -240,7 +238,7 @@ impl<M> Lane<M> {
         }
         let mut order = self.by_load();
         // Stable: the others stay in the order of their work.
-        order.sort_by_key(|(id, _)| *id != choice.replica);
+        order.sort_by_key(|(id, ..)| *id != choice.replica);
         let (id, answers) = submit_in_order(order, &requests, samples)?;
         if let Some(table) = self.history().as_mut().and_then(|own| own.prefixes.as_mut()) {
             table.given(id.0 as usize, &choice.prompt);
@@ -254,7 +252,7 @@ impl<M> Lane<M> {
     /// Why the least busy replica has none.
     pub fn room_for(&self, requests: usize) -> Result<(), SubmitError> {
         let mut first = None;
-        for (_, replica) in self.by_load() {
+        for (_, _, replica) in self.by_load() {
             match replica.room_for(requests) {
                 Ok(()) => return Ok(()),
                 Err(why) => first = first.or(Some(why)),
@@ -361,13 +359,13 @@ fn less_work(a: &Load, b: &Load) -> Ordering {
 
 /// Offers requests to one replica after the other, until one accepts them.
 fn submit_in_order(
-    order: Vec<(ReplicaId, &Arc<dyn Replica>)>,
+    order: Vec<(ReplicaId, Load, &Arc<dyn Replica>)>,
     requests: &[EngineRequest],
     samples: u32,
 ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
     // exercise l6.lane
     let mut refused = None;
-    for (id, replica) in order {
+    for (id, _, replica) in order {
         match replica.submit(requests.to_vec(), samples) {
             Ok(answers) => return Ok((id, answers)),
             Err(why) if is_busy(&why) => refused = refused.or(Some(why)),

@@ -123,9 +123,7 @@ impl EngineModel {
             let what = Bytes(decoder.weight_bytes() as u64).to_string();
             Ok(((decoder, tokenizer.ok()), what))
         })?;
-        // A token without a logit is never sampled.
-        let known = |id: &&u32| (**id as usize) < decoder.config().vocab;
-        let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
+        let stop_tokens = ModelFacts::stop_tokens_of(&files);
         Ok(Self { rt, decoder: Arc::new(decoder), tokenizer, stop_tokens, startup })
     }
 

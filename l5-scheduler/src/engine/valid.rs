@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use l2_model::ModelFiles;
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::guide::{CacheStats, CompiledGuide, GuideError, GuideSpec, Guides};
 
@@ -18,6 +19,23 @@ pub struct ModelFacts {
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end an output, unless a request has others.
     pub stop_tokens: Vec<u32>,
+}
+
+impl ModelFacts {
+    /// Facts about the model of a checkpoint whose weights are not read.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be read.
+    pub fn of_files(files: &ModelFiles) -> l2_model::Result<Self> {
+        let (vocab, tokenizer) = (files.config().vocab, Some(files.tokenizer()?));
+        Ok(Self { vocab, tokenizer, stop_tokens: Self::stop_tokens_of(files) })
+    }
+
+    /// Tokens that end an output. A token without a logit is never sampled.
+    pub(super) fn stop_tokens_of(files: &ModelFiles) -> Vec<u32> {
+        let known = |id: &&u32| (**id as usize) < files.config().vocab;
+        files.stop_tokens().iter().filter(known).copied().collect()
+    }
 }
 
 /// Validates requests for one engine: its model, its limits, and the guides that it has compiled.

@@ -34,6 +34,8 @@ const NEW: RequestId = RequestId(u64::MAX >> 1);
 /// The lanes of a machine, of which the first is the one that is asked.
 pub(crate) struct Forecast<'a> {
     lanes: Vec<Cow<'a, LaneWork>>,
+    /// The machine before anything happens.
+    machine: Machine,
     measured: bool,
     /// Factor of the times between arrivals.
     stretch: f64,
@@ -57,7 +59,8 @@ impl<'a> Forecast<'a> {
         // No machine works more than all of the time, though more may have arrived: then queues have grown, and the
         // door refuses what is too much.
         let stretch = lanes.iter().map(|work| work.arriving_work()).sum::<f64>().max(1.0);
-        Self { lanes, measured: mean.is_some(), stretch, now }
+        let machine = Machine::new(&lanes, now);
+        Self { lanes, machine, measured: mean.is_some(), stretch, now }
     }
 
     /// Quotes a request. `margin` is the fraction of the time to its end by which a request in flight must be before
@@ -118,7 +121,7 @@ impl<'a> Forecast<'a> {
         until: Option<i64>,
         counts: impl Fn(usize, &mut Job) -> bool,
     ) -> (Times, Machine) {
-        let mut machine = Machine::new(&self.lanes, self.now);
+        let mut machine = self.machine.clone();
         if let Some(priority) = until {
             self.wait_for_deadlines(&mut machine, priority);
             // The first seat that becomes free.
@@ -177,7 +180,7 @@ impl<'a> Forecast<'a> {
         if broken.is_empty() {
             return None;
         }
-        let mut without = Machine::new(&self.lanes, self.now);
+        let mut without = self.machine.clone();
         broken.iter().for_each(|(number, ..)| without.wait_for(*number));
         without.run(self.arrivals(counts));
         let harmed = broken.into_iter().find(|(number, _, left, margin, first)| {

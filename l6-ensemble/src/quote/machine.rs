@@ -53,6 +53,7 @@ pub(crate) struct Arrival {
 type Number = usize;
 
 /// The lanes of a machine while their steps run.
+#[derive(Clone)]
 pub(crate) struct Machine {
     lanes: Vec<Lane>,
     requests: Vec<Request>,
@@ -92,6 +93,7 @@ struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event(Time, Number);
 
+#[derive(Clone)]
 struct Lane {
     rates: Rates,
     seats: usize,

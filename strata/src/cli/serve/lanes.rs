@@ -202,12 +202,8 @@ impl Loaded {
         model: EngineModel,
         defaults: GenerationDefaults,
     ) -> anyhow::Result<Self> {
-        let Some(tokenizer) = model.tokenizer.clone() else {
-            anyhow::bail!("{name} has no tokenizer, which a server needs");
-        };
         let (facts, max_context) = (model.facts(), model.decoder.config().max_context);
-        let loaded = Self::of_files(flags, name, facts, tokenizer, defaults)?;
-        Ok(Self { model: Some(model), max_context, ..loaded })
+        Self::of(flags, name, (Some(model), facts, max_context), defaults)
     }
 
     /// What a lane needs of a model that runs on other machines only: tokenizer, template and limits.
@@ -218,25 +214,22 @@ impl Loaded {
         defaults: GenerationDefaults,
     ) -> anyhow::Result<Self> {
         let files = ModelFiles::open(path)?;
-        let (vocab, tokenizer) = (files.config().vocab, files.tokenizer()?);
-        let known = |id: &&u32| (**id as usize) < vocab;
-        let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
-        let facts = ModelFacts { vocab, tokenizer: Some(tokenizer.clone()), stop_tokens };
-        let loaded = Self::of_files(flags, name, facts, tokenizer, defaults)?;
-        Ok(Self { max_context: files.config().max_context, ..loaded })
+        let (facts, max_context) = (ModelFacts::of_files(&files)?, files.config().max_context);
+        Self::of(flags, name, (None, facts, max_context), defaults)
     }
 
-    fn of_files(
+    fn of(
         flags: &Flags,
         name: &str,
-        facts: ModelFacts,
-        tokenizer: Tokenizer,
+        (model, facts, max_context): (Option<EngineModel>, ModelFacts, usize),
         defaults: GenerationDefaults,
     ) -> anyhow::Result<Self> {
+        let Some(tokenizer) = facts.tokenizer.clone() else {
+            anyhow::bail!("{name} has no tokenizer, which a server needs");
+        };
         let template = flags.template(&tokenizer)?;
         let template = template.map(|(text, template)| (text, Arc::new(template)));
-        let root = name.to_owned();
-        Ok(Self { model: None, facts, max_context: 0, tokenizer, template, defaults, root })
+        Ok(Self { model, facts, max_context, tokenizer, template, defaults, root: name.to_owned() })
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Two runs of the [`Machine`] answer two questions:
 //!
-//! * *Is a promise broken?* The requests in flight and the new one are run, and nothing else but arrivals that are
-//!   strictly more urgent: all others pass a door that refuses what would break a promise. What breaks in this run, and
-//!   does not without the new request, is harmed for certain.
+//! * *Is a promise broken?* The requests in flight and the new one are run, with the arrivals that no door of this lane
+//!   can hold back for the sake of the promise: those of the other lanes, and those of this lane that are strictly more
+//!   urgent. What breaks in this run, and does not without the new request, is harmed. Without the arrivals of the other
+//!   lanes the run would see them drain: their doors would then admit until a promise here is in danger, refuse
+//!   everything for seconds, and so on, and the machine's load would swing between nearly empty and full.
 //! * *When will the request be served?* Arrivals are added, as many as came recently. Other lanes go on taking their
 //!   part of the machine, and the own lane stays as full as it is. Arrivals of its own class that could overtake the
 //!   request wait behind it, for the door bounds how far they make it later: by a quarter of its wait ([`PROMISE`]).
@@ -67,9 +69,9 @@ impl<'a> Forecast<'a> {
     /// its deadline.
     pub(crate) fn quote(&self, request: &Admitted, in_flight: &InFlight, margin: f64) -> Quote {
         let job = in_flight.job(NEW, request);
-        let urgent = |_: usize, other: &mut Job| other.priority < request.priority;
-        let (_, machine) = self.times(&job, Some(request.priority), urgent);
-        let harms = self.harms(&machine, &job, margin, urgent);
+        let certain = |lane: usize, other: &mut Job| lane != 0 || other.priority < request.priority;
+        let (_, machine) = self.times(&job, Some(request.priority), certain);
+        let harms = self.harms(&machine, &job, margin, certain);
         let first_seat = machine.times(0).done;
         let left = request.deadline.map_or(f64::INFINITY, |deadline| deadline - self.now);
         // Those of its class that would overtake it are supposed to wait behind it.
@@ -86,7 +88,8 @@ impl<'a> Forecast<'a> {
         let range = [sure.first_token, sure.first_token + later];
         let own = &self.lanes[0];
         let has_seat = own.running.len() + own.waiting.len() < own.seats;
-        let later = if has_seat { 0.0 } else { in_flight.overtaking().fraction() * later };
+        let later =
+            if has_seat { 0.0 } else { in_flight.overtaking().fraction(request.priority) * later };
         let times = Times {
             begin: sure.begin + later,
             first_token: sure.first_token + later,

@@ -121,7 +121,11 @@ impl InFlight {
         self.step_began = self.step_began.max(now);
         self.last_step = self.last_step.max(now);
         if first {
-            self.overtaking.add(entry.admitted.first_token_range, now - entry.admitted.arrival);
+            self.overtaking.add(
+                entry.admitted.priority,
+                entry.admitted.first_token_range,
+                now - entry.admitted.arrival,
+            );
             self.waiting.remove(&entry.rank);
             self.decoding.insert(id);
         }

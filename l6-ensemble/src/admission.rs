@@ -44,10 +44,10 @@ impl AdmissionRequest {
     /// The request as it is noted when it is admitted with this quote.
     pub fn admitted(&self, quote: &Quote) -> Admitted {
         let Self { size, priority, deadline, now: arrival, .. } = *self;
-        let first_token_range = quote.first_token_range;
+        let Quote { first_token_range, beside, .. } = *quote;
         let left = deadline.map_or(f64::INFINITY, |deadline| deadline - arrival);
         let in_time = quote.done_late.as_secs_f64() <= left;
-        Admitted { arrival, priority, deadline, size, first_token_range, in_time }
+        Admitted { arrival, priority, deadline, size, first_token_range, beside, in_time }
     }
 }
 
@@ -153,6 +153,16 @@ pub struct Refusal {
     pub quote: Quote,
     /// Whole seconds after which the client should try again, from 1 to [`MAX_RETRY_AFTER`].
     pub retry_after: u32,
+    /// Whether not even an idle machine could keep the deadline. Then no retry helps.
+    pub hopeless: bool,
+}
+
+impl Refusal {
+    /// Whether a lane with less load would have admitted the request: what a refusal says about the load of the lane.
+    /// A priority floor and a deadline that nothing could keep say nothing.
+    pub fn is_load(&self) -> bool {
+        self.code.is_load() && !self.hopeless
+    }
 }
 
 /// Decision of the door.
@@ -236,6 +246,9 @@ pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decisio
     let forecast = Forecast::new(&work, lane.neighbours, request.now);
     let quote = forecast.quote(&admitted, lane.in_flight, lane.margins.harm);
     let left = request.deadline.map(|deadline| deadline - request.now);
+    // The seconds in which it must end by the estimate, so that it is in time with the margin.
+    let due = left.map(|left| left / (1.0 + lane.margins.deadline));
+    let hopeless = due.is_some_and(|due| quote.measured && quote.alone.as_secs_f64() > due);
     // exercise l6.door
     let late = quote.done_late.as_secs_f64() * (1.0 + lane.margins.deadline);
     let code = if lane.priority_floor.is_some_and(|floor| request.priority > floor) {
@@ -249,7 +262,7 @@ pub fn decide(request: &AdmissionRequest, lane: &LaneView<'_>) -> Result<Decisio
     } else {
         return Ok(Decision::Admit { quote });
     };
-    let retry_after = retry_after(code, &quote, left, request.jitter);
-    Ok(Decision::Refuse(Refusal { code, quote, retry_after }))
+    let retry_after = retry_after(code, &quote, due, request.jitter);
+    Ok(Decision::Refuse(Refusal { code, quote, retry_after, hopeless }))
     // end of exercise
 }

@@ -43,6 +43,15 @@ pub use config::{EscalationConfig, EscalationLevel, LoadLevels};
 use l5_scheduler::Time;
 use serde::Serialize;
 
+/// Number of requests below which [`refused_fraction`] says nothing.
+const MIN_DECISIONS: u64 = 8;
+
+/// Fraction of `asked` requests that were refused for load. 0 if they are few: of one request in a second all or none
+/// are refused, and neither is an overload.
+pub fn refused_fraction(asked: u64, refused: u64) -> f64 {
+    if asked < MIN_DECISIONS { 0.0 } else { refused as f64 / asked as f64 }
+}
+
 /// Load of one lane, as its caller measures it over the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LaneSignal {

@@ -92,6 +92,8 @@ pub struct Quote {
     pub alone: Duration,
     /// Time until a running request is expected to end.
     pub first_seat: Duration,
+    /// Number of requests that are in flight on the machine.
+    pub beside: usize,
     /// Whether the rates were measured, in this lane or another one of the machine. Before that a quote promises
     /// nothing.
     pub measured: bool,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::background::{Background, lower_priority};
 use super::door::{self, Door, DoorRequest, Pass};
-use super::error::ApiError;
+use super::error::{ApiError, DoorRefusal};
 use super::lanes::ModelLane;
 use super::metrics::LaneMetrics;
 use super::options::Limits;
@@ -184,10 +184,12 @@ impl Admission {
         };
         match decision {
             Decision::Admit { .. } => Ok(pass),
-            Decision::Refuse(Refusal { code, quote, retry_after }) => {
+            Decision::Refuse(refusal) => {
+                let Refusal { code, quote, retry_after, .. } = refusal;
                 let limit = (code == RefusalCode::QueueFull).then_some("max_num_queued_reqs");
                 let message = door::words(code, &quote, within);
-                Err(ApiError::refused(code, limit, message, retry_after))
+                let refusal = DoorRefusal { code, limit, is_load: refusal.is_load() };
+                Err(ApiError::refused(refusal, message, retry_after))
             }
         }
     }
@@ -313,7 +315,8 @@ impl Admission {
     /// Error of a rejection for load. `limit`: the limit of the queue that was reached, if it was one.
     fn busy(&self, limit: Option<&'static str>, message: String) -> ApiError {
         let seconds = retry_after(&self.lane.load(), chance());
-        ApiError::refused(RefusalCode::QueueFull, limit, message, seconds)
+        let refusal = DoorRefusal { code: RefusalCode::QueueFull, limit, is_load: true };
+        ApiError::refused(refusal, message, seconds)
     }
 }
 

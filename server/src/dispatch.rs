@@ -109,7 +109,9 @@ impl Dispatch {
     pub fn spill(&mut self, lane: usize, refused: &ApiError) {
         let first = &self.lanes[self.routed.lane];
         // The load of the first choice is what it is, although the client gets a response.
-        first.metrics().slo().decided(false);
+        if refused.refusal.is_some_and(|refusal| refusal.is_load) {
+            first.metrics().slo().decided(false);
+        }
         let code = refused.code.unwrap_or_default();
         let (name, why) = (first.model().name(), self.routed.why.take().unwrap_or_default());
         self.routed.why = Some(format!("spill of {name}, which refused it ({code}); {why}"));
@@ -121,7 +123,7 @@ impl Dispatch {
     /// The request is admitted, or `refused` by its first choice and by the second one if there is one.
     pub fn end(self, refused: Option<&ApiError>) -> Dispatched {
         if let Some(refusal) = refused.and_then(|why| why.refusal) {
-            self.lanes[self.routed.lane].metrics().refused(refusal.code, refusal.limit);
+            self.lanes[self.routed.lane].metrics().refused(refusal);
         }
         Dispatched { routed: self.routed.clone(), shadow: self.shadow }
     }

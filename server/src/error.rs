@@ -40,6 +40,8 @@ pub struct DoorRefusal {
     pub code: RefusalCode,
     /// Which limit of the queue was reached, `max_num_queued_reqs` or `max_num_queued_tokens`, if it was one.
     pub limit: Option<&'static str>,
+    /// Whether a lane with less load would have admitted it.
+    pub is_load: bool,
 }
 
 /// OpenAI's error object.
@@ -104,14 +106,9 @@ impl ApiError {
     }
 
     /// 429: the door of a lane refused the request.
-    pub fn refused(
-        code: RefusalCode,
-        limit: Option<&'static str>,
-        message: impl Into<String>,
-        retry_after: u32,
-    ) -> Self {
-        let error = Self::busy(message, retry_after).with_code(code.name());
-        Self { refusal: Some(DoorRefusal { code, limit }), ..error }
+    pub fn refused(refusal: DoorRefusal, message: impl Into<String>, retry_after: u32) -> Self {
+        let error = Self::busy(message, retry_after).with_code(refusal.code.name());
+        Self { refusal: Some(refusal), ..error }
     }
 
     /// 504: the request timed out.

@@ -14,19 +14,23 @@ const FLOOR_SECONDS: f64 = 15.0;
 /// Whole seconds until the condition that refused a request is expected to hold, from 1 to [`MAX_RETRY_AFTER`].
 ///
 /// * `deadline_unreachable`: until the queue has become shorter by the time that the request would be late. If the
-///   deadline is too early even for an idle replica, no retry helps, and the maximum is returned.
+///   deadline is too early even for an idle replica, no retry helps, and the maximum is returned. If it would also
+///   harm another request, not before that one has ended.
 /// * `would_harm`: until the request that would be harmed has ended.
 /// * `queue_full`: until a running request ends.
 ///
-/// `jitter` from 0 to 1 adds up to a half: clients that were refused together would all return at once.
-pub(super) fn retry_after(code: RefusalCode, quote: &Quote, left: Option<f64>, jitter: f64) -> u32 {
+/// `due` are the seconds to the deadline, less the margin of the estimate. `jitter` from 0 to 1 adds up to a half: clients that were refused together would all return at once.
+pub(super) fn retry_after(code: RefusalCode, quote: &Quote, due: Option<f64>, jitter: f64) -> u32 {
     // exercise l6.retry_after
+    let harmed = quote.harms.map_or(0.0, |harm| harm.done.as_secs_f64());
     let seconds = match code {
-        RefusalCode::DeadlineUnreachable => match left {
-            Some(left) if quote.alone.as_secs_f64() <= left => quote.done_late.as_secs_f64() - left,
+        RefusalCode::DeadlineUnreachable => match due {
+            Some(due) if quote.alone.as_secs_f64() <= due => {
+                (quote.done_late.as_secs_f64() - due).max(harmed)
+            }
             _ => f64::from(MAX_RETRY_AFTER),
         },
-        RefusalCode::WouldHarm => quote.harms.map_or(1.0, |harm| harm.done.as_secs_f64()),
+        RefusalCode::WouldHarm => harmed,
         RefusalCode::PriorityFloor => FLOOR_SECONDS,
         RefusalCode::QueueFull => quote.first_seat.as_secs_f64(),
     };
@@ -64,10 +68,14 @@ mod tests {
 
     #[test]
     fn a_late_request_comes_back_when_the_queue_is_shorter_by_what_it_is_late() {
-        let late = |left| retry_after(RefusalCode::DeadlineUnreachable, &quote(), Some(left), 0.0);
-        assert_eq!(late(8.0), 3);
-        assert_eq!(late(4.0), 7, "just enough for an idle replica");
-        assert_eq!(late(10.9), 1, "a tenth of a second, rounded up");
+        let (harmless, harmful) = (Quote { harms: None, ..quote() }, quote());
+        let late =
+            |quote, due| retry_after(RefusalCode::DeadlineUnreachable, quote, Some(due), 0.0);
+        assert_eq!(late(&harmless, 8.0), 3);
+        assert_eq!(late(&harmless, 4.0), 7, "just enough for an idle replica");
+        assert_eq!(late(&harmless, 10.9), 1, "a tenth of a second, rounded up");
+        assert_eq!(late(&harmful, 10.9), 6, "it would harm one that ends after 6 s");
+        assert_eq!(late(&harmful, 4.0), 7, "which has ended before");
     }
 
     #[test]

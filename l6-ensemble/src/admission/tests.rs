@@ -178,11 +178,16 @@ fn retry_after_is_the_time_until_the_condition_can_hold() {
     replica.decodes(1, 0, 1000, None);
     // The seat is free after 10 s, and the request takes 1 s of it.
     let late = refuse(&request(100, Some(3.0)), &replica.view());
-    assert_eq!((late.code, late.retry_after), (RefusalCode::DeadlineUnreachable, 8), "{late:?}");
+    // 11 s with the margin are 12.1 s, so the estimate must fall by 11 s - 3 s / 1.1.
+    assert_eq!((late.code, late.retry_after), (RefusalCode::DeadlineUnreachable, 9), "{late:?}");
+    assert!(late.is_load());
     let spread = AdmissionRequest { jitter: 1.0, ..request(100, Some(3.0)) };
-    assert_eq!(refuse(&spread, &replica.view()).retry_after, 12, "half more");
-    let never = refuse(&request(100, Some(0.5)), &replica.view());
-    assert_eq!(never.retry_after, MAX_RETRY_AFTER, "not even an idle replica is fast enough");
+    assert_eq!(refuse(&spread, &replica.view()).retry_after, 13, "half more");
+    for left in [0.5, 1.05] {
+        let never = refuse(&request(100, Some(left)), &replica.view());
+        assert_eq!(never.retry_after, MAX_RETRY_AFTER, "an idle replica is not fast enough");
+        assert!(never.hopeless && !never.is_load());
+    }
     replica.load.waiting = 100;
     let full = refuse(&request(10, None), &replica.view());
     assert_eq!((full.code, full.retry_after), (RefusalCode::QueueFull, 10));

@@ -247,3 +247,10 @@ fn a_new_configuration_keeps_the_level_as_far_as_it_has_one() {
     escalation.configure(config(0, 1000, 1000));
     assert_eq!(escalation.thresholds(), Thresholds::default());
 }
+
+#[test]
+fn refusals_of_a_few_requests_are_no_overload() {
+    assert_eq!(refused_fraction(3, 3), 0.0);
+    assert_eq!(refused_fraction(0, 0), 0.0);
+    assert_eq!(refused_fraction(20, 5), 0.25);
+}

@@ -61,6 +61,7 @@ impl<'a> Forecast<'a> {
         // No machine works more than all of the time, though more may have arrived: then queues have grown, and the
         // door refuses what is too much.
         let stretch = lanes.iter().map(|work| work.arriving_work()).sum::<f64>().max(1.0);
+        let stretch = stretch / going_on(&lanes);
         let machine = Machine::new(&lanes, now);
         Self { lanes, machine, measured: mean.is_some(), stretch, now }
     }
@@ -111,6 +112,7 @@ impl<'a> Forecast<'a> {
             per_token: duration(per_token(&times)),
             alone: duration(self.alone(&job)),
             first_seat: duration(if first_seat.is_finite() { first_seat } else { 0.0 }),
+            beside: self.lanes.iter().map(|work| work.len()).sum(),
             measured: self.measured,
             harms,
         }
@@ -208,17 +210,11 @@ impl<'a> Forecast<'a> {
         next.extend(self.lanes.iter().zip(1_u32..).map(|(work, lane)| {
             // The lanes do not get their requests at the same moments.
             let phase = (f64::from(lane) * GOLDEN).fract();
-            (
-                Time(if work.arrivals.is_empty() {
-                    f64::INFINITY
-                } else {
-                    phase * self.stretch * work.gap()
-                }),
-                0,
-            )
+            let none = work.arrivals.is_empty() || self.stretch.is_infinite();
+            (Time(if none { f64::INFINITY } else { phase * self.stretch * work.gap() }), 0)
         }));
         let all = std::iter::from_fn(move || {
-            let times = next.iter_mut().zip(0..);
+            let times = next.iter_mut().zip(0..).filter(|(own, _)| own.0.seconds().is_finite());
             let (own, lane) = times.min_by_key(|(own, _)| own.0)?;
             let (work, (at, number)) = (&self.lanes[lane], *own);
             let mut job = *work.arrivals.get(number % work.arrivals.len().max(1))?;
@@ -242,4 +238,17 @@ impl<'a> Forecast<'a> {
         let output = (job.steps() - 1) as f64 * rates.step(1.0);
         prompt + rates.per_prompt_token * job.prompt + output
     }
+}
+
+/// Part of the arrivals that is expected to go on while a new request is in flight: what they found in flight, over the
+/// mean number in flight. 1 if the machine was idle.
+fn going_on(lanes: &[Cow<'_, LaneWork>]) -> f64 {
+    let recent = lanes.iter().filter(|work| !work.arrivals.is_empty());
+    let (mut found, mut count, mut in_flight) = (0.0, 0, 0.0);
+    for work in recent {
+        found += work.found;
+        count += work.arrivals.len();
+        in_flight += work.seconds / work.period;
+    }
+    if in_flight > 0.0 { (found / f64::from(count as u32) / in_flight).min(1.0) } else { 1.0 }
 }

@@ -25,6 +25,8 @@ pub struct Admitted {
     pub size: RequestSize,
     /// What it was promised ([`Quote::first_token_range`](super::Quote::first_token_range)).
     pub first_token_range: [Duration; 2],
+    /// Number of requests that were in flight on the machine when it arrived ([`Quote::beside`](super::Quote::beside)).
+    pub beside: usize,
     /// Whether its quote met its deadline. The door keeps what it has promised, and no more: it refuses no others for
     /// the sake of a request that was to be late.
     pub in_time: bool,
@@ -105,7 +107,7 @@ impl InFlight {
         if self.requests.is_empty() {
             self.step_began = now;
         }
-        self.arrivals.add(request);
+        self.arrivals.add(id, request);
         let rank = self.rank(id, &request);
         self.waiting.insert(rank, id);
         self.requests.insert(id, Entry { admitted: request, rank, output: 0, last: now });
@@ -136,6 +138,7 @@ impl InFlight {
         let Some(entry) = self.requests.remove(&id) else { return };
         self.waiting.remove(&entry.rank);
         self.decoding.remove(&id);
+        self.arrivals.end(id, entry.last.max(self.last_step), entry.output);
         if !completed {
             return;
         }

@@ -111,18 +111,22 @@ pub struct LaneWork {
     /// The requests that were admitted last, and the seconds in which they came.
     pub(crate) arrivals: Vec<Job>,
     pub(crate) period: f64,
+    /// Numbers of requests that these found in flight on the machine, added up, and the seconds that they were in
+    /// flight themselves.
+    pub(crate) found: f64,
+    pub(crate) seconds: f64,
 }
 
 impl LaneWork {
     /// Whether there are requests.
     pub(crate) fn is_busy(&self) -> bool {
-        !(self.running.is_empty() && self.waiting.is_empty())
+        self.len() > 0
     }
 
     /// Expected wait of a new request for a seat on a machine of its own: none while a seat is free, or else the time
     /// of the present work, of which the part of one seat must end first.
     pub fn queue_seconds(&self) -> f64 {
-        let requests = self.running.len() + self.waiting.len();
+        let requests = self.len();
         if requests < self.seats {
             return 0.0;
         }
@@ -133,6 +137,11 @@ impl LaneWork {
             self.rates.per_prompt_token * prompts + self.rates.step(width) * output / width;
         let ahead = (requests + 1 - self.seats) as f64 / requests as f64;
         seconds * ahead.min(1.0)
+    }
+
+    /// Number of requests.
+    pub(crate) fn len(&self) -> usize {
+        self.running.len() + self.waiting.len()
     }
 
     /// Mean seconds between two arrivals.
@@ -192,7 +201,18 @@ impl InFlight {
         });
         let mut waiting: Vec<_> = new.chain(preempted).collect();
         waiting.sort_by_key(|job| job.rank);
-        let (arrivals, period) = self.next_arrivals(now);
+        let mut recent = self.arrivals().recent(now);
+        let mut arrivals = Vec::new();
+        let (mut found, mut seconds) = (0.0, 0.0);
+        for arrival in recent.iter_mut().flat_map(|(all, _)| all) {
+            // They have no ids, and rank behind those in flight that are like them.
+            let job = self.job(RequestId(u64::MAX >> 1), &arrival.request);
+            let output = arrival.end.map_or(job.output, |(_, output)| output.max(1) as f64);
+            arrivals.push(Job { output, ..job });
+            found += arrival.request.beside as f64;
+            seconds += arrival.seconds(now);
+        }
+        let period = recent.map_or(f64::INFINITY, |(_, period)| period);
         LaneWork {
             rates: rates.unwrap_or_default(),
             measured: rates.is_some() && load.steps >= MIN_STEPS,
@@ -205,6 +225,8 @@ impl InFlight {
             last_step: self.last_step(),
             arrivals,
             period,
+            found,
+            seconds,
         }
     }
 
@@ -258,14 +280,5 @@ impl InFlight {
         let mut all: Vec<_> = spread.collect();
         all.sort_unstable_by_key(|job| (Time(job.output), job.id));
         all
-    }
-
-    fn next_arrivals(&self, now: Time) -> (Vec<Job>, f64) {
-        let Some((recent, period)) = self.arrivals().recent(now) else {
-            return (Vec::new(), f64::INFINITY);
-        };
-        // They have no ids, and rank behind those in flight that are like them.
-        let id = RequestId(u64::MAX >> 1);
-        (recent.map(|request| self.job(id, request)).collect(), period)
     }
 }

@@ -13,7 +13,7 @@ use l5_scheduler::{
 use super::report::LaneReport;
 use super::workload::SimLane;
 use crate::admission::{LaneView, Margins};
-use crate::escalation::{LaneSignal, Thresholds};
+use crate::escalation::{LaneSignal, Thresholds, refused_fraction};
 use crate::quote::{Admitted, InFlight, LaneWork, Quote, Served, compare};
 use crate::slo::{SloOptions, SloWindow};
 
@@ -130,7 +130,7 @@ impl LaneState {
         let (missed, verdicts) = report.map_or((0, 0), |report| report.missed());
         LaneSignal {
             queue_seconds: self.work(now).queue_seconds(),
-            refused: fraction(refused as f64, asked as f64),
+            refused: refused_fraction(asked, refused),
             slo_missed: fraction(missed as f64, verdicts as f64),
         }
     }

@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
         let view = self.lanes[first].view(&near_first, &thresholds);
         let decided = admit_or_spill(&request, &view, second_choice.as_ref());
         let refused = match &decided {
-            Ok(Spill::Spill { refused, .. } | Spill::Refuse(refused)) => refused.code.is_load(),
+            Ok(Spill::Spill { refused, .. } | Spill::Refuse(refused)) => refused.is_load(),
             _ => false,
         };
         self.lanes[first].count(refused);

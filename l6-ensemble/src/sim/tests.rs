@@ -95,6 +95,19 @@ fn quotes_of_admitted_requests_are_right_although_others_overtake_them() {
     }
 }
 
+/// Eight lanes of which one has more traffic than the others, at five times what the machine can serve.
+#[test]
+fn eight_lanes_at_overload_know_what_they_promise() {
+    let stream =
+        "rate = 10.0\noutput = { uniform = [10, 80] }\ndeadline = { uniform = [3.0, 20.0] }";
+    let report = run(workload(8, 6000, 3, stream));
+    check_sums(&report, 6000);
+    for of in [|lane: &LaneReport| lane.quotes.first_token, |lane: &LaneReport| lane.quotes.done] {
+        let (wrong, count) = all(&report, of);
+        assert!(count > 500 && wrong * 20 <= count, "{wrong} of {count}");
+    }
+}
+
 /// Each lane has a fifth of what it can serve alone, and together they have more than the machine.
 #[test]
 fn lanes_that_share_a_machine_know_of_one_another() {

@@ -30,6 +30,7 @@ use l5_scheduler::{EngineError, EngineHandle};
 use l6_ensemble::admission::RefusalCode;
 use l6_ensemble::{Lane, ReplicaId};
 
+use super::error::DoorRefusal;
 use super::lanes::{Lanes, ModelLane, ServedLane};
 use super::lifecycle::{self, Lifecycle};
 use super::model::unix_time;
@@ -259,11 +260,11 @@ impl LaneMetrics {
         Some(replica.choices.begin(samples))
     }
 
-    /// Counts a request that was refused before it reached the engine. `limit`: which limit of the queue was reached,
-    /// `max_num_queued_reqs` or `max_num_queued_tokens`, where the code is [`RefusalCode::QueueFull`].
-    pub fn refused(&self, code: RefusalCode, limit: Option<&'static str>) {
+    /// Counts a request that was refused before it reached the engine.
+    pub fn refused(&self, refusal: DoorRefusal) {
+        let DoorRefusal { code, limit, is_load } = refusal;
         self.door.refused(code);
-        if code.is_load() {
+        if is_load {
             self.slo.decided(false);
         }
         let known = REJECTIONS.iter().zip(&self.rejections);

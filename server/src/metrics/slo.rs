@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use l5_scheduler::Time;
+use l6_ensemble::escalation::refused_fraction;
 use l6_ensemble::slo::{Percentiles, SloOptions, SloReport, SloTargets, SloWindow};
 
 use super::registry::{Gauge, Registry};
@@ -57,11 +58,11 @@ impl SharedSlo {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Fraction of the requests since the last call that were refused for load; 0 without requests.
+    /// Fraction of the requests since the last call that were refused for load; 0 if they were few.
     pub fn refused_fraction(&self) -> f64 {
         let (admitted, refused) =
             (self.0.admitted.swap(0, Ordering::Relaxed), self.0.refused.swap(0, Ordering::Relaxed));
-        if refused == 0 { 0.0 } else { refused as f64 / (admitted + refused) as f64 }
+        refused_fraction(admitted + refused, refused)
     }
 
     /// Counts a check of code in a response.

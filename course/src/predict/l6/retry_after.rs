@@ -41,7 +41,7 @@ fn draw(draw: &mut Draw) -> Question {
     let text = wrapped(&format!(
         "A replica has one seat, and the request on it has {ahead} steps of {step} ms before it. Another one with a \
          prompt of one token and {tokens} output tokens has to be finished in {left} ms, and is refused as \
-         deadline_unreachable. The jitter is {}. What is its Retry-After, in whole seconds?",
+         deadline_unreachable. The estimates have no margin, and the jitter is {}. What is its Retry-After, in whole seconds?",
         jitter as f64 / 100.0
     ));
     let explanation = if impossible {

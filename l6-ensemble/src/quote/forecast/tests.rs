@@ -121,24 +121,41 @@ fn neighbours_with_requests_take_their_turns() {
     assert!(ms(long.done) < 1.7 * ms(quote(201, &[]).done), "it ends in the middle: {long:?}");
 }
 
-#[test]
-fn neighbours_go_on_getting_as_many_requests_as_came_recently() {
-    let mut other = empty();
+/// A lane that had a request of 41 steps in each of 20 seconds, which found so many others on the machine.
+fn had_requests(beside: impl Fn(u64) -> usize, max_tokens: usize) -> InFlight {
+    let mut in_flight = empty();
     for id in 0..20 {
         let arrival = Time(id as f64);
-        in_flight_and_done(&mut other, id, Admitted { arrival, ..request(10, 41) });
+        let size = RequestSize { prompt_tokens: 10, max_tokens, ..RequestSize::default() };
+        let admitted = Admitted { arrival, size, beside: beside(id), ..Admitted::default() };
+        in_flight.admit(RequestId(id), admitted, arrival);
+        in_flight.output(RequestId(id), 41, arrival + 0.42);
+        in_flight.end(RequestId(id), true);
     }
-    let neighbour = other.work(&config(4), &load(), Time(20.0));
-    let done = |near: &[LaneWork]| ms(ask_beside(&request(10, 501), 4, &empty(), near, 20.0).done);
-    // A request each second, of 41 steps of 10 ms: they have less than half of the time.
-    let (alone, beside) = (done(&[]), done(&[neighbour]));
-    assert!(beside > 1.5 * alone && beside < 1.9 * alone, "{alone} and {beside}");
+    in_flight
 }
 
-fn in_flight_and_done(in_flight: &mut InFlight, id: u64, request: Admitted) {
-    in_flight.admit(RequestId(id), request, request.arrival);
-    in_flight.output(RequestId(id), 1, request.arrival + 0.1);
-    in_flight.end(RequestId(id), true);
+/// End of a request of 501 tokens, in ms.
+fn done_beside(other: &InFlight) -> f64 {
+    let neighbour = [other.work(&config(4), &load(), Time(20.0))];
+    ms(ask_beside(&request(10, 501), 4, &empty(), &neighbour, 20.0).done)
+}
+
+#[test]
+fn neighbours_go_on_getting_as_many_requests_as_came_recently() {
+    // A request each second, of 41 steps of 10 ms: they have less than half of the time. What they were allowed to
+    // have does not matter.
+    let alone = ms(ask(&request(10, 501), 4, &empty(), 20.0).done);
+    for max_tokens in [41, 4000] {
+        let beside = done_beside(&had_requests(|id| (id % 2) as usize, max_tokens));
+        assert!(beside > 1.5 * alone && beside < 1.9 * alone, "{alone} and {beside}");
+    }
+}
+
+#[test]
+fn a_client_that_waits_for_each_response_is_not_expected_to_send_more_while_it_waits() {
+    let alone = ms(ask(&request(10, 501), 4, &empty(), 20.0).done);
+    assert_eq!(done_beside(&had_requests(|_| 0, 4000)), alone);
 }
 
 #[test]

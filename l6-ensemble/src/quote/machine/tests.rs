@@ -39,6 +39,8 @@ fn lane(seats: usize, running: Vec<Job>, waiting: Vec<Job>, asked: f64) -> LaneW
         last_step: Time::ZERO,
         arrivals: Vec::new(),
         period: f64::INFINITY,
+        found: 0.0,
+        seconds: 0.0,
     }
 }
 

@@ -151,6 +151,10 @@ fn write_all(mut files: RotatingFiles<FsDirectory>, shared: &Shared) {
 /// The salt of a directory; a fresh one if it has none.
 fn salt_of(directory: &Path) -> io::Result<String> {
     let path = directory.join(SALT_FILE);
+    // What a full disk left of a first start.
+    if std::fs::metadata(&path).is_ok_and(|own| own.len() == 0) {
+        std::fs::remove_file(&path)?;
+    }
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -158,8 +162,11 @@ fn salt_of(directory: &Path) -> io::Result<String> {
     match options.open(&path) {
         Ok(mut file) => {
             let salt = fresh_salt();
-            file.write_all(salt.as_bytes())?;
-            Ok(salt)
+            let written = file.write_all(salt.as_bytes()).and_then(|()| file.sync_all());
+            if written.is_err() {
+                let _ = std::fs::remove_file(&path);
+            }
+            written.map(|()| salt)
         }
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {
             let mut salt = String::new();
@@ -227,6 +234,8 @@ mod tests {
         let salt = open().unwrap().salt().to_owned();
         assert_eq!(open().unwrap().salt(), salt);
         assert_ne!(fresh_salt(), salt);
+        std::fs::write(directory.path().join("salt"), "").unwrap();
+        assert_ne!(open().unwrap().salt(), salt, "a full disk left nothing of it");
         std::fs::write(directory.path().join("salt"), "short").unwrap();
         assert!(open().unwrap_err().to_string().contains("salt"));
     }

@@ -23,7 +23,8 @@ pub struct RequestFacts {
     pub tools: bool,
     /// Number of choices, of all prompts together.
     pub choices: usize,
-    /// Whether a guide constrains its output.
+    /// Whether the client constrains its output: by a guide, or token by token. Then its text is the client's, and says
+    /// nothing about the specialist.
     pub guided: bool,
     /// Whether its prompt is text, and short enough to be kept.
     pub may_be_kept: bool,

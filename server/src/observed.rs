@@ -90,15 +90,16 @@ enum Which {
 
 impl Observed {
     /// The request that lane `lane` serves, with the record of its route, if it is recorded. `None` if nothing would be
-    /// learned from it.
+    /// learned from it. `checked`: its id, if its response may be checked.
     pub fn begin(
         lanes: &Lanes,
         lane: usize,
         shadow_lane: Option<usize>,
         record: Option<CalibrationRecord>,
-        request: &str,
+        checked: Option<&str>,
     ) -> Option<Self> {
-        let sampled = lanes.checker().is_some_and(|checker| checker.samples(request));
+        let checker = lanes.checker().zip(checked);
+        let sampled = checker.is_some_and(|(checker, request)| checker.samples(request));
         let learns = sampled || shadow_lane.is_some() || record.is_some();
         let (lanes, state) = (lanes.clone(), Mutex::default());
         learns.then(|| Self(Arc::new(Inner { lanes, lane, shadow_lane, sampled, record, state })))

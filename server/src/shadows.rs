@@ -163,7 +163,7 @@ impl Shadows {
 pub fn observe<F>(
     lanes: &Lanes,
     dispatched: &Dispatched,
-    request: &str,
+    checked: Option<&str>,
     shadow: Option<(ShadowGrant, F)>,
 ) -> Option<PrimaryResponse>
 where
@@ -171,7 +171,7 @@ where
 {
     let (lane, record) = (dispatched.routed.lane, dispatched.record(lanes));
     let shadow_lane = shadow.as_ref().map(|(grant, _)| grant.lane);
-    let observed = Observed::begin(lanes, lane, shadow_lane, record, request)?;
+    let observed = Observed::begin(lanes, lane, shadow_lane, record, checked)?;
     let done = shadow.map(|(ShadowGrant { lane, reason, permit }, prepare)| {
         let (done, primary) = oneshot::channel();
         let (lanes, observed) = (lanes.clone(), observed.clone());

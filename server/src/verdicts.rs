@@ -5,7 +5,7 @@ use super::compile_check::{CompileChecker, CompileJob, Verdict, sampled};
 
 /// Checks the code of responses.
 pub trait ResponseChecker: Send + Sync {
-    /// Whether the response of this request is checked: a function of its id.
+    /// Whether the response of this request is checked: a function of its id that no client can foresee.
     fn samples(&self, request: &str) -> bool;
 
     /// Checks a response, some time. `done` gets whether its code is right, unless nothing can be said.
@@ -23,12 +23,14 @@ pub struct CompileChecks {
     pub checker: CompileChecker,
     /// Fraction of the responses that are checked, from 0 to 1.
     pub fraction: f64,
+    /// Secret of the sample. A client chooses the ids of its requests, and must not choose which are checked.
+    pub salt: String,
 }
 
 #[cfg(target_os = "linux")]
 impl ResponseChecker for CompileChecks {
     fn samples(&self, request: &str) -> bool {
-        sampled(request.as_bytes(), self.fraction)
+        sampled(&[self.salt.as_bytes(), request.as_bytes()].concat(), self.fraction)
     }
 
     fn check(&self, response: String, done: Box<dyn FnOnce(bool) + Send>) {

@@ -219,6 +219,20 @@ fn a_file_that_is_read_again_may_change_what_no_engine_depends_on() {
 }
 
 #[test]
+fn another_order_of_the_specialists_changes_no_memory() {
+    let names = ["a", "b", "c", "d"];
+    let tables = ["kv_share = 0.1", "kv_share = 0.2", "kv_share = 0.3", ""];
+    let table = |i: usize| format!("[[specialist]]\nname = \"{}\"\n{}\n", names[i], tables[i]);
+    let parse = |order: [usize; 4]| {
+        let text: String = order.into_iter().map(table).collect();
+        EnsembleConfig::parse(&format!("model = \"tiny\"\n{text}")).unwrap()
+    };
+    for order in [[2, 1, 0, 3], [3, 2, 1, 0], [1, 2, 0, 3]] {
+        assert!(parse([0, 1, 2, 3]).reloaded(parse(order)).is_ok(), "{order:?}");
+    }
+}
+
+#[test]
 fn every_change_that_needs_other_engines_is_named() {
     let old = EnsembleConfig::parse(TWO).unwrap();
     let paths = |text: &str| -> Vec<String> {

@@ -75,7 +75,7 @@ pub(super) trait GenerationRequest: Clone + Send + 'static {
             high_stakes: self.routing().high_stakes == Some(true),
             tools: self.has_tools(),
             choices: self.num_prompts().saturating_mul(samples),
-            guided: sampling.is_guided(),
+            guided: sampling.is_guided() || sampling.chooses_tokens(),
             may_be_kept: self.text_bytes().is_some_and(|bytes| bytes <= MAX_KEPT_BYTES),
         }
     }
@@ -109,7 +109,8 @@ pub(super) async fn generate<R: GenerationRequest>(
 ) -> Result<Response, ApiError> {
     let streams = request.sampling().stream == Some(true);
     let routed = lanes.route(request.model(), request.routing(), || request.parts())?;
-    let mut dispatch = Dispatch::new(&lanes, &context, routed, &request.facts());
+    let facts = request.facts();
+    let mut dispatch = Dispatch::new(&lanes, &context, routed, &facts);
     let mut kept = dispatch.keeps_request().then(|| request.clone());
     // The memory is that of the request: given back when it is tokenized or, if it is kept, when it is admitted.
     let (memory, kept_memory) =
@@ -131,7 +132,8 @@ pub(super) async fn generate<R: GenerationRequest>(
         let generation = lanes[grant.lane].generation.clone();
         (grant, request.prepare_shadow(generation, tenant))
     });
-    let primary = shadows::observe(&lanes, &dispatched, &context.id().0, shadow);
+    let checked = (!facts.guided).then_some(&*context.id().0);
+    let primary = shadows::observe(&lanes, &dispatched, checked, shadow);
     let mut choices = choices.observed(primary);
     let (served, routed) = (&lanes[dispatched.routed.lane], &dispatched.routed);
     if streams {

@@ -27,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 pub use connection::Client;
 pub use connections::Upload;
+pub use signals::ignore_hangups;
 
 use super::LOG;
 use super::app::App;

@@ -58,6 +58,16 @@ impl Signals {
     }
 }
 
+/// Ignores SIGHUP until a server listens that loads its configuration again: models may take long to load, and the
+/// signal would end the process, though its configuration is being read anyway.
+pub fn ignore_hangups() {
+    #[cfg(unix)]
+    // SAFETY: SIG_IGN runs no code of this process, and SIGHUP is a signal that may be ignored.
+    unsafe {
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+    }
+}
+
 /// SIGHUP.
 pub(super) struct Hangups {
     #[cfg(unix)]

@@ -101,6 +101,12 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Whether the client chooses among tokens itself, by a bias or a list.
+    pub fn chooses_tokens(&self) -> bool {
+        self.logit_bias.as_ref().is_some_and(|bias| !bias.is_empty())
+            || self.allowed_token_ids.is_some()
+    }
+
     /// Whether a field asks for output that follows a guide.
     pub fn is_guided(&self) -> bool {
         let format = &self.response_format;

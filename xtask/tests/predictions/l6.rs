@@ -181,7 +181,8 @@ fn the_retry_of_a_refusal_is_the_doors() {
     agree(("l6", "retry-after"), 100, number, |facts| {
         let lane = (1, number(&facts["step"]), number(&facts["ahead"]));
         let asked = ["tokens", "left", "jitter"].map(|name| number(&facts[name]));
-        let no_margin = |lane: &mut LaneView<'_>, _: &mut AdmissionRequest| lane.margins.deadline = 0.0;
+        let no_margin =
+            |lane: &mut LaneView<'_>, _: &mut AdmissionRequest| lane.margins.deadline = 0.0;
         match at_the_door(lane, asked.into(), no_margin) {
             Decision::Refuse(refusal) => refusal.retry_after as usize,
             admitted => panic!("{admitted:?}"),

@@ -39,7 +39,7 @@ fn record() -> Option<CalibrationRecord> {
 
 /// A request of `one` with these responses.
 fn request(lanes: &Lanes, id: &str, primary: &str, shadow: Option<&str>) {
-    let observed = Observed::begin(lanes, 0, shadow.map(|_| 1), record(), id).unwrap();
+    let observed = Observed::begin(lanes, 0, shadow.map(|_| 1), record(), Some(id)).unwrap();
     let mut first = observed.primary(None);
     first.push(primary, 3);
     first.end(FinishReason::Stop, None);
@@ -89,7 +89,7 @@ fn verdicts_about_both_responses_are_recorded_and_count_where_they_belong() {
     assert_eq!(ensemble.freshness(0).verdicts, 4, "each verdict about `one`");
     assert_eq!(ensemble.freshness(1).verdicts, 4);
     // A primary whose client has gone.
-    drop(Observed::begin(&lanes, 0, Some(1), record(), "any").unwrap().primary(None));
+    drop(Observed::begin(&lanes, 0, Some(1), record(), Some("any")).unwrap().primary(None));
     stream.close();
     let records = records(directory.path());
     let field = |path: &str| -> Vec<Value> {

@@ -44,8 +44,9 @@ impl SloFiles {
         std::fs::create_dir_all(directory).map_err(failed)?;
         let file = |lane: &server::ServedLane| {
             let model = lane.model();
-            // A name can be that of a model on the hub.
-            let name = model.name().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            // The name of a lane is a file name; that of the only model of a server can be one of the hub.
+            let kept = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            let name = model.name().replace(|c| !kept(c), "_");
             SloFile {
                 slo: lane.metrics().slo().clone(),
                 path: directory.join(format!("slo-{name}.json")),

@@ -26,8 +26,8 @@ use server::background::Background;
 use server::calibration::CalibrationStream;
 #[cfg(target_os = "linux")]
 use server::compile_check::{CompileCheckOptions, CompileChecker};
-use server::listen::shut_down_within;
 use server::listen::watchdog::Supervisor;
+use server::listen::{ignore_hangups, shut_down_within};
 use server::memory;
 use server::metrics::Metrics;
 use server::model::GenerationDefaults;
@@ -43,6 +43,9 @@ use server::{AccessLog, App, Limits, Server, ServerOptions};
 pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::Result<()> {
     memory::configure_allocator();
     log();
+    if flags.ensemble.is_some() {
+        ignore_hangups();
+    }
     warnings.iter().for_each(|warning| tracing::warn!(target: LOG, "{warning}"));
     free(SocketAddr::new(flags.server.host, flags.server.port))?;
     // Before gigabytes are read: a compiler that does not work, and a directory that cannot be written.
@@ -228,7 +231,11 @@ impl Flags {
                 "compile check: this machine grants a weak sandbox ({mode}); see the book, \"Checking code that models write\""
             );
         }
-        Ok(Some(Arc::new(CompileChecks { checker, fraction: share })))
+        Ok(Some(Arc::new(CompileChecks {
+            checker,
+            fraction: share,
+            salt: server::calibration::fresh_salt(),
+        })))
     }
 
     /// The check needs Linux's sandboxes.

@@ -236,6 +236,12 @@ impl<E: Executor> EngineCore<E> {
         }
     }
 
+    /// Sets the moment at which the clock begins. Before the first request: times that were given before are of the
+    /// clock before.
+    pub fn set_clock(&mut self, began: Instant) {
+        self.started = began;
+    }
+
     /// The clock that [`EngineCore::step`] goes by.
     pub fn now(&self) -> Time {
         Time(self.started.elapsed().as_secs_f64())

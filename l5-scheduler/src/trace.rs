@@ -18,18 +18,29 @@
 //! * [`Recorder`] writes such a file, as an engine's [`StepObserver`](crate::StepObserver);
 //! * [`read`] reads it event by event, [`Run`] makes a timeline of each request: when it was queued, computed or
 //!   preempted;
+//! * [`EnsembleRecorder`] writes the engines and the router of one server to one file, [`EnsembleRun`] has a [`Run`] of
+//!   each engine and the way of each request to it;
 //! * [`Summary`] is a run in a few numbers, [`write_chrome`] converts a run for Perfetto.
 
 mod chrome;
+mod ensemble;
+mod ensemble_chrome;
+mod ensemble_recorder;
+mod ensemble_run;
 mod event;
+mod queue;
 mod read;
 mod recorder;
 mod run;
 mod summary;
 
 pub use chrome::write_chrome;
-pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig};
-pub use read::{Reader, TraceError, read};
+pub use ensemble::{EnsembleHeader, QuoteEvent, RefusedEvent, RouteEvent, ShadowEvent};
+pub use ensemble_chrome::write_ensemble_chrome;
+pub use ensemble_recorder::EnsembleRecorder;
+pub use ensemble_run::{EngineRun, EnsembleRun, RequestAt, Route};
+pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig, TracedShape};
+pub use read::{EnsembleReader, Reader, Recorded, TraceError, open, read};
 pub use recorder::Recorder;
 pub use run::{Lane, LaneEnd, Run, Span, SpanKind, StepSpan};
 pub use summary::{Percentiles, Summary};

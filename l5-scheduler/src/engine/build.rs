@@ -162,6 +162,9 @@ impl EngineModel {
             Ok(((scheduler, runner), plan.to_string()))
         })?;
         let mut core = EngineCore::new(scheduler, runner);
+        if let Some(began) = options.clock {
+            core.set_clock(began);
+        }
         startup.step("capture", || -> Result<_, StartError> {
             if !options.eager {
                 core.executor_mut().capture()?;

@@ -1,5 +1,7 @@
 //! Options of an engine.
 
+use std::time::Instant;
+
 use l1_tensor::DType;
 use l3_paged_kv::sizing::Budget;
 
@@ -50,6 +52,9 @@ pub struct EngineOptions {
     pub namespace: Option<String>,
     /// Turns with the other engines on the same runtime. `None`: this engine has the runtime for itself.
     pub turns: Option<Turns>,
+    /// Moment at which the engine's clock begins. Times of engines whose clocks begin together can be compared. `None`: when
+    /// the engine starts.
+    pub clock: Option<Instant>,
 }
 
 impl Default for EngineOptions {
@@ -73,6 +78,7 @@ impl Default for EngineOptions {
             eager: false,
             namespace: None,
             turns: None,
+            clock: None,
         }
     }
 }

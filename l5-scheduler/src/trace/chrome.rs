@@ -13,12 +13,21 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::event::PhasesUs;
-use super::run::Run;
+use super::run::{Run, StepSpan};
 
-/// Process id of the engine.
-const ENGINE: u64 = 1;
-/// Process id of the requests.
-const REQUESTS: u64 = 2;
+/// Processes and threads of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Tracks {
+    /// Process of the engine, whose thread 1 has the steps.
+    pub engine: u64,
+    /// Process of the requests.
+    pub requests: u64,
+    /// Thread of the first request. The others follow, in the order of arrival.
+    pub first: u64,
+}
+
+/// Tracks of a run of one engine: steps and requests are processes of their own.
+const ALONE: Tracks = Tracks { engine: 1, requests: 2, first: 1 };
 
 /// Writes a run as Chrome trace events, in the order of time.
 ///
@@ -26,12 +35,22 @@ const REQUESTS: u64 = 2;
 /// Errors of `out`.
 pub fn write_chrome(run: &Run, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     // A slice must come before those nested in it: it was made first, and the sort is stable.
-    let mut events = slices(run);
+    let mut events = ALONE.slices(run);
     events.sort_by_key(|(at, _)| *at);
+    write_events(&run.header, names(run), events, out)
+}
+
+/// Writes the names of tracks, and then events in the order of time.
+pub(super) fn write_events(
+    header: &impl serde::Serialize,
+    names: Vec<Value>,
+    events: Vec<(u64, Value)>,
+    out: &mut (impl Write + ?Sized),
+) -> io::Result<()> {
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":")?;
-    serde_json::to_writer(&mut *out, &run.header)?;
+    serde_json::to_writer(&mut *out, header)?;
     write!(out, ",\"traceEvents\":[")?;
-    let events = names(run).into_iter().chain(events.into_iter().map(|(_, event)| event));
+    let events = names.into_iter().chain(events.into_iter().map(|(_, event)| event));
     for (i, event) in events.enumerate() {
         out.write_all(if i == 0 { b"\n" } else { b",\n" })?;
         serde_json::to_writer(&mut *out, &event)?;
@@ -39,57 +58,92 @@ pub fn write_chrome(run: &Run, out: &mut (impl Write + ?Sized)) -> io::Result<()
     writeln!(out, "\n]}}")
 }
 
-fn name(what: &str, pid: u64, tid: u64, name: String) -> Value {
+pub(super) fn name(what: &str, pid: u64, tid: u64, name: String) -> Value {
     json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}})
 }
 
 fn names(run: &Run) -> Vec<Value> {
     let model = run.header.model.as_deref().unwrap_or("model");
     let mut names = vec![
-        name("process_name", ENGINE, 1, format!("engine: {model}, {}", run.header.policy)),
-        name("thread_name", ENGINE, 1, "steps".to_owned()),
-        name("process_name", REQUESTS, 0, "requests".to_owned()),
+        name("process_name", ALONE.engine, 1, format!("engine: {model}, {}", run.header.policy)),
+        name("thread_name", ALONE.engine, 1, "steps".to_owned()),
+        name("process_name", ALONE.requests, 0, "requests".to_owned()),
     ];
     for (i, lane) in run.lanes.iter().enumerate() {
-        names.push(name("thread_name", REQUESTS, thread(i), format!("request {}", lane.id)));
+        let thread = ALONE.thread(i);
+        names.push(name("thread_name", ALONE.requests, thread, format!("request {}", lane.id)));
     }
     names
 }
 
-/// Thread id of a request: from 1, in the order of arrival.
-fn thread(lane: usize) -> u64 {
-    lane as u64 + 1
-}
-
 /// Microseconds, with a fraction.
-fn us(ns: u64) -> f64 {
+pub(super) fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-fn slice(name: &str, (pid, tid): (u64, u64), start: u64, end: u64, args: Value) -> (u64, Value) {
+/// A slice of a thread. `cat` is its category.
+pub(super) fn slice(
+    (cat, name): (&str, &str),
+    (pid, tid): (u64, u64),
+    start: u64,
+    end: u64,
+    args: Value,
+) -> (u64, Value) {
     let (ts, dur) = (us(start), us(end.saturating_sub(start)));
     let event = json!({
-        "ph": "X", "name": name, "cat": if pid == ENGINE { "step" } else { "request" },
+        "ph": "X", "name": name, "cat": cat,
         "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args,
     });
     (start, event)
 }
 
-fn slices(run: &Run) -> Vec<(u64, Value)> {
-    let mut events = Vec::new();
-    for step in &run.steps {
+impl Tracks {
+    /// Thread of a request.
+    pub fn thread(&self, lane: usize) -> u64 {
+        self.first + lane as u64
+    }
+
+    /// Events of a run, with the times at which they begin.
+    pub fn slices(&self, run: &Run) -> Vec<(u64, Value)> {
+        let mut events = Vec::new();
+        for step in &run.steps {
+            self.step(step, &mut events);
+        }
+        for (i, lane) in run.lanes.iter().enumerate() {
+            for span in &lane.spans {
+                let steps = json!({"steps": span.to - span.from});
+                let (what, track) =
+                    (("request", span.kind.name()), (self.requests, self.thread(i)));
+                events.push(slice(what, track, span.start, span.end, steps));
+            }
+            if let Some(at) = lane.first_token {
+                events.push(self.instant("first token", i, at, json!({})));
+            }
+            if let Some(end) = &lane.end {
+                let args = json!({"tokens": lane.tokens, "cached": lane.cached});
+                let name = if end.rejected { "rejected" } else { "ended" };
+                events.push(self.instant(&format!("{name}: {}", end.reason), i, end.at, args));
+            }
+        }
+        events
+    }
+
+    fn step(&self, step: &StepSpan, events: &mut Vec<(u64, Value)>) {
         let name = format!("step {}{}", step.number, if step.abandoned { " (failed)" } else { "" });
-        let args = json!({
+        let mut args = json!({
             "tokens": step.tokens(), "prefill": step.prefill_tokens, "resumed": step.resumed_tokens,
             "decode": step.decode_tokens, "new_tokens": step.new_tokens,
         });
-        let steps = (ENGINE, 1);
-        events.push(slice(&name, steps, step.start, step.end, args));
+        if let (Some(shape), Some(args)) = (step.shape, args.as_object_mut()) {
+            args.insert("shape".into(), json!(shape));
+        }
+        let (pid, steps) = (self.engine, (self.engine, 1));
+        events.push(slice(("step", &name), steps, step.start, step.end, args));
         let mut at = step.start;
         for (name, part) in PhasesUs::NAMES.iter().zip(step.parts).filter(|(_, part)| *part > 0) {
             // The clock may run slower than the phases were measured: a step ends where the next one begins.
             let end = (at + part).min(step.end);
-            events.push(slice(name, steps, at, end, json!({})));
+            events.push(slice(("step", name), steps, at, end, json!({})));
             at = end;
         }
         let counters = [
@@ -104,40 +158,19 @@ fn slices(run: &Run) -> Vec<(u64, Value)> {
             ),
         ];
         for (name, args) in counters {
-            let counter = json!({"ph": "C", "name": name, "pid": ENGINE, "tid": 1, "ts": us(step.start), "args": args});
+            let counter = json!({"ph": "C", "name": name, "pid": pid, "tid": 1, "ts": us(step.start), "args": args});
             events.push((step.start, counter));
         }
         for lane in &step.preempted {
-            events.push(instant("preempted", *lane, step.start, json!({"step": step.number})));
+            events.push(self.instant("preempted", *lane, step.start, json!({"step": step.number})));
         }
     }
-    for (i, lane) in run.lanes.iter().enumerate() {
-        for span in &lane.spans {
-            let steps = json!({"steps": span.to - span.from});
-            events.push(slice(
-                span.kind.name(),
-                (REQUESTS, thread(i)),
-                span.start,
-                span.end,
-                steps,
-            ));
-        }
-        if let Some(at) = lane.first_token {
-            events.push(instant("first token", i, at, json!({})));
-        }
-        if let Some(end) = &lane.end {
-            let args = json!({"tokens": lane.tokens, "cached": lane.cached});
-            let name = if end.rejected { "rejected" } else { "ended" };
-            events.push(instant(&format!("{name}: {}", end.reason), i, end.at, args));
-        }
-    }
-    events
-}
 
-fn instant(name: &str, lane: usize, at: u64, args: Value) -> (u64, Value) {
-    let event = json!({
-        "ph": "i", "s": "t", "name": name, "cat": "request", "pid": REQUESTS, "tid": thread(lane),
-        "ts": us(at), "args": args,
-    });
-    (at, event)
+    fn instant(&self, name: &str, lane: usize, at: u64, args: Value) -> (u64, Value) {
+        let event = json!({
+            "ph": "i", "s": "t", "name": name, "cat": "request", "pid": self.requests,
+            "tid": self.thread(lane), "ts": us(at), "args": args,
+        });
+        (at, event)
+    }
 }

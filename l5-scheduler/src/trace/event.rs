@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Phases, SchedulerConfig};
+use crate::{Phases, SchedulerConfig, StepShape};
 
 /// Version of the format, in the header. It changes when a reader of the version before would misunderstand.
 pub(super) const VERSION: u32 = 1;
@@ -19,6 +19,14 @@ pub struct Header {
     pub policy: String,
     /// Limits of the scheduler.
     pub config: TracedConfig,
+}
+
+impl Header {
+    /// Header of an engine that was not recorded.
+    pub(super) fn unknown() -> Self {
+        let (policy, config) = (String::new(), TracedConfig::default());
+        Self { strata_trace: VERSION, model: None, policy, config }
+    }
 }
 
 /// Fields of a [`SchedulerConfig`] that decide what a run looks like, with the same names.
@@ -125,6 +133,9 @@ pub struct StepEvent {
     pub finished: Vec<(u64, String)>,
     /// State of the block pool while the step ran.
     pub kv: Kv,
+    /// Shape that the step was planned with. `None`: the composer is the default one, whose steps all are mixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<TracedShape>,
     /// Durations of the phases.
     pub phases_us: PhasesUs,
     /// Whether the step was planned and then abandoned, because its executor failed.
@@ -197,6 +208,31 @@ pub enum RowPhase {
     Verify,
     /// Was preempted, and computes its tokens again.
     Resumed,
+}
+
+/// A [`StepShape`], as it is recorded: `"mixed"`, `"decode_only"` or `{"prefill":{"chunk":64}}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TracedShape {
+    /// Rows that decode and chunks of prompts.
+    Mixed,
+    /// Rows that decode only.
+    DecodeOnly,
+    /// Chunks of prompts only.
+    Prefill {
+        /// Maximum number of tokens of the step; 0: as many as a step takes.
+        chunk: usize,
+    },
+}
+
+impl From<StepShape> for TracedShape {
+    fn from(shape: StepShape) -> Self {
+        match shape {
+            StepShape::Mixed => Self::Mixed,
+            StepShape::DecodeOnly => Self::DecodeOnly,
+            StepShape::Prefill { chunk } => Self::Prefill { chunk },
+        }
+    }
 }
 
 /// State of the block pool, in blocks.

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead};
 
+use super::ensemble::{ENSEMBLE_VERSION, EngineEvent, EnsembleEvent, EnsembleHeader};
 use super::event::{Event, Header, VERSION};
 
 /// Why a recording cannot be read. Lines count from 1.
@@ -28,13 +29,18 @@ pub enum TraceError {
     },
     /// The recording has another version of the format.
     #[error(
-        "line 1: the recording has version {found}, but only version {VERSION} can be read: record the run again, or \
-         use the version of strata that recorded it"
+        "line 1: the recording has version {found}, but only versions {VERSION} and {ENSEMBLE_VERSION} can be read: \
+         record the run again, or use the version of strata that recorded it"
     )]
     Version {
         /// Version of the recording.
         found: u64,
     },
+    /// The recording is of an ensemble, where one of a single engine was expected.
+    #[error(
+        "line 1: this is the recording of an ensemble, which has several engines: read it as one"
+    )]
+    Ensemble,
     /// The last line is incomplete: the recorded process died, or the disk was full.
     #[error(
         "line {line} breaks off: the recording was cut short; remove that line to see what is before it"
@@ -53,35 +59,51 @@ pub enum TraceError {
     },
 }
 
+/// A recording of either kind.
+#[derive(Debug)]
+pub enum Recorded<R> {
+    /// Of one engine.
+    Engine(Reader<R>),
+    /// Of an ensemble.
+    Ensemble(EnsembleReader<R>),
+}
+
 /// Reads a recording event by event.
 #[derive(Debug)]
 pub struct Reader<R> {
-    input: R,
-    line: usize,
-    text: Vec<u8>,
+    lines: Lines<R>,
     header: Header,
 }
 
-/// Opens a recording, and reads its header.
+/// Reads a recording of an ensemble event by event.
+#[derive(Debug)]
+pub struct EnsembleReader<R> {
+    lines: Lines<R>,
+    header: EnsembleHeader,
+}
+
+/// The lines of a recording.
+#[derive(Debug)]
+struct Lines<R> {
+    input: R,
+    line: usize,
+    text: Vec<u8>,
+}
+
+/// Opens a recording of either kind, and reads its header.
 ///
 /// # Errors
 /// [`TraceError`]
-pub fn read<R: BufRead>(mut input: R) -> Result<Reader<R>, TraceError> {
-    let mut text = Vec::new();
-    let read = input.read_until(b'\n', &mut text);
-    read.map_err(|source| TraceError::Io { line: 1, source })?;
-    if text.is_empty() {
-        return Err(TraceError::Empty);
-    }
-    let header = header(&text)?;
-    Ok(Reader { input, line: 1, text, header })
-}
-
-fn header(line: &[u8]) -> Result<Header, TraceError> {
+pub fn open<R: BufRead>(input: R) -> Result<Recorded<R>, TraceError> {
     #[derive(serde::Deserialize)]
     struct Version {
         strata_trace: u64,
     }
+    let mut lines = Lines { input, line: 0, text: Vec::new() };
+    if !lines.next()? {
+        return Err(TraceError::Empty);
+    }
+    let line = lines.text.as_slice();
     let not = |e: serde_json::Error| {
         if e.is_eof() && !line.ends_with(b"\n") && line.starts_with(b"{\"strata_trace\"") {
             TraceError::CutShort { line: 1 }
@@ -90,10 +112,52 @@ fn header(line: &[u8]) -> Result<Header, TraceError> {
         }
     };
     let Version { strata_trace: found } = serde_json::from_slice(line).map_err(not)?;
-    if found != u64::from(VERSION) {
-        return Err(TraceError::Version { found });
+    if found == u64::from(VERSION) {
+        let header = serde_json::from_slice(line).map_err(not)?;
+        Ok(Recorded::Engine(Reader { lines, header }))
+    } else if found == u64::from(ENSEMBLE_VERSION) {
+        let header = serde_json::from_slice(line).map_err(not)?;
+        Ok(Recorded::Ensemble(EnsembleReader { lines, header }))
+    } else {
+        Err(TraceError::Version { found })
     }
-    serde_json::from_slice(line).map_err(not)
+}
+
+/// Opens a recording of one engine, and reads its header.
+///
+/// # Errors
+/// [`TraceError`]
+pub fn read<R: BufRead>(input: R) -> Result<Reader<R>, TraceError> {
+    match open(input)? {
+        Recorded::Engine(reader) => Ok(reader),
+        Recorded::Ensemble(_) => Err(TraceError::Ensemble),
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Reads the next line. Returns whether there was one.
+    fn next(&mut self) -> Result<bool, TraceError> {
+        let line = self.line + 1;
+        self.text.clear();
+        let read = self.input.read_until(b'\n', &mut self.text);
+        if read.map_err(|source| TraceError::Io { line, source })? == 0 {
+            return Ok(false);
+        }
+        self.line = line;
+        Ok(true)
+    }
+
+    /// Parses the line as an event, or a part of one.
+    fn parse<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, TraceError> {
+        let line = self.line;
+        serde_json::from_slice(&self.text).map_err(|e| {
+            if e.is_eof() && !self.text.ends_with(b"\n") {
+                TraceError::CutShort { line }
+            } else {
+                TraceError::NotAnEvent { line, reason: e.to_string() }
+            }
+        })
+    }
 }
 
 impl<R: BufRead> Reader<R> {
@@ -104,7 +168,7 @@ impl<R: BufRead> Reader<R> {
 
     /// Number of the line of the last event.
     pub fn line(&self) -> usize {
-        self.line
+        self.lines.line
     }
 
     /// Reads the next event; `None` at the end of the file.
@@ -112,20 +176,7 @@ impl<R: BufRead> Reader<R> {
     /// # Errors
     /// [`TraceError`]; the events before it are valid.
     pub fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
-        let line = self.line + 1;
-        self.text.clear();
-        let read = self.input.read_until(b'\n', &mut self.text);
-        if read.map_err(|source| TraceError::Io { line, source })? == 0 {
-            return Ok(None);
-        }
-        self.line = line;
-        serde_json::from_slice(&self.text).map(Some).map_err(|e| {
-            if e.is_eof() && !self.text.ends_with(b"\n") {
-                TraceError::CutShort { line }
-            } else {
-                TraceError::NotAnEvent { line, reason: e.to_string() }
-            }
-        })
+        if self.lines.next()? { self.lines.parse().map(Some) } else { Ok(None) }
     }
 }
 
@@ -134,5 +185,52 @@ impl<R: BufRead> Iterator for Reader<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.next_event().transpose()
+    }
+}
+
+/// Replica of a lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+pub(super) struct EngineName {
+    pub lane: String,
+    pub replica: u32,
+}
+
+/// A line of a recording of an ensemble.
+pub(super) enum EnsembleLine {
+    /// An event of an engine.
+    Engine(EngineName, Event),
+    /// An engine has started.
+    Started(EngineName, Header),
+    /// An event of the router, or about the recording.
+    Other(EnsembleEvent),
+}
+
+impl<R: BufRead> EnsembleReader<R> {
+    /// Header of the recording.
+    pub fn header(&self) -> &EnsembleHeader {
+        &self.header
+    }
+
+    /// Reads the next line; `None` at the end of the file.
+    pub(super) fn next_line(&mut self) -> Result<Option<EnsembleLine>, TraceError> {
+        #[derive(serde::Deserialize)]
+        struct Kind {
+            event: String,
+        }
+        if !self.lines.next()? {
+            return Ok(None);
+        }
+        let lines = &self.lines;
+        let Kind { event: kind } = lines.parse()?;
+        Ok(Some(match kind.as_str() {
+            "engine" => {
+                let header: EngineEvent = lines.parse()?;
+                let EngineEvent { model, policy, config } = header;
+                let header = Header { strata_trace: VERSION, model, policy, config };
+                EnsembleLine::Started(lines.parse()?, header)
+            }
+            "route" | "shadow" | "dropped" => EnsembleLine::Other(lines.parse()?),
+            _ => EnsembleLine::Engine(lines.parse()?, lines.parse()?),
+        }))
     }
 }

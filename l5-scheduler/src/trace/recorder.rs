@@ -6,7 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::ensemble::{EngineEvent, EnsembleEvent};
 use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, VERSION};
+use super::queue::EngineQueue;
 use crate::{
     Admitted, FinishReason, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver,
     StepResult, StepView, Time,
@@ -40,7 +42,7 @@ pub struct Recorder(Arc<Mutex<Recording>>);
 
 /// State that the handles share.
 struct Recording {
-    writer: BufWriter<Box<dyn Write + Send>>,
+    out: Out,
     failure: Option<io::Error>,
     model: Option<String>,
     begun: bool,
@@ -54,6 +56,14 @@ struct Recording {
     told: Vec<RequestId>,
     /// Number of the last step, and when it was over.
     last: (u64, f64),
+}
+
+/// Where lines go.
+enum Out {
+    /// To a file of this engine alone.
+    File(BufWriter<Box<dyn Write + Send>>),
+    /// To a file that the engines of an ensemble share.
+    Shared(EngineQueue),
 }
 
 /// An unfinished request.
@@ -74,8 +84,17 @@ impl Recorder {
 
     /// Records to a writer, which need not be buffered.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
+        Self::of(Out::File(BufWriter::with_capacity(BUFFER, Box::new(writer))))
+    }
+
+    /// Records to a file that several engines share.
+    pub(super) fn shared(queue: EngineQueue) -> Self {
+        Self::of(Out::Shared(queue))
+    }
+
+    fn of(out: Out) -> Self {
         Self(Arc::new(Mutex::new(Recording {
-            writer: BufWriter::with_capacity(BUFFER, Box::new(writer)),
+            out,
             failure: None,
             model: None,
             begun: false,
@@ -109,7 +128,11 @@ impl Recorder {
         recording.close_abandoned();
         let end = match recording.failure.take() {
             Some(failure) => Err(failure),
-            None => recording.writer.flush(),
+            None => match &mut recording.out {
+                Out::File(writer) => writer.flush(),
+                // Its writer goes on for the others.
+                Out::Shared(_) => Ok(()),
+            },
         };
         recording.failure = Some(io::Error::other("the recording is finished"));
         end
@@ -183,13 +206,14 @@ impl Recording {
         if std::mem::replace(&mut self.begun, true) {
             return;
         }
-        let header = Header {
-            strata_trace: VERSION,
-            model: self.model.take(),
-            policy: scheduler.policy_name().to_owned(),
-            config: scheduler.config().into(),
-        };
-        self.write(&header);
+        let (model, policy) = (self.model.take(), scheduler.policy_name().to_owned());
+        let config = scheduler.config().into();
+        match self.out {
+            Out::File(_) => self.write(&Header { strata_trace: VERSION, model, policy, config }),
+            Out::Shared(_) => {
+                self.write(&EnsembleEvent::Engine(EngineEvent { model, policy, config }));
+            }
+        }
     }
 
     fn planned(&mut self, view: &StepView<'_>, scheduler: &Scheduler) {
@@ -212,6 +236,8 @@ impl Recording {
             findable: scheduler.blocks().cache().len(),
             leased: scheduler.leases().blocks(),
         };
+        // Of the default composer all steps are mixed.
+        event.shape = (scheduler.composer_name() != "mixed").then(|| step.shape.into());
         event.phases_us = PhasesUs::default();
         event.abandoned = false;
         for row in view.rows().filter(|row| !row.request.has_ended()) {
@@ -296,7 +322,13 @@ impl Recording {
         let written =
             serde_json::to_writer(&mut self.line, value).map_err(io::Error::from).and_then(|()| {
                 self.line.push(b'\n');
-                self.writer.write_all(&self.line)
+                match &mut self.out {
+                    Out::File(writer) => writer.write_all(&self.line),
+                    Out::Shared(queue) => {
+                        queue.push(&self.line);
+                        Ok(())
+                    }
+                }
             });
         self.failure = written.err();
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 
-use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent};
+use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedShape};
 use super::read::{Reader, TraceError};
 
 /// A recorded run: steps, and a timeline (lane) for each request. Times and durations are nanoseconds.
@@ -38,6 +38,8 @@ pub struct StepSpan {
     pub waiting: usize,
     /// State of the block pool.
     pub kv: Kv,
+    /// Shape that the step was planned with; `None`: the composer is the default one.
+    pub shape: Option<TracedShape>,
     /// Rows that do more than decode, with the index of their lane. (Rows that decode are too many to keep.)
     pub prefills: Vec<(usize, Row)>,
     /// Number of prompt tokens computed.
@@ -173,14 +175,7 @@ impl Run {
     /// # Errors
     /// [`TraceError`]
     pub fn read(mut reader: Reader<impl BufRead>, most: usize) -> Result<Self, TraceError> {
-        let run = Self {
-            header: reader.header().clone(),
-            steps: Vec::new(),
-            lanes: Vec::new(),
-            gaps: Vec::new(),
-            left_out: 0,
-        };
-        let mut fold = Fold { run, by_id: HashMap::new() };
+        let mut fold = Fold::new(reader.header().clone());
         while let Some(event) = reader.next_event()? {
             let step = matches!(event, Event::Step(_));
             if fold.run.left_out > 0 || (step && fold.run.steps.len() >= most) {
@@ -203,14 +198,19 @@ impl Run {
 }
 
 /// A run that is being read.
-struct Fold {
-    run: Run,
+pub(super) struct Fold {
+    pub run: Run,
     /// Newest lane of each request id: a request that is rejected because its id is in use has a lane of its own.
     by_id: HashMap<u64, usize>,
 }
 
 impl Fold {
-    fn event(&mut self, event: Event) {
+    pub fn new(header: Header) -> Self {
+        let (steps, lanes, gaps) = (Vec::new(), Vec::new(), Vec::new());
+        Self { run: Run { header, steps, lanes, gaps, left_out: 0 }, by_id: HashMap::new() }
+    }
+
+    pub fn event(&mut self, event: Event) {
         match event {
             Event::Arrived { id, at_us, prompt, max_tokens, priority } => {
                 let at = ns(at_us);
@@ -249,7 +249,7 @@ impl Fold {
     }
 
     /// Lane of a request. A recording that began in the middle of a run has requests that never arrived.
-    fn lane(&mut self, id: u64, now: u64) -> usize {
+    pub fn lane(&mut self, id: u64, now: u64) -> usize {
         let lanes = &mut self.run.lanes;
         *self.by_id.entry(id).or_insert_with(|| {
             lanes.push(Lane { id, arrived: now, ..Lane::default() });
@@ -274,6 +274,7 @@ impl Fold {
             running: event.running,
             waiting: event.waiting,
             kv: event.kv,
+            shape: event.shape,
             abandoned: event.abandoned,
             ..StepSpan::default()
         };
@@ -322,7 +323,7 @@ impl Fold {
         self.run.steps.push(step);
     }
 
-    fn finish(mut self) -> Run {
+    pub fn finish(mut self) -> Run {
         let (_, end) = self.run.bounds();
         let steps = self.run.steps.len();
         for lane in self.run.lanes.iter_mut().filter(|lane| lane.end.is_none()) {
@@ -365,6 +366,6 @@ impl Lane {
 const END_OF_TIME: u64 = 1 << 60;
 
 /// Nanoseconds of microseconds. A file may have negative or huge times.
-fn ns(us: f64) -> u64 {
+pub(super) fn ns(us: f64) -> u64 {
     ((us * 1000.0).round() as u64).min(END_OF_TIME)
 }

@@ -1,6 +1,7 @@
 //! Recordings of runs: what is written of a run, what is read back, and what is made of it.
 
 mod chrome;
+mod ensemble;
 mod model;
 mod reading;
 mod recording;

@@ -24,7 +24,7 @@ fn a_foreign_file_is_no_recording() {
     fails("{\"strata_block_trace\":1,\"num_blocks\":4}\n", "missing field `strata_trace`");
     fails("[]\n", "line 1 is not the beginning");
     fails("{\"strata_trace\":1}\n", "missing field `policy`");
-    fails("{\"strata_trace\":7}\n", "version 7, but only version 1 can be read");
+    fails("{\"strata_trace\":7}\n", "version 7, but only versions 1 and 2 can be read");
 }
 
 #[test]

@@ -189,7 +189,8 @@ impl Admission {
                 let limit = (code == RefusalCode::QueueFull).then_some("max_num_queued_reqs");
                 let message = door::words(code, &quote, within);
                 let refusal = DoorRefusal { code, limit, is_load: refusal.is_load() };
-                Err(ApiError::refused(refusal, message, retry_after))
+                let error = ApiError::refused(refusal, message, retry_after);
+                Err(ApiError { quote: Some(Box::new(quote)), ..error })
             }
         }
     }
@@ -199,7 +200,10 @@ impl Admission {
     ///
     /// # Errors
     /// Why the engine rejected it.
-    pub fn submit_shadow(&self, request: EngineRequest) -> Result<ResponseStream, SubmitError> {
+    pub fn submit_shadow(
+        &self,
+        request: EngineRequest,
+    ) -> Result<(ReplicaId, ResponseStream), SubmitError> {
         let size = RequestSize {
             prompt_tokens: request.prompt.len(),
             max_tokens: request.stop.max_tokens,
@@ -208,9 +212,10 @@ impl Admission {
         let (priority, deadline) = (SHADOW_PRIORITY, None);
         let request = EngineRequest { priority, deadline, job: None, ..request };
         let pass = self.door.pass_shadow(size);
-        let (_, streams) = self.door.submit(&pass, || self.lane.submit(vec![request], 1))?;
+        let (replica, streams) = self.door.submit(&pass, || self.lane.submit(vec![request], 1))?;
         // One request has one stream.
-        streams.into_iter().next().ok_or(SubmitError::Draining)
+        let stream = streams.into_iter().next().ok_or(SubmitError::Draining)?;
+        Ok((replica, stream))
     }
 
     /// The door of the lane.

@@ -47,6 +47,8 @@ pub struct ShadowGrant {
     pub reason: ShadowReason,
     /// Leave to dispatch it.
     pub permit: ShadowPermit,
+    /// Number of the request in the recording of the ensemble, if there is one.
+    pub route: Option<u64>,
 }
 
 /// A request that is admitted: its route, and whether it may have a shadow.
@@ -148,7 +150,7 @@ impl Dispatched {
         let granted = self.shadow.and_then(|reason| {
             let permit = ensemble.shadows().permit().map_err(NotDispatched::name)?;
             let lane = choice.shadow.ok_or(NotDispatched::Unsuitable.name())?;
-            Ok(ShadowGrant { lane, reason, permit })
+            Ok(ShadowGrant { lane, reason, permit, route: None })
         });
         match granted {
             Err(why) => {

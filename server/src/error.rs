@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use l4_sampler::output::ToolError;
 use l5_scheduler::{EngineError, Rejection, SubmitError};
 use l6_ensemble::admission::RefusalCode;
+use l6_ensemble::quote::Quote;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -31,6 +32,8 @@ pub struct ApiError {
     pub retry_after: Option<u32>,
     /// Refusal by the door of a lane, which is counted when no other lane serves the request either.
     pub refusal: Option<DoorRefusal>,
+    /// What the request could have expected from the lane whose door refused it.
+    pub quote: Option<Box<Quote>>,
 }
 
 /// A refusal by the door of a lane.
@@ -76,7 +79,8 @@ impl ApiError {
     /// Creates an error with a status code and a `type`.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, kind, message, param: None, code: None, retry_after: None, refusal: None }
+        let (param, code, retry_after, refusal, quote) = (None, None, None, None, None);
+        Self { status, kind, message, param, code, retry_after, refusal, quote }
     }
 
     /// 400: the request is invalid.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use l5_scheduler::trace::EnsembleRecorder;
 use l6_ensemble::quote::LaneWork;
 use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, SpecialistConfig};
 use serde_json::Map;
@@ -125,12 +126,15 @@ pub struct Lanes {
     checker: Option<Arc<dyn ResponseChecker>>,
     /// Calibration stream of an ensemble, if there is one.
     calibration: Option<Arc<CalibrationStream>>,
+    /// Recording of the ensemble, if there is one.
+    trace: Option<EnsembleRecorder>,
 }
 
 impl Lanes {
     /// One lane without a router.
     pub fn single(lane: ServedLane) -> Self {
-        Self { ensemble: None, all: [lane].into(), checker: None, calibration: None }
+        let (ensemble, checker, calibration, trace) = (None, None, None, None);
+        Self { ensemble, all: [lane].into(), checker, calibration, trace }
     }
 
     /// The lanes of an ensemble, in the order of its file.
@@ -144,7 +148,7 @@ impl Lanes {
             served.generation.admission.door().set_rules(Box::new(rules));
         }
         let all = lanes.into();
-        Self { ensemble: Some(ensemble), all, checker: None, calibration: None }
+        Self { ensemble: Some(ensemble), all, checker: None, calibration: None, trace: None }
     }
 
     /// The same lanes with another configuration: see [`EnsembleConfig::reloaded`]. Nothing of it is in force before
@@ -188,6 +192,18 @@ impl Lanes {
         self.calibration = stream;
         self.learns();
         self
+    }
+
+    /// Records the way of each request to its lane.
+    #[must_use]
+    pub fn with_trace(mut self, recorder: Option<EnsembleRecorder>) -> Self {
+        self.trace = recorder;
+        self
+    }
+
+    /// Recording of the ensemble.
+    pub fn trace(&self) -> Option<&EnsembleRecorder> {
+        self.trace.as_ref()
     }
 
     /// Tells the ensemble whether what shadows show is read.

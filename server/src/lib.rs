@@ -41,6 +41,7 @@ pub mod remote;
 pub mod request;
 pub mod response_headers;
 pub mod responses;
+pub mod route_trace;
 pub mod routes;
 pub mod routing;
 pub mod shadows;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use l4_sampler::guide::GuideError;
 use l4_sampler::stop::StopReason;
 use l5_scheduler::engine::ResponseTimes;
-use l5_scheduler::{EngineRequest, FinishReason, OutputChunk, ResponseStream};
+use l5_scheduler::{EngineRequest, FinishReason, OutputChunk, RequestId, ResponseStream};
 use l6_ensemble::ReplicaId;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
@@ -136,6 +136,11 @@ impl ResponseStreams {
             }
         }
         if pending { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    /// Ids of the engine requests whose ends were not read yet.
+    pub fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.open.iter().flatten().map(ResponseStream::id)
     }
 
     /// Replica that serves the request.

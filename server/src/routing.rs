@@ -23,6 +23,8 @@ const MAX_DIGEST_BYTES: usize = 256 << 10;
 pub struct Routed {
     /// Index of the lane.
     pub lane: usize,
+    /// Index of the lane that was chosen first: another one if that is down or demoted, or has refused the request.
+    pub first: usize,
     /// Why, as in the header `x-strata-route`. `None`: the server has one lane.
     pub why: Option<String>,
     /// What decided, as in `strata:routes_total`. `None`: the server has one lane.
@@ -40,6 +42,8 @@ pub struct RouterChoice {
     pub intent: String,
     /// Calibrated score of the first choice. Without a classifier it is 1: a rule or an intent is certain.
     pub score: f32,
+    /// Name of the rule that decided, or the intent.
+    pub what: Option<String>,
     /// Scores of all lanes.
     pub scores: Vec<(String, f32)>,
     /// What decided.
@@ -48,6 +52,8 @@ pub struct RouterChoice {
     pub digest: InputDigest,
     /// The input, if the calibration stream stores prompts.
     pub prompt: Option<String>,
+    /// The second choice.
+    pub second: Option<usize>,
     /// The lane to which the request may spill: it is up, and no breaker has demoted it.
     pub spill: Option<usize>,
     /// The lane of a shadow: the second choice or, if another lane serves in place of the first choice, that one.
@@ -85,7 +91,8 @@ impl Lanes {
                 self.of_specialist(name)?;
             }
             let lane = named.unwrap_or_default();
-            return Ok(Routed { lane, why: None, by: None, choice: None, shadow: None });
+            let (why, by, choice, shadow) = (None, None, None, None);
+            return Ok(Routed { lane, first: lane, why, by, choice, shadow });
         };
         let (mut asked, parts) = (None, LazyCell::new(parts));
         let (lane, by, why) = match (&routing.specialist, named) {
@@ -128,7 +135,8 @@ impl Lanes {
                 &parts,
             ))
         });
-        Ok(Routed { lane: serving, why: Some(why), by: Some(by), choice, shadow: None })
+        let (why, by) = (Some(why), Some(by));
+        Ok(Routed { lane: serving, first: lane, why, by, choice, shadow: None })
     }
 
     /// What follows from the router's decision beside the lane. `serving` serves in place of the lane `first`, or is the
@@ -164,8 +172,14 @@ impl Lanes {
                 Why::Classifier { .. } => DecidedBy::Classifier,
                 _ => DecidedBy::Rejected,
             },
+            what: match &route.why {
+                Why::DeclaredIntent { intent } => Some(intent.clone()),
+                Why::Rule { name, .. } => Some(name.to_string()),
+                _ => None,
+            },
             digest: digest(salt, parts),
             prompt: stream.filter(|stream| stream.stores_prompts()).and_then(|_| prompt(parts)),
+            second,
             spill: second.filter(|lane| up(*lane) && ensemble.may_serve(*lane)),
             shadow: replaced.or(second),
         }

@@ -20,7 +20,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use l5_scheduler::{EngineRequest, FinishReason, OutputChunk, PolicyKind};
+use l5_scheduler::trace::ShadowEvent;
+use l5_scheduler::{EngineRequest, FinishReason, OutputChunk, PolicyKind, RequestId};
+use l6_ensemble::ReplicaId;
 use l6_ensemble::shadow::{ShadowConfig, ShadowReason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -172,10 +174,10 @@ where
     let (lane, record) = (dispatched.routed.lane, dispatched.record(lanes));
     let shadow_lane = shadow.as_ref().map(|(grant, _)| grant.lane);
     let observed = Observed::begin(lanes, lane, shadow_lane, record, checked)?;
-    let done = shadow.map(|(ShadowGrant { lane, reason, permit }, prepare)| {
+    let done = shadow.map(|(ShadowGrant { lane, reason, permit, route }, prepare)| {
         let (done, primary) = oneshot::channel();
         let (lanes, observed) = (lanes.clone(), observed.clone());
-        ShadowTask { lanes, lane, reason, permit, primary, prepare, observed }.spawn();
+        ShadowTask { lanes, lane, reason, permit, route, primary, prepare, observed }.spawn();
         done
     });
     Some(observed.primary(done))
@@ -188,6 +190,8 @@ struct ShadowTask<F> {
     lane: usize,
     reason: ShadowReason,
     permit: ShadowPermit,
+    /// Number of the request in the recording of the ensemble.
+    route: Option<u64>,
     /// Sent when the primary is complete, and dropped when it ends otherwise.
     primary: oneshot::Receiver<()>,
     /// Renders and tokenizes the request for the lane.
@@ -202,12 +206,12 @@ where
     /// Runs the shadow in the background.
     fn spawn(self) {
         tokio::spawn(async move {
-            let Self { lanes, lane, reason, mut permit, primary, prepare, observed } = self;
+            let Self { lanes, lane, reason, mut permit, route, primary, prepare, observed } = self;
             let end = tokio::select! {
                 biased;
                 // The sender lives as long as the ensemble does.
                 _ = permit.stopped.wait_for(|stopped| *stopped) => ShadowEnd::Stopped,
-                end = run(&lanes, lane, reason, primary, prepare, &observed) => end,
+                end = run(&lanes, lane, (reason, route), primary, prepare, &observed) => end,
             };
             if let Some(ensemble) = lanes.router() {
                 ensemble.counters().shadows().ended(lane, end);
@@ -219,7 +223,7 @@ where
 async fn run(
     lanes: &Lanes,
     lane: usize,
-    reason: ShadowReason,
+    (reason, route): (ShadowReason, Option<u64>),
     primary: oneshot::Receiver<()>,
     prepare: impl Future<Output = Result<EngineRequest, ApiError>>,
     observed: &Observed,
@@ -235,8 +239,19 @@ async fn run(
     }
     let Ok(request) = prepare.await else { return ShadowEnd::Refused };
     let strict = policy == PolicyKind::StrictPriority;
+    let begun = |replica: ReplicaId, id: RequestId| {
+        let Some((recorder, route)) = lanes.trace().zip(route) else { return };
+        recorder.shadow(ShadowEvent {
+            route,
+            lane: served.model().name().to_owned(),
+            replica: replica.0,
+            request: id.0,
+            at_us: recorder.us(std::time::Instant::now()),
+            reason: reason.name().to_owned(),
+        });
+    };
     tokio::select! {
-        end = generate(served, request, config, reason, observed) => end,
+        end = generate(served, request, config, reason, begun, observed) => end,
         () = clients_wait(served), if !strict => ShadowEnd::Clients,
     }
 }
@@ -260,18 +275,20 @@ async fn clients_wait(served: &ServedLane) {
     }
 }
 
-/// Generates the response of a shadow. Dropped, it aborts the request.
+/// Generates the response of a shadow; `begun` is told which request it is. Dropped, it aborts the request.
 async fn generate(
     served: &ServedLane,
     request: EngineRequest,
     config: &ShadowConfig,
     reason: ShadowReason,
+    begun: impl FnOnce(ReplicaId, RequestId),
     observed: &Observed,
 ) -> ShadowEnd {
     let submitted = Instant::now();
-    let Ok(mut stream) = served.generation.admission.submit_shadow(request) else {
+    let Ok((replica, mut stream)) = served.generation.admission.submit_shadow(request) else {
         return ShadowEnd::Refused;
     };
+    begun(replica, stream.id());
     let mut response = Completed::default();
     loop {
         let next = std::future::poll_fn(|cx| stream.poll_recv(cx));

@@ -23,6 +23,7 @@ use crate::protocol::common::{Sampling, Usage};
 use crate::protocol::routing::Routing;
 use crate::request::Generation;
 use crate::response_headers;
+use crate::route_trace::RouteTrace;
 use crate::shadows::{self, MAX_KEPT_BYTES};
 
 /// A request of one of the endpoints.
@@ -108,7 +109,10 @@ pub(super) async fn generate<R: GenerationRequest>(
     memory: MemoryPermit,
 ) -> Result<Response, ApiError> {
     let streams = request.sampling().stream == Some(true);
-    let routed = lanes.route(request.model(), request.routing(), || request.parts())?;
+    let mut trace = RouteTrace::begin(&lanes, &context);
+    let routed = lanes.route(request.model(), request.routing(), || request.parts());
+    trace.routed(&lanes, routed.as_ref());
+    let routed = routed?;
     let facts = request.facts();
     let mut dispatch = Dispatch::new(&lanes, &context, routed, &facts);
     let mut kept = dispatch.keeps_request().then(|| request.clone());
@@ -117,21 +121,31 @@ pub(super) async fn generate<R: GenerationRequest>(
         if kept.is_none() { (Some(memory), None) } else { (None, Some(memory)) };
     let first = &lanes[dispatch.lane()];
     let mut begun = request.begin(first, context.clone(), tenant, memory).await;
-    if let Err(refused) = &begun
-        && let Some((lane, request)) = dispatch.spill_lane(refused).zip(kept.take())
-        && let Ok(spilled) = request.begin(&lanes[lane], context.clone(), tenant, None).await
-    {
-        dispatch.spill(lane, refused);
-        begun = Ok(spilled);
+    if let Err(refused) = &begun {
+        trace.refused(&lanes, dispatch.lane(), refused);
+        if let Some((lane, request)) = dispatch.spill_lane(refused).zip(kept.take()) {
+            match request.begin(&lanes[lane], context.clone(), tenant, None).await {
+                Ok(spilled) => {
+                    dispatch.spill(lane, refused);
+                    begun = Ok(spilled);
+                }
+                Err(why) => trace.refused(&lanes, lane, &why),
+            }
+        }
     }
     drop(kept_memory);
     let mut dispatched = dispatch.end(begun.as_ref().err());
     let (choices, format) = begun?;
+    trace.admitted(&lanes, &dispatched.routed, choices.responses());
     let grant = dispatched.grant_shadow(&lanes, &context);
-    let shadow = grant.zip(kept).map(|(grant, request)| {
+    let shadow = grant.zip(kept).map(|(mut grant, request)| {
+        trace.shadowed(&lanes, grant.lane);
+        grant.route = trace.number();
         let generation = lanes[grant.lane].generation.clone();
         (grant, request.prepare_shadow(generation, tenant))
     });
+    // It is on its way, and recorded.
+    drop(trace);
     let checked = (!facts.guided).then_some(&*context.id().0);
     let primary = shadows::observe(&lanes, &dispatched, checked, shadow);
     let mut choices = choices.observed(primary);

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 mod observed;
 mod shadows;
+mod traces;
 
 use super::*;
 use crate::background::Background;

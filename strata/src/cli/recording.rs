@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use l3_paged_kv::trace::{BlockObserver, BlockOp, Recorder};
 use l5_scheduler::EngineHandle;
-use l5_scheduler::trace::Recorder as StepRecorder;
+use l5_scheduler::trace::{EnsembleRecorder, Recorder as StepRecorder};
 
 use super::error::CliError;
 
@@ -99,5 +99,73 @@ impl StepRecording {
     pub fn finish(self) -> Result<(), CliError> {
         let path = self.path;
         self.recorder.finish().map_err(|reason| CliError::Output { path, reason })
+    }
+}
+
+/// A recording of the engines and the router of an ensemble.
+pub struct EnsembleRecording {
+    path: PathBuf,
+    recorder: EnsembleRecorder,
+}
+
+impl EnsembleRecording {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// [`CliError::Output`] if it cannot be created.
+    pub fn create(path: &Path, ensemble: &str, lanes: &[&str]) -> Result<Self, CliError> {
+        let refused = |reason| CliError::Output { path: path.to_owned(), reason };
+        let recorder = EnsembleRecorder::create(path, ensemble, lanes).map_err(refused)?;
+        Ok(Self { path: path.to_owned(), recorder })
+    }
+
+    /// The recorder, for the router.
+    pub fn recorder(&self) -> &EnsembleRecorder {
+        &self.recorder
+    }
+
+    /// Records the steps of a replica of a lane from now on. `model` is the name that the recording states.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn observe(
+        &self,
+        lane: &str,
+        replica: u32,
+        model: &str,
+        engine: &EngineHandle,
+    ) -> anyhow::Result<()> {
+        let recorder = self.recorder.engine(lane, replica, model);
+        Ok(engine.observe(recorder.observer())?)
+    }
+
+    /// Writes out what is buffered.
+    ///
+    /// # Errors
+    /// [`CliError::Output`] with the first error since the file was created.
+    pub fn finish(self) -> Result<(), CliError> {
+        let path = self.path;
+        self.recorder.finish().map_err(|reason| CliError::Output { path, reason })
+    }
+}
+
+/// The recording of a server.
+pub enum ServerRecording {
+    /// Of its only engine.
+    Engine(StepRecording),
+    /// Of an ensemble.
+    Ensemble(EnsembleRecording),
+}
+
+impl ServerRecording {
+    /// Writes out what is buffered.
+    ///
+    /// # Errors
+    /// [`CliError::Output`] with the first error since the file was created.
+    pub fn finish(self) -> Result<(), CliError> {
+        match self {
+            Self::Engine(recording) => recording.finish(),
+            Self::Ensemble(recording) => recording.finish(),
+        }
     }
 }

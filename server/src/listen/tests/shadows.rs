@@ -1,8 +1,26 @@
 //! Shadows and spill in a server of this process, whose engines go on only when a test lets them.
 
+use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use l5_scheduler::trace::{self, EnsembleRecorder, EnsembleRun, Recorded};
+
 use super::*;
+
+/// A recording in memory.
+#[derive(Clone, Default)]
+struct Recording(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Recording {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Number of steps that an engine may begin. A test that fails opens it, so that the engine ends.
 #[derive(Clone)]
@@ -42,6 +60,8 @@ pub(super) struct Pair {
     /// Dropped before the engines, which wait for their steps.
     gates: Gates,
     engines: Vec<Engine>,
+    recorder: EnsembleRecorder,
+    recording: Recording,
 }
 
 impl Pair {
@@ -56,6 +76,8 @@ impl Pair {
         let options = ServerOptions { port: 0, ..ServerOptions::default() };
         let gates = Gates([(), ()].map(|()| Gate(Arc::new(AtomicUsize::new(OPEN)))));
         let (mut engines, mut lanes) = (Vec::new(), Vec::new());
+        let recording = Recording::default();
+        let recorder = EnsembleRecorder::new(recording.clone(), "pair", &["one", "two"]).unwrap();
         let specialists = [("one", "tiny-llama"), ("two", "tiny-qwen3")];
         for ((name, model), gate) in specialists.into_iter().zip(&gates.0) {
             let config = SchedulerConfig {
@@ -69,42 +91,45 @@ impl Pair {
                 gate.step();
                 Ok(())
             });
-            let core = EngineCore::new(Scheduler::new(config).unwrap(), executor);
+            let mut core = EngineCore::new(Scheduler::new(config).unwrap(), executor);
+            core.set_clock(recorder.began());
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
             let tokenizer = Tokenizer::from_hf_dir(fixtures.join(model)).unwrap();
             let (vocab, own) = (tokenizer.vocab_size(), Some(tokenizer.clone()));
             let facts = ModelFacts { vocab, tokenizer: own, stop_tokens: Vec::new() };
             let engine = [Engine::start(core, facts, 1).unwrap()];
+            engine[0].handle().observe(recorder.engine(name, 0, model).observer()).unwrap();
             let (metrics, background) = (&metrics, &background);
             lanes
                 .push(served_lane(name, &engine, policy, tokenizer, metrics, background, &options));
             engines.extend(engine);
         }
         let counters = metrics.routes(["one", "two"].into_iter());
-        let lanes = Lanes::ensemble(Ensemble::new(ensemble, counters).unwrap(), lanes);
+        let lanes = Lanes::ensemble(Ensemble::new(ensemble, counters).unwrap(), lanes)
+            .with_trace(Some(recorder.clone()));
         let (app, address, server) = run(App::new(lanes, options.into(), metrics, background));
-        Self { app, address, server, gates, engines }
+        Self { app, address, server, gates, engines, recorder, recording }
     }
 
     /// Allows a lane so many steps from here on.
-    fn allow(&self, lane: usize, steps: usize) {
+    pub(super) fn allow(&self, lane: usize, steps: usize) {
         self.gates.0[lane].0.store(steps, Ordering::Release);
     }
 
     /// Response to a request with these fields, as text.
-    fn ask(&self, more: &str) -> String {
+    pub(super) fn ask(&self, more: &str) -> String {
         ask(self.address, &request(more))
     }
 
     /// Sends a request, whose response is not read.
-    fn send(&self, more: &str) -> TcpStream {
+    pub(super) fn send(&self, more: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.write_all(request(more).as_bytes()).unwrap();
         stream
     }
 
     /// The response to a request that asks for a shadow.
-    fn shadowed(&self) -> String {
+    pub(super) fn shadowed(&self) -> String {
         let response = self.ask(r#", "high_stakes": true"#);
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         assert!(response.contains("x-strata-specialist: one"), "{response}");
@@ -112,7 +137,7 @@ impl Pair {
     }
 
     /// Changes lane `one`.
-    fn patch(&self, patch: &str) {
+    pub(super) fn patch(&self, patch: &str) {
         let lanes = self.app.lanes.now();
         let ensemble = lanes.router().unwrap();
         ensemble.patch(0, &serde_json::from_str(patch).unwrap()).unwrap();
@@ -127,7 +152,7 @@ impl Pair {
     }
 
     /// Number of shadows of `two` that ended so.
-    fn ended(&self, end: &str) -> u64 {
+    pub(super) fn ended(&self, end: &str) -> u64 {
         let label = format!("end=\"{end}\"");
         self.count(&["strata:shadows_ended_total{", "specialist=\"two\"", &label])
     }
@@ -146,10 +171,18 @@ impl Pair {
         self.app.lanes.now()[lane].lane.load().running
     }
 
-    pub(super) fn end(self) {
+    /// Ends the server. Returns what it recorded.
+    pub(super) fn end(self) -> EnsembleRun {
         drop(self.gates);
         self.engines.into_iter().for_each(|engine| drop(engine.shutdown()));
         assert!(self.server.join().unwrap().is_err(), "the engines have ended");
+        self.recorder.finish().unwrap();
+        let text = self.recording.0.lock().unwrap();
+        assert!(!String::from_utf8_lossy(&text).contains("int main"), "no text of requests");
+        match trace::open(text.as_slice()).unwrap() {
+            Recorded::Ensemble(reader) => EnsembleRun::read(reader, usize::MAX).unwrap(),
+            Recorded::Engine(_) => panic!("it is of one engine"),
+        }
     }
 }
 
@@ -160,7 +193,7 @@ fn request(more: &str) -> String {
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn wait(until: impl Fn() -> bool) {
+pub(super) fn wait(until: impl Fn() -> bool) {
     let began = Instant::now();
     while !until() {
         assert!(began.elapsed() < TIMEOUT, "it did not happen in time");

@@ -8,7 +8,7 @@ use l5_scheduler::{Compose, EngineOptions, PolicyKind};
 use super::Switch;
 use super::values::{self, KvDtype, ModelLen};
 use crate::cli::error::CliError;
-use crate::cli::recording::StepRecording;
+use crate::cli::recording::{EnsembleRecording, StepRecording};
 
 /// Limits of a step and of a request, and the scheduling policy.
 #[derive(Debug, Clone, clap::Args)]
@@ -94,7 +94,7 @@ pub struct CaptureOptions {
 /// Recording of the engine's steps.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceOptions {
-    /// Record every step in this file, for `strata trace view`
+    /// Record every step in this file, for `strata trace view`; of an ensemble also the way of each request to its lane
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }
@@ -141,5 +141,18 @@ impl TraceOptions {
     /// [`CliError::Output`] if the file cannot be created.
     pub fn recording(&self, model: &str) -> Result<Option<StepRecording>, CliError> {
         self.trace.as_deref().map(|path| StepRecording::create(path, model)).transpose()
+    }
+
+    /// Creates the file, if one was given, for an ensemble with these lanes.
+    ///
+    /// # Errors
+    /// As [`TraceOptions::recording`].
+    pub fn ensemble_recording(
+        &self,
+        ensemble: &str,
+        lanes: &[&str],
+    ) -> Result<Option<EnsembleRecording>, CliError> {
+        let created = self.trace.as_deref();
+        created.map(|path| EnsembleRecording::create(path, ensemble, lanes)).transpose()
     }
 }

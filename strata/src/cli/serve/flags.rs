@@ -231,7 +231,7 @@ pub struct Flags {
     pub print_config: bool,
     /// Serve an ensemble of specialists behind a router: a TOML file that lists them, as deploy/ensemble.toml, or demo for
     /// eight specialists of the default model
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["which", "model", "served_model_name", "trace"])]
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["which", "model", "served_model_name"])]
     pub ensemble: Option<String>,
     #[command(flatten)]
     pub model: ModelFlags,

@@ -32,7 +32,7 @@ use super::start::log_startup;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::kv;
-use crate::cli::recording::StepRecording;
+use crate::cli::recording::ServerRecording;
 use crate::hub;
 
 /// What all lanes of a server share.
@@ -51,8 +51,8 @@ pub struct Started {
     pub lanes: Lanes,
     /// The engines of all lanes.
     pub engines: Vec<Engine>,
-    /// Recording of the only engine's steps.
-    pub recording: Option<StepRecording>,
+    /// Recording of the engines' steps.
+    pub recording: Option<ServerRecording>,
 }
 
 /// A model that was read, and what its files say about serving it.
@@ -114,6 +114,7 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
     if let (Some(recording), Some(engine)) = (&recording, engines.first()) {
         recording.observe(engine.handle())?;
     }
+    let recording = recording.map(ServerRecording::Engine);
     Ok(Started { lanes: Lanes::single(lane), engines, recording })
 }
 
@@ -127,7 +128,9 @@ pub fn ensemble(
     parts: &Parts,
     context: &Context,
 ) -> anyhow::Result<Started> {
-    // Names before gigabytes.
+    // Names and a recording that cannot be created, before gigabytes.
+    let names: Vec<&str> = config.specialists.iter().map(|own| own.name.as_str()).collect();
+    let recording = flags.scheduler.trace.ensemble_recording(&config.name, &names)?;
     let mut paths: BTreeMap<&str, PathBuf> = BTreeMap::new();
     for SpecialistConfig { model, .. } in &config.specialists {
         if !paths.contains_key(model.as_str()) {
@@ -163,6 +166,7 @@ pub fn ensemble(
         options.max_num_seqs = seats.min(budget);
         options.namespace = Some(specialist.name.clone());
         options.turns = Some(turns.clone());
+        options.clock = recording.as_ref().map(|own| own.recorder().began());
         let plan = LanePlan {
             title: Some(specialist.name.clone()),
             names: vec![specialist.name.clone()],
@@ -178,11 +182,17 @@ pub fn ensemble(
         let started = plan.start(flags, parts, context);
         let (lane, own) =
             started.map_err(|why| why.context(format!("specialist `{}`", specialist.name)))?;
+        if let Some(recording) = &recording {
+            // The others relay: they have no steps.
+            for (replica, engine) in (0..).zip(own.iter().take(specialist.replicas)) {
+                let SpecialistConfig { name, model, .. } = specialist;
+                recording.observe(name, replica, model, engine.handle())?;
+            }
+        }
         lanes.push(lane);
         engines.extend(own);
     }
-    let names = config.specialists.iter().map(|specialist| specialist.name.as_str());
-    let counters = parts.metrics.routes(names);
+    let counters = parts.metrics.routes(names.into_iter());
     let ensemble = Ensemble::new(config.clone(), counters);
     let ensemble = ensemble.map_err(|why| CliError::Usage(why.to_string()))?;
     for (at, specialist) in config.specialists.iter().enumerate() {
@@ -191,8 +201,9 @@ pub fn ensemble(
             ensemble.set_model_version(at, format!("{}@{fingerprint}", specialist.model));
         }
     }
-    let lanes = Lanes::ensemble(ensemble, lanes);
-    Ok(Started { lanes, engines, recording: None })
+    let recorder = recording.as_ref().map(|own| own.recorder().clone());
+    let lanes = Lanes::ensemble(ensemble, lanes).with_trace(recorder);
+    Ok(Started { lanes, engines, recording: recording.map(ServerRecording::Ensemble) })
 }
 
 impl Loaded {

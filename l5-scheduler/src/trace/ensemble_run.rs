@@ -99,19 +99,23 @@ impl EnsembleRun {
 
     /// Times of the first arrival and of the last end.
     pub fn bounds(&self) -> (u64, u64) {
-        let engines = self.engines.iter().filter(|engine| {
-            let Run { steps, lanes, .. } = &engine.run;
-            !steps.is_empty() || !lanes.is_empty()
-        });
-        let (starts, ends): (Vec<_>, Vec<_>) = engines.map(|engine| engine.run.bounds()).unzip();
+        let runs = self.engines.iter().map(|engine| &engine.run);
+        // An engine that is shut down has a last step without rows, perhaps long after the last request.
+        let steps = runs.clone().flat_map(|run| &run.steps);
+        let steps = steps.filter(|step| step.tokens() > 0 || step.abandoned);
+        let lanes = runs.flat_map(|run| &run.lanes);
+        let starts = lanes.clone().map(|lane| lane.arrived);
+        let starts = starts.chain(steps.clone().map(|step| step.start));
+        let ends = lanes.map(|lane| lane.end.as_ref().map_or(lane.arrived, |end| end.at));
+        let ends = ends.chain(steps.map(|step| step.end));
         let routes = self.routes.iter().map(|route| &route.event);
         let arrived = routes.clone().map(|route| ns(route.arrived_us));
         let left = routes.map(|route| {
             let refused = route.refused.last().map(|refused| refused.at_us);
             ns(route.admitted_us.or(refused).unwrap_or(route.decided_us))
         });
-        let start = starts.into_iter().chain(arrived).min().unwrap_or(0);
-        let end = ends.into_iter().chain(left).max().unwrap_or(0);
+        let start = starts.chain(arrived).min().unwrap_or(0);
+        let end = ends.chain(left).max().unwrap_or(0);
         (start, end.max(start))
     }
 }

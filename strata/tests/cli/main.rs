@@ -14,6 +14,7 @@ mod prompts;
 mod router;
 mod router_tune;
 mod run_trace;
+mod run_trace_ensemble;
 mod sampling;
 mod serve_offline;
 mod simulate;

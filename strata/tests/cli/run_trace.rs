@@ -164,10 +164,10 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-const WATCH: &str = r#"<script>window.failures = []; addEventListener("error", (e) => failures.push(e.message));</script>"#;
+pub const WATCH: &str = r#"<script>window.failures = []; addEventListener("error", (e) => failures.push(e.message));</script>"#;
 
 /// A browser: the one that `STRATA_BROWSER` names, or the first of Chromium's names that is there.
-fn browser() -> Option<OsString> {
+pub fn browser() -> Option<OsString> {
     if let Some(named) = std::env::var_os("STRATA_BROWSER").filter(|name| !name.is_empty()) {
         return Some(named);
     }
@@ -179,7 +179,7 @@ fn browser() -> Option<OsString> {
 }
 
 /// The page after a visit.
-fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
+pub fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
     command.args(["--no-first-run", "--window-size=1200,900", "--dump-dom"]);

@@ -13,6 +13,7 @@ mod completions;
 mod door;
 mod doors;
 mod ensemble;
+mod ensemble_trace;
 mod formats;
 mod lifecycle;
 mod limits;

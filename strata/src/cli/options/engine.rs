@@ -94,7 +94,7 @@ pub struct CaptureOptions {
 /// Recording of the engine's steps.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceOptions {
-    /// Record every step in this file, for `strata trace view`; of an ensemble also the way of each request to its lane
+    /// Record every step in this file, for `strata trace view`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }

@@ -40,6 +40,10 @@ Every flag can also be set by an environment variable, such as STRATA_PORT=8080 
 as port = 8080. The command line overrides the environment, and the environment overrides the file. An environment
 variable separates several values with commas.";
 
+/// Help of `--trace`, which other commands have without an ensemble.
+const TRACE_HELP: &str = "Record every step in this file, for `strata trace view`; of an ensemble also the way of each \
+     request to its lane";
+
 /// Flags of the command line. The environment and a file add theirs when the command runs.
 #[derive(Debug)]
 pub struct ServeArgs {
@@ -49,7 +53,8 @@ pub struct ServeArgs {
 impl Args for ServeArgs {
     fn augment_args(command: Command) -> Command {
         let about = "Serve a model with OpenAI's API over HTTP";
-        Flags::augment_args(command).about(about).after_help(EXAMPLES)
+        let flags = Flags::augment_args(command).about(about).after_help(EXAMPLES);
+        flags.mut_arg("trace", |arg| arg.help(TRACE_HELP))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -1,12 +1,13 @@
 //! `strata trace view` and `strata trace chrome`: a recorded run as a page, as twenty numbers, or for Perfetto.
 
+mod ensemble;
 mod page;
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use l5_scheduler::trace::{self, Run, Summary, TraceError};
+use l5_scheduler::trace::{self, EnsembleRun, Recorded, Run, Summary, TraceError};
 
 use super::super::error::CliError;
 use super::super::out;
@@ -17,13 +18,17 @@ To record a run:
   strata trace view run.jsonl             writes run.html; open it in a browser
   strata trace view run.jsonl --summary   prints steps, throughput, latencies and where the time went
 
-In the page: left and right arrow go from step to step, up and down from request to request, plus and minus zoom,
+A recording of an ensemble (strata serve --ensemble FILE.toml --trace run.jsonl) becomes a page with a group for each
+engine, in which a request is drawn from the router to its last step. There, left and right arrow go from request to
+request in the order of their arrival, and plus, minus and 0 zoom.
+
+In the page of one engine: left and right arrow go from step to step, up and down from request to request, plus and minus zoom,
 0 shows all, p goes to the next preemption, t changes between time and steps. Drag to pan, ctrl and wheel to zoom.";
 
 /// Make a page of a recorded run: its steps, requests, queue, memory and times
 ///
-/// The page is one self-contained file. FILE is a recording of `--trace` (JSON lines, first
-/// `{"strata_trace":1,..}`).
+/// The page is one self-contained file. FILE is a recording of `--trace` (JSON lines, first `{"strata_trace":1,..}`, or
+/// `{"strata_trace":2,..}` of an ensemble).
 #[derive(Debug, clap::Args)]
 #[command(after_help = VIEW_HELP)]
 pub struct ViewArgs {
@@ -43,7 +48,8 @@ pub struct ViewArgs {
 
 const CHROME_HELP: &str = "\
 Open the file at ui.perfetto.dev, or in Chrome at chrome://tracing. Steps are slices with their phases inside, requests
-are threads, and queue, KV blocks and tokens are counters.";
+are threads, and queue, KV blocks and tokens are counters. Of an ensemble, the router and each engine are processes, and
+arrows go from a request at the router to its engine.";
 
 /// Convert a recorded run to Chrome's trace events, for Perfetto and chrome://tracing
 #[derive(Debug, clap::Args)]
@@ -73,13 +79,12 @@ enum RunFileError {
 pub fn view(args: &ViewArgs) -> anyhow::Result<()> {
     let input = Input::new(&args.file);
     if args.summary {
-        let run = input.run(usize::MAX)?;
-        return Ok(out::text(&Summary::of(&run).to_string())?);
+        return Ok(out::text(&input.run(usize::MAX)?.summary())?);
     }
     let target = input.target(args.out.as_deref(), "html")?;
     let run = input.run(args.max_steps as usize)?;
-    if run.left_out > 0 {
-        let (shown, left_out) = (run.steps.len(), run.left_out);
+    let (shown, left_out) = run.steps();
+    if left_out > 0 {
         let text = "steps; later ones are left out (--max-steps)";
         let _ = writeln!(
             io::stderr(),
@@ -88,7 +93,10 @@ pub fn view(args: &ViewArgs) -> anyhow::Result<()> {
         );
     }
     let title = input.title();
-    target.write(|out| page::write(&run, &title, out))
+    target.write(|out| match &run {
+        Recording::Engine(run) => page::write(run, &title, out),
+        Recording::Ensemble(run) => ensemble::write(run, &title, out),
+    })
 }
 
 /// Runs `strata trace chrome`.
@@ -99,7 +107,37 @@ pub fn chrome(args: &ChromeArgs) -> anyhow::Result<()> {
     let input = Input::new(&args.file);
     let target = input.target(args.out.as_deref(), "chrome.json")?;
     let run = input.run(usize::MAX)?;
-    target.write(|out| trace::write_chrome(&run, out))
+    target.write(|out| match &run {
+        Recording::Engine(run) => trace::write_chrome(run, out),
+        Recording::Ensemble(run) => trace::write_ensemble_chrome(run, out),
+    })
+}
+
+/// A recorded run of either kind.
+enum Recording {
+    Engine(Run),
+    Ensemble(EnsembleRun),
+}
+
+impl Recording {
+    /// Numbers of steps that were read, and that were left out.
+    fn steps(&self) -> (usize, usize) {
+        match self {
+            Self::Engine(run) => (run.steps.len(), run.left_out),
+            Self::Ensemble(run) => {
+                let shown = run.engines.iter().map(|engine| engine.run.steps.len()).sum();
+                (shown, run.left_out)
+            }
+        }
+    }
+
+    /// The run in a few numbers; of an ensemble that of each engine, behind the ways of requests.
+    fn summary(&self) -> String {
+        match self {
+            Self::Engine(run) => Summary::of(run).to_string(),
+            Self::Ensemble(run) => ensemble::summary(run),
+        }
+    }
 }
 
 /// What is read.
@@ -123,7 +161,7 @@ impl<'a> Input<'a> {
         Path::new(&self.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    fn run(&self, most: usize) -> anyhow::Result<Run> {
+    fn run(&self, most: usize) -> anyhow::Result<Recording> {
         if self.is_stdin() {
             return self.read(io::stdin().lock(), most);
         }
@@ -131,8 +169,11 @@ impl<'a> Input<'a> {
         self.read(BufReader::new(File::open(self.path).map_err(unreadable)?), most)
     }
 
-    fn read(&self, input: impl BufRead, most: usize) -> anyhow::Result<Run> {
-        let run = trace::read(input).and_then(|reader| Run::read(reader, most));
+    fn read(&self, input: impl BufRead, most: usize) -> anyhow::Result<Recording> {
+        let run = trace::open(input).and_then(|recorded| match recorded {
+            Recorded::Engine(reader) => Run::read(reader, most).map(Recording::Engine),
+            Recorded::Ensemble(reader) => EnsembleRun::read(reader, most).map(Recording::Ensemble),
+        });
         run.map_err(|source| RunFileError::Recording { file: self.name.clone(), source }.into())
     }
 

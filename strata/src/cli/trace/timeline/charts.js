@@ -5,7 +5,7 @@ const PARTS = ["plan", "turn", "pack", "forward", "sample", "apply"];
 const KINDS = { queued: 0, prefill: 1, decode: 2, preempted: 3, resumed: 4 };
 
 // Colours are the page's own, which differ in light and dark.
-function palette() {
+function palette(more = []) {
   const style = getComputedStyle(document.documentElement);
   const probe = document.createElement("i");
   document.body.append(probe);
@@ -13,7 +13,7 @@ function palette() {
     probe.style.color = `var(--${name})`;
     return getComputedStyle(probe).color;
   };
-  const names = ["ink", "quiet", "line", "card", "accent", "queued", "prefill", "decode", "preempted", "resumed", ...PARTS];
+  const names = ["ink", "quiet", "line", "card", "accent", "queued", "prefill", "decode", "preempted", "resumed", ...PARTS, ...more];
   const made = Object.fromEntries(names.map((name) => [name, colour(name)]));
   probe.remove();
   made.gutter = parseFloat(style.getPropertyValue("--gutter"));

@@ -3,13 +3,14 @@
 
 use std::io::{self, Write};
 
-use l5_scheduler::trace::{Header, Lane, PhasesUs, Run, SpanKind, StepSpan, Summary};
+use l5_scheduler::trace::{Header, Lane, PhasesUs, Run, SpanKind, StepSpan, Summary, TracedShape};
 use serde::Serialize;
 
 use super::super::template;
 
+/// Data of one engine.
 #[derive(Serialize)]
-struct Page<'a> {
+pub(super) struct Page<'a> {
     title: &'a str,
     header: &'a Header,
     summary: Summary,
@@ -26,6 +27,9 @@ struct Page<'a> {
     finished: Vec<(usize, usize, &'a str)>,
     /// Steps that did not count.
     failed: Vec<usize>,
+    /// Shapes of the steps; absent where the composer is the default one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shapes: Vec<Option<TracedShape>>,
     lanes: Vec<LaneData<'a>>,
 }
 
@@ -65,13 +69,14 @@ struct LaneData<'a> {
 
 /// Moments on the page.
 #[derive(Clone, Copy)]
-struct Clock {
-    began: u64,
+pub(super) struct Clock {
+    /// Beginning of the run, in nanoseconds.
+    pub began: u64,
 }
 
 impl Clock {
     /// Microseconds since the run began, to a tenth: a page shows no more.
-    fn at(self, ns: u64) -> f64 {
+    pub fn at(self, ns: u64) -> f64 {
         tenths(ns.saturating_sub(self.began))
     }
 }
@@ -88,7 +93,7 @@ pub fn write(run: &Run, title: &str, mut out: &mut dyn Write) -> io::Result<()> 
     let parts = [
         ("title", template::escaped(title)),
         ("style", include_str!("style.css").to_owned()),
-        ("data", template::data(&Page::new(run, title))?),
+        ("data", template::data(&Page::new(run, title, run.bounds()))?),
         ("scale", include_str!("scale.js").to_owned()),
         ("charts", include_str!("charts.js").to_owned()),
         ("words", include_str!("words.js").to_owned()),
@@ -98,8 +103,8 @@ pub fn write(run: &Run, title: &str, mut out: &mut dyn Write) -> io::Result<()> 
 }
 
 impl<'a> Page<'a> {
-    fn new(run: &'a Run, title: &'a str) -> Self {
-        let (began, ended) = run.bounds();
+    /// Data of a run, whose page shows the time from `began` to `ended`.
+    pub fn new(run: &'a Run, title: &'a str, (began, ended): (u64, u64)) -> Self {
         let clock = Clock { began };
         let mut page = Self {
             title,
@@ -114,8 +119,12 @@ impl<'a> Page<'a> {
             preempted: Vec::new(),
             finished: Vec::new(),
             failed: Vec::new(),
+            shapes: Vec::new(),
             lanes: run.lanes.iter().map(|lane| LaneData::new(lane, clock)).collect(),
         };
+        if run.steps.iter().any(|step| step.shape.is_some()) {
+            page.shapes = run.steps.iter().map(|step| step.shape).collect();
+        }
         for (i, step) in run.steps.iter().enumerate() {
             page.steps.push(step, clock);
             page.rows.extend(step.prefills.iter().map(|(lane, row)| {

@@ -37,6 +37,9 @@ function stepInWords(page, i) {
   const took = steps.parts.reduce((all, column) => all + column[i], 0);
   const split = PARTS.map((part, p) => `${part} ${duration(steps.parts[p][i])}`).join(", ");
   const sentences = [`Step ${steps.number[i]} began ${duration(steps.at[i])} into the run and took ${duration(took)}: ${split}.`];
+  const shape = page.shapes && page.shapes[i];
+  if (shape === "decode_only") sentences.push("It was planned for rows that decode only.");
+  else if (shape && shape.prefill) sentences.push(`It was planned for prompts only${shape.prefill.chunk ? `, at most ${plural(shape.prefill.chunk, "token")} of them` : ""}.`);
   if (page.failed.includes(i)) sentences.push("It failed, and its results were discarded.");
   const tokens = steps.prefill[i] + steps.resumed[i] + steps.decode[i];
   const rows = ofStep(page.rows, i).map(([, lane, kind, count, computed, cached]) => {

@@ -77,7 +77,7 @@ pub struct RouteEvent {
     pub arrived_us: f64,
     /// Time at which its lane was decided: the body has been read and parsed by then.
     pub decided_us: f64,
-    /// Time at which an engine had it. `None`: it was refused, or its client has disconnected before.
+    /// Time at which the server had its responses' streams: an engine may have begun before. `None`: it was refused, or its client has disconnected before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admitted_us: Option<f64>,
     /// What decided, as in the metric `strata:routes_total`: `declared_intent`, `rule`, `classifier`, `rejected`

@@ -29,7 +29,7 @@ pub fn write_ensemble_chrome(run: &EnsembleRun, out: &mut (impl Write + ?Sized))
     let mut flows = Flows::default();
     let mut threads = Vec::new();
     for route in &run.routes {
-        let thread = free(&mut threads, ns(route.event.arrived_us), end(route));
+        let thread = free(&mut threads, ns(route.event.arrived_us), run.left_router(route));
         flows.route(run, route, thread, &mut events);
     }
     for thread in 0..threads.len() as u64 {
@@ -58,12 +58,6 @@ fn tracks(engine: usize) -> Tracks {
     Tracks { engine: process, requests: process, first: 2 }
 }
 
-/// Time at which a request left the router: an engine had it, or it was refused.
-fn end(route: &Route) -> u64 {
-    let refused = route.event.refused.last().map(|refused| refused.at_us);
-    ns(route.event.admitted_us.or(refused).unwrap_or(route.event.decided_us))
-}
-
 /// A thread that has no slice at `start`, from 1; `threads` has the end of each one's last slice.
 fn free(threads: &mut Vec<u64>, start: u64, end: u64) -> u64 {
     let found = threads.iter().position(|until| *until <= start).unwrap_or(threads.len());
@@ -90,15 +84,16 @@ impl Flows {
         let event = &route.event;
         let track = (ROUTER, thread);
         let (arrived, decided) = (ns(event.arrived_us), ns(event.decided_us));
+        let left = run.left_router(route);
         let title = match (&event.lane, event.admitted_us) {
             (Some(lane), Some(_)) => format!("to {lane}: {}", event.by),
             (_, None) if !event.refused.is_empty() => "refused".to_owned(),
             _ => "given up".to_owned(),
         };
         let args = serde_json::to_value(event).unwrap_or_default();
-        events.push(slice(("route", &title), track, arrived, end(route), args));
+        events.push(slice(("route", &title), track, arrived, left, args));
         events.push(slice(("route", "routes"), track, arrived, decided, json!({})));
-        events.push(slice(("route", "admits"), track, decided, end(route), json!({})));
+        events.push(slice(("route", "admits"), track, decided, left, json!({})));
         for at in &route.requests {
             self.flow("route", track, decided, run, *at, events);
         }

@@ -23,12 +23,15 @@ const MAX_QUEUE_BYTES: usize = 16 << 20;
 #[derive(Clone)]
 pub struct EnsembleRecorder(Arc<Shared>);
 
+/// The file. The thread that writes returns it.
+type Writer = Box<dyn Write + Send>;
+
 struct Shared {
     queue: Arc<LineQueue>,
     began: Instant,
     routes: AtomicU64,
     engines: Mutex<Vec<Recorder>>,
-    writer: Mutex<Option<JoinHandle<io::Result<Box<dyn Write + Send>>>>>,
+    writer: Mutex<Option<JoinHandle<io::Result<Writer>>>>,
 }
 
 impl EnsembleRecorder {
@@ -68,7 +71,7 @@ impl EnsembleRecorder {
         let header = EnsembleHeader { strata_trace, ensemble, lanes };
         let mut line = serde_json::to_vec(&header)?;
         line.push(b'\n');
-        let (lines, mut writer) = (queue.clone(), Box::new(writer) as Box<dyn Write + Send>);
+        let (lines, mut writer) = (queue.clone(), Box::new(writer) as Writer);
         let thread = std::thread::Builder::new().name("strata-trace".into()).spawn(move || {
             // A recording without its first line could not be read.
             let written = writer.write_all(&line).inspect_err(|_| _ = lines.close());

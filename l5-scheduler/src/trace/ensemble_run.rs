@@ -97,6 +97,21 @@ impl EnsembleRun {
         Ok(reading.finish(run))
     }
 
+    /// Time at which a request was with its engine, or was refused, or was given up by its client.
+    pub fn left_router(&self, route: &Route) -> u64 {
+        let RouteEvent { decided_us, admitted_us, refused, .. } = &route.event;
+        let decided = ns(*decided_us);
+        match admitted_us {
+            Some(admitted) => {
+                let requests = route.requests.iter();
+                let arrived =
+                    requests.map(|at| self.engines[at.engine].run.lanes[at.request].arrived);
+                arrived.chain([ns(*admitted)]).min().unwrap_or(decided).max(decided)
+            }
+            None => refused.last().map_or(decided, |refused| ns(refused.at_us)),
+        }
+    }
+
     /// Times of the first arrival and of the last end.
     pub fn bounds(&self) -> (u64, u64) {
         let runs = self.engines.iter().map(|engine| &engine.run);
@@ -109,11 +124,8 @@ impl EnsembleRun {
         let ends = lanes.map(|lane| lane.end.as_ref().map_or(lane.arrived, |end| end.at));
         let ends = ends.chain(steps.map(|step| step.end));
         let routes = self.routes.iter().map(|route| &route.event);
-        let arrived = routes.clone().map(|route| ns(route.arrived_us));
-        let left = routes.map(|route| {
-            let refused = route.refused.last().map(|refused| refused.at_us);
-            ns(route.admitted_us.or(refused).unwrap_or(route.decided_us))
-        });
+        let arrived = routes.map(|route| ns(route.arrived_us));
+        let left = self.routes.iter().map(|route| self.left_router(route));
         let start = starts.chain(arrived).min().unwrap_or(0);
         let end = ends.chain(left).max().unwrap_or(0);
         (start, end.max(start))

@@ -175,7 +175,7 @@ fn a_browser_shows_a_request_from_the_router_to_its_steps() {
         "first",
         &[
             "Request 0 came to the server 0 µs into the run; the rule sanitizer_report decided for one (score 0.90; second choice two), 50 µs after its arrival",
-            "An engine of one had it 100 µs after its arrival",
+            "An engine of one had it 90 µs after its arrival",
             "Its shadow (low_score) began 1.05 ms into the run",
             "In one, replica 0: Request 0 arrived at 90 µs",
             "Its steps waited 270 µs for their turns",

@@ -21,6 +21,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
 use crate::cli::out;
+use crate::cli::recording::ServerRecording;
 use crate::hub;
 use server::background::Background;
 use server::calibration::CalibrationStream;
@@ -97,12 +98,11 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     if let Some(stream) = calibration {
         stream.close();
     }
+    // Also of a server that failed, whose last steps say why.
+    let recorded = recording.map_or(Ok(()), ServerRecording::finish);
     served?;
     ended?;
-    if let Some(recording) = recording {
-        recording.finish()?;
-    }
-    Ok(())
+    Ok(recorded?)
 }
 
 /// Maximum time to wait for the last step at shutdown.

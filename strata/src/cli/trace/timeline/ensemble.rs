@@ -58,6 +58,8 @@ struct RouteData<'a> {
     requests: Vec<[usize; 2]>,
     /// Engine, request, time of submission and reason.
     shadow: Option<(usize, usize, f64, &'a str)>,
+    /// Time at which it left the router, to an engine or refused.
+    left: f64,
     /// Lane that was to have a shadow.
     shadow_lane: Option<&'a str>,
 }
@@ -110,13 +112,13 @@ impl<'a> EnsemblePage<'a> {
             left_out: run.left_out,
             steps: AllSteps { at, end },
             engines: engines.collect(),
-            routes: run.routes.iter().map(|route| RouteData::new(route, clock)).collect(),
+            routes: run.routes.iter().map(|route| RouteData::new(run, route, clock)).collect(),
         }
     }
 }
 
 impl<'a> RouteData<'a> {
-    fn new(route: &'a Route, clock: Clock) -> Self {
+    fn new(run: &EnsembleRun, route: &'a Route, clock: Clock) -> Self {
         let event = &route.event;
         let at = |us: f64| clock.at((us * 1000.0).round() as u64);
         let pair = |at: &RequestAt| [at.engine, at.request];
@@ -141,6 +143,7 @@ impl<'a> RouteData<'a> {
             shadow: route.shadow.as_ref().map(|(shadow, place)| {
                 (place.engine, place.request, at(shadow.at_us), shadow.reason.as_str())
             }),
+            left: clock.at(run.left_router(route)),
             shadow_lane: event.shadow.as_deref(),
         }
     }

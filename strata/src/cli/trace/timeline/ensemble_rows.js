@@ -7,7 +7,6 @@ const TALL = { router: 30, title: 24, steps: 16 };
 
 const wasRefused = (route) => route.admitted === null;
 const decidedBy = (route) => (wasRefused(route) && route.refused.length ? "refused" : DECIDED[route.by] ?? "named");
-const left = (route) => route.admitted ?? (route.refused.length ? route.refused[route.refused.length - 1].at : route.decided);
 
 // Rows from above, each with its place `y` and its height `tall`. A request's row knows its route, and whether it is the
 // shadow of that route's request.
@@ -69,7 +68,7 @@ function routeInWords(route) {
     const expected = quote ? `: it could expect its first token in ${duration(quote.first_token_us)} and its end in ${duration(quote.done_us)} to ${duration(quote.done_late_us)}` : "";
     sentences.push(`${lane ?? "The router"} refused it ${duration(at - route.at)} after its arrival (${code}${expected}).`);
   }
-  if (route.admitted !== null) sentences.push(`An engine of ${route.lane} had it ${duration(route.admitted - route.at)} after its arrival.`);
+  if (route.admitted !== null) sentences.push(`An engine of ${route.lane} had it ${duration(route.left - route.at)} after its arrival.`);
   else if (!route.refused.length) sentences.push("Its client disconnected before an engine had it.");
   if (route.shadow) sentences.push(`Its shadow (${route.shadow[3]}) began ${duration(route.shadow[2])} into the run.`);
   else if (route.shadow_lane) sentences.push(`It was to have a shadow in ${route.shadow_lane}, which did not begin.`);
@@ -111,7 +110,7 @@ function bar(g, scale, colour, from, to, y, tall) {
 }
 
 function drawRouter(g, page, row, scale, colours) {
-  for (const route of page.routes) bar(g, scale, colours[decidedBy(route)], route.at, left(route), row.y + 3, row.tall - 6);
+  for (const route of page.routes) bar(g, scale, colours[decidedBy(route)], route.at, route.left, row.y + 3, row.tall - 6);
 }
 
 // Steps: those that wait for their turn are striped, the others filled.
@@ -138,9 +137,9 @@ function drawSteps(g, engine, row, scale, colours) {
 function drawWay(g, route, row, scale, colours) {
   const middle = row.y + row.tall / 2;
   const thin = Math.max(1, row.tall * 0.3);
-  bar(g, scale, colours[decidedBy(route)], route.at, left(route), middle - thin / 2, thin);
+  bar(g, scale, colours[decidedBy(route)], route.at, route.left, middle - thin / 2, thin);
   const spilled = route.by === "spill";
-  const at = spilled || wasRefused(route) ? left(route) : null;
+  const at = spilled || wasRefused(route) ? route.left : null;
   if (at === null || at < scale.lo || at > scale.hi) return;
   const [x, size] = [scale.x(at), Math.min(5, Math.max(2.5, row.tall * 0.35))];
   g.strokeStyle = g.fillStyle = spilled ? colours.spill : colours.refused;

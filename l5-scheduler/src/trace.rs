@@ -15,6 +15,16 @@
 //! durations are microseconds of the engine's clock; `running`, `waiting` and `kv` are as they were while the step ran.
 //! [`Event`] has every field.
 //!
+//! The recording of an ensemble has version 2. Its header names the lanes, each line of an engine ends with its `lane` and
+//! `replica`, and a [`RouteEvent`] is the way of a request through the router and the doors:
+//!
+//! ```json
+//! {"strata_trace":2,"ensemble":"pair","lanes":["one","two"]}
+//! {"event":"engine","model":"tiny-llama","policy":"strict-priority","config":{..},"lane":"one","replica":0}
+//! {"event":"route","route":0,"lane":"one","replica":0,"requests":[0],"arrived_us":10.0,"decided_us":60.2,..}
+//! {"event":"arrived","id":0,"at_us":108.5,"prompt":8,"max_tokens":4,"priority":0,"lane":"one","replica":0}
+//! ```
+//!
 //! * [`Recorder`] writes such a file, as an engine's [`StepObserver`](crate::StepObserver);
 //! * [`read`] reads it event by event, [`Run`] makes a timeline of each request: when it was queued, computed or
 //!   preempted;

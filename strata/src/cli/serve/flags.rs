@@ -230,7 +230,7 @@ pub struct Flags {
     #[arg(long)]
     pub print_config: bool,
     /// Serve an ensemble of specialists behind a router: a TOML file that lists them, as deploy/ensemble.toml, or demo for
-    /// eight specialists of the default model
+    /// eight specialists of the default model. --trace then also records the way of each request to its specialist
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["which", "model", "served_model_name"])]
     pub ensemble: Option<String>,
     #[command(flatten)]

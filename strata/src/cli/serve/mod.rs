@@ -31,7 +31,7 @@ Examples:
   strata serve
   strata serve Qwen/Qwen3-0.6B --host 0.0.0.0 --port 8080 --api-key secret
   strata serve ./model --max-num-seqs 64 --max-model-len 8k --kv-memory 2GiB
-  strata serve --ensemble demo
+  strata serve --ensemble demo --trace run.jsonl
   strata serve --config deploy/strata.toml --print-config
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
@@ -39,10 +39,6 @@ Examples:
 Every flag can also be set by an environment variable, such as STRATA_PORT=8080 for --port, or in the file of --config,
 as port = 8080. The command line overrides the environment, and the environment overrides the file. An environment
 variable separates several values with commas.";
-
-/// Help of `--trace`, which other commands have without an ensemble.
-const TRACE_HELP: &str = "Record every step in this file, for `strata trace view`; of an ensemble also the way of each \
-     request to its lane";
 
 /// Flags of the command line. The environment and a file add theirs when the command runs.
 #[derive(Debug)]
@@ -53,8 +49,7 @@ pub struct ServeArgs {
 impl Args for ServeArgs {
     fn augment_args(command: Command) -> Command {
         let about = "Serve a model with OpenAI's API over HTTP";
-        let flags = Flags::augment_args(command).about(about).after_help(EXAMPLES);
-        flags.mut_arg("trace", |arg| arg.help(TRACE_HELP))
+        Flags::augment_args(command).about(about).after_help(EXAMPLES)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -72,7 +72,7 @@ pub use queue::Rank;
 pub use request::{Adapter, Job, JobKey, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
 pub use retention::{Retain, Retention};
-pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, TokenDelta};
+pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use scheduler::{
     KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow, Scheduler,
     SchedulerStats,

@@ -201,6 +201,15 @@ impl EngineHandle {
         self.shared.inbox.tell(|mail| mail.aborts.push(id))
     }
 
+    /// Fails the requests that wait to be relayed, as [`RelayFailure::Unserved`](crate::RelayFailure): another replica
+    /// may serve them. Those that are relayed go on. An engine that computes has no such requests.
+    ///
+    /// # Errors
+    /// [`EngineError`].
+    pub fn fail_waiting(&self, error: impl ToString) -> Result<(), EngineError> {
+        self.shared.inbox.tell(|mail| mail.unserved = Some(error.to_string()))
+    }
+
     /// Drains the engine: accepts no new requests, and waits until all others have ended.
     ///
     /// # Errors

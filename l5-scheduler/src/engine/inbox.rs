@@ -39,16 +39,19 @@ pub(super) struct Mail {
     pub observers: Vec<Box<dyn StepObserver>>,
     /// Relayed requests that have ended.
     pub relayed: Vec<RelayedEnd>,
+    /// Why the requests that wait to be relayed must not wait any longer.
+    pub unserved: Option<String>,
     pub shut_down: bool,
 }
 
 impl Mail {
     fn is_empty(&self) -> bool {
-        let Self { submissions, aborts, observers, relayed, shut_down } = self;
+        let Self { submissions, aborts, observers, relayed, unserved, shut_down } = self;
         submissions.is_empty()
             && aborts.is_empty()
             && observers.is_empty()
             && relayed.is_empty()
+            && unserved.is_none()
             && !shut_down
     }
 }

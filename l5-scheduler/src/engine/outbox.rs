@@ -162,7 +162,7 @@ impl Outbox {
 
     /// Ends the response with a reason that the executor did not report.
     pub(super) fn end_with(&self, finish: FinishReason, error: Option<String>) {
-        self.end(&OutputEnd { finish, stop: None, error });
+        self.end(&OutputEnd { finish, stop: None, error, relay_failure: None });
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State>) {

@@ -24,7 +24,7 @@ use super::hub::Hub;
 use super::inbox::{Inbox, Mail, Occupancy, Submission};
 use super::serve::end_all;
 use super::{Engine, EngineError, EngineRequest, ModelFacts, StartError, Startup, SubmitError};
-use crate::runner::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
+use crate::runner::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 use crate::{FinishReason, RequestId, Scheduler, SchedulerConfig, StepObserver};
 
 /// Maximum time between two polls of the inbox while requests are relayed. A message ends the wait at once.
@@ -110,6 +110,8 @@ pub struct RelayOutput {
     sink: Box<dyn OutputSink>,
     /// State of the choice. `None`: it has ended, for this reason.
     state: Result<ChoiceState, FinishReason>,
+    /// How the relay failed, if it has.
+    failure: Option<RelayFailure>,
     vocab: usize,
     prompt: usize,
     began: Instant,
@@ -136,6 +138,7 @@ impl RelayOutput {
             inbox: shared.inbox.clone(),
             sink,
             state: Ok(state),
+            failure: None,
             vocab: *vocab,
             prompt: prompt.len(),
             began: now,
@@ -200,8 +203,10 @@ impl RelayOutput {
         self.close(finish);
     }
 
-    /// Fails the request. Does nothing if it has ended.
-    pub fn fail(mut self, error: impl ToString) {
+    /// Fails the request. Does nothing if it has ended. Once there are output tokens, every failure is
+    /// [`RelayFailure::Final`].
+    pub fn fail(mut self, failure: RelayFailure, error: impl ToString) {
+        self.failure = Some(if self.is_empty() { failure } else { RelayFailure::Final });
         self.fail_with(error);
     }
 
@@ -225,7 +230,8 @@ impl RelayOutput {
         if !self.text.is_empty() {
             self.sink.push(&TokenDelta { text: &self.text, ..TokenDelta::default() });
         }
-        self.sink.end(&OutputEnd { finish, stop, error });
+        let relay_failure = self.failure.filter(|_| finish == FinishReason::Failed);
+        self.sink.end(&OutputEnd { finish, stop, error, relay_failure });
         let times = self.first.map(|(first, count)| RelayedTimes {
             first: first - self.began,
             prompt: self.prompt,
@@ -343,6 +349,17 @@ impl Queue {
         }
     }
 
+    /// Fails the requests that wait: their server serves nothing, and another replica may.
+    fn fail_waiting(&mut self, why: &str) {
+        for ((_, id), Submission { outbox, .. }) in std::mem::take(&mut self.waiting) {
+            self.live.remove(&id);
+            let (finish, error) = (FinishReason::Failed, Some(why.to_owned()));
+            let relay_failure = Some(RelayFailure::Unserved);
+            outbox.end(&OutputEnd { finish, stop: None, error, relay_failure });
+            self.hub.lost(&[(id, finish)]);
+        }
+    }
+
     fn occupancy(&self, shared: &Shared) -> Occupancy {
         let seats = shared.validator.config().seats().saturating_sub(self.relayed);
         Occupancy { queued: self.waiting.len(), seats }
@@ -375,6 +392,9 @@ fn serve(relay: &mut dyn Relay, shared: &Shared, scheduler: &Scheduler, queue: &
         mail.submissions.drain(..).for_each(|submission| queue.take_in(submission));
         mail.relayed.drain(..).for_each(|end| queue.ended(&end, shared));
         mail.aborts.drain(..).for_each(|id| queue.abort(id, relay));
+        if let Some(why) = mail.unserved.take() {
+            queue.fail_waiting(&why);
+        }
         if mail.shut_down {
             queue.hub.live().into_iter().for_each(|id| queue.abort(id, relay));
             return;

@@ -67,6 +67,8 @@ fn serve<E: Executor<Job = ChoiceJob>>(
             hub.observe(observer, core.scheduler(), core.is_running());
         }
         mail.submissions.drain(..).for_each(|submission| take_in(core, hub, submission));
+        // Nothing is relayed here.
+        mail.unserved = None;
         let mut due = core.has_unfinished() || deadline.is_some_and(|at| at <= Instant::now());
         for id in mail.aborts.drain(..) {
             due |= core.abort(id);

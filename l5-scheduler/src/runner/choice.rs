@@ -42,7 +42,7 @@ impl RunningChoice {
         if !rest.is_empty() {
             sink.push(&TokenDelta { text: &rest, ..TokenDelta::default() });
         }
-        sink.end(&OutputEnd { finish, stop, error });
+        sink.end(&OutputEnd { finish, stop, error, relay_failure: None });
     }
 }
 

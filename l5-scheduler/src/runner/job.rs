@@ -60,6 +60,21 @@ pub struct OutputEnd {
     pub stop: Option<StopReason>,
     /// Error of [`FinishReason::Failed`].
     pub error: Option<String>,
+    /// Failure of the relay behind that error. `None`: the choice failed here.
+    pub relay_failure: Option<RelayFailure>,
+}
+
+/// How the relay of a request failed, and so what may become of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayFailure {
+    /// Nothing of the response has arrived, and the failure may pass: any replica may be given the request, the same
+    /// one included.
+    Transient,
+    /// Nothing of the response has arrived, and the same server would not do better: another replica may be given the
+    /// request.
+    Unserved,
+    /// The server refused the request, or a part of the response has arrived.
+    Final,
 }
 
 impl ChoiceJob {

@@ -25,7 +25,7 @@ use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
 use l4_sampler::guide::MaskAhead;
 use l4_sampler::{Row, Sampled, Sampler};
 
-pub use job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
+pub use job::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use pack::Packed;
 
 use crate::{

@@ -8,8 +8,8 @@ use l4_sampler::LogprobsRequest;
 use l4_sampler::guide::GuideSpec;
 use l5_scheduler::engine::{ModelFacts, Relay, RelayOutput, relay_config};
 use l5_scheduler::{
-    Engine, EngineError, EngineRequest, FinishReason, RequestId, ResponseStream, SchedulerConfig,
-    SubmitError,
+    Engine, EngineError, EngineRequest, FinishReason, RelayFailure, RequestId, ResponseStream,
+    SchedulerConfig, SubmitError,
 };
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ fn tokens_come_back_as_they_arrive_and_the_length_counts_here() {
     let too_many = output.push(&[8, 9, 10, 11, 12]);
     assert_eq!(too_many, Some(FinishReason::Length));
     assert_eq!(output.push(&[13]), Some(FinishReason::Length), "the end stays the end");
-    output.fail("too late");
+    output.fail(RelayFailure::Transient, "too late");
     assert_eq!(ended(&mut stream), (vec![8, 9, 10], FinishReason::Length, None));
     assert!(script.lock().aborted.is_empty(), "it has ended by itself");
 }
@@ -128,7 +128,7 @@ fn a_failure_a_foreign_token_and_a_dropped_output_are_failures_with_their_reason
     let (engine, script) = engine(4, 4);
     let submit = || engine.handle().submit(request(&[1], 9)).unwrap();
     let mut stream = submit();
-    script.output(&stream).fail("the line is dead");
+    script.output(&stream).fail(RelayFailure::Final, "the line is dead");
     assert_eq!(ended(&mut stream), (vec![], FinishReason::Failed, Some("the line is dead".into())));
     let mut stream = submit();
     let foreign = script.output(&stream).push(&[3, VOCAB as u32]);
@@ -143,6 +143,53 @@ fn a_failure_a_foreign_token_and_a_dropped_output_are_failures_with_their_reason
     assert!(error.unwrap().contains("without a finish reason"));
     engine.handle().drain().unwrap();
     assert_eq!(engine.handle().load().running, 0);
+}
+
+#[test]
+fn a_failure_says_whether_another_replica_may_serve_the_request() {
+    let (engine, script) = engine(4, 4);
+    let failure = |stream: &mut ResponseStream| stream.rest().end.unwrap().relay_failure;
+    for kind in [RelayFailure::Transient, RelayFailure::Unserved, RelayFailure::Final] {
+        let mut stream = engine.handle().submit(request(&[1], 9)).unwrap();
+        script.output(&stream).fail(kind, "no");
+        assert_eq!(failure(&mut stream), Some(kind));
+    }
+    let mut stream = engine.handle().submit(request(&[1], 9)).unwrap();
+    let mut output = script.output(&stream);
+    output.push(&[7]);
+    output.fail(RelayFailure::Transient, "no");
+    assert_eq!(failure(&mut stream), Some(RelayFailure::Final), "a part has arrived");
+    let mut stream = engine.handle().submit(request(&[1], 9)).unwrap();
+    drop(script.output(&stream));
+    assert_eq!(failure(&mut stream), None, "a fault of this process, not of the server");
+    let mut stream = engine.handle().submit(request(&[1], 1)).unwrap();
+    script.output(&stream).push(&[7]);
+    assert_eq!(failure(&mut stream), None);
+}
+
+#[test]
+fn requests_that_wait_can_be_failed_while_those_that_are_relayed_go_on() {
+    let (engine, script) = engine(1, 9);
+    let mut relayed = engine.handle().submit(request(&[1], 9)).unwrap();
+    let mut output = script.output(&relayed);
+    let mut waiting = engine.handle().submit_all(vec![request(&[2], 9), request(&[3], 9)]).unwrap();
+    engine.handle().fail_waiting("the server is down").unwrap();
+    for stream in &mut waiting {
+        let end = stream.rest().end.unwrap();
+        assert_eq!(
+            (end.finish, end.relay_failure),
+            (FinishReason::Failed, Some(RelayFailure::Unserved))
+        );
+        assert_eq!(end.error.as_deref(), Some("the server is down"));
+    }
+    output.push(&[7]);
+    output.end(FinishReason::Stop);
+    assert_eq!(ended(&mut relayed), (vec![7], FinishReason::Stop, None));
+    let next = engine.handle().submit(request(&[4], 9)).unwrap();
+    script.output(&next).end(FinishReason::Stop);
+    engine.handle().drain().unwrap();
+    assert_eq!(script.begun(), [relayed.id(), next.id()], "the others were never relayed");
+    assert_eq!((engine.handle().load().waiting, engine.handle().load().queued_tokens), (0, 0));
 }
 
 #[test]
@@ -282,7 +329,9 @@ enum Act {
     Push(usize, usize),
     End(usize),
     Drop(usize),
+    Fail(usize),
     Abort(usize),
+    FailWaiting,
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -291,7 +340,9 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (0usize..8, 1usize..5).prop_map(|(at, n)| Act::Push(at, n)),
         1 => (0usize..8).prop_map(Act::End),
         1 => (0usize..8).prop_map(Act::Drop),
+        1 => (0usize..8).prop_map(Act::Fail),
         1 => (0usize..8).prop_map(Act::Abort),
+        1 => Just(Act::FailWaiting),
     ]
 }
 
@@ -316,11 +367,12 @@ proptest! {
                         script.lock().outputs.insert(id.unwrap(), output);
                     }
                 }
-                Act::End(at) | Act::Drop(at) => {
+                Act::End(at) | Act::Drop(at) | Act::Fail(at) => {
                     let id = script.begun().get(at).copied();
                     let output = id.and_then(|id| script.lock().outputs.remove(&id));
                     match (act, output) {
                         (Act::End(_), Some(output)) => output.end(FinishReason::Stop),
+                        (Act::Fail(_), Some(output)) => output.fail(RelayFailure::Transient, "no"),
                         (_, output) => drop(output),
                     }
                 }
@@ -328,6 +380,7 @@ proptest! {
                     let id = streams.get(at).map(ResponseStream::id);
                     id.map_or(Ok(()), |id| engine.handle().abort(id)).unwrap();
                 }
+                Act::FailWaiting => engine.handle().fail_waiting("down").unwrap(),
             }
             prop_assert!(engine.handle().load().running <= 3);
         }

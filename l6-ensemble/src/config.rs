@@ -21,7 +21,7 @@ use crate::shadow::ShadowConfig;
 use crate::slo::SloOptions;
 use reader::Reader;
 pub use reload::{EngineChange, NeedsRestart};
-pub use remote::RemoteConfig;
+pub use remote::{RemoteApi, RemoteConfig};
 pub use specialist::{DecodingPolicy, SpecialistConfig};
 
 /// KV memory of an ensemble whose file does not say how much: that of one engine on a CPU.

@@ -11,6 +11,7 @@ use l5_scheduler::{
 };
 
 use crate::affinity::{BlockKey, PrefixTable, block_keys};
+use crate::failover::{Move, failover_order};
 use crate::replica_choice::{ReplicaView, choose_replica, queue_seconds};
 use crate::{Replica, ReplicaId};
 
@@ -244,6 +245,33 @@ impl<M> Lane<M> {
             table.given(id.0 as usize, &choice.prompt);
         }
         Ok((id, answers))
+    }
+
+    /// Whether a replica of the lane relays its requests.
+    pub fn relays(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.relays())
+    }
+
+    /// Whether this replica relays its requests, so that one can fail there and be served by another replica.
+    pub fn relays_of(&self, replica: ReplicaId) -> bool {
+        self.replicas.get(replica.0 as usize).is_some_and(|replica| replica.relays())
+    }
+
+    /// Submits a request again that the replica `failed` could not serve. Returns the replica that accepted it.
+    ///
+    /// # Errors
+    /// Why the first replica that was asked rejected it. [`SubmitError::Draining`] if there is none to ask.
+    pub fn fail_over(
+        &self,
+        failed: ReplicaId,
+        may: Move,
+        request: EngineRequest,
+    ) -> Result<(ReplicaId, Vec<ResponseStream>), SubmitError> {
+        let by_load = self.by_load();
+        let ended = by_load.iter().map(|(id, _, replica)| (*id, replica.ended().is_some()));
+        let order = failover_order(failed, may, ended).into_iter();
+        let found = |id| by_load.iter().find(|(own, ..)| *own == id).cloned();
+        submit_in_order(order.filter_map(found).collect(), &[request], 1)
     }
 
     /// Returns whether a replica has room for `requests` more at this moment.

@@ -8,6 +8,7 @@
 //! * [`Lane`]: the replicas of one model. A request goes to the replica with the least work;
 //! * [`EnsembleConfig`]: the file that lists the specialists, each of which has a lane;
 //! * [`router`]: chooses the lane of a request from its text;
+//! * [`failover`]: what becomes of a request whose replica failed before the first output;
 //! * [`quote`], [`admission`], [`replica_choice`], [`affinity`]: what a request can expect of a replica, and whether it is
 //!   admitted;
 //! * [`slo`], [`breaker`], [`escalation`], [`control`]: what a lane keeps of its promises, and what follows if it does
@@ -23,6 +24,7 @@ pub mod config;
 pub mod control;
 pub mod duration_text;
 pub mod escalation;
+pub mod failover;
 mod lane;
 pub mod quote;
 mod replica;
@@ -35,7 +37,7 @@ pub mod tune;
 
 pub use config::{
     ConfigError, ConfigErrors, DecodingPolicy, EngineChange, EnsembleConfig, NeedsRestart,
-    RemoteConfig, SpecialistConfig,
+    RemoteApi, RemoteConfig, SpecialistConfig,
 };
 pub use lane::{Lane, LaneId, NoReplica, ReplicaChoice};
 pub use replica::{Replica, ReplicaId};

@@ -60,6 +60,11 @@ pub trait Replica: Send + Sync + 'static {
     /// Counts of the guide cache.
     fn guide_stats(&self) -> CacheStats;
 
+    /// Whether its requests are relayed, so that one may end with a [`RelayFailure`](l5_scheduler::RelayFailure).
+    fn relays(&self) -> bool {
+        false
+    }
+
     /// Aborts a request, unless it has ended.
     ///
     /// # Errors

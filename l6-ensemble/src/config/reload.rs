@@ -148,9 +148,10 @@ fn engine_fields(
 /// Remote replicas with all that their connections depend on.
 fn described(remotes: &[RemoteConfig]) -> String {
     let one = |own: &RemoteConfig| {
-        let RemoteConfig { url, model, api_key_env, max_num_seqs, timeout_seconds } = own;
+        let RemoteConfig { url, api, model, api_key_env, max_num_seqs, timeout_seconds } = own;
         let key = api_key_env.as_deref().unwrap_or("no key");
-        format!("{url} ({model}, {key}, {max_num_seqs} requests, {timeout_seconds} s)")
+        let api = api.as_str();
+        format!("{url} ({api}, {model}, {key}, {max_num_seqs} requests, {timeout_seconds} s)")
     };
     let all: Vec<String> = remotes.iter().map(one).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }

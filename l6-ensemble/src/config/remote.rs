@@ -18,13 +18,49 @@ const DEFAULT_SEATS: usize = 16;
 const DEFAULT_TIMEOUT_SECONDS: f64 = 120.0;
 
 /// Fields of a remote replica.
-const FIELDS: [&str; 5] = ["url", "model", "api_key_env", "max_num_seqs", "timeout_seconds"];
+const FIELDS: [&str; 6] = ["url", "api", "model", "api_key_env", "max_num_seqs", "timeout_seconds"];
 
-/// A replica that is an OpenAI-compatible server: vLLM, or another `strata`.
+/// API of a remote replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RemoteApi {
+    /// OpenAI's completions with token ids: vLLM and `strata`.
+    #[default]
+    OpenAi,
+    /// `POST /completion` of llama.cpp's llama-server.
+    LlamaServer,
+}
+
+impl RemoteApi {
+    const ALL: [Self; 2] = [Self::OpenAi, Self::LlamaServer];
+
+    /// Name in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::LlamaServer => "llama-server",
+        }
+    }
+}
+
+impl std::str::FromStr for RemoteApi {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|api| api.as_str() == s);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            format!("must be one of {names}, got `{s}`")
+        })
+    }
+}
+
+/// A replica that is a server on another machine: vLLM, another `strata`, or llama-server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteConfig {
     /// Base URL of its API without a slash at the end, as in `http://host:8000/v1`.
     pub url: String,
+    /// What it speaks.
+    pub api: RemoteApi,
     /// Name of the model there.
     pub model: String,
     /// Name of the environment variable that has its API key. The key itself is never in the file.
@@ -73,6 +109,7 @@ fn read(path: String, table: Table, errors: &mut Vec<ConfigError>) -> RemoteConf
     }
     let remote = RemoteConfig {
         url: url.trim_end_matches('/').to_owned(),
+        api: reader.parsed("api").unwrap_or_default(),
         model: reader.required_string("model"),
         api_key_env,
         max_num_seqs: reader.count("max_num_seqs", 1, MAX_SEATS).unwrap_or(DEFAULT_SEATS),

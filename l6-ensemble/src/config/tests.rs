@@ -279,6 +279,7 @@ fn a_specialist_without_engines_has_remotes_and_no_memory() {
     let [a, b] = config.specialists.as_slice() else { panic!("{config:?}") };
     let remote = RemoteConfig {
         url: "http://host:8000/v1".into(),
+        api: RemoteApi::OpenAi,
         model: "m".into(),
         api_key_env: Some("KEY".into()),
         max_num_seqs: 16,
@@ -287,6 +288,9 @@ fn a_specialist_without_engines_has_remotes_and_no_memory() {
     assert_eq!((a.replicas, a.remotes.as_slice()), (0, [remote].as_slice()));
     assert_eq!((a.kv_share, b.kv_share), (0.0, 1.0));
     assert_eq!((b.replicas, b.remotes.len()), (1, 0));
+    let llama = "remotes = [{ url = \"http://h:8080\", model = \"m\", api = \"llama-server\" }]";
+    let llama = remotes(llama).unwrap().specialists[0].remotes[0].api;
+    assert_eq!(llama, RemoteApi::LlamaServer);
 }
 
 #[test]
@@ -297,7 +301,7 @@ fn all_errors_of_remotes_are_reported_at_once() {
         kv_share = 0.5
         remotes = [
             { url = "host", model = "m", max_num_seqs = 0, key = "sk-1" },
-            { url = "http://a/v1", api_key_env = "sk-1", timeout_seconds = 0 },
+            { url = "http://a/v1", api_key_env = "sk-1", timeout_seconds = 0, api = "ollama" },
             { url = "http://a/v1/", model = "" },
         ]
         "#,
@@ -307,7 +311,7 @@ fn all_errors_of_remotes_are_reported_at_once() {
     for path in ["[0].url", "[0].max_num_seqs", "[0].key", "[1].api_key_env", "[1].model"] {
         assert!(paths.contains(&&*format!("specialist.a.remotes{path}")), "{path}: {errors}");
     }
-    for path in ["[1].timeout_seconds", "[2].model", "[2]"] {
+    for path in ["[1].timeout_seconds", "[1].api", "[2].model", "[2]"] {
         assert!(paths.contains(&&*format!("specialist.a.remotes{path}")), "{path}: {errors}");
     }
     assert!(paths.contains(&"specialist.a.kv_share"), "{errors}");

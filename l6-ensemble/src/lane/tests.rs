@@ -239,7 +239,64 @@ fn a_prefix_is_not_followed_into_a_queue_that_costs_more() {
     }
 }
 
+#[test]
+fn a_request_that_failed_goes_to_the_least_busy_other_replica_or_back() {
+    let fakes = || {
+        vec![
+            Fake::new(Some(1.0), 0, 9, false),
+            Fake::new(Some(3.0), 0, 9, false),
+            Fake::new(Some(2.0), 0, 9, false),
+        ]
+    };
+    let fail_over = |fakes, failed, may| {
+        let (lane, _) = lane(fakes);
+        lane.fail_over(ReplicaId(failed), may, EngineRequest::default()).map(|(id, _)| id.0)
+    };
+    assert_eq!(fail_over(fakes(), 0, Move::ElsewhereOrAgain), Ok(2));
+    assert_eq!(fail_over(fakes(), 1, Move::Elsewhere), Ok(0));
+    let relays_only = || {
+        let mut fakes = fakes();
+        fakes[1].rejects = Some(SubmitError::NotRelayed("guides"));
+        fakes[2].ended = Some(EngineError::Unreachable("down".into()));
+        fakes
+    };
+    assert_eq!(
+        fail_over(relays_only(), 0, Move::ElsewhereOrAgain),
+        Ok(0),
+        "no other one serves it"
+    );
+    let refused = fail_over(relays_only(), 0, Move::Elsewhere);
+    assert_eq!(refused, Err(SubmitError::NotRelayed("guides")));
+    let alone = fail_over(vec![Fake::new(None, 0, 9, false)], 0, Move::Elsewhere);
+    assert_eq!(alone, Err(SubmitError::Draining));
+}
+
 proptest! {
+    /// Against a naive model: a request that failed is accepted once, by the live replica with the least work and room
+    /// other than the one that failed it; by that one only if there is no other, and it may have it again.
+    #[test]
+    fn a_request_that_failed_is_served_once_and_elsewhere_if_it_can_be(
+        given in prop::collection::vec((0_u8..4, 0_usize..3, any::<bool>()), 1..6),
+        failed in 0_usize..6,
+        again in any::<bool>(),
+    ) {
+        let failed = failed % given.len();
+        let fakes = given.iter().map(|&(seconds, room, ended)| {
+            Fake::new(Some(f64::from(seconds)), 0, room, ended)
+        });
+        let (lane, fakes) = lane(fakes.collect());
+        let able = |at: &usize| given[*at].1 > 0 && !given[*at].2;
+        let others = (0..given.len()).filter(|at| *at != failed && able(at));
+        let best = others.min_by_key(|at| (given[*at].0, *at));
+        let expected = best.or(Some(failed).filter(|at| again && able(at)));
+        let may = if again { Move::ElsewhereOrAgain } else { Move::Elsewhere };
+        let moved = lane.fail_over(ReplicaId(failed as u32), may, EngineRequest::default());
+        prop_assert_eq!(moved.ok().map(|(id, _)| id.0 as usize), expected);
+        for (at, fake) in fakes.iter().enumerate() {
+            prop_assert_eq!(fake.taken.load(Ordering::Relaxed), usize::from(Some(at) == expected));
+        }
+    }
+
     /// Against a naive model: of the live replicas with room, none has less work than the one that is chosen.
     #[test]
     fn a_request_goes_to_the_live_replica_with_the_least_work(

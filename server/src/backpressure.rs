@@ -8,6 +8,7 @@ use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
 use l6_ensemble::admission::{Decision, Refusal, RefusalCode};
+use l6_ensemble::failover::Move;
 use l6_ensemble::quote::RequestSize;
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use l6_ensemble::{ReplicaChoice, ReplicaId};
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 use super::background::{Background, lower_priority};
 use super::door::{self, Door, DoorRequest, Pass};
 use super::error::{ApiError, DoorRefusal};
+use super::failover::FailoverPlan;
 use super::lanes::ModelLane;
 use super::metrics::LaneMetrics;
 use super::options::Limits;
@@ -62,6 +64,16 @@ pub fn retry_after(load: &Load, chance: f64) -> u32 {
     let seconds = (load.seconds.unwrap_or(1.0) * (0.5 + 0.5 * chance)).ceil();
     // NaN is 1.
     if seconds >= 1.0 { seconds.min(MAX_RETRY_AFTER) as u32 } else { 1 }
+}
+
+/// Requests that a replica has accepted.
+pub struct Submitted {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Their responses, prompt by prompt.
+    pub streams: Vec<ResponseStream>,
+    /// What to do if the replica cannot serve them. `None`: it computes them itself.
+    pub failover: Option<FailoverPlan>,
 }
 
 /// Admission of requests to the queues of a lane. Clones share everything.
@@ -117,8 +129,8 @@ impl Admission {
         self.lane.room_for(requests).map_err(|why| self.refused(requests, why))
     }
 
-    /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them. A guide is
-    /// compiled first, in the background.
+    /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them, and what to do if it
+    /// cannot serve them. A guide is compiled first, in the background.
     ///
     /// # Errors
     /// [`ApiError`]: 400 for what is invalid or can never fit, 429 with `Retry-After` when the queue is full, 503 while
@@ -128,7 +140,7 @@ impl Admission {
         mut requests: Vec<EngineRequest>,
         samples: u32,
         arrived: Instant,
-    ) -> Result<(ReplicaId, Vec<ResponseStream>), ApiError> {
+    ) -> Result<Submitted, ApiError> {
         let choices = requests.len().saturating_mul(samples as usize);
         self.room_for(choices)?;
         if let Some(most) = self.max_queued_tokens {
@@ -149,10 +161,32 @@ impl Admission {
         }
         let choice = self.lane.choose(&requests);
         let pass = self.pass(&choice, &mut requests, arrived)?;
+        let kept = self.lane.relays().then(|| requests.clone());
         let submitted = self.door.submit(&pass, || self.lane.submit_to(&choice, requests, samples));
-        let submitted = submitted.map_err(|why| self.refused(choices, why))?;
+        let (replica, streams) = submitted.map_err(|why| self.refused(choices, why))?;
         self.metrics.slo().decided(true);
-        Ok(submitted)
+        let plan = |kept| FailoverPlan::new(self.clone(), &pass, replica, kept, samples);
+        let failover = kept.filter(|_| self.lane.relays_of(replica)).map(plan);
+        Ok(Submitted { replica, streams, failover })
+    }
+
+    /// Submits a request again that the replica `failed` could not serve. `None`: no replica accepts it.
+    pub fn fail_over(
+        &self,
+        failed: ReplicaId,
+        may: Move,
+        pass: &Pass,
+        request: EngineRequest,
+    ) -> Option<(ReplicaId, ResponseStream)> {
+        let submitted = self.door.submit(pass, || self.lane.fail_over(failed, may, request));
+        // The client gets the failure that the first replica reported.
+        let (replica, streams) = submitted.ok()?;
+        tracing::info!(
+            target: crate::LOG,
+            "{}: a request that replica {failed} could not serve goes to replica {replica}",
+            self.lane.id
+        );
+        Some((replica, streams.into_iter().next()?))
     }
 
     /// Lets requests pass the door, if what is promised to them and to those in flight can be kept. Their deadlines

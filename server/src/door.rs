@@ -82,6 +82,13 @@ pub struct Pass {
     quote: Option<Quote>,
 }
 
+impl Pass {
+    /// The same request without a promise: another replica than the one that was asked serves it.
+    pub fn unpromised(&self) -> Self {
+        Self { quote: None, ..*self }
+    }
+}
+
 impl Door {
     /// The door of a lane whose replicas are these engines, and observes them.
     pub fn new<'a>(

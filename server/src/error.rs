@@ -147,7 +147,7 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 /// Maximum number of characters that a message quotes of a request.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// Text of a request, shortened for an error message.
+/// Text of a request, or of another server, shortened for an error message.
 pub fn quoted(text: &str) -> String {
     shortened(text, MAX_QUOTED_CHARS)
 }

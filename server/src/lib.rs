@@ -23,6 +23,7 @@ pub mod door;
 pub mod endpoints;
 pub mod ensemble;
 pub mod error;
+mod failover;
 pub mod json;
 pub mod lanes;
 pub mod lifecycle;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use l6_ensemble::ReplicaId;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::backpressure::Admission;
+use super::backpressure::{Admission, Submitted};
 use super::error::ApiError;
-use super::metrics::ChoiceMetrics;
+use super::failover::FailoverPlan;
+use super::metrics::{ChoiceMetrics, LaneMetrics};
 use super::middleware::RequestContext;
-use super::remote::RemoteError;
 
 /// Engine requests of one HTTP request: one for each prompt and sample. Those that have not ended are aborted when this
 /// is dropped.
@@ -38,6 +39,9 @@ pub struct ResponseStreams {
     context: RequestContext,
     /// Metrics of the choices of each prompt.
     metrics: Option<ChoiceMetrics>,
+    lane: Arc<LaneMetrics>,
+    /// What to do with engine requests that the replica cannot serve.
+    failover: Option<FailoverPlan>,
 }
 
 impl ResponseStreams {
@@ -57,8 +61,10 @@ impl ResponseStreams {
         let prompts: Vec<usize> =
             (0..requests.len()).flat_map(|prompt| (0..samples).map(move |_| prompt)).collect();
         let numbers = requests.iter().flat_map(|_| 0..samples).collect();
-        let (replica, streams) = admission.submit(requests, samples, context.arrived()).await?;
-        let metrics = admission.metrics().begin_choices(replica, numbers);
+        let submitted = admission.submit(requests, samples, context.arrived()).await?;
+        let Submitted { replica, streams, failover } = submitted;
+        let lane = admission.metrics().clone();
+        let metrics = lane.begin_choices(replica, numbers);
         context.count_prompt_tokens(prompt_tokens, replica);
         let times = vec![None; streams.len()];
         let open = streams.into_iter().map(Some).collect();
@@ -72,6 +78,8 @@ impl ResponseStreams {
             deadline,
             context,
             metrics,
+            lane,
+            failover,
         })
     }
 
@@ -116,8 +124,9 @@ impl ResponseStreams {
         let mut pending = false;
         for step in 0..n {
             let at = (self.turn + step) % n;
+            let polled = self.poll_one(at, cx);
             let Some(stream) = &mut self.open[at] else { continue };
-            match stream.poll_recv(cx) {
+            match polled {
                 Poll::Ready(Some(chunk)) => {
                     self.turn = at + 1;
                     if let Some(metrics) = &mut self.metrics {
@@ -141,6 +150,24 @@ impl ResponseStreams {
     /// Ids of the engine requests whose ends were not read yet.
     pub fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.open.iter().flatten().map(ResponseStream::id)
+    }
+
+    /// Polls one engine request. One that its replica could not serve may have moved to another one, which is polled in
+    /// its place.
+    fn poll_one(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<Option<OutputChunk>> {
+        loop {
+            let Some(stream) = &mut self.open[at] else { return Poll::Ready(None) };
+            let polled = stream.poll_recv(cx);
+            let Poll::Ready(Some(chunk)) = &polled else { return polled };
+            let moved = self.failover.as_mut().and_then(|plan| plan.next(at, chunk));
+            let Some((replica, stream)) = moved else { return polled };
+            self.open[at] = Some(stream);
+            self.replica = replica;
+            self.context.moved_to(replica);
+            if let Some(choices) = &mut self.metrics {
+                self.lane.move_choices(choices, replica);
+            }
+        }
     }
 
     /// Replica that serves the request.
@@ -215,7 +242,7 @@ pub fn failure(chunk: &OutputChunk) -> Result<(), ApiError> {
                 // The request's own grammar takes more work at some step than is allowed.
                 return Err(ApiError::invalid(why).with_code("guide_too_complex"));
             }
-            if why.starts_with(RemoteError::PREFIX) {
+            if end.relay_failure.is_some() {
                 // The client may send it again: another replica may serve it.
                 return Err(super::error::unavailable(why, "remote_failed"));
             }
@@ -253,7 +280,7 @@ pub fn stop_reason(finish: FinishReason, stop: Option<&StopReason>) -> Option<Va
 #[cfg(test)]
 mod tests {
     use axum::http::StatusCode;
-    use l5_scheduler::OutputEnd;
+    use l5_scheduler::{OutputEnd, RelayFailure};
 
     use super::*;
 
@@ -273,19 +300,27 @@ mod tests {
         let mut chunk = OutputChunk::default();
         assert_eq!(failure(&chunk), Ok(()));
         let error = Some("out of memory".to_owned());
-        chunk.end = Some(OutputEnd { finish: FinishReason::Failed, stop: None, error });
+        let end = |finish, error| OutputEnd { finish, stop: None, error, relay_failure: None };
+        chunk.end = Some(end(FinishReason::Failed, error.clone()));
         let why = failure(&chunk).unwrap_err();
         assert_eq!(
             (why.status, why.code),
             (StatusCode::INTERNAL_SERVER_ERROR, Some("engine_failed"))
         );
         assert!(why.message.contains("out of memory"));
+        let relay_failure = Some(RelayFailure::Final);
+        chunk.end = Some(OutputEnd { relay_failure, ..end(FinishReason::Failed, error) });
+        let why = failure(&chunk).unwrap_err();
+        assert_eq!(
+            (why.status, why.code),
+            (StatusCode::SERVICE_UNAVAILABLE, Some("remote_failed"))
+        );
         let gave_up = GuideError::TooComplex { why: "too many states".into() }.to_string();
         let error = Some(gave_up);
-        chunk.end = Some(OutputEnd { finish: FinishReason::Failed, stop: None, error });
+        chunk.end = Some(end(FinishReason::Failed, error));
         let why = failure(&chunk).unwrap_err();
         assert_eq!((why.status, why.code), (StatusCode::BAD_REQUEST, Some("guide_too_complex")));
-        chunk.end = Some(OutputEnd { finish: FinishReason::Aborted, stop: None, error: None });
+        chunk.end = Some(end(FinishReason::Aborted, None));
         assert_eq!(failure(&chunk).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
     }
 }

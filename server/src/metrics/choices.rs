@@ -45,6 +45,11 @@ impl ChoiceFamilies {
 }
 
 impl ChoiceMetrics {
+    /// Another replica serves the choices.
+    pub fn move_to(&mut self, families: ChoiceFamilies) {
+        self.families = families;
+    }
+
     /// Counts new tokens of a choice.
     pub fn count(&mut self, at: usize, tokens: usize) {
         if let Some(sum) = self.tokens.get_mut(at) {

@@ -256,8 +256,18 @@ impl LaneMetrics {
     /// Begins to count the choices of one HTTP request. `samples`: index of each choice among those of its prompt, one
     /// prompt after the other. `None` for a replica without metrics.
     pub fn begin_choices(&self, replica: ReplicaId, samples: Vec<u32>) -> Option<ChoiceMetrics> {
-        let replica = self.replicas.iter().find(|own| own.id == replica)?;
-        Some(replica.choices.begin(samples))
+        Some(self.choices_of(replica)?.begin(samples))
+    }
+
+    /// Another replica serves these choices, and they are counted there.
+    pub fn move_choices(&self, choices: &mut ChoiceMetrics, replica: ReplicaId) {
+        if let Some(families) = self.choices_of(replica) {
+            choices.move_to(families.clone());
+        }
+    }
+
+    fn choices_of(&self, replica: ReplicaId) -> Option<&ChoiceFamilies> {
+        self.replicas.iter().find(|own| own.id == replica).map(|own| &own.choices)
     }
 
     /// Counts a request that was refused before it reached the engine.

@@ -111,6 +111,11 @@ impl RequestContext {
         figures.replica = Some(replica.0);
     }
 
+    /// Records that another replica serves the request.
+    pub fn moved_to(&self, replica: ReplicaId) {
+        self.lock().replica = Some(replica.0);
+    }
+
     /// Counts new tokens of a choice, and at its end what was cached.
     pub fn count_output(&self, tokens: usize, times: &ResponseTimes, ended: bool) {
         let mut figures = self.lock();

@@ -1,5 +1,6 @@
 //! Errors of servers on other machines. Clients see them, so they name no address: the log does.
 
+use l5_scheduler::RelayFailure;
 use l5_scheduler::engine::StartError;
 
 /// Why a remote replica cannot be started.
@@ -52,7 +53,7 @@ pub enum RemoteError {
     /// The response has text and no token ids.
     #[error(
         "the remote server sent text without token ids: a remote replica must support `return_token_ids`, as vLLM and \
-         strata do"
+         strata do, or be a llama-server with `api = \"llama-server\"` in the ensemble file"
     )]
     NoTokenIds,
     /// The server ended the response with an error.
@@ -61,15 +62,18 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// The beginning of each of these errors.
-    pub const PREFIX: &str = "the remote server ";
-
-    /// Whether the same request may succeed if it is sent again, provided that nothing of its response has arrived.
-    pub(super) fn may_pass(&self) -> bool {
+    /// What this failure means for its request, provided that nothing of the response has arrived.
+    pub(super) fn before_output(&self) -> RelayFailure {
         match self {
-            Self::Connection(_) => true,
-            Self::Status { status, .. } => *status == 429 || *status >= 500,
-            _ => false,
+            Self::Connection(_) => RelayFailure::Transient,
+            Self::Status { status, .. } if *status == 429 || *status >= 500 => {
+                RelayFailure::Transient
+            }
+            // It has had its time: the client would wait as long again.
+            Self::Silent { .. } => RelayFailure::Unserved,
+            Self::Status { .. } | Self::Malformed(_) | Self::NoTokenIds | Self::Failed(_) => {
+                RelayFailure::Final
+            }
         }
     }
 }
@@ -79,23 +83,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_begins_as_the_prefix_says_and_only_passing_ones_are_retried() {
+    fn a_request_moves_after_failures_that_may_pass_or_are_this_servers_own() {
         let status = |status| RemoteError::Status { status, message: "no".into() };
         let all = [
-            (RemoteError::Connection("x".into()), true),
-            (RemoteError::Silent { seconds: 1.0, phase: "before its response" }, false),
-            (status(400), false),
-            (status(404), false),
-            (status(429), true),
-            (status(500), true),
-            (status(503), true),
-            (RemoteError::Malformed("x".into()), false),
-            (RemoteError::NoTokenIds, false),
-            (RemoteError::Failed("x".into()), false),
+            (RemoteError::Connection("x".into()), RelayFailure::Transient),
+            (
+                RemoteError::Silent { seconds: 1.0, phase: "before its response" },
+                RelayFailure::Unserved,
+            ),
+            (status(400), RelayFailure::Final),
+            (status(404), RelayFailure::Final),
+            (status(429), RelayFailure::Transient),
+            (status(500), RelayFailure::Transient),
+            (status(503), RelayFailure::Transient),
+            (RemoteError::Malformed("x".into()), RelayFailure::Final),
+            (RemoteError::NoTokenIds, RelayFailure::Final),
+            (RemoteError::Failed("x".into()), RelayFailure::Final),
         ];
-        for (error, passes) in all {
-            assert!(error.to_string().starts_with(RemoteError::PREFIX), "{error}");
-            assert_eq!(error.may_pass(), passes, "{error}");
+        for (error, failure) in all {
+            assert_eq!(error.before_output(), failure, "{error}");
         }
     }
 }

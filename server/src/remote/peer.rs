@@ -1,10 +1,11 @@
 //! The server behind a remote replica: its addresses, its state, and a request to it.
 
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::FinishReason;
 use l5_scheduler::engine::RelayOutput;
 use l6_ensemble::RemoteConfig;
@@ -13,13 +14,21 @@ use reqwest::{Client, Response, StatusCode};
 use tokio::time::timeout;
 
 use super::error::{RemoteError, StartRemoteError};
-use super::events::{Event, EventReader, message, shortened};
+use super::events::EventReader;
+use super::wire::{Event, Wire, message, wire};
+use crate::error::quoted;
 
 /// Maximum time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum time of a health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time of a health check after a connection has failed, for which a request waits.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time for which nothing is sent to a server that has just failed a request.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Maximum time to wait for the end of a stream whose request has ended here. A server that ends it at the same token
 /// does so at once, and the connection can serve another request.
@@ -31,11 +40,18 @@ const MAX_ERROR_BYTES: usize = 16 << 10;
 /// Receives whether the server is up.
 pub type UpGauge = Box<dyn Fn(bool) + Send + Sync>;
 
+/// Receives why the server has gone down.
+pub(super) type OnDown = Box<dyn Fn(&str) + Send + Sync>;
+
 /// The server behind a remote replica.
 pub(super) struct Peer {
     http: Client,
     url: String,
     health: String,
+    /// Address of its completions.
+    completions: String,
+    /// Its API.
+    pub wire: Box<dyn Wire>,
     /// Name of the model there.
     pub model: String,
     timeout: Duration,
@@ -43,6 +59,8 @@ pub(super) struct Peer {
     title: String,
     state: Mutex<State>,
     gauge: UpGauge,
+    /// Called with the reason when the server goes down.
+    on_down: OnceLock<OnDown>,
 }
 
 /// Whether the server is up.
@@ -53,18 +71,21 @@ struct State {
     failures: u32,
     /// How often it was found down.
     breaks: u64,
+    /// When it last failed a request that may be sent again.
+    failed_at: Option<Instant>,
 }
 
 /// How many health checks in a row must fail, unless there is no connection: a busy server may be late once.
 const MAX_FAILURES: u32 = 2;
 
 impl Peer {
-    /// The server of this configuration, which counts as down before it was checked.
+    /// The server of this configuration, which counts as down before it was checked. `tokenizer` is that of its model.
     ///
     /// # Errors
     /// [`StartRemoteError`].
     pub fn new(
         config: &RemoteConfig,
+        tokenizer: Option<Tokenizer>,
         title: String,
         gauge: UpGauge,
     ) -> Result<Self, StartRemoteError> {
@@ -85,11 +106,15 @@ impl Peer {
             .default_headers(headers)
             .build()?;
         gauge(false);
+        let wire = wire(config.api, tokenizer);
+        let root = config.url.strip_suffix("/v1").unwrap_or(&config.url);
         Ok(Self {
             http,
             url: config.url.clone(),
             // Beside the API, not within it.
-            health: format!("{}/health", config.url.strip_suffix("/v1").unwrap_or(&config.url)),
+            health: format!("{root}/health"),
+            completions: wire.completions(&config.url, root),
+            wire,
             model: config.model.clone(),
             timeout: Duration::from_secs_f64(config.timeout_seconds),
             title,
@@ -97,8 +122,10 @@ impl Peer {
                 down: Some("it was not checked yet".into()),
                 failures: 0,
                 breaks: 0,
+                failed_at: None,
             }),
             gauge,
+            on_down: OnceLock::new(),
         })
     }
 
@@ -129,10 +156,37 @@ impl Peer {
     pub fn set_down(&self, why: &str) {
         let mut state = self.lock();
         state.breaks += 1;
-        if state.down.replace(why.to_owned()).is_none() {
-            (self.gauge)(false);
-            tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
+        if state.down.replace(why.to_owned()).is_some() {
+            return;
         }
+        (self.gauge)(false);
+        tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
+        drop(state);
+        if let Some(on_down) = self.on_down.get() {
+            on_down(why);
+        }
+    }
+
+    /// Sets what is called with the reason when the server goes down: once.
+    pub fn set_on_down(&self, on_down: OnDown) {
+        let _ = self.on_down.set(on_down);
+    }
+
+    /// A connection has failed: the server is down, unless it answers a health check at once.
+    pub async fn verify(&self, why: &RemoteError) {
+        if !matches!(timeout(VERIFY_TIMEOUT, self.healthy()).await, Ok(Ok(()))) {
+            self.set_down(&why.to_string());
+        }
+    }
+
+    /// The server has failed a request that may be sent again.
+    pub fn failed(&self) {
+        self.lock().failed_at = Some(Instant::now());
+    }
+
+    /// Time to wait before the next request, if the server has just failed one.
+    pub fn pause(&self) -> Option<Duration> {
+        self.lock().failed_at.and_then(|at| PAUSE.checked_sub(at.elapsed()))
     }
 
     /// Checks the server's health, and changes its state.
@@ -185,7 +239,7 @@ impl Peer {
         output: &mut RelayOutput,
         begun: &mut bool,
     ) -> Result<(Option<FinishReason>, Rest), RemoteError> {
-        let request = self.http.post(format!("{}/completions", self.url)).body(body);
+        let request = self.http.post(&self.completions).body(body);
         let sent = request.header(CONTENT_TYPE, "application/json").send();
         let sent = timeout(self.timeout, sent).await;
         let response = sent.map_err(|_| self.silent(*begun))?.map_err(broken)?;
@@ -202,7 +256,7 @@ impl Peer {
         output: &mut RelayOutput,
         begun: &mut bool,
     ) -> Result<(Option<FinishReason>, Rest), RemoteError> {
-        let mut reader = EventReader::new(max_tokens);
+        let mut reader = EventReader::new(self.wire.decoder(), max_tokens);
         let mut events = Vec::new();
         loop {
             let chunk = timeout(self.timeout, response.chunk()).await;
@@ -222,7 +276,7 @@ impl Peer {
                 }
                 if let Some(finish) = finish {
                     let rest = Rest { response, reader, goes_on: false };
-                    return Ok((Some(reported(&finish)?), rest));
+                    return Ok((Some(finish), rest));
                 }
             }
             read?;
@@ -249,18 +303,9 @@ impl Peer {
         let _ = timeout(self.timeout, read).await;
         let message = match serde_json::from_slice(&body) {
             Ok(json) => message(&json),
-            Err(_) => shortened(&String::from_utf8_lossy(&body)),
+            Err(_) => quoted(&String::from_utf8_lossy(&body)),
         };
         RemoteError::Status { status, message }
-    }
-}
-
-/// The end that a server reports.
-fn reported(finish: &str) -> Result<FinishReason, RemoteError> {
-    match finish {
-        "stop" => Ok(FinishReason::Stop),
-        "length" => Ok(FinishReason::Length),
-        other => Err(RemoteError::Failed(format!("its finish reason is `{}`", shortened(other)))),
     }
 }
 
@@ -305,24 +350,38 @@ fn broken(error: reqwest::Error) -> RemoteError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use l6_ensemble::RemoteApi;
+
     use super::*;
 
     #[test]
     fn a_health_check_that_began_before_a_break_does_not_bring_the_server_back() {
         let config = RemoteConfig {
             url: "http://localhost:1/v1".into(),
+            api: RemoteApi::OpenAi,
             model: "m".into(),
             api_key_env: None,
             max_num_seqs: 1,
             timeout_seconds: 1.0,
         };
-        let peer = Peer::new(&config, "replica 0".into(), Box::new(|_| {})).unwrap();
+        let peer = Peer::new(&config, None, "replica 0".into(), Box::new(|_| {})).unwrap();
+        let downs = Arc::new(AtomicUsize::new(0));
+        let count = downs.clone();
+        peer.set_on_down(Box::new(move |_| _ = count.fetch_add(1, Ordering::Relaxed)));
         peer.set_up(0);
         assert_eq!(peer.down(), None);
         peer.set_down("broken");
+        peer.set_down("still broken");
+        assert_eq!(downs.load(Ordering::Relaxed), 1, "it goes down once");
         peer.set_up(0);
-        assert_eq!(peer.down().as_deref(), Some("broken"));
-        peer.set_up(1);
+        assert_eq!(peer.down().as_deref(), Some("still broken"));
+        peer.set_up(2);
         assert_eq!(peer.down(), None);
+        assert_eq!(peer.pause(), None);
+        peer.failed();
+        assert!(peer.pause().is_some_and(|pause| pause <= PAUSE));
     }
 }

@@ -2,21 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use l5_scheduler::engine::{Relay, RelayOutput};
-use l5_scheduler::{EngineRequest, RequestId};
+use l5_scheduler::{EngineRequest, RelayFailure, RequestId};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use super::body;
 use super::error::RemoteError;
 use super::peer::Peer;
 use super::runtime::RemoteRuntime;
-
-/// Time before a request is sent again.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Number of tasks from which those that have ended are forgotten.
 const MIN_TASKS: usize = 64;
@@ -43,7 +38,7 @@ impl Relay for RemoteRelay {
             self.tasks.retain(|_, task| !task.is_finished());
             self.crowded = (2 * self.tasks.len()).max(MIN_TASKS);
         }
-        let body = Bytes::from(body::write(&self.peer.model, request, choice));
+        let body = Bytes::from(self.peer.wire.body(&self.peer.model, request, choice));
         let task = relay(self.peer.clone(), body, request.stop.max_tokens, output);
         self.tasks.insert(id, self.runtime.handle().spawn(task).abort_handle());
     }
@@ -56,29 +51,30 @@ impl Relay for RemoteRelay {
     }
 }
 
-/// Relays one request: once, and again if that failed before the first byte in a way that may pass.
+/// Relays one request. Whether it may be sent again, here or elsewhere, is for its lane to decide.
 async fn relay(peer: Arc<Peer>, body: Bytes, max_tokens: usize, mut output: RelayOutput) {
-    let mut again = true;
-    loop {
-        let mut begun = false;
-        match peer.relay(body.clone(), max_tokens, &mut output, &mut begun).await {
-            Ok((finish, rest)) => {
-                match finish {
-                    Some(finish) => output.end(finish),
-                    None => drop(output),
-                }
-                return rest.read().await;
+    if let Some(pause) = peer.pause() {
+        sleep(pause).await;
+    }
+    let mut begun = false;
+    match peer.relay(body, max_tokens, &mut output, &mut begun).await {
+        Ok((finish, rest)) => {
+            match finish {
+                Some(finish) => output.end(finish),
+                None => drop(output),
             }
-            Err(why) if again && !begun && why.may_pass() => {
-                again = false;
-                sleep(RETRY_DELAY).await;
+            rest.read().await;
+        }
+        Err(why) => {
+            let failure = if begun { RelayFailure::Final } else { why.before_output() };
+            if failure == RelayFailure::Transient {
+                peer.failed();
             }
-            Err(why) => {
-                if matches!(why, RemoteError::Connection(_)) {
-                    peer.set_down(&why.to_string());
-                }
-                return output.fail(why);
+            if matches!(why, RemoteError::Connection(_)) {
+                // Before the end of the request is seen: it must not be given to a server that is down.
+                peer.verify(&why).await;
             }
+            output.fail(failure, why);
         }
     }
 }

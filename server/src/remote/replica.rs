@@ -31,6 +31,8 @@ pub struct RemoteLimits {
     pub max_model_len: usize,
     /// Maximum number of requests that wait here.
     pub max_num_waiting: usize,
+    /// Whether it is the only replica of its lane. Then requests wait here also while the server is down.
+    pub alone: bool,
 }
 
 impl RemoteReplica {
@@ -46,12 +48,17 @@ impl RemoteReplica {
         title: String,
         up: UpGauge,
     ) -> Result<(Self, Engine), StartRemoteError> {
-        let peer = Arc::new(Peer::new(config, title, up)?);
+        let RemoteLimits { facts, max_model_len, max_num_waiting, alone } = limits;
+        let peer = Arc::new(Peer::new(config, facts.tokenizer.clone(), title, up)?);
         runtime.block_on(peer.check());
         let relay = RemoteRelay::new(peer.clone(), runtime.clone());
-        let RemoteLimits { facts, max_model_len, max_num_waiting } = limits;
         let scheduler = relay_config(max_model_len, config.max_num_seqs);
         let engine = Engine::start_relay(relay, scheduler, facts, max_num_waiting)?;
+        if !alone {
+            let handle = engine.handle().clone();
+            // An engine that has ended has no requests.
+            peer.set_on_down(Box::new(move |why| _ = handle.fail_waiting(why)));
+        }
         runtime.handle().spawn(health::watch(Arc::downgrade(&peer)));
         Ok((Self { engine: engine.handle().clone(), peer }, engine))
     }
@@ -69,6 +76,9 @@ impl Replica for RemoteReplica {
         samples: u32,
     ) -> Result<Vec<ResponseStream>, SubmitError> {
         self.reachable()?;
+        for request in &requests {
+            self.peer.wire.check(request).map_err(SubmitError::NotRelayed)?;
+        }
         self.engine.submit_samples(requests, samples)
     }
 
@@ -99,6 +109,10 @@ impl Replica for RemoteReplica {
 
     fn guide_stats(&self) -> CacheStats {
         self.engine.guide_stats()
+    }
+
+    fn relays(&self) -> bool {
+        true
     }
 
     fn abort(&self, request: RequestId) -> Result<(), EngineError> {

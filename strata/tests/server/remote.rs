@@ -1,19 +1,18 @@
 //! Replicas on other machines: another `strata serve` behind a lane, and servers that misbehave.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::scripted::{Scripted, Then, stream};
 use crate::served::{Response, Served, command, fixture};
 
-const COMPLETIONS: &str = "/v1/completions";
+pub const COMPLETIONS: &str = "/v1/completions";
 
 /// A server of an ensemble whose only specialist has so many engines and these remotes.
-fn served(replicas: usize, remotes: &[String]) -> Served {
+pub fn served(replicas: usize, remotes: &[String]) -> Served {
     let (model, remotes) = (fixture("tiny-llama"), remotes.join(", "));
     let text = format!(
         r#"
@@ -33,11 +32,11 @@ fn served(replicas: usize, remotes: &[String]) -> Served {
 }
 
 /// A remote at this address.
-fn remote(address: &str, more: &str) -> String {
+pub fn remote(address: &str, more: &str) -> String {
     format!("{{ url = \"http://{address}/v1\", model = \"tiny\"{more} }}")
 }
 
-fn ask(server: &Served, more: Value) -> Response {
+pub fn ask(server: &Served, more: Value) -> Response {
     let mut body = json!({"model": null, "prompt": "int main() {", "max_tokens": 12, "seed": 7});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     server.post(COMPLETIONS, &body)
@@ -54,7 +53,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Value of the gauge of a replica.
-fn up(server: &Served, replica: usize) -> Option<u64> {
+pub fn up(server: &Served, replica: usize) -> Option<u64> {
     let name = format!("strata:remote_up{{specialist=\"one\",replica=\"{replica}\"}} ");
     let other = format!("strata:remote_up{{replica=\"{replica}\",specialist=\"one\"}} ");
     let metrics = server.get("/metrics");
@@ -138,7 +137,7 @@ fn a_client_that_goes_aborts_its_request_on_the_other_machine() {
 }
 
 /// Sends a request and returns the connection.
-fn post(address: &str, body: &str) -> TcpStream {
+pub fn post(address: &str, body: &str) -> TcpStream {
     let mut client = TcpStream::connect(address).unwrap();
     let head = format!(
         "POST {COMPLETIONS} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
@@ -177,71 +176,9 @@ fn a_server_that_is_down_at_the_start_serves_when_it_is_up_and_another_one_when_
     assert_eq!(ask(&with_engine, json!({})).status, 200);
 }
 
-/// What a scripted server does after its response.
-#[derive(Clone, Copy, PartialEq)]
-enum Then {
-    /// Closes the connection.
-    Close,
-    /// Keeps the connection open in silence.
-    Hang,
-    /// Ends, with all connections.
-    Die,
-}
-
-/// A server that is healthy, and answers each completion with these bytes. Returns its address and the number of
-/// completions so far.
-fn scripted(bytes: &'static str, then: Then) -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::default());
-    let count: Arc<AtomicUsize> = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let (mut stream, count) = (stream.unwrap(), count.clone());
-            if then == Then::Die && count.load(Ordering::SeqCst) > 0 {
-                return;
-            }
-            std::thread::spawn(move || {
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut first, mut length) = (String::new(), 0);
-                reader.read_line(&mut first).ok();
-                loop {
-                    let mut line = String::new();
-                    if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-                        break;
-                    }
-                    let (name, value) = line.split_once(':').unwrap();
-                    if name.eq_ignore_ascii_case("content-length") {
-                        length = value.trim().parse().unwrap();
-                    }
-                }
-                reader.read_exact(&mut vec![0; length]).ok();
-                if first.starts_with("GET") {
-                    let ok = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-                    stream.write_all(ok.as_bytes()).ok();
-                    return;
-                }
-                count.fetch_add(1, Ordering::SeqCst);
-                stream.write_all(bytes.as_bytes()).ok();
-                if then == Then::Hang {
-                    // Until the other end closes it.
-                    reader.read_to_end(&mut Vec::new()).ok();
-                }
-            });
-        }
-    });
-    (address, asked)
-}
-
 /// A stream that breaks off behind its first tokens.
 const BROKEN_STREAM: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n35\r\n\
                  data: {\"choices\":[{\"text\":\"a\",\"token_ids\":[5, 6]}]}\n\n\r\n";
-
-/// Head of a stream that ends with its connection.
-macro_rules! stream {
-    ($($text:literal),*) => {
-        concat!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n", $($text),*)
-    };
-}
 
 #[test]
 fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_else() {
@@ -267,7 +204,8 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
         (refused, Then::Close, "404: no model", 1),
         (broken, Then::Close, "500: ouch", 2),
     ] {
-        let (address, asked) = scripted(bytes, then);
+        let peer = Scripted::new(bytes, then);
+        let address = peer.address.clone();
         let timeout = if then == Then::Hang { ", timeout_seconds = 2" } else { "" };
         let server = served(0, &[remote(&address, timeout)]);
         let failed = ask(&server, json!({}));
@@ -277,25 +215,25 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(says), "{bytes}: {message}");
         assert!(!message.contains(&address), "clients see no addresses: {message}");
-        assert_eq!(asked.load(Ordering::SeqCst), times, "{bytes}");
+        assert_eq!(peer.count(), times, "{bytes}");
         assert_eq!(server.get("/health").status, 200);
     }
-    let (address, _) = scripted(foreign, Then::Close);
-    let server = served(0, &[remote(&address, "")]);
+    let peer = Scripted::new(foreign, Then::Close);
+    let server = served(0, &[remote(&peer.address, "")]);
     let failed = ask(&server, json!({}));
     assert_eq!((failed.status, &failed.value()["error"]["code"]), (500, &json!("engine_failed")));
 }
 
 #[test]
 fn a_stream_that_breaks_ends_with_an_error_event_and_the_next_request_goes_elsewhere() {
-    let (address, asked) = scripted(BROKEN_STREAM, Then::Die);
+    let broken = Scripted::new(BROKEN_STREAM, Then::Die);
     let peer = Served::start::<&str>("tiny-llama", []);
-    let server = served(0, &[remote(&address, ""), remote(peer.address(), "")]);
+    let server = served(0, &[remote(&broken.address, ""), remote(peer.address(), "")]);
     let events = ask(&server, json!({"stream": true})).events();
     let error = &events.last().unwrap()["error"];
     assert_eq!(error["code"], "remote_failed", "{events:?}");
     assert!(events.len() > 1, "the tokens before it were sent: {events:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(broken.count(), 1, "no failover after the first token");
     let next = ask(&server, json!({}));
     assert_eq!((next.status, next.header("x-strata-replica")), (200, Some("1")));
     assert_eq!((up(&server, 0), up(&server, 1)), (Some(0), Some(1)));

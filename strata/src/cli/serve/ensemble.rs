@@ -66,8 +66,9 @@ pub fn summary(config: &EnsembleConfig) -> String {
             row("KV", &what);
         }
         for remote in &specialist.remotes {
-            let RemoteConfig { url, model, max_num_seqs, .. } = remote;
-            row("remote", &format!("{model} at {url}, {max_num_seqs} requests at once"));
+            let RemoteConfig { url, api, model, max_num_seqs, .. } = remote;
+            let api = api.as_str();
+            row("remote", &format!("{model} at {url} ({api}), {max_num_seqs} requests at once"));
         }
         row("policy", &policy.to_string());
         row("classes", &specialist.classes.join(" "));

@@ -323,6 +323,7 @@ impl LanePlan<'_> {
                 facts: self.loaded.facts.clone(),
                 max_model_len: own.unwrap_or(given),
                 max_num_waiting: self.options.max_num_waiting,
+                alone: engines.len() + self.remotes.len() == 1,
             };
             let title = format!("{name}: replica {number}");
             let up = parts.metrics.remote_up(name, ReplicaId(number));

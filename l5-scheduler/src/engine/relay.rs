@@ -176,6 +176,7 @@ impl RelayOutput {
                 state.fail(format!(
                     "token id {id} came back, and the model has {vocab} tokens: relay to the same model"
                 ));
+                self.failure = Some(RelayFailure::Final);
                 finish = Some(FinishReason::Failed);
                 break;
             }

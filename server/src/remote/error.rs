@@ -62,6 +62,15 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
+    /// Whether the server would fail other requests as well: it is broken, or it is not the one that was meant. A busy
+    /// server is not, and neither is one that refuses what a request asks for.
+    pub(super) fn is_the_servers(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => matches!(status, 401 | 403 | 404) || *status >= 500,
+            _ => true,
+        }
+    }
+
     /// What this failure means for its request, provided that nothing of the response has arrived.
     pub(super) fn before_output(&self) -> RelayFailure {
         match self {
@@ -71,6 +80,8 @@ impl RemoteError {
             }
             // It has had its time: the client would wait as long again.
             Self::Silent { .. } => RelayFailure::Unserved,
+            // The key or the name of the model is wrong there.
+            Self::Status { status: 401 | 403 | 404, .. } => RelayFailure::Unserved,
             Self::Status { .. } | Self::Malformed(_) | Self::NoTokenIds | Self::Failed(_) => {
                 RelayFailure::Final
             }
@@ -92,7 +103,8 @@ mod tests {
                 RelayFailure::Unserved,
             ),
             (status(400), RelayFailure::Final),
-            (status(404), RelayFailure::Final),
+            (status(401), RelayFailure::Unserved),
+            (status(404), RelayFailure::Unserved),
             (status(429), RelayFailure::Transient),
             (status(500), RelayFailure::Transient),
             (status(503), RelayFailure::Transient),
@@ -103,5 +115,8 @@ mod tests {
         for (error, failure) in all {
             assert_eq!(error.before_output(), failure, "{error}");
         }
+        assert!([401, 404, 500].into_iter().all(|code| status(code).is_the_servers()));
+        assert!(![400, 422, 429].into_iter().any(|code| status(code).is_the_servers()));
+        assert!(RemoteError::NoTokenIds.is_the_servers());
     }
 }

@@ -14,6 +14,7 @@
 //! A relay sends each request once. If that fails, the end of its response says whether the request may move
 //! ([`RelayFailure`](l5_scheduler::RelayFailure)), and the lane gives it to another replica (`server/src/failover.rs`).
 
+mod cooldown;
 mod error;
 mod events;
 mod health;

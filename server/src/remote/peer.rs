@@ -13,6 +13,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
 use tokio::time::timeout;
 
+use super::cooldown::Cooldown;
 use super::error::{RemoteError, StartRemoteError};
 use super::events::EventReader;
 use super::wire::{Event, Wire, message, wire};
@@ -73,6 +74,10 @@ struct State {
     breaks: u64,
     /// When it last failed a request that may be sent again.
     failed_at: Option<Instant>,
+    /// What its last requests say about it.
+    cooldown: Cooldown,
+    /// Whether the log has its state.
+    logged: bool,
 }
 
 /// How many health checks in a row must fail, unless there is no connection: a busy server may be late once.
@@ -123,6 +128,8 @@ impl Peer {
                 failures: 0,
                 breaks: 0,
                 failed_at: None,
+                cooldown: Cooldown::default(),
+                logged: false,
             }),
             gauge,
             on_down: OnceLock::new(),
@@ -142,10 +149,10 @@ impl Peer {
     /// says nothing.
     fn set_up(&self, breaks: u64) {
         let mut state = self.lock();
-        if state.breaks != breaks {
+        if state.breaks != breaks || !state.cooldown.is_over(Instant::now()) {
             return;
         }
-        state.failures = 0;
+        (state.failures, state.logged) = (0, true);
         if state.down.take().is_some() {
             (self.gauge)(true);
             tracing::info!(target: crate::LOG, "{}: {} is up", self.title, self.url);
@@ -156,11 +163,14 @@ impl Peer {
     pub fn set_down(&self, why: &str) {
         let mut state = self.lock();
         state.breaks += 1;
-        if state.down.replace(why.to_owned()).is_some() {
+        let was_up = state.down.replace(why.to_owned()).is_none();
+        if was_up || !std::mem::replace(&mut state.logged, true) {
+            tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
+        }
+        if !was_up {
             return;
         }
         (self.gauge)(false);
-        tracing::warn!(target: crate::LOG, "{}: {} is down: {why}", self.title, self.url);
         drop(state);
         if let Some(on_down) = self.on_down.get() {
             on_down(why);
@@ -182,6 +192,23 @@ impl Peer {
     /// The server has failed a request that may be sent again.
     pub fn failed(&self) {
         self.lock().failed_at = Some(Instant::now());
+    }
+
+    /// The server has served a request.
+    pub fn served(&self) {
+        self.lock().cooldown.served();
+    }
+
+    /// The server has failed a request. After some in a row it is down for a while, whatever its health checks say.
+    pub fn count_failure(&self, why: &RemoteError) {
+        if !why.is_the_servers() {
+            return;
+        }
+        let pause = self.lock().cooldown.failed(Instant::now());
+        if let Some(pause) = pause {
+            let seconds = pause.as_secs();
+            self.set_down(&format!("it fails requests, and gets none for {seconds} s: {why}"));
+        }
     }
 
     /// Time to wait before the next request, if the server has just failed one.
@@ -208,6 +235,9 @@ impl Peer {
     }
 
     async fn healthy(&self) -> Result<(), RemoteError> {
+        if self.down().is_some() {
+            self.admits().await?;
+        }
         let models = format!("{}/models", self.url);
         for url in [&self.health, &models] {
             let sent = timeout(HEALTH_TIMEOUT, self.http.get(url).send()).await;
@@ -223,6 +253,18 @@ impl Peer {
                     return Err(RemoteError::Status { status: status.as_u16(), message });
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the server accepts the API key. Its health often needs none.
+    async fn admits(&self) -> Result<(), RemoteError> {
+        let models = self.http.get(format!("{}/models", self.url)).send();
+        let Ok(sent) = timeout(HEALTH_TIMEOUT, models).await else { return Ok(()) };
+        let status = sent.map_err(broken)?.status().as_u16();
+        if matches!(status, 401 | 403) {
+            let message = "it rejects the API key: check `api_key_env`".to_owned();
+            return Err(RemoteError::Status { status, message });
         }
         Ok(())
     }
@@ -270,7 +312,12 @@ impl Peer {
                 let Event::Tokens(tokens, finish) = event else {
                     return Err(RemoteError::Malformed("it has no finish reason".into()));
                 };
-                if !tokens.is_empty() && output.push(&tokens).is_some() {
+                let ended = if tokens.is_empty() { None } else { output.push(&tokens) };
+                if ended == Some(FinishReason::Failed) {
+                    let what = "it has tokens that the model does not have";
+                    return Err(RemoteError::Malformed(what.into()));
+                }
+                if ended.is_some() {
                     let goes_on = events.any(|event| event.has_tokens());
                     return Ok((None, Rest { response, reader, goes_on }));
                 }

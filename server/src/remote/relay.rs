@@ -59,6 +59,7 @@ async fn relay(peer: Arc<Peer>, body: Bytes, max_tokens: usize, mut output: Rela
     let mut begun = false;
     match peer.relay(body, max_tokens, &mut output, &mut begun).await {
         Ok((finish, rest)) => {
+            peer.served();
             match finish {
                 Some(finish) => output.end(finish),
                 None => drop(output),
@@ -74,6 +75,8 @@ async fn relay(peer: Arc<Peer>, body: Bytes, max_tokens: usize, mut output: Rela
                 // Before the end of the request is seen: it must not be given to a server that is down.
                 peer.verify(&why).await;
             }
+            // Before the end as well: those that wait move elsewhere.
+            peer.count_failure(&why);
             output.fail(failure, why);
         }
     }

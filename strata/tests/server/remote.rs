@@ -200,6 +200,7 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
         ("", Then::Close, "cannot be reached", 2),
         ("not even HTTP\r\n\r\n", Then::Close, "cannot be reached", 2),
         (text_only, Then::Close, "without token ids", 1),
+        (foreign, Then::Close, "relay to the same model", 1),
         (odd_end, Then::Close, "finish reason is `error`", 1),
         (refused, Then::Close, "404: no model", 1),
         (broken, Then::Close, "500: ouch", 2),
@@ -218,10 +219,6 @@ fn a_server_that_misbehaves_fails_its_request_with_a_typed_error_and_nothing_els
         assert_eq!(peer.count(), times, "{bytes}");
         assert_eq!(server.get("/health").status, 200);
     }
-    let peer = Scripted::new(foreign, Then::Close);
-    let server = served(0, &[remote(&peer.address, "")]);
-    let failed = ask(&server, json!({}));
-    assert_eq!((failed.status, &failed.value()["error"]["code"]), (500, &json!("engine_failed")));
 }
 
 #[test]

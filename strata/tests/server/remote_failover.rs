@@ -12,7 +12,7 @@ use crate::wire::PATIENCE;
 
 const BUSY: &str = "HTTP/1.1 429 Busy\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy";
 const BROKEN: &str = "HTTP/1.1 500 Oh\r\ncontent-length: 4\r\nconnection: close\r\n\r\nouch";
-const REFUSED: &str = "HTTP/1.1 404 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
+const REFUSED: &str = "HTTP/1.1 400 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
 
 /// Value of a counter of a replica.
 fn of_engine(server: &Served, name: &str, engine: usize) -> f64 {
@@ -100,6 +100,20 @@ fn a_request_moves_once_and_not_after_a_refusal() {
     let server = served(0, &[remote(&refuses.address, ""), remote(&other.address, "")]);
     assert_eq!(code(&ask(&server, json!({}))), "remote_failed");
     assert_eq!((refuses.count(), other.count()), (1, 0));
+}
+
+#[test]
+fn a_server_that_is_healthy_and_fails_requests_gets_no_more_for_a_while() {
+    const KEY: &str = "HTTP/1.1 401 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
+    let peer = Served::start::<&str>("tiny-llama", []);
+    for failure in [BROKEN, KEY] {
+        let failing = Scripted::new(failure, Then::Close);
+        let server = served(0, &[remote(&failing.address, ""), remote(peer.address(), "")]);
+        for _ in 0..8 {
+            assert_eq!(ask(&server, json!({})).status, 200, "{failure}");
+        }
+        assert_eq!((failing.count(), up(&server, 0)), (3, Some(0)), "{failure}");
+    }
 }
 
 #[test]

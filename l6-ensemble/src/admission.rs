@@ -94,7 +94,7 @@ impl LaneView<'_> {
     }
 
     /// Whether the queue has no room for another request.
-    fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         // exercise l6.door
         let Load { running, waiting, .. } = self.load;
         let free = self.config.seats().saturating_sub(running);

@@ -7,7 +7,7 @@ use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
 use l4_sampler::philox::fresh_seed;
 use l5_scheduler::engine::GuideSource;
 use l5_scheduler::{EngineRequest, Load, ResponseStream, SubmitError};
-use l6_ensemble::admission::{Decision, Refusal, RefusalCode};
+use l6_ensemble::admission::RefusalCode;
 use l6_ensemble::failover::Move;
 use l6_ensemble::quote::RequestSize;
 use l6_ensemble::shadow::SHADOW_PRIORITY;
@@ -16,12 +16,13 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::background::{Background, lower_priority};
-use super::door::{self, Door, DoorRequest, Pass};
+use super::door::{Door, DoorRequest, Pass, Refused};
 use super::error::{ApiError, DoorRefusal};
 use super::failover::FailoverPlan;
 use super::lanes::ModelLane;
 use super::metrics::LaneMetrics;
 use super::options::Limits;
+use super::refusals::queue_full;
 
 /// Maximum of `Retry-After`, in seconds: OpenAI's clients ignore greater values.
 const MAX_RETRY_AFTER: f64 = 120.0;
@@ -210,22 +211,15 @@ impl Admission {
         let (replica, load) = (choice.replica, choice.load);
         let deadline = within.map(|left| now + left);
         let request = DoorRequest { size, priority, deadline, jitter: chance() };
-        let (decision, pass) = match self.door.decide(replica, (load, self.lane.config()), request)
-        {
-            Ok(decided) => decided,
-            // The engine says the same, in the words of its validation.
-            Err(_) => return Ok(Pass::default()),
-        };
-        match decision {
-            Decision::Admit { .. } => Ok(pass),
-            Decision::Refuse(refusal) => {
-                let Refusal { code, quote, retry_after, .. } = refusal;
-                let limit = (code == RefusalCode::QueueFull).then_some("max_num_queued_reqs");
-                let message = door::words(code, &quote, within);
-                let refusal = DoorRefusal { code, limit, is_load: refusal.is_load() };
-                let error = ApiError::refused(refusal, message, retry_after);
-                Err(ApiError { quote: Some(Box::new(quote)), ..error })
+        match self.door.decide(replica, (load, self.lane.config()), request) {
+            Ok(Ok(pass)) => Ok(pass),
+            Ok(Err(Refused { refusal, message, limit })) => {
+                let (code, is_load) = (refusal.code, refusal.is_load());
+                let door = DoorRefusal { code, limit, is_load, quote: Some(refusal.quote) };
+                Err(ApiError::refused(door, message, refusal.retry_after))
             }
+            // The engine says the same, in the words of its validation.
+            Err(_) => Ok(Pass::default()),
         }
     }
 
@@ -326,7 +320,9 @@ impl Admission {
                 );
                 ApiError::param("n", message)
             }
-            SubmitError::Full { .. } => self.busy(Some("max_num_queued_reqs"), why.to_string()),
+            SubmitError::Full { waiting, .. } => {
+                self.busy(Some("max_num_queued_reqs"), queue_full(waiting))
+            }
             why => why.into(),
         }
     }
@@ -354,7 +350,8 @@ impl Admission {
     /// Error of a rejection for load. `limit`: the limit of the queue that was reached, if it was one.
     fn busy(&self, limit: Option<&'static str>, message: String) -> ApiError {
         let seconds = retry_after(&self.lane.load(), chance());
-        let refusal = DoorRefusal { code: RefusalCode::QueueFull, limit, is_load: true };
+        let code = RefusalCode::QueueFull;
+        let refusal = DoorRefusal { code, limit, is_load: true, quote: None };
         ApiError::refused(refusal, message, seconds)
     }
 }

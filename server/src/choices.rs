@@ -150,7 +150,10 @@ pub fn stream(choices: Choices, format: impl StreamFormat) -> Response {
                     Some(([end, sse::DONE].concat().into(), None))
                 }
                 // The choices that are still open are dropped here, and so aborted.
-                Err(why) => Some(([sse::event(&why.body()), sse::DONE].concat().into(), None)),
+                Err(why) => {
+                    choices.responses.failed(&why);
+                    Some(([sse::event(&why.body()), sse::DONE].concat().into(), None))
+                }
             };
         }
     }))

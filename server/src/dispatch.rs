@@ -104,7 +104,7 @@ impl Dispatch {
     /// The lane to which the request spills after its first choice refused it. Nothing spills for another reason than
     /// load.
     pub fn spill_lane(&self, refused: &ApiError) -> Option<usize> {
-        refused.refusal.filter(|refusal| refusal.code.is_load())?;
+        refused.refusal.as_ref().filter(|refusal| refusal.code.is_load())?;
         self.may_spill()
     }
 
@@ -112,7 +112,7 @@ impl Dispatch {
     pub fn spill(&mut self, lane: usize, refused: &ApiError) {
         let first = &self.lanes[self.routed.lane];
         // The load of the first choice is what it is, although the client gets a response.
-        if refused.refusal.is_some_and(|refusal| refusal.is_load) {
+        if refused.refusal.as_ref().is_some_and(|refusal| refusal.is_load) {
             first.metrics().slo().decided(false);
         }
         let code = refused.code.unwrap_or_default();
@@ -125,7 +125,7 @@ impl Dispatch {
 
     /// The request is admitted, or `refused` by its first choice and by the second one if there is one.
     pub fn end(self, refused: Option<&ApiError>) -> Dispatched {
-        if let Some(refusal) = refused.and_then(|why| why.refusal) {
+        if let Some(refusal) = refused.and_then(|why| why.refusal.as_deref()) {
             self.lanes[self.routed.lane].metrics().refused(refusal);
         }
         Dispatched { routed: self.routed.clone(), shadow: self.shadow }

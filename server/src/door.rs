@@ -1,7 +1,7 @@
 //! The door of a lane: whether a request is accepted, by what it can expect and by what others were promised.
 //!
-//! `l6-ensemble` decides ([`l6_ensemble::admission`]). Here are the clock, the requests in flight of each replica, as
-//! observers of the engines report them, and the answers to clients.
+//! `l6-ensemble` decides ([`l6_ensemble::admission`]). Here are the clock, and the requests in flight of each replica, as
+//! observers of the engines report them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,13 +12,15 @@ use l5_scheduler::{
     SchedulerConfig, StepObserver, StepResult, StepView, Time,
 };
 use l6_ensemble::admission::{
-    AdmissionRequest, ContextError, Decision, LaneView, Margins, RefusalCode, decide,
+    AdmissionRequest, ContextError, Decision, LaneView, Margins, Refusal, RefusalCode, decide,
 };
 use l6_ensemble::quote::{
     CalibrationReport, InFlight, LaneWork, Quote, QuoteCalibration, RequestSize, Served,
 };
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use l6_ensemble::{Lane, ReplicaId};
+
+use super::refusals::{self, RefusalFacts};
 
 /// Window over which quotes are compared with what happened, in seconds.
 const CALIBRATION_WINDOW: f64 = 15.0 * 60.0;
@@ -89,6 +91,17 @@ impl Pass {
     }
 }
 
+/// A request that did not pass the door.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// Why, and when to retry.
+    pub refusal: Refusal,
+    /// The same for the client.
+    pub message: String,
+    /// Limit of the queue that was reached, if it was one.
+    pub limit: Option<&'static str>,
+}
+
 impl Door {
     /// The door of a lane whose replicas are these engines, and observes them.
     pub fn new<'a>(
@@ -124,13 +137,13 @@ impl Door {
         replica: ReplicaId,
         (load, config): (Load, &SchedulerConfig),
         request: DoorRequest,
-    ) -> Result<(Decision, Pass), ContextError> {
+    ) -> Result<Result<Pass, Refused>, ContextError> {
         let rules = self.rules.get();
         // Before the lock of this replica: no door holds a lock while it waits for another one's.
         let neighbours = rules.map(|rules| rules.neighbours()).unwrap_or_default();
         let Some(state) = self.replicas.get(replica.0 as usize).map(Replica::lock) else {
             // A replica without an observer, whose requests are not known: nothing is promised.
-            return Ok((Decision::Admit { quote: Quote::default() }, Pass::default()));
+            return Ok(Ok(Pass::default()));
         };
         let admission = AdmissionRequest {
             size: request.size,
@@ -148,9 +161,26 @@ impl Door {
             neighbours: &neighbours,
             margins: Margins::default(),
         };
-        let decision = decide(&admission, &view)?;
-        let pass = Pass { request: admission, quote: Some(*decision.quote()) };
-        Ok((decision, pass))
+        let refusal = match decide(&admission, &view)? {
+            Decision::Admit { quote } => {
+                return Ok(Ok(Pass { request: admission, quote: Some(quote) }));
+            }
+            Decision::Refuse(refusal) => refusal,
+        };
+        let facts = RefusalFacts {
+            left: request.deadline.map(|at| at.saturating_duration_since(Instant::now())),
+            priority: request.priority,
+            priority_floor: view.priority_floor,
+            margins: view.margins,
+            max_num_waiting: view.max_num_waiting,
+            is_full: view.is_full(),
+        };
+        let full = refusal.code == RefusalCode::QueueFull && facts.is_full;
+        Ok(Err(Refused {
+            message: refusals::message(&refusal, &facts),
+            limit: full.then_some("max_num_queued_reqs"),
+            refusal,
+        }))
     }
 
     /// The pass of a shadow, to which nothing is promised.
@@ -287,30 +317,6 @@ impl StepObserver for DoorObserver {
 
     fn lost(&mut self, ended: &[(RequestId, FinishReason)]) {
         self.end(ended);
-    }
-}
-
-/// Words for a refusal, for the client.
-pub fn words(code: RefusalCode, quote: &Quote, deadline: Option<Duration>) -> String {
-    let ms = |time: Duration| time.as_millis();
-    match code {
-        RefusalCode::DeadlineUnreachable => format!(
-            "The deadline cannot be met: the response would be complete in about {} ms, and {} ms are left. Please \
-             retry later, or allow more time.",
-            ms(quote.done_late),
-            deadline.map_or(0, ms)
-        ),
-        RefusalCode::WouldHarm => {
-            "A request in flight would miss its deadline, or wait longer than it was promised, because of this one. \
-             Please retry later."
-                .to_owned()
-        }
-        RefusalCode::PriorityFloor => {
-            "This server accepts only more urgent requests at the moment. Please retry later, or with a lower \
-             `priority` number."
-                .to_owned()
-        }
-        RefusalCode::QueueFull => "The queue is full. Please retry later.".to_owned(),
     }
 }
 

@@ -14,6 +14,9 @@ use l6_ensemble::quote::Quote;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::protocol::quote::RefusalQuote;
+use super::refusals::queue_full;
+
 /// An error of the API: what is wrong, where, and what to do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -31,9 +34,7 @@ pub struct ApiError {
     /// Seconds of `Retry-After`.
     pub retry_after: Option<u32>,
     /// Refusal by the door of a lane, which is counted when no other lane serves the request either.
-    pub refusal: Option<DoorRefusal>,
-    /// What the request could have expected from the lane whose door refused it.
-    pub quote: Option<Box<Quote>>,
+    pub refusal: Option<Box<DoorRefusal>>,
 }
 
 /// A refusal by the door of a lane.
@@ -45,6 +46,8 @@ pub struct DoorRefusal {
     pub limit: Option<&'static str>,
     /// Whether a lane with less load would have admitted it.
     pub is_load: bool,
+    /// What the request could have expected, if the door was asked.
+    pub quote: Option<Quote>,
 }
 
 /// OpenAI's error object.
@@ -66,6 +69,10 @@ pub struct ErrorBody {
     pub param: Option<String>,
     /// Code for programs.
     pub code: Option<String>,
+    /// What a request that was refused for load, or by a priority floor, could have expected. Absent if it was refused
+    /// before its prompt was tokenized, or before rates were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quote: Option<RefusalQuote>,
 }
 
 impl From<ToolError> for ApiError {
@@ -79,8 +86,8 @@ impl ApiError {
     /// Creates an error with a status code and a `type`.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        let (param, code, retry_after, refusal, quote) = (None, None, None, None, None);
-        Self { status, kind, message, param, code, retry_after, refusal, quote }
+        let (param, code, retry_after, refusal) = (None, None, None, None);
+        Self { status, kind, message, param, code, retry_after, refusal }
     }
 
     /// 400: the request is invalid.
@@ -112,7 +119,7 @@ impl ApiError {
     /// 429: the door of a lane refused the request.
     pub fn refused(refusal: DoorRefusal, message: impl Into<String>, retry_after: u32) -> Self {
         let error = Self::busy(message, retry_after).with_code(refusal.code.name());
-        Self { refusal: Some(refusal), ..error }
+        Self { refusal: Some(Box::new(refusal)), ..error }
     }
 
     /// 504: the request timed out.
@@ -136,6 +143,7 @@ impl ApiError {
                 kind: self.kind.to_owned(),
                 param: self.param.as_deref().map(|param| shortened(param, MAX_QUOTED_CHARS)),
                 code: self.code.map(str::to_owned),
+                quote: self.refusal.as_ref().and_then(|own| RefusalQuote::of(own.quote.as_ref()?)),
             },
         }
     }
@@ -166,9 +174,16 @@ fn shortened(text: &str, most: usize) -> String {
     format!("{head}... ({left_out} bytes left out) ...{tail}")
 }
 
+/// The code of a response that is an error, for the access log: an extension of the response.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorCode(pub &'static str);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(code) = self.code {
+            response.extensions_mut().insert(ErrorCode(code));
+        }
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -191,7 +206,9 @@ impl From<SubmitError> for ApiError {
             | SubmitError::Guide(_)
             | SubmitError::NoTokenizer(_) => Self::invalid(message),
             SubmitError::NotRelayed(_) => Self::invalid(message).with_code("not_relayed"),
-            SubmitError::Full { .. } => Self::busy(message, 1).with_code("queue_full"),
+            SubmitError::Full { waiting, .. } => {
+                Self::busy(queue_full(waiting), 1).with_code("queue_full")
+            }
             SubmitError::Draining => unavailable(message, "draining"),
             SubmitError::Stopped(EngineError::ShutDown) => unavailable(message, "shut_down"),
             SubmitError::Stopped(EngineError::Unreachable(_)) => {

@@ -37,6 +37,7 @@ pub mod openapi;
 pub mod options;
 pub mod protocol;
 pub mod recent;
+pub mod refusals;
 pub mod reload;
 pub mod remote;
 pub mod request;

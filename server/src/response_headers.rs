@@ -1,9 +1,9 @@
 //! Headers of a response: specialist, replica, time in the queue, cached tokens.
 //!
 //! ```text
-//! x-strata-specialist: debug      the specialist that serves the request, in an ensemble
+//! x-strata-specialist: debug      the specialist that serves the request, in an ensemble; also of one that is refused
 //! x-strata-route: rule ...        why the router chose it
-//! x-strata-shadow: memory         the specialist that has a shadow of the request, if there is one
+//! x-strata-shadow: memory         the specialist for which a shadow of the request is planned, if there is one
 //! x-strata-slo-ttft-p95-ms: 310   TTFT of the specialist: 95th percentile of the last minutes, this request not included
 //! x-strata-slo-itl-p95-ms: 42     its ITL
 //! x-strata-model: tiny            the name in responses
@@ -15,6 +15,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::lanes::ServedLane;
+use super::middleware::context::RouteEntry;
 use super::responses::ResponseStreams;
 use super::routing::Routed;
 
@@ -36,10 +37,20 @@ pub const SLO_ITL: HeaderName = HeaderName::from_static("x-strata-slo-itl-p95-ms
 /// Why the router chose it.
 pub const ROUTE: HeaderName = HeaderName::from_static("x-strata-route");
 
-/// Name of the specialist that has a shadow of the request.
+/// Name of the specialist for which a shadow of the request is planned.
 pub const SHADOW: HeaderName = HeaderName::from_static("x-strata-shadow");
 
-/// Headers of a response whose first output is there.
+/// Adds the headers of a route, also to a refusal and to a failure.
+pub fn add_route(headers: &mut HeaderMap, route: &RouteEntry) {
+    let Some(why) = &route.why else { return };
+    for (name, text) in [(SPECIALIST, &route.model), (ROUTE, why)] {
+        if let Ok(text) = HeaderValue::from_bytes(text.as_bytes()) {
+            headers.insert(name, text);
+        }
+    }
+}
+
+/// Headers of a response whose first output is there, but for those of [`add_route`].
 pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) -> HeaderMap {
     let model = lane.model();
     let mut headers = HeaderMap::new();
@@ -50,9 +61,7 @@ pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) 
         }
     };
     insert(MODEL, model.name());
-    if let Some(why) = &routed.why {
-        insert(SPECIALIST, model.name());
-        insert(ROUTE, why);
+    if routed.why.is_some() {
         routed.shadow.iter().for_each(|name| insert(SHADOW, name));
         let report = lane.metrics().slo().report();
         for (name, p95) in [(SLO_TTFT, report.ttft_ms.p95), (SLO_ITL, report.itl_ms.p95)] {

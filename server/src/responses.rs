@@ -170,6 +170,11 @@ impl ResponseStreams {
         }
     }
 
+    /// Records that the response ends with an error, whose head has been sent.
+    pub fn failed(&self, why: &ApiError) {
+        why.code.into_iter().for_each(|code| self.context.failed(code));
+    }
+
     /// Replica that serves the request.
     pub fn replica(&self) -> ReplicaId {
         self.replica

@@ -97,7 +97,7 @@ impl Recorded {
             lane: lane.map(str::to_owned),
             at_us: self.recorder.us(Instant::now()),
             code: why.code.unwrap_or(why.kind).to_owned(),
-            quote: why.quote.as_deref().map(quote),
+            quote: why.refusal.as_ref().and_then(|own| own.quote.as_ref()).map(quote),
         });
     }
 }

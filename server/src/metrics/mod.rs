@@ -271,8 +271,8 @@ impl LaneMetrics {
     }
 
     /// Counts a request that was refused before it reached the engine.
-    pub fn refused(&self, refusal: DoorRefusal) {
-        let DoorRefusal { code, limit, is_load } = refusal;
+    pub fn refused(&self, refusal: &DoorRefusal) {
+        let DoorRefusal { code, limit, is_load, .. } = *refusal;
         self.door.refused(code);
         if is_load {
             self.slo.decided(false);

@@ -39,13 +39,15 @@ pub struct Line<'a> {
     pub status: u16,
     /// Whether the response was sent completely.
     pub complete: bool,
+    /// Code of the error, if the request was refused or failed with one.
+    pub code: Option<&'a str>,
     /// Time from the head of the request to the end of the response.
     pub ms: f64,
     /// Name of the model that serves the request.
     pub model: Option<&'a str>,
     /// Why the router chose it, in an ensemble.
     pub route: Option<&'a str>,
-    /// Name of the specialist that has a shadow of the request.
+    /// Name of the specialist for which a shadow of the request was planned.
     pub shadow: Option<&'a str>,
     /// Number of the replica.
     pub replica: Option<u32>,
@@ -203,6 +205,7 @@ mod tests {
             path: "/\"",
             status: 200,
             complete: true,
+            code: None,
             ms: ms(Duration::from_micros(1_500)),
             model: None,
             route: None,

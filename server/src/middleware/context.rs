@@ -28,6 +28,8 @@ struct Inner {
     route: OnceLock<RouteEntry>,
     /// Name of the lane that has a shadow of the request.
     shadow: OnceLock<String>,
+    /// Code of the error with which the request ended.
+    code: OnceLock<&'static str>,
 }
 
 /// The route of a request, for the access log.
@@ -66,6 +68,7 @@ impl RequestContext {
             figures: Mutex::default(),
             route: OnceLock::new(),
             shadow: OnceLock::new(),
+            code: OnceLock::new(),
         }))
     }
 
@@ -102,6 +105,16 @@ impl RequestContext {
     /// Name of the lane that has a shadow of the request.
     pub fn shadow(&self) -> Option<&str> {
         self.0.shadow.get().map(String::as_str)
+    }
+
+    /// Records the code of the error with which the request ended.
+    pub fn failed(&self, code: &'static str) {
+        let _ = self.0.code.set(code);
+    }
+
+    /// Code of the error with which the request ended.
+    pub fn failure(&self) -> Option<&'static str> {
+        self.0.code.get().copied()
     }
 
     /// Counts the tokens of prompts that were submitted to a replica.

@@ -4,10 +4,13 @@ use axum::http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::request_id::REQUEST_ID;
+use crate::response_headers::{
+    CACHED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT, SPECIALIST,
+};
 
 /// Response headers that a page may read.
-const EXPOSED: [&str; 4] =
-    ["x-strata-model", "x-strata-replica", "x-strata-queue-ms", "x-strata-cached-tokens"];
+const EXPOSED: [HeaderName; 9] =
+    [MODEL, REPLICA, QUEUE_MS, CACHED_TOKENS, SPECIALIST, ROUTE, SHADOW, SLO_TTFT, SLO_ITL];
 
 /// CORS layer; `None` without origins.
 pub fn layer(origins: &[String]) -> Option<CorsLayer> {
@@ -20,8 +23,7 @@ pub fn layer(origins: &[String]) -> Option<CorsLayer> {
         // What cannot be a header's value cannot be an origin.
         AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
     };
-    let exposed = EXPOSED.map(HeaderName::from_static);
-    let exposed = exposed.into_iter().chain([REQUEST_ID, header::RETRY_AFTER]).collect::<Vec<_>>();
+    let exposed = EXPOSED.into_iter().chain([REQUEST_ID, header::RETRY_AFTER]).collect::<Vec<_>>();
     Some(
         CorsLayer::new()
             .allow_origin(allowed)

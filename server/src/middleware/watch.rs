@@ -16,10 +16,12 @@ use tracing::{Instrument, Span};
 use super::access_log::{AccessLogger, Line, ms, rfc3339};
 use super::context::{RequestContext, RouteEntry};
 use super::request_id::REQUEST_ID;
+use crate::error::ErrorCode;
 use crate::lifecycle::{self, Counted, Lifecycle};
 use crate::listen::Client;
 use crate::metrics::{HttpRequestMetrics, Metrics};
 use crate::recent::RecentRequest;
+use crate::response_headers;
 
 /// Status of a request whose client disconnected before the response, as in nginx.
 const CLIENT_GONE: u16 = 499;
@@ -60,7 +62,13 @@ pub async fn request(State(watcher): State<Watcher>, mut request: Request, next:
     let mut response = next.run(request).instrument(span).await;
     watch.status = response.status().as_u16();
     watch.metrics.record_response(&response);
+    if let Some(ErrorCode(code)) = response.extensions().get() {
+        watch.context.failed(code);
+    }
     let headers = response.headers_mut();
+    if let Some(route) = watch.context.routed() {
+        response_headers::add_route(headers, route);
+    }
     if let Some(header) = header {
         headers.insert(REQUEST_ID, header);
     }
@@ -118,6 +126,7 @@ impl Drop for Watch {
             path: &self.path,
             status: self.status,
             complete: self.complete,
+            code: self.context.failure(),
             ms: ms(took),
             model: route.map(|route| route.model.as_str()),
             route: route.and_then(|route| route.why.as_deref()),

@@ -144,9 +144,10 @@ impl Observed {
         }
     }
 
-    /// Has code checked, some time.
+    /// Has code checked, some time. `None`: the response was cut off, or is too long.
     fn check(&self, which: Which, code: Option<String>) {
-        let (Some(checker), Some(code)) = (self.0.lanes.checker(), code) else { return };
+        let Some(checker) = self.0.lanes.checker() else { return };
+        let Some(code) = code else { return checker.inconclusive() };
         let own = self.clone();
         checker.check(code, Box::new(move |pass| own.checked(which, pass)));
     }

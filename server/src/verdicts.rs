@@ -11,6 +11,9 @@ pub trait ResponseChecker: Send + Sync {
     /// Checks a response, some time. `done` gets whether its code is right, unless nothing can be said.
     fn check(&self, response: String, done: Box<dyn FnOnce(bool) + Send>);
 
+    /// Counts a response that cannot be checked, since it was cut off or is too long.
+    fn inconclusive(&self);
+
     /// Numbers of checks since the start, by their outcome: `pass`, `fail`, `no_code`, `inconclusive`, `dropped`.
     fn counts(&self) -> Vec<(&'static str, u64)>;
 }
@@ -41,6 +44,10 @@ impl ResponseChecker for CompileChecks {
         };
         // A job that finds no room is dropped, and counted by the checker.
         self.checker.submit(CompileJob { response, done: Box::new(done) });
+    }
+
+    fn inconclusive(&self) {
+        self.checker.count_inconclusive();
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

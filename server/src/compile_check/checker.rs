@@ -38,7 +38,7 @@ pub struct CompileCounts {
     pub failed: u64,
     /// Verdicts [`Verdict::NoCode`].
     pub no_code: u64,
-    /// Verdicts [`Verdict::Inconclusive`].
+    /// Verdicts [`Verdict::Inconclusive`], and responses that were cut off or are too long.
     pub inconclusive: u64,
     /// Jobs without a verdict: the queue was full.
     pub dropped: u64,
@@ -145,6 +145,11 @@ impl CompileChecker {
         drop(queue);
         shared.changed.notify_one();
         true
+    }
+
+    /// Counts a response that is not checked, since it was cut off or is too long: inconclusive.
+    pub fn count_inconclusive(&self) {
+        self.shared.inconclusive.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Numbers of jobs since the start.

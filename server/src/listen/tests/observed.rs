@@ -1,5 +1,7 @@
 //! What responses and their shadows leave behind: verdicts, and records.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use l6_ensemble::breaker::Role;
 use l6_ensemble::calibration::{CalibrationConfig, CalibrationRecord, InputDigest};
 use l6_ensemble::shadow::ShadowReason;
@@ -11,8 +13,10 @@ use crate::calibration::CalibrationStream;
 use crate::observed::{Completed, Observed};
 use crate::verdicts::ResponseChecker;
 
-/// Code is right if it says so, and is checked at once. Requests are in the sample by their names.
-struct Says;
+/// Code is right if it says so, and is checked at once. Requests are in the sample by their names. Counts responses that
+/// are not checked.
+#[derive(Default)]
+struct Says(AtomicU64);
 
 impl ResponseChecker for Says {
     fn samples(&self, request: &str) -> bool {
@@ -27,8 +31,12 @@ impl ResponseChecker for Says {
         }
     }
 
+    fn inconclusive(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        vec![("inconclusive", self.0.load(Ordering::Relaxed))]
     }
 }
 
@@ -67,7 +75,8 @@ fn verdicts_about_both_responses_are_recorded_and_count_where_they_belong() {
     let stream = CalibrationStream::open(directory.path(), &CalibrationConfig::default());
     let stream = Arc::new(stream.unwrap());
     let lanes = pair.app.lanes.now();
-    let lanes = lanes.with_checker(Some(Arc::new(Says))).with_calibration(Some(stream.clone()));
+    let lanes =
+        lanes.with_checker(Some(Arc::new(Says::default()))).with_calibration(Some(stream.clone()));
     let ensemble = lanes.router().unwrap();
     let role = |lane: usize| ensemble.status(lane, &lanes[lane]).role;
     let checked = |lane: usize| lanes[lane].metrics().slo().report().compile_pass.total;
@@ -106,6 +115,26 @@ fn verdicts_about_both_responses_are_recorded_and_count_where_they_belong() {
     let outcomes = words(["neither", "", "primary_only", "", "both", ""]);
     assert_eq!(field("/shadow/agreement/compiles"), outcomes);
     assert_eq!(field("/primary/output_tokens")[4..], [3.into(), Value::Null]);
+    pair.end();
+}
+
+#[test]
+fn a_response_that_is_cut_off_or_too_long_is_counted_as_inconclusive() {
+    let pair = Pair::new("", PolicyKind::Fcfs);
+    let checker: Arc<dyn ResponseChecker> = Arc::new(Says::default());
+    let lanes = pair.app.lanes.now().with_checker(Some(checker.clone()));
+    let end = |id: &str, text: &str, finish| {
+        let mut primary = Observed::begin(&lanes, 0, None, record(), id).unwrap().primary(None);
+        primary.push(text, 3);
+        primary.end(finish, None);
+        checker.counts()[0].1
+    };
+    assert_eq!(end("sampled", "good", FinishReason::Length), 1);
+    assert_eq!(end("sampled", "good", FinishReason::Stop), 1, "it is checked");
+    assert_eq!(end("any", "good", FinishReason::Length), 1, "it is not in the sample");
+    let long = "x".repeat(crate::observed::MAX_TEXT_BYTES + 1);
+    assert_eq!(end("sampled", &long, FinishReason::Stop), 2);
+    assert_eq!(lanes[0].metrics().slo().report().compile_pass.total, 1);
     pair.end();
 }
 

@@ -168,7 +168,9 @@ impl Door {
             Decision::Refuse(refusal) => refusal,
         };
         let facts = RefusalFacts {
-            left: request.deadline.map(|at| at.saturating_duration_since(Instant::now())),
+            left: admission
+                .deadline
+                .map(|at| Duration::try_from_secs_f64(at - admission.now).unwrap_or_default()),
             priority: request.priority,
             priority_floor: view.priority_floor,
             margins: view.margins,

@@ -63,7 +63,8 @@ fn late(refusal: &Refusal, left: Duration, margin: f64) -> String {
         let time = Duration::try_from_secs_f64(time.as_secs_f64() * (1.0 + margin));
         time.unwrap_or(Duration::MAX).as_millis()
     };
-    if left.is_zero() {
+    if left.is_zero() && alone.is_zero() {
+        // Before rates were measured.
         "The deadline had passed before the request could be admitted. Please allow more time."
             .to_owned()
     } else if refusal.hopeless {
@@ -131,7 +132,10 @@ mod tests {
             assert!(never.contains(part), "{part} is not in {never}");
         }
         assert!(of(4_500, false).contains("Please retry later"), "an idle lane may do it");
-        assert!(of(0, true).contains("had passed"));
+        assert!(of(0, true).contains("and 0 ms are left. A retry does not help"));
+        let (code, quote) = (RefusalCode::DeadlineUnreachable, Quote::default());
+        let unmeasured = Refusal { code, quote, retry_after: 1, hopeless: false };
+        assert!(late(&unmeasured, Duration::ZERO, 0.1).contains("had passed"));
     }
 
     #[test]

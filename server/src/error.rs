@@ -68,6 +68,17 @@ pub struct ErrorBody {
     /// Path of the invalid field of the request.
     pub param: Option<String>,
     /// Code for programs.
+    ///
+    /// Refusals (429): `queue_full`, the queue has no room; `deadline_unreachable`, the response would end after
+    /// `deadline_ms`; `would_harm`, a request in flight would miss its deadline or wait longer than it was promised;
+    /// `priority_floor`, only more urgent requests are accepted.
+    ///
+    /// Of an ensemble: `no_specialist` (422), the router finds none, and there is no fallback; `specialist_failed` (503),
+    /// the specialist and its fallbacks are down; `specialist_not_found` (400); `needs_restart` and
+    /// `invalid_configuration` (400), a file was not loaded again; `no_api_keys` (403) and `no_ensemble` (404).
+    ///
+    /// Of replicas on other servers: `not_relayed` (400), they do not support a field; `remote_failed` and
+    /// `remote_unreachable` (503).
     pub code: Option<String>,
     /// What a request that was refused for load, or by a priority floor, could have expected. Absent if it was refused
     /// before its prompt was tokenized, or before rates were measured.
@@ -133,6 +144,22 @@ impl ApiError {
     #[must_use]
     pub fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
+    }
+
+    /// Names the field of the request that a remote replica does not support. `guide` is the one that constrains the
+    /// text; `ranks`: choices are ranked by their probabilities, for `best_of`.
+    #[must_use]
+    pub fn naming_relayed(self, guide: &'static str, ranks: bool) -> Self {
+        let field = match self.param.as_deref() {
+            _ if self.code != Some("not_relayed") => return self,
+            None => guide,
+            Some("logprobs") if ranks => "best_of",
+            Some(_) => return self,
+        };
+        let message = format!(
+            "`{field}` is not supported for a model on another server. Remove it from the request."
+        );
+        Self { param: Some(field.to_owned()), message, ..self }
     }
 
     /// OpenAI's error object.
@@ -205,7 +232,15 @@ impl From<SubmitError> for ApiError {
             | SubmitError::UnknownToken { .. }
             | SubmitError::Guide(_)
             | SubmitError::NoTokenizer(_) => Self::invalid(message),
-            SubmitError::NotRelayed(_) => Self::invalid(message).with_code("not_relayed"),
+            SubmitError::NotRelayed(what) => {
+                let param = match what {
+                    "log probabilities" => Some("logprobs".to_owned()),
+                    "infinite biases" => Some("logit_bias".to_owned()),
+                    // Several fields make a guide: the endpoint knows which one.
+                    _ => None,
+                };
+                Self { param, ..Self::invalid(message).with_code("not_relayed") }
+            }
             SubmitError::Full { waiting, .. } => {
                 Self::busy(queue_full(waiting), 1).with_code("queue_full")
             }
@@ -230,6 +265,23 @@ pub fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_remote_server_does_not_support_is_named_by_its_field() {
+        let of = |what, ranks| {
+            ApiError::from(SubmitError::NotRelayed(what)).naming_relayed("response_format", ranks)
+        };
+        assert_eq!(of("log probabilities", false).param.as_deref(), Some("logprobs"));
+        assert_eq!(of("log probabilities", true).param.as_deref(), Some("best_of"));
+        let guide = of("guides", false);
+        assert_eq!(
+            (guide.param.as_deref(), guide.code),
+            (Some("response_format"), Some("not_relayed"))
+        );
+        assert!(guide.message.starts_with("`response_format` is not supported"), "{guide}");
+        let other = ApiError::invalid("x");
+        assert_eq!(other.clone().naming_relayed("response_format", true), other);
+    }
 
     #[test]
     fn an_error_repeats_only_the_ends_of_a_long_text() {

@@ -109,6 +109,10 @@ pub(super) async fn generate<R: GenerationRequest>(
     memory: MemoryPermit,
 ) -> Result<Response, ApiError> {
     let streams = request.sampling().stream == Some(true);
+    // A tool that must be called is a guide as well.
+    let sampling = request.sampling();
+    let guide = sampling.guide_field().unwrap_or("tool_choice");
+    let ranks = sampling.best_of.unwrap_or(1) > sampling.n.unwrap_or(1);
     let mut trace = RouteTrace::begin(&lanes, &context);
     let routed = lanes.route(request.model(), request.routing(), || request.parts());
     trace.routed(&lanes, routed.as_ref());
@@ -135,7 +139,7 @@ pub(super) async fn generate<R: GenerationRequest>(
     }
     drop(kept_memory);
     let mut dispatched = dispatch.end(begun.as_ref().err());
-    let (choices, format) = begun?;
+    let (choices, format) = begun.map_err(|why| why.naming_relayed(guide, ranks))?;
     trace.admitted(&lanes, &dispatched.routed, choices.responses());
     let grant = dispatched.grant_shadow(&lanes, &context);
     let shadow = grant.zip(kept).map(|(mut grant, request)| {

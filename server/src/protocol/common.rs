@@ -109,13 +109,24 @@ impl Sampling {
 
     /// Whether a field asks for output that follows a guide.
     pub fn is_guided(&self) -> bool {
+        self.guide_field().is_some()
+    }
+
+    /// The field that constrains the text, the first of several.
+    pub fn guide_field(&self) -> Option<&'static str> {
         let format = &self.response_format;
-        self.structured_outputs.is_some()
-            || self.guided_json.is_some()
-            || self.guided_regex.is_some()
-            || self.guided_choice.is_some()
-            || self.guided_grammar.is_some()
-            || format.as_ref().is_some_and(|format| *format != ResponseFormat::Text)
+        let fields = [
+            ("structured_outputs", self.structured_outputs.is_some()),
+            ("guided_json", self.guided_json.is_some()),
+            ("guided_regex", self.guided_regex.is_some()),
+            ("guided_choice", self.guided_choice.is_some()),
+            ("guided_grammar", self.guided_grammar.is_some()),
+            (
+                "response_format",
+                format.as_ref().is_some_and(|format| *format != ResponseFormat::Text),
+            ),
+        ];
+        fields.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 }
 

@@ -99,10 +99,16 @@ fn a_remote_replica_has_the_tokens_of_the_server_behind_it() {
 fn what_a_remote_replica_lacks_is_refused_or_served_here() {
     let peer = Served::start::<&str>("tiny-llama", []);
     let alone = served(0, &[remote(peer.address(), "")]);
-    for more in [json!({"logprobs": 1}), json!({"structured_outputs": {"regex": "a+"}})] {
-        let refused = ask(&alone, more);
+    for (field, value) in [
+        ("logprobs", json!(1)),
+        ("best_of", json!(2)),
+        ("structured_outputs", json!({"regex": "a+"})),
+        ("response_format", json!({"type": "json_object"})),
+    ] {
+        let refused = ask(&alone, json!({field: value}));
         assert_eq!(refused.status, 400, "{}", refused.text());
-        assert_eq!(refused.value()["error"]["code"], "not_relayed");
+        let error = refused.value()["error"].clone();
+        assert_eq!((&error["code"], &error["param"]), (&json!("not_relayed"), &json!(field)));
     }
     let both = served(1, &[remote(peer.address(), "")]);
     let response = ask(&both, json!({"logprobs": 1}));

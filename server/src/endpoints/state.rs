@@ -13,14 +13,15 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::{Metrics, state};
 use crate::openapi::KeyErrors;
 
-/// Returns a snapshot of the server, and of one specialist in an ensemble: latencies of different specialists are never
-/// added up.
+/// Returns a snapshot of the server and, in an ensemble, of one specialist, which `model` of the response names: latencies
+/// of different specialists are never added up. Without a query it is the first one; `specialists` has the names of all.
 ///
 /// # Errors
-/// 400 for an unknown specialist.
+/// 404 for an unknown `model`, and 400 for an unknown `specialist`.
 #[utoipa::path(get, path = "/strata/state", params(StateQuery), security((), ("key" = [])), responses(
     (status = 200, description = "Snapshot of the server", body = state::State),
-    (status = 400, description = "The specialist does not exist", body = ErrorResponse),
+    (status = 400, description = "The `specialist` does not exist", body = ErrorResponse),
+    (status = 404, description = "The `model` does not exist", body = ErrorResponse),
     KeyErrors,
 ))]
 pub async fn state(
@@ -32,15 +33,22 @@ pub async fn state(
     let Query(query) = query.map_err(|why| ApiError::invalid(why.body_text()))?;
     let lane = match &query.specialist {
         Some(name) => lanes.of_specialist(name)?,
-        None => 0,
+        // The name of the ensemble is that of no lane.
+        None => lanes.of_model(query.model.as_deref())?.unwrap_or_default(),
     };
-    Ok(Json(metrics.state(&lanes[lane], &lifecycle)))
+    let specialists = match lanes.router() {
+        Some(_) => lanes.iter().map(|lane| lane.model().name().to_owned()).collect(),
+        None => Vec::new(),
+    };
+    Ok(Json(state::State { specialists, ..metrics.state(&lanes[lane], &lifecycle) }))
 }
 
 /// Query of `/strata/state`.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct StateQuery {
-    /// Name of the specialist, in an ensemble. Default: the first one.
+    /// Name of the specialist, in an ensemble, or of the model. Default: the first specialist.
+    model: Option<String>,
+    /// Name of the specialist, in an ensemble. Takes precedence over `model`.
     specialist: Option<String>,
 }

@@ -1,7 +1,5 @@
 //! `POST /tokenize` and `/detokenize`.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::State;
 
@@ -13,6 +11,7 @@ use crate::lanes::{Lanes, ServedLane};
 use crate::model::ServedModel;
 use crate::openapi::BodyErrors;
 use crate::protocol::tokens::{DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized};
+use crate::request::Generation;
 use crate::tokenise::Encoder;
 
 /// Tokenizes a text or a conversation.
@@ -26,9 +25,12 @@ use crate::tokenise::Encoder;
 pub async fn tokenize(
     State(lanes): State<Lanes>,
     State(background): State<Background>,
-    Body(request, _memory): Body<TokenizeRequest>,
+    Body(mut request, _memory): Body<TokenizeRequest>,
 ) -> Result<Json<Tokenized>, ApiError> {
-    let (model, encoder) = of_model(&lanes, request.model.as_deref())?;
+    let Generation { model, encoder, defaults, .. } = of_model(&lanes, request.model.as_deref())?;
+    if let Some(messages) = &mut request.messages {
+        defaults.add_system_prompt(messages);
+    }
     let return_strs = request.return_token_strs == Some(true);
     let tokens = match (&request.prompt, &request.messages) {
         (Some(prompt), None) => {
@@ -55,11 +57,11 @@ pub async fn tokenize(
     Ok(Json(Tokenized { count: tokens.len(), max_model_len, tokens, token_strs }))
 }
 
-/// Model and tokenizer of a request. An ensemble's own name stands for its first specialist: specialists whose tokenizers
-/// differ are named by the client.
-fn of_model(lanes: &Lanes, name: Option<&str>) -> Result<(Arc<ServedModel>, Encoder), ApiError> {
+/// Model, tokenizer and defaults of a request. An ensemble's own name stands for its first specialist: specialists whose
+/// tokenizers or system prompts differ are named by the client.
+fn of_model(lanes: &Lanes, name: Option<&str>) -> Result<Generation, ApiError> {
     let ServedLane { generation, .. } = &lanes[lanes.of_model(name)?.unwrap_or_default()];
-    Ok((generation.model.clone(), generation.encoder.clone()))
+    Ok(generation.clone())
 }
 
 /// Tokens of a conversation: the prompt that `/v1/chat/completions` would make of it.
@@ -94,7 +96,7 @@ pub async fn detokenize(
     State(background): State<Background>,
     Body(request, _memory): Body<DetokenizeRequest>,
 ) -> Result<Json<Detokenized>, ApiError> {
-    let (model, encoder) = of_model(&lanes, request.model.as_deref())?;
+    let Generation { model, encoder, .. } = of_model(&lanes, request.model.as_deref())?;
     encoder.check_tokenizable(request.tokens.len(), "tokens", "tokens")?;
     let text = background.run(request.tokens.len(), move || {
         let tokenizer = &model.tokenizer;

@@ -6,8 +6,10 @@ use utoipa::ToSchema;
 /// Snapshot of the server. Counts are since the start; `recent` is the last minute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct State {
-    /// Name of the model.
+    /// Name of the model or, in an ensemble, of the specialist that the snapshot is of.
     pub model: String,
+    /// Names of all specialists of an ensemble; empty without one.
+    pub specialists: Vec<String>,
     /// Version of the program.
     pub version: String,
     /// `serving`, `draining` or `failed`.

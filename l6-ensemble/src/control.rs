@@ -30,7 +30,7 @@ use crate::escalation::Thresholds;
 #[cfg(test)]
 mod tests;
 
-/// How the breaker of a lane is operated.
+/// How the breaker of a lane is operated, named by the state that it forces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerMode {
@@ -40,6 +40,7 @@ pub enum BreakerMode {
     /// The lane is shadow-only, whatever the verdicts are.
     Open,
     /// The lane serves, whatever the verdicts are.
+    #[serde(rename = "closed", alias = "close")]
     Close,
 }
 
@@ -157,6 +158,11 @@ impl LaneControl {
         &self.breaker
     }
 
+    /// How the breaker is operated.
+    pub fn mode(&self) -> BreakerMode {
+        self.mode
+    }
+
     /// Thresholds that the operator has set.
     pub fn overrides(&self) -> &LaneOverrides {
         &self.overrides
@@ -201,10 +207,15 @@ impl LaneControl {
         escalation: &Thresholds,
     ) -> LaneStatus {
         let (pass_rate, samples) = self.breaker.recent(now);
-        let (state, since) = match self.breaker.state() {
+        let (verdicts, since) = match self.breaker.state() {
             BreakerState::Closed => ("closed", None),
             BreakerState::Open { since } => ("open", Some(since)),
             BreakerState::Probation { since } => ("probation", Some(since)),
+        };
+        let state = match self.mode {
+            BreakerMode::Auto => verdicts,
+            BreakerMode::Open => "open",
+            BreakerMode::Close => "closed",
         };
         LaneStatus {
             lane: name.to_owned(),
@@ -213,6 +224,7 @@ impl LaneControl {
             breaker: BreakerStatus {
                 mode: self.mode,
                 state,
+                verdicts,
                 seconds: since.map(|since| now - since),
                 pass_rate,
                 samples,
@@ -247,9 +259,11 @@ pub struct LaneStatus {
 pub struct BreakerStatus {
     /// How it is operated.
     pub mode: BreakerMode,
-    /// `closed`, `open` or `probation`: what the verdicts say.
+    /// `closed`, `open` or `probation`: the state in force, which is the mode's unless that is `auto`.
     pub state: &'static str,
-    /// Seconds in this state; `null` while it is closed.
+    /// `closed`, `open` or `probation`: what the verdicts say, and what holds in the mode `auto`.
+    pub verdicts: &'static str,
+    /// Seconds in what the verdicts say; `null` while that is closed.
     pub seconds: Option<f64>,
     /// Pass rate of the verdicts in the window since the last transition; `null` without one.
     pub pass_rate: Option<f64>,

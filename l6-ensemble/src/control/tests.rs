@@ -53,6 +53,24 @@ fn a_forced_breaker_returns_to_what_the_verdicts_say() {
 }
 
 #[test]
+fn the_status_has_the_state_in_force_beside_what_the_verdicts_say() {
+    let mut lane = control();
+    let status = |lane: &LaneControl| {
+        let status = lane.status("stl", 1, Time(1.0), &Thresholds::default());
+        let breaker = serde_json::to_value(&status).unwrap()["breaker"].clone();
+        ["mode", "state", "verdicts"].map(|field| breaker[field].as_str().unwrap().to_owned())
+    };
+    assert_eq!(status(&lane), ["auto", "closed", "closed"]);
+    lane.apply(&patch(r#"{"breaker": "open"}"#)).unwrap();
+    assert_eq!(status(&lane), ["open", "open", "closed"]);
+    (0..10).for_each(|_| lane.observe(false, Time(1.0)));
+    for closed in [r#"{"breaker": "close"}"#, r#"{"breaker": "closed"}"#] {
+        lane.apply(&patch(closed)).unwrap();
+        assert_eq!(status(&lane), ["closed", "closed", "open"], "both spellings are accepted");
+    }
+}
+
+#[test]
 fn an_operators_threshold_replaces_the_escalations_and_the_stricter_floor_holds() {
     let mut lane = control();
     let under_load = Thresholds { shadow_scale: 0.0, spill_raise: 0.5, priority_floor: Some(0) };

@@ -95,11 +95,10 @@ const rowOf = (name, cells) => {
   return row;
 };
 
-/** What the breaker says, and what an operator forces. */
+/** State of the breaker that is in force, and whether an operator forces it. */
 const breakerOf = ({ breaker, role }) => {
   const forced = breaker.mode === "auto" ? "" : ", forced";
-  const state = breaker.mode === "auto" ? breaker.state : role === "shadow_only" ? "open" : "closed";
-  return make("td", state + forced, role === "shadow_only" ? "missed" : "");
+  return make("td", breaker.state + forced, role === "shadow_only" ? "missed" : "");
 };
 
 const laneRow = (lane) => {

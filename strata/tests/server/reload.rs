@@ -256,7 +256,7 @@ fn what_no_engine_depends_on_takes_effect_and_what_an_operator_set_stays() {
     assert!(tokens(&own) > without, "the new system prompt");
     let lanes = own.get("/strata/lanes");
     assert_eq!(lanes["lanes"][1]["overrides"]["priority_floor"], 3);
-    assert_eq!(lanes["lanes"][1]["breaker"]["mode"], "close");
+    assert_eq!(lanes["lanes"][1]["breaker"]["mode"], "closed");
     assert_eq!(lanes["lanes"][1]["breaker"]["config"]["min_samples"], 7);
     assert_eq!(lanes["escalation"]["max_level"], 1);
     let after = version();

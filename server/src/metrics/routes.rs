@@ -28,10 +28,10 @@ impl RouteCounters {
         let lanes: Vec<&str> = lanes.collect();
         let lane = |name: &&str| {
             DECIDERS.map(|by| {
-                let help = "Requests by the specialist that serves them and by what decided: the client, a declared \
-                            intent, a rule, the classifier, the fallback of the ensemble (rejected: the classifier \
-                            found no specialist; unrouted: nothing decided), or that of a specialist; or a spill to the \
-                            second choice.";
+                let help = "Routed requests, admitted or refused, by the specialist to which they went and by what \
+                            decided: the client, a declared intent, a rule, the classifier, the fallback of the \
+                            ensemble (rejected: the classifier found no specialist; unrouted: nothing decided), or \
+                            that of a specialist; or a spill to the second choice.";
                 registry.counter("strata:routes_total", help, &[("model_name", *name), ("by", by)])
             })
         };

@@ -15,6 +15,7 @@ use super::metrics::Metrics;
 use super::middleware::host::AllowedHosts;
 use super::middleware::key::ApiKeys;
 use super::options::{Limits, ServerOptions};
+use super::overrides::OverridesFile;
 use super::reload::{EnsembleSource, Reloader};
 
 /// Composition of the server: created once, at the start. Clones share everything.
@@ -24,6 +25,8 @@ pub struct App {
     pub lanes: LiveLanes,
     /// Loads the configuration of the ensemble again, if there is one.
     pub reloader: Option<Reloader>,
+    /// Keeps what operators set for lanes, if there is a directory for it.
+    pub overrides: Option<Arc<OverridesFile>>,
     /// The operator's settings.
     pub options: Arc<ServerOptions>,
     /// Limits of requests: those of `options`.
@@ -60,9 +63,20 @@ impl App {
             options,
             lanes: LiveLanes::new(lanes),
             reloader: None,
+            overrides: None,
             limits,
             background,
         }
+    }
+
+    /// Restores what operators have set for lanes from a file, and keeps it there from here on.
+    #[must_use]
+    pub fn with_overrides(mut self, file: OverridesFile) -> Self {
+        if let Some(ensemble) = self.lanes.now().router() {
+            file.restore(ensemble);
+            self.overrides = Some(Arc::new(file));
+        }
+        self
     }
 
     /// The configuration of the ensemble can be loaded again, from where `source` reads it.

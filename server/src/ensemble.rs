@@ -21,6 +21,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::calibration::fresh_salt;
+use super::changes::{self, Change, LaneSettings};
 use super::dispatch::RequestFacts;
 use super::lanes::{Lanes, ServedLane};
 use super::metrics::RouteCounters;
@@ -67,6 +68,8 @@ pub struct LaneStates {
     shadows: Arc<Shadows>,
     /// Whether a calibration stream or a compile check reads what shadows show.
     learns: Arc<AtomicBool>,
+    /// Whether each lane serves although it is demoted, when that was last looked at.
+    unreplaced: Arc<[AtomicBool]>,
 }
 
 impl Ensemble {
@@ -93,6 +96,7 @@ impl Ensemble {
                     .collect(),
                 shadows: Arc::new(shadows),
                 learns: Arc::default(),
+                unreplaced: config.specialists.iter().map(|_| AtomicBool::new(false)).collect(),
             },
             counters: Arc::new(counters),
             salt: fresh_salt().into(),
@@ -189,8 +193,18 @@ impl Ensemble {
 
     /// Counts a verdict about a response of a lane.
     pub fn observe(&self, lane: usize, pass: bool) {
-        let now = self.now();
-        self.control(lane).observe(pass, now);
+        let (now, mut control) = (self.now(), self.control(lane));
+        let before = control.breaker().state();
+        control.observe(pass, now);
+        let (after, mode) = (control.breaker().state(), control.mode());
+        drop(control);
+        let change = changes::of_breaker(self.lane_name(lane), [before, after], mode);
+        change.iter().for_each(Change::log);
+    }
+
+    /// Name of a lane.
+    fn lane_name(&self, lane: usize) -> &str {
+        self.config.specialists.get(lane).map_or("", |own| &own.name)
     }
 
     /// Thresholds of the present level of escalation.
@@ -318,11 +332,33 @@ impl Ensemble {
         }
     }
 
-    /// Compares the loads of all lanes with the levels of escalation.
+    /// Compares the loads of all lanes with the levels of escalation, and logs which demoted lanes go on serving.
     pub fn watch(&self, lanes: &Lanes) {
         let signals: Vec<LaneSignal> = lanes.iter().map(signal).collect();
         let now = self.now();
-        self.escalation().observe(now, &signals);
+        let mut escalation = self.escalation();
+        let before = escalation.status();
+        escalation.observe(now, &signals);
+        let after = escalation.status();
+        drop(escalation);
+        let moved = changes::of_escalation("load", &before, &after);
+        let replacements = self.replacements_changed(lanes);
+        moved.iter().chain(&replacements).for_each(Change::log);
+    }
+
+    /// Demoted lanes that serve since no fallback can, and those that no longer do, since the last call.
+    pub(super) fn replacements_changed(&self, lanes: &Lanes) -> Vec<Change> {
+        let changed = self.states.unreplaced.iter().enumerate().filter_map(|(lane, was)| {
+            let is = self.is_unreplaced(lane, lanes);
+            let changed = was.swap(is, Ordering::Relaxed) != is;
+            changed.then(|| changes::of_replacement(self.lane_name(lane), is))
+        });
+        changed.collect()
+    }
+
+    /// Whether a lane serves what the router sends to it although it is demoted: no fallback can.
+    pub fn is_unreplaced(&self, lane: usize, lanes: &Lanes) -> bool {
+        !self.may_serve(lane) && self.serving(lane, lanes) == Some(lane)
     }
 
     /// State of a lane, for an operator.
@@ -342,20 +378,40 @@ impl Ensemble {
         self.escalation().status()
     }
 
-    /// Changes a lane as an operator asks.
+    /// What an operator has set for a lane.
+    pub fn settings(&self, lane: usize) -> LaneSettings {
+        LaneSettings::from(&*self.control(lane))
+    }
+
+    /// Changes a lane as an operator asks, and logs it. `by`: what asked for it.
     ///
     /// # Errors
     /// [`PatchError`]; then nothing has changed.
-    pub fn patch(&self, lane: usize, patch: &LanePatch) -> Result<(), PatchError> {
-        self.control(lane).apply(patch)
+    pub fn patch(&self, lane: usize, patch: &LanePatch, by: &str) -> Result<(), PatchError> {
+        let mut control = self.control(lane);
+        let (before, served) = (LaneSettings::from(&*control), control.role().may_serve());
+        control.apply(patch)?;
+        let (after, serves) = (LaneSettings::from(&*control), control.role().may_serve());
+        drop(control);
+        let named = (by, self.lane_name(lane));
+        let change = changes::of_settings(named, [before, after], served && !serves);
+        change.iter().for_each(Change::log);
+        Ok(())
     }
 
-    /// Holds a level of escalation, or lets the load decide again.
+    /// Holds a level of escalation, or lets the load decide again, and logs it. `by`: what asked for it.
     ///
     /// # Errors
     /// [`NoSuchLevel`].
-    pub fn pin(&self, level: Option<usize>) -> Result<(), NoSuchLevel> {
-        self.escalation().pin(level)
+    pub fn pin(&self, level: Option<usize>, by: &str) -> Result<(), NoSuchLevel> {
+        let mut escalation = self.escalation();
+        let before = escalation.status();
+        escalation.pin(level)?;
+        let after = escalation.status();
+        drop(escalation);
+        let change = changes::of_escalation(by, &before, &after);
+        change.iter().for_each(Change::log);
+        Ok(())
     }
 
     /// The lane that serves a request that the router sends to `lane`: itself or, while it is down or demoted, the first

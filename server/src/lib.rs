@@ -14,6 +14,7 @@ pub mod app;
 pub mod background;
 pub mod backpressure;
 pub mod calibration;
+pub mod changes;
 pub mod chat;
 pub mod choices;
 #[cfg(target_os = "linux")]
@@ -35,6 +36,7 @@ pub mod model;
 pub mod observed;
 pub mod openapi;
 pub mod options;
+pub mod overrides;
 pub mod protocol;
 pub mod recent;
 pub mod refusals;

@@ -102,7 +102,7 @@ impl Lanes {
             (None, Some(lane)) => (lane, "model", "the client named the model".into()),
             (None, None) => {
                 let (route, lane, by) = self.by_router(ensemble, routing, &parts)?;
-                let why = route.why.to_string();
+                let why = self.why(&route);
                 asked = Some(route);
                 (lane, by, why)
             }
@@ -118,7 +118,12 @@ impl Lanes {
                 format!("The specialist `{name}` has failed, and no fallback can take its place.");
             return Err(unavailable(message, "specialist_failed"));
         };
+        let named = matches!(by, "specialist" | "model");
         let (by, why) = match serving == lane {
+            true if !named && ensemble.is_unreplaced(lane, self) => {
+                let name = self[lane].model().name();
+                (by, format!("{name} is demoted and has no fallback that can serve; {why}"))
+            }
             true => (by, why),
             false => {
                 let name = self[lane].model().name();
@@ -137,6 +142,23 @@ impl Lanes {
         });
         let (why, by) = (Some(why), Some(by));
         Ok(Routed { lane: serving, first: lane, why, by, choice, shadow: None })
+    }
+
+    /// Why the router chose a lane, for clients: where it chose none, the fallback of the ensemble serves.
+    fn why(&self, route: &Route) -> String {
+        let best = || {
+            let scores = self.iter().zip(&route.scores);
+            let best = scores.max_by(|a, b| a.1.total_cmp(b.1));
+            best.map_or("none", |(lane, _)| lane.model().name())
+        };
+        match &route.why {
+            Why::Rejected { score } => format!(
+                "fallback of the ensemble: no lane is sure enough (best: {} with probability {score:.2})",
+                best()
+            ),
+            Why::Fallback => format!("fallback of the ensemble: {}", route.why),
+            why => why.to_string(),
+        }
     }
 
     /// What follows from the router's decision beside the lane. `serving` serves in place of the lane `first`, or is the

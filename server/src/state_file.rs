@@ -1,6 +1,7 @@
 //! Files of `--state-dir`, which are whole whenever the process ends.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Contents of a file; `None` if there is none.
@@ -13,6 +14,25 @@ pub fn read(file: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(why) => Err(why),
     }
+}
+
+/// Contents of a file of at most `most` bytes; `None` if there is none.
+///
+/// # Errors
+/// Those of the system, and a file that is larger.
+pub fn read_at_most(file: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let opened = match File::open(file) {
+        Ok(opened) => opened,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    let mut bytes = Vec::new();
+    opened.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        let why = format!("it has more than {most} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(Some(bytes))
 }
 
 /// Replaces a file. It is written under another name first.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use l6_ensemble::control::LaneStatus;
 use l6_ensemble::escalation::EscalationStatus;
 use l6_ensemble::slo::SloReport;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::lanes::{ensemble, needs_keys};
 use crate::app::App;
 use crate::ensemble::Ensemble;
-use crate::error::{ApiError, ErrorResponse};
+use crate::error::{ApiError, ErrorCode, ErrorResponse};
 use crate::lanes::{Lanes, ServedLane};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
@@ -134,14 +134,14 @@ struct NotReloaded {
     KeyErrors,
 ))]
 pub async fn reload(State(app): State<App>) -> Result<Response, ApiError> {
-    needs_keys(&app)?;
+    needs_keys(&app, "The configuration can only be loaded again")?;
     let lanes = app.lanes.now();
     ensemble(&lanes)?;
     let Some(reloader) = &app.reloader else {
         return Err(ApiError::not_found("This server cannot load its configuration again."));
     };
     match reloader.reload("POST /strata/reload").await {
-        Ok(lanes) => Ok(Json(Reloaded::from(ensemble(&lanes)?)).into_response()),
+        Ok(lanes) => Ok(Json(Reloaded::from(&**ensemble(&lanes)?)).into_response()),
         Err(why) => Ok(refused(&why)),
     }
 }
@@ -154,5 +154,5 @@ fn refused(why: &ReloadError) -> Response {
     let message = format!("The configuration has not changed: {why}");
     let error = ApiError::invalid(message).with_code(code).body();
     let body = Json(NotReloaded { error, problems: why.problems() });
-    (StatusCode::BAD_REQUEST, body).into_response()
+    (StatusCode::BAD_REQUEST, Extension(ErrorCode(code)), body).into_response()
 }

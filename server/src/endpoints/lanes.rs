@@ -1,5 +1,7 @@
 //! `GET` and `POST /strata/lanes`, `GET /strata/slo`: the lanes of the server, and what each of them promises.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,12 +11,14 @@ use l6_ensemble::slo::SloReport;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::LOG;
 use crate::app::App;
 use crate::ensemble::{Ensemble, FreshnessStatus};
 use crate::error::ApiError;
 use crate::json::{Body, FromBody, part};
 use crate::lanes::{Lanes, ServedLane};
 use crate::openapi::{BodyErrors, KeyErrors};
+use crate::overrides::FILE;
 use crate::reload::ConfigVersion;
 
 /// Service levels of one lane.
@@ -102,7 +106,7 @@ pub async fn post(
     State(app): State<App>,
     Body(change, _memory): Body<Change>,
 ) -> Result<Json<EnsembleStatus>, ApiError> {
-    needs_keys(&app)?;
+    needs_keys(&app, "Lanes can only be changed")?;
     let lanes = app.lanes.now();
     let ensemble = ensemble(&lanes)?;
     match change {
@@ -112,14 +116,32 @@ pub async fn post(
                 let message = format!("`lane` must be one of {}", names.join(", "));
                 ApiError::param("lane", message)
             })?;
-            ensemble.patch(lane, &patch).map_err(|why| ApiError::invalid(why.to_string()))?;
+            ensemble.patch(lane, &patch, BY).map_err(|why| ApiError::invalid(why.to_string()))?;
         }
         Change::Escalation(level) => {
-            let pinned = ensemble.pin(level);
+            let pinned = ensemble.pin(level, BY);
             pinned.map_err(|why| ApiError::param("escalation_level", why.to_string()))?;
         }
     }
+    keep(&app, ensemble).await;
     Ok(Json(status(&lanes, ensemble)))
+}
+
+/// What the log names as the cause of a change.
+const BY: &str = "POST /strata/lanes";
+
+/// Writes what operators have set to the file of `--state-dir`, if there is one. A change that cannot be written is in
+/// force all the same.
+async fn keep(app: &App, ensemble: &Arc<Ensemble>) {
+    let Some(file) = app.overrides.clone() else { return };
+    let ensemble = ensemble.clone();
+    let stored = tokio::task::spawn_blocking(move || file.store(&ensemble)).await;
+    let failed = match stored {
+        Ok(Ok(())) => return,
+        Ok(Err(why)) => why.to_string(),
+        Err(why) => why.to_string(),
+    };
+    tracing::warn!(target: LOG, "{FILE} is not written, so a restart loses changes of lanes: {failed}");
 }
 
 /// A change: `{"lane": "debug", "breaker": "open"}`, or `{"escalation_level": 2}`, where `null` lets the load decide.
@@ -159,15 +181,15 @@ impl FromBody for Change {
     }
 }
 
-/// Checks that only who has a key can change the server.
+/// Checks that only who has a key can change the server. `what` says what they could do.
 ///
 /// # Errors
 /// 403.
-pub(super) fn needs_keys(app: &App) -> Result<(), ApiError> {
+pub(super) fn needs_keys(app: &App, what: &str) -> Result<(), ApiError> {
     if !app.options.api_keys.is_empty() {
         return Ok(());
     }
-    let message = "Lanes can only be changed on a server with API keys: start it with --api-key.";
+    let message = format!("{what} on a server with API keys: start it with --api-key.");
     let error = ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", message);
     Err(error.with_code("no_api_keys"))
 }
@@ -176,8 +198,8 @@ pub(super) fn needs_keys(app: &App) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 404 without one.
-pub(super) fn ensemble(lanes: &Lanes) -> Result<&Ensemble, ApiError> {
-    lanes.router().map(|own| &**own).ok_or_else(|| {
+pub(super) fn ensemble(lanes: &Lanes) -> Result<&Arc<Ensemble>, ApiError> {
+    lanes.router().ok_or_else(|| {
         let message =
             "This server serves one model. Lanes belong to an ensemble: `strata serve --ensemble`.";
         ApiError::not_found(message).with_code("no_ensemble")

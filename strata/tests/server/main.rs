@@ -21,6 +21,7 @@ mod llama_server;
 mod load;
 mod metrics;
 mod openapi;
+mod operate;
 mod reasoning;
 mod reload;
 mod remote;

@@ -147,7 +147,7 @@ fn without_a_checker_a_shadow_is_right_if_it_agrees_with_the_primary() {
     let open = serde_json::from_str(r#"{"breaker": "open"}"#).unwrap();
     request(lanes, "any", "int x;", Some("int x;\r\n"));
     assert_eq!((breaker().samples, ensemble.freshness(1).verdicts), (0, 1));
-    ensemble.patch(1, &open).unwrap();
+    ensemble.patch(1, &open, "test").unwrap();
     request(lanes, "any", "int x;", Some("int x;\r\n"));
     request(lanes, "any", "int x;", Some("int  x;"));
     assert_eq!((breaker().samples, breaker().pass_rate), (2, Some(0.5)));

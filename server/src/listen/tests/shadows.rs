@@ -140,7 +140,7 @@ impl Pair {
     pub(super) fn patch(&self, patch: &str) {
         let lanes = self.app.lanes.now();
         let ensemble = lanes.router().unwrap();
-        ensemble.patch(0, &serde_json::from_str(patch).unwrap()).unwrap();
+        ensemble.patch(0, &serde_json::from_str(patch).unwrap(), "test").unwrap();
     }
 
     /// Value of the counter with these parts.
@@ -353,9 +353,9 @@ fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     // A demoted lane is no second choice.
     let lanes = pair.app.lanes.now();
     let ensemble = lanes.router().unwrap();
-    ensemble.patch(1, &serde_json::from_str(r#"{"breaker": "open"}"#).unwrap()).unwrap();
+    ensemble.patch(1, &serde_json::from_str(r#"{"breaker": "open"}"#).unwrap(), "test").unwrap();
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
-    ensemble.patch(1, &serde_json::from_str(r#"{"breaker": null}"#).unwrap()).unwrap();
+    ensemble.patch(1, &serde_json::from_str(r#"{"breaker": null}"#).unwrap(), "test").unwrap();
     // If the second choice refuses as well, the client gets the refusal of the first, which counts once.
     pair.allow(1, 0);
     let others = [(); 3].map(|()| pair.send(r#", "specialist": "two""#));

@@ -95,8 +95,8 @@ pub struct ServerFlags {
     /// Append one line of JSON for each request to this file; - for stderr
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// Directory in which service levels (`/strata/slo`) and the freshness of specialists survive a restart [default:
-    /// none, they begin anew]
+    /// Directory in which service levels (`/strata/slo`), the freshness of specialists and what operators set for them
+    /// survive a restart [default: none, they begin anew]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// Directory for the calibration stream of an ensemble: a record of each routed request, as `strata router tune`

@@ -32,6 +32,7 @@ use server::listen::{ignore_hangups, shut_down_within};
 use server::memory;
 use server::metrics::Metrics;
 use server::model::GenerationDefaults;
+use server::overrides::OverridesFile;
 #[cfg(target_os = "linux")]
 use server::verdicts::CompileChecks;
 use server::verdicts::ResponseChecker;
@@ -63,6 +64,9 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     let directory = flags.server.state_dir.as_deref();
     let slo_files = directory.map(|directory| SloFiles::open(directory, &lanes)).transpose()?;
     let mut app = App::new(lanes, options, metrics, background);
+    if let Some(directory) = directory {
+        app = app.with_overrides(OverridesFile::new(directory));
+    }
     if let Some(source) = flags.ensemble_source() {
         app = app.with_ensemble_source(source);
     }

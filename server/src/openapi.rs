@@ -70,6 +70,12 @@ pub struct KeyErrors;
 /// Errors of a path with a request body: [`KeyErrors`], and those of bodies.
 pub struct BodyErrors;
 
+/// Errors of a path with which operators change an ensemble: [`KeyErrors`], and those of servers without keys.
+pub struct OperatorErrors;
+
+/// Errors of such a path with a request body: [`BodyErrors`], and the same.
+pub struct ChangeErrors;
+
 /// Errors of a path that submits to the engine: [`BodyErrors`], and a full queue.
 pub struct SubmitErrors;
 
@@ -112,17 +118,58 @@ impl IntoResponses for BodyErrors {
     }
 }
 
+impl IntoResponses for OperatorErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = KeyErrors::responses();
+        all.extend(operator_errors());
+        all
+    }
+}
+
+impl IntoResponses for ChangeErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = BodyErrors::responses();
+        all.extend(operator_errors());
+        all
+    }
+}
+
+fn operator_errors() -> BTreeMap<String, RefOr<Response>> {
+    errors([
+        (
+            403,
+            "The server has no API keys (code `no_api_keys`), without which nothing can be changed; or `Host` is not \
+             allowed: the server listens on loopback.",
+        ),
+        (404, "The server serves one model, without an ensemble (code `no_ensemble`)."),
+    ])
+}
+
 impl IntoResponses for SubmitErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut all = BodyErrors::responses();
         all.extend(errors([
-            (422, "No specialist of the ensemble serves the request."),
+            (422, "No specialist of the ensemble serves the request (code `no_specialist`)."),
             (
                 429,
-                "The queue is full, or the deadline cannot be met, or another request's could not be. `Retry-After` \
-                 says when to retry.",
+                "The request is refused: `code` says why, `quote` what it could have expected, and `Retry-After` when \
+                 to retry.",
+            ),
+            (
+                503,
+                "The server is shutting down, or has too many connections; or the specialist or the remote server of \
+                 the request has failed. `Retry-After` says when to retry.",
             ),
         ]));
+        for status in ["400", "422", "429", "500", "503", "504"] {
+            if let Some(RefOr::T(response)) = all.get_mut(status) {
+                let routed = "In an ensemble, if the request was routed";
+                for (name, what) in [(SPECIALIST, "to which specialist"), (ROUTE, "and why")] {
+                    let header = header(Type::String, &format!("{routed}: {what}."));
+                    response.headers.insert(name.to_string(), header.into());
+                }
+            }
+        }
         all
     }
 }
@@ -211,8 +258,8 @@ impl Modify for Generated {
                 (
                     SHADOW,
                     Type::String,
-                    "In an ensemble, name of the specialist that has a shadow of the request: a duplicate that is \
-                     compared and thrown away. Absent without one.",
+                    "In an ensemble, name of the specialist for which a shadow of the request is planned: a duplicate \
+                     that is compared and thrown away. It may come to nothing, as under load. Absent without one.",
                 ),
                 (
                     SLO_TTFT,

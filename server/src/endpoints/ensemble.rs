@@ -19,7 +19,8 @@ use crate::error::{ApiError, ErrorCode, ErrorResponse};
 use crate::lanes::{Lanes, ServedLane};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
-use crate::openapi::KeyErrors;
+use crate::openapi::{KeyErrors, OperatorErrors};
+use crate::protocol::operator;
 use crate::recent::RecentRequest;
 use crate::reload::{ConfigVersion, ReloadError};
 
@@ -63,7 +64,7 @@ pub struct LaneView {
 /// # Errors
 /// 404 without an ensemble.
 #[utoipa::path(get, path = "/strata/ensemble", security((), ("key" = [])), responses(
-    (status = 200, description = "The ensemble at this moment", body = Object),
+    (status = 200, description = "The ensemble at this moment", body = operator::EnsembleView),
     (status = 404, description = "The server serves one model, without an ensemble", body = ErrorResponse),
     KeyErrors,
 ))]
@@ -127,11 +128,10 @@ struct NotReloaded {
 /// 403 on a server without API keys; 404 without an ensemble; 400 with every problem of the file. Then nothing has
 /// changed.
 #[utoipa::path(post, path = "/strata/reload", security((), ("key" = [])), responses(
-    (status = 200, description = "The version that is in force", body = Object),
+    OperatorErrors,
+    (status = 200, description = "The version that is in force", body = operator::Reloaded),
     (status = 400, description = "The file is invalid, or a change needs other engines: `problems` has each one",
-        body = ErrorResponse),
-    (status = 404, description = "The server serves one model, without an ensemble", body = ErrorResponse),
-    KeyErrors,
+        body = operator::NotReloaded),
 ))]
 pub async fn reload(State(app): State<App>) -> Result<Response, ApiError> {
     needs_keys(&app, "The configuration can only be loaded again")?;

@@ -17,8 +17,9 @@ use crate::ensemble::{Ensemble, FreshnessStatus};
 use crate::error::ApiError;
 use crate::json::{Body, FromBody, part};
 use crate::lanes::{Lanes, ServedLane};
-use crate::openapi::{BodyErrors, KeyErrors};
+use crate::openapi::{ChangeErrors, KeyErrors};
 use crate::overrides::FILE;
+use crate::protocol::operator;
 use crate::reload::ConfigVersion;
 
 /// Service levels of one lane.
@@ -32,7 +33,7 @@ pub struct LaneSlo {
 /// Returns the service levels of each lane with their targets. They are never added up over lanes.
 #[utoipa::path(get, path = "/strata/slo", security((), ("key" = [])), responses(
     (status = 200, description = "Service levels of each lane: latencies of the published window, rates of 24 hours, \
-        and whether the targets are met", body = Vec<Object>),
+        and whether the targets are met", body = Vec<operator::LaneSlo>),
     KeyErrors,
 ))]
 pub async fn slo(State(lanes): State<Lanes>) -> Json<Vec<LaneSlo>> {
@@ -85,7 +86,7 @@ pub struct ServedLaneStatus {
 /// # Errors
 /// 404 without an ensemble.
 #[utoipa::path(get, path = "/strata/lanes", security((), ("key" = [])), responses(
-    (status = 200, description = "State of each lane, and of the escalation", body = Object),
+    (status = 200, description = "State of each lane, and of the escalation", body = operator::EnsembleStatus),
     (status = 404, description = "The server serves one model, without an ensemble",
         body = crate::error::ErrorResponse),
     KeyErrors,
@@ -98,9 +99,9 @@ pub async fn get(State(lanes): State<Lanes>) -> Result<Json<EnsembleStatus>, Api
 ///
 /// # Errors
 /// 403 on a server without API keys; 404 without an ensemble; 400 for an unknown lane or an invalid change.
-#[utoipa::path(post, path = "/strata/lanes", request_body = Object, security((), ("key" = [])), responses(
-    (status = 200, description = "State after the change", body = Object),
-    BodyErrors,
+#[utoipa::path(post, path = "/strata/lanes", request_body = operator::Change, security((), ("key" = [])), responses(
+    (status = 200, description = "State after the change", body = operator::EnsembleStatus),
+    ChangeErrors,
 ))]
 pub async fn post(
     State(app): State<App>,

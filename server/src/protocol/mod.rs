@@ -5,6 +5,7 @@ pub mod chat;
 pub mod common;
 pub mod completions;
 pub mod models;
+pub mod operator;
 pub mod quote;
 pub mod refused;
 pub mod routing;

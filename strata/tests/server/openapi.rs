@@ -162,3 +162,76 @@ fn every_event_of_a_stream_is_of_the_type_that_the_document_names() {
         }
     }
 }
+
+/// Fields of a value that the schema at `place` of the document does not name.
+fn unnamed(document: &Value, place: &Value, value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => {
+            let items = items
+                .iter()
+                .flat_map(|item| unnamed(document, &of(document, place)[0]["items"], item));
+            items.collect()
+        }
+        Value::Object(fields) => {
+            let schemas = of(document, place);
+            let free = schemas.iter().any(|schema| schema["additionalProperties"].is_object());
+            let fields = fields.iter().filter(|_| !free).flat_map(|(name, value)| {
+                match schemas.iter().find_map(|schema| schema["properties"].get(name)) {
+                    Some(schema) => unnamed(document, schema, value),
+                    None => vec![name.clone()],
+                }
+            });
+            fields.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The objects that a schema is made of: what it refers to, and its alternatives and parts.
+fn of<'a>(document: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
+    let parts = ["allOf", "oneOf"].iter().filter_map(|key| schema[*key].as_array()).flatten();
+    let parts = parts.flat_map(|part| of(document, part));
+    let target = schema["$ref"].as_str().and_then(|path| document.pointer(path.strip_prefix('#')?));
+    let targets = target.into_iter().flat_map(|target| of(document, target));
+    let own = schema["$ref"].is_null().then_some(schema);
+    own.into_iter().chain(targets).chain(parts).collect()
+}
+
+#[test]
+fn what_operators_of_an_ensemble_get_looks_as_the_document_says() {
+    let server = crate::ensemble::served("", &[]);
+    let document = server.get("/openapi.json").json();
+    server
+        .post("/v1/completions", &json!({"specialist": "two", "prompt": "Once", "max_tokens": 3}))
+        .json();
+    for path in ["/strata/lanes", "/strata/slo", "/strata/ensemble", "/strata/state"] {
+        let response = server.get(path);
+        assert_eq!(complaint(&document, "get", path, &response), None);
+        let place =
+            &document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"];
+        assert_eq!(unnamed(&document, &place["schema"], &response.json()), [""; 0], "{path}");
+    }
+    for path in ["/strata/lanes", "/strata/reload"] {
+        let refused = server.post(path, &json!({"lane": "one", "breaker": "open"}));
+        assert_eq!(refused.status, 403);
+        assert_eq!(complaint(&document, "post", path, &refused), None);
+        let told = &document["paths"][path]["post"]["responses"]["403"]["description"];
+        assert!(told.as_str().unwrap().contains("no_api_keys"), "{told}");
+    }
+    let bad = &document["paths"]["/strata/reload"]["post"]["responses"]["400"];
+    let bad = &bad["content"]["application/json"]["schema"]["$ref"];
+    assert!(bad.as_str().unwrap().ends_with("/NotReloaded"), "{bad}");
+    let body = &document["paths"]["/strata/lanes"]["post"]["requestBody"]["content"];
+    let place = format!("{NAME}#/components/schemas/Change");
+    assert!(body["application/json"]["schema"]["$ref"].as_str().unwrap().ends_with("/Change"));
+    for valid in [
+        json!({"lane": "one", "breaker": "closed", "shadow_below": null}),
+        json!({"escalation_level": null}),
+        json!({"escalation_level": 2}),
+    ] {
+        assert_eq!(validate(&document, &place, &valid), None);
+    }
+    for invalid in [json!({}), json!({"lane": 1}), json!({"lane": "one", "breaker": "off"})] {
+        assert!(validate(&document, &place, &invalid).is_some(), "{invalid}");
+    }
+}

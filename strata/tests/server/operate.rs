@@ -232,3 +232,23 @@ fn only_who_has_a_key_can_reload_and_is_told_so_in_words_of_its_own() {
     assert_eq!(done.status, 422, "{}", done.text());
     assert_eq!(done.header("x-strata-specialist"), None, "it was routed to none");
 }
+
+#[test]
+fn the_fallback_of_the_ensemble_says_that_no_lane_was_sure_enough() {
+    let model = fixture("tiny-llama");
+    let specialist = |name: &str, class: &str| {
+        format!("[[specialist]]\nname = \"{name}\"\nmodel = {model:?}\nclasses = [\"{class}\"]\n")
+    };
+    let text = format!(
+        "name = \"e\"\nkv_memory = \"32MiB\"\nfallback = \"two\"\n[router]\nmin_score = 1.0\n{}{}",
+        specialist("one", "debug"),
+        specialist("two", "stl")
+    );
+    let server = Served::ensemble(&text, |_| {});
+    let response = server.post(COMPLETIONS, &json!({"prompt": "Hello", "max_tokens": 1}));
+    assert_eq!(response.status, 200, "{}", response.text());
+    assert_eq!(response.header("x-strata-specialist"), Some("two"));
+    let why = response.header("x-strata-route").unwrap();
+    let begins = "fallback of the ensemble: no lane is sure enough (best: ";
+    assert!(why.starts_with(begins) && why.contains(" with probability 0."), "{why}");
+}

@@ -124,7 +124,8 @@ fn a_response_that_is_cut_off_or_too_long_is_counted_as_inconclusive() {
     let checker: Arc<dyn ResponseChecker> = Arc::new(Says::default());
     let lanes = pair.app.lanes.now().with_checker(Some(checker.clone()));
     let end = |id: &str, text: &str, finish| {
-        let mut primary = Observed::begin(&lanes, 0, None, record(), Some(id)).unwrap().primary(None);
+        let mut primary =
+            Observed::begin(&lanes, 0, None, record(), Some(id)).unwrap().primary(None);
         primary.push(text, 3);
         primary.end(finish, None);
         checker.counts()[0].1

@@ -39,6 +39,11 @@ pub trait Replica: Send + Sync + 'static {
     /// [`SubmitError::Full`], [`SubmitError::Draining`], [`SubmitError::Stopped`].
     fn room_for(&self, requests: usize) -> Result<(), SubmitError>;
 
+    /// Whether its steps run on this machine, in turns with those of other replicas.
+    fn shares_machine(&self) -> bool {
+        true
+    }
+
     /// Load of the engine.
     fn load(&self) -> Load;
 

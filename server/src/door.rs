@@ -51,8 +51,8 @@ pub trait LaneRules: Send + Sync + std::fmt::Debug {
     /// Priority number above which requests are refused.
     fn priority_floor(&self) -> Option<i64>;
 
-    /// What the other lanes of the machine have to do: their steps take turns with those of this one.
-    fn neighbours(&self) -> Vec<LaneWork>;
+    /// What the other replicas on the machine of this one have to do: their steps take turns with its own.
+    fn neighbours(&self, replica: ReplicaId) -> Vec<LaneWork>;
 }
 
 /// Requests in flight of one replica. Clones share them.
@@ -140,7 +140,7 @@ impl Door {
     ) -> Result<Result<Pass, Refused>, ContextError> {
         let rules = self.rules.get();
         // Before the lock of this replica: no door holds a lock while it waits for another one's.
-        let neighbours = rules.map(|rules| rules.neighbours()).unwrap_or_default();
+        let neighbours = rules.map(|rules| rules.neighbours(replica)).unwrap_or_default();
         let Some(state) = self.replicas.get(replica.0 as usize).map(Replica::lock) else {
             // A replica without an observer, whose requests are not known: nothing is promised.
             return Ok(Ok(Pass::default()));
@@ -220,14 +220,14 @@ impl Door {
         Ok((replica, streams))
     }
 
-    /// What the replicas of the lane, which are `replicas`, have to do: for the doors of other lanes on the machine.
-    pub fn work<M>(&self, replicas: &Lane<M>) -> Vec<LaneWork> {
+    /// What the replicas of the lane, which are `replicas`, have to do on this machine: for the doors of the others.
+    pub fn work<M>(&self, replicas: &Lane<M>) -> impl Iterator<Item = (ReplicaId, LaneWork)> {
         let states = self.replicas.iter().zip(replicas.replicas());
-        let work = states.map(|(state, (_, replica))| {
+        let here = states.filter(|(_, (_, replica))| replica.shares_machine());
+        here.map(|(state, (id, replica))| {
             let load = replica.load();
-            state.lock().in_flight.work(replica.config(), &load, now())
-        });
-        work.collect()
+            (id, state.lock().in_flight.work(replica.config(), &load, now()))
+        })
     }
 
     /// Number of requests in flight, as the door knows them.

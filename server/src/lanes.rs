@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use l5_scheduler::trace::EnsembleRecorder;
 use l6_ensemble::quote::LaneWork;
-use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, SpecialistConfig};
+use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, ReplicaId, SpecialistConfig};
 use serde_json::Map;
 
 use super::background::Background;
@@ -98,12 +98,13 @@ impl ServedLane {
     }
 }
 
-/// What an ensemble says about one of its lanes, which share the machine with it.
+/// What an ensemble says about one of its lanes.
 #[derive(Debug)]
 struct OwnRules {
     states: LaneStates,
     lane: usize,
-    others: Vec<(Arc<ModelLane>, Door)>,
+    /// All lanes, of which `lane` is the own one.
+    all: Vec<(Arc<ModelLane>, Door)>,
 }
 
 impl LaneRules for OwnRules {
@@ -111,8 +112,17 @@ impl LaneRules for OwnRules {
         self.states.priority_floor(self.lane)
     }
 
-    fn neighbours(&self) -> Vec<LaneWork> {
-        self.others.iter().flat_map(|(lane, door)| door.work(lane)).collect()
+    fn neighbours(&self, replica: ReplicaId) -> Vec<LaneWork> {
+        let own =
+            self.all.get(self.lane).and_then(|(lane, _)| lane.replicas().nth(replica.0 as usize));
+        if own.is_some_and(|(_, own)| !own.shares_machine()) {
+            return Vec::new();
+        }
+        let all = self.all.iter().enumerate();
+        let works = all.flat_map(|(at, (lane, door))| {
+            door.work(lane).filter(move |(id, _)| at != self.lane || *id != replica)
+        });
+        works.map(|(_, work)| work).collect()
     }
 }
 
@@ -141,10 +151,9 @@ impl Lanes {
     pub fn ensemble(ensemble: Ensemble, lanes: Vec<ServedLane>) -> Self {
         let ensemble = Arc::new(ensemble);
         for (at, served) in lanes.iter().enumerate() {
-            let others = lanes.iter().enumerate().filter(|(other, _)| *other != at);
             let door = |lane: &ServedLane| lane.generation.admission.door().clone();
-            let others = others.map(|(_, other)| (other.lane.clone(), door(other))).collect();
-            let rules = OwnRules { states: ensemble.states().clone(), lane: at, others };
+            let all = lanes.iter().map(|own| (own.lane.clone(), door(own))).collect();
+            let rules = OwnRules { states: ensemble.states().clone(), lane: at, all };
             served.generation.admission.door().set_rules(Box::new(rules));
         }
         let all = lanes.into();

@@ -87,6 +87,10 @@ impl Replica for RemoteReplica {
         self.engine.room_for(requests)
     }
 
+    fn shares_machine(&self) -> bool {
+        false
+    }
+
     fn load(&self) -> Load {
         self.engine.load()
     }

@@ -2,9 +2,11 @@
 
 mod check;
 mod intents;
+mod paths;
 mod reader;
 mod reload;
 mod remote;
+mod section;
 mod specialist;
 #[cfg(test)]
 mod tests;
@@ -12,7 +14,7 @@ mod tests;
 use std::fmt;
 
 use l3_paged_kv::sizing::Budget;
-use toml::Table;
+use toml::{Table, Value};
 
 use crate::breaker::BreakerConfig;
 use crate::escalation::EscalationConfig;
@@ -91,6 +93,13 @@ pub struct ConfigError {
     pub what: String,
 }
 
+impl ConfigError {
+    /// Error of the field at `path`.
+    pub(crate) fn new(path: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { path: path.into(), what: what.into() }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, what } = self;
@@ -151,8 +160,10 @@ impl EnsembleConfig {
         let fallback = reader.string("fallback");
         let tables = reader.tables("specialist").unwrap_or_default();
         let mut specialists = Vec::new();
-        for (at, table) in tables.into_iter().take(MAX_SPECIALISTS + 1).enumerate() {
-            specialists.push(specialist::read(at, table, model.as_deref(), reader.errors()));
+        let names = tables.iter().map(|table| table.get("name").and_then(Value::as_str));
+        let paths = specialist::paths(names.map(Option::unwrap_or_default));
+        for (path, table) in paths.into_iter().zip(tables).take(MAX_SPECIALISTS + 1) {
+            specialists.push(specialist::read(path, table, model.as_deref(), reader.errors()));
         }
         let mut router: RouterConfig = reader.section("router");
         let mut shadow: ShadowConfig = reader.section("shadow");

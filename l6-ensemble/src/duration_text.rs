@@ -15,6 +15,7 @@
 //! # Ok::<(), duration_text::DurationError>(())
 //! ```
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer, de};
@@ -87,13 +88,27 @@ pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::
 /// # Errors
 /// A value that is no text, or [`DurationError`].
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(from)?;
-    parse(&text).map_err(de::Error::custom)
+    from.deserialize_str(Text)
+}
+
+/// Reads a duration; an error says what a duration looks like.
+struct Text;
+
+impl de::Visitor<'_> for Text {
+    type Value = Duration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as \"500ms\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+        parse(text).map_err(E::custom)
+    }
 }
 
 /// The same for a duration that may be absent.
 pub mod option {
-    use super::{Deserialize, Deserializer, Duration, Serializer, de, format, parse};
+    use super::{Deserialize, Deserializer, Duration, Serializer, deserialize as read, format};
 
     /// Writes a duration as text, or nothing.
     ///
@@ -111,8 +126,9 @@ pub mod option {
     /// # Errors
     /// A value that is no text, or [`super::DurationError`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| parse(&text)).transpose().map_err(de::Error::custom)
+        #[derive(Deserialize)]
+        struct Text(#[serde(deserialize_with = "read")] Duration);
+        Ok(Option::<Text>::deserialize(from)?.map(|Text(duration)| duration))
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigError;
 use crate::duration_text;
 
 /// Configuration of a [`Breaker`](super::Breaker).
@@ -43,33 +44,38 @@ impl Default for BreakerConfig {
 
 impl BreakerConfig {
     /// Every error of the configuration; empty if it is valid.
-    pub fn errors(&self) -> Vec<String> {
+    pub fn errors(&self) -> Vec<ConfigError> {
         let Self { trip_below, reset_above, min_samples, window, dwell, probation } = *self;
         let mut errors = vec![];
+        let mut error = |field: &str, what: String| {
+            errors.push(ConfigError::new(format!("breaker.{field}"), what))
+        };
         for (name, level) in [("trip_below", trip_below), ("reset_above", reset_above)] {
             if !(0.0..=1.0).contains(&level) {
-                errors.push(format!("breaker.{name} is {level}: it is a fraction, from 0 to 1"));
+                error(name, format!("must be a fraction from 0 to 1, got {level}"));
             }
         }
-        if trip_below >= reset_above {
-            errors.push(format!(
-                "breaker.trip_below is {trip_below} and breaker.reset_above {reset_above}: the breaker needs a lower \
-                 level to trip than to reset"
-            ));
+        // A level that is out of range has been reported.
+        if trip_below >= reset_above && trip_below <= 1.0 && reset_above >= 0.0 {
+            let what = format!(
+                "must be below `breaker.reset_above`, which is {reset_above}, got {trip_below}: the breaker needs a \
+                 lower level to trip than to reset"
+            );
+            error("trip_below", what);
         }
         if min_samples == 0 {
-            errors
-                .push("breaker.min_samples is 0: at least one verdict is needed for a rate".into());
+            error("min_samples", "must be at least 1: a rate needs a verdict".into());
         }
         if window.is_zero() {
-            errors.push("breaker.window is 0: set a time above 0, such as \"1h\"".into());
+            error("window", "must be above 0, such as \"1h\"".into());
         }
         if probation < dwell {
-            errors.push(format!(
-                "breaker.probation is {} and breaker.dwell {}: probation is at least one dwell",
-                duration_text::format(probation),
-                duration_text::format(dwell)
-            ));
+            let (dwell, probation) =
+                (duration_text::format(dwell), duration_text::format(probation));
+            error(
+                "probation",
+                format!("must be at least `breaker.dwell`, which is {dwell}, got {probation}"),
+            );
         }
         errors
     }

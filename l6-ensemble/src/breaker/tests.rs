@@ -218,7 +218,7 @@ fn verdicts_that_have_left_the_window_trip_nothing() {
 
 #[test]
 fn a_configuration_reports_all_its_errors() {
-    assert_eq!(BreakerConfig::default().errors(), Vec::<String>::new());
+    assert_eq!(BreakerConfig::default().errors(), []);
     let config: BreakerConfig = toml::from_str(
         "trip_below = 0.9\nreset_above = 0.8\nmin_samples = 0\nwindow = \"0s\"\ndwell = \"10m\"\nprobation = \"5m\"",
     )

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{ConfigError, EnsembleConfig, MAX_SPECIALISTS};
+use super::{ConfigError, EnsembleConfig, MAX_SPECIALISTS, specialist};
 
 /// Minimum share of the KV memory that must be left for each specialist that claims none.
 const MIN_SHARE: f64 = 0.001;
@@ -12,9 +12,11 @@ const ROUNDING: f64 = 1e-9;
 
 /// Adds the errors of a file whose fields are valid one by one.
 pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
+    let has_errors = errors.iter().any(|error| error.path == "specialist");
     let mut error = |path: String, what: String| errors.push(ConfigError { path, what });
     let specialists = &config.specialists;
-    if specialists.is_empty() {
+    let paths = specialist::paths(specialists.iter().map(|own| own.name.as_str()));
+    if specialists.is_empty() && !has_errors {
         error(
             "specialist".into(),
             "is missing: an ensemble has at least one [[specialist]]".into(),
@@ -28,14 +30,15 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
     }
 
     let mut names = HashSet::new();
-    for specialist in specialists {
+    for (at, specialist) in specialists.iter().enumerate() {
         let name = specialist.name.as_str();
         if !name.is_empty() && !names.insert(name) {
-            error(format!("specialist.{name}.name"), "is the name of an earlier specialist".into());
+            let what = format!("is `{name}`, the name of an earlier specialist");
+            error(format!("{}.name", paths[at]), what);
         }
-        if name == config.name {
+        if name == config.name && !name.is_empty() {
             let what = "is the name of the ensemble: requests with this `model` are routed".into();
-            error(format!("specialist.{name}.name"), what);
+            error(format!("{}.name", paths[at]), what);
         }
     }
 
@@ -57,10 +60,10 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
 
     for (field, of) in [("classes", 0), ("intents", 1)] {
         let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-        for specialist in specialists {
+        for (specialist, path) in specialists.iter().zip(&paths) {
             let values = if of == 0 { &specialist.classes } else { &specialist.intents };
             for value in values {
-                let path = format!("specialist.{}.{field}", specialist.name);
+                let path = format!("{path}.{field}");
                 if value.is_empty() {
                     error(path, "must have no empty entries".into());
                 } else if let Some(owner) = owners.insert(value, &specialist.name) {
@@ -73,19 +76,23 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
 
     // A class without a specialist is no error: text of that class counts as text that no specialist serves.
     for problem in config.router.validate() {
-        error(format!("router.{}", problem.field), problem.problem);
+        let in_router = !problem.field.starts_with("intents.");
+        let path = if in_router { format!("router.{}", problem.field) } else { problem.field };
+        error(path, problem.problem);
     }
-    for (path, errors) in [
-        ("shadow", config.shadow.errors()),
-        ("breaker", config.breaker.errors()),
-        ("escalation", config.escalation.errors()),
-        ("slo", config.slo.errors()),
-    ] {
-        errors.into_iter().for_each(|what| error(path.to_owned(), what));
+    let sections = [
+        config.shadow.errors(),
+        config.breaker.errors(),
+        config.escalation.errors(),
+        config.slo.errors(),
+    ];
+    for ConfigError { path, what } in sections.into_iter().flatten() {
+        error(path, what);
     }
-    for specialist in specialists {
-        let path = format!("specialist.{}.slo", specialist.name);
-        specialist.slo.errors().into_iter().for_each(|what| error(path.clone(), what));
+    for (specialist, own) in specialists.iter().zip(&paths) {
+        for ConfigError { path, what } in specialist.slo.errors() {
+            error(format!("{own}.{path}"), what);
+        }
     }
 
     let unknown = |name: &str| {
@@ -99,7 +106,7 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
     }
     for (at, specialist) in specialists.iter().enumerate() {
         let Some(name) = &specialist.fallback else { continue };
-        let path = format!("specialist.{}.fallback", specialist.name);
+        let path = format!("{}.fallback", paths[at]);
         if config.index(name).is_none() {
             error(path, unknown(name));
         } else if let Some(cycle) = cycle(config, at) {

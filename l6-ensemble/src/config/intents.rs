@@ -51,7 +51,8 @@ fn one(
 
 /// Assigns classes and intents to the specialists that claim them.
 pub(super) fn assign(specialists: &[SpecialistConfig], router: &mut RouterConfig) {
-    for specialist in specialists {
+    // A name that is missing has been reported.
+    for specialist in specialists.iter().filter(|own| !own.name.is_empty()) {
         for class in &specialist.classes {
             router.lanes.insert(class.clone(), specialist.name.clone());
         }

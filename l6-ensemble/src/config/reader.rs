@@ -4,7 +4,7 @@ use std::fmt;
 
 use toml::{Table, Value};
 
-use super::ConfigError;
+use super::{ConfigError, section};
 
 /// Reader of one table of the ensemble file.
 pub(super) struct Reader<'a> {
@@ -141,16 +141,21 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A table that serde reads; the default without it.
+    /// A table that serde reads; the default without it. Fields with errors have their defaults, so that the others are
+    /// still read and checked.
     pub fn section<T: serde::de::DeserializeOwned + Default>(&mut self, field: &str) -> T {
         let Some(table) = self.table(field) else { return T::default() };
-        match table.try_into() {
-            Ok(section) => section,
-            Err(why) => {
-                self.error(field, why.to_string().trim());
-                T::default()
-            }
+        let (good, errors) = section::good_fields::<T>(table);
+        for ConfigError { path, what } in errors {
+            self.error(&format!("{field}.{path}"), what);
         }
+        // Each field was read by itself.
+        good.try_into().unwrap_or_default()
+    }
+
+    /// Whether the table has this field, and it was not read yet.
+    pub fn has(&self, field: &str) -> bool {
+        self.table.contains_key(field)
     }
 
     /// Where the errors are collected.
@@ -169,7 +174,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A value as it may be shown in an error: short.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     let text = match value {
         Value::String(text) => format!("\"{text}\""),
         Value::Integer(n) => n.to_string(),

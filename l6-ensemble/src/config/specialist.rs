@@ -127,18 +127,25 @@ const FIELDS: [&str; 18] = [
     "decoding_policy",
 ];
 
+/// Paths of specialists with these names: `specialist.NAME`, or `specialist[N]`, counted from 0, where a name is missing
+/// or is that of several.
+pub(super) fn paths<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let names: Vec<&str> = names.collect();
+    let unique = |name: &str| names.iter().filter(|own| **own == name).count() == 1;
+    let path = |(at, name): (usize, &&str)| match !name.is_empty() && unique(name) {
+        true => format!("specialist.{name}"),
+        false => format!("specialist[{at}]"),
+    };
+    names.iter().enumerate().map(path).collect()
+}
+
 /// Reads a specialist. A share that is missing is 0 until the shares are divided.
 pub(super) fn read(
-    at: usize,
+    path: String,
     table: Table,
     default_model: Option<&str>,
     errors: &mut Vec<ConfigError>,
 ) -> SpecialistConfig {
-    let named = table.get("name").and_then(|name| name.as_str()).filter(|name| !name.is_empty());
-    let path = match named {
-        Some(name) => format!("specialist.{name}"),
-        None => format!("specialist[{at}]"),
-    };
     let mut reader = Reader::new(path, table, errors);
     let name = reader.required_string("name");
     let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
@@ -148,8 +155,9 @@ pub(super) fn read(
         );
         reader.error("name", what);
     }
+    let has_model = reader.has("model");
     let model = reader.string("model").or(default_model.map(str::to_owned));
-    if model.as_ref().is_none_or(String::is_empty) {
+    if model.as_ref().is_none_or(String::is_empty) && !(has_model && model.is_none()) {
         reader.error("model", "is missing: give the specialist or the ensemble a model");
     }
     if reader.string("adapter").is_some() {
@@ -197,7 +205,10 @@ pub(super) fn read(
         max_model_len: reader.count("max_model_len", 2, MAX_COUNT),
         slo: reader.section("slo"),
         fallback: reader.string("fallback"),
-        classes: reader.strings("classes").unwrap_or_else(|| vec![name.clone()]),
+        classes: reader.strings("classes").unwrap_or_else(|| {
+            // A name that is missing has been reported.
+            if name.is_empty() { Vec::new() } else { vec![name.clone()] }
+        }),
         intents: reader.strings("intents").unwrap_or_default(),
         system_prompt: reader.string("system_prompt"),
         decoding_policy: reader.parsed("decoding_policy"),

@@ -318,3 +318,111 @@ fn all_errors_of_remotes_are_reported_at_once() {
     let none = remotes("replicas = 0\nremotes = []").unwrap_err();
     assert_eq!(none.0[0].path, "specialist.a.replicas", "{none}");
 }
+
+fn all(text: &str) -> Vec<(String, String)> {
+    let errors = EnsembleConfig::parse(text).unwrap_err().0;
+    errors.into_iter().map(|error| (error.path, error.what)).collect()
+}
+
+#[test]
+fn every_error_of_a_section_has_the_path_of_its_field() {
+    let errors = all(r#"
+        model = "tiny"
+        [[specialist]]
+        name = "a"
+        slo = { ttft = 3, itl = "fast", compile_pass = 95, p99 = 1 }
+        [router]
+        min_score = "high"
+        margin = 0.5
+        max_bytes = -1
+        colour = 1
+        classifier = 7
+        [router.tripwires]
+        stl_code = { min_hits = "x", min_density = "y" }
+        regex = { enabled = true }
+        [breaker]
+        trip_below = 3
+        window = 3
+        dwell = "5 parsecs"
+        min_samples = 1.5
+        colour = 1
+        [escalation]
+        queue_seconds = { up = 1 }
+        refused = { up = "x", down = "y" }
+        slo_missed = { up = 0.1, down = 0.2 }
+        levels = [{ shadow_scale = "x" }, { spill_raise = 2, floor = 1 }]
+        [slo]
+        latency_window = 5
+        min_latency_samples = "many"
+        [shadow]
+        fresh_fraction = 2
+        max_queue = true
+        max_in_flight = "x"
+    "#);
+    let expected = [
+        ("specialist.a.slo.ttft", "must be a duration such as \"500ms\", got 3"),
+        ("specialist.a.slo.itl", "\"fast\" is not a duration"),
+        ("specialist.a.slo.compile_pass", "must be a fraction from 0 to 1, got 95"),
+        ("specialist.a.slo.p99", "is unknown: the fields here are ttft, itl, compile_pass"),
+        ("router.min_score", "must be a number, got \"high\""),
+        ("router.margin", "must be at least 1"),
+        ("router.max_bytes", "must be a whole number that is not negative, got -1"),
+        ("router.colour", "is unknown: the fields here are classifier, min_score"),
+        ("router.classifier", "must be a string, got 7"),
+        ("router.tripwires.stl_code.min_hits", "must be a number, got \"x\""),
+        ("router.tripwires.stl_code.min_density", "must be a number, got \"y\""),
+        ("router.tripwires.regex", "is unknown: the names here are sanitizer_report"),
+        ("breaker.trip_below", "must be a fraction from 0 to 1, got 3"),
+        ("breaker.window", "must be a duration such as \"500ms\", got 3"),
+        ("breaker.dwell", "\"5 parsecs\" is not a duration"),
+        ("breaker.min_samples", "must be a whole number that is not negative, got 1.5"),
+        ("breaker.colour", "is unknown: the fields here are trip_below"),
+        ("escalation.queue_seconds", "must have `down`"),
+        ("escalation.refused.up", "must be a number, got \"x\""),
+        ("escalation.refused.down", "must be a number, got \"y\""),
+        ("escalation.slo_missed", "must have `down` above 0 and below `up`"),
+        ("escalation.levels[0].shadow_scale", "must be a number, got \"x\""),
+        ("escalation.levels[1].floor", "is unknown: the fields here are shadow_scale"),
+        ("slo.latency_window", "must be a duration such as \"500ms\", got 5"),
+        ("slo.min_latency_samples", "must be a whole number that is not negative, got \"many\""),
+        ("shadow.fresh_fraction", "must be a fraction from 0 to 1, got 2"),
+        ("shadow.max_queue", "must be a duration such as \"500ms\", got true"),
+        ("shadow.max_in_flight", "must be a whole number that is not negative, got \"x\""),
+    ];
+    for (path, what) in expected {
+        let is = |(own, text): &&(String, String)| own == path && text.starts_with(what);
+        assert!(errors.iter().any(|error| is(&error)), "{path} {what}: not among {errors:#?}");
+    }
+    assert_eq!(errors.len(), expected.len(), "and no others: {errors:#?}");
+}
+
+#[test]
+fn specialists_of_one_name_are_told_apart_by_their_index() {
+    let twins = r#"
+        model = "tiny"
+        [[specialist]]
+        name = "a"
+        block_size = 3
+        [[specialist]]
+        name = "a"
+        classes = ["b"]
+        slo = { itl = "0s" }
+    "#;
+    let paths: Vec<String> = all(twins).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, ["specialist[0].block_size", "specialist[1].name", "specialist[1].slo.itl"]);
+}
+
+#[test]
+fn what_is_missing_or_of_another_type_is_one_error() {
+    for (text, path) in [
+        ("model = \"m\"\n[[specialist]]\n[[specialist]]\nname = \"b\"", "specialist[0].name"),
+        ("model = \"m\"\n[[specialist]]\nname = 7\nintents = [\"debug\"]", "specialist[0].name"),
+        ("model = \"m\"\n[[specialist]]\nname = \"\"", "specialist[0].name"),
+        ("[[specialist]]\nname = \"b\"\nmodel = 7", "specialist.b.model"),
+        ("specialist = 3", "specialist"),
+    ] {
+        let errors = all(text);
+        assert_eq!(errors.len(), 1, "{text}: {errors:?}");
+        assert_eq!(errors[0].0, path);
+    }
+}

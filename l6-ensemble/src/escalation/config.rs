@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Thresholds;
+use crate::config::ConfigError;
 use crate::duration_text;
 
 /// Configuration of an [`Escalation`](super::Escalation).
@@ -95,8 +96,11 @@ impl EscalationConfig {
     pub const MAX_LEVELS: usize = 32;
 
     /// Every error of the configuration; empty if it is valid.
-    pub fn errors(&self) -> Vec<String> {
+    pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = vec![];
+        let mut error = |field: String, what: String| {
+            errors.push(ConfigError::new(format!("escalation.{field}"), what));
+        };
         for (name, levels) in [
             ("queue_seconds", self.queue_seconds),
             ("refused", self.refused),
@@ -105,26 +109,23 @@ impl EscalationConfig {
             let LoadLevels { up, down } = levels;
             // A lane without load has signals of 0, which must be calm.
             if !(0.0 < down && down < up && up.is_finite()) {
-                errors.push(format!(
-                    "escalation.{name} is {{ up = {up}, down = {down} }}: both are above 0, and down is below up"
-                ));
+                let what = format!(
+                    "must have `down` above 0 and below `up`, got {{ up = {up}, down = {down} }}"
+                );
+                error(name.to_owned(), what);
             }
         }
         if self.levels.len() > Self::MAX_LEVELS {
-            errors.push(format!(
-                "escalation.levels has {} entries: at most {} are possible",
-                self.levels.len(),
-                Self::MAX_LEVELS
-            ));
+            let (most, got) = (Self::MAX_LEVELS, self.levels.len());
+            error("levels".to_owned(), format!("must have at most {most} entries, got {got}"));
         }
         let mut before = EscalationLevel::default();
         for (i, level) in self.levels.iter().enumerate() {
             let EscalationLevel { shadow_scale, spill_raise, priority_floor } = *level;
             for (name, value) in [("shadow_scale", shadow_scale), ("spill_raise", spill_raise)] {
                 if !(0.0..=1.0).contains(&value) {
-                    errors.push(format!(
-                        "escalation.levels[{i}].{name} is {value}: it is from 0 to 1"
-                    ));
+                    let what = format!("must be from 0 to 1, got {value}");
+                    error(format!("levels[{i}].{name}"), what);
                 }
             }
             // None refuses nothing, as the greatest number does.
@@ -133,10 +134,9 @@ impl EscalationConfig {
                 || spill_raise < before.spill_raise
                 || floor(priority_floor) > floor(before.priority_floor)
             {
-                errors.push(format!(
-                    "escalation.levels[{i}] is less strict than the level before: shadow_scale and priority_floor may \
-                     only fall from level to level, and spill_raise may only rise"
-                ));
+                let what = "is less strict than the level before: shadow_scale and priority_floor may only fall from \
+                            level to level, and spill_raise may only rise";
+                error(format!("levels[{i}]"), what.to_owned());
             }
             before = *level;
         }

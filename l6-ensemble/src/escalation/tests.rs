@@ -219,7 +219,7 @@ fn the_stricter_floor_is_in_force() {
 
 #[test]
 fn a_configuration_reports_all_its_errors() {
-    assert_eq!(EscalationConfig::default().errors(), Vec::<String>::new());
+    assert_eq!(EscalationConfig::default().errors(), []);
     let config: EscalationConfig = toml::from_str(
         "queue_seconds = { up = 1, down = 2 }\nrefused = { up = 0.1, down = 0 }\n[[levels]]\nshadow_scale = 0.2\n\
          [[levels]]\nshadow_scale = 0.3\n[[levels]]\nspill_raise = 2\nshadow_scale = 0.1",
@@ -227,7 +227,8 @@ fn a_configuration_reports_all_its_errors() {
     .unwrap();
     let errors = config.errors();
     assert_eq!(errors.len(), 4, "{errors:#?}");
-    assert!(errors[2].contains("levels[1]") && errors[3].contains("levels[2].spill_raise"));
+    assert_eq!(errors[2].path, "escalation.levels[1]");
+    assert_eq!(errors[3].path, "escalation.levels[2].spill_raise");
     let floors = "[[levels]]\npriority_floor = 3\n[[levels]]";
     let config: EscalationConfig = toml::from_str(floors).unwrap();
     assert_eq!(config.errors().len(), 1, "a floor that is gone refuses less");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigError;
 use crate::duration_text;
 
 /// Configuration of shadows.
@@ -77,16 +78,15 @@ impl ShadowConfig {
     }
 
     /// Every error of the configuration; empty if it is valid.
-    pub fn errors(&self) -> Vec<String> {
+    pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = vec![];
         for (name, intent) in &self.intents {
             for (field, score) in
                 [("shadow_below", intent.shadow_below), ("spill_below", intent.spill_below)]
             {
                 if !(0.0..=1.0).contains(&score) {
-                    errors.push(format!(
-                        "intents.{name}.{field} is {score}: it is a score, from 0 to 1"
-                    ));
+                    let what = format!("must be a score from 0 to 1, got {score}");
+                    errors.push(ConfigError::new(format!("intents.{name}.{field}"), what));
                 }
             }
         }
@@ -94,7 +94,8 @@ impl ShadowConfig {
             [("fresh_fraction", self.fresh_fraction), ("demoted_fraction", self.demoted_fraction)]
         {
             if !(0.0..=1.0).contains(&fraction) {
-                errors.push(format!("shadow.{field} is {fraction}: it is a fraction, from 0 to 1"));
+                let what = format!("must be a fraction from 0 to 1, got {fraction}");
+                errors.push(ConfigError::new(format!("shadow.{field}"), what));
             }
         }
         errors

@@ -165,7 +165,7 @@ fn under_load_fewer_scores_are_low_unless_an_operator_has_set_the_threshold() {
 
 #[test]
 fn a_configuration_reports_all_its_errors() {
-    assert_eq!(ShadowConfig::default().errors(), Vec::<String>::new());
+    assert_eq!(ShadowConfig::default().errors(), []);
     let config: ShadowConfig = toml::from_str(
         "fresh_fraction = 2\nmax_queue = \"500ms\"\n[intents.review]\nshadow_below = -0.1\nspill_below = nan",
     )

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigError;
 use crate::duration_text;
 
 /// Service level objectives of a lane. An absent one is not promised.
@@ -22,20 +23,20 @@ pub struct SloTargets {
 }
 
 impl SloTargets {
-    /// Every error of the targets; empty if they are valid.
-    pub fn errors(&self) -> Vec<String> {
+    /// Every error of the targets; empty if they are valid. Paths begin with `slo`, the field of a specialist.
+    pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = vec![];
         for (name, bound) in [("ttft", self.ttft), ("itl", self.itl)] {
             if bound.is_some_and(|bound| bound.is_zero()) {
-                errors.push(format!(
-                    "slo.{name} is 0, which no lane can keep: set a time above 0, or leave it out"
-                ));
+                let what = "must be above 0, or left out: no lane can keep 0";
+                errors.push(ConfigError::new(format!("slo.{name}"), what));
             }
         }
         if let Some(rate) = self.compile_pass
             && !(0.0..=1.0).contains(&rate)
         {
-            errors.push(format!("slo.compile_pass is {rate}: it is a fraction, from 0 to 1"));
+            let what = format!("must be a fraction from 0 to 1, got {rate}");
+            errors.push(ConfigError::new("slo.compile_pass", what));
         }
         errors
     }
@@ -73,13 +74,14 @@ impl SloOptions {
     pub const MAX_LATENCY_MINUTES: u64 = 60;
 
     /// Every error of the options; empty if they are valid.
-    pub fn errors(&self) -> Vec<String> {
+    pub fn errors(&self) -> Vec<ConfigError> {
         let mut errors = vec![];
         let most = Duration::from_secs(60 * Self::MAX_LATENCY_MINUTES);
         if self.latency_window.is_zero() || self.latency_window > most {
-            errors.push(format!(
-                "slo.latency_window is {}: it must be from 1m to 1h",
-                duration_text::format(self.latency_window)
+            let got = duration_text::format(self.latency_window);
+            errors.push(ConfigError::new(
+                "slo.latency_window",
+                format!("must be above 0 and at most 1h, got {got}"),
             ));
         }
         errors

@@ -323,7 +323,7 @@ fn the_largest_snapshot_can_be_read() {
 fn targets_are_read_from_toml_and_checked_as_a_whole() {
     let targets: SloTargets = toml::from_str("ttft = \"300ms\"\ncompile_pass = 0.95").unwrap();
     assert_eq!(targets.ttft, Some(Duration::from_millis(300)));
-    assert_eq!(targets.errors(), Vec::<String>::new());
+    assert_eq!(targets.errors(), []);
     assert!(toml::from_str::<SloTargets>("tftt = \"300ms\"").is_err());
     let targets: SloTargets = toml::from_str("itl = \"0s\"\ncompile_pass = 95").unwrap();
     assert_eq!(targets.errors().len(), 2);

@@ -6,7 +6,7 @@ mod paths;
 mod reader;
 mod reload;
 mod remote;
-mod section;
+pub(crate) mod section;
 mod specialist;
 #[cfg(test)]
 mod tests;
@@ -178,11 +178,17 @@ impl EnsembleConfig {
             let what = "is unknown: a specialist names the classes that it serves, as `classes`";
             reader.error("router.lanes", what);
         }
-        intents::read(&mut reader, &mut router, &mut shadow);
+        let declared = intents::read(&mut reader, &mut router, &mut shadow);
         intents::assign(&specialists, &mut router);
+        intents::check_classes(&declared, &specialists, &router, reader.errors());
         reader.end(&FIELDS);
         divide_memory(&mut specialists);
         Self { name, kv_memory, fallback, specialists, router, shadow, breaker, escalation, slo }
+    }
+
+    /// Whether a specialist serves this class of the router: it claims the class, or has its name.
+    pub fn serves(&self, class: &str) -> bool {
+        self.router.lanes.contains_key(class) || self.index(class).is_some()
     }
 
     /// Index of the specialist of this name.

@@ -24,6 +24,31 @@ pub(super) fn good_fields<T: DeserializeOwned>(table: Table) -> (Table, Vec<Conf
     (good, errors)
 }
 
+/// Errors of the fields of a table, read as a `T`. Fields that are missing are reported only if the table has no other
+/// errors.
+pub(crate) fn field_errors<T: DeserializeOwned>(table: &Table) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    for (field, value) in table {
+        let read = |value: Value| present(read::<T>(field, value));
+        errors.extend(errors_of(field, value, &read));
+    }
+    if errors.is_empty()
+        && let Err(why) = table.clone().try_into::<T>()
+    {
+        let what = match why.message().strip_prefix("missing field ") {
+            Some(field) => format!("must have {field}"),
+            None => why.message().trim().to_owned(),
+        };
+        errors.push(ConfigError::new("", what));
+    }
+    errors
+}
+
+/// An error about a field that is not there is none of those that are.
+fn present(read: Result<(), String>) -> Result<(), String> {
+    read.or_else(|why| if why.contains("missing field") { Ok(()) } else { Err(why) })
+}
+
 /// Reads one field of a `T`.
 fn read<T: DeserializeOwned>(field: &str, value: Value) -> Result<(), String> {
     let table = Table::from_iter([(field.to_owned(), value)]);
@@ -49,17 +74,20 @@ fn errors_of(
                 // Fields that must be there are missed by the whole.
                 let alone = |inner: Value| {
                     let one = Table::from_iter([(key.clone(), inner)]);
-                    read(Value::Table(one)).or_else(|why| match why.contains("missing field") {
-                        true => Ok(()),
-                        false => Err(why),
-                    })
+                    present(read(Value::Table(one)))
                 };
                 errors.extend(errors_of(&format!("{path}.{key}"), inner, &alone));
             }
         }
         Value::Array(entries) => {
             for (at, entry) in entries.iter().enumerate() {
-                let alone = |entry: Value| read(Value::Array(vec![entry]));
+                // A pair is not read as one value.
+                let alone = |entry: Value| {
+                    let read = read(Value::Array(vec![entry]));
+                    read.or_else(
+                        |why| if why.contains("invalid length") { Ok(()) } else { Err(why) },
+                    )
+                };
                 errors.extend(errors_of(&format!("{path}[{at}]"), entry, &alone));
             }
         }

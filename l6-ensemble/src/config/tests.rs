@@ -426,3 +426,20 @@ fn what_is_missing_or_of_another_type_is_one_error() {
         assert_eq!(errors[0].0, path);
     }
 }
+
+#[test]
+fn an_intent_whose_class_no_specialist_serves_is_an_error() {
+    let with = |intent: &str| format!("{TWO}\nclasses = [\"x\"]\n[intents.port]\n{intent}");
+    assert_eq!(
+        all(&with("class = \"y\"")),
+        [(
+            "intents.port.class".to_owned(),
+            "must be a class that a specialist serves (a, b, x), got `y`".to_owned()
+        )]
+    );
+    for fine in ["class = \"x\"", "class = \"b\"", "shadow_below = 0.1"] {
+        assert!(EnsembleConfig::parse(&with(fine)).is_ok(), "{fine}");
+    }
+    let unserved = format!("{TWO}\n[intents.debug]\nshadow_below = 0.1");
+    assert!(EnsembleConfig::parse(&unserved).is_ok(), "the class of debug is not the file's");
+}

@@ -11,7 +11,7 @@ pub struct Context {
     /// Print progress to stderr even if it is not a terminal
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Print only errors to stderr
+    /// Print only errors and warnings to stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 }

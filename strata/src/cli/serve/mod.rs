@@ -6,7 +6,9 @@
 //!                   flags -> start -> server                  print: the configuration with its sources
 //! ```
 
+mod beside_ensemble;
 pub mod ensemble;
+pub mod ensemble_print;
 mod environment;
 mod file;
 mod fingerprint;
@@ -17,7 +19,9 @@ mod layers;
 mod print;
 mod slo_files;
 mod start;
+mod startup_log;
 mod values;
+mod verify;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
@@ -74,6 +78,7 @@ impl FromArgMatches for ServeArgs {
 /// Invalid values in environment or file; errors of device, hub, checkpoint and socket.
 pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
     let layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
+    beside_ensemble::check(&layers)?;
     let flags = layers.flags()?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut warnings = environment::unknown(names);
@@ -82,7 +87,7 @@ pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
         warnings.iter().for_each(warn);
         let mut text = print::config(&layers);
         if let Some(ensemble) = flags.ensemble()? {
-            text += &ensemble::printed(&ensemble);
+            text += &ensemble_print::comments(&ensemble, flags.specialist_defaults());
         }
         return Ok(out::text(&text)?);
     }

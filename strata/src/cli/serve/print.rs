@@ -5,6 +5,7 @@ use std::fmt::Write;
 use clap::Arg;
 use toml::Value;
 
+use super::beside_ensemble::{Beside, beside};
 use super::layers::{Layers, command, is_setting};
 
 /// Column of the comments.
@@ -31,6 +32,15 @@ pub fn config(layers: &Layers) -> String {
 fn line(arg: &Arg, layers: &Layers) -> String {
     let key = arg.get_long().unwrap_or_default();
     let id = arg.get_id().as_str();
+    if layers.get("ensemble").is_some() {
+        match beside(id) {
+            Beside::InFile(field) => {
+                return padded(&format!("# {key}"), &format!("by the ensemble: {field}"));
+            }
+            Beside::OneModel(_) => return padded(&format!("# {key}"), "not beside --ensemble"),
+            Beside::Default(_) | Beside::All => {}
+        }
+    }
     let (values, source) = match layers.get(id) {
         Some((values, source)) => (values.to_vec(), source.to_string()),
         None => {
@@ -54,7 +64,11 @@ fn line(arg: &Arg, layers: &Layers) -> String {
     let mut words: Vec<String> = values.iter().map(|v| value(&v.to_string_lossy())).collect();
     match (words.len(), words.pop()) {
         (_, None) => padded(&format!("# {key}"), unset(arg).as_str()),
-        (1, Some(word)) => padded(&format!("{key} = {word}"), &source),
+        (1, Some(word)) => {
+            let specialists = layers.get("ensemble").is_some() && beside(id) != Beside::All;
+            let of = if specialists { ", for specialists that do not set it" } else { "" };
+            padded(&format!("{key} = {word}"), &format!("{source}{of}"))
+        }
         (_, Some(last)) => {
             words.push(last);
             padded(&format!("{key} = [{}]", words.join(", ")), &source)

@@ -14,6 +14,7 @@ use l5_scheduler::engine::Startup;
 use l6_ensemble::calibration::CalibrationConfig;
 use tracing_subscriber::EnvFilter;
 
+use super::ensemble;
 use super::flags::Flags;
 use super::lanes::{self, Parts, Started};
 use super::slo_files::SloFiles;
@@ -44,7 +45,7 @@ use server::{AccessLog, App, Limits, Server, ServerOptions};
 /// Errors of device, hub, checkpoint and socket.
 pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::Result<()> {
     memory::configure_allocator();
-    log();
+    log(context);
     if flags.ensemble.is_some() {
         ignore_hangups();
     }
@@ -56,7 +57,16 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     let options = Arc::new(flags.options());
     let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
     let Started { lanes, engines, recording } = match flags.ensemble()? {
-        Some(ensemble) => lanes::ensemble(flags, &ensemble, &parts, context)?,
+        Some(ensemble) => {
+            let file = flags.ensemble.as_deref().unwrap_or_default();
+            let found = ensemble::verified(file, &ensemble, &context.hub())?;
+            found
+                .warnings
+                .iter()
+                .for_each(|warning| tracing::warn!(target: LOG, "{file}: {warning}"));
+            found.notes.iter().for_each(|note| tracing::info!(target: LOG, "{note}"));
+            lanes::ensemble(flags, &ensemble, &parts, context)?
+        }
         None => lanes::single(flags, &parts, context)?,
     };
     let lanes = lanes.with_checker(checker).with_calibration(calibration.clone());
@@ -132,36 +142,34 @@ fn free(address: SocketAddr) -> anyhow::Result<()> {
     })
 }
 
-/// Sets up the log on stderr: warnings, events about the server's start and end, and what RUST_LOG selects.
-fn log() {
+/// Sets up the log on stderr: warnings, events about the server's start and end, and what RUST_LOG selects. With
+/// --quiet, the server's own events are warnings and errors only.
+fn log(context: &Context) {
     let directives = std::env::var("RUST_LOG").unwrap_or_default();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
     // An error means that a log is already set.
-    let _ = log.with_env_filter(filter(&directives)).try_init();
+    let _ = log.with_env_filter(filter(&directives, context.quiet)).try_init();
 }
 
 /// The filter of RUST_LOG, or else warnings; and events with the target `strata`, unless RUST_LOG names that target
 /// itself.
-fn filter(directives: &str) -> EnvFilter {
+fn filter(directives: &str, quiet: bool) -> EnvFilter {
     let named = directives.split(',').any(|part| part.trim().split(['=', '[']).next() == Some(LOG));
     // A default directive would count only where there is no other.
     let rest = if directives.trim().is_empty() { "warn" } else { directives };
-    let own = if named { String::new() } else { format!(",{LOG}=info") };
+    let level = if quiet { "warn" } else { "info" };
+    let own = if named { String::new() } else { format!(",{LOG}={level}") };
     EnvFilter::builder().parse_lossy(format!("{rest}{own}"))
 }
 
-/// Reports device, sizes and sampling defaults, of a specialist under its name: unlike other commands, a server does so in a journal too.
-pub(super) fn log_startup(
-    title: Option<&str>,
-    startup: &Startup,
-    defaults: &GenerationDefaults,
-    context: &Context,
-) {
-    if context.quiet {
-        return;
-    }
-    let title = title.map(|title| format!("{title}: ")).unwrap_or_default();
-    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{title}{line}"));
+/// Reports device, sizes and sampling defaults: unlike other commands, a server does so in a journal too.
+pub(super) fn log_startup(startup: &Startup, defaults: &GenerationDefaults) {
+    startup.to_string().lines().for_each(|line| tracing::info!(target: LOG, "{line}"));
+    log_sampling("", defaults);
+}
+
+/// Reports sampling defaults that a model has.
+pub(super) fn log_sampling(title: &str, defaults: &GenerationDefaults) {
     if *defaults != GenerationDefaults::default() {
         tracing::info!(
             target: LOG,
@@ -219,8 +227,8 @@ impl Flags {
         }
     }
 
-    /// The checker of code in responses, if it is on. Reports the layers of its sandbox, also with --quiet: it is about
-    /// security.
+    /// The checker of code in responses, if it is on. Reports the layers of its sandbox; of a weak one also with --quiet:
+    /// it is about security.
     #[cfg(target_os = "linux")]
     fn compile_checker(&self) -> anyhow::Result<Option<Arc<dyn ResponseChecker>>> {
         let Some(compiler) = self.compile_check.compile_check.0.clone() else { return Ok(None) };
@@ -372,10 +380,14 @@ mod tests {
             ("hyper=debug,server=trace", "strata=info"),
             ("strata=off", "strata=off"),
         ] {
-            let filter = filter(directives).to_string();
+            let filter = filter(directives, false).to_string();
             assert!(filter.split(',').any(|part| part == has), "{directives}: {filter}");
             assert_eq!(filter.matches("strata=").count(), 1, "{filter}");
         }
-        assert!(filter("").to_string().split(',').any(|part| part == "warn"));
+        assert!(filter("", false).to_string().split(',').any(|part| part == "warn"));
+        let quiet = filter("", true).to_string();
+        assert!(quiet.split(',').any(|part| part == "strata=warn"), "{quiet}");
+        let named = filter("strata=info", true).to_string();
+        assert!(named.split(',').any(|part| part == "strata=info"), "RUST_LOG counts: {named}");
     }
 }

@@ -97,14 +97,17 @@ pub enum EnsembleSimError {
         /// The intent.
         intent: String,
     },
-    /// A specialist has no engine that could be simulated.
+    /// No specialist has an engine that could be simulated.
     #[error(
-        "specialist `{0}` runs on other machines only (`replicas = 0`), and only engines are simulated: give it replicas"
+        "all specialists run on other machines only (`replicas = 0`), and only engines are simulated: give one replicas"
     )]
-    OnlyRemotes(String),
+    OnlyRemotes,
     /// A cost model is invalid.
     #[error("invalid workload: cost: {0}")]
     Cost(#[from] CostError),
+    /// Several errors.
+    #[error("{}", joined(.0))]
+    Several(Vec<EnsembleSimError>),
     /// The classifier cannot be read.
     #[error(transparent)]
     Classifier(#[from] LoadError),
@@ -113,13 +116,37 @@ pub enum EnsembleSimError {
     Router(#[from] RouterError),
 }
 
+fn joined(errors: &[EnsembleSimError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl EnsembleSimError {
+    /// All errors as one: itself, if there is one.
+    fn all(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several(errors)),
+        }
+    }
+
+    /// Each error in its words.
+    pub fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Several(errors) => errors.iter().flat_map(Self::problems).collect(),
+            Self::Workload(errors) => errors.problems(),
+            one => vec![one.to_string()],
+        }
+    }
+}
+
 impl EnsembleWorkload {
     /// Reads a file.
     ///
     /// # Errors
     /// [`WorkloadFileError`].
     pub fn from_toml(text: &str) -> Result<Self, WorkloadFileError> {
-        Ok(toml::from_str(text)?)
+        super::workload::read(text)
     }
 
     /// The lanes of the ensemble with this traffic, and the routes of all texts.
@@ -127,19 +154,20 @@ impl EnsembleWorkload {
     /// # Errors
     /// [`EnsembleSimError`].
     pub(super) fn plan(&self, config: &EnsembleConfig) -> Result<SimWorkload, EnsembleSimError> {
-        if let Some(name) = self.lanes.keys().find(|name| config.index(name).is_none()) {
-            return Err(EnsembleSimError::UnknownSpecialist(name.clone()));
-        }
-        if let Some(own) = config.specialists.iter().find(|own| own.replicas == 0) {
-            return Err(EnsembleSimError::OnlyRemotes(own.name.clone()));
+        let unknown = self.lanes.keys().filter(|name| config.index(name).is_none());
+        let mut errors: Vec<_> =
+            unknown.map(|name| EnsembleSimError::UnknownSpecialist(name.clone())).collect();
+        if config.specialists.iter().all(|own| own.replicas == 0) {
+            errors.push(EnsembleSimError::OnlyRemotes);
         }
         let mut lanes = Vec::new();
         let mut first_replica = Vec::new();
         for specialist in &config.specialists {
-            first_replica.push(lanes.len());
+            // What runs on other machines only is not simulated.
+            first_replica.push((specialist.replicas > 0).then_some(lanes.len()));
             let options = self.lanes.get(&specialist.name).cloned().unwrap_or_default();
             let cost = options.cost.unwrap_or(self.cost);
-            cost.check()?;
+            errors.extend(cost.check().err().map(EnsembleSimError::Cost));
             let memory = specialist.kv_memory(config.kv_memory).bytes().0 as f64;
             let block = specialist.block_size as f64 * cost.kv_bytes_per_token.max(1.0);
             for replica in 0..specialist.replicas {
@@ -172,10 +200,19 @@ impl EnsembleWorkload {
             spill_below: 0.0,
             lanes,
             streams: self.streams.clone(),
-            routes: self.routes(config, &first_replica)?,
+            routes: self.routes(config, &first_replica, &mut errors)?,
             escalation: Some(config.escalation.clone()),
         };
-        workload.check()?;
+        // A stream without a route has an error of its own.
+        let without = |error: &WorkloadFileError| match error {
+            WorkloadFileError::Field { stream, field: "lanes", .. } => !errors
+                .iter()
+                .any(|own| matches!(own, EnsembleSimError::NoRoute(name) if name == stream)),
+            _ => true,
+        };
+        let values: Vec<_> = workload.errors().into_iter().filter(without).collect();
+        errors.extend(values.into_iter().map(EnsembleSimError::Workload));
+        EnsembleSimError::all(errors)?;
         Ok(workload)
     }
 
@@ -183,22 +220,23 @@ impl EnsembleWorkload {
     fn routes(
         &self,
         config: &EnsembleConfig,
-        first_replica: &[usize],
+        first_replica: &[Option<usize>],
+        errors: &mut Vec<EnsembleSimError>,
     ) -> Result<Vec<Vec<Option<Routed>>>, EnsembleSimError> {
         let classifier = config.router.classifier.load()?;
         let classifier = classifier.map(|own| Box::new(own) as Box<dyn Classifier>);
         let names = config.specialists.iter().map(|own| own.name.clone()).collect();
         let router = Router::new(config.router.clone(), classifier, names)?;
-        let lane = |name: Option<&String>| Some(first_replica[config.index(name?)?]);
+        let lane = |name: Option<&String>| first_replica[config.index(name?)?];
         let mut all = Vec::new();
         for stream in &self.streams {
             let intent = stream.intent.as_deref();
             if let Some(intent) = intent.filter(|own| !router.config().intents().contains(own)) {
                 let (stream, intent) = (stream.name.clone(), intent.to_owned());
-                return Err(EnsembleSimError::UnknownIntent { stream, intent });
+                errors.push(EnsembleSimError::UnknownIntent { stream, intent });
             }
             if intent.is_none() && stream.texts.is_empty() && stream.lanes.is_empty() {
-                return Err(EnsembleSimError::NoRoute(stream.name.clone()));
+                errors.push(EnsembleSimError::NoRoute(stream.name.clone()));
             }
             let thresholds = config.shadow.intent(intent.unwrap_or("unspecified"));
             let route = |text: &str| {

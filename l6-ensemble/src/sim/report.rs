@@ -151,7 +151,7 @@ impl fmt::Display for SimReport {
             )?;
         }
         if self.unrouted > 0 {
-            writeln!(f, "{} requests that no specialist serves", self.unrouted)?;
+            writeln!(f, "{} requests that no simulated specialist serves", self.unrouted)?;
         }
         for lane in &self.lanes {
             writeln!(f, "\n{}", lane.name)?;
@@ -168,7 +168,7 @@ impl fmt::Display for SimReport {
             writeln!(f)?;
             if let Some(goodput) = lane.goodput() {
                 let (met, all) = (lane.deadlines_met, lane.deadlines);
-                writeln!(f, "  deadlines {met} of {all} met ({:.2}%)", 100.0 * goodput)?;
+                writeln!(f, "  goodput   {:.2}% ({met} of {all} deadlines met)", 100.0 * goodput)?;
             }
             for (name, durations) in [("ttft", &lane.ttft), ("itl", &lane.itl), ("e2e", &lane.e2e)]
             {
@@ -194,6 +194,9 @@ impl fmt::Display for SimReport {
 
 fn accuracy(f: &mut fmt::Formatter<'_>, quotes: &QuoteReport) -> fmt::Result {
     let QuoteReport { first_token, done, done_as_expected } = quotes;
+    if first_token.count == 0 {
+        return writeln!(f, "-");
+    }
     let wrong = |accuracy: &Accuracy| 100.0 * accuracy.wrong_fraction();
     writeln!(
         f,

@@ -5,6 +5,7 @@ use l5_scheduler::{ConfigError, CostError, CostModel, PolicyKind, SchedulerConfi
 use serde::{Deserialize, Deserializer, de};
 
 use super::traffic::Routed;
+use crate::config::{ConfigError as FieldError, section};
 use crate::escalation::EscalationConfig;
 use crate::slo::SloTargets;
 
@@ -152,9 +153,15 @@ pub struct Stream {
 /// Why a file is no workload of an ensemble.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadFileError {
-    /// Not TOML, or unknown or missing fields.
+    /// Not TOML.
     #[error("invalid workload: {0}")]
     Toml(#[from] toml::de::Error),
+    /// A field is unknown or missing, or its value is of another type.
+    #[error("invalid workload: {0}")]
+    Read(FieldError),
+    /// Several errors.
+    #[error("{}", joined(.0))]
+    Several(Vec<WorkloadFileError>),
     /// There is no lane, or no stream.
     #[error("invalid workload: there is no [[{0}]]: give at least one")]
     Empty(&'static str),
@@ -205,13 +212,44 @@ pub enum WorkloadFileError {
     },
 }
 
+fn joined(errors: &[WorkloadFileError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl WorkloadFileError {
+    /// All errors as one: itself, if there is one.
+    pub(super) fn all(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several(errors)),
+        }
+    }
+
+    /// Each error in its words.
+    pub fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Several(errors) => errors.iter().flat_map(Self::problems).collect(),
+            one => vec![one.to_string()],
+        }
+    }
+}
+
+/// Reads a workload, with every error of its fields.
+pub(super) fn read<T: de::DeserializeOwned>(text: &str) -> Result<T, WorkloadFileError> {
+    let table: toml::Table = toml::from_str(text)?;
+    let errors = section::field_errors::<T>(&table);
+    WorkloadFileError::all(errors.into_iter().map(WorkloadFileError::Read).collect())?;
+    Ok(table.try_into()?)
+}
+
 impl SimWorkload {
     /// Reads and checks a file.
     ///
     /// # Errors
     /// [`WorkloadFileError`].
     pub fn from_toml(text: &str) -> Result<Self, WorkloadFileError> {
-        let workload: Self = toml::from_str(text)?;
+        let workload: Self = read(text)?;
         workload.check()?;
         Ok(workload)
     }
@@ -219,26 +257,33 @@ impl SimWorkload {
     /// Checks the values.
     ///
     /// # Errors
-    /// [`WorkloadFileError`].
+    /// [`WorkloadFileError`], with all errors.
     pub fn check(&self) -> Result<(), WorkloadFileError> {
+        WorkloadFileError::all(self.errors())
+    }
+
+    /// Every error of the values.
+    pub(super) fn errors(&self) -> Vec<WorkloadFileError> {
+        let mut errors = Vec::new();
         for (what, empty) in [("lane", self.lanes.is_empty()), ("stream", self.streams.is_empty())]
         {
             if empty {
-                return Err(WorkloadFileError::Empty(what));
+                errors.push(WorkloadFileError::Empty(what));
             }
         }
         for (i, SimLane { name, cost, .. }) in self.lanes.iter().enumerate() {
             let lane = name.clone();
             if self.lanes[..i].iter().any(|other| other.name == *name) {
-                return Err(WorkloadFileError::DuplicateLane(lane));
+                errors.push(WorkloadFileError::DuplicateLane(lane.clone()));
             }
-            self.lanes[i]
-                .scheduler()
-                .validate()
-                .map_err(|why| WorkloadFileError::Lane { lane: lane.clone(), why })?;
-            cost.check().map_err(|why| WorkloadFileError::Cost { lane, why })?;
+            let limits = self.lanes[i].scheduler().validate();
+            errors.extend(
+                limits.err().map(|why| WorkloadFileError::Lane { lane: lane.clone(), why }),
+            );
+            errors.extend(cost.check().err().map(|why| WorkloadFileError::Cost { lane, why }));
         }
-        self.streams.iter().try_for_each(|stream| stream.check(self))
+        self.streams.iter().for_each(|stream| stream.check(self, &mut errors));
+        errors
     }
 
     /// Index of a lane.
@@ -262,52 +307,43 @@ impl SimLane {
 }
 
 impl Stream {
-    fn check(&self, workload: &SimWorkload) -> Result<(), WorkloadFileError> {
+    fn check(&self, workload: &SimWorkload, errors: &mut Vec<WorkloadFileError>) {
         let stream = || self.name.clone();
-        let wrong = |field, why: &str| {
-            Err(WorkloadFileError::Field { stream: stream(), field, why: why.to_owned() })
+        let mut wrong = |field, why: &str| {
+            errors.push(WorkloadFileError::Field { stream: stream(), field, why: why.to_owned() });
         };
         if !(self.rate.is_finite() && self.rate > 0.0) {
-            return wrong("rate", "must be a number of requests a second above 0");
+            wrong("rate", "must be a number of requests a second above 0");
         }
         if self.max_tokens == Some(0) {
-            return wrong("max_tokens", "must be at least 1");
+            wrong("max_tokens", "must be at least 1");
         }
         if !(0.0..=1.0).contains(&self.deadline_fraction) {
-            return wrong("deadline_fraction", "must be from 0 to 1");
+            wrong("deadline_fraction", "must be from 0 to 1");
         }
         if let Some(Err(why)) = self.deadline.as_ref().map(Seconds::check) {
-            return wrong("deadline", &why);
+            wrong("deadline", &why);
         }
         let is_routed = self.intent.is_some() || !self.texts.is_empty();
         match (is_routed, workload.routes.is_empty()) {
-            (true, true) => {
-                return wrong("texts", "and intent need an ensemble, whose router reads them");
+            (true, true) => wrong("texts", "and intent need an ensemble, whose router reads them"),
+            (true, false) if !self.lanes.is_empty() => {
+                wrong("lanes", "and texts exclude one another: the router decides by texts");
             }
-            (true, false) if self.lanes.is_empty() => return Ok(()),
-            (true, false) => {
-                return wrong(
-                    "lanes",
-                    "and texts exclude one another: the router decides by texts",
-                );
-            }
-            (false, _) => {}
+            _ => {}
+        }
+        if is_routed {
+            return;
         }
         let weights = self.lanes.iter().map(|(_, weight)| *weight);
         let good = weights.clone().all(|weight| weight.is_finite() && weight >= 0.0);
         if !good || weights.sum::<f64>() <= 0.0 {
-            return wrong("lanes", "must be pairs of a lane and a weight, at least one above 0");
+            wrong("lanes", "must be pairs of a lane and a weight, at least one above 0");
         }
         let names = self.lanes.iter().map(|(name, _)| name).chain(&self.second);
-        for name in names {
-            if workload.lane(name).is_none() {
-                return Err(WorkloadFileError::UnknownLane {
-                    stream: stream(),
-                    lane: name.clone(),
-                });
-            }
+        for name in names.filter(|name| workload.lane(name).is_none()) {
+            errors.push(WorkloadFileError::UnknownLane { stream: stream(), lane: name.clone() });
         }
-        Ok(())
     }
 
     /// Specification of the stream's requests. Deadlines are drawn apart from it.

@@ -8,10 +8,13 @@ use std::time::Instant;
 use anyhow::Context as _;
 use l6_ensemble::sim::{EnsembleSim, EnsembleWorkload, SimWorkload};
 
-use super::super::context::Context;
+use super::super::context::{Context, warn};
 use super::super::error::CliError;
 use super::super::out;
 use super::super::serve::ensemble;
+
+/// The workload of `strata ensemble simulate demo`.
+const DEMO_WORKLOAD: &str = include_str!("../../../../deploy/ensemble-workload.toml");
 
 const EXAMPLE: &str = "\
 With an ensemble file, the workload is the traffic, and the rest is as strata serve --ensemble has it:
@@ -51,7 +54,7 @@ Without one, the workload also lists lanes, and streams name them:
 
 Times are simulated seconds. A quote is what the door expects of a request before it decides; it is wrong if the request
 took more than 25% and more than 0.1 s longer or shorter. Each probe is another simulation, in which one refused request
-is admitted. Shadows and breakers are not simulated.";
+is admitted. Shadows and breakers are not simulated, nor are specialists with replicas = 0.";
 
 /// Run an ensemble without models, under a simulated clock: what is admitted, refused and spilled, and how soon it is
 /// served
@@ -61,7 +64,8 @@ is admitted. Shadows and breakers are not simulated.";
 #[command(after_help = EXAMPLE)]
 pub struct SimulateArgs {
     /// The ensemble file, or demo for the one that is part of this program, and the workload, TOML; `-` reads the
-    /// workload from stdin. A workload alone has lanes of its own
+    /// workload from stdin. demo alone has a small workload, deploy/ensemble-workload.toml; another workload alone has
+    /// lanes of its own
     #[arg(value_names = ["FILE.toml", "WORKLOAD.toml"], num_args = 1..=2, required = true)]
     files: Vec<PathBuf>,
     /// Number of requests, instead of the workload's
@@ -84,23 +88,42 @@ pub struct SimulateArgs {
 /// A workload that cannot be read or is invalid.
 pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
     let began = Instant::now();
-    let Some((workload, files)) = args.files.split_last() else { return Ok(()) };
-    let named = || name(workload);
-    let text = read(workload)?;
-    let (sim, requests) = match files {
-        [] => {
-            let mut own = SimWorkload::from_toml(&text).with_context(named)?;
+    let (file, workload) = match args.files.as_slice() {
+        [demo] if demo == Path::new("demo") => (Some(demo), None),
+        [workload] => (None, Some(workload)),
+        [file, workload, ..] => (Some(file), Some(workload)),
+        [] => return Ok(()),
+    };
+    let named = || workload.map_or("the built-in workload".to_owned(), |file| name(file));
+    let invalid = |problems| CliError::Invalid { what: named(), problems };
+    let text = match workload {
+        Some(workload) => read(workload)?,
+        None => DEMO_WORKLOAD.to_owned(),
+    };
+    let (sim, requests) = match file {
+        None => {
+            is_no_ensemble(&text, &named())?;
+            let own = SimWorkload::from_toml(&text);
+            let mut own = own.map_err(|why| invalid(why.problems()))?;
             own.requests = args.requests.unwrap_or(own.requests);
             own.seed = args.seed.unwrap_or(own.seed);
             let requests = own.requests;
-            (EnsembleSim::new(own).with_context(named)?, requests)
+            (EnsembleSim::new(own).map_err(|why| invalid(why.problems()))?, requests)
         }
-        [file, ..] => {
+        Some(file) => {
             let config = ensemble::read(&file.to_string_lossy())?;
-            let mut own = EnsembleWorkload::from_toml(&text).with_context(named)?;
+            let own = EnsembleWorkload::from_toml(&text);
+            let mut own = own.map_err(|why| invalid(why.problems()))?;
             own.requests = args.requests.unwrap_or(own.requests);
             own.seed = args.seed.unwrap_or(own.seed);
-            (EnsembleSim::of_ensemble(&config, &own).with_context(named)?, own.requests)
+            for remote in config.specialists.iter().filter(|own| own.replicas == 0) {
+                warn(format_args!(
+                    "note: specialist `{}` runs on other machines only and is not simulated: its requests are left out",
+                    remote.name
+                ));
+            }
+            let sim = EnsembleSim::of_ensemble(&config, &own);
+            (sim.map_err(|why| invalid(why.problems()))?, own.requests)
         }
     };
     let report = sim.probe(args.probes).with_context(named)?;
@@ -111,6 +134,18 @@ pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
     match args.json {
         true => out::json_line(&report)?,
         false => out::text(&report.to_string())?,
+    }
+    Ok(())
+}
+
+/// Reports an ensemble file in the place of a workload.
+fn is_no_ensemble(text: &str, file: &str) -> Result<(), CliError> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    if table.contains_key("specialist") {
+        let what = format!(
+            "{file} is an ensemble file: give a workload as well, as in strata ensemble simulate {file} workload.toml"
+        );
+        return Err(CliError::Usage(what));
     }
     Ok(())
 }

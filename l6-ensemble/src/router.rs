@@ -42,7 +42,7 @@ pub use example::{Example, ExampleError, ExamplePart, read_examples};
 pub use format::FormatError;
 pub use input::{DEFAULT_MAX_BYTES, Part, PartKind, RouteInput, View};
 pub use linear::{BITS, LinearClassifier, MAX_CLASSES};
-pub use train::{TrainError, TrainOptions, train};
+pub use train::{TrainError, TrainOptions, held_out, train};
 pub use tripwire::{Finding, Findings, Threshold, Tripwire};
 pub use why::Why;
 

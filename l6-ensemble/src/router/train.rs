@@ -133,8 +133,8 @@ fn check(examples: &[Example], options: &TrainOptions) -> Result<(), TrainError>
     }
 }
 
-/// Names of the packages that calibrate.
-fn held_out<'a>(examples: &'a [Example], options: &'a TrainOptions) -> HashSet<&'a str> {
+/// Names of the packages that calibrate, and are not trained on.
+pub fn held_out<'a>(examples: &'a [Example], options: &'a TrainOptions) -> HashSet<&'a str> {
     if !options.held_out.is_empty() {
         return options.held_out.iter().map(String::as_str).collect();
     }

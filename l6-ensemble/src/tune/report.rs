@@ -128,7 +128,7 @@ impl Proposal {
     fn missing(judged: u64, options: &TuneOptions) -> Self {
         let needed = options.min_samples;
         let why = format!(
-            "{judged} judged records, and a proposal needs {needed}: collect more shadows with verdicts"
+            "{judged} judged requests are too few, a proposal needs {needed}: collect more shadows with verdicts"
         );
         Self { value: None, why }
     }
@@ -146,18 +146,21 @@ impl Proposal {
                 let (errors, judged) = (counts.shadow_only, counts.judged);
                 let most = 100.0 * bound(counts);
                 let why = format!(
-                    "routing errors above: {errors} of {judged} judged, with confidence at most {most:.1} %"
+                    "of {judged} judged requests with at least this score, {errors} are routing errors; the rate is at \
+                     most {most:.1} %, with the uncertainty of so many requests"
                 );
                 Self { value: Some(threshold(step)), why }
             }
             None => Self {
                 value: None,
                 why: format!(
-                    "no threshold has at most {:.1} % routing errors above it with confidence: {} in {} judged records \
-                     of all scores",
-                    100.0 * max_error,
+                    "of all {} judged requests, {} are routing errors, so the rate may be up to {:.1} %, and no score \
+                     separates requests with a rate of at most {:.1} %: collect more judged requests, or allow more \
+                     errors",
+                    all.judged,
                     all.shadow_only,
-                    all.judged
+                    100.0 * bound(all),
+                    100.0 * max_error
                 ),
             },
         }
@@ -175,16 +178,16 @@ impl Proposal {
         match found.and_then(|step| Some((step, below.get(step)?))) {
             Some((step, Counts { judged, primary_only, shadow_only, .. })) => {
                 let why = format!(
-                    "of {judged} judged records below, the primary alone is right in {primary_only} and the \
-                     shadow alone in {shadow_only}"
+                    "of {judged} judged requests with a lower score, the primary alone is right in {primary_only} and \
+                     the shadow alone in {shadow_only}"
                 );
                 Self { value: Some(threshold(step)), why }
             }
             None => Self {
                 value: None,
                 why: format!(
-                    "the second choice is worse at all scores: of {} judged records the primary alone is right \
-                     in {} and the shadow alone in {}",
+                    "the second choice is worse at all scores: of {} judged requests, the primary alone is right in {} \
+                     and the shadow alone in {}",
                     all.judged, all.primary_only, all.shadow_only
                 ),
             },

@@ -114,12 +114,18 @@ fn without_evidence_there_is_no_proposal() {
     let intent = &report.intents["review"];
     assert_eq!((intent.records, intent.judged), (1000, 0));
     assert_eq!((intent.shadow_below.value, intent.spill_below.value), (None, None));
-    assert!(intent.shadow_below.why.contains("0 judged records"), "{}", intent.shadow_below.why);
+    assert!(
+        intent.shadow_below.why.contains("0 judged requests are too few"),
+        "{}",
+        intent.shadow_below.why
+    );
     assert!(intent.curve.iter().all(|point| point.precision.is_none()));
     let errors = (0..1000).map(|_| record("review", 0.5, Some(Outcome::ShadowOnly)));
     let report = evidence(errors).propose(&TuneOptions::default());
     assert_eq!(report.intents["review"].shadow_below.value, None);
-    assert!(report.intents["review"].shadow_below.why.contains("1000 in 1000"));
+    assert!(
+        report.intents["review"].shadow_below.why.contains("of all 1000 judged requests, 1000 are")
+    );
     let nothing = Evidence::default().propose(&TuneOptions::default());
     assert!(nothing.intents.is_empty() && nothing.router.min_score.value.is_none());
 }

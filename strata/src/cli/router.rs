@@ -15,6 +15,7 @@ use l6_ensemble::router::{
 
 use super::error::CliError;
 use super::router_tune;
+use super::serve::ensemble;
 
 /// Bytes of a configuration or a request that are read at most.
 const MAX_TEXT: u64 = 4 << 20;
@@ -59,16 +60,25 @@ struct RouterOptions {
     /// Router's configuration, TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Names of the lanes
+    /// Router of an ensemble file, with its specialists as lanes and its fallback; demo for the ensemble of this program
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "lanes"])]
+    ensemble: Option<String>,
+    /// Names of the lanes, without --ensemble
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = LANES)]
     lanes: Vec<String>,
 }
 
 impl RouterOptions {
     fn router(&self, rules: bool) -> anyhow::Result<Router> {
-        let mut config = match &self.config {
-            None => RouterConfig::default(),
-            Some(path) => {
+        let ensemble = self.ensemble.as_deref().map(ensemble::read).transpose()?;
+        let lanes = match &ensemble {
+            Some(ensemble) => ensemble.specialists.iter().map(|own| own.name.clone()).collect(),
+            None => self.lanes.clone(),
+        };
+        let mut config = match (ensemble, &self.config) {
+            (Some(ensemble), _) => ensemble.router,
+            (None, None) => RouterConfig::default(),
+            (None, Some(path)) => {
                 let text = read_text(path)?;
                 toml::from_str(&text).with_context(|| path.display().to_string())?
             }
@@ -80,10 +90,18 @@ impl RouterOptions {
             config.disable_rules();
         }
         let classifier = config.classifier.load()?.map(|c| Box::new(c) as Box<dyn Classifier>);
-        if let Some(lane) = self.lanes.iter().find(|lane| lane.is_empty() || *lane == REJECT) {
+        if let Some(lane) = lanes.iter().find(|lane| lane.is_empty() || *lane == REJECT) {
             return Err(CliError::Usage(format!("--lanes: {lane:?} cannot be a lane")).into());
         }
-        Ok(Router::new(config, classifier, self.lanes.clone())?)
+        Ok(Router::new(config, classifier, lanes)?)
+    }
+}
+
+impl RouterOptions {
+    /// Fallback of the ensemble, for requests that the router assigns to no lane.
+    fn fallback(&self) -> anyhow::Result<Option<String>> {
+        let ensemble = self.ensemble.as_deref().map(ensemble::read).transpose()?;
+        Ok(ensemble.and_then(|ensemble| ensemble.fallback))
     }
 }
 

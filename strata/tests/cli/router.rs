@@ -89,3 +89,64 @@ fn what_cannot_be_used_is_an_error_that_says_what_to_do() {
     let ran = strata(["router", "train", &requests, "--out", &out, "--bits", "40"]);
     assert_eq!(ran.code, 2, "{ran:?}");
 }
+
+#[test]
+fn the_router_of_an_ensemble_file_is_explained_and_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ensemble.toml");
+    let text = "model = \"m\"\nfallback = \"rest\"\n[router]\nmin_score = 0.9\n[[specialist]]\nname = \"bugs\"\n\
+                classes = [\"debug\"]\nintents = [\"triage\"]\n[[specialist]]\nname = \"rest\"\nclasses = []\n";
+    fs::write(&file, text).unwrap();
+    let file = arg(&file);
+    let explain = |text: &str, more: &[&str]| {
+        let args = ["router", "explain", "-", "--ensemble", &file];
+        strata_reading(text.as_bytes(), args.iter().chain(more))
+    };
+    let report = "==3==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010";
+    assert!(explain(report, &[]).text().starts_with("primary    bugs\n"));
+    assert!(explain("?", &["--intent", "triage"]).text().starts_with("primary    bugs\n"));
+    let none = explain("Hello.", &[]);
+    assert!(
+        none.text().starts_with("primary    none: the fallback of the ensemble, rest, serves it\n"),
+        "{none:?}"
+    );
+    let args =
+        ["router", "eval", &fixture("router/requests.jsonl"), "--ensemble", "demo", "--json"];
+    assert!(strata(args).json()["examples"].as_u64() > Some(0));
+    // A label is a class, and counts as the specialist that serves it.
+    let corpus = "{\"label\":\"debug\",\"package\":\"a\",\"parts\":[{\"kind\":\"user\",\"text\":\"==3==ERROR: AddressSanitizer: \
+                  heap-use-after-free on address 0x602000000010\"}]}\n";
+    let args = ["router", "eval", "-", "--ensemble", &file, "--json"];
+    assert_eq!(strata_reading(corpus.as_bytes(), args).json()["accuracy"], 1.0);
+    let both = strata(["router", "explain", "-", "--ensemble", "demo", "--lanes", "a,b"]);
+    assert_eq!(both.code, 2, "{both:?}");
+}
+
+#[test]
+fn training_reports_the_held_out_part_and_warns_without_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = arg(dir.path().join("own.bin"));
+    let line = |label: &str, package: usize, text: &str| {
+        format!(
+            "{{\"label\":\"{label}\",\"package\":\"{label}{package}\",\"parts\":[{{\"kind\":\"user\",\"text\":\"{text}\"}}]}}\n"
+        )
+    };
+    let corpus = |packages: usize| {
+        let lines = (0..packages).map(|at| {
+            line("cooking", at, "How long does bread bake in the oven?")
+                + &line("travel", at, "Which train goes to the airport?")
+        });
+        lines.collect::<String>()
+    };
+    let train = |text: &str| {
+        let args = ["router", "train", "-", "--bits", "10", "--out", &out];
+        strata_reading(text.as_bytes(), args)
+    };
+    let ran = train(&corpus(3));
+    assert!(ran.text().contains("classes               cooking, travel\n"), "{ran:?}");
+    assert!(ran.text().contains("accuracy on held out  1.000, of 2 examples (cooking"), "{ran:?}");
+    assert!(!ran.stderr.contains("warning"), "{ran:?}");
+    let ran = train(&corpus(2));
+    assert!(ran.text().contains("accuracy on held out  none was held out\n"), "{ran:?}");
+    assert!(ran.stderr.contains("warning: nothing was held out"), "{ran:?}");
+}

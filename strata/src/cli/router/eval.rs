@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use l6_ensemble::router::{Evaluation, evaluate};
+use l6_ensemble::router::{Evaluation, REJECT, Router, evaluate};
 
 use super::super::out;
 use super::RouterOptions;
@@ -11,7 +11,8 @@ use super::RouterOptions;
 /// Measure a router on labelled requests
 ///
 /// Prints accuracy, coverage at 90% precision, calibration error, the confusion table, and how often each rule decided
-/// and was right. Use packages that the classifier was not trained on.
+/// and was right. Use packages that the classifier was not trained on. With --ensemble, a label is a class, and counts as
+/// the specialist that serves it.
 #[derive(Debug, clap::Args)]
 pub struct EvalArgs {
     /// Labelled requests, JSON lines as for `strata router train`; `-` reads stdin
@@ -33,13 +34,24 @@ pub struct EvalArgs {
 /// What reading reports.
 pub fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let router = args.router.router(!args.no_rules)?;
-    let figures = evaluate(&router, &super::read_corpus(&args.data)?);
+    let mut examples = super::read_corpus(&args.data)?;
+    if args.router.ensemble.is_some() {
+        examples.iter_mut().for_each(|example| example.label = lane_of(&router, &example.label));
+    }
+    let figures = evaluate(&router, &examples);
     if args.json {
         out::json_line(&figures)?;
     } else {
         out::text(&table(&figures))?;
     }
     Ok(())
+}
+
+/// The specialist that serves a class, by which the figures are then counted; text of other classes fits none.
+fn lane_of(router: &Router, class: &str) -> String {
+    let named = router.lanes().iter().find(|lane| *lane == class);
+    let lane = router.config().lanes.get(class).or(named);
+    lane.map_or(REJECT, String::as_str).to_owned()
 }
 
 /// The figures for a terminal.

@@ -66,16 +66,28 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.json {
         out::json_line(&Explanation { route: &route, findings: &findings.findings })?;
     } else {
-        out::text(&sentences(&router, &route, &findings))?;
+        let fallback = args.router.fallback()?;
+        out::text(&sentences(&router, &route, &findings, fallback.as_deref()))?;
     }
     Ok(())
 }
 
-fn sentences(router: &Router, route: &Route, findings: &Findings) -> String {
+fn sentences(
+    router: &Router,
+    route: &Route,
+    findings: &Findings,
+    fallback: Option<&str>,
+) -> String {
     let name = |lane: &Option<String>| lane.clone().unwrap_or_else(|| "none".to_owned());
+    let primary = match (&route.primary, fallback) {
+        (None, Some(fallback)) => {
+            format!("none: the fallback of the ensemble, {fallback}, serves it")
+        }
+        (primary, _) => name(primary),
+    };
     let mut text = format!(
         "primary    {}\nsecond     {}\nwhy        {}\n",
-        name(&route.primary),
+        primary,
         name(&route.second),
         route.why
     );

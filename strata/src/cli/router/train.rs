@@ -3,8 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use l6_ensemble::router::{BITS, TrainOptions, train};
+use l6_ensemble::router::{
+    BITS, Classifier, Example, ExamplePart, LinearClassifier, Part, RouteInput, TrainOptions,
+    held_out, train,
+};
 
+use super::super::context::warn;
 use super::super::error::CliError;
 use super::super::out;
 
@@ -54,12 +58,44 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<()> {
     let bytes = classifier.to_bytes();
     fs::write(&args.out, &bytes)
         .map_err(|reason| CliError::Output { path: args.out.clone(), reason })?;
+    let held_out = held_out(&examples, &options);
+    let (rest, trained): (Vec<&Example>, Vec<&Example>) =
+        examples.iter().partition(|example| held_out.contains(example.package.as_str()));
+    if rest.is_empty() {
+        warn(
+            "warning: nothing was held out, so the temperature is 1 and scores are no probabilities: give each label \
+             examples of at least three packages, or name packages with --held-out",
+        );
+    }
+    let mut packages: Vec<&str> = held_out.into_iter().collect();
+    packages.sort_unstable();
+    let accuracy = match accuracy(&classifier, &rest) {
+        None => "none was held out".to_owned(),
+        Some(right) => format!("{right:.3}, of {} examples ({})", rest.len(), packages.join(", ")),
+    };
     out::text(&format!(
-        "{}: {} bytes, from {} examples, temperature {:.3}\n",
+        "file                  {}, {} bytes\n\
+         classes               {}\n\
+         trained on            {} examples\n\
+         accuracy on held out  {accuracy}\n\
+         temperature           {:.3}\n",
         args.out.display(),
         bytes.len(),
-        examples.len(),
+        classifier.classes().join(", "),
+        trained.len(),
         classifier.temperature()
     ))?;
     Ok(())
+}
+
+/// Fraction of the examples whose label is the most probable class; `None` without an example.
+fn accuracy(classifier: &LinearClassifier, examples: &[&Example]) -> Option<f64> {
+    let right = |example: &&&Example| {
+        let parts: Vec<Part<'_>> = example.parts.iter().map(ExamplePart::as_part).collect();
+        let scores = classifier.scores(&RouteInput { intent: None, parts: &parts });
+        let best = scores.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+        best.is_some_and(|(class, _)| classifier.classes().get(class) == Some(&example.label))
+    };
+    let count = examples.iter().filter(right).count();
+    (!examples.is_empty()).then(|| count as f64 / examples.len() as f64)
 }

@@ -185,6 +185,11 @@ fn flags_beside_an_ensemble_are_refused_or_defaults_and_printed_as_such() {
     );
 
     let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other.toml");
+    fs::write(&other, "policy = \"fcfs\"").unwrap();
+    let from_file = strata(["serve", "--ensemble", "demo", "--config", &arg(&other)]);
+    let said = format!("--policy ({}): set `policy` of a [[specialist]]", other.display());
+    assert!(from_file.code == 2 && from_file.stderr.contains(&said), "{from_file:?}");
     let file = dir.path().join("e.toml");
     fs::write(
         &file,

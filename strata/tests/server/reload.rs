@@ -206,6 +206,20 @@ fn an_invalid_file_changes_nothing_and_every_error_is_named() {
 }
 
 #[test]
+fn a_classifier_is_looked_for_beside_the_file_also_when_it_is_read_again() {
+    let own = Reloadable::start();
+    own.write(["fallback = \"one\"", "", "[router]\nclassifier = \"own.bin\""]);
+    let (status, refused) = own.reload();
+    assert_eq!(status, 400, "it is not there yet: {refused}");
+    let classifier = own.file.with_file_name("own.bin");
+    let mut train = command();
+    train.args(["router", "train", "--bits", "10", "--epochs", "1", "--out"]).arg(classifier);
+    assert!(train.arg(fixture("router/sample.jsonl")).output().unwrap().status.success());
+    let (status, applied) = own.reload();
+    assert_eq!(status, 200, "{applied}");
+}
+
+#[test]
 fn a_change_that_needs_other_engines_is_refused_as_a_whole() {
     let own = Reloadable::start();
     let more = format!("block_size = 32\n{OFF}\n[[specialist]]\nname = \"three\"\nmodel = \"x\"");

@@ -45,9 +45,7 @@ pub fn beside(id: &str) -> Beside {
 /// # Errors
 /// [`CliError::Usage`], which names each flag with its source and the field of the file.
 pub fn check(layers: &Layers) -> Result<(), CliError> {
-    if layers.get("ensemble").is_none() {
-        return Ok(());
-    }
+    let Some((_, ensemble)) = layers.get("ensemble") else { return Ok(()) };
     let command = command();
     let refused: Vec<String> = command
         .get_arguments()
@@ -65,7 +63,9 @@ pub fn check(layers: &Layers) -> Result<(), CliError> {
     match refused.is_empty() {
         true => Ok(()),
         false => {
-            let what = format!("cannot be used with --ensemble: {}", refused.join("; "));
+            let refused = refused.join("; ");
+            let what =
+                format!("these flags cannot be used with --ensemble ({ensemble}): {refused}");
             Err(CliError::Usage(what))
         }
     }
@@ -119,6 +119,8 @@ mod tests {
         }
         let which = checked(&["m", "--ensemble", "demo"], &[]).unwrap_err();
         assert!(which.contains("MODEL (command line): set `model`"), "{which}");
+        let ensemble = checked(&["m"], &[("STRATA_ENSEMBLE", "demo")]).unwrap_err();
+        assert!(ensemble.contains("with --ensemble (STRATA_ENSEMBLE): MODEL"), "{ensemble}");
         let both = checked(&["--ensemble", "demo", "--policy", "fcfs", "--block-size", "8"], &[]);
         assert_eq!(both.unwrap_err().matches("set `").count(), 2, "all at once");
     }

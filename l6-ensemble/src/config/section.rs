@@ -1,7 +1,7 @@
 //! Reads tables that serde knows, and finds every error in them.
 //!
-//! serde ends at the first error. So each field is read by itself, then each field of a table within, and each entry of a
-//! list: the smallest parts that are wrong are the errors, and the rest is read.
+//! serde ends at the first error. So each field is read by itself, then each field of a table within, and each entry
+//! of a list: the smallest parts that are wrong are the errors, and the rest is read.
 
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};

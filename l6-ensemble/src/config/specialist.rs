@@ -127,8 +127,8 @@ const FIELDS: [&str; 18] = [
     "decoding_policy",
 ];
 
-/// Paths of specialists with these names: `specialist.NAME`, or `specialist[N]`, counted from 0, where a name is missing
-/// or is that of several.
+/// Paths of specialists with these names: `specialist.NAME`, or `specialist[N]`, counted from 0, where a name is
+/// missing or is that of several.
 pub(super) fn paths<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let names: Vec<&str> = names.collect();
     let unique = |name: &str| names.iter().filter(|own| **own == name).count() == 1;

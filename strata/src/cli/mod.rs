@@ -2,7 +2,8 @@
 //!
 //! Three rules hold for every subcommand. **stdout carries the result and nothing else**, so that it can be piped:
 //! device, times and progress go to stderr, and only if it is a terminal. **An error is one line on stderr**, beginning
-//! with `error:`; several problems of a file have a line each. **The exit code** is 2 for bad usage, 1 for a failure, 130 after Ctrl-C.
+//! with `error:`; several problems of a file have a line each. **The exit code** is 2 for bad usage, 1 for a failure,
+//! 130 after Ctrl-C.
 //!
 //! `options/` defines the engine's options; `args.rs`, `kv.rs`, `sampling.rs` and `guides.rs` hold the others that
 //! several subcommands share. `load.rs` loads the model that they name. Each subcommand has a file of its own.

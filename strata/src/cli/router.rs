@@ -60,7 +60,8 @@ struct RouterOptions {
     /// Router's configuration, TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Router of an ensemble file, with its specialists as lanes and its fallback; demo for the ensemble of this program
+    /// Router of an ensemble file, with its specialists as lanes and its fallback; demo for the ensemble of this
+    /// program
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "lanes"])]
     ensemble: Option<String>,
     /// Names of the lanes, without --ensemble

@@ -11,8 +11,8 @@ use super::RouterOptions;
 /// Measure a router on labelled requests
 ///
 /// Prints accuracy, coverage at 90% precision, calibration error, the confusion table, and how often each rule decided
-/// and was right. Use packages that the classifier was not trained on. With --ensemble, a label is a class, and counts as
-/// the specialist that serves it.
+/// and was right. Use packages that the classifier was not trained on. With --ensemble, a label is a class, and counts
+/// as the specialist that serves it.
 #[derive(Debug, clap::Args)]
 pub struct EvalArgs {
     /// Labelled requests, JSON lines as for `strata router train`; `-` reads stdin

@@ -227,8 +227,8 @@ impl Flags {
         }
     }
 
-    /// The checker of code in responses, if it is on. Reports the layers of its sandbox; of a weak one also with --quiet:
-    /// it is about security.
+    /// The checker of code in responses, if it is on. Reports the layers of its sandbox; of a weak one also with
+    /// --quiet: it is about security.
     #[cfg(target_os = "linux")]
     fn compile_checker(&self) -> anyhow::Result<Option<Arc<dyn ResponseChecker>>> {
         let Some(compiler) = self.compile_check.compile_check.0.clone() else { return Ok(None) };

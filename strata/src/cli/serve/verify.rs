@@ -107,7 +107,7 @@ fn router(config: &EnsembleConfig, found: &mut Findings) {
     given.extend(classes.map(str::to_owned));
     let served_by = |class: &String| given.contains(class);
     for own in &config.specialists {
-        // The class of its own name, which the file need not state: a specialist may also be a fallback, or have others.
+        // The file need not state the class of its own name: a specialist may be a fallback, or have other classes.
         let falls_back = |to: &Option<String>| to.as_deref() == Some(own.name.as_str());
         let reached = own.classes.iter().any(served_by)
             || falls_back(&config.fallback)

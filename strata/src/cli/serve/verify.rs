@@ -55,8 +55,7 @@ fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings)
         match hub::find(model, options) {
             Err(why) => found.problems.push(problem(why.to_string())),
             Ok(None) if options.offline => {
-                let why = "it is not here, and downloads are off".to_owned();
-                found.warnings.push(problem(why));
+                found.notes.push(format!("the model {model} is not here, and downloads are off"));
             }
             Ok(None) => {
                 found.notes.push(format!("the model {model} is not here: it will be downloaded"))

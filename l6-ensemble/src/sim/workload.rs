@@ -237,10 +237,15 @@ impl WorkloadFileError {
 
 /// Reads a workload, with every error of its fields.
 pub(super) fn read<T: de::DeserializeOwned>(text: &str) -> Result<T, WorkloadFileError> {
-    let table: toml::Table = toml::from_str(text)?;
+    let first = match toml::from_str(text) {
+        Ok(workload) => return Ok(workload),
+        Err(why) => why,
+    };
+    // serde ends at the first error. The fields have a table for each part, or the text is no TOML.
+    let Ok(table) = text.parse::<toml::Table>() else { return Err(first.into()) };
     let errors = section::field_errors::<T>(&table);
     WorkloadFileError::all(errors.into_iter().map(WorkloadFileError::Read).collect())?;
-    Ok(table.try_into()?)
+    Err(first.into())
 }
 
 impl SimWorkload {

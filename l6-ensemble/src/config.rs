@@ -121,6 +121,9 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
+/// Maximum number of errors that are listed: a file that is something else altogether can have one in each line.
+const MAX_ERRORS: usize = 100;
+
 /// Fields of the file.
 const FIELDS: [&str; 11] = [
     "name",
@@ -149,6 +152,11 @@ impl EnsembleConfig {
         let mut errors = Vec::new();
         let config = Self::read(table, &mut errors);
         check::check(&config, &mut errors);
+        if errors.len() > MAX_ERRORS {
+            let more = errors.len() - MAX_ERRORS;
+            errors.truncate(MAX_ERRORS);
+            errors.push(ConfigError::new("", format!("and {more} more errors")));
+        }
         if errors.is_empty() { Ok(config) } else { Err(ConfigErrors(errors)) }
     }
 

@@ -10,6 +10,18 @@ const MIN_SHARE: f64 = 0.001;
 /// Slack for shares that add up to 1 in decimal notation.
 const ROUNDING: f64 = 1e-9;
 
+/// Maximum length of a name of the ensemble or of an intent, in bytes.
+const MAX_NAME_BYTES: usize = 128;
+
+/// Whether a name can be shown in headers, logs and labels of metrics.
+fn is_shown(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES && !name.contains(char::is_control)
+}
+
+fn what_is_shown() -> String {
+    format!("must have at most {MAX_NAME_BYTES} bytes and no control characters")
+}
+
 /// Adds the errors of a file whose fields are valid one by one.
 pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
     let has_errors = errors.iter().any(|error| error.path == "specialist");
@@ -27,6 +39,15 @@ pub(super) fn check(config: &EnsembleConfig, errors: &mut Vec<ConfigError>) {
     }
     if config.name.is_empty() {
         error("name".into(), "must not be empty".into());
+    }
+    if !is_shown(&config.name) {
+        error("name".into(), what_is_shown());
+    }
+    for intent in config.router.intents.keys().filter(|intent| !is_shown(intent)) {
+        // The name itself may be anything.
+        let path =
+            format!("intents.{}", intent.chars().take(32).collect::<String>().escape_debug());
+        error(path, what_is_shown());
     }
 
     let mut names = HashSet::new();

@@ -219,6 +219,20 @@ fn a_file_that_is_read_again_may_change_what_no_engine_depends_on() {
 }
 
 #[test]
+fn names_that_no_header_can_have_are_errors_and_errors_are_bounded() {
+    let of = |text: &str| EnsembleConfig::parse(&format!("{text}\n{TWO}")).unwrap_err().to_string();
+    assert!(of("name = \"a\\r\\nb\"").contains("no control characters"));
+    let intent =
+        EnsembleConfig::parse(&format!("{TWO}\n[intents.\"x\\r\\ny\"]\nspill_below = 0.1"));
+    let why = intent.unwrap_err().to_string();
+    assert!(why.contains("no control characters") && !why.contains('\r'), "{why:?}");
+    let many: String = (0..5000).map(|i| format!("field{i} = 1\n")).collect();
+    let errors = EnsembleConfig::parse(&format!("{many}{TWO}")).unwrap_err().0;
+    assert_eq!(errors.len(), MAX_ERRORS + 1);
+    assert_eq!(errors[MAX_ERRORS].to_string(), "and 4900 more errors");
+}
+
+#[test]
 fn another_order_of_the_specialists_changes_no_memory() {
     let names = ["a", "b", "c", "d"];
     let tables = ["kv_share = 0.1", "kv_share = 0.2", "kv_share = 0.3", ""];

@@ -17,8 +17,6 @@ pub enum Beside {
     Default(&'static str),
     /// The file has this field instead.
     InFile(&'static str),
-    /// It is for one model only.
-    OneModel(&'static str),
 }
 
 /// What the flag of this id is beside `--ensemble`.
@@ -35,7 +33,6 @@ pub fn beside(id: &str) -> Beside {
         "memory_utilization" => Beside::InFile("`kv_memory` of the file"),
         "block_size" => Beside::InFile("`block_size` of a [[specialist]]"),
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
-        "trace" => Beside::OneModel("a trace has the steps of one engine"),
         _ => Beside::All,
     }
 }
@@ -54,7 +51,6 @@ pub fn check(layers: &Layers) -> Result<(), CliError> {
             let (_, source) = layers.get(id)?;
             let why = match beside(id) {
                 Beside::InFile(field) => format!("set {field}"),
-                Beside::OneModel(why) => why.to_owned(),
                 Beside::All | Beside::Default(_) => return None,
             };
             Some(format!("{} ({source}): {why}", flag(&command, id)))
@@ -102,7 +98,6 @@ mod tests {
             ("memory-utilization", "0.5", "`kv_memory` of the file"),
             ("block-size", "8", "`block_size` of a [[specialist]]"),
             ("policy", "fcfs", "`policy` of a [[specialist]]"),
-            ("trace", "run.jsonl", "one engine"),
         ] {
             let word = format!("--{long}={value}");
             let variable = format!("STRATA_{}", long.to_uppercase().replace('-', "_"));
@@ -128,7 +123,7 @@ mod tests {
     #[test]
     fn other_flags_are_for_all_specialists_or_their_defaults() {
         let words =
-            ["--ensemble", "demo", "--max-num-seqs", "4", "--kv-dtype", "fp8", "--port", "1"];
+            ["--ensemble", "demo", "--max-num-seqs", "4", "--trace", "run.jsonl", "--port", "1"];
         assert_eq!(checked(&words, &[("STRATA_MAX_MODEL_LEN", "64")]), Ok(()));
     }
 

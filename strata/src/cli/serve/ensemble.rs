@@ -1,5 +1,6 @@
 //! The ensemble file of `--ensemble`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use crate::hub;
 
 /// The ensemble of `--ensemble demo`: specialists that differ in system prompt and sampling, over the default model.
 const DEMO: &str = include_str!("../../../../deploy/ensemble-demo.toml");
+
+/// Maximum size of an ensemble file in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads an ensemble file; `demo` is the one that is part of the program.
 ///
@@ -53,7 +57,7 @@ fn load(file: &str) -> Result<EnsembleConfig, SourceError> {
     let (text, directory) = match file {
         "demo" => (DEMO.to_owned(), None),
         path => {
-            let text = std::fs::read_to_string(Path::new(path))
+            let text = text_of(Path::new(path))
                 .map_err(|reason| SourceError::Unreadable { file: named(), reason })?;
             (text, Path::new(path).parent().map(PathBuf::from))
         }
@@ -64,6 +68,19 @@ fn load(file: &str) -> Result<EnsembleConfig, SourceError> {
         config.set_directory(&directory);
     }
     Ok(config)
+}
+
+/// Text of a file. One that is no regular file may never end, and a running server reads it again at each reload.
+fn text_of(path: &Path) -> io::Result<String> {
+    let about = std::fs::metadata(path)?;
+    let invalid = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    if about.is_file() && about.len() <= MAX_BYTES {
+        return std::fs::read_to_string(path);
+    }
+    if about.is_file() {
+        return invalid(format!("it has {} bytes, and may have {MAX_BYTES}", about.len()));
+    }
+    invalid("it is no regular file: write the ensemble to a file".to_owned())
 }
 
 impl Flags {

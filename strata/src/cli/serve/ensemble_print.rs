@@ -184,9 +184,9 @@ fn specialist(own: &SpecialistConfig, config: &EnsembleConfig, defaults: FlagDef
 }
 
 fn remote(own: &RemoteConfig) -> Value {
-    let RemoteConfig { url, model, api_key_env, max_num_seqs, timeout_seconds } = own;
+    let RemoteConfig { url, api, model, api_key_env, max_num_seqs, timeout_seconds } = own;
     json!({
-        "url": url, "model": model, "api_key_env": api_key_env, "max_num_seqs": max_num_seqs,
+        "url": url, "api": api.as_str(), "model": model, "api_key_env": api_key_env, "max_num_seqs": max_num_seqs,
         "timeout_seconds": timeout_seconds,
     })
 }

@@ -37,7 +37,6 @@ fn line(arg: &Arg, layers: &Layers) -> String {
             Beside::InFile(field) => {
                 return padded(&format!("# {key}"), &format!("by the ensemble: {field}"));
             }
-            Beside::OneModel(_) => return padded(&format!("# {key}"), "not beside --ensemble"),
             Beside::Default(_) | Beside::All => {}
         }
     }

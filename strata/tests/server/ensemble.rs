@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
+use crate::remote::remote;
+use crate::scripted::{Scripted, Then, stream};
 use crate::served::{Served, command, fixture};
 
 /// Text of an ensemble file of two tiny models, with these lines at its head.
@@ -415,36 +417,57 @@ fn a_priority_floor_refuses_less_urgent_requests() {
     assert_eq!(ask(5).0, 200);
 }
 
-/// Needs g++, as the tests of the kernels do.
+/// A server whose completions are this text, by the tokens that the model has for it.
+fn says(tokenizer: &Served, text: &str) -> Scripted {
+    let body = json!({"prompt": text, "add_special_tokens": false});
+    let tokens = tokenizer.post("/tokenize", &body).json()["tokens"].clone();
+    let event = json!({"choices": [{"text": text, "token_ids": tokens, "finish_reason": "stop"}]});
+    let response = format!("{}data: {event}\n\ndata: [DONE]\n\n", stream!(""));
+    Scripted::new(response.leak(), Then::Close)
+}
+
+/// Needs g++, as the tests of the kernels do. Other servers write the code: a client that makes a model write it says
+/// nothing about the model.
 #[cfg(target_os = "linux")]
 #[test]
 fn code_in_responses_is_checked_and_counts_for_the_specialist() {
-    let args = ["--compile-check", "g++", "--compile-check-fraction", "1"];
-    let server = chats("[router]\nclassifier = \"off\"", &args);
-    let (good, bad) = (
-        "```cpp\n#include <string>\nint f() { return 1; }\n```",
-        "```cpp\n#include <string>\nint f() { return 1 }\n```",
-    );
-    for (text, stream) in [(good, false), (bad, true), ("no code", false)] {
+    let tokenizer = Served::start::<&str>("tiny-llama", []);
+    let code = |end: &str| format!("```cpp\n#include <string>\nint f() {{ return 1{end} }}\n```");
+    let (good, bad) = (code(";"), code(""));
+    let servers = [&good, &bad, "no code"].map(|text| says(&tokenizer, text));
+    let mut text = "kv_memory = \"64MiB\"\n[router]\nclassifier = \"off\"\n".to_owned();
+    for (name, server) in ["good", "bad", "prose"].into_iter().zip(&servers) {
+        let remote = remote(&server.address, "");
+        text += &format!(
+            "[[specialist]]\nname = \"{name}\"\nmodel = {:?}\nreplicas = 0\nremotes = [{remote}]\n",
+            fixture("tiny-llama")
+        );
+    }
+    let server = Served::ensemble(&text, |command| {
+        command.args(["--compile-check", "g++", "--compile-check-fraction", "1"]);
+    });
+    for (specialist, stream) in [("good", false), ("bad", true), ("prose", false)] {
         let body = json!({
-            "specialist": "two",
-            "structured_outputs": {"choice": [text]},
-            "max_tokens": 400,
-            "stream": stream,
+            "model": specialist, "prompt": "Write f.", "max_tokens": 400, "stream": stream,
         });
-        let response = server.post(CHAT, &chat("Write f.", body));
+        let response = server.post("/v1/completions", &body);
         assert_eq!(response.status, 200, "{}", response.text());
     }
-    let checks = || server.get("/strata/slo").json()[1]["compile_pass"].clone();
+    // What the client dictates is not checked.
+    let dictated = json!({
+        "model": "good", "prompt": "Write f.", "max_tokens": 400, "logit_bias": {"5": 1.0},
+    });
+    assert_eq!(server.post("/v1/completions", &dictated).status, 200);
+    let checks = |at: usize| server.get("/strata/slo").json()[at]["compile_pass"].clone();
     let began = std::time::Instant::now();
-    while checks()["total"] != 2 {
-        assert!(began.elapsed() < Duration::from_secs(120), "{}", checks());
+    while checks(0)["total"] != 1 || checks(1)["total"] != 1 {
+        assert!(began.elapsed() < Duration::from_secs(120), "{} {}", checks(0), checks(1));
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(checks()["count"], 1, "of two checked responses one compiles");
+    assert_eq!((&checks(0)["count"], &checks(1)["count"]), (&json!(1), &json!(0)));
     let lanes = server.get("/strata/lanes").json();
-    assert_eq!(lanes["lanes"][1]["breaker"]["samples"], 2, "{lanes}");
-    assert_eq!(lanes["lanes"][0]["breaker"]["samples"], 0);
+    let samples = [0, 1, 2].map(|at: usize| lanes["lanes"][at]["breaker"]["samples"].clone());
+    assert_eq!(samples, [1, 1, 0], "{lanes}");
     for (outcome, count) in [("pass", 1), ("fail", 1), ("no_code", 1), ("dropped", 0)] {
         let line = format!("strata:compile_checks_total{{outcome=\"{outcome}\"}} {count}");
         // A check is counted a moment after its verdict.

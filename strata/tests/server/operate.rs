@@ -35,6 +35,8 @@ fn served(head: &str, args: &[&str], stderr: Stdio) -> Served {
     );
     let template = crate::chat::template("thinks-and-calls");
     Served::ensemble(&text, |command| {
+        // --quiet leaves warnings, and these tests read what is logged of changes.
+        command.env("RUST_LOG", "strata=info");
         command.args(["--api-key", "secret", "--chat-template", &template]).args(args);
         command.stderr(stderr);
     })

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// What a scripted server does after its response.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,6 +15,8 @@ pub enum Then {
     Sicken,
     /// Ends, with all connections.
     Die,
+    /// As [`Then::Die`], but keeps the connection open until [`Scripted::release`].
+    DieLater,
 }
 
 /// A server that is healthy, and answers each completion with the same bytes.
@@ -22,6 +24,7 @@ pub struct Scripted {
     /// Its host and port.
     pub address: String,
     asked: Asked,
+    released: Arc<(Mutex<bool>, Condvar)>,
 }
 
 /// First line and body of each completion that was asked for.
@@ -39,18 +42,30 @@ impl Scripted {
     pub fn new(bytes: &'static str, then: Then) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let asked = Asked::default();
-        let server = Self { address, asked: asked.clone() };
+        let (asked, released) = (Asked::default(), Arc::default());
+        let server = Self { address, asked: Asked::clone(&asked), released: Arc::clone(&released) };
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if then == Then::Die && !asked.lock().unwrap().is_empty() {
+                if matches!(then, Then::Die | Then::DieLater) && !asked.lock().unwrap().is_empty() {
                     return;
                 }
-                let (stream, asked) = (stream.unwrap(), asked.clone());
-                std::thread::spawn(move || answer(stream, bytes, then, &asked));
+                let (stream, asked, released) = (stream.unwrap(), asked.clone(), released.clone());
+                std::thread::spawn(move || {
+                    let stream = answer(stream, bytes, then, &asked);
+                    if then == Then::DieLater && stream.is_some() {
+                        let (flag, told) = &*released;
+                        drop(told.wait_while(flag.lock().unwrap(), |released| !*released).unwrap());
+                    }
+                });
             }
         });
         server
+    }
+
+    /// Closes the connections of [`Then::DieLater`].
+    pub fn release(&self) {
+        *self.released.0.lock().unwrap() = true;
+        self.released.1.notify_all();
     }
 
     /// Number of completions that it was asked for.
@@ -64,7 +79,8 @@ impl Scripted {
     }
 }
 
-fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) {
+/// Answers one request. Returns the connection of a completion.
+fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) -> Option<TcpStream> {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first).ok();
@@ -85,7 +101,7 @@ fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) {
             let ok = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
             stream.write_all(ok.as_bytes()).ok();
         }
-        return;
+        return None;
     }
     asked.lock().unwrap().push((first, String::from_utf8_lossy(&body).into_owned()));
     stream.write_all(bytes.as_bytes()).ok();
@@ -93,4 +109,5 @@ fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) {
         // Until the other end closes it.
         reader.read_to_end(&mut Vec::new()).ok();
     }
+    Some(stream)
 }

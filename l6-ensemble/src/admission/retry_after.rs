@@ -19,7 +19,8 @@ const FLOOR_SECONDS: f64 = 15.0;
 /// * `would_harm`: until the request that would be harmed has ended.
 /// * `queue_full`: until a running request ends.
 ///
-/// `due` are the seconds to the deadline, less the margin of the estimate. `jitter` from 0 to 1 adds up to a half: clients that were refused together would all return at once.
+/// `due` are the seconds to the deadline, less the margin of the estimate. `jitter` from 0 to 1 adds up to a half: clients
+/// that were refused together would all return at once.
 pub(super) fn retry_after(code: RefusalCode, quote: &Quote, due: Option<f64>, jitter: f64) -> u32 {
     // exercise l6.retry_after
     let harmed = quote.harms.map_or(0.0, |harm| harm.done.as_secs_f64());

@@ -307,12 +307,13 @@ impl StepObserver for DoorObserver {
 
     fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
 
-    fn applied(&mut self, result: &StepResult, _: &Scheduler) {
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
         let now = now();
         let mut state = self.0.lock();
         for (id, tokens) in result.new_tokens() {
             state.output(id, tokens.len(), now);
         }
+        state.in_flight.prefilled(scheduler);
         drop(state);
         self.end(&result.finished);
     }

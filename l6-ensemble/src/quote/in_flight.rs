@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use l5_scheduler::{PolicyKind, Rank, RequestId, Time};
+use l5_scheduler::{PolicyKind, Rank, RequestId, Scheduler, Time};
 
 use super::arrivals::Arrivals;
 use super::overtaking::Overtaking;
@@ -37,6 +37,8 @@ pub struct Admitted {
 pub(crate) struct Entry {
     pub admitted: Admitted,
     pub rank: Rank,
+    /// Prompt tokens whose keys and values are computed, or were found in the prefix cache.
+    pub prefilled: usize,
     /// Output tokens so far, and the time of the last one.
     pub output: usize,
     pub last: Time,
@@ -58,6 +60,8 @@ pub struct InFlight {
     /// Requests without an output token, in the order in which the policy admits them.
     waiting: BTreeMap<Rank, RequestId>,
     decoding: BTreeSet<RequestId>,
+    /// Requests of which a part of the prompt is computed.
+    prefilling: Vec<RequestId>,
     lengths: OutputLengths,
     arrivals: Arrivals,
     overtaking: Overtaking,
@@ -77,6 +81,7 @@ impl InFlight {
             requests: HashMap::new(),
             waiting: BTreeMap::new(),
             decoding: BTreeSet::new(),
+            prefilling: Vec::new(),
             lengths: OutputLengths::default(),
             arrivals: Arrivals::default(),
             overtaking: Overtaking::default(),
@@ -110,7 +115,24 @@ impl InFlight {
         self.arrivals.add(id, request);
         let rank = self.rank(id, &request);
         self.waiting.insert(rank, id);
-        self.requests.insert(id, Entry { admitted: request, rank, output: 0, last: now });
+        let entry = Entry { admitted: request, rank, prefilled: 0, output: 0, last: now };
+        self.requests.insert(id, entry);
+    }
+
+    /// Notes how much of the prompts is computed, at the end of a step. A scheduler that is not at hand, such as that of a
+    /// remote server, need not be reported: the forecast supposes then that nothing of a prompt is computed before the
+    /// first token.
+    pub fn prefilled(&mut self, scheduler: &Scheduler) {
+        // One that was preempted begins again.
+        for id in self.prefilling.drain(..) {
+            self.requests.entry(id).and_modify(|entry| entry.prefilled = 0);
+        }
+        for request in scheduler.running().filter(|request| !request.decodes()) {
+            if let Some(entry) = self.requests.get_mut(&request.id()) {
+                entry.prefilled = request.num_computed();
+                self.prefilling.push(request.id());
+            }
+        }
     }
 
     /// Notes that a request has `output` tokens in all at `now`, the end of a step.

@@ -4,13 +4,18 @@
 //! planned steps of the other lanes. So the machine works in *rounds*: in each, every lane that has requests runs one
 //! step. While the same requests run, all rounds are alike: a request that decodes gets one token, and the round takes
 //! as long as the steps of all lanes together. Rounds are therefore counted in fractions, as a clock, and the machine
-//! goes from event to event: a request arrives, has its first token, ends. Between two events the clock runs at a
-//! constant rate, `seconds = rounds * (sum of the steps)`. This is processor sharing between the lanes, and within a
-//! lane the recursion of Kiefer and Wolfowitz (1955, "On the theory of queues with many servers"): a request takes the
-//! seat that is free first, in the order of the policy.
+//! goes from event to event: a request arrives, has its first token, ends, or a step has more or fewer tokens of prompts
+//! than the last one. Between two events the clock runs at a constant rate, `seconds = rounds * (sum of the steps)`. This
+//! is processor sharing between the lanes, and within a lane the recursion of Kiefer and Wolfowitz (1955, "On the theory
+//! of queues with many servers"): a request takes the seat that is free first, in the order of the policy.
+//!
+//! A scheduler decides at the begin of a step who takes part in it, and so does the machine. Long prompts take several
+//! steps (*chunked prefill*): a step computes as many of their tokens as its budget has left, one prompt after the other,
+//! and a request that would get none of them waits without a seat. Whoever comes meanwhile may overtake it.
 //!
 //! The cost is that of the requests, a few events for each, and not that of their tokens.
 
+mod lane;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +23,17 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use l5_scheduler::{Rank, Time};
+use l5_scheduler::Time;
 
-use super::work::{Job, LaneWork, Rates};
+use self::lane::Lane;
+use super::work::{Job, LaneWork};
 
 /// Maximum number of events that are run. It bounds the time at the door; requests that have not ended by then count
 /// as never ending.
 const MAX_EVENTS: usize = 20_000;
+
+/// Fraction of a step that is only rounding.
+const EPSILON: f64 = 1e-9;
 
 /// Times of a request in seconds from now; infinite while they are not reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +66,7 @@ type Number = usize;
 pub(crate) struct Machine {
     lanes: Vec<Lane>,
     requests: Vec<Request>,
-    /// First tokens and ends to come.
+    /// Ends of requests, and changes of prompts to come.
     events: BinaryHeap<Reverse<Event>>,
     /// Seconds and rounds from now.
     now: f64,
@@ -84,44 +93,20 @@ struct Request {
     times: Times,
     /// Rounds of its next event: an event of other rounds is one of before a preemption.
     next: f64,
-    /// Seconds that the prompt adds to a round.
-    prompt_seconds: f64,
     awaited: bool,
 }
 
-/// The rounds of an event, and its request.
+/// The rounds of an event, and what it happens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Event(Time, Number);
+struct Event(Time, Of);
 
-#[derive(Clone)]
-struct Lane {
-    rates: Rates,
-    seats: usize,
-    step_tokens: f64,
-    preempts: bool,
-    /// Whether there are requests of more than one priority.
-    is_mixed: bool,
-    /// Requests with a seat, and how many of them decode.
-    seated: Vec<Number>,
-    decoding: usize,
-    /// Requests without a seat, in the order of the policy.
-    waiting: BinaryHeap<Reverse<(Rank, Number)>>,
-    /// Fraction of a round after which its steps end.
-    phase: f64,
-    /// Rounds at which the prompts are computed that have seats.
-    prompts: f64,
-}
-
-impl Lane {
-    /// Seconds of a step, but for prompts.
-    fn step(&self) -> f64 {
-        if self.seated.is_empty() { 0.0 } else { self.rates.step(self.decoding as f64) }
-    }
-
-    /// The first end of a step after these rounds.
-    fn next_end(&self, rounds: f64) -> f64 {
-        self.phase + (rounds - self.phase).floor() + 1.0
-    }
+/// The prompts of a lane change after its requests: those may give seats and tokens of the step to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Of {
+    /// A request ends.
+    Request(Number),
+    /// A step of a lane begins with other prompts than the last one.
+    Prompts(usize),
 }
 
 impl Machine {
@@ -139,18 +124,7 @@ impl Machine {
             left: 0,
         };
         for (lane, work) in lanes.iter().enumerate() {
-            machine.lanes.push(Lane {
-                rates: work.rates,
-                seats: work.seats,
-                step_tokens: work.step_tokens,
-                preempts: work.preempts,
-                is_mixed: false,
-                seated: Vec::with_capacity(work.seats),
-                decoding: 0,
-                waiting: BinaryHeap::with_capacity(work.waiting.len()),
-                phase: 0.0,
-                prompts: 0.0,
-            });
+            machine.lanes.push(Lane::new(work));
             for job in work.running.iter().chain(&work.waiting) {
                 machine.add(lane, *job);
             }
@@ -160,23 +134,29 @@ impl Machine {
         for (lane, work) in lanes.iter().enumerate() {
             let last_end = machine.lanes[lane].phase - 1.0;
             for at in 0..work.running.len() + work.waiting.len() {
+                let before = machine.lanes[lane].step();
                 let state = &mut machine.lanes[lane];
-                if at < work.running.len() && state.seated.len() < state.seats {
+                let request = &mut machine.requests[number];
+                let has_seat = state.seated.len() < state.seats;
+                if at < work.running.len() && has_seat {
                     state.seated.push(number);
-                    machine.round += if at == 0 { state.rates.step(0.0) } else { 0.0 };
-                    let request = &mut machine.requests[number];
                     request.times.begin = 0.0;
                     let steps = request.job.steps();
                     machine.decode(number, last_end, steps);
+                } else if request.job.prefills && has_seat {
+                    machine.prefill(number, last_end);
                 } else {
-                    let rank = machine.requests[number].job.rank;
-                    state.waiting.push(Reverse((rank, number)));
+                    state.waiting.push(Reverse((request.job.rank, number)));
                 }
+                machine.round += machine.lanes[lane].step() - before;
                 number += 1;
             }
             // Those that came before the planned step are in it.
             machine.seat(lane, last_end, true);
-            machine.seat(lane, last_end + 1.0, false);
+            machine.prompts(lane, last_end);
+            if !machine.lanes[lane].waiting.is_empty() {
+                machine.wake(lane, last_end + 1.0);
+            }
         }
         machine
     }
@@ -209,7 +189,6 @@ impl Machine {
             state: State::Waits,
             times: Times::NEVER,
             next: f64::INFINITY,
-            prompt_seconds: 0.0,
             awaited: false,
         });
         self.requests.len() - 1
@@ -227,7 +206,7 @@ impl Machine {
         } else {
             state.next_end(self.rounds)
         };
-        self.seat(lane, at, false);
+        self.wake(lane, at);
         number
     }
 
@@ -254,34 +233,76 @@ impl Machine {
         (self.now + (rounds - self.rounds) * self.round).max(0.0)
     }
 
-    /// Gives free seats to waiting requests, whose prompts are computed from `at` on. `joined`: only to those that may
-    /// be in the planned step.
+    /// Gives free seats to waiting requests, whose prompts are computed from the step on that begins at `at`. Prompts
+    /// are computed one after the other, and a request has its seat in the first step that has tokens left for it.
+    /// `joined`: only those that may be in the planned step.
     fn seat(&mut self, lane: usize, at: f64, joined: bool) {
         let before = self.lanes[lane].step();
         while let Some(&Reverse((_, number))) = self.lanes[lane].waiting.peek() {
-            let job = self.requests[number].job;
-            if joined && !job.joined || !self.has_seat(lane, job.priority, at) {
+            let (state, job) = (&self.lanes[lane], self.requests[number].job);
+            let is_full = state.prompt_left() >= state.budget();
+            if is_full || joined && !job.joined || !self.has_seat(lane, job.priority, at) {
                 break;
             }
-            let begin = self.seconds(at);
-            let state = &mut self.lanes[lane];
-            state.waiting.pop();
-            state.seated.push(number);
-            // Prompts share the tokens of the steps.
-            let tokens = (state.step_tokens - state.decoding as f64).max(1.0);
-            let from = state.prompts.max(at);
-            state.prompts = from + job.prompt / tokens;
-            let rounds = (state.prompts - at - 1e-9).ceil().max(1.0);
-            let span = (at + rounds - self.rounds).max(1e-3);
-            let seconds = state.rates.per_prompt_token * job.prompt / span;
-            let request = &mut self.requests[number];
-            request.times.begin = request.times.begin.min(begin);
-            (request.state, request.prompt_seconds) = (State::Prefills, seconds);
-            request.next = at + rounds;
-            self.round += seconds;
-            self.events.push(Reverse(Event(Time(at + rounds), number)));
+            self.lanes[lane].waiting.pop();
+            self.prefill(number, at);
         }
         self.round += self.lanes[lane].step() - before;
+    }
+
+    /// Lets a request take a seat, and its prompt be computed behind the prompts that have seats.
+    fn prefill(&mut self, number: Number, at: f64) {
+        let begin = self.seconds(at);
+        let request = &mut self.requests[number];
+        request.times.begin = request.times.begin.min(begin);
+        request.state = State::Prefills;
+        let state = &mut self.lanes[request.lane];
+        state.seated.push(number);
+        state.prefilling.push_back((number, request.job.prompt));
+    }
+
+    /// Looks at the prompts of a lane when its step begins at `at`: who has a seat is decided then, and not before.
+    fn wake(&mut self, lane: usize, at: f64) {
+        let change = &mut self.lanes[lane].change;
+        if at < *change {
+            *change = at;
+            self.events.push(Reverse(Event(Time(at), Of::Prompts(lane))));
+        }
+    }
+
+    /// A step of a lane begins at `at`. Those whose prompts are computed have their first tokens.
+    fn step_begins(&mut self, lane: usize, at: f64) {
+        let state = &mut self.lanes[lane];
+        let mut tokens = state.prompt_tokens * (at - state.since);
+        state.since = at;
+        while let Some((number, left)) = self.lanes[lane].prefilling.front_mut() {
+            *left -= tokens;
+            if *left > EPSILON * tokens.max(1.0) {
+                break;
+            }
+            tokens = -*left;
+            let number = *number;
+            self.lanes[lane].prefilling.pop_front();
+            self.first_token(number, at);
+        }
+        self.seat(lane, at, false);
+        self.prompts(lane, at);
+    }
+
+    /// Tokens of prompts in the steps of a lane from `at` on, and when they change next.
+    fn prompts(&mut self, lane: usize, at: f64) {
+        let state = &mut self.lanes[lane];
+        let (left, budget) = (state.prompt_left(), state.budget());
+        state.prompt_tokens = left.min(budget);
+        let seconds = state.rates.per_prompt_token * state.prompt_tokens;
+        self.round += seconds - state.prompt_seconds;
+        (state.since, state.prompt_seconds, state.change) = (at, seconds, f64::INFINITY);
+        if let Some((_, head)) = state.prefilling.front() {
+            // Until the first prompt is computed, or a step has tokens for others.
+            let steps = |tokens: f64| (tokens / budget - EPSILON).ceil();
+            let steps = steps(*head).min(steps(left) - 1.0);
+            self.wake(lane, at + steps.max(1.0));
+        }
     }
 
     /// Whether a request of this priority can have a seat. If so, one is free: that of a less urgent request, if there
@@ -321,9 +342,8 @@ impl Machine {
         let request = &mut self.requests[number];
         let lane = &mut self.lanes[request.lane];
         lane.decoding += 1;
-        self.round += lane.rates.per_row();
         (request.state, request.next) = (State::Decodes, at + steps as f64);
-        self.events.push(Reverse(Event(Time(request.next), number)));
+        self.events.push(Reverse(Event(Time(request.next), Of::Request(number))));
     }
 
     /// Runs until the requests that are waited for have ended, or nothing is left to do.
@@ -343,33 +363,42 @@ impl Machine {
                 self.arrive(arrival.lane, arrival.job);
                 continue;
             }
-            let Some(Event(rounds, number)) = event else { return };
+            let Some(Event(rounds, of)) = event else { return };
             self.events.pop();
-            if self.requests[number].next != rounds.seconds() {
+            // What has changed since then has another event.
+            let next = match of {
+                Of::Request(number) => self.requests[number].next,
+                Of::Prompts(lane) => self.lanes[lane].change,
+            };
+            if next != rounds.seconds() {
                 continue;
             }
             (self.now, self.rounds) = (at, rounds.seconds().max(self.rounds));
-            self.happens(number);
+            match of {
+                Of::Request(number) => self.end(number),
+                Of::Prompts(lane) => self.step_begins(lane, rounds.seconds()),
+            }
         }
     }
 
-    /// The next event of a request: its first token, or its end.
-    fn happens(&mut self, number: Number) {
+    /// A request has its first token in the step that ends at `at`.
+    fn first_token(&mut self, number: Number, at: f64) {
         let request = &mut self.requests[number];
-        let (at, lane) = (request.next, request.lane);
-        let steps = match request.state {
-            State::Prefills => {
-                self.round -= request.prompt_seconds;
-                request.times.first_token = request.times.first_token.min(self.now);
-                request.job.steps() - 1
-            }
-            _ => 0,
-        };
+        request.times.first_token = request.times.first_token.min(self.now);
+        let (lane, steps) = (request.lane, request.job.steps() - 1);
         if steps > 0 {
             self.decode(number, at, steps);
-            return;
+            self.round += self.lanes[lane].rates.per_row();
+        } else {
+            request.next = at;
+            self.end(number);
         }
-        let state = &mut self.lanes[lane];
+    }
+
+    /// A request has its last token.
+    fn end(&mut self, number: Number) {
+        let request = &mut self.requests[number];
+        let state = &mut self.lanes[request.lane];
         let before = state.step();
         state.decoding -= usize::from(request.state == State::Decodes);
         request.state = State::Ended;
@@ -377,6 +406,7 @@ impl Machine {
         self.left -= usize::from(request.awaited);
         state.seated.retain(|own| *own != number);
         self.round += state.step() - before;
-        self.seat(lane, at, false);
+        let (lane, at) = (request.lane, request.next);
+        self.wake(lane, at);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Job {
     pub output: f64,
     /// Whether it may be in the planned step.
     pub joined: bool,
+    /// Whether it has a seat, and a part of its prompt is computed.
+    pub prefills: bool,
 }
 
 impl Job {
@@ -182,6 +184,8 @@ impl InFlight {
         let new = self.waiting().zip(1_u32..).map(|((id, entry), i)| {
             let joined = entry.admitted.arrival <= asked;
             let job = self.job(id, &entry.admitted);
+            let left = entry.admitted.size.prompt_tokens.saturating_sub(entry.prefilled).max(1);
+            let prompt = job.prompt.min(left as f64);
             // Of many requests some are short: they are spread like the lengths that were seen.
             let quantile = (f64::from(i) * GOLDEN).fract();
             let output = match entry.admitted.size.expected_output_tokens {
@@ -191,7 +195,8 @@ impl InFlight {
             let [soonest, latest] = entry.admitted.first_token_range;
             let promised =
                 (soonest < latest).then(|| entry.admitted.arrival + latest.as_secs_f64());
-            Job { joined, output, promised, ..job }
+            let prefills = entry.prefilled > 0;
+            Job { joined, prefills, prompt, output, promised, ..job }
         });
         // Its tokens are computed again, and what is to come of its output follows.
         let preempted = preempted.into_iter().map(|(id, entry)| {
@@ -242,6 +247,7 @@ impl InFlight {
             prompt: size.prompt_tokens.saturating_sub(size.cached_tokens).max(1) as f64,
             output: size.expected(self.lengths()),
             joined: false,
+            prefills: false,
         }
     }
 

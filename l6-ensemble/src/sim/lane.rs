@@ -225,6 +225,7 @@ impl LaneState {
             request.tokens += row.tokens.len();
             self.in_flight.output(row.id, request.tokens, now);
         }
+        self.in_flight.prefilled(&self.scheduler);
         for (id, reason) in self.scheduler.take_ended() {
             self.model.end(id, reason);
             let completed = matches!(reason, FinishReason::Stop | FinishReason::Length);

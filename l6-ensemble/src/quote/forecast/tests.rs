@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use l5_scheduler::{DecodeTime, Load, PolicyKind, RequestId, SchedulerConfig, Time};
+use l5_scheduler::sim::{FakeModel, Output};
+use l5_scheduler::{
+    DecodeTime, Executor, Load, PolicyKind, Request, RequestId, Resolved, Scheduler,
+    SchedulerConfig, StepOutput, Time,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -255,4 +259,31 @@ proptest! {
         let [soonest, latest] = quote.first_token_range;
         prop_assert!(soonest <= quote.first_token && quote.first_token <= latest);
     }
+}
+
+#[test]
+fn what_is_computed_of_a_prompt_is_not_waited_for_again() {
+    let mut scheduler = Scheduler::new(config(4)).unwrap();
+    let (mut model, mut output, mut resolved) =
+        (FakeModel::default(), StepOutput::default(), Resolved::default());
+    let mut in_flight = empty();
+    in_flight.admit(RequestId(1), request(350, 5), Time::ZERO);
+    let long = Request { prompt: (0..350).collect(), max_tokens: 5, ..Request::default() };
+    scheduler.add_request(Request { id: RequestId(1), ..long }).unwrap();
+    model.begin(RequestId(1), Output::of(RequestId(1)));
+    let first_token = |in_flight: &InFlight| {
+        // A request that arrives while a step runs, and whose prompt needs no step of its own.
+        ms(ask(&request(10, 5), 4, in_flight, 1.0).first_token)
+    };
+    let before = first_token(&in_flight);
+    scheduler.plan(Time::ZERO);
+    model.execute(&scheduler.view(), &mut output).unwrap();
+    scheduler.resolve(&output, &mut resolved).unwrap();
+    scheduler.apply(&resolved, Time(1.0));
+    in_flight.prefilled(&scheduler);
+    // A step of 100 tokens less.
+    assert_eq!(before - first_token(&in_flight), BASE + 100.0 * PROMPT);
+    scheduler.reset_prefix_cache(true);
+    in_flight.prefilled(&scheduler);
+    assert_eq!(first_token(&in_flight), before, "a preempted request begins again");
 }

@@ -180,9 +180,7 @@ impl Machine {
 
     fn add(&mut self, lane: usize, job: Job) -> Number {
         let state = &mut self.lanes[lane];
-        let other = state.seated.first().copied().or(state.waiting.peek().map(|own| own.0.1));
-        state.is_mixed |=
-            other.is_some_and(|other| self.requests[other].job.priority != job.priority);
+        state.is_mixed |= *state.priority.get_or_insert(job.priority) != job.priority;
         self.requests.push(Request {
             job,
             lane,

@@ -14,7 +14,8 @@ pub(super) struct Lane {
     pub(super) seats: usize,
     pub(super) step_tokens: f64,
     pub(super) preempts: bool,
-    /// Whether there are requests of more than one priority.
+    /// Priority of the first request, and whether others have another one.
+    pub(super) priority: Option<i64>,
     pub(super) is_mixed: bool,
     /// Requests with a seat, and how many of them decode.
     pub(super) seated: Vec<Number>,
@@ -41,6 +42,7 @@ impl Lane {
             seats: work.seats,
             step_tokens: work.step_tokens,
             preempts: work.preempts,
+            priority: None,
             is_mixed: false,
             seated: Vec::with_capacity(work.seats),
             decoding: 0,

@@ -99,6 +99,17 @@ fn a_more_urgent_request_takes_the_seat_of_the_least_urgent() {
     assert!(urgent < 0.060 && preempted > 0.5, "{urgent} and {preempted}");
 }
 
+#[test]
+fn the_least_urgent_request_is_found_behind_those_that_are_as_urgent() {
+    let later = Job { priority: 5, rank: Rank { class: 5, ..Rank::default() }, ..job(2, 30, 50) };
+    let lanes = [lane(2, vec![job(0, 1, 60), later], vec![], 0.0)];
+    let mut machine = machine(&lanes);
+    let new = machine.arrive(0, job(1, 10, 3));
+    machine.wait_for(new);
+    machine.run([]);
+    assert!(machine.times(new).done < 0.070, "{:?}", machine.times(new));
+}
+
 /// A step has 100 tokens. One row decodes, so 99 of them are for prompts.
 fn chunked(prefills: bool) -> Machine {
     let first = Job { prefills, ..job(1, 150, 5) };

@@ -5,7 +5,7 @@ mod support;
 
 use l1_tensor::cpu::Isa;
 use l1_tensor::ops::KvCache;
-use l1_tensor::{DType, Runtime, Tensor, bf16};
+use l1_tensor::{DType, Error, Runtime, Tensor, bf16};
 use proptest::prelude::*;
 use support::*;
 
@@ -270,4 +270,92 @@ fn what_is_not_finite_stays_in_its_place() {
         assert_eq!([got[0], got[2], got[3]], [1.0, 1.75, -0.5], "the neighbours of a NaN");
         assert_eq!(got[4..], [2.0; 4], "the next token");
     }
+}
+
+/// The bytes of a block outside of a cache, made from what `gather` reads: every number is exact in every dtype.
+fn exchanged(cache: &KvCache, block: usize) -> Vec<u8> {
+    let (k, v) = cache.gather(&[block as i32], cache.block_size()).unwrap();
+    let bits = |x: &f32| match cache.dtype() {
+        DType::F32 => x.to_le_bytes().to_vec(),
+        _ => bf16::from_f32(*x).to_le_bytes().to_vec(),
+    };
+    k.iter().chain(&v).flat_map(bits).collect()
+}
+
+#[test]
+fn blocks_leave_as_rows_of_tokens_keys_before_values() {
+    each(|_, cache| {
+        let blocks = [2, 0, 1];
+        let mut bytes = vec![0xaa; 3 * cache.exchange_bytes()];
+        cache.read_blocks(&blocks, &mut bytes).unwrap();
+        if cache.dtype() == DType::F8E4M3 {
+            return;
+        }
+        let want: Vec<u8> = blocks.iter().flat_map(|b| exchanged(&cache, *b as usize)).collect();
+        let what = format!("blocks of {} in {}", cache.block_size(), cache.dtype());
+        assert!(
+            bytes == want,
+            "{what}: another layout than keys, then values, of the tokens in order"
+        );
+    });
+}
+
+/// Codes and scales of eight bits, decoded by hand.
+#[test]
+fn blocks_of_eight_bits_leave_as_codes_and_their_scales() {
+    let rt = runtime(Isa::best(), 2);
+    for size in SIZES {
+        let cache = full(&rt, size, DType::F8E4M3);
+        let mut bytes = vec![0xaa; cache.exchange_bytes()];
+        cache.read_blocks(&[1], &mut bytes).unwrap();
+        assert_eq!(bytes.len(), size * 2 * (ROW + HEADS), "codes, and a scale for each head");
+        let (codes, scales) = bytes.split_at(2 * size * ROW);
+        let number = |i: usize| {
+            let scale = f32::from_bits(u32::from(scales[i / DIM]) << 23);
+            scale * l1_tensor::e4m3::to_f32(codes[i])
+        };
+        let (k, v) = cache.gather(&[1], size).unwrap();
+        for (i, want) in k.iter().chain(&v).enumerate() {
+            assert_eq!(number(i), *want, "number {i} of a block of {size}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_come_back_are_what_they_were_and_leave_the_others_as_they_are() {
+    each(|rt, source| {
+        let (size, blocks) = (source.block_size(), source.blocks());
+        let mut bytes = vec![0; 2 * source.exchange_bytes()];
+        source.read_blocks(&[1, 0], &mut bytes).unwrap();
+        let mut cache = full(rt, size, source.dtype());
+        cache.write_blocks(&[0, 2], &bytes).unwrap();
+        assert_holds(&cache, 0, "a block that was written", &own(1, size));
+        assert_holds(&cache, 2, "a block that was written", &own(0, size));
+        for other in (0..blocks).filter(|b| ![0, 2].contains(b)) {
+            assert_holds(&cache, other, "a block beside it", &own(other, size));
+        }
+        let mut again = vec![0; bytes.len()];
+        cache.read_blocks(&[0, 2], &mut again).unwrap();
+        assert!(again == bytes, "bytes of blocks of {size} in {} change", source.dtype());
+    });
+}
+
+#[test]
+fn bytes_of_another_length_and_blocks_that_do_not_exist_change_nothing() {
+    each(|_, mut cache| {
+        let (size, one) = (cache.block_size(), cache.exchange_bytes());
+        let mut bytes = vec![0; 2 * one];
+        let last = cache.blocks() as u32;
+        for (blocks, len) in [(&[0, 1][..], one), (&[0], one - 1), (&[0], one + 1), (&[], 1)] {
+            let refused = cache.write_blocks(blocks, &bytes[..len]);
+            assert!(matches!(refused, Err(Error::BadParameter { .. })), "{blocks:?}, {len} bytes");
+            let refused = cache.read_blocks(blocks, &mut bytes[..len]);
+            assert!(matches!(refused, Err(Error::BadParameter { .. })), "{blocks:?}, {len} bytes");
+        }
+        let refused = cache.write_blocks(&[0, last], &bytes);
+        assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{refused:?}");
+        assert!(matches!(cache.read_blocks(&[last, 0], &mut bytes), Err(Error::OutOfRange { .. })));
+        assert_holds(&cache, 0, "a block after an error", &own(0, size));
+        cache.write_blocks(&[], &[]).unwrap();
+    });
 }

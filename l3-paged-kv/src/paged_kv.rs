@@ -171,9 +171,7 @@ impl PagedKv {
             return Err(KvError::Malformed(why));
         }
         let cache = self.layers.get_mut(layer).and_then(Option::as_mut);
-        let why = || format!("layer {layer} has no KV cache: the cache was made for another model");
-        let cache = cache.ok_or_else(|| KvError::Malformed(why()))?;
-        Ok((cache, &self.staged))
+        Ok((cache.ok_or_else(|| no_cache(layer))?, &self.staged))
     }
 
     /// Copies the first tokens of a block to another, in every layer: used when a sequence is rolled back
@@ -241,6 +239,44 @@ impl PagedKv {
         // end of exercise
     }
 
+    /// Number of bytes of one block of a layer in the exchange layout: see [`PagedKv::read_blocks`]. 0 for a layer without
+    /// attention.
+    pub fn exchange_bytes(&self, layer: usize) -> usize {
+        self.layer(layer).map_or(0, KvCache::exchange_bytes)
+    }
+
+    /// Copies blocks of one layer out of the memory, one behind the other, into the layout that is the same on every device:
+    /// for each block its keys `[block_size, heads, head_dim]`, then its values, row-major, in the dtype of the memory,
+    /// little-endian; with fp8, one byte of scale for each token and head of the keys follows, then those of the values.
+    /// `out` has [`PagedKv::exchange_bytes`] for each block. On CUDA it waits for the device.
+    ///
+    /// # Errors
+    /// [`KvError::UnknownBlock`]; [`KvError::Malformed`] for a layer that does not attend; [`KvError::Tensor`] for another
+    /// length of `out`, and errors of the device.
+    pub fn read_blocks(&self, blocks: &[BlockId], layer: usize, out: &mut [u8]) -> Result<()> {
+        self.check_blocks(blocks)?;
+        let cache = self.layer(layer).ok_or_else(|| no_cache(layer))?;
+        Ok(cache.read_blocks(blocks, out)?)
+    }
+
+    /// Copies bytes of that layout into blocks of one layer: the inverse of [`PagedKv::read_blocks`].
+    ///
+    /// # Errors
+    /// As for [`PagedKv::read_blocks`]. Unless it is an error of the device, nothing was written.
+    pub fn write_blocks(&mut self, blocks: &[BlockId], layer: usize, bytes: &[u8]) -> Result<()> {
+        self.check_blocks(blocks)?;
+        let cache = self.layers.get_mut(layer).and_then(Option::as_mut);
+        Ok(cache.ok_or_else(|| no_cache(layer))?.write_blocks(blocks, bytes)?)
+    }
+
+    fn check_blocks(&self, blocks: &[BlockId]) -> Result<()> {
+        let num_blocks = self.num_blocks;
+        match blocks.iter().find(|block| **block as usize >= num_blocks) {
+            Some(block) => Err(KvError::UnknownBlock { block: *block, num_blocks }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether saved blocks are of this kind.
     pub(crate) fn check_saved(&self, saved: &PagedKv) -> Result<()> {
         let kind = |cache: &Option<KvCache>| {
@@ -254,4 +290,9 @@ impl PagedKv {
         let why = "these blocks were saved of another model, on another device, or in another dtype or size";
         Err(KvError::Malformed(why.into()))
     }
+}
+
+fn no_cache(layer: usize) -> KvError {
+    let why = format!("layer {layer} has no KV cache: the cache was made for another model");
+    KvError::Malformed(why)
 }

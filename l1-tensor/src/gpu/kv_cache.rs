@@ -101,6 +101,37 @@ impl KvCache {
         Ok((keys?, values?))
     }
 
+    /// Copies the keys and the values of a block to the host, and waits for them.
+    pub(crate) fn read_from_cuda(
+        &self,
+        op: &'static str,
+        block: u32,
+        out: [&mut [u8]; 2],
+    ) -> Result<()> {
+        let [start, len] = self.run(block, 0..self.block_size());
+        for (part, out) in self.stored().into_iter().zip(out) {
+            let memory = part.storage().on_cuda(op)?;
+            memory.view().part(start, len).copy_to(memory.gpu(), out)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the keys and the values of a block from the host.
+    pub(crate) fn write_to_cuda(
+        &mut self,
+        op: &'static str,
+        block: u32,
+        bytes: [&[u8]; 2],
+    ) -> Result<()> {
+        let [start, len] = self.run(block, 0..self.block_size());
+        for (part, bytes) in self.stored_mut().into_iter().zip(bytes) {
+            let memory = part.storage_mut().on_cuda_mut(op)?;
+            let gpu = Arc::clone(memory.gpu());
+            memory.view_mut().part(start, len).copy_from(&gpu, bytes)?;
+        }
+        Ok(())
+    }
+
     /// Copy the first places of another cache's block.
     pub(crate) fn copy_on_cuda(
         &mut self,

@@ -6,6 +6,7 @@ mod judge;
 mod models;
 mod paging;
 
+mod exchange;
 mod invariance;
 mod meta;
 mod paged_attention;

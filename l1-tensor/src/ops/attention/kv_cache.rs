@@ -36,6 +36,7 @@
 //! can say.
 
 mod copy;
+mod exchange;
 mod gather;
 mod places;
 mod store;

@@ -4,6 +4,7 @@
 //! * [`tokenizer`] and [`mod@chat_template`]: text to token ids and back;
 //! * [`ModelConfig`]: the description of a model;
 //! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
+//! * [`ModelDigest`]: an identity of config and weights, for keys and values that leave the process;
 //! * [`SequenceState`]: the trait that stores keys and values;
 //! * [`Model`]: all of these, opened from one path, and [`generate`] on top;
 //! * [`compare`]: a comparison with a reference that finds the first wrong layer.
@@ -16,6 +17,7 @@ pub mod checkpoint;
 pub mod compare;
 mod config;
 mod decoder;
+mod digest;
 mod error;
 pub mod generate;
 #[cfg(test)]
@@ -31,6 +33,7 @@ pub use config::{
     ModelConfig, Norm, Op, RopeConfig, SUPPORTED,
 };
 pub use decoder::{Decoder, Tap, Workspace, WorkspaceSpec};
+pub use digest::ModelDigest;
 pub use error::{Error, Result};
 pub use generate::{FinishReason, GenerateOptions, Generation, Session};
 pub use model::{Model, ModelFiles, chat_template, open_tokenizer};

@@ -9,7 +9,7 @@ use crate::chat_template::ChatTemplate;
 use crate::checkpoint::Checkpoint;
 use crate::config::{parse_python_json, token_ids};
 use crate::tokenizer::{GgufVocab, Tokenizer};
-use crate::{Decoder, Error, ModelConfig, Result};
+use crate::{Decoder, Error, ModelConfig, ModelDigest, Result};
 
 /// Files of a model, opened and checked; no weight is read yet.
 ///
@@ -61,6 +61,11 @@ impl ModelFiles {
     /// Checkpoint that holds the weights.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// Digest of config and weights: see [`ModelDigest`]. Reads at most 16 KiB of each tensor.
+    pub fn digest(&self) -> ModelDigest {
+        ModelDigest::of(&self.config, &self.checkpoint)
     }
 
     /// Stop tokens, which end a response: those of the config, of `generation_config.json` and of the

@@ -76,6 +76,7 @@ impl SmolLm2 {
             decoder: Arc::clone(&self.decoder),
             tokenizer: Some(self.tokenizer.clone()),
             stop_tokens: self.ends.clone(),
+            digest: None,
             startup: Startup::default(),
         };
         let options = EngineOptions {

@@ -30,6 +30,7 @@ fn a_steady_step_of_plain_answers_allocates_nothing() {
             rt,
             tokenizer: Some(files.tokenizer().unwrap()),
             stop_tokens: Vec::new(),
+            digest: None,
             startup: Startup::default(),
         };
         for params in [

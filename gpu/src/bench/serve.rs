@@ -60,7 +60,14 @@ pub fn serve(ctx: &Context, workload: Workload) -> Result<Served> {
     let vocab = decoder.config().vocab;
     let rt = ctx.device(Precision::Bf16, false).clone();
     let startup = Startup::default();
-    let model = EngineModel { rt, decoder, tokenizer: None, stop_tokens: Vec::new(), startup };
+    let model = EngineModel {
+        rt,
+        decoder,
+        tokenizer: None,
+        stop_tokens: Vec::new(),
+        digest: None,
+        startup,
+    };
     let length = workload.prompt + workload.answer;
     let free = ctx.gpu.memory()?.0 as u64;
     let defaults = EngineOptions::default();

@@ -260,6 +260,7 @@ fn engines(ctx: &Context) -> Result<Outcome> {
             decoder: Arc::clone(&decoder),
             tokenizer: None,
             stop_tokens: Vec::new(),
+            digest: None,
             startup: Startup::default(),
         };
         let options = EngineOptions {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use l1_tensor::{Device, Runtime, RuntimeOptions};
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{Decoder, ModelConfig, ModelFiles, WorkspaceSpec};
+use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, WorkspaceSpec};
 use l3_paged_kv::ManagerConfig;
 use l3_paged_kv::sizing::{
     Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, device_memory, peak_activation,
@@ -81,6 +81,9 @@ pub struct EngineModel {
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end an output.
     pub stop_tokens: Vec<u32>,
+    /// Digest of the checkpoint, which names the model in keys that leave the process. `None` for weights that no
+    /// checkpoint holds: their keys and values must not leave it.
+    pub digest: Option<ModelDigest>,
     /// Startup report so far.
     pub startup: Startup,
 }
@@ -124,7 +127,9 @@ impl EngineModel {
             Ok(((decoder, tokenizer.ok()), what))
         })?;
         let stop_tokens = ModelFacts::stop_tokens_of(&files);
-        Ok(Self { rt, decoder: Arc::new(decoder), tokenizer, stop_tokens, startup })
+        // After the weights: what it reads is in the page cache then.
+        let digest = Some(files.digest());
+        Ok(Self { rt, decoder: Arc::new(decoder), tokenizer, stop_tokens, digest, startup })
     }
 
     /// Facts about the model that a handle needs.
@@ -134,6 +139,13 @@ impl EngineModel {
             tokenizer: self.tokenizer.clone(),
             stop_tokens: self.stop_tokens.clone(),
         }
+    }
+
+    /// Namespace of keys that leave the process: the name of [`EngineOptions::namespace`], or else the architecture, and
+    /// the model's digest.
+    pub fn namespace(&self, options: &EngineOptions) -> String {
+        let name = options.namespace.as_ref().unwrap_or(&self.decoder.config().architecture);
+        self.digest.map_or_else(|| name.clone(), |digest| digest.namespace(name))
     }
 
     /// Creates the scheduler and the runner: everything but the thread.
@@ -152,7 +164,7 @@ impl EngineModel {
             let blocks = ManagerConfig {
                 prefix_caching: limits.enable_prefix_caching,
                 max_blocks_per_seq: limits.blocks(limits.max_model_len).min(limits.capacity()),
-                namespace: options.namespace.clone().unwrap_or_else(|| config.architecture.clone()),
+                namespace: self.namespace(options),
                 ..ManagerConfig::new(limits.num_gpu_blocks, limits.block_size)
             };
             let scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;

@@ -48,7 +48,8 @@ pub struct EngineOptions {
     /// On a device, launch every kernel of every step separately, instead of capturing and replaying steps that only
     /// decode. The engine starts faster and needs less memory, and every step takes more of the host's time.
     pub eager: bool,
-    /// Name of the model in the hashes of blocks that leave the process. `None`: its architecture.
+    /// Name of the model in the keys of blocks that leave the process; its digest is added: see
+    /// [`EngineModel::namespace`](super::EngineModel::namespace). `None`: its architecture.
     pub namespace: Option<String>,
     /// Turns with the other engines on the same runtime. `None`: this engine has the runtime for itself.
     pub turns: Option<Turns>,

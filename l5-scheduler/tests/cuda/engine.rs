@@ -18,6 +18,7 @@ fn start(eager: bool) -> Engine {
         decoder: Arc::clone(&tiny.decoder),
         tokenizer: Some(tiny.tokenizer),
         stop_tokens: tiny.ends,
+        digest: None,
         startup: Startup::default(),
     };
     let options = EngineOptions {

@@ -7,7 +7,7 @@ use l2_model::ModelFiles;
 use l4_sampler::guide::Guides;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsRequest, SamplingParams};
-use l5_scheduler::engine::GuideSource;
+use l5_scheduler::engine::{EngineModel, GuideSource};
 use l5_scheduler::llm::{GuideSpec, LlmError};
 use l5_scheduler::{EngineOptions, EngineRequest, FinishReason, Llm, LlmOptions, SubmitError};
 
@@ -199,10 +199,30 @@ fn a_share_of_the_memory_is_enough_for_a_tiny_model() {
         max_model_len: Some(64),
         ..EngineOptions::default()
     };
-    let planned = l5_scheduler::engine::EngineModel::open(&tiny(), RuntimeOptions::default());
+    let planned = EngineModel::open(&tiny(), RuntimeOptions::default());
     // The pool itself would be as large as a real one: only its plan is looked at.
     let memory = planned.unwrap().plan(&engine).unwrap().to_string();
     assert!(memory.contains("- weights") && memory.contains("activations"), "{memory}");
+}
+
+/// Two engines of one model and name have one namespace; the architecture alone would be that of every llama.
+#[test]
+fn the_namespace_of_blocks_has_a_name_and_the_models_digest() {
+    let open = || EngineModel::open(&tiny(), RuntimeOptions::default()).unwrap();
+    let digest = ModelFiles::open(&tiny()).unwrap().digest();
+    let options = |namespace: Option<&str>| EngineOptions {
+        namespace: namespace.map(str::to_owned),
+        max_model_len: Some(64),
+        ..EngineOptions::default()
+    };
+    let namespace = |namespace| {
+        let (core, _) = open().core(&options(namespace)).unwrap();
+        core.scheduler().blocks().config().namespace.clone()
+    };
+    assert_eq!(namespace(None), digest.namespace("llama"));
+    assert_eq!(namespace(Some("coder")), digest.namespace("coder"));
+    let without = EngineModel { digest: None, ..open() };
+    assert_eq!(without.namespace(&options(None)), "llama", "weights of no checkpoint");
 }
 
 #[test]

@@ -109,6 +109,7 @@ impl Tiny {
             decoder: Arc::clone(&self.decoder),
             tokenizer,
             stop_tokens: self.ends.clone(),
+            digest: None,
             startup: Startup::default(),
         };
         let options = EngineOptions {

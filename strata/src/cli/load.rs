@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use l1_tensor::Runtime;
 use l2_model::tokenizer::{Tokenizer, TokenizerError};
-use l2_model::{Decoder, ModelConfig, ModelFiles, open_tokenizer};
+use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, open_tokenizer};
 
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
@@ -21,6 +21,8 @@ pub struct Loaded {
     pub tokenizer: Result<Tokenizer, l2_model::Error>,
     /// Tokens that end a completion.
     pub stop_tokens: Vec<u32>,
+    /// Digest of its checkpoint; `None` for random weights.
+    pub digest: Option<ModelDigest>,
     /// Time to load it from the disk.
     pub took: Duration,
 }
@@ -50,7 +52,8 @@ impl Loaded {
             decoder.weight_bytes() as f64 / 1e6,
             took.as_secs_f64()
         ));
-        Ok(Self { rt, decoder, tokenizer, stop_tokens, took })
+        let digest = Some(files.digest());
+        Ok(Self { rt, decoder, tokenizer, stop_tokens, digest, took })
     }
 }
 
@@ -71,7 +74,8 @@ impl Loaded {
         let seconds = took.as_secs_f64();
         context.say(format_args!("{megabytes:.0} MB of random weights, made in {seconds:.2} s"));
         let none = TokenizerError::Missing { path: "random weights".into() };
-        Ok(Self { rt, decoder, tokenizer: Err(none.into()), stop_tokens: Vec::new(), took })
+        let (tokenizer, stop_tokens) = (Err(none.into()), Vec::new());
+        Ok(Self { rt, decoder, tokenizer, stop_tokens, digest: None, took })
     }
 }
 

@@ -142,6 +142,7 @@ impl Parts {
             decoder: Arc::new(loaded.decoder),
             tokenizer: tokenizer.clone(),
             stop_tokens: loaded.stop_tokens,
+            digest: loaded.digest,
             startup: Startup::default(),
         };
         Self { model, tokenizer }

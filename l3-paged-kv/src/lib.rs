@@ -15,6 +15,7 @@
 //!   behind l2's `SequenceState`, [`StepState`] one step that a scheduler has planned; [`RecurrentStore`] holds
 //!   state that is not KV;
 //! * [`sizing`]: how many blocks fit in memory, as printed arithmetic;
+//! * [`tier`]: memories behind the pool that keep chunks of blocks by key, in DRAM or on a disk;
 //! * [`trace`]: a recording of all of this, for the block viewer.
 //!
 //! The design is that of vLLM (Kwon et al. 2023, "Efficient Memory Management for Large Language
@@ -40,6 +41,7 @@ pub mod sizing;
 mod state;
 mod step_state;
 mod table;
+pub mod tier;
 pub mod trace;
 
 pub use chain::TokenChain;

@@ -57,6 +57,11 @@ impl PagedKv {
         Ok(Self { layers, num_blocks, block_size, dtype, device, staged })
     }
 
+    /// Number of layers of the model, those without attention included.
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+
     /// Number of blocks, the null block included.
     pub fn num_blocks(&self) -> usize {
         self.num_blocks

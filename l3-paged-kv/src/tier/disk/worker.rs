@@ -1,0 +1,171 @@
+//! The thread of a disk tier, and the queue before it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::ChunkFiles;
+use super::format::{FileName, HEADER_BYTES, header, is_sound};
+use crate::tier::{ChunkBytes, ChunkKey, Ticket};
+
+/// Something for the thread to do.
+pub(super) enum Op {
+    Read {
+        ticket: Ticket,
+        key: ChunkKey,
+    },
+    Write {
+        key: ChunkKey,
+        bytes: ChunkBytes,
+    },
+    /// `size` is what the file counts.
+    Remove {
+        key: ChunkKey,
+        size: u64,
+    },
+}
+
+/// What the thread has done.
+pub(super) enum News {
+    Read {
+        ticket: Ticket,
+        key: ChunkKey,
+        found: Found,
+    },
+    /// `bytes` is the length of the chunk, which is no longer in the queue. `left`: a part of it is on the disk and could not
+    /// be removed.
+    Written {
+        key: ChunkKey,
+        bytes: u64,
+        result: Result<(), String>,
+        left: bool,
+    },
+    /// A file that counts `size` could not be removed.
+    Stuck {
+        size: u64,
+    },
+}
+
+/// Result of a read.
+pub(super) enum Found {
+    Bytes(Vec<u8>),
+    /// There is no file, or it was damaged and is removed.
+    Nothing {
+        corrupt: bool,
+    },
+    Error(String),
+}
+
+#[derive(Default)]
+struct Ops {
+    reads: VecDeque<Op>,
+    /// Writes and removals.
+    others: VecDeque<Op>,
+    closed: bool,
+}
+
+/// Operations that wait for the thread. The tier bounds their number.
+#[derive(Default)]
+pub(super) struct Queue {
+    ops: Mutex<Ops>,
+    more: Condvar,
+}
+
+impl Queue {
+    /// The lock is held for a push or a pop only, which do not panic.
+    fn lock(&self) -> MutexGuard<'_, Ops> {
+        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn push(&self, op: Op) {
+        let mut ops = self.lock();
+        match op {
+            Op::Read { .. } => ops.reads.push_back(op),
+            Op::Write { .. } | Op::Remove { .. } => ops.others.push_back(op),
+        }
+        self.more.notify_one();
+    }
+
+    /// Ends the thread when the queue is empty, or at once if what waits is to be given up.
+    pub(super) fn close(&self, give_up: bool) {
+        let mut ops = self.lock();
+        ops.closed = true;
+        if give_up {
+            ops.reads.clear();
+            ops.others.clear();
+        }
+        self.more.notify_one();
+    }
+
+    /// The next operation; `None` when the queue is closed and empty.
+    fn pop(&self) -> Option<Op> {
+        let mut ops = self.lock();
+        loop {
+            let Ops { reads, others, closed } = &mut *ops;
+            if let Some(op) = reads.pop_front().or_else(|| others.pop_front()) {
+                return Some(op);
+            }
+            if *closed {
+                return None;
+            }
+            ops = self.more.wait(ops).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Starts the thread. It ends when the queue is closed.
+pub(super) fn start(
+    mut files: Box<dyn ChunkFiles>,
+    queue: Arc<Queue>,
+    news: Sender<News>,
+) -> io::Result<JoinHandle<()>> {
+    let run = move || {
+        while let Some(op) = queue.pop() {
+            if let Some(done) = execute(&mut *files, op) {
+                // A tier that is gone has no use for it.
+                let _ = news.send(done);
+            }
+        }
+    };
+    std::thread::Builder::new().name("kv-disk".into()).spawn(run)
+}
+
+fn execute(files: &mut dyn ChunkFiles, op: Op) -> Option<News> {
+    match op {
+        Op::Read { ticket, key } => Some(News::Read { ticket, key, found: read(files, &key) }),
+        Op::Write { key, bytes } => {
+            let result = write(files, &key, &bytes);
+            // Removing it gives its room back. What cannot be removed now is removed when the tier is opened again.
+            let unfinished = FileName::Unfinished(key).to_string();
+            let left = result.is_err() && files.remove(&unfinished).is_err();
+            let result = result.map_err(|e| e.to_string());
+            Some(News::Written { key, bytes: bytes.len() as u64, result, left })
+        }
+        Op::Remove { key, size } => {
+            let removed = files.remove(&FileName::Chunk(key).to_string());
+            removed.is_err().then_some(News::Stuck { size })
+        }
+    }
+}
+
+fn read(files: &mut dyn ChunkFiles, key: &ChunkKey) -> Found {
+    let name = FileName::Chunk(*key).to_string();
+    match files.read(&name, HEADER_BYTES) {
+        Ok((head, bytes)) if is_sound(key, &head, &bytes) => Found::Bytes(bytes),
+        Ok(_) => match files.remove(&name) {
+            Ok(()) => Found::Nothing { corrupt: true },
+            Err(e) => Found::Error(format!("a damaged chunk cannot be removed: {e}")),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Found::Nothing { corrupt: false },
+        Err(e) => Found::Error(e.to_string()),
+    }
+}
+
+fn write(files: &mut dyn ChunkFiles, key: &ChunkKey, bytes: &[u8]) -> io::Result<()> {
+    let (unfinished, name) =
+        (FileName::Unfinished(*key).to_string(), FileName::Chunk(*key).to_string());
+    files.write(&unfinished, &header(key, bytes), bytes)?;
+    files.rename(&unfinished, &name)
+}

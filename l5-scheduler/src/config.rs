@@ -2,6 +2,7 @@
 
 use crate::PolicyKind;
 use crate::composer::Compose;
+use crate::retention::Ttl;
 
 /// Maximum of `max_num_seqs`. Memory is reserved for each seat.
 const MAX_SEATS: usize = 1 << 24;
@@ -15,6 +16,8 @@ const MAX_DRAFTS: usize = 1024;
 pub struct SchedulerConfig {
     /// Scheduling policy.
     pub policy: PolicyKind,
+    /// With [`PolicyKind::Continuum`]: how long leases hold blocks.
+    pub continuum_ttl: Ttl,
     /// Tokens of a block, a power of two.
     pub block_size: usize,
     /// Blocks of the pool, including the null block.
@@ -56,6 +59,7 @@ impl SchedulerConfig {
     pub fn new(num_gpu_blocks: usize, block_size: usize) -> Self {
         Self {
             policy: PolicyKind::Fcfs,
+            continuum_ttl: Ttl::Fixed,
             block_size,
             num_gpu_blocks,
             max_num_seqs: 256,

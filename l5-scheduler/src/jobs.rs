@@ -4,25 +4,19 @@
 //! it takes, and whether it comes at all, is not known, so the jobs without unfinished requests are kept in a list of
 //! bounded size, from which the one that has been idle longest is dropped.
 
-use std::collections::{BTreeMap, HashMap};
+mod idle;
+
+use std::collections::HashMap;
 
 use crate::{JobKey, Time};
 
-/// Maximum number of jobs without unfinished requests that are remembered.
-pub(crate) const MAX_IDLE_JOBS: usize = 4096;
-
-/// Maximum number of bytes of their keys. (A job id is the client's choice.)
-pub(crate) const MAX_IDLE_BYTES: usize = 1 << 20;
+pub(crate) use idle::IdleJobs;
 
 /// Jobs by key.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     by_key: HashMap<JobKey, Job>,
-    /// Jobs without unfinished requests, the one first that has been idle longest.
-    idle: BTreeMap<u64, JobKey>,
-    /// Bytes of the keys of idle jobs.
-    idle_bytes: usize,
-    next: u64,
+    idle: IdleJobs,
 }
 
 #[derive(Debug)]
@@ -41,8 +35,7 @@ impl Jobs {
         if let Some(job) = self.by_key.get_mut(key) {
             job.steps.push(step);
             if let Some(idle) = job.idle.take() {
-                self.idle.remove(&idle);
-                self.idle_bytes -= bytes(key);
+                self.idle.remove(idle);
             }
             return job.arrival;
         }
@@ -62,13 +55,8 @@ impl Jobs {
             self.by_key.remove(key);
             return;
         }
-        job.idle = Some(self.next);
-        self.idle.insert(self.next, key.clone());
-        self.idle_bytes += bytes(key);
-        self.next += 1;
-        while self.idle.len() > MAX_IDLE_JOBS || self.idle_bytes > MAX_IDLE_BYTES {
-            let Some((_, key)) = self.idle.pop_first() else { break };
-            self.idle_bytes -= bytes(&key);
+        job.idle = Some(self.idle.add(key));
+        while let Some(key) = self.idle.pop_surplus() {
             self.by_key.remove(&key);
         }
     }
@@ -84,12 +72,9 @@ impl Jobs {
     }
 }
 
-fn bytes(key: &JobKey) -> usize {
-    key.id.len() + key.tenant.as_ref().map_or(0, String::len)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::idle::{MAX_IDLE_BYTES, MAX_IDLE_JOBS};
     use super::*;
 
     fn key(id: String) -> JobKey {
@@ -149,7 +134,6 @@ mod tests {
             jobs.end_step(&key, n, false);
         }
         assert_eq!(jobs.len(), MAX_IDLE_BYTES / 50_000);
-        let all = jobs.idle.values().map(bytes).sum::<usize>();
-        assert_eq!(jobs.idle_bytes, all, "bytes of their names");
+        assert!(jobs.idle.adds_up(), "bytes of their names");
     }
 }

@@ -160,6 +160,18 @@ impl Leases {
         self.by_end.range(behind).find_map(|(_, id)| self.by_id.get(id))
     }
 
+    /// The lease that comes before lease `before` in the order of [`Leases::soonest`]; the last one without `before`.
+    pub fn last_to_expire(&self, before: Option<LeaseId>) -> Option<&Lease> {
+        let end = match before {
+            None => Bound::Unbounded,
+            Some(before) => Bound::Excluded(self.get(before)?.order()?),
+        };
+        self.by_end
+            .range((Bound::Unbounded, end))
+            .next_back()
+            .and_then(|(_, id)| self.by_id.get(id))
+    }
+
     /// A lease.
     pub fn get(&self, id: LeaseId) -> Option<&Lease> {
         self.by_id.get(&id)

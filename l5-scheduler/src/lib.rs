@@ -74,8 +74,8 @@ pub use requests::{RequestView, Status};
 pub use retention::{Retain, Retention};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use scheduler::{
-    KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow, Scheduler,
-    SchedulerStats,
+    KvCompletion, KvConnector, LeaseStats, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow,
+    Scheduler, SchedulerStats,
 };
 pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, StepOp, StepPlan, StepRow, StepView};

@@ -3,8 +3,11 @@
 //! The scheduler has one loop; policies differ in what they return from the methods of [`Policy`]. A policy sees
 //! requests, never blocks or rows.
 
+mod adaptive;
 mod context;
+mod continuum;
 mod fcfs;
+mod lmcache;
 mod priority;
 mod strict_priority;
 #[cfg(test)]
@@ -13,10 +16,14 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{LeaseId, Rank, RequestView};
+use crate::retention::{self, NoLeases, Ttl};
+use crate::{LeaseId, Rank, RequestView, Retention};
 
+pub use adaptive::Adaptive;
 pub use context::{LeaseEnd, PolicyContext, PolicyEvent};
+pub use continuum::Continuum;
 pub use fcfs::Fcfs;
+pub use lmcache::LmCache;
 pub use priority::Priority;
 pub use strict_priority::StrictPriority;
 
@@ -173,11 +180,24 @@ pub enum PolicyKind {
     Priority,
     /// By priority; waiting requests preempt running ones: [`StrictPriority`].
     StrictPriority,
+    /// For agents: blocks of a step are held for a time, and steps of such jobs are first: [`Continuum`].
+    Continuum,
+    /// First come, first served; blocks of finished requests are stored in another memory: [`LmCache`].
+    LmCache,
+    /// For agents: blocks of a step are held until they are needed more elsewhere: [`Adaptive`].
+    Adaptive,
 }
 
 impl PolicyKind {
     /// All built-in policies.
-    pub const ALL: [PolicyKind; 3] = [Self::Fcfs, Self::Priority, Self::StrictPriority];
+    pub const ALL: [PolicyKind; 6] = [
+        Self::Fcfs,
+        Self::Priority,
+        Self::StrictPriority,
+        Self::Continuum,
+        Self::LmCache,
+        Self::Adaptive,
+    ];
 
     /// Creates the policy.
     pub fn policy(self) -> Box<dyn Policy> {
@@ -185,6 +205,19 @@ impl PolicyKind {
             Self::Fcfs => Box::new(Fcfs),
             Self::Priority => Box::new(Priority),
             Self::StrictPriority => Box::new(StrictPriority),
+            Self::Continuum => Box::new(Continuum),
+            Self::LmCache => Box::new(LmCache),
+            Self::Adaptive => Box::new(Adaptive),
+        }
+    }
+
+    /// Creates the retention that belongs to the policy; `ttl` is that of `continuum`.
+    pub fn retention(self, ttl: Ttl) -> Box<dyn Retention> {
+        match self {
+            Self::Fcfs | Self::Priority | Self::StrictPriority => Box::new(NoLeases),
+            Self::Continuum => Box::new(retention::Continuum::new(ttl)),
+            Self::LmCache => Box::new(retention::LmCache),
+            Self::Adaptive => Box::new(retention::Adaptive::default()),
         }
     }
 }
@@ -201,7 +234,9 @@ impl FromStr for PolicyKind {
     fn from_str(s: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|kind| kind.policy().name() == s);
         found.ok_or_else(|| {
-            format!("unknown scheduling policy `{s}`: use fcfs, priority or strict-priority")
+            format!(
+                "unknown scheduling policy `{s}`: use fcfs, priority, strict-priority, continuum, lmcache or adaptive"
+            )
         })
     }
 }

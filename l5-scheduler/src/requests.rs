@@ -72,6 +72,8 @@ pub(crate) struct Entry {
     pub ticket: i64,
     /// Rank in the waiting queue, while it is there.
     pub rank: Rank,
+    /// Time of the plan that admitted it first.
+    pub admitted: Option<Time>,
     /// Time since which the connector has been asked for its keys and values.
     pub asked: Option<Time>,
     /// Load that its last admission began.
@@ -100,6 +102,7 @@ impl Entry {
             seat: None,
             seq: None,
             status: Status::Waiting,
+            admitted: None,
             asked: None,
             loading: None,
             ticket,
@@ -183,6 +186,11 @@ impl<'a> RequestView<'a> {
     /// Time of arrival.
     pub fn arrival(&self) -> Time {
         self.entry.arrival
+    }
+
+    /// Time of the plan in which it got its first row, if it has been admitted.
+    pub fn admitted(&self) -> Option<Time> {
+        self.entry.admitted
     }
 
     /// Priority: a lower value runs earlier.

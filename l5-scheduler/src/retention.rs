@@ -1,7 +1,22 @@
 //! Retention: what happens to the blocks of a finished request, and which lease ends when blocks are needed.
 
+mod adaptive;
+mod continuum;
+mod gaps;
+mod offload;
+mod pauses;
+mod pins;
+mod tools;
+mod ttl;
+
 use crate::policy::{PolicyContext, PolicyEvent};
 use crate::{LeaseId, Note, RequestView, Time};
+
+pub use adaptive::Adaptive;
+pub use continuum::Continuum;
+pub use offload::LmCache;
+pub(crate) use offload::OffloadFreed;
+pub use ttl::{FIXED_TTL, Ttl};
 
 /// What happens to the blocks of a finished request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,6 +152,13 @@ pub trait Retention: Send {
     ) -> Option<LeaseId> {
         let _ = needy;
         context.leases.next_to_expire(named.last().copied()).map(|lease| lease.id)
+    }
+
+    /// Names a lease that ends because leases hold too many blocks. Asked after a lease was made, until the answer is
+    /// `None` or a lease that cannot be ended. The default limits leases by nothing.
+    fn displaced(&self, context: &PolicyContext<'_>) -> Option<LeaseId> {
+        let _ = context;
+        None
     }
 
     /// Learns from something that happened. See [`PolicyEvent`] for what an abandoned step does not undo.

@@ -42,7 +42,6 @@ use crate::composer::{Composer, CurrentTurn, Mixed};
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
-use crate::retention::NoLeases;
 use crate::seats::Seats;
 use crate::{
     ConfigError, CostModel, FinishReason, LeaseEnd, LeaseId, Policy, PoolError, Rejection, Request,
@@ -53,6 +52,7 @@ use ahead::Ahead;
 use events::Happened;
 use reclaim::Stuck;
 
+pub use events::LeaseStats;
 pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
 pub use resolve::{Resolved, ResolvedRow};
 
@@ -151,6 +151,7 @@ pub struct Scheduler {
     /// the step.
     held_up: bool,
     stats: SchedulerStats,
+    lease_stats: LeaseStats,
 }
 
 /// Counters since the scheduler was created.
@@ -209,7 +210,7 @@ impl Scheduler {
         Ok(Self {
             policy: config.policy.policy(),
             composer: config.compose.decides(config.adapter_turn),
-            retention: Box::new(NoLeases),
+            retention: config.policy.retention(config.continuum_ttl),
             cost: None,
             can_store: false,
             now: Time::ZERO,
@@ -242,6 +243,7 @@ impl Scheduler {
             draft_blocks: false,
             held_up: false,
             stats: SchedulerStats::default(),
+            lease_stats: LeaseStats::default(),
             config,
         })
     }

@@ -6,6 +6,7 @@ use l1_tensor::DType;
 use l3_paged_kv::sizing::Budget;
 
 use crate::composer::Compose;
+use crate::retention::Ttl;
 use crate::{PolicyKind, SchedulerConfig, Turns};
 
 /// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
@@ -16,6 +17,8 @@ pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 pub struct EngineOptions {
     /// Scheduling policy: the order of admission and of preemption.
     pub policy: PolicyKind,
+    /// With [`PolicyKind::Continuum`]: how long leases hold the blocks of an agent's step.
+    pub continuum_ttl: Ttl,
     /// Shapes of steps: prompts beside rows that decode, or in steps of their own.
     pub compose: Compose,
     /// Maximum number of requests that run at once.
@@ -63,6 +66,7 @@ impl Default for EngineOptions {
         let scheduler = SchedulerConfig::new(2, 16);
         Self {
             policy: scheduler.policy,
+            continuum_ttl: scheduler.continuum_ttl,
             compose: scheduler.compose,
             max_num_seqs: scheduler.max_num_seqs,
             max_num_batched_tokens: scheduler.max_num_batched_tokens,
@@ -89,6 +93,7 @@ impl EngineOptions {
     pub fn scheduler(&self, num_gpu_blocks: usize, max_model_len: usize) -> SchedulerConfig {
         SchedulerConfig {
             policy: self.policy,
+            continuum_ttl: self.continuum_ttl,
             compose: self.compose,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,

@@ -14,6 +14,8 @@ pub struct PolicyContext<'a> {
     pub leases: &'a Leases,
     /// Number of free blocks.
     pub num_free: usize,
+    /// Number of running requests.
+    pub num_running: usize,
     /// Cost model of a step, if the executor published one.
     pub cost: Option<&'a CostModel>,
 }
@@ -61,6 +63,9 @@ pub enum LeaseEnd {
     JobOver,
     /// Its job had too many leases. Told when a step is applied.
     Surplus,
+    /// Leases held too many blocks, and the retention named this one
+    /// ([`Retention::displaced`](crate::Retention::displaced)). Told when a step is applied.
+    Displaced,
     /// The prefix cache was reset.
     Reset,
     /// Its blocks have been stored elsewhere, or will not be.

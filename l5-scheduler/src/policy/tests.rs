@@ -25,7 +25,14 @@ fn entry(id: u64, priority: i64, arrival: f64) -> Entry {
 fn with_context<T>(ask: impl FnOnce(&PolicyContext<'_>) -> T) -> T {
     let (config, leases) = (SchedulerConfig::new(64, 4), Leases::default());
     let now = Time::ZERO;
-    ask(&PolicyContext { now, config: &config, leases: &leases, num_free: 0, cost: None })
+    ask(&PolicyContext {
+        now,
+        config: &config,
+        leases: &leases,
+        num_free: 0,
+        num_running: 0,
+        cost: None,
+    })
 }
 
 /// The victim among these running requests when the first of them needs blocks.

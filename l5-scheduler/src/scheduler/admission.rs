@@ -177,8 +177,12 @@ impl Scheduler {
     /// Without a free seat: fewer requests run than there are seats when one is admitted.
     pub(super) fn begin(&mut self, key: u32, seq: SeqId, cached: usize, len: usize) {
         let seat = self.seats.take(key).expect("a free seat for a request that is admitted");
+        let now = self.now;
         let entry = self.requests.at_mut(key);
         entry.asked = None;
+        if entry.preemptions == 0 {
+            entry.admitted = Some(now);
+        }
         self.waiting.remove(entry.rank);
         // exercise l5.admit
         entry.status = Status::Running;

@@ -1,5 +1,7 @@
 //! What the policy and the retention are told, and the context in which they are asked.
 
+use serde::Serialize;
+
 use super::Scheduler;
 use crate::requests::Requests;
 use crate::{
@@ -13,6 +15,32 @@ pub(super) enum Happened<'a> {
     Finished(u32, FinishReason),
     Leased(LeaseId),
     LeaseEnded(&'a Lease, LeaseEnd),
+}
+
+/// Counts of leases since the scheduler was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeaseStats {
+    /// Leases that were made.
+    pub made: u64,
+    /// Leases that have ended, for whatever reason.
+    pub ended: u64,
+    /// Those of them that ended because their blocks were needed: for a waiting or a running request, or because leases
+    /// held too many.
+    pub stolen: u64,
+}
+
+impl LeaseStats {
+    fn count(&mut self, happened: &Happened<'_>) {
+        use LeaseEnd::{Displaced, ForRunning, ForWaiting};
+        match happened {
+            Happened::Leased(_) => self.made += 1,
+            Happened::LeaseEnded(_, why) => {
+                self.ended += 1;
+                self.stolen += u64::from(matches!(why, ForWaiting | ForRunning | Displaced));
+            }
+            Happened::Arrived(_) | Happened::Preempted(_) | Happened::Finished(..) => {}
+        }
+    }
 }
 
 impl Scheduler {
@@ -44,12 +72,19 @@ impl Scheduler {
             config: &self.config,
             leases: &self.leases,
             num_free: self.blocks.num_free(),
+            num_running: self.running.len(),
             cost: self.cost.as_ref(),
         }
     }
 
+    /// Number of leases that were made and that ended since the scheduler was created.
+    pub fn lease_stats(&self) -> LeaseStats {
+        self.lease_stats
+    }
+
     /// Tells the policy and the retention what happened.
     pub(super) fn tell(&mut self, happened: &Happened<'_>) {
+        self.lease_stats.count(happened);
         let Self { policy, retention, requests, leases, .. } = self;
         let Some(event) = event(happened, requests, leases) else { return };
         let context = PolicyContext {
@@ -57,6 +92,7 @@ impl Scheduler {
             config: &self.config,
             leases,
             num_free: self.blocks.num_free(),
+            num_running: self.running.len(),
             cost: self.cost.as_ref(),
         };
         policy.observe(&event, &context);

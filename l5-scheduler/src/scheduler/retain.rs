@@ -46,6 +46,9 @@ impl Scheduler {
         if let Some(surplus) = job.and_then(|job| self.leases.surplus(job)) {
             self.end_lease(surplus, LeaseEnd::Surplus);
         }
+        while let Some(displaced) = self.retention.displaced(&self.context())
+            && self.end_lease(displaced, LeaseEnd::Displaced)
+        {}
     }
 
     fn ask_retention(&mut self, key: u32, note: Option<&Note>) -> Retain {
@@ -55,6 +58,7 @@ impl Scheduler {
             config: &self.config,
             leases: &self.leases,
             num_free: self.blocks.num_free(),
+            num_running: self.running.len(),
             cost: self.cost.as_ref(),
         };
         self.retention.retain(&finished, note, &context)

@@ -131,6 +131,7 @@ pub(super) struct AgentJob {
     /// Number of the job, in the order of arrival.
     pub number: u64,
     pub arrival: Time,
+    pub name: String,
     /// Id that its requests have; `None` if they do not say that they are steps of a job.
     pub id: Option<String>,
     pub tenant: Option<String>,
@@ -288,6 +289,7 @@ impl AgentSpec {
         AgentJob {
             number,
             arrival: Time::ZERO,
+            name: format!("job-{number}"),
             id: Some(format!("job-{number}")),
             tenant: None,
             priority: self.priorities.as_ref().map_or(0, priority),
@@ -339,7 +341,8 @@ impl JobLine {
         Ok(AgentJob {
             number,
             arrival: Time(arrival),
-            id: self.has_id.then_some(self.job),
+            id: self.has_id.then(|| self.job.clone()),
+            name: self.job,
             tenant: self.tenant,
             priority: self.priority,
             prefix,

@@ -2,6 +2,7 @@
 
 use super::agent_report::AgentReport;
 use super::fake::Script;
+use super::job_log::JobRecord;
 use super::workload::WorkloadError;
 use crate::{Request, RequestId, Time};
 
@@ -52,6 +53,11 @@ pub trait Arrivals {
     fn report(&mut self) -> Option<AgentReport> {
         None
     }
+
+    /// Records of all jobs and turns, when all requests have ended, if they were recorded.
+    fn job_records(&mut self) -> Option<Vec<JobRecord>> {
+        None
+    }
 }
 
 /// How a finished request was served.
@@ -65,12 +71,17 @@ pub struct Measured {
     pub admitted: Time,
     /// Time of the first output token.
     pub first_token: Time,
+    /// Time of the last output token.
+    pub finish: Time,
     /// Prompt tokens.
     pub prompt_tokens: usize,
     /// Prompt tokens that were in the prefix cache at its first step.
     pub cached_tokens: usize,
     /// Prompt tokens that had been loaded from elsewhere.
     pub loaded_tokens: usize,
+    /// Tokens that steps computed for it, without the output tokens that were computed for the first time: those of the
+    /// prompt, and all that were computed again after a preemption.
+    pub computed_tokens: usize,
     /// Output tokens.
     pub output_tokens: usize,
 }

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use l3_paged_kv::{BlockHash, TokenChain};
 use serde::Serialize;
 
-use crate::{
-    KvConnector, LeaseId, Matched, Note, PolicyContext, RequestId, RequestView, Retain, Retention,
-};
+use crate::{KvConnector, LeaseId, Matched, RequestId};
 
 /// Blocks in a memory of limited size.
 #[derive(Debug, Default)]
@@ -131,20 +129,6 @@ pub struct HostMemoryReport {
     pub loaded_bytes: f64,
     /// Bytes copied from the pool to the host memory.
     pub stored_bytes: f64,
-}
-
-/// Offloads the blocks of each finished request.
-pub(super) struct Offloading;
-
-impl Retention for Offloading {
-    fn retain(
-        &mut self,
-        _finished: &RequestView<'_>,
-        _note: Option<&Note>,
-        _context: &PolicyContext<'_>,
-    ) -> Retain {
-        Retain::Offload
-    }
 }
 
 /// A store under way: the lease that holds the blocks, and their hashes.

@@ -1,6 +1,6 @@
 //! The closed loop: a job's next turn arrives when the tool that its output called is done.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 
 use super::Durations;
@@ -8,6 +8,7 @@ use super::agent_report::{AgentReport, Percentiles, TurnHits};
 use super::agents::{AgentJob, AgentSpec, Input, JobSource, Tokens, Turn, turn_key};
 use super::arrivals::{Arrivals, Measured, Output};
 use super::fake::Script;
+use super::job_log::JobRecord;
 use super::lengths::{Dice, Purpose};
 use super::lines::Form;
 use super::workload::WorkloadError;
@@ -56,6 +57,8 @@ pub struct AgentJobs<'a> {
     /// Id of the next job's first turn.
     next_id: u64,
     meter: Meter,
+    /// Records of jobs by their number, if jobs are recorded.
+    records: Option<BTreeMap<u64, JobRecord>>,
 }
 
 /// A job that has arrived.
@@ -116,7 +119,15 @@ impl<'a> AgentJobs<'a> {
             served: HashMap::new(),
             next_id: 0,
             meter: Meter::default(),
+            records: None,
         }
+    }
+
+    /// Also records each job and turn. (The record is as long as the simulation.)
+    #[must_use]
+    pub fn with_records(mut self) -> Self {
+        self.records = Some(BTreeMap::new());
+        self
     }
 
     /// Number of jobs that have arrived and have not ended.
@@ -200,6 +211,9 @@ impl Arrivals for AgentJobs<'_> {
             let first_id = self.next_id;
             self.next_id += job.turns.len() as u64;
             self.meter.jobs += 1;
+            if let Some(records) = &mut self.records {
+                records.insert(number, JobRecord::new(&job.name, job.arrival));
+            }
             self.jobs.insert(number, Active { job, first_id, turn: 0, tools: 0.0 });
         }
         let request = self.jobs.get(&number).map(|active| active.request(arrival, self.dice));
@@ -234,6 +248,9 @@ impl Arrivals for AgentJobs<'_> {
         self.meter.e2e.add(now - active.job.arrival);
         self.meter.tools.add(active.tools);
         self.jobs.remove(&number);
+        if let Some(record) = self.records.as_mut().and_then(|all| all.get_mut(&number)) {
+            record.finish = Some(now.seconds());
+        }
     }
 
     fn ended_early(&mut self, id: RequestId, _now: Time) {
@@ -248,10 +265,20 @@ impl Arrivals for AgentJobs<'_> {
         let hits = if active.turn == 0 { &mut self.meter.first } else { &mut self.meter.later };
         hits.add(turn);
         self.meter.wait.add(turn.admitted - turn.arrival);
+        let number = self.served.get(&turn.id);
+        if let Some(records) = &mut self.records
+            && let Some(record) = number.and_then(|number| records.get_mut(number))
+        {
+            record.turns.push(turn.into());
+        }
     }
 
     fn tool(&self, id: RequestId) -> Option<&str> {
         self.turn(id)?.1.tool.as_deref()
+    }
+
+    fn job_records(&mut self) -> Option<Vec<JobRecord>> {
+        Some(self.records.take()?.into_values().collect())
     }
 
     fn report(&mut self) -> Option<AgentReport> {

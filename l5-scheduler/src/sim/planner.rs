@@ -8,13 +8,14 @@ use super::clock::VirtualClock;
 use super::drafting::{Drafting, SpeculationReport};
 use super::fake::FakeModel;
 use super::goodput::Goodput;
-use super::host_memory::Offloading;
+use super::job_log::JobLog;
 use super::replayable::ReplayableSteps;
 use super::report::{Counts, Report, Usage};
 use super::transfers::Transfers;
 use super::workload::WorkloadError;
 use crate::composer::Composer;
 use crate::core::KV_POLL_INTERVAL;
+use crate::retention::OffloadFreed;
 use crate::{
     Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
     MalformedOutput, Note, Policy, PolicyKind, Request, Resolved, Retention, Scheduler,
@@ -48,6 +49,8 @@ struct Progress {
     admitted: Option<Time>,
     cached: usize,
     loaded: usize,
+    /// Tokens that steps have computed for it.
+    computed: usize,
     first: Time,
     last: Time,
     tokens: usize,
@@ -198,13 +201,16 @@ impl Planner {
     }
 
     /// Stores the blocks of finished requests in a host memory of so many bytes, and loads them from there when they
-    /// have been evicted from the pool. (A retention that is given by [`Planner::with_retention`] afterwards decides
-    /// itself which blocks are offloaded.)
+    /// have been evicted from the pool. Blocks for which the configured policy makes a lease are not stored, also not
+    /// when the lease ends. (A retention that is given by [`Planner::with_retention`] afterwards decides itself which
+    /// blocks are offloaded.)
     #[must_use]
     pub fn with_host_memory(mut self, bytes: u64) -> Self {
         let memory = self.transfers.store_in_memory(bytes);
         self.caps.can_store = true;
-        self.scheduler = self.scheduler.with_retention(Box::new(Offloading));
+        let SchedulerConfig { policy, continuum_ttl, .. } = self.scheduler.config();
+        let offloads = OffloadFreed(policy.retention(*continuum_ttl));
+        self.scheduler = self.scheduler.with_retention(Box::new(offloads));
         self.scheduler.set_caps(&self.caps);
         self.with_kv_connector(Box::new(memory))
     }
@@ -233,11 +239,11 @@ impl Planner {
             if let Some(replayable) = &mut self.replayable {
                 replayable.note(step);
             }
-            for row in step.rows.iter().filter(|row| row.admitted != Admitted::Before) {
+            for row in &step.rows {
+                let Some(request) = self.progress.seated(row.seat, row.id) else { continue };
+                request.computed += row.fed();
                 // Its first row may be that of a resumed request, if it was preempted in the plan that admitted it.
-                if let Some(request) = self.progress.seated(row.seat, row.id)
-                    && request.admitted.is_none()
-                {
+                if row.admitted != Admitted::Before && request.admitted.is_none() {
                     (request.admitted, request.cached) = (Some(before), row.cached);
                     request.loaded = row.computed - row.cached;
                 }
@@ -265,7 +271,9 @@ impl Planner {
         }
         self.transfers.deliver(&mut self.scheduler, Time(f64::INFINITY));
         let (agents, host_memory) = (arrivals.report(), self.transfers.report());
-        Ok(Report { agents, host_memory, ..self.report() })
+        let log = |jobs| JobLog::new(jobs, self.scheduler.lease_stats(), self.transfers.begun);
+        let job_log = arrivals.job_records().map(log);
+        Ok(Report { agents, host_memory, job_log, ..self.report() })
     }
 
     /// Adds the requests that have arrived. While no request can overtake another, those far back in the queue are not
@@ -348,9 +356,11 @@ impl Planner {
                 arrival: request.arrival,
                 admitted: request.admitted.unwrap_or(request.first),
                 first_token: request.first,
+                finish: now,
                 prompt_tokens: request.prompt,
                 cached_tokens: request.cached,
                 loaded_tokens: request.loaded,
+                computed_tokens: (request.computed + 1).saturating_sub(request.tokens),
                 output_tokens: request.tokens,
             });
             arrivals.finished(id, now);

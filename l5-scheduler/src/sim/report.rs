@@ -10,6 +10,7 @@ use super::agent_report::AgentReport;
 use super::drafting::SpeculationReport;
 use super::goodput::Goodput;
 use super::host_memory::HostMemoryReport;
+use super::job_log::JobLog;
 use super::replayable::ReplayableSteps;
 
 /// Counters of a plan.
@@ -108,6 +109,9 @@ pub struct Report {
     /// What the host memory held; `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<HostMemoryReport>,
+    /// Each job and turn; `None` if jobs were not recorded.
+    #[serde(flatten)]
+    pub job_log: Option<JobLog>,
 }
 
 /// Steps of a plan that a device would replay.
@@ -202,6 +206,7 @@ impl Report {
             speculation: None,
             agents: None,
             host_memory: None,
+            job_log: None,
         }
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Transfers {
     loads: Link<(RequestId, usize)>,
     stores: Link<Store>,
     memory: Option<HostMemory>,
+    /// Number of loads and of stores that have begun.
+    pub(super) begun: (u64, u64),
 }
 
 impl Transfers {
@@ -26,6 +28,7 @@ impl Transfers {
             loads: Link::new(bandwidth),
             stores: Link::new(bandwidth),
             memory: None,
+            begun: (0, 0),
         }
     }
 
@@ -47,11 +50,13 @@ impl Transfers {
             match op {
                 StepOp::Load { id, from, to, .. } => {
                     let bytes = (to - from) as f64 * self.bytes_per_token;
+                    self.begun.0 += 1;
                     self.loads.begin(now, bytes, (*id, *to));
                 }
                 StepOp::Store { lease, hashes, .. } => {
                     let new = self.memory.as_ref().map_or(hashes.len(), |m| m.missing(hashes));
                     let bytes = new as f64 * self.block_bytes();
+                    self.begun.1 += 1;
                     self.stores.begin(now, bytes, (*lease, hashes.clone()));
                 }
             }

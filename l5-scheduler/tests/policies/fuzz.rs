@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use l3_paged_kv::TokenChain;
+use l5_scheduler::retention::Ttl;
 use l5_scheduler::{
     Adapter, Admitted, Compose, Job, KvConnector, Lease, Matched, PolicyKind, Request, RequestId,
     Retention, Scheduler, SchedulerConfig, StepRow, StepShape, Time,
@@ -103,13 +104,23 @@ fn retention(dice: &mut Dice) -> Box<dyn Retention> {
 /// One run: everything that can happen does. Returns what did.
 fn run(seed: u64) -> Vec<Happened> {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let config = config(&mut dice);
+    let mut config = config(&mut dice);
+    // A policy for agents, with its own retention.
+    let own = dice.one_in(3);
+    if own {
+        config.policy = PolicyKind::ALL[3 + dice.roll(3)];
+        config.continuum_ttl = Ttl::ALL[dice.roll(2)];
+    }
     let mut scheduler = Scheduler::new(config.clone()).expect("the tests' configurations can be");
     let leased_first = dice.one_in(4);
     if leased_first {
         scheduler = scheduler.with_policy(Box::new(LeasedFirst::default()));
     }
-    let mut driver = Driver::around(scheduler.with_retention(retention(&mut dice)));
+    if !own {
+        scheduler = scheduler.with_retention(retention(&mut dice));
+    }
+    let mut driver = Driver::around(scheduler);
+    driver.tool = own.then(|| "tool".to_owned());
     let fetches = dice.one_in(2);
     if fetches {
         driver = driver.with_source(Sometimes(dice.clone()));

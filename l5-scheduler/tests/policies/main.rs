@@ -11,6 +11,7 @@ mod leases;
 mod naive;
 mod prediction;
 mod reranking;
+mod retentions;
 mod second_memory;
 mod starvation;
 mod strict;

@@ -96,7 +96,11 @@ impl InFlight {
         let (arrival, tie) = (request.arrival, id.0 as i64);
         let first_come = Rank { arrival, tie, ..Rank::default() };
         match self.policy {
-            PolicyKind::Fcfs => first_come,
+            // That a job has a lease is not known here.
+            PolicyKind::Fcfs
+            | PolicyKind::Continuum
+            | PolicyKind::LmCache
+            | PolicyKind::Adaptive => first_come,
             PolicyKind::Priority => Rank { class: request.priority, ..first_come },
             PolicyKind::StrictPriority => {
                 let deadline = request.deadline.unwrap_or(Time(f64::INFINITY));

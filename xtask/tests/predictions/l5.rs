@@ -136,6 +136,7 @@ fn the_one_said_is_preempted_first() {
             config: scheduler.config(),
             leases: scheduler.leases(),
             num_free: scheduler.blocks().num_free(),
+            num_running: scheduler.num_running(),
             cost: None,
         };
         match policy.policy().victim(needy, &mut running.iter().copied(), None, &context) {

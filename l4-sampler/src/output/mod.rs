@@ -8,10 +8,13 @@
 //! * [`ToolParser`]: tool calls, in the format ([`ToolFormat`]) that the model was trained on;
 //! * [`tools::guide()`]: the grammar of an output that must call a tool.
 //!
+//! [`CalledTool`] finds the name of the tool that an output calls, for those who only want that.
+//!
 //! Stop strings are found before ([`crate::stop`]), so all text that the parsers get is part of the output.
 //!
 //! [`ChoiceState`] comes first: the state machine of one choice, from sampled tokens to the text that the parser reads.
 
+mod called;
 mod choice;
 mod event;
 mod finish;
@@ -19,6 +22,7 @@ mod parser;
 pub mod reasoning;
 pub mod tools;
 
+pub use called::{CallFormat, CalledTool, MAX_TOOL_NAME_BYTES, command_name};
 pub use choice::{ChoiceEnd, ChoiceSpec, ChoiceState};
 pub use event::{OutputEvent, OutputUsage};
 pub use finish::FinishReason;

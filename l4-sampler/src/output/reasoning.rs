@@ -49,7 +49,7 @@ enum State {
 }
 
 /// Separates reasoning from content in streamed text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReasoningParser {
     state: State,
     /// Text that could still become a tag, or belong to one.

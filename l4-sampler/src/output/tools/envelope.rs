@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::scan::{Mark, Scanner};
 
 /// The object around a call's arguments.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Envelope {
     /// All text so far.
     raw: String,

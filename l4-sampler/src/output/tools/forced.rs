@@ -6,7 +6,7 @@
 use crate::output::event::{OutputEvent, emit};
 
 /// Parser of an output that is the arguments of one call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Arguments {
     name: String,
     begun: bool,

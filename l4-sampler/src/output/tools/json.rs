@@ -12,7 +12,7 @@ use super::envelope::{Envelope, Progress};
 use crate::output::event::{OutputEvent, emit};
 
 /// Tags around calls.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tags {
     /// Tag that begins calls, anywhere in the output.
     pub open: &'static str,
@@ -23,11 +23,11 @@ pub(super) struct Tags {
 }
 
 /// Finds calls. See [`super::ToolParser`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct JsonCalls {
     tags: Tags,
-    /// Names of tools.
-    names: Vec<String>,
+    /// Names of tools. `None`: any name is one.
+    names: Option<Vec<String>>,
     state: State,
     /// Text that is not parsed yet.
     pending: String,
@@ -41,7 +41,7 @@ pub(super) struct JsonCalls {
     called: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum State {
     /// Only white space so far.
     Start,
@@ -58,7 +58,7 @@ enum State {
 }
 
 impl JsonCalls {
-    pub(super) fn new(tags: Tags, names: Vec<String>) -> Self {
+    pub(super) fn new(tags: Tags, names: Option<Vec<String>>) -> Self {
         let state = if tags.bare { State::Start } else { State::Text { unclosed: false } };
         let (pending, skipped) = (String::new(), String::new());
         Self { tags, names, state, pending, skipped, calls: 0, told: 0, called: false }
@@ -188,7 +188,7 @@ impl JsonCalls {
     ) -> bool {
         let mut progress = envelope.push(&std::mem::take(&mut self.pending));
         if let Some(name) = envelope.name() {
-            if bare && !self.names.iter().any(|own| own == name) {
+            if bare && self.names.as_ref().is_some_and(|all| !all.iter().any(|own| own == name)) {
                 progress = Progress::Broken;
             } else if let Some(arguments) = envelope.arguments() {
                 self.tell_call(name, arguments, events);

@@ -70,12 +70,17 @@ impl ToolFormat {
     }
 }
 
+const HERMES_TAGS: Tags = Tags { open: "<tool_call>", close: Some("</tool_call>"), bare: false };
+
+/// The tag is a special token, and seldom part of the text.
+const LLAMA3_TAGS: Tags = Tags { open: "<|python_tag|>", close: None, bare: true };
+
 /// Finds tool calls in streamed text. The events, joined, do not depend on how the text is split, and no text is lost:
 /// what looked like a call and is none becomes text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToolParser(Kind);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Kind {
     /// The whole output is text.
     Text,
@@ -94,20 +99,19 @@ impl ToolParser {
                 return Self(Kind::Arguments(Arguments::of(name)));
             }
             // As Llama writes calls: no tag is required.
-            (ToolFormat::None, ToolChoice::Required) => {
-                Some(Tags { open: "<|python_tag|>", close: None, bare: true })
-            }
+            (ToolFormat::None, ToolChoice::Required) => Some(LLAMA3_TAGS),
             (ToolFormat::None, _) => None,
-            (ToolFormat::Hermes, _) => {
-                Some(Tags { open: "<tool_call>", close: Some("</tool_call>"), bare: false })
-            }
-            // The tag is a special token, and seldom part of the text.
-            (ToolFormat::Llama3Json, _) => {
-                Some(Tags { open: "<|python_tag|>", close: None, bare: true })
-            }
+            (ToolFormat::Hermes, _) => Some(HERMES_TAGS),
+            (ToolFormat::Llama3Json, _) => Some(LLAMA3_TAGS),
         };
-        let names = || tools.iter().map(|tool| tool.name.to_owned()).collect();
+        let names = || Some(tools.iter().map(|tool| tool.name.to_owned()).collect());
         Self(tags.map_or(Kind::Text, |tags| Kind::Calls(JsonCalls::new(tags, names()).into())))
+    }
+
+    /// Parsers of all formats, for an output whose format and tools are not known: a call to any function counts.
+    pub(super) fn any() -> Vec<Self> {
+        let calls = |tags| Self(Kind::Calls(JsonCalls::new(tags, None).into()));
+        [HERMES_TAGS, LLAMA3_TAGS].map(calls).into()
     }
 
     /// Parses the next text. Text that could still become a call is held back.

@@ -5,7 +5,7 @@
 //! be too late.
 
 /// A reader of one JSON value, byte by byte. It is strict (RFC 8259) about everything but pairs of surrogates.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Scanner {
     /// Open lists and objects, outermost first: true for an object.
     open: Vec<bool>,

@@ -1,0 +1,235 @@
+//! The tool that an output calls, by name.
+//!
+//! An agent's next request comes when the tool that the last output called is done, so how long a job's blocks will be
+//! unused depends on the tool. Agents let models call tools in two ways, and [`CalledTool`] reads both:
+//!
+//! * a call in a model's own format: the name of the function;
+//! * a fenced block of shell commands, as in ```` ```bash ````: the first command ([`command_name`]).
+//!
+//! Reasoning is left out: what a model considers is not what it calls. A call takes precedence over a fence, and of
+//! several the first one counts.
+
+mod fence;
+mod shell;
+
+use super::{OutputEvent, ReasoningFormat, ReasoningParser, ToolParser};
+use fence::Fence;
+pub use shell::command_name;
+
+/// Maximum number of bytes of a tool's name. A longer one is left out: models write what they like.
+pub const MAX_TOOL_NAME_BYTES: usize = 256;
+
+/// How the outputs of a request call tools. The default suits every model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallFormat {
+    /// Parser of the reasoning, at the beginning of the output. `None`: `<think>` tags, which the prompt may have
+    /// opened.
+    pub reasoning: Option<ReasoningParser>,
+    /// Parser of the tool calls. `None`: calls of all formats of [`ToolFormat`](super::ToolFormat), to any function.
+    pub tools: Option<ToolParser>,
+}
+
+/// Finds the tool that an output calls, while its text arrives.
+///
+/// ```
+/// use l4_sampler::output::{CallFormat, CalledTool};
+///
+/// let named = |text| {
+///     let mut called = CalledTool::new(&CallFormat::default(), "");
+///     called.push(text);
+///     called.finish()
+/// };
+/// let call = r#"<tool_call>{"name": "search", "arguments": {"query": "Rust"}}</tool_call>"#;
+/// assert_eq!(named(call).as_deref(), Some("search"));
+/// let block = "<think>I could use ```grep```.</think>\n```bash\ncd src && ls -la\n```";
+/// assert_eq!(named(block).as_deref(), Some("ls"));
+/// assert_eq!(named("Done."), None);
+/// ```
+#[derive(Clone, Debug)]
+pub struct CalledTool {
+    reasoning: ReasoningParser,
+    tools: Vec<ToolParser>,
+    fence: Fence,
+    /// Function of the first call.
+    function: Option<String>,
+    /// Reused between texts.
+    events: Vec<OutputEvent>,
+}
+
+impl CalledTool {
+    /// Creates the parser of one output. `prompt_end`: the end of the prompt's text, by which the default format knows
+    /// whether the output begins within reasoning.
+    pub fn new(format: &CallFormat, prompt_end: &str) -> Self {
+        let think_tags = || ReasoningParser::new(ReasoningFormat::ThinkTags, prompt_end);
+        Self {
+            reasoning: format.reasoning.clone().unwrap_or_else(think_tags),
+            tools: format.tools.clone().map_or_else(ToolParser::any, |own| vec![own]),
+            fence: Fence::default(),
+            function: None,
+            events: Vec::new(),
+        }
+    }
+
+    /// Reads the next text. Returns whether the tool is certain: the text that follows cannot change it.
+    pub fn push(&mut self, text: &str) -> bool {
+        if self.function.is_none() && !text.is_empty() {
+            let content = self.reasoning.push(text).content;
+            self.read(&content);
+        }
+        self.function.is_some()
+    }
+
+    /// Ends the output, and returns the name of the tool.
+    pub fn finish(mut self) -> Option<String> {
+        if self.function.is_none() {
+            let rest = self.reasoning.finish().content;
+            self.read(&rest);
+            for tools in &mut self.tools {
+                tools.finish(&mut self.events);
+            }
+            self.take_call();
+        }
+        let name = self.function.or_else(|| self.fence.finish())?;
+        (!name.is_empty() && name.len() <= MAX_TOOL_NAME_BYTES).then_some(name)
+    }
+
+    fn read(&mut self, content: &str) {
+        for tools in &mut self.tools {
+            tools.push(content, &mut self.events);
+        }
+        self.take_call();
+        self.fence.push(content);
+    }
+
+    fn take_call(&mut self) {
+        for event in self.events.drain(..) {
+            if let (None, OutputEvent::ToolCallStart { name, .. }) = (&self.function, event) {
+                self.function = Some(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ToolChoice, ToolDefinition, ToolFormat};
+    use super::*;
+
+    /// The tool of a text, which must be the same however the text is cut.
+    #[track_caller]
+    fn named_by(format: &CallFormat, prompt_end: &str, text: &str) -> Option<String> {
+        let chars: Vec<char> = text.chars().collect();
+        let read = |size| {
+            let mut called = CalledTool::new(format, prompt_end);
+            for piece in chars.chunks(size) {
+                called.push(&piece.iter().collect::<String>());
+            }
+            called.finish()
+        };
+        let whole = read(chars.len().max(1));
+        for size in 1..chars.len() {
+            assert_eq!(read(size), whole, "{text:?} in pieces of {size}");
+        }
+        whole
+    }
+
+    fn named(text: &str) -> Option<String> {
+        named_by(&CallFormat::default(), "", text)
+    }
+
+    fn parser(format: ToolFormat, choice: &ToolChoice) -> CallFormat {
+        let tools = ["get_weather", "now"].map(|name| ToolDefinition { name, parameters: None });
+        CallFormat { reasoning: None, tools: Some(ToolParser::new(format, &tools, choice)) }
+    }
+
+    const HERMES: &str =
+        "<tool_call>\n{\"name\": \"search\", \"arguments\": {\"q\": 1}}\n</tool_call>";
+
+    #[test]
+    fn calls_of_every_format_name_their_function() {
+        for (text, name) in [
+            (HERMES, "search"),
+            ("I will look.\n<tool_call>{\"name\": \"ls\"", "none"),
+            ("{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Ulm\"}}", "get_weather"),
+            ("<|python_tag|>{\"name\": \"now\", \"parameters\": {}}", "now"),
+            ("[{\"name\": \"now\", \"parameters\": {}}]", "now"),
+            ("{\"name\": \"Ulm\", \"inhabitants\": 128000}", "none"),
+            ("The answer is 7.", "none"),
+            ("", "none"),
+        ] {
+            assert_eq!(named(text).as_deref().unwrap_or("none"), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_requests_own_parser_decides_what_a_call_is() {
+        let auto = parser(ToolFormat::Llama3Json, &ToolChoice::Auto);
+        let call = |name: &str| format!("{{\"name\": \"{name}\", \"parameters\": {{}}}}");
+        assert_eq!(named_by(&auto, "", &call("now")).as_deref(), Some("now"));
+        assert_eq!(named_by(&auto, "", &call("later")), None, "no tool of the request");
+        // The whole output is the arguments of the function that the request names.
+        let forced = parser(ToolFormat::None, &ToolChoice::Named("now".into()));
+        assert_eq!(named_by(&forced, "", "{\"zone\": \"UTC\"}").as_deref(), Some("now"));
+        let required = parser(ToolFormat::None, &ToolChoice::Required);
+        assert_eq!(named_by(&required, "", &format!("[{}]", call("now"))).as_deref(), Some("now"));
+    }
+
+    #[test]
+    fn a_block_of_shell_commands_names_its_first_command() {
+        for (text, name) in [
+            ("Let me look.\n\n```bash\nls -la\n```\n", "ls"),
+            ("```bash\ncd /testbed && python3 reproduce.py\n```", "python3"),
+            ("```sh\n\n# All of them.\ngrep -rn foo . | head\n```", "grep"),
+            ("   ```bash\nls\n   ```", "ls"),
+            ("````bash\ncat <<'EOF'\n```\nEOF\n````", "cat"),
+            // Cut off by a stop string, or by the length.
+            ("```bash\nsed -i s/a/b/ f.py\n", "sed"),
+            ("```bash\npytest", "pytest"),
+            ("```bash\n```\nNothing.", "none"),
+            ("```python\nls = 3\n```", "none"),
+            ("```python\nx = 1\n```\nand\n```bash\nmake\n```", "make"),
+            ("```bash\nls\n```\n```bash\ncat f\n```", "ls"),
+            ("Use `ls` or ```bash ls```.", "none"),
+        ] {
+            assert_eq!(named(text).as_deref().unwrap_or("none"), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_model_considers_is_not_what_it_calls() {
+        let block = "```bash\nrm -r build\n```";
+        assert_eq!(named(&format!("<think>\n{block}\n{HERMES}</think>\nNo.")), None);
+        let call = format!("<think>\n{block}\n</think>\n\n```bash\nls\n```");
+        assert_eq!(named(&call).as_deref(), Some("ls"));
+        // The template has opened the reasoning, and its end tag may be missing.
+        let opened = |text: &str| named_by(&CallFormat::default(), "assistant\n<think>\n", text);
+        assert_eq!(opened(&format!("{block}\n</think>\n```bash\nls\n```")).as_deref(), Some("ls"));
+        assert_eq!(opened(block), None);
+    }
+
+    #[test]
+    fn a_call_takes_precedence_over_a_block() {
+        assert_eq!(named(&format!("```bash\nls\n```\n{HERMES}")).as_deref(), Some("search"));
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_left_out() {
+        let long = "x".repeat(MAX_TOOL_NAME_BYTES);
+        let block = |name: &str| format!("```bash\n{name} -l\n```");
+        let mut called = CalledTool::new(&CallFormat::default(), "");
+        called.push(&block(&long));
+        assert_eq!(called.finish(), Some(long.clone()));
+        let mut called = CalledTool::new(&CallFormat::default(), "");
+        called.push(&block(&format!("{long}x")));
+        assert_eq!(called.finish(), None);
+    }
+
+    #[test]
+    fn a_call_is_certain_as_soon_as_its_arguments_begin() {
+        let mut called = CalledTool::new(&CallFormat::default(), "");
+        assert!(!called.push("```bash\nls\n```\n"), "a call may follow");
+        assert!(!called.push("<tool_call>{\"name\": \"f\", \"arguments\": "));
+        assert!(called.push("{"));
+        assert_eq!(called.finish().as_deref(), Some("f"));
+    }
+}

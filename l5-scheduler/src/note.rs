@@ -8,5 +8,8 @@
 pub struct Note {
     /// Name of the tool that the output calls, or of the command that it would run. How long a tool takes decides when
     /// the next step of the job comes.
+    ///
+    /// The runner of the model notes it with the row that finishes a step of a job, see
+    /// [`CalledTool`](l4_sampler::output::CalledTool).
     pub tool: Option<String>,
 }

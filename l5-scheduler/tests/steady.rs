@@ -15,7 +15,7 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    Adapter, ChoiceJob, Compose, EngineCore, ModelRunner, OutputEnd, OutputSink, Request,
+    Adapter, ChoiceJob, Compose, EngineCore, Job, ModelRunner, OutputEnd, OutputSink, Request,
     RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
 };
 use runtime::runtime;
@@ -68,7 +68,9 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
             let job = ChoiceJob::new(vec![5, 17, 100, 3, id as u32], params, stop, sink);
             let adapter = Some(Adapter { name: "lora".to_owned(), path: "lora".to_owned() });
             let request = job.request(RequestId(id as u64), Time(0.0));
-            core.add_request(Request { adapter, ..request }, job).unwrap();
+            // Its tool is looked for when it ends.
+            let of = Some(Job { id: "agent".to_owned(), last_step: false });
+            core.add_request(Request { adapter, job: of, ..request }, job).unwrap();
         }
         let first = fewest_allocations(1, || {
             core.step().unwrap();

@@ -1,7 +1,7 @@
 //! Parses the text of one choice into output events: reasoning, text and tool calls.
 
 use super::event::emit;
-use super::{FinishReason, OutputEvent, OutputUsage, ReasoningParser, ToolParser};
+use super::{CallFormat, FinishReason, OutputEvent, OutputUsage, ReasoningParser, ToolParser};
 use crate::stop::StopReason;
 
 /// Parses one choice's output, delta by delta. The events, joined, do not depend on how the text is split into deltas,
@@ -84,6 +84,13 @@ impl OutputParser {
         self.tools.is_some()
     }
 
+    /// How an output of this parser calls tools, for a [`CalledTool`](super::CalledTool). Where the parser looks for no
+    /// calls, or for no reasoning, those of every known format count.
+    pub fn call_format(&self) -> CallFormat {
+        let reasoning = self.reasoning.clone().filter(ReasoningParser::may_find_reasoning);
+        CallFormat { reasoning, tools: self.tools.clone() }
+    }
+
     /// Parses the next delta and appends its events. Text that could still become a tag is held back.
     pub fn push(&mut self, delta: &OutputDelta<'_>, events: &mut Vec<OutputEvent>) {
         if !std::mem::replace(&mut self.started, true) {
@@ -159,7 +166,7 @@ impl OutputParser {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ReasoningFormat, ToolChoice, ToolDefinition, ToolFormat};
+    use super::super::{CalledTool, ReasoningFormat, ToolChoice, ToolDefinition, ToolFormat};
     use super::*;
 
     fn parser(max_tool_calls: usize) -> OutputParser {
@@ -246,6 +253,23 @@ mod tests {
     fn at_most_max_tool_calls_are_reported() {
         let expected = [&[OutputEvent::Start][..], &call(0), &[end(1)]].concat();
         assert_eq!(parse(parser(1), &format!("{CALL}{CALL}"), usize::MAX), expected);
+    }
+
+    #[test]
+    fn the_called_tool_is_found_by_the_parsers_of_the_response() {
+        let name = |parser: &OutputParser, text: &str| {
+            let mut called = CalledTool::new(&parser.call_format(), "");
+            called.push(text);
+            called.finish()
+        };
+        assert_eq!(name(&parser(9), CALL).as_deref(), Some("f"));
+        let llama = r#"{"name": "g", "parameters": {}}"#;
+        assert_eq!(name(&parser(9), llama), None, "no call in this model's format");
+        // A parser that looks for neither: all that is known.
+        let none = ReasoningParser::new(ReasoningFormat::None, "");
+        let plain = OutputParser::plain(7).with_reasoning(none, true);
+        let thought = format!("<think>{CALL}</think>{llama}");
+        assert_eq!(name(&plain, &thought).as_deref(), Some("g"));
     }
 
     #[test]

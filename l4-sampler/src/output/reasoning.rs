@@ -79,6 +79,11 @@ impl ReasoningParser {
         parser
     }
 
+    /// Whether the rest of the output may have reasoning.
+    pub(super) fn may_find_reasoning(&self) -> bool {
+        self.state != State::Content
+    }
+
     /// Parses the next text. Text that could still become a tag is held back.
     pub fn push(&mut self, text: &str) -> Split {
         let mut split = Split::default();

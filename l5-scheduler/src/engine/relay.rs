@@ -126,7 +126,8 @@ pub struct RelayOutput {
 
 impl RelayOutput {
     fn new(id: RequestId, job: ChoiceJob, shared: &Shared) -> Self {
-        let ChoiceJob { prompt, params, stop, seed, sample, guide, continues, sink } = job;
+        let ChoiceJob { prompt, params, stop, seed, sample, guide, continues, sink, calls: _ } =
+            job;
         let ModelFacts { vocab, tokenizer, .. } = shared.validator.facts();
         let spec = ChoiceSpec { params, stop, seed, sample, guide, continues };
         let longest = shared.validator.config().max_model_len;

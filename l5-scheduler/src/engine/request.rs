@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use l4_sampler::SamplingParams;
 use l4_sampler::guide::{CompiledGuide, GuideError, GuideSpec};
+use l4_sampler::output::CallFormat;
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 
@@ -39,6 +40,9 @@ pub struct EngineRequest {
     pub cache_salt: Option<String>,
     /// Step of an agent's job that this request is.
     pub job: Option<Job>,
+    /// How the output calls tools: the tool that a step of a job calls is noted for the retention
+    /// ([`Note`](crate::Note)). `None`: calls of every format that is known, and blocks of shell commands.
+    pub calls: Option<Arc<CallFormat>>,
 }
 
 impl EngineRequest {

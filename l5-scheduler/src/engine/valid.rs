@@ -151,7 +151,8 @@ impl ValidRequest {
 
     /// The runner's part of choice `choice` of this request.
     pub(crate) fn job(&self, choice: u32, sink: Box<dyn OutputSink>) -> ChoiceJob {
-        let EngineRequest { prompt, params, stop, seed, sample, continues, .. } = &self.request;
+        let EngineRequest { prompt, params, stop, seed, sample, continues, calls, .. } =
+            &self.request;
         ChoiceJob {
             prompt: prompt.clone(),
             params: params.clone(),
@@ -160,6 +161,7 @@ impl ValidRequest {
             sample: sample + choice,
             guide: self.guide.clone(),
             continues: *continues,
+            calls: calls.clone(),
             sink,
         }
     }

@@ -1,10 +1,11 @@
 //! A request in the runner: the state of its choice, and the receiver of its output.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::TokenLogprobs;
-use l4_sampler::output::{ChoiceEnd, ChoiceState};
+use l4_sampler::output::{CallFormat, ChoiceEnd, ChoiceState};
 
 use super::job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
 use crate::FinishReason;
@@ -13,6 +14,16 @@ use crate::FinishReason;
 pub(super) struct RunningChoice {
     state: ChoiceState,
     sink: Box<dyn OutputSink>,
+    pub(super) called: CallSource,
+}
+
+/// What the tool is found by that the output calls.
+pub(super) struct CallSource {
+    pub format: Option<Arc<CallFormat>>,
+    /// Whether special tokens are part of the text.
+    pub special: bool,
+    /// Whether the text continues the prompt's.
+    pub continues: bool,
 }
 
 impl RunningChoice {
@@ -23,8 +34,14 @@ impl RunningChoice {
         vocab: usize,
         max_model_len: usize,
     ) -> Self {
+        let called = CallSource {
+            format: job.calls.clone(),
+            special: job.stop.special_tokens,
+            continues: job.continues,
+        };
         let (prompt, spec, sink) = job.split();
-        Self { state: ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len), sink }
+        let state = ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len);
+        Self { state, sink, called }
     }
 
     /// Reports what a step has added.
@@ -36,7 +53,7 @@ impl RunningChoice {
 
     /// Reports the text that was held back, and then the end of the request.
     pub(super) fn close(self, finish: FinishReason) {
-        let Self { state, mut sink } = self;
+        let Self { state, mut sink, .. } = self;
         let mut rest = String::new();
         let ChoiceEnd { stop, error } = state.close(finish, &mut rest);
         if !rest.is_empty() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use l4_sampler::guide::CompiledGuide;
-use l4_sampler::output::ChoiceSpec;
+use l4_sampler::output::{CallFormat, ChoiceSpec};
 use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{SamplingParams, TokenLogprobs};
 
@@ -26,6 +26,9 @@ pub struct ChoiceJob {
     pub guide: Option<CompiledGuide>,
     /// Whether the output text continues the prompt's text; if not, it is decoded as a text of its own, as in a chat.
     pub continues: bool,
+    /// How the output calls tools, for the [`Note`](crate::Note) on a step of an agent's job. `None`: as the default of
+    /// [`CallFormat`] has it.
+    pub calls: Option<Arc<CallFormat>>,
     /// Receiver of the output.
     pub sink: Box<dyn OutputSink>,
 }
@@ -86,7 +89,17 @@ impl ChoiceJob {
         sink: Box<dyn OutputSink>,
     ) -> Self {
         let (prompt, params) = (prompt.into(), params.into());
-        Self { prompt, params, stop, seed: 0, sample: 0, guide: None, continues: false, sink }
+        Self {
+            prompt,
+            params,
+            stop,
+            seed: 0,
+            sample: 0,
+            guide: None,
+            continues: false,
+            calls: None,
+            sink,
+        }
     }
 
     /// The parameters of its choice.
@@ -98,7 +111,7 @@ impl ChoiceJob {
 
     /// Splits the job into its prompt, the parameters of its choice, and the receiver of the output.
     pub(super) fn split(self) -> (Arc<[u32]>, ChoiceSpec, Box<dyn OutputSink>) {
-        let Self { prompt, params, stop, seed, sample, guide, continues, sink } = self;
+        let Self { prompt, params, stop, seed, sample, guide, continues, sink, calls: _ } = self;
         (prompt, ChoiceSpec { params, stop, seed, sample, guide, continues }, sink)
     }
 

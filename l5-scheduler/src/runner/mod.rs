@@ -9,6 +9,7 @@
 //! The scheduler sees numbers only. The runner keeps the other state of a request (sampling parameters, history, guide
 //! and text) until the request ends; a step finds it by the request's seat.
 
+mod called;
 mod capture;
 mod choice;
 mod job;
@@ -305,6 +306,7 @@ impl Executor for ModelRunner {
         if samples > 0 {
             self.sample(step, samples)?;
             self.deal(step, out)?;
+            self.note_tools(step, out);
         }
         out.replayed = self.replayed;
         out.phases = Phases { sample: began.elapsed(), ..self.phases };

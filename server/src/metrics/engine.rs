@@ -15,6 +15,8 @@ pub struct EngineFamilies {
     pub kv_used: Gauge,
     pub kv_free: Gauge,
     pub kv_cached: Gauge,
+    pub kv_leased: Gauge,
+    pub leases: Gauge,
     pub prefix_queries: Counter,
     pub prefix_hits: Counter,
     pub preemptions: Counter,
@@ -103,7 +105,8 @@ impl EngineFamilies {
         };
         let blocks = |state| {
             let help = "Number of KV blocks by state: used and free add up to all of them; cached \
-                        counts those of both that the prefix cache can find.";
+                        counts those of both that the prefix cache can find, leased those of the used ones \
+                        that are kept for the next step of an agent's job.";
             registry.gauge("strata:kv_blocks", help, &with("state", state))
         };
         let device = "Number of cached prompt tokens, by cache.";
@@ -116,6 +119,11 @@ impl EngineFamilies {
             kv_used: blocks("used"),
             kv_free: blocks("free"),
             kv_cached: blocks("cached"),
+            kv_leased: blocks("leased"),
+            leases: gauge(
+                "strata:leases",
+                "Number of leases: finished steps of agents' jobs whose blocks are kept.",
+            ),
             prefix_queries: counter(
                 "vllm:prefix_cache_queries_total",
                 "Prefix cache queries, in terms of number of queried tokens.",

@@ -293,6 +293,9 @@ impl EngineFamilies {
         self.kv_used.set(total.saturating_sub(blocks.num_free()) as f64);
         self.kv_free.set(blocks.num_free() as f64);
         self.kv_cached.set(blocks.cache().len() as f64);
+        // Both are counted as leases begin and end, so neither takes a pass over them.
+        self.kv_leased.set(scheduler.leases().blocks() as f64);
+        self.leases.set(scheduler.leases().len() as f64);
     }
 
     /// Counts a step and its phases.
@@ -312,5 +315,70 @@ impl EngineFamilies {
         ] {
             histogram.observe(took.as_secs_f64());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use l5_scheduler::sim::FakeModel;
+    use l5_scheduler::{
+        EngineCore, Job, Note, PolicyContext, Request, Retain, Retention, SchedulerConfig,
+    };
+    use l6_ensemble::slo::{SloOptions, SloTargets};
+
+    use super::super::registry::Registry;
+    use super::*;
+
+    /// Keeps the blocks of a step of a job until a time.
+    struct Keeps;
+
+    impl Retention for Keeps {
+        fn retain(
+            &mut self,
+            finished: &RequestView<'_>,
+            _: Option<&Note>,
+            context: &PolicyContext<'_>,
+        ) -> Retain {
+            match finished.job() {
+                Some(_) => Retain::LeaseUntil(context.now + 10.0),
+                None => Retain::Free,
+            }
+        }
+    }
+
+    #[test]
+    fn leases_and_their_blocks_are_gauges() {
+        let config = SchedulerConfig::new(33, 4);
+        let families = EngineFamilies::new(&Registry::default(), "tiny", "0", &config, "f32");
+        let slo = SharedSlo::new(SloOptions::default(), SloTargets::default());
+        let watch = Watch::new(families, SharedWindow::new(Instant::now()), slo);
+        let scheduler = Scheduler::new(config).unwrap().with_retention(Box::new(Keeps));
+        let mut core = EngineCore::new(scheduler, FakeModel::default());
+        core.set_observer(Some(Box::new(watch.clone())));
+        let gauges = || {
+            let families = &watch.families;
+            [&families.leases, &families.kv_leased, &families.kv_used, &families.kv_free]
+                .map(|gauge| gauge.get())
+        };
+        let mut serve = |id, job: Option<&str>, own: u32, now| {
+            // All prompts begin with the same two blocks.
+            let prompt = [vec![7; 8], vec![own; 7]].concat();
+            let job = job.map(|id| Job { id: id.to_owned(), last_step: false });
+            let id = RequestId(id);
+            let request = Request { id, prompt, max_tokens: 1, job, ..Request::default() };
+            core.add_request(request, vec![9]).unwrap();
+            core.step_at(Time(now)).unwrap();
+        };
+        serve(1, None, 1, 0.0);
+        assert_eq!(gauges(), [0.0, 0.0, 0.0, 32.0], "nothing of a request without a job");
+        serve(2, Some("a"), 2, 1.0);
+        assert_eq!(gauges(), [1.0, 3.0, 3.0, 29.0]);
+        serve(3, Some("b"), 3, 2.0);
+        assert_eq!(gauges(), [2.0, 4.0, 4.0, 28.0], "blocks that both have count once");
+        // Nothing is sent any more: the engine steps when a lease expires.
+        core.step_at(Time(11.5)).unwrap();
+        assert_eq!(gauges(), [1.0, 3.0, 3.0, 29.0]);
+        core.step_at(Time(13.0)).unwrap();
+        assert_eq!(gauges(), [0.0, 0.0, 0.0, 32.0]);
     }
 }

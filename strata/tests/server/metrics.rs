@@ -46,6 +46,7 @@ const VLLM: &[(&str, &str, &[&str])] = &[
     ("vllm:request_decode_time_seconds", "histogram", &[]),
     ("vllm:request_inference_time_seconds", "histogram", &[]),
     ("strata:kv_blocks", "gauge", &["state"]),
+    ("strata:leases", "gauge", &[]),
     ("strata:requests_kv_exhausted_total", "counter", &[]),
     ("strata:requests_preempted_total", "counter", &[]),
     ("strata:preempted_once_fraction", "gauge", &[]),
@@ -224,6 +225,11 @@ fn figures_are_right_to_the_token() {
     assert_eq!(sum("vllm:cache_config_info", ("block_size", "16")), 1.0);
     let blocks = |state| sum("strata:kv_blocks", ("state", state));
     assert_eq!((blocks("used"), blocks("free")), (0.0, 63.0));
+    assert_eq!(
+        (blocks("leased"), all("strata:leases")),
+        (0.0, 0.0),
+        "no request is a step of a job"
+    );
     // Two full ones of the first prompt, one of the second; answers were too short to fill another.
     assert_eq!(blocks("cached"), 3.0);
     assert_eq!(all("vllm:kv_cache_usage_perc"), 0.0);

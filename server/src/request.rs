@@ -182,13 +182,16 @@ pub fn plan(
         // The number of shadows is no client's.
         priority: sampling.priority.unwrap_or(0).max(rules.min_priority).min(SHADOW_PRIORITY - 1),
         cache_salt: tenant.salt(sampling.cache_salt.clone()),
-        job: sampling
-            .job_id
-            .clone()
-            .map(|id| Job { id, last_step: sampling.is_last_step.unwrap_or(false) }),
+        job: job(tenant, sampling),
         ..EngineRequest::default()
     };
     Ok(Plan { template, n, samples: n })
+}
+
+/// The step of a job that a request is.
+fn job(tenant: Tenant, sampling: &Sampling) -> Option<Job> {
+    let id = tenant.job_id(sampling.job_id()?);
+    Some(Job { id, last_step: sampling.is_last_step() })
 }
 
 impl Plan {
@@ -235,13 +238,22 @@ fn check(sampling: &Sampling) -> Result<(), ApiError> {
         );
         return Err(ApiError::param("stop", message));
     }
-    let texts = [("cache_salt", &sampling.cache_salt), ("job_id", &sampling.job_id)];
-    for (name, text) in texts {
-        let bytes = text.as_ref().map_or(0, String::len);
+    let nested_job = sampling.extra_body.as_ref().and_then(|extra| extra.job_id.as_ref());
+    let names = [
+        ("cache_salt", sampling.cache_salt.as_ref(), 0),
+        ("job_id", sampling.job_id.as_ref(), 1),
+        ("extra_body.job_id", nested_job, 1),
+    ];
+    for (path, name, least) in names {
+        let Some(bytes) = name.map(String::len) else { continue };
         if bytes > MAX_NAME_BYTES {
             let message =
-                format!("`{name}` must be at most {MAX_NAME_BYTES} bytes long, got {bytes} bytes");
-            return Err(ApiError::param(name, message));
+                format!("`{path}` must be at most {MAX_NAME_BYTES} bytes long, got {bytes} bytes");
+            return Err(ApiError::param(path, message));
+        }
+        if bytes < least {
+            let message = format!("`{path}` must not be empty: name the job, or leave it out");
+            return Err(ApiError::param(path, message));
         }
     }
     let tokens = sampling.stop_token_ids.as_ref().map_or(0, Vec::len);
@@ -388,4 +400,83 @@ fn schema_of(schema: &Value, path: &str) -> Result<Value, ApiError> {
 /// Guide of OpenAI's `json_object`: any object.
 fn any_object() -> GuideSpec {
     GuideSpec::JsonSchema(serde_json::json!({"type": "object"}))
+}
+
+#[cfg(test)]
+mod tests {
+    use l5_scheduler::{JobKey, Request};
+    use serde_json::json;
+
+    use super::*;
+
+    /// Key of the job that a tenant's request is a step of, and whether it is the last step.
+    fn step(tenant: Tenant, body: Value) -> Option<(JobKey, bool)> {
+        let sampling: Sampling = serde_json::from_value(body).unwrap();
+        check(&sampling).unwrap();
+        let cache_salt = tenant.salt(sampling.cache_salt.clone());
+        let job = job(tenant, &sampling);
+        let last_step = job.as_ref()?.last_step;
+        Some((Request { cache_salt, job, ..Request::default() }.job_key()?, last_step))
+    }
+
+    #[test]
+    fn a_job_is_named_by_the_request_or_by_a_nested_extra_body() {
+        let a = |last_step| Some((JobKey { tenant: None, id: "a".to_owned() }, last_step));
+        for (body, expected) in [
+            (json!({"job_id": "a"}), a(false)),
+            (json!({"job_id": "a", "is_last_step": true}), a(true)),
+            (json!({"extra_body": {"job_id": "a", "is_last_step": true, "top_k": 3}}), a(true)),
+            (json!({"job_id": "a", "extra_body": {"job_id": "b"}}), a(false)),
+            (json!({"job_id": "a", "extra_body": {"is_last_step": true}}), a(true)),
+            (
+                json!({"job_id": "a", "is_last_step": false, "extra_body": {"is_last_step": true}}),
+                a(false),
+            ),
+            (json!({"is_last_step": true}), None),
+            (json!({"extra_body": {}}), None),
+            (json!({"extra_body": null, "job_id": null}), None),
+        ] {
+            assert_eq!(step(Tenant::default(), body.clone()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_stranger_who_names_a_job_names_another_one() {
+        for shares_prefix_cache in [false, true] {
+            let of = |key| Tenant::of(key, shares_prefix_cache);
+            let own = step(of(1), json!({"job_id": "a"}));
+            assert_eq!(own, step(of(1), json!({"job_id": "a"})), "a later step");
+            // Neither by another key, nor by another salt, nor by the name that another key's job has within.
+            let within = own.clone().unwrap().0.id;
+            for stranger in [
+                step(of(2), json!({"job_id": "a"})),
+                step(of(2), json!({"job_id": within})),
+                step(of(1), json!({"job_id": "a", "cache_salt": "x"})),
+            ] {
+                assert_ne!(stranger, own, "shares the prefix cache: {shares_prefix_cache}");
+            }
+        }
+        let salted = |salt| step(Tenant::default(), json!({"job_id": "a", "cache_salt": salt}));
+        assert_ne!(salted("x"), salted("y"));
+    }
+
+    #[test]
+    fn names_of_jobs_have_bounds() {
+        let refused = |body: Value| {
+            let sampling: Sampling = serde_json::from_value(body).unwrap();
+            check(&sampling).err().map(|error| error.to_string())
+        };
+        let longest = "j".repeat(MAX_NAME_BYTES);
+        assert_eq!(refused(json!({"job_id": longest, "extra_body": {"job_id": longest}})), None);
+        let longer = format!("{longest}j");
+        for (body, why) in [
+            (json!({"job_id": longer}), "`job_id` must be at most 512 bytes long, got 513 bytes"),
+            (json!({"extra_body": {"job_id": longer}}), "`extra_body.job_id` must be at most 512"),
+            (json!({"job_id": ""}), "`job_id` must not be empty"),
+            (json!({"extra_body": {"job_id": ""}}), "`extra_body.job_id` must not be empty"),
+        ] {
+            let message = refused(body).unwrap_or_default();
+            assert!(message.contains(why), "{message}");
+        }
+    }
 }

@@ -2,8 +2,8 @@
 
 use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
 use l5_scheduler::{
-    Caps, FinishReason, Job, Note, PolicyContext, PolicyKind, Request, RequestId, RequestView,
-    Resolved, Retain, Retention, SchedulerConfig, StepOp, StepOutput, Time,
+    Caps, FinishReason, Job, JobKey, Note, PolicyContext, PolicyKind, Request, RequestId,
+    RequestView, Resolved, Retain, Retention, SchedulerConfig, StepOp, StepOutput, Time,
 };
 
 use crate::driver::{Driver, NOBODY, request, unique};
@@ -367,6 +367,23 @@ fn what_is_kept_without_an_end_is_kept_until_it_is_needed_the_oldest_first() {
     driver.add(request(4, &unique(4, 23), 1));
     assert_eq!(driver.step(2e9).rows, [(4, 0, 23)], "it needs 6 blocks, and 4 are free");
     assert_eq!(leased(&driver), [2, 3], "whose blocks are still kept");
+    driver.check();
+}
+
+#[test]
+fn ten_thousand_jobs_that_never_return_take_no_more_than_the_pool_and_a_list_of_bounded_size() {
+    let mut driver = Driver::with_retention(config(40), KeepsForGood);
+    for id in 1..=10_000 {
+        driver.add(step_of(&format!("job {id}"), id, &unique(id, 7), 3));
+        driver.finish(id as f64);
+    }
+    let scheduler = &driver.scheduler;
+    assert_eq!(scheduler.num_jobs(), 4096, "jobs that are remembered");
+    // Each has two full blocks; the last of them needed a third one while it ran.
+    assert_eq!((scheduler.leases().len(), scheduler.retained_blocks()), (19, 38));
+    assert_eq!(leased(&driver), (9982..=10_000).collect::<Vec<_>>(), "the newest");
+    let job = |id| JobKey { tenant: None, id: format!("job {id}") };
+    assert!(scheduler.leases().of_job(&job(9981)).is_empty(), "nothing is left of an older one");
     driver.check();
 }
 

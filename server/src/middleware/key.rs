@@ -13,16 +13,42 @@ use sha2::{Digest, Sha256};
 use crate::error::ApiError;
 use crate::options::ServerOptions;
 
-/// Digest of the key that a request presented; none where no key is needed. An extension of every request.
+/// Whose request it is: an extension of every request that presented a key. By default it is anybody's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tenant(Option<u64>);
+pub struct Tenant {
+    /// Digest of the key; none where no key is needed.
+    digest: Option<u64>,
+    /// Whether cached blocks are shared between keys.
+    shares_prefix_cache: bool,
+}
 
 impl Tenant {
     /// Cache salt that keeps this tenant's blocks apart from those of others, and from those of its own requests with
     /// another salt.
     pub fn salt(self, salt: Option<String>) -> Option<String> {
-        let Self(Some(tenant)) = self else { return salt };
-        Some(format!("{tenant:016x}/{}", salt.unwrap_or_default()))
+        match self {
+            Self { digest: Some(tenant), shares_prefix_cache: false } => {
+                Some(format!("{tenant:016x}/{}", salt.unwrap_or_default()))
+            }
+            _ => salt,
+        }
+    }
+
+    /// Id of a job of this tenant. The scheduler tells jobs of different salts apart; where tenants share the cache,
+    /// and so have no salts of their own, the id does.
+    pub fn job_id(self, id: &str) -> String {
+        match self {
+            Self { digest: Some(tenant), shares_prefix_cache: true } => {
+                format!("{tenant:016x}/{id}")
+            }
+            _ => id.to_owned(),
+        }
+    }
+
+    /// The tenant of a key with this digest.
+    #[cfg(test)]
+    pub(crate) fn of(digest: u64, shares_prefix_cache: bool) -> Self {
+        Self { digest: Some(digest), shares_prefix_cache }
     }
 }
 
@@ -55,13 +81,12 @@ impl ApiKeys {
 pub async fn check(State(own): State<ApiKeys>, mut request: Request, next: Next) -> Response {
     let keys = &own.keys;
     let key = presented(request.headers()).filter(|key| is_one_of(key, keys));
-    if let Some(key) = key
-        && !own.share_prefix_cache
-    {
+    if let Some(key) = key {
         let digest = Sha256::digest([b"strata tenant", key].concat());
         let digest = digest.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte));
-        request.extensions_mut().insert(Tenant(Some(digest)));
-    } else if key.is_none() && !keys.is_empty() {
+        let shares_prefix_cache = own.share_prefix_cache;
+        request.extensions_mut().insert(Tenant { digest: Some(digest), shares_prefix_cache });
+    } else if !keys.is_empty() {
         return unauthorized();
     }
     next.run(request).await
@@ -109,7 +134,8 @@ mod tests {
 
     #[test]
     fn each_tenant_has_salts_of_its_own() {
-        let salt = |tenant, salt: Option<&str>| Tenant(tenant).salt(salt.map(str::to_owned));
+        let of = |digest| Tenant { digest, shares_prefix_cache: false };
+        let salt = |digest, salt: Option<&str>| of(digest).salt(salt.map(str::to_owned));
         assert_eq!((salt(None, None), salt(None, Some("a"))), (None, Some("a".into())));
         let all = [
             salt(Some(1), None),

@@ -91,16 +91,44 @@ pub struct Sampling {
     /// Salt of the prefix cache: blocks are shared only between requests with the same one. At most 512 bytes.
     #[schema(max_length = 512)]
     pub cache_salt: Option<String>,
-    /// Id of the agent's job that this request is a step of: at most 512 bytes.
-    #[schema(max_length = 512)]
+    /// Id of the agent's job that this request is a step of: 1 to 512 bytes. Steps of one job may overlap. Jobs of
+    /// different API keys, or of different values of `cache_salt`, are different jobs.
+    #[schema(min_length = 1, max_length = 512)]
     pub job_id: Option<String>,
-    /// Whether this request is the job's last step.
+    /// Whether this request is the job's last step: its KV cache is not kept for another one. Without a `job_id` it
+    /// says nothing.
     pub is_last_step: Option<bool>,
+    /// The job, for clients that do not merge their `extra_body` into the request.
+    pub extra_body: Option<ExtraBody>,
     /// Whether token ids are returned.
     pub return_token_ids: Option<bool>,
 }
 
+/// An `extra_body` that was sent as it is. OpenAI's clients merge it into the request; with others it arrives as an
+/// object. The step of a job is read from it, all other fields are ignored. Fields of the request take precedence.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ExtraBody {
+    /// As `job_id` of the request.
+    #[schema(min_length = 1, max_length = 512)]
+    pub job_id: Option<String>,
+    /// As `is_last_step` of the request.
+    pub is_last_step: Option<bool>,
+}
+
 impl Sampling {
+    /// Id of the job that the request is a step of.
+    pub fn job_id(&self) -> Option<&str> {
+        let nested = || self.extra_body.as_ref()?.job_id.as_deref();
+        self.job_id.as_deref().or_else(nested)
+    }
+
+    /// Whether the request says that it is the last step of its job.
+    pub fn is_last_step(&self) -> bool {
+        let nested = || self.extra_body.as_ref()?.is_last_step;
+        self.is_last_step.or_else(nested) == Some(true)
+    }
+
     /// Whether the client chooses among tokens itself, by a bias or a list.
     pub fn chooses_tokens(&self) -> bool {
         self.logit_bias.as_ref().is_some_and(|bias| !bias.is_empty())

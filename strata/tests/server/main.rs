@@ -15,6 +15,7 @@ mod doors;
 mod ensemble;
 mod ensemble_trace;
 mod formats;
+mod jobs;
 mod lifecycle;
 mod limits;
 mod llama_server;

@@ -1,6 +1,7 @@
 //! Prepares a chat request for the engine: its prompt, its plan, and a parser of the output.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use l4_sampler::guide::GuideSpec;
 use l4_sampler::output::tools::guide;
@@ -86,6 +87,9 @@ fn finish(
         Some((tools, most)) => parser.with_tools(tools, most),
         None => parser,
     };
+    if plan.template.job.is_some() {
+        plan.template.calls = Some(Arc::new(parser.call_format()));
+    }
     Ok(PreparedChat { plan, prompt: tokens, parser, calls_end })
 }
 

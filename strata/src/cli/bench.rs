@@ -13,6 +13,7 @@
 //! (On CUDA the bandwidth is that of a copy on the device, what is read and what is written counted, and the steps are
 //! the engine's own, captured ones.)
 
+mod agents;
 mod fit;
 mod measure;
 mod on_device;
@@ -99,6 +100,7 @@ impl BenchArgs {
 /// Measurements of a server, and of the engine under load.
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Agents(Box<agents::AgentsBenchArgs>),
     Serve(Box<serve::ServeBenchArgs>),
     ServeOffline(Box<serve_offline::ServeOfflineArgs>),
 }
@@ -126,6 +128,7 @@ fn positive(s: &str) -> Result<f64, String> {
 /// state of the largest batch.
 pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
     match &args.what {
+        Some(What::Agents(args)) => return agents::run(args, context),
         Some(What::Serve(args)) => return serve::run(args, context),
         Some(What::ServeOffline(args)) => return serve_offline::run(args, context),
         None => {}

@@ -6,6 +6,7 @@
 mod counting;
 
 mod abuse;
+mod bench_agents;
 mod bench_serve;
 mod chat;
 mod cli;

@@ -5,13 +5,13 @@
 //! server (or a client) that falls behind cannot hide it. (Gil Tene called the opposite coordinated omission.) A
 //! **closed loop** keeps a number of requests in flight, which finds the maximum throughput of a server.
 
-mod arrivals;
-mod client;
-mod dataset;
+pub(super) mod arrivals;
+pub(super) mod client;
+pub(super) mod dataset;
 mod drive;
-mod failure;
+pub(super) mod failure;
 mod goodput;
-mod measure;
+pub(super) mod measure;
 mod plot;
 mod progress;
 mod report;
@@ -42,7 +42,7 @@ use report::{Report, Subject};
 /// Default number of synthetic requests.
 const REQUESTS: usize = 100;
 /// Maximum timeout in seconds: clocks cannot represent times much further away.
-const LONGEST_TIMEOUT: f64 = 1e7;
+pub(super) const LONGEST_TIMEOUT: f64 = 1e7;
 
 /// Measure a server of OpenAI's API: throughput, latencies, goodput
 ///
@@ -151,7 +151,7 @@ fn ratio(s: &str) -> Result<f64, String> {
     }
 }
 
-fn url(s: &str) -> Result<String, String> {
+pub(super) fn url(s: &str) -> Result<String, String> {
     match s.parse::<reqwest::Url>() {
         Ok(url) if matches!(url.scheme(), "http" | "https") => Ok(s.to_owned()),
         Ok(url) => Err(format!("`{}` is neither http nor https", url.scheme())),

@@ -15,7 +15,12 @@ pub(super) enum Load {
 /// Arrival times at a rate, with gamma distributed gaps. Burstiness 1 is a Poisson process; lower values are burstier
 /// (the variance of a gap is `1 / burstiness` of its squared mean), higher values more even. The first request is sent
 /// at once.
-pub(super) fn moments(requests: usize, rate: f64, burstiness: f64, seed: u64) -> Vec<f64> {
+pub(in crate::cli::bench) fn moments(
+    requests: usize,
+    rate: f64,
+    burstiness: f64,
+    seed: u64,
+) -> Vec<f64> {
     // Independent of the numbers that prompts are drawn from.
     let mut random = Random::new(seed ^ 0x6d6f_6d65_6e74_7321);
     let mut at = 0.0;

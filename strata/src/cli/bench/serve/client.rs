@@ -21,7 +21,7 @@ use super::stream::{Event, Lines, Usage};
 const LONGEST_REFUSAL: usize = 64 << 10;
 
 /// A client of one server.
-pub(super) struct Client {
+pub(in crate::cli::bench) struct Client {
     http: reqwest::Client,
     base: String,
     url: String,
@@ -61,7 +61,7 @@ impl Client {
     ///
     /// # Errors
     /// A TLS library that does not start.
-    pub(super) fn new(
+    pub(in crate::cli::bench) fn new(
         base: &str,
         endpoint: Endpoint,
         key: Option<String>,
@@ -80,12 +80,12 @@ impl Client {
     }
 
     /// URL of the endpoint.
-    pub(super) fn url(&self) -> &str {
+    pub(in crate::cli::bench) fn url(&self) -> &str {
         &self.url
     }
 
     /// Starts the clock.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::cli::bench) fn begin(&mut self) {
         self.began = Instant::now();
         self.chunks.store(0, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Seconds since the clock started.
-    pub(super) fn now(&self) -> f64 {
+    pub(in crate::cli::bench) fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
 
@@ -116,7 +116,7 @@ impl Client {
     ///
     /// # Errors
     /// A server that cannot be reached, or that names none.
-    pub(super) async fn model(&self) -> anyhow::Result<String> {
+    pub(in crate::cli::bench) async fn model(&self) -> anyhow::Result<String> {
         let url = format!("{}/v1/models", self.base);
         let hint = "if the server is running, set --model";
         let response = self.authorized(self.http.get(&url)).send().await;
@@ -141,6 +141,34 @@ impl Client {
         let good = response.status().is_success();
         response.bytes().await.ok()?;
         good.then(|| began.elapsed())
+    }
+
+    /// Body of one GET.
+    ///
+    /// # Errors
+    /// No connection, or a status that is an error.
+    pub(in crate::cli::bench) async fn text(&self, path: &str) -> Result<String, Failure> {
+        let request = self.authorized(self.http.get(format!("{}{path}", self.base)));
+        let response = request.send().await.map_err(|e| broken(&e))?;
+        if !response.status().is_success() {
+            return Err(refusal(response).await);
+        }
+        response.text().await.map_err(|e| broken(&e))
+    }
+
+    /// Sends a request whose response is not streamed, and reads it.
+    ///
+    /// # Errors
+    /// Every way to fail of [`Client::send`], but those of streams.
+    pub(in crate::cli::bench) async fn post(&self, body: Bytes) -> Result<Value, Failure> {
+        let request = self.authorized(self.http.post(&self.url));
+        let request = request.header(CONTENT_TYPE, "application/json").body(body);
+        let response = request.send().await.map_err(|e| broken(&e))?;
+        if !response.status().is_success() {
+            return Err(refusal(response).await);
+        }
+        let body = response.bytes().await.map_err(|e| broken(&e))?;
+        serde_json::from_slice(&body).map_err(|e| Failure::NotJson(e.to_string()))
     }
 
     /// Sends a request and reads its response to the end.

@@ -13,7 +13,7 @@ use crate::cli::bench::span::Span;
 use crate::cli::error::CliError;
 
 /// Short common words. Most vocabularies have each of them, with the space before it, as one token.
-const WORDS: [&str; 48] = [
+pub(in crate::cli::bench) const WORDS: [&str; 48] = [
     "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by",
     "on", "not", "he", "this", "are", "or", "his", "from", "at", "which", "but", "have", "an",
     "had", "they", "you", "were", "their", "one", "all", "we", "can", "her", "has", "there",
@@ -22,7 +22,7 @@ const WORDS: [&str; 48] = [
 
 /// Endpoint of OpenAI's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Endpoint {
+pub(in crate::cli::bench) enum Endpoint {
     /// A text or token ids to continue
     Completions,
     /// Messages
@@ -31,7 +31,7 @@ pub(super) enum Endpoint {
 
 impl Endpoint {
     /// Its path below the base URL.
-    pub(super) fn path(self) -> &'static str {
+    pub(in crate::cli::bench) fn path(self) -> &'static str {
         match self {
             Self::Completions => "/v1/completions",
             Self::Chat => "/v1/chat/completions",

@@ -7,7 +7,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
+pub(in crate::cli::bench) enum Failure {
     /// No connection.
     #[error("no connection: {0}")]
     Connect(String),
@@ -36,6 +36,9 @@ pub(super) enum Failure {
     /// The body is not an event stream of OpenAI's API.
     #[error("not an event stream of OpenAI's API: {0}")]
     Unreadable(String),
+    /// The body of a response that is not streamed is no completion.
+    #[error("not a response of OpenAI's API: {0}")]
+    NotJson(String),
     /// An end without a single token.
     #[error("a response without any token")]
     Empty,
@@ -43,7 +46,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// The heading under which it is counted.
-    pub(super) fn kind(&self) -> String {
+    pub(in crate::cli::bench) fn kind(&self) -> String {
         match self {
             Self::Connect(_) => "no connection".to_owned(),
             Self::Timeout => "timeout".to_owned(),
@@ -51,7 +54,7 @@ impl Failure {
             Self::Broken(_) => "broken connection".to_owned(),
             Self::CutOff => "cut off".to_owned(),
             Self::Event(_) => "error event".to_owned(),
-            Self::Unreadable(_) => "unreadable".to_owned(),
+            Self::Unreadable(_) | Self::NotJson(_) => "unreadable".to_owned(),
             Self::Empty => "no tokens".to_owned(),
         }
     }

@@ -56,7 +56,7 @@ impl Record {
 
 /// Numbers of one kind, sorted.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Sample(Vec<f64>);
+pub(in crate::cli::bench) struct Sample(Vec<f64>);
 
 impl FromIterator<f64> for Sample {
     fn from_iter<I: IntoIterator<Item = f64>>(of: I) -> Self {
@@ -68,17 +68,17 @@ impl FromIterator<f64> for Sample {
 
 impl Sample {
     /// All, the smallest first.
-    pub(super) fn sorted(&self) -> &[f64] {
+    pub(in crate::cli::bench) fn sorted(&self) -> &[f64] {
         &self.0
     }
 
     /// Their mean; `None` of none.
-    pub(super) fn mean(&self) -> Option<f64> {
+    pub(in crate::cli::bench) fn mean(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.iter().sum::<f64>() / self.0.len() as f64)
     }
 
     /// Their standard deviation, as that of the whole population.
-    pub(super) fn std(&self) -> Option<f64> {
+    pub(in crate::cli::bench) fn std(&self) -> Option<f64> {
         let mean = self.mean()?;
         let squares = self.0.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
         Some((squares / self.0.len() as f64).sqrt())
@@ -86,7 +86,7 @@ impl Sample {
 
     /// The value that so many of 100 do not exceed, on the line between two neighbours where it falls between them: as
     /// NumPy and so vLLM's benchmark have it, so that figures can be compared.
-    pub(super) fn percentile(&self, percent: f64) -> Option<f64> {
+    pub(in crate::cli::bench) fn percentile(&self, percent: f64) -> Option<f64> {
         let last = self.0.len().checked_sub(1)?;
         let at = (percent / 100.0).clamp(0.0, 1.0) * last as f64;
         let below = self.0.get(at.floor() as usize)?;
@@ -95,7 +95,7 @@ impl Sample {
     }
 
     /// The largest.
-    pub(super) fn max(&self) -> Option<f64> {
+    pub(in crate::cli::bench) fn max(&self) -> Option<f64> {
         self.0.last().copied()
     }
 }

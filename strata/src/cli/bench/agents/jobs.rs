@@ -1,0 +1,242 @@
+//! Jobs of agents: how their prompts grow, and how long their tools take.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+
+use crate::cli::bench::random::Random;
+
+/// Maximum number of turns of a job.
+const MAX_TURNS: usize = 1 << 16;
+/// Maximum seconds of a tool, or of an arrival: a day.
+const MAX_SECONDS: f64 = 86_400.0;
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AgentJob {
+    /// Id of the job.
+    pub job: String,
+    /// Arrival in seconds from the beginning.
+    #[serde(default)]
+    pub arrival: f64,
+    /// `cache_salt` of its requests.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// Whether its requests say which job they are a step of.
+    #[serde(default = "yes")]
+    pub has_id: bool,
+    /// Priority of its requests.
+    #[serde(default)]
+    pub priority: i64,
+    /// Beginning of the first prompt that it shares with other jobs.
+    #[serde(default)]
+    pub prefix: Option<Prefix>,
+    /// Turns.
+    pub turns: Vec<Turn>,
+}
+
+/// Beginning of a prompt: jobs with the same id have the same one.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Prefix {
+    /// Id of the prefix.
+    pub id: String,
+    /// Number of tokens: part of those of the first prompt.
+    pub tokens: usize,
+}
+
+/// A turn, and the tool that runs behind it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Turn {
+    /// Tokens of the whole prompt, history included.
+    pub prompt_tokens: usize,
+    /// Tokens of the output.
+    pub output_tokens: usize,
+    /// Name of the tool.
+    #[serde(default)]
+    pub tool: Option<String>,
+    /// Seconds that the tool takes.
+    #[serde(default)]
+    pub tool_seconds: f64,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The turns of a coding agent: prompt tokens, mean output tokens, and the tool with its shortest and longest seconds.
+const CODING_AGENT: [(usize, usize, Option<(&str, f64, f64)>); 8] = [
+    (92, 25, Some(("cat", 0.05, 0.15))),
+    (469, 17, Some(("ls", 0.05, 0.10))),
+    (811, 13, Some(("ls", 0.05, 0.10))),
+    (1343, 22, Some(("grep", 0.08, 0.20))),
+    (1655, 16, Some(("python", 2.0, 5.0))),
+    (2241, 13, Some(("ls", 0.05, 0.10))),
+    (2665, 80, Some(("sed", 0.10, 0.30))),
+    (2915, 24, None),
+];
+
+/// Outputs are drawn from this share of their mean to the other one.
+const OUTPUT_SHARES: (f64, f64) = (0.7, 1.3);
+
+/// Jobs of a coding agent, which all arrive at once. A job depends on its number and the seed only.
+pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
+    let job = |number: usize| {
+        let mut random = random(seed, number);
+        let mut between = |from: f64, to: f64| from + (to - from) * random.uniform();
+        let turn = |(prompt_tokens, output, tool): (usize, usize, Option<(&str, f64, f64)>)| {
+            let share = between(OUTPUT_SHARES.0, OUTPUT_SHARES.1);
+            Turn {
+                prompt_tokens,
+                output_tokens: ((output as f64 * share).round() as usize).max(1),
+                tool: tool.map(|(name, ..)| name.to_owned()),
+                tool_seconds: tool.map_or(0.0, |(_, from, to)| between(from, to)),
+            }
+        };
+        AgentJob {
+            job: format!("agents-{seed}-{number}"),
+            arrival: 0.0,
+            tenant: None,
+            has_id: true,
+            priority: 0,
+            prefix: None,
+            turns: CODING_AGENT.map(turn).into(),
+        }
+    };
+    (0..jobs).map(job).collect()
+}
+
+/// Random numbers of a job.
+pub(super) fn random(seed: u64, number: usize) -> Random {
+    Random::new(seed ^ (number as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
+}
+
+/// Reads a file of jobs, a line each.
+///
+/// # Errors
+/// The number of a line that is not a job, and why.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<AgentJob>> {
+    let file = File::open(path).with_context(|| format!("--agents {}", path.display()))?;
+    parse(BufReader::new(file)).with_context(|| format!("--agents {}", path.display()))
+}
+
+fn parse(lines: impl BufRead) -> anyhow::Result<Vec<AgentJob>> {
+    let mut jobs = Vec::new();
+    for (at, line) in lines.lines().enumerate() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let number = at + 1;
+        let job: AgentJob =
+            serde_json::from_str(&line).with_context(|| format!("line {number}"))?;
+        job.check().with_context(|| format!("line {number}"))?;
+        jobs.push(job);
+    }
+    ensure!(!jobs.is_empty(), "the file has no jobs");
+    Ok(jobs)
+}
+
+impl AgentJob {
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.job.len() <= 512,
+            "`job` has {} bytes: at most 512 are allowed",
+            self.job.len()
+        );
+        ensure!(
+            !self.has_id || !self.job.is_empty(),
+            "`job` is empty: name it, or set has_id to false"
+        );
+        let is_time = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
+        ensure!(is_time(self.arrival), "`arrival` must be from 0 to {MAX_SECONDS} seconds");
+        ensure!(!self.turns.is_empty(), "`turns` is empty: a job has at least one turn");
+        ensure!(self.turns.len() <= MAX_TURNS, "`turns` has more than {MAX_TURNS} turns");
+        let mut history = self.prefix.as_ref().map_or(0, |prefix| prefix.tokens);
+        for (at, turn) in self.turns.iter().enumerate() {
+            if turn.prompt_tokens <= history {
+                bail!(
+                    "turns[{at}].prompt_tokens is {}, but the history before it has {history} tokens: a prompt is the \
+                     whole conversation, and something new",
+                    turn.prompt_tokens
+                );
+            }
+            ensure!(turn.output_tokens > 0, "turns[{at}].output_tokens must be at least 1");
+            ensure!(
+                is_time(turn.tool_seconds),
+                "turns[{at}].tool_seconds must be from 0 to {MAX_SECONDS} seconds"
+            );
+            history = turn.prompt_tokens + turn.output_tokens;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_job_has_the_turns_of_the_table() {
+        let jobs = draw(300, 7);
+        assert_eq!(jobs, draw(300, 7), "the same for the same seed");
+        assert_eq!(jobs[..3], draw(3, 7), "whatever the number of jobs");
+        assert_ne!(jobs, draw(300, 8));
+        for job in &jobs {
+            job.check().unwrap();
+            for (turn, (prompt, output, tool)) in job.turns.iter().zip(CODING_AGENT) {
+                assert_eq!(turn.prompt_tokens, prompt);
+                let share = turn.output_tokens as f64 / output as f64;
+                assert!((0.65..=1.35).contains(&share), "{turn:?}");
+                assert_eq!(turn.tool.as_deref(), tool.map(|(name, ..)| name));
+                let (from, to) = tool.map_or((0.0, 0.0), |(_, from, to)| (from, to));
+                assert!((from..=to).contains(&turn.tool_seconds), "{turn:?}");
+            }
+        }
+        // The python of 300 jobs: a mean of 3.5 s.
+        let mean = jobs.iter().map(|job| job.turns[4].tool_seconds).sum::<f64>() / 300.0;
+        assert!((mean - 3.5).abs() < 0.2, "{mean}");
+    }
+
+    #[test]
+    fn a_file_has_a_job_per_line() {
+        let text = r#"{"job": "a", "arrival": 0.5, "tenant": "t", "prefix": {"id": "p", "tokens": 20}, "turns":
+            [{"prompt_tokens": 30, "output_tokens": 5, "tool": "ls", "tool_seconds": 0.1}, {"prompt_tokens": 50, "output_tokens": 5}]}"#
+            .replace('\n', " ");
+        let jobs = parse(format!("{text}\n\n{text}\n").as_bytes()).unwrap();
+        assert_eq!(jobs.len(), 2);
+        assert_eq!((jobs[0].arrival, jobs[0].has_id, jobs[0].turns.len()), (0.5, true, 2));
+    }
+
+    #[test]
+    fn what_is_no_job_is_refused_by_its_line() {
+        let turns = |turns: &str| format!(r#"{{"job": "a", "turns": [{turns}]}}"#);
+        for (line, why) in [
+            ("{}".to_owned(), "missing field `job`"),
+            (r#"{"job": "a", "turns": [], "x": 1}"#.to_owned(), "unknown field `x`"),
+            (turns(""), "at least one turn"),
+            (turns(r#"{"prompt_tokens": 0, "output_tokens": 1}"#), "turns[0].prompt_tokens"),
+            (turns(r#"{"prompt_tokens": 9, "output_tokens": 0}"#), "turns[0].output_tokens"),
+            (
+                turns(
+                    r#"{"prompt_tokens": 9, "output_tokens": 3}, {"prompt_tokens": 12, "output_tokens": 1}"#,
+                ),
+                "the history before it has 12 tokens",
+            ),
+            (
+                turns(r#"{"prompt_tokens": 9, "output_tokens": 1, "tool_seconds": -1}"#),
+                "tool_seconds",
+            ),
+            (turns(r#"{"prompt_tokens": [1, 2], "output_tokens": 1}"#), "invalid type"),
+        ] {
+            let error = format!("{:#}", parse(format!("\n{line}").as_bytes()).unwrap_err());
+            assert!(error.contains("line 2") && error.contains(why), "{line}: {error}");
+        }
+        assert!(parse("\n".as_bytes()).is_err());
+    }
+}

@@ -21,6 +21,7 @@ mod disk;
 mod dram;
 mod key;
 mod lru;
+mod stack;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use clock::{Clock, SystemClock};
 pub use disk::{ChunkFiles, DirectoryFiles, DiskError, DiskOptions, DiskTier, ListedFile};
 pub use dram::{DRAM_ENTRY_BYTES, DramTier};
 pub use key::{ChunkKey, EXCHANGE_LAYOUT_VERSION, KeySpace};
+pub use stack::TierStack;
 
 /// Bytes of a chunk. A clone shares them.
 #[derive(Clone, Debug, PartialEq, Eq)]

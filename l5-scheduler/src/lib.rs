@@ -47,6 +47,7 @@ mod scheduler;
 mod seats;
 pub mod sim;
 mod step;
+pub mod tiers;
 mod time;
 mod token_lists;
 pub mod trace;

@@ -24,6 +24,7 @@ use super::options::DEFAULT_KV_BYTES;
 use super::startup::Startup;
 use super::{EngineOptions, ModelFacts};
 use crate::runner::ModelRunner;
+use crate::tiers::TierOptionsError;
 use crate::{ConfigError, EngineCore, ExecuteError, Executor, Scheduler, SchedulerConfig};
 
 /// Why an engine cannot start.
@@ -65,6 +66,9 @@ pub enum StartError {
         /// The device.
         device: Device,
     },
+    /// The tiers cannot be opened.
+    #[error(transparent)]
+    Tiers(#[from] TierOptionsError),
     /// The system refused a thread.
     #[error("the engine's thread cannot be started: {0}")]
     Thread(std::io::Error),
@@ -167,10 +171,16 @@ impl EngineModel {
                 namespace: self.namespace(options),
                 ..ManagerConfig::new(limits.num_gpu_blocks, limits.block_size)
             };
-            let scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;
+            let mut scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;
+            let digest = self.digest.as_ref();
+            let tiers = options.tiers.open(digest, spec.dtype(), limits.block_size)?;
+            if let Some(tiers) = &tiers {
+                scheduler = scheduler.with_kv_connector(Box::new(tiers.connector()));
+            }
             let (decoder, tokenizer) = (self.decoder.clone(), self.tokenizer.clone());
             let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
-                .with_turns(options.turns.clone());
+                .with_turns(options.turns.clone())
+                .with_tiers(tiers.as_ref());
             Ok(((scheduler, runner), plan.to_string()))
         })?;
         let mut core = EngineCore::new(scheduler, runner);

@@ -7,6 +7,7 @@ use l3_paged_kv::sizing::Budget;
 
 use crate::composer::Compose;
 use crate::retention::Ttl;
+use crate::tiers::TierOptions;
 use crate::{PolicyKind, SchedulerConfig, Turns};
 
 /// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
@@ -54,6 +55,8 @@ pub struct EngineOptions {
     /// Name of the model in the keys of blocks that leave the process; its digest is added: see
     /// [`EngineModel::namespace`](super::EngineModel::namespace). `None`: its architecture.
     pub namespace: Option<String>,
+    /// Memories behind the pool, for keys and values that it would evict.
+    pub tiers: TierOptions,
     /// Turns with the other engines on the same runtime. `None`: this engine has the runtime for itself.
     pub turns: Option<Turns>,
     /// Moment at which the engine's clock begins. Times of engines whose clocks begin together can be compared. `None`: when
@@ -82,6 +85,7 @@ impl Default for EngineOptions {
             max_num_waiting: 1 << 16,
             eager: false,
             namespace: None,
+            tiers: TierOptions::default(),
             turns: None,
             clock: None,
         }

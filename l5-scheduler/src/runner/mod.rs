@@ -29,9 +29,10 @@ use l4_sampler::{Row, Sampled, Sampler};
 pub use job::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use pack::Packed;
 
+use crate::tiers::{TierMover, Tiers};
 use crate::{
-    BySeat, Caps, ExecuteError, Executor, FinishReason, Phases, RequestId, SchedulerConfig,
-    StepHandle, StepOp, StepOutput, StepView, Turn, Turns,
+    BySeat, Caps, ExecuteError, Executor, FinishReason, KvCompletion, Phases, RequestId,
+    SchedulerConfig, StepHandle, StepOp, StepOutput, StepView, Turn, Turns,
 };
 use capture::Captured;
 use choice::RunningChoice;
@@ -45,6 +46,8 @@ pub type LogitsTap = Box<dyn FnMut(RequestId, usize, &[f32]) + Send>;
 pub struct ModelRunner {
     /// Captured steps. First, because fields are dropped in their order, and the graphs hold addresses of the others.
     captured: Captured,
+    /// Memories behind the pool. `None`: keys and values stay in the pool.
+    tiers: Option<TierMover>,
     /// Turns that this runner shares with those of other engines, and its own turn while a step runs.
     turns: Option<Turns>,
     turn: Option<Turn>,
@@ -108,6 +111,7 @@ impl ModelRunner {
         let kv = PagedKv::new_on(rt.device(), model, num_gpu_blocks, block_size, kv_dtype)?;
         Ok(Self {
             captured: Captured::default(),
+            tiers: None,
             turns: None,
             turn: None,
             ws: Workspace::new(rt, model, spec)?,
@@ -153,6 +157,15 @@ impl ModelRunner {
         self
     }
 
+    /// Loads blocks from tiers, and stores those of leases in them. The scheduler needs the other half,
+    /// [`Tiers::connector`].
+    #[must_use]
+    pub fn with_tiers(mut self, tiers: Option<&Tiers>) -> Self {
+        self.tiers = tiers.map(|tiers| TierMover::new(tiers.clone()));
+        self.caps.can_store = tiers.is_some();
+        self
+    }
+
     /// Sets the maximum number of bytes of all large guides together; beyond it the largest fail.
     #[must_use]
     pub fn with_guide_memory(mut self, bytes: usize) -> Self {
@@ -192,15 +205,69 @@ impl ModelRunner {
         &self.kv
     }
 
+    /// The tiers behind the pool.
+    pub fn tiers(&self) -> Option<&Tiers> {
+        self.tiers.as_ref().map(TierMover::tiers)
+    }
+
     /// Begins the step's operations on blocks.
-    fn move_blocks(&self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        match step.step().ops.first() {
-            None => Ok(()),
-            Some(StepOp::Load { .. } | StepOp::Store { .. }) => {
+    fn move_blocks(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
+        match (&mut self.tiers, step.step().ops.first()) {
+            (Some(tiers), _) => tiers.begin(step.step()),
+            (None, None) => {}
+            (None, Some(StepOp::Load { .. } | StepOp::Store { .. })) => {
                 let why = "this runner cannot load or store keys and values outside the pool";
-                Err(ExecuteError::Malformed(why.into()))
+                return Err(ExecuteError::Malformed(why.into()));
             }
         }
+        Ok(())
+    }
+
+    /// Forgets the operations on blocks of a step that does not count.
+    fn abandon<T>(
+        &mut self,
+        step: &StepView<'_>,
+        result: Result<T, ExecuteError>,
+    ) -> Result<T, ExecuteError> {
+        if let (Err(_), Some(tiers)) = (&result, &mut self.tiers) {
+            tiers.abandon(step.step().number);
+        }
+        result
+    }
+
+    /// Packs the step and runs the forward pass.
+    fn begin_step(&mut self, step: &StepView<'_>) -> Result<StepHandle, ExecuteError> {
+        let asked = Instant::now();
+        let turn = self.turns.as_ref().map(Turns::take);
+        let began = Instant::now();
+        self.move_blocks(step)?;
+        self.pack(step)?;
+        let packed = Instant::now();
+        let ran = self.prepare(step).and_then(|()| self.forward(step));
+        self.finish_masks();
+        self.replayed = ran?;
+        self.phases = Phases {
+            turn: began - asked,
+            pack: packed - began,
+            forward: packed.elapsed(),
+            ..Phases::default()
+        };
+        self.turn = turn;
+        Ok(StepHandle::of(step))
+    }
+
+    fn sample_step(
+        &mut self,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
+        let samples = step.step().samples();
+        if samples > 0 {
+            self.sample(step, samples)?;
+            self.deal(step, out)?;
+            self.note_tools(step, out);
+        }
+        Ok(())
     }
 
     fn pack(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
@@ -274,23 +341,8 @@ impl Executor for ModelRunner {
 
     /// Packs the step and runs the forward pass; on a device, enqueues it.
     fn launch(&mut self, step: &StepView<'_>) -> Result<StepHandle, ExecuteError> {
-        let asked = Instant::now();
-        let turn = self.turns.as_ref().map(Turns::take);
-        let began = Instant::now();
-        self.move_blocks(step)?;
-        self.pack(step)?;
-        let packed = Instant::now();
-        let ran = self.prepare(step).and_then(|()| self.forward(step));
-        self.finish_masks();
-        self.replayed = ran?;
-        self.phases = Phases {
-            turn: began - asked,
-            pack: packed - began,
-            forward: packed.elapsed(),
-            ..Phases::default()
-        };
-        self.turn = turn;
-        Ok(StepHandle::of(step))
+        let began = self.begin_step(step);
+        self.abandon(step, began)
     }
 
     /// Samples. All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
@@ -302,15 +354,17 @@ impl Executor for ModelRunner {
     ) -> Result<(), ExecuteError> {
         let _turn = self.turn.take();
         let began = Instant::now();
-        let samples = step.step().samples();
-        if samples > 0 {
-            self.sample(step, samples)?;
-            self.deal(step, out)?;
-            self.note_tools(step, out);
-        }
+        let sampled = self.sample_step(step, out);
+        self.abandon(step, sampled)?;
         out.replayed = self.replayed;
         out.phases = Phases { sample: began.elapsed(), ..self.phases };
         Ok(())
+    }
+
+    fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.poll(&mut self.kv, completed);
+        }
     }
 
     fn fail(&mut self, id: RequestId, error: &ExecuteError) {
@@ -320,6 +374,9 @@ impl Executor for ModelRunner {
     }
 
     fn end(&mut self, id: RequestId, reason: FinishReason) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.end(id);
+        }
         if let Some(choice) = self.choices.remove(id) {
             choice.close(reason);
         }

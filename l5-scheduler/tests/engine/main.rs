@@ -18,3 +18,4 @@ mod reading;
 mod relay;
 mod second_memory;
 mod submitting;
+mod tiers;

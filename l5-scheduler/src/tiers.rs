@@ -1,0 +1,91 @@
+//! Memories behind the pool for the real model: chunks of keys and values in the tiers of layer 3.
+//!
+//! ```text
+//! scheduler   TierConnector   "tokens 512..1024 of this request are in a tier"       matched_tokens
+//! runner      TierMover       gets chunks and writes them into blocks,               StepOp::Load, poll
+//!                             reads the blocks of a lease and puts chunks            StepOp::Store, poll
+//! ```
+//!
+//! Both halves run on the engine's thread. The tiers have threads of their own, which move bytes between memories and
+//! never touch the pool: only the mover does, between two steps, and at most [`MAX_BYTES_PER_POLL`] each time. So a long
+//! load delays no step by more than the copy of a chunk, and a tier that is slow or dead delays only the request that
+//! waits for it, until its [`Breaker`](l3_paged_kv::tier::Breaker) gives up.
+
+mod connector;
+mod mover;
+mod options;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use l3_paged_kv::tier::{ChunkKey, ChunkLayout, KeySpace, KvTier, TierStats};
+use l3_paged_kv::{BlockHash, GroupId};
+
+use crate::RequestId;
+pub use connector::TierConnector;
+pub(crate) use mover::TierMover;
+pub use options::{TierOptions, TierOptionsError};
+
+/// Maximum number of bytes that are copied into or out of the pool between two steps; a larger chunk is copied whole.
+/// At the memory bandwidth of two CPU cores it takes a few milliseconds.
+pub const MAX_BYTES_PER_POLL: usize = 8 << 20;
+
+/// A tier, and how sequences of one engine are cut into its chunks. A clone is the same memory.
+#[derive(Clone)]
+pub struct Tiers(Arc<Mutex<State>>);
+
+pub(crate) struct State {
+    tier: Box<dyn KvTier>,
+    layout: ChunkLayout,
+    space: KeySpace,
+    /// Keys of the chunks of requests that were looked up, until they end.
+    keys: HashMap<RequestId, Vec<ChunkKey>>,
+    stats: TokenCounts,
+}
+
+/// Numbers of tokens that were looked up in the tiers, found, loaded and stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Tokens of which keys and values were not in the pool when their request was looked up.
+    pub queried: u64,
+    /// Tokens of those that a tier had.
+    pub matched: u64,
+    /// Tokens that were loaded.
+    pub loaded: u64,
+    /// Tokens that were given to a tier. It may evict them, or fail to keep them.
+    pub stored: u64,
+}
+
+impl Tiers {
+    /// Cuts sequences by `layout` into chunks of `tier`, under the keys of `space`.
+    pub fn new(tier: Box<dyn KvTier>, layout: ChunkLayout, space: KeySpace) -> Self {
+        let (keys, stats) = (HashMap::new(), TokenCounts::default());
+        Self(Arc::new(Mutex::new(State { tier, layout, space, keys, stats })))
+    }
+
+    /// The scheduler's half.
+    pub fn connector(&self) -> TierConnector {
+        TierConnector::new(self.clone())
+    }
+
+    /// Counts since the engine started.
+    pub fn token_counts(&self) -> TokenCounts {
+        self.lock().stats
+    }
+
+    /// Counters of the tier.
+    pub fn tier_stats(&self) -> TierStats {
+        self.lock().tier.stats()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Keys of the whole chunks of a sequence, of which these are the hashes of its full blocks.
+    fn keys_of(&self, hashes: &[BlockHash]) -> Vec<ChunkKey> {
+        self.layout.keys(&self.space, GroupId(0), hashes)
+    }
+}

@@ -1,0 +1,220 @@
+//! The runner's half: moves chunks between the tiers and the blocks of the pool.
+
+use std::collections::{HashMap, VecDeque};
+
+use l3_paged_kv::tier::{
+    ChunkBytes, ChunkKey, ChunkLayout, Presence, Ticket, TierCompletion, TierOutcome,
+};
+use l3_paged_kv::{BlockId, PagedKv};
+
+use super::{MAX_BYTES_PER_POLL, State, Tiers};
+use crate::{KvCompletion, LeaseId, RequestId, StepOp, StepPlan};
+
+/// Loads and stores that steps have begun.
+pub(crate) struct TierMover {
+    tiers: Tiers,
+    loads: Vec<Load>,
+    stores: VecDeque<Store>,
+    /// The load and the chunk that a ticket is for.
+    tickets: HashMap<Ticket, (RequestId, usize)>,
+    /// Operations of the tier that have ended. Empty between two polls.
+    ended: Vec<TierCompletion>,
+}
+
+struct Load {
+    step: u64,
+    id: RequestId,
+    /// Tokens that are in the blocks already: those of the pool, and those that were written.
+    loaded: usize,
+    /// Token of the request at which `blocks` begin.
+    from: usize,
+    blocks: Vec<BlockId>,
+    /// Chunks that are not written yet, the first of which is chunk `next` of the request.
+    chunks: VecDeque<Chunk>,
+    next: usize,
+}
+
+enum Chunk {
+    Pending,
+    Here(ChunkBytes),
+    /// It is lost, and all chunks behind it are of no use.
+    Lost,
+}
+
+struct Store {
+    step: u64,
+    lease: LeaseId,
+    blocks: Vec<BlockId>,
+    keys: Vec<ChunkKey>,
+    /// Number of chunks that were given to the tier, or that it had.
+    done: usize,
+}
+
+impl TierMover {
+    pub(crate) fn new(tiers: Tiers) -> Self {
+        Self {
+            tiers,
+            loads: Vec::new(),
+            stores: VecDeque::new(),
+            tickets: HashMap::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    pub(crate) fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
+    /// Begins the operations of a step. The bytes are moved by [`TierMover::poll`].
+    pub(crate) fn begin(&mut self, step: &StepPlan) {
+        if step.ops.is_empty() {
+            return;
+        }
+        let mut state = self.tiers.lock();
+        let State { tier, layout, keys, .. } = &mut *state;
+        let mut leases = Vec::new();
+        for op in &step.ops {
+            match op {
+                StepOp::Load { id, from, to, blocks, .. } => {
+                    let keys = keys.get(id).map_or(&[][..], Vec::as_slice);
+                    let (first, end) = (from / layout.tokens(), to.div_ceil(layout.tokens()));
+                    let chunks = (first..end).map(|chunk| {
+                        let Some(key) = keys.get(chunk) else { return Chunk::Lost };
+                        self.tickets.insert(tier.get(key), (*id, chunk));
+                        Chunk::Pending
+                    });
+                    self.loads.push(Load {
+                        step: step.number,
+                        id: *id,
+                        loaded: *from,
+                        from: *from,
+                        blocks: blocks.clone(),
+                        chunks: chunks.collect(),
+                        next: first,
+                    });
+                }
+                StepOp::Store { lease, blocks, hashes, .. } => leases.push((lease, blocks, hashes)),
+            }
+        }
+        for (lease, blocks, hashes) in leases {
+            let keys = state.keys_of(hashes);
+            let (lease, blocks) = (*lease, blocks.clone());
+            self.stores.push_back(Store { step: step.number, lease, blocks, keys, done: 0 });
+        }
+    }
+
+    /// Forgets what a step has begun that was abandoned: it is planned again, or its requests have failed.
+    pub(crate) fn abandon(&mut self, step: u64) {
+        let gone = self.loads.extract_if(.., |load| load.step == step);
+        for load in gone.collect::<Vec<_>>() {
+            self.tickets.retain(|_, (id, _)| *id != load.id);
+        }
+        self.stores.retain(|store| store.step != step);
+    }
+
+    /// Forgets the keys of a request that has ended.
+    pub(crate) fn end(&mut self, id: RequestId) {
+        self.tiers.lock().keys.remove(&id);
+    }
+
+    /// Moves bytes, and reports the loads and stores that have ended.
+    pub(crate) fn poll(&mut self, kv: &mut PagedKv, completed: &mut Vec<KvCompletion>) {
+        if self.loads.is_empty() && self.stores.is_empty() && self.tickets.is_empty() {
+            // Puts end without anybody who waits for them.
+            let mut state = self.tiers.lock();
+            state.tier.poll(&mut self.ended);
+            self.ended.clear();
+            return;
+        }
+        let mut state = self.tiers.lock();
+        state.tier.poll(&mut self.ended);
+        for TierCompletion { ticket, outcome } in self.ended.drain(..) {
+            let Some((id, chunk)) = self.tickets.remove(&ticket) else { continue };
+            let load = self.loads.iter_mut().find(|load| load.id == id);
+            let Some(load) = load.filter(|load| load.next <= chunk) else { continue };
+            if let Some(slot) = load.chunks.get_mut(chunk - load.next) {
+                *slot = match outcome {
+                    TierOutcome::Hit(bytes) => Chunk::Here(bytes),
+                    _ => Chunk::Lost,
+                };
+            }
+        }
+        let mut left = MAX_BYTES_PER_POLL;
+        let layout = state.layout;
+        let tickets = &mut self.tickets;
+        self.loads.retain_mut(|load| {
+            let before = load.loaded;
+            let ended = load.write(kv, layout, &mut left);
+            state.stats.loaded += (load.loaded - before) as u64;
+            if ended {
+                tickets.retain(|_, (id, _)| *id != load.id);
+                completed.push(KvCompletion::Loaded { id: load.id, tokens: load.loaded });
+            }
+            !ended
+        });
+        while left > 0
+            && let Some(store) = self.stores.front_mut()
+        {
+            if !store.read(kv, &mut state, &mut left) {
+                break;
+            }
+            completed.push(KvCompletion::Stored { lease: store.lease });
+            self.stores.pop_front();
+        }
+    }
+}
+
+impl Load {
+    /// Writes the chunks that are here, in order, while bytes are `left`. Returns whether the load has ended.
+    fn write(&mut self, kv: &mut PagedKv, layout: ChunkLayout, left: &mut usize) -> bool {
+        let size = layout.block_size();
+        while *left > 0 {
+            match self.chunks.front() {
+                None | Some(Chunk::Lost) => return true,
+                Some(Chunk::Pending) => return false,
+                Some(Chunk::Here(bytes)) => {
+                    let begin = self.next * layout.blocks();
+                    let offset = self.loaded / size - begin;
+                    let at = (self.loaded - self.from) / size;
+                    let count = (layout.blocks() - offset).min(self.blocks.len() - at);
+                    let blocks = &self.blocks[at..at + count];
+                    if let Err(why) = kv.write_chunk(blocks, offset, layout.blocks(), bytes) {
+                        tracing::warn!("tiers: a chunk cannot be written, and is computed: {why}");
+                        return true;
+                    }
+                    *left = left.saturating_sub(bytes.len());
+                    self.loaded += count * size;
+                    self.next += 1;
+                    self.chunks.pop_front();
+                }
+            }
+        }
+        self.chunks.is_empty()
+    }
+}
+
+impl Store {
+    /// Reads chunks that the tier does not have, while bytes are `left`. Returns whether all were read: the tier has
+    /// copies, so the blocks are not needed any more.
+    fn read(&mut self, kv: &PagedKv, state: &mut State, left: &mut usize) -> bool {
+        let chunk = state.layout.blocks();
+        while let Some(key) = self.keys.get(self.done) {
+            if *left == 0 {
+                return false;
+            }
+            if state.tier.contains(key) != Presence::Present {
+                let blocks = &self.blocks[self.done * chunk..][..chunk];
+                let mut bytes = vec![0; kv.chunk_bytes(chunk)];
+                if let Err(why) = kv.read_chunk(blocks, &mut bytes) {
+                    tracing::warn!("tiers: a chunk cannot be read, and is not stored: {why}");
+                    return true;
+                }
+                *left = left.saturating_sub(bytes.len());
+                state.tier.put(key, bytes.into());
+                state.stats.stored += state.layout.tokens() as u64;
+            }
+            self.done += 1;
+        }
+        true
+    }
+}

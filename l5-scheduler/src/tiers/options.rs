@@ -1,0 +1,86 @@
+//! Which tiers an engine has.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use l1_tensor::DType;
+use l2_model::ModelDigest;
+use l3_paged_kv::KvError;
+use l3_paged_kv::tier::{
+    Breaker, BreakerOptions, ChunkLayout, DEFAULT_CHUNK_TOKENS, DiskError, DiskOptions, DiskTier,
+    DramTier, KeySpace, KvTier, SystemClock, TierStack,
+};
+
+use super::Tiers;
+
+/// Tiers of an engine. [`Default`] has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierOptions {
+    /// Tokens of a chunk, a multiple of the block size.
+    pub chunk_tokens: usize,
+    /// Bytes of DRAM. 0: no such tier.
+    pub dram: u64,
+    /// Directory for chunks, and the maximum number of bytes of its files.
+    pub disk: Option<(PathBuf, u64)>,
+    /// When a tier is given up for a while.
+    pub breaker: BreakerOptions,
+}
+
+impl Default for TierOptions {
+    fn default() -> Self {
+        let (chunk_tokens, breaker) = (DEFAULT_CHUNK_TOKENS, BreakerOptions::default());
+        Self { chunk_tokens, dram: 0, disk: None, breaker }
+    }
+}
+
+/// Why tiers cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum TierOptionsError {
+    /// The length of a chunk.
+    #[error(transparent)]
+    Chunk(#[from] KvError),
+    /// The directory.
+    #[error("{}: {why}", dir.display())]
+    Disk {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: DiskError,
+    },
+    /// The model has no digest.
+    #[error("keys and values of a model without a checkpoint cannot be kept: leave the tiers out")]
+    NoDigest,
+}
+
+impl TierOptions {
+    /// Opens the tiers for a model, whose keys and values are of this dtype in blocks of this size. `None` if there are no
+    /// tiers.
+    ///
+    /// # Errors
+    /// [`TierOptionsError`].
+    pub fn open(
+        &self,
+        digest: Option<&ModelDigest>,
+        dtype: DType,
+        block_size: usize,
+    ) -> Result<Option<Tiers>, TierOptionsError> {
+        if self.dram == 0 && self.disk.is_none() {
+            return Ok(None);
+        }
+        let digest = digest.ok_or(TierOptionsError::NoDigest)?;
+        let layout = ChunkLayout::new(block_size, self.chunk_tokens)?;
+        let mut tiers: Vec<Box<dyn KvTier>> = Vec::new();
+        if self.dram > 0 {
+            tiers.push(Box::new(DramTier::new(self.dram)));
+        }
+        if let Some((dir, bytes)) = &self.disk {
+            let disk = DiskTier::open(dir, DiskOptions::new(*bytes))
+                .map_err(|why| TierOptionsError::Disk { dir: dir.clone(), why })?;
+            let clock = Arc::new(SystemClock::default());
+            tiers.push(Box::new(Breaker::new(disk, self.breaker, clock)));
+        }
+        // Adapters are refused by the engine; with them, their digest would be part of the key.
+        let space = KeySpace::new(digest, None, dtype, layout);
+        Ok(Some(Tiers::new(Box::new(TierStack::new(tiers)), layout, space)))
+    }
+}

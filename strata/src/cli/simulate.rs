@@ -16,7 +16,7 @@ use l5_scheduler::sim::{
     AgentJobs, ArrivalProcess, Arrivals, Goodput, Planner, Scenario, Workload, WorkloadError,
     replay,
 };
-use l5_scheduler::{Compose, CostModel, EngineOptions, SchedulerConfig};
+use l5_scheduler::{Compose, CostModel, EngineOptions, PolicyKind, SchedulerConfig};
 
 use super::context::Context;
 use super::error::CliError;
@@ -35,6 +35,7 @@ Examples:
   strata simulate --workload load.json --rate 4 --compose stable --decode-widths 1,2,4,8,16,32
   strata simulate --agents agents.json --rate 0.5 --num-gpu-blocks 2049
   strata simulate --agents agents.json --num-gpu-blocks 2049 --host-memory 4GiB --load-bandwidth 20GB
+  strata simulate --agents agents.json --num-gpu-blocks 2049 --policy continuum --continuum-ttl cdf --json
   strata bench --fit-cost cost.json && strata simulate --workload load.json --rate 4 --cost-model cost.json
 
 A workload is a specification:
@@ -114,16 +115,16 @@ struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
     /// Store the blocks of finished requests in a host memory of this size, such as 4GiB, and load them from there
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, alias = "dram", value_name = "SIZE")]
     host_memory: Option<Bytes>,
     /// Bytes per second between host memory and KV cache, such as 25GB [default: that of the cost model, else no limit]
-    #[arg(long, value_name = "SIZE", value_parser = bandwidth, requires = "host_memory")]
+    #[arg(long, alias = "reload-bandwidth", value_name = "SIZE", value_parser = bandwidth, requires = "host_memory")]
     load_bandwidth: Option<f64>,
     /// Also report the requests that meet all of these bounds: ttft, itl (the longest), tpot (the mean), e2e. Units are
     /// ms and s; a number without a unit is in seconds (in milliseconds in `strata bench serve`)
     #[arg(long, value_name = "ttft:500ms,itl:50ms,..")]
     goodput: Option<Goodput>,
-    /// Print one JSON object instead of a table
+    /// Print one JSON object instead of a table; with --agents also each job and turn
     #[arg(long)]
     json: bool,
     /// Number of blocks of the KV cache, including the null block
@@ -198,7 +199,12 @@ impl PlanArgs {
             ("acceptance_rate", !drafts, "--num-speculative-tokens of at least 1"),
             ("max_decode_steps", mixed, "--compose stable"),
             ("prefill_chunk", mixed, "--compose stable"),
+            ("continuum_ttl", self.limits.policy != PolicyKind::Continuum, "--policy continuum"),
         ];
+        if self.limits.policy == PolicyKind::LmCache && self.host_memory.is_none() {
+            let why = "--policy lmcache needs --host-memory, where it stores blocks";
+            return Err(CliError::Usage(why.to_owned()));
+        }
         match without_effect.iter().find(|(id, ignored, _)| *ignored && self.given.has(id)) {
             None => Ok(()),
             Some((id, _, needed)) => {
@@ -253,7 +259,8 @@ pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
             Workload::read(file, ArrivalProcess { rate, requests, seed })
         }),
         (None, Some(agents), _) => plan(agents, &args.plan, context, |file, plan| {
-            AgentJobs::read(file, plan.rate, plan.requests, plan.seed)
+            let jobs = AgentJobs::read(file, plan.rate, plan.requests, plan.seed)?;
+            Ok(if plan.json { jobs.with_records() } else { jobs })
         }),
         (None, None, Some(scenario)) => play(scenario, args.out.as_deref()),
         (None, None, None) => Err(CliError::Usage(

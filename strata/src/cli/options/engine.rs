@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use l3_paged_kv::sizing::Budget;
+use l5_scheduler::retention::Ttl;
 use l5_scheduler::{Compose, EngineOptions, PolicyKind};
 
 use super::Switch;
@@ -26,9 +27,14 @@ pub struct SchedulerOptions {
     /// Maximum number of tokens of one step that a long prompt may take while other requests run; 0 for no limit
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
     pub long_prefill_token_threshold: usize,
-    /// Scheduling policy: fcfs (first come, first served), priority or strict-priority
+    /// Scheduling policy: fcfs (first come, first served), priority or strict-priority; for agents, continuum (KV blocks
+    /// of a step are held for a time), adaptive (until they are needed more) or lmcache (they are stored in another
+    /// memory; as fcfs without one)
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
+    /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of the tools)
+    #[arg(long, value_name = "HOW", default_value = "fixed")]
+    pub continuum_ttl: Ttl,
     /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a
     /// device can replay them; prompts have steps of their own)
     #[arg(long, value_name = "HOW", default_value = "mixed")]
@@ -117,6 +123,7 @@ impl SchedulerOptions {
     /// Puts them into `options`, whose limits remain where none are given.
     pub fn set(&self, options: &mut EngineOptions) {
         options.policy = self.policy;
+        options.continuum_ttl = self.continuum_ttl;
         options.compose = self.compose();
         options.max_num_seqs = self.max_num_seqs.unwrap_or(options.max_num_seqs);
         let tokens = self.max_num_batched_tokens;

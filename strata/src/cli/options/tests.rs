@@ -12,6 +12,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=fp8 --kv-memory=48KiB --device=cpu --device=cuda:1 --precision=auto --precision=f32 \
          --precision=bf16 --threads=1 --threads=1024 --batch-invariant --max-num-seqs=1 --max-num-batched-tokens=1 \
          --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
+         --policy=continuum --policy=lmcache --policy=adaptive --continuum-ttl=fixed --continuum-ttl=cdf \
          --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f",
     ),
     (
@@ -27,7 +28,8 @@ const ACCEPTED: [(&str, &str); 5] = [
     ),
     (
         "simulate --workload f",
-        "--rate=inf --requests=9 --seed=1 --policy=strict-priority --cost-model=f --goodput=ttft:2 --json \
+        "--rate=inf --requests=9 --seed=1 --policy=strict-priority --policy=continuum --continuum-ttl=cdf \
+         --cost-model=f --goodput=ttft:2 --json \
          --num-gpu-blocks=2 --block-size=1 --max-num-seqs=1 --max-num-batched-tokens=1 --max-model-len=2 \
          --long-prefill-token-threshold=0 --long-prefill-token-threshold-adaptive --no-enable-chunked-prefill \
          --no-enable-prefix-caching --no-scheduler-reserve-full-isl --watermark=0.1 --compose=stable \
@@ -42,14 +44,15 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=float32 --kv-cache-dtype=fp8_e4m3 --enable-prefix-caching --enable-prefix-caching=false \
          --no-enable-prefix-caching --no-prefix-caching \
          --max-num-seqs=2k --max-num-batched-tokens=2K --max-model-len=auto --max-model-len=-1 --max-model-len=8K \
-         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --enable-chunked-prefill \
+         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive --continuum-ttl=cdf \
+         --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
          --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",
     ),
 ];
 
 /// What no subcommand with this option may take.
-const REFUSED: [&str; 20] = [
+const REFUSED: [&str; 21] = [
     "--block-size=0",
     "--block-size=12",
     "--block-size=2147483648",
@@ -66,6 +69,7 @@ const REFUSED: [&str; 20] = [
     "--max-model-len=0",
     "--max-model-len=1",
     "--policy=lottery",
+    "--continuum-ttl=2",
     "--compose=greedy",
     "--max-decode-steps=0",
     "--prefill-chunk=-1",
@@ -130,6 +134,7 @@ fn an_option_is_one_definition_in_every_command() {
         "max-model-len",
         "long-prefill-token-threshold",
         "policy",
+        "continuum-ttl",
         "compose",
         "max-decode-steps",
         "prefill-chunk",

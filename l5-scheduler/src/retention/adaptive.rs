@@ -29,8 +29,9 @@ const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
 ///   new one would let jobs that never come back hold the pool.
 /// - A running request that grows ends the lease with the largest `E`. Only without one it preempts.
 /// - A waiting request ends the lease with the largest `E` if that is above `tau*`, or if nothing runs. Else it waits.
-///   (A lease saves `a` seconds a token each time its job comes back. Per block and second of holding that is worth the
-///   same as the blocks are to the waiting request at `tau*`, whatever the size of the job.)
+///   (A lease of `n` blocks saves `a * B * n` seconds of the machine and holds `n` of `N` blocks for `E` seconds. When the
+///   pool is full, a block for a second is worth `1 / N` of a second of the machine, so the lease pays if
+///   `E / N < a * B`, whatever `n` is.)
 /// - The lease of a job of which a step waits does not end for another request: it is about to be used.
 ///
 /// Pauses are recorded for each tool of each tenant, the last 64. A choice costs a look at 65 leases of each tool at

@@ -17,6 +17,8 @@ pub enum Beside {
     Default(&'static str),
     /// The file has this field instead.
     InFile(&'static str),
+    /// It is for a server of one model.
+    OneModel,
 }
 
 /// What the flag of this id is beside `--ensemble`.
@@ -32,6 +34,7 @@ pub fn beside(id: &str) -> Beside {
         }
         "memory_utilization" => Beside::InFile("`kv_memory` of the file"),
         "block_size" => Beside::InFile("`block_size` of a [[specialist]]"),
+        "kv_tier_dram" | "kv_tier_disk" | "kv_tier_disk_size" | "kv_tier_chunk" => Beside::OneModel,
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
         _ => Beside::All,
     }
@@ -51,6 +54,7 @@ pub fn check(layers: &Layers) -> Result<(), CliError> {
             let (_, source) = layers.get(id)?;
             let why = match beside(id) {
                 Beside::InFile(field) => format!("set {field}"),
+                Beside::OneModel => "it is for a server of one model".to_owned(),
                 Beside::All | Beside::Default(_) => return None,
             };
             Some(format!("{} ({source}): {why}", flag(&command, id)))
@@ -98,6 +102,7 @@ mod tests {
             ("memory-utilization", "0.5", "`kv_memory` of the file"),
             ("block-size", "8", "`block_size` of a [[specialist]]"),
             ("policy", "fcfs", "`policy` of a [[specialist]]"),
+            ("kv-tier-dram", "1GiB", "a server of one model"),
         ] {
             let word = format!("--{long}={value}");
             let variable = format!("STRATA_{}", long.to_uppercase().replace('-', "_"));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Arg;
 use l3_paged_kv::sizing::Bytes;
+use l5_scheduler::tiers::TierOptions;
 
 use super::values;
 use crate::cli::args::{ModelArgs, RuntimeArgs};
@@ -177,6 +178,38 @@ pub struct KvFlags {
     pub blocks: BlockOptions,
     #[command(flatten)]
     pub prefix_caching: PrefixCachingOptions,
+    #[command(flatten)]
+    pub tiers: TierFlags,
+}
+
+/// Memories behind the pool. A policy that stores blocks uses them: lmcache stores those of every finished request.
+#[derive(Debug, clap::Args)]
+pub struct TierFlags {
+    /// Memory for keys and values that the pool would evict, such as 4GiB [default: none]
+    #[arg(long, value_name = "SIZE")]
+    pub kv_tier_dram: Option<Bytes>,
+    /// Directory for keys and values that the pool would evict; they survive a restart [default: none]
+    #[arg(long, value_name = "DIR")]
+    pub kv_tier_disk: Option<PathBuf>,
+    /// Maximum size of all files in --kv-tier-disk
+    #[arg(long, value_name = "SIZE", default_value = "16GiB")]
+    pub kv_tier_disk_size: Bytes,
+    /// Number of tokens that a tier keeps as one chunk, a multiple of --block-size. Tokens behind the last whole chunk of a
+    /// request are not stored
+    #[arg(long, value_name = "N", default_value = "256", value_parser = count)]
+    pub kv_tier_chunk: usize,
+}
+
+impl TierFlags {
+    /// Options of the engine's tiers.
+    pub fn options(&self) -> TierOptions {
+        TierOptions {
+            chunk_tokens: self.kv_tier_chunk,
+            dram: self.kv_tier_dram.map_or(0, |size| size.0),
+            disk: self.kv_tier_disk.clone().map(|dir| (dir, self.kv_tier_disk_size.0)),
+            ..TierOptions::default()
+        }
+    }
 }
 
 /// The scheduler.

@@ -37,6 +37,7 @@ fn line(arg: &Arg, layers: &Layers) -> String {
             Beside::InFile(field) => {
                 return padded(&format!("# {key}"), &format!("by the ensemble: {field}"));
             }
+            Beside::OneModel => return padded(&format!("# {key}"), "for a server of one model"),
             Beside::Default(_) | Beside::All => {}
         }
     }

@@ -291,6 +291,7 @@ impl Flags {
             enable_prefix_caching: self.kv.prefix_caching.on(),
             max_num_waiting: self.limits.max_num_waiting,
             eager: self.machine.capture.eager,
+            tiers: self.kv.tiers.options(),
             ..EngineOptions::default()
         };
         self.scheduler.limits.set(&mut options);

@@ -61,6 +61,7 @@ chapters! {
     l3_attention: "src/l3-paged-kv/attention.md",
     l3_state: "src/l3-paged-kv/state.md",
     l3_sizing: "src/l3-paged-kv/sizing.md",
+    l3_tiers: "src/l3-paged-kv/tiers.md",
     l3_viewer: "src/l3-paged-kv/viewer.md",
     l3_tests: "src/l3-paged-kv/tests.md",
     l3_exercises: "src/l3-paged-kv/exercises.md",

@@ -1,7 +1,8 @@
 //! Tiers: memories behind the pool that keep keys and values in *chunks*.
 //!
 //! A pool evicts blocks as soon as another sequence needs them. A tier is larger and slower: the host's DRAM
-//! ([`DramTier`]), or a disk ([`DiskTier`]), which survives a restart. It sees neither blocks nor tensors:
+//! ([`DramTier`]), a disk ([`DiskTier`]), which survives a restart, or a Redis server ([`RedisTier`]), which several
+//! machines share. It sees neither blocks nor tensors:
 //!
 //! * [`ChunkLayout`] cuts a sequence into chunks of whole blocks, and [`KeySpace`] gives each a [`ChunkKey`] that covers
 //!   all tokens before it, the model, and the layout of its bytes;
@@ -19,8 +20,11 @@ mod chunk;
 mod clock;
 mod disk;
 mod dram;
+mod header;
 mod key;
 mod lru;
+mod queue;
+mod redis;
 mod stack;
 
 use std::ops::Deref;
@@ -32,6 +36,7 @@ pub use clock::{Clock, SystemClock};
 pub use disk::{ChunkFiles, DirectoryFiles, DiskError, DiskOptions, DiskTier, ListedFile};
 pub use dram::{DRAM_ENTRY_BYTES, DramTier};
 pub use key::{ChunkKey, EXCHANGE_LAYOUT_VERSION, KeySpace};
+pub use redis::{RedisOptions, RedisTier};
 pub use stack::TierStack;
 
 /// Bytes of a chunk. A clone shares them.

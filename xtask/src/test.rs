@@ -23,6 +23,9 @@ use tally::Tally;
 /// The variable that tells tests where the real model is.
 const MODEL_VARIABLE: &str = "STRATA_SMOLLM2";
 
+/// The variable that names the program of a Redis or Valkey server.
+const REDIS: &str = "STRATA_REDIS_SERVER";
+
 /// The variable that makes the load tests run at full length.
 const LONG: &str = "STRATA_LONG";
 
@@ -62,6 +65,7 @@ pub fn run(args: &TestArgs) -> Result<()> {
     }
     if let Some(model) = model {
         other_programs(&mut stages)?;
+        real_redis(&mut stages)?;
         load_and_attacks(&mut stages)?;
         real_model(&mut stages, &model)?;
         let layers = layers(args.changed)?;
@@ -103,6 +107,23 @@ fn other_programs(stages: &mut Stages) -> Result<()> {
     choose(&mut test, targets::mentioning(outside::VARIABLE)?);
     test.args(["--", "--nocapture"]).envs(tools);
     stages.run("other projects' programs", &mut test)
+}
+
+/// The tier on a Redis server with a real one, if this machine has its program.
+fn real_redis(stages: &mut Stages) -> Result<()> {
+    let starts = |program: &&str| Command::new(program).arg("--version").output().is_ok();
+    let Some(program) = ["redis-server", "valkey-server"].into_iter().find(starts) else {
+        println!(
+            "not run: the tier on a Redis server, for there is no redis-server or valkey-server"
+        );
+        return Ok(());
+    };
+    let tests = targets::mentioning(REDIS)?;
+    ensure!(!tests.is_empty(), "no test reads {REDIS}: the test with a real server is missing");
+    let mut test = workspace();
+    choose(&mut test, tests);
+    test.args(["--", "redis::", "--nocapture"]).env(REDIS, program);
+    stages.run("a Redis server", &mut test)
 }
 
 /// The server under load: many concurrent streams, many requests one after another, and every attack beside a

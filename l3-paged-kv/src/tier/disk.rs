@@ -5,7 +5,7 @@
 //! so a chunk's room is free before the next one is written.
 
 mod files;
-mod format;
+mod names;
 mod worker;
 
 use std::collections::HashMap;
@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
+use super::header::HEADER_BYTES;
 use super::lru::Lru;
+use super::queue::Queue;
 use super::{
     ChunkBytes, ChunkKey, KvTier, Presence, Ticket, Tickets, TierCompletion, TierError,
     TierOutcome, TierStats,
 };
 pub use files::{ChunkFiles, DirectoryFiles, ListedFile};
-use format::{FileName, HEADER_BYTES};
-use worker::{Found, News, Op, Queue};
+use names::FileName;
+use worker::{Found, News, Op};
 
 /// Bytes in which a file system gives out room. A file counts whole units.
 const UNIT: u64 = 4096;
@@ -93,7 +95,7 @@ pub struct DiskTier {
     /// Bytes and reads that wait for the thread.
     queued_bytes: u64,
     queued_reads: usize,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Op>>,
     news: Receiver<News>,
     thread: Option<JoinHandle<()>>,
     tickets: Tickets,
@@ -119,7 +121,7 @@ impl DiskTier {
         let mut index = Lru::default();
         found.into_iter().for_each(|(key, size)| index.insert(key, (), size));
         let (send, news) = channel();
-        let queue = Arc::new(Queue::default());
+        let queue: Arc<Queue<Op>> = Arc::default();
         let thread = worker::start(files, Arc::clone(&queue), send)?;
         Ok(Self {
             options,
@@ -233,7 +235,7 @@ impl KvTier for DiskTier {
         }
         self.queued_reads += 1;
         let ticket = self.tickets.issue();
-        self.queue.push(Op::Read { ticket, key: *key });
+        self.queue.push_urgent(Op::Read { ticket, key: *key });
         ticket
     }
 

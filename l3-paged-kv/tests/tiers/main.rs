@@ -10,3 +10,4 @@ mod disk;
 mod dram;
 mod keys;
 mod properties;
+mod redis;

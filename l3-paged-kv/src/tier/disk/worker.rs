@@ -1,13 +1,14 @@
-//! The thread of a disk tier, and the queue before it.
+//! The thread of a disk tier.
 
-use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::ChunkFiles;
-use super::format::{FileName, HEADER_BYTES, header, is_sound};
+use super::names::FileName;
+use crate::tier::header::{HEADER_BYTES, header, is_sound};
+use crate::tier::queue::Queue;
 use crate::tier::{ChunkBytes, ChunkKey, Ticket};
 
 /// Something for the thread to do.
@@ -58,67 +59,10 @@ pub(super) enum Found {
     Error(String),
 }
 
-#[derive(Default)]
-struct Ops {
-    reads: VecDeque<Op>,
-    /// Writes and removals.
-    others: VecDeque<Op>,
-    closed: bool,
-}
-
-/// Operations that wait for the thread. The tier bounds their number.
-#[derive(Default)]
-pub(super) struct Queue {
-    ops: Mutex<Ops>,
-    more: Condvar,
-}
-
-impl Queue {
-    /// The lock is held for a push or a pop only, which do not panic.
-    fn lock(&self) -> MutexGuard<'_, Ops> {
-        self.ops.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn push(&self, op: Op) {
-        let mut ops = self.lock();
-        match op {
-            Op::Read { .. } => ops.reads.push_back(op),
-            Op::Write { .. } | Op::Remove { .. } => ops.others.push_back(op),
-        }
-        self.more.notify_one();
-    }
-
-    /// Ends the thread when the queue is empty, or at once if what waits is to be given up.
-    pub(super) fn close(&self, give_up: bool) {
-        let mut ops = self.lock();
-        ops.closed = true;
-        if give_up {
-            ops.reads.clear();
-            ops.others.clear();
-        }
-        self.more.notify_one();
-    }
-
-    /// The next operation; `None` when the queue is closed and empty.
-    fn pop(&self) -> Option<Op> {
-        let mut ops = self.lock();
-        loop {
-            let Ops { reads, others, closed } = &mut *ops;
-            if let Some(op) = reads.pop_front().or_else(|| others.pop_front()) {
-                return Some(op);
-            }
-            if *closed {
-                return None;
-            }
-            ops = self.more.wait(ops).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
 /// Starts the thread. It ends when the queue is closed.
 pub(super) fn start(
     mut files: Box<dyn ChunkFiles>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<Op>>,
     news: Sender<News>,
 ) -> io::Result<JoinHandle<()>> {
     let run = move || {

@@ -7,14 +7,14 @@ use l1_tensor::DType;
 use l2_model::ModelDigest;
 use l3_paged_kv::KvError;
 use l3_paged_kv::tier::{
-    Breaker, BreakerOptions, ChunkLayout, DEFAULT_CHUNK_TOKENS, DiskError, DiskOptions, DiskTier,
-    DramTier, KeySpace, KvTier, SystemClock, TierStack,
+    Breaker, BreakerOptions, ChunkLayout, Clock, DEFAULT_CHUNK_TOKENS, DiskError, DiskOptions,
+    DiskTier, DramTier, KeySpace, KvTier, RedisOptions, RedisTier, SystemClock, TierStack,
 };
 
 use super::Tiers;
 
 /// Tiers of an engine. [`Default`] has none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct TierOptions {
     /// Tokens of a chunk, a multiple of the block size.
     pub chunk_tokens: usize,
@@ -22,6 +22,8 @@ pub struct TierOptions {
     pub dram: u64,
     /// Directory for chunks, and the maximum number of bytes of its files.
     pub disk: Option<(PathBuf, u64)>,
+    /// Redis or Valkey server, which other engines may share.
+    pub redis: Option<RedisOptions>,
     /// When a tier is given up for a while.
     pub breaker: BreakerOptions,
 }
@@ -29,7 +31,7 @@ pub struct TierOptions {
 impl Default for TierOptions {
     fn default() -> Self {
         let (chunk_tokens, breaker) = (DEFAULT_CHUNK_TOKENS, BreakerOptions::default());
-        Self { chunk_tokens, dram: 0, disk: None, breaker }
+        Self { chunk_tokens, dram: 0, disk: None, redis: None, breaker }
     }
 }
 
@@ -47,6 +49,9 @@ pub enum TierOptionsError {
         /// What is wrong with it.
         why: DiskError,
     },
+    /// The thread that talks to the server cannot be started.
+    #[error("the thread for the Redis server cannot be started: {0}")]
+    Redis(std::io::Error),
     /// The model has no digest.
     #[error("keys and values of a model without a checkpoint cannot be kept: leave the tiers out")]
     NoDigest,
@@ -64,11 +69,12 @@ impl TierOptions {
         dtype: DType,
         block_size: usize,
     ) -> Result<Option<Tiers>, TierOptionsError> {
-        if self.dram == 0 && self.disk.is_none() {
+        if self.dram == 0 && self.disk.is_none() && self.redis.is_none() {
             return Ok(None);
         }
         let digest = digest.ok_or(TierOptionsError::NoDigest)?;
         let layout = ChunkLayout::new(block_size, self.chunk_tokens)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let mut tiers: Vec<Box<dyn KvTier>> = Vec::new();
         if self.dram > 0 {
             tiers.push(Box::new(DramTier::new(self.dram)));
@@ -76,8 +82,12 @@ impl TierOptions {
         if let Some((dir, bytes)) = &self.disk {
             let disk = DiskTier::open(dir, DiskOptions::new(*bytes))
                 .map_err(|why| TierOptionsError::Disk { dir: dir.clone(), why })?;
-            let clock = Arc::new(SystemClock::default());
-            tiers.push(Box::new(Breaker::new(disk, self.breaker, clock)));
+            tiers.push(Box::new(Breaker::new(disk, self.breaker, clock.clone())));
+        }
+        if let Some(redis) = &self.redis {
+            let redis =
+                RedisTier::start(redis.clone(), clock.clone()).map_err(TierOptionsError::Redis)?;
+            tiers.push(Box::new(Breaker::new(redis, self.breaker, clock)));
         }
         // Adapters are refused by the engine; with them, their digest would be part of the key.
         let space = KeySpace::new(digest, None, dtype, layout);

@@ -7,7 +7,7 @@ use super::layers::{command, is_setting, variable};
 const PREFIX: &str = "STRATA_";
 
 /// Other variables with that prefix: of the program itself, its tests and its tools.
-const OTHERS: [&str; 33] = [
+const OTHERS: [&str; 34] = [
     "STRATA_ASAN_CHILD",
     "STRATA_BROWSER",
     "STRATA_CACHE",

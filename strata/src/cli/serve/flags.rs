@@ -3,12 +3,13 @@
 //! A flag that is on or off takes `--flag`, `--flag=false` and, as in vLLM, `--no-flag`. The engine's options are
 //! defined in `cli/options`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Arg;
 use l3_paged_kv::sizing::Bytes;
+use l3_paged_kv::tier::RedisOptions;
 use l5_scheduler::tiers::TierOptions;
 
 use super::values;
@@ -194,6 +195,9 @@ pub struct TierFlags {
     /// Maximum size of all files in --kv-tier-disk
     #[arg(long, value_name = "SIZE", default_value = "16GiB")]
     pub kv_tier_disk_size: Bytes,
+    /// Address of a Redis or Valkey server for keys and values, which several engines may share [default: none]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::server)]
+    pub kv_tier_redis: Option<SocketAddr>,
     /// Number of tokens that a tier keeps as one chunk, a multiple of --block-size. Tokens behind the last whole chunk of a
     /// request are not stored
     #[arg(long, value_name = "N", default_value = "256", value_parser = count)]
@@ -207,6 +211,7 @@ impl TierFlags {
             chunk_tokens: self.kv_tier_chunk,
             dram: self.kv_tier_dram.map_or(0, |size| size.0),
             disk: self.kv_tier_disk.clone().map(|dir| (dir, self.kv_tier_disk_size.0)),
+            redis: self.kv_tier_redis.map(RedisOptions::new),
             ..TierOptions::default()
         }
     }

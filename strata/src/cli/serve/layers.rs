@@ -247,6 +247,7 @@ mod tests {
             ("kv-tier-dram", "1GiB"),
             ("kv-tier-disk", "chunks"),
             ("kv-tier-disk-size", "2GiB"),
+            ("kv-tier-redis", "127.0.0.1:6379"),
             ("kv-tier-chunk", "64"),
             ("enable-prefix-caching", "false"),
             ("max-num-seqs", "3"),

@@ -1,6 +1,6 @@
 //! Parsers of the server's values, each with an error that says what is accepted.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +51,12 @@ pub fn host(s: &str) -> Result<IpAddr, String> {
         "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         _ => s.parse().map_err(|_| "use an IP address of this machine, or 0.0.0.0 for all".into()),
     }
+}
+
+/// Parses the address of another server, host and port.
+pub fn server(s: &str) -> Result<SocketAddr, String> {
+    let mut found = s.to_socket_addrs().map_err(|why| format!("{why}: write host:port"))?;
+    found.next().ok_or_else(|| "this host has no address".to_owned())
 }
 
 /// Parses an API key, which must fit a header.

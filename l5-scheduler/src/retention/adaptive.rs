@@ -29,8 +29,8 @@ const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
 ///   new one would let jobs that never come back hold the pool.
 /// - A running request that grows ends the lease with the largest `E`. Only without one it preempts.
 /// - A waiting request ends the lease with the largest `E` if that is above `tau*`, or if nothing runs. Else it waits.
-///   (A lease of `n` blocks saves `a * B * n` seconds of the machine and holds `n` of `N` blocks for `E` seconds. When the
-///   pool is full, a block for a second is worth `1 / N` of a second of the machine, so the lease pays if
+///   (A lease of `n` blocks saves `a * B * n` seconds of the machine and holds `n` of `N` blocks for `E` seconds. When
+///   the pool is full, a block for a second is worth `1 / N` of a second of the machine, so the lease pays if
 ///   `E / N < a * B`, whatever `n` is.)
 /// - The lease of a job of which a step waits does not end for another request: it is about to be used.
 ///

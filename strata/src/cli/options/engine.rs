@@ -32,7 +32,7 @@ pub struct SchedulerOptions {
     /// memory; as fcfs without one)
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
-    /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of the tools)
+    /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of tools)
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     pub continuum_ttl: Ttl,
     /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a

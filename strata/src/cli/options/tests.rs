@@ -44,8 +44,8 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=float32 --kv-cache-dtype=fp8_e4m3 --enable-prefix-caching --enable-prefix-caching=false \
          --no-enable-prefix-caching --no-prefix-caching \
          --max-num-seqs=2k --max-num-batched-tokens=2K --max-model-len=auto --max-model-len=-1 --max-model-len=8K \
-         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive --continuum-ttl=cdf \
-         --enable-chunked-prefill \
+         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive \
+         --continuum-ttl=cdf --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
          --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",
     ),

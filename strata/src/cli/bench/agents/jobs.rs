@@ -159,10 +159,10 @@ impl AgentJob {
         ensure!(self.turns.len() <= MAX_TURNS, "`turns` has more than {MAX_TURNS} turns");
         let mut history = self.prefix.as_ref().map_or(0, |prefix| prefix.tokens);
         for (at, turn) in self.turns.iter().enumerate() {
-            if turn.prompt_tokens <= history {
+            if turn.prompt_tokens < history.max(1) {
                 bail!(
-                    "turns[{at}].prompt_tokens is {}, but the history before it has {history} tokens: a prompt is the \
-                     whole conversation, and something new",
+                    "turns[{at}].prompt_tokens must be at least {}, the conversation so far, got {}",
+                    history.max(1),
                     turn.prompt_tokens
                 );
             }
@@ -224,9 +224,9 @@ mod tests {
             (turns(r#"{"prompt_tokens": 9, "output_tokens": 0}"#), "turns[0].output_tokens"),
             (
                 turns(
-                    r#"{"prompt_tokens": 9, "output_tokens": 3}, {"prompt_tokens": 12, "output_tokens": 1}"#,
+                    r#"{"prompt_tokens": 9, "output_tokens": 3}, {"prompt_tokens": 11, "output_tokens": 1}"#,
                 ),
-                "the history before it has 12 tokens",
+                "must be at least 12, the conversation so far, got 11",
             ),
             (
                 turns(r#"{"prompt_tokens": 9, "output_tokens": 1, "tool_seconds": -1}"#),

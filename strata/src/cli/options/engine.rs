@@ -29,7 +29,7 @@ pub struct SchedulerOptions {
     pub long_prefill_token_threshold: usize,
     /// Scheduling policy: fcfs (first come, first served), priority or strict-priority; for agents, continuum (KV blocks
     /// of a step are held for a time), adaptive (until they are needed more) or lmcache (they are stored in another
-    /// memory; as fcfs without one)
+    /// memory, such as --kv-tier-dram of the server; as fcfs without one)
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
     /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of tools)

@@ -69,8 +69,11 @@ fn yes() -> bool {
     true
 }
 
-/// The turns of a coding agent: prompt tokens, mean output tokens, and the tool with its shortest and longest seconds.
-const CODING_AGENT: [(usize, usize, Option<(&str, f64, f64)>); 8] = [
+/// Prompt tokens of a turn, mean output tokens, and the tool with its shortest and longest seconds.
+type TurnMeans = (usize, usize, Option<(&'static str, f64, f64)>);
+
+/// The turns of a coding agent.
+const CODING_AGENT: [TurnMeans; 8] = [
     (92, 25, Some(("cat", 0.05, 0.15))),
     (469, 17, Some(("ls", 0.05, 0.10))),
     (811, 13, Some(("ls", 0.05, 0.10))),
@@ -89,7 +92,7 @@ pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
     let job = |number: usize| {
         let mut random = random(seed, number);
         let mut between = |from: f64, to: f64| from + (to - from) * random.uniform();
-        let turn = |(prompt_tokens, output, tool): (usize, usize, Option<(&str, f64, f64)>)| {
+        let turn = |(prompt_tokens, output, tool): TurnMeans| {
             let share = between(OUTPUT_SHARES.0, OUTPUT_SHARES.1);
             Turn {
                 prompt_tokens,

@@ -98,6 +98,7 @@ chapters! {
     l5_strict: "src/l5-scheduler/strict.md",
     l5_shapes: "src/l5-scheduler/shapes.md",
     l5_leases: "src/l5-scheduler/leases.md",
+    l5_retention: "src/l5-scheduler/retention.md",
     l5_packing: "src/l5-scheduler/packing.md",
     l5_sampling: "src/l5-scheduler/sampling.md",
     l5_loop: "src/l5-scheduler/loop.md",

@@ -268,7 +268,8 @@ mod tests {
         // A parser that looks for neither: all that is known.
         let none = ReasoningParser::new(ReasoningFormat::None, "");
         let plain = OutputParser::plain(7).with_reasoning(none, true);
-        let thought = format!("<think>{CALL}</think>{llama}");
+        let considered = r#"<tool_call>{"name": "f", "arguments": {}}</tool_call>"#;
+        let thought = format!("<think>{considered}</think>{llama}");
         assert_eq!(name(&plain, &thought).as_deref(), Some("g"));
     }
 

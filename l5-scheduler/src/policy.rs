@@ -59,7 +59,7 @@ pub enum Victim {
     /// blocks.
     Running(usize),
     /// Ends leases: their blocks belong to no running request. Which ones, the
-    /// [`Retention`](crate::Retention) says.
+    /// [`Retention`] says.
     Lease,
 }
 
@@ -67,7 +67,7 @@ pub enum Victim {
 ///
 /// A policy may learn from [`Policy::observe`]. The same requests, clock and history must give the same answers, so
 /// that a schedule can be repeated. What happens to the blocks of finished requests is the
-/// [`Retention`](crate::Retention)'s to decide.
+/// [`Retention`]'s to decide.
 ///
 /// # Example
 ///

@@ -35,7 +35,7 @@ const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
 /// - The lease of a job of which a step waits does not end for another request: it is about to be used.
 ///
 /// Pauses are recorded for each tool of each tenant, the last 64. A choice costs a look at 65 leases of each tool at
-/// most, however many there are ([`Pins`]).
+/// most, however many there are (`retention/pins.rs`).
 #[derive(Debug)]
 pub struct Adaptive {
     tools: Tools,

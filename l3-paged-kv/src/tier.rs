@@ -26,6 +26,7 @@ mod lru;
 mod queue;
 mod redis;
 mod stack;
+mod worker;
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -6,23 +6,20 @@
 
 mod files;
 mod names;
-mod worker;
+mod ops;
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
 
 use super::header::HEADER_BYTES;
 use super::lru::Lru;
-use super::queue::Queue;
+use super::worker::Worker;
 use super::{
     ChunkBytes, ChunkKey, KvTier, Presence, Ticket, Tickets, TierCompletion, TierError,
     TierOutcome, TierStats,
 };
 pub use files::{ChunkFiles, DirectoryFiles, ListedFile};
 use names::FileName;
-use worker::{Found, News, Op};
+use ops::{Found, News, Op};
 
 /// Bytes in which a file system gives out room. A file counts whole units.
 const UNIT: u64 = 4096;
@@ -95,9 +92,7 @@ pub struct DiskTier {
     /// Bytes and reads that wait for the thread.
     queued_bytes: u64,
     queued_reads: usize,
-    queue: Arc<Queue<Op>>,
-    news: Receiver<News>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker<Op, News>,
     tickets: Tickets,
     stats: TierStats,
 }
@@ -120,9 +115,7 @@ impl DiskTier {
         let found = scan(&mut *files, options)?;
         let mut index = Lru::default();
         found.into_iter().for_each(|(key, size)| index.insert(key, (), size));
-        let (send, news) = channel();
-        let queue: Arc<Queue<Op>> = Arc::default();
-        let thread = worker::start(files, Arc::clone(&queue), send)?;
+        let worker = Worker::start("kv-disk", move |op| ops::execute(&mut *files, op))?;
         Ok(Self {
             options,
             index,
@@ -131,9 +124,7 @@ impl DiskTier {
             stuck: 0,
             queued_bytes: 0,
             queued_reads: 0,
-            queue,
-            news,
-            thread: Some(thread),
+            worker,
             tickets: Tickets::default(),
             stats: TierStats::default(),
         })
@@ -141,12 +132,8 @@ impl DiskTier {
 
     /// Waits until everything is written, and ends the thread. A tier that is dropped instead gives up what waits, and
     /// waits for nothing.
-    pub fn close(mut self) {
-        self.queue.close(false);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and there is nothing left to save.
-            let _ = thread.join();
-        }
+    pub fn close(self) {
+        self.worker.close();
     }
 
     /// Removes chunks until one of this size fits. Returns whether it does.
@@ -162,7 +149,7 @@ impl DiskTier {
         while full(&self.index) {
             let Some((key, size)) = self.index.pop_oldest() else { return false };
             self.stats.evicted += 1;
-            self.queue.push(Op::Remove { key, size });
+            self.worker.queue().push(Op::Remove { key, size });
         }
         true
     }
@@ -235,7 +222,7 @@ impl KvTier for DiskTier {
         }
         self.queued_reads += 1;
         let ticket = self.tickets.issue();
-        self.queue.push_urgent(Op::Read { ticket, key: *key });
+        self.worker.queue().push_urgent(Op::Read { ticket, key: *key });
         ticket
     }
 
@@ -260,12 +247,12 @@ impl KvTier for DiskTier {
         self.writing.insert(*key, Writing { size, tickets: vec![ticket] });
         self.reserved += size;
         self.queued_bytes += len;
-        self.queue.push(Op::Write { key: *key, bytes });
+        self.worker.queue().push(Op::Write { key: *key, bytes });
         ticket
     }
 
     fn poll(&mut self, ended: &mut Vec<TierCompletion>) {
-        while let Ok(news) = self.news.try_recv() {
+        while let Some(news) = self.worker.news() {
             self.take_news(news);
         }
         ended.append(&mut self.tickets.ended);
@@ -275,12 +262,6 @@ impl KvTier for DiskTier {
     fn stats(&self) -> TierStats {
         let bytes = self.index.bytes() + self.reserved + self.stuck;
         TierStats { chunks: self.index.len(), bytes, ..self.stats }
-    }
-}
-
-impl Drop for DiskTier {
-    fn drop(&mut self) {
-        self.queue.close(true);
     }
 }
 

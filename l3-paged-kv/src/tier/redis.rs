@@ -16,12 +16,10 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::header::{HEADER_BYTES, header, is_sound};
-use super::queue::Queue;
+use super::worker::Worker;
 use super::{
     ChunkBytes, ChunkKey, Clock, KvTier, Presence, Ticket, Tickets, TierCompletion, TierError,
     TierOutcome, TierStats,
@@ -86,7 +84,7 @@ enum Found {
 }
 
 /// A tier on a server. It has no bound of its own: set `maxmemory` and `maxmemory-policy allkeys-lru` there. There is no TLS:
-/// keys and values travel as they are, and whoever can write to the server can change them, though not to another key's.
+/// keys and values travel as they are, and a client that can write to the server can change them, though not to another key's.
 ///
 /// [`KvTier::contains`] is `Unknown` until the server has answered. While the server cannot be reached, lookups end as
 /// `Absent`.
@@ -97,9 +95,7 @@ pub struct RedisTier {
     lookups: HashMap<ChunkKey, Option<(bool, Duration)>>,
     queued_bytes: u64,
     queued: usize,
-    queue: Arc<Queue<Op>>,
-    news: Receiver<News>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker<Op, News>,
     tickets: Tickets,
     stats: TierStats,
 }
@@ -110,38 +106,28 @@ impl RedisTier {
     /// # Errors
     /// The system refuses a thread.
     pub fn start(options: RedisOptions, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        let (send, news) = channel();
-        let queue: Arc<Queue<Op>> = Arc::default();
-        let client = Client {
+        let mut client = Client {
             options: options.clone(),
             clock: Arc::clone(&clock),
             connection: None,
             failed: None,
         };
-        let ops = Arc::clone(&queue);
-        let thread = std::thread::Builder::new().name("kv-redis".into());
-        let thread = thread.spawn(move || client.run(&ops, &send))?;
+        let worker = Worker::start("kv-redis", move |op| Some(client.execute(op)))?;
         Ok(Self {
             options,
             clock,
             lookups: HashMap::new(),
             queued_bytes: 0,
             queued: 0,
-            queue,
-            news,
-            thread: Some(thread),
+            worker,
             tickets: Tickets::default(),
             stats: TierStats::default(),
         })
     }
 
     /// Waits until everything is sent, and ends the thread. A tier that is dropped instead gives up what waits.
-    pub fn close(mut self) {
-        self.queue.close(false);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and there is nothing left to save.
-            let _ = thread.join();
-        }
+    pub fn close(self) {
+        self.worker.close();
     }
 
     fn take_news(&mut self, news: News) {
@@ -188,7 +174,7 @@ impl RedisTier {
 
     /// Takes what has arrived.
     fn update(&mut self) {
-        while let Ok(news) = self.news.try_recv() {
+        while let Some(news) = self.worker.news() {
             self.take_news(news);
         }
     }
@@ -218,7 +204,7 @@ impl KvTier for RedisTier {
         }
         self.queued += 1;
         self.lookups.insert(*key, None);
-        self.queue.push_urgent(Op::Lookup(*key));
+        self.worker.queue().push_urgent(Op::Lookup(*key));
         Presence::Unknown
     }
 
@@ -229,7 +215,7 @@ impl KvTier for RedisTier {
         }
         self.queued += 1;
         let ticket = self.tickets.issue();
-        self.queue.push_urgent(Op::Get(ticket, *key));
+        self.worker.queue().push_urgent(Op::Get(ticket, *key));
         ticket
     }
 
@@ -243,7 +229,7 @@ impl KvTier for RedisTier {
         }
         self.queued_bytes += len;
         let ticket = self.tickets.issue();
-        self.queue.push(Op::Put(ticket, *key, bytes));
+        self.worker.queue().push(Op::Put(ticket, *key, bytes));
         ticket
     }
 
@@ -258,12 +244,6 @@ impl KvTier for RedisTier {
     }
 }
 
-impl Drop for RedisTier {
-    fn drop(&mut self) {
-        self.queue.close(true);
-    }
-}
-
 /// The thread's half.
 struct Client {
     options: RedisOptions,
@@ -274,18 +254,14 @@ struct Client {
 }
 
 impl Client {
-    fn run(mut self, queue: &Queue<Op>, news: &Sender<News>) {
-        while let Some(op) = queue.pop() {
-            let done = match op {
-                Op::Lookup(key) => News::Lookup(key, self.attempt(|c| lookup(c, &key))),
-                Op::Get(ticket, key) => News::Get(ticket, self.attempt(|c| get(c, &key))),
-                Op::Put(ticket, key, bytes) => {
-                    let result = self.attempt(|c| put(c, &key, &bytes));
-                    News::Put(ticket, bytes.len() as u64, result)
-                }
-            };
-            // A tier that is gone has no use for it.
-            let _ = news.send(done);
+    fn execute(&mut self, op: Op) -> News {
+        match op {
+            Op::Lookup(key) => News::Lookup(key, self.attempt(|c| lookup(c, &key))),
+            Op::Get(ticket, key) => News::Get(ticket, self.attempt(|c| get(c, &key))),
+            Op::Put(ticket, key, bytes) => {
+                let result = self.attempt(|c| put(c, &key, &bytes));
+                News::Put(ticket, bytes.len() as u64, result)
+            }
         }
     }
 

@@ -27,7 +27,7 @@ enum Pending {
     Put {
         ours: Ticket,
     },
-    /// A copy for a faster tier, which nobody waits for.
+    /// A copy for a faster tier. No request waits for it.
     Copy,
 }
 

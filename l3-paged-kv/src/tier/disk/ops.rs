@@ -1,14 +1,10 @@
-//! The thread of a disk tier.
+//! What the thread of a disk tier does.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
 
 use super::ChunkFiles;
 use super::names::FileName;
 use crate::tier::header::{HEADER_BYTES, header, is_sound};
-use crate::tier::queue::Queue;
 use crate::tier::{ChunkBytes, ChunkKey, Ticket};
 
 /// Something for the thread to do.
@@ -59,24 +55,8 @@ pub(super) enum Found {
     Error(String),
 }
 
-/// Starts the thread. It ends when the queue is closed.
-pub(super) fn start(
-    mut files: Box<dyn ChunkFiles>,
-    queue: Arc<Queue<Op>>,
-    news: Sender<News>,
-) -> io::Result<JoinHandle<()>> {
-    let run = move || {
-        while let Some(op) = queue.pop() {
-            if let Some(done) = execute(&mut *files, op) {
-                // A tier that is gone has no use for it.
-                let _ = news.send(done);
-            }
-        }
-    };
-    std::thread::Builder::new().name("kv-disk".into()).spawn(run)
-}
-
-fn execute(files: &mut dyn ChunkFiles, op: Op) -> Option<News> {
+/// Does one operation, and returns what the tier must know of it.
+pub(super) fn execute(files: &mut dyn ChunkFiles, op: Op) -> Option<News> {
     match op {
         Op::Read { ticket, key } => Some(News::Read { ticket, key, found: read(files, &key) }),
         Op::Write { key, bytes } => {

@@ -18,8 +18,8 @@ mod options;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use l3_paged_kv::GroupId;
 use l3_paged_kv::tier::{ChunkKey, ChunkLayout, KeySpace, KvTier, TierStats};
-use l3_paged_kv::{BlockHash, GroupId};
 
 use crate::RequestId;
 pub use connector::TierConnector;
@@ -29,6 +29,9 @@ pub use options::{TierOptions, TierOptionsError};
 /// Maximum number of bytes that are copied into or out of the pool between two steps; a larger chunk is copied whole.
 /// At the memory bandwidth of two CPU cores it takes a few milliseconds.
 pub const MAX_BYTES_PER_POLL: usize = 8 << 20;
+
+/// The group of blocks of the requests: an engine has one.
+const GROUP: GroupId = GroupId(0);
 
 /// A tier, and how sequences of one engine are cut into its chunks. A clone is the same memory.
 #[derive(Clone)]
@@ -80,12 +83,5 @@ impl Tiers {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// Keys of the whole chunks of a sequence, of which these are the hashes of its full blocks.
-    fn keys_of(&self, hashes: &[BlockHash]) -> Vec<ChunkKey> {
-        self.layout.keys(&self.space, GroupId(0), hashes)
     }
 }

@@ -2,7 +2,7 @@
 
 use l3_paged_kv::TokenChain;
 
-use super::{State, Tiers};
+use super::{GROUP, State, Tiers};
 use crate::{KvConnector, Matched, RequestId};
 
 /// Looks requests up in [`Tiers`].
@@ -23,7 +23,7 @@ impl KvConnector for TierConnector {
         let mut state = self.tiers.lock();
         let chunks = chain.hashes().len() / state.layout.blocks();
         if state.keys.get(&id).is_none_or(|keys| keys.len() != chunks) {
-            let keys = state.keys_of(chain.hashes());
+            let keys = state.layout.keys(&state.space, GROUP, chain.hashes());
             state.keys.insert(id, keys);
         }
         let State { tier, layout, keys, stats, .. } = &mut *state;

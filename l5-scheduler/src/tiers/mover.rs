@@ -7,7 +7,7 @@ use l3_paged_kv::tier::{
 };
 use l3_paged_kv::{BlockId, PagedKv};
 
-use super::{MAX_BYTES_PER_POLL, State, Tiers};
+use super::{GROUP, MAX_BYTES_PER_POLL, State, Tiers};
 use crate::{KvCompletion, LeaseId, RequestId, StepOp, StepPlan};
 
 /// Loads and stores that steps have begun.
@@ -71,8 +71,7 @@ impl TierMover {
             return;
         }
         let mut state = self.tiers.lock();
-        let State { tier, layout, keys, .. } = &mut *state;
-        let mut leases = Vec::new();
+        let State { tier, layout, space, keys, .. } = &mut *state;
         for op in &step.ops {
             match op {
                 StepOp::Load { id, from, to, blocks, .. } => {
@@ -93,23 +92,28 @@ impl TierMover {
                         next: first,
                     });
                 }
-                StepOp::Store { lease, blocks, hashes, .. } => leases.push((lease, blocks, hashes)),
+                StepOp::Store { lease, blocks, hashes, .. } => self.stores.push_back(Store {
+                    step: step.number,
+                    lease: *lease,
+                    blocks: blocks.clone(),
+                    keys: layout.keys(space, GROUP, hashes),
+                    done: 0,
+                }),
             }
-        }
-        for (lease, blocks, hashes) in leases {
-            let keys = state.keys_of(hashes);
-            let (lease, blocks) = (*lease, blocks.clone());
-            self.stores.push_back(Store { step: step.number, lease, blocks, keys, done: 0 });
         }
     }
 
     /// Forgets what a step has begun that was abandoned: it is planned again, or its requests have failed.
     pub(crate) fn abandon(&mut self, step: u64) {
-        let gone = self.loads.extract_if(.., |load| load.step == step);
-        for load in gone.collect::<Vec<_>>() {
-            self.tickets.retain(|_, (id, _)| *id != load.id);
-        }
+        self.loads.retain(|load| load.step != step);
+        self.forget_tickets();
         self.stores.retain(|store| store.step != step);
+    }
+
+    /// Forgets the tickets of loads that are gone. Their chunks may still arrive.
+    fn forget_tickets(&mut self) {
+        let Self { loads, tickets, .. } = self;
+        tickets.retain(|_, (id, _)| loads.iter().any(|load| load.id == *id));
     }
 
     /// Forgets the keys of a request that has ended.
@@ -119,16 +123,11 @@ impl TierMover {
 
     /// Moves bytes, and reports the loads and stores that have ended.
     pub(crate) fn poll(&mut self, kv: &mut PagedKv, completed: &mut Vec<KvCompletion>) {
-        if self.loads.is_empty() && self.stores.is_empty() && self.tickets.is_empty() {
-            // Puts end without anybody who waits for them.
-            let mut state = self.tiers.lock();
-            state.tier.poll(&mut self.ended);
-            self.ended.clear();
-            return;
-        }
-        let mut state = self.tiers.lock();
+        let tiers = self.tiers.clone();
+        let mut state = tiers.lock();
         state.tier.poll(&mut self.ended);
         for TierCompletion { ticket, outcome } in self.ended.drain(..) {
+            // No request waits for a put.
             let Some((id, chunk)) = self.tickets.remove(&ticket) else { continue };
             let load = self.loads.iter_mut().find(|load| load.id == id);
             let Some(load) = load.filter(|load| load.next <= chunk) else { continue };
@@ -139,19 +138,19 @@ impl TierMover {
                 };
             }
         }
-        let mut left = MAX_BYTES_PER_POLL;
-        let layout = state.layout;
-        let tickets = &mut self.tickets;
+        let (mut left, loads) = (MAX_BYTES_PER_POLL, self.loads.len());
         self.loads.retain_mut(|load| {
             let before = load.loaded;
-            let ended = load.write(kv, layout, &mut left);
+            let ended = load.write(kv, state.layout, &mut left);
             state.stats.loaded += (load.loaded - before) as u64;
             if ended {
-                tickets.retain(|_, (id, _)| *id != load.id);
                 completed.push(KvCompletion::Loaded { id: load.id, tokens: load.loaded });
             }
             !ended
         });
+        if self.loads.len() < loads {
+            self.forget_tickets();
+        }
         while left > 0
             && let Some(store) = self.stores.front_mut()
         {

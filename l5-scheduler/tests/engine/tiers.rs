@@ -84,6 +84,15 @@ fn settle(core: &mut EngineCore<ModelRunner>) {
     }
 }
 
+/// Lets an engine answer a prompt and store it, and ends the engine.
+fn answered_and_stored(options: &EngineOptions, prompt: &[u32]) -> Response {
+    let mut core = core(options);
+    let response = ask(&mut core, 1, prompt, 0.0);
+    run(&mut core);
+    settle(&mut core);
+    response
+}
+
 fn prompt(conversation: u32) -> Vec<u32> {
     (0..150).map(|at| 3 + (at * 7 + conversation * 31) % 300).collect()
 }
@@ -140,11 +149,7 @@ fn later_turns_load_what_the_pool_has_evicted_and_no_bit_changes() {
 fn a_restarted_engine_finds_its_chunks_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(PolicyKind::LmCache, disk(dir.path()), 30);
-    let mut first = core(&options);
-    let want = ask(&mut first, 1, &prompt(1), 0.0);
-    run(&mut first);
-    settle(&mut first);
-    drop(first);
+    let want = answered_and_stored(&options, &prompt(1));
     let mut second = core(&options);
     let got = ask(&mut second, 1, &prompt(1), 0.0);
     run(&mut second);
@@ -182,11 +187,7 @@ fn a_tier_that_evicts_everything_makes_the_engine_compute() {
 fn a_damaged_chunk_is_computed_again() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(PolicyKind::LmCache, disk(dir.path()), 30);
-    let mut first = core(&options);
-    let want = ask(&mut first, 1, &prompt(1), 0.0);
-    run(&mut first);
-    settle(&mut first);
-    drop(first);
+    let want = answered_and_stored(&options, &prompt(1));
     let mut files: Vec<_> = walk(dir.path());
     files.sort();
     assert!(files.len() == 5, "{files:?}");

@@ -95,9 +95,7 @@ impl Retention for Adaptive {
         note: Option<&Note>,
         context: &PolicyContext<'_>,
     ) -> Retain {
-        let tenant = finished.job_key().and_then(|job| job.tenant.as_deref());
-        let name = note.and_then(|note| note.tool.as_deref()).filter(|_| returns(finished));
-        let tool = name.and_then(|name| self.tools.find(tenant, name));
+        let tool = self.tools.called(finished, note);
         self.pauses.finished(finished, tool, context.now);
         if returns(finished) { Retain::Keep } else { Retain::Free }
     }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::Retain;
 use super::gaps::Gaps;
-use super::pauses::{Pauses, is_last, returns};
-use super::tools::Tools;
+use super::pauses::{Pauses, is_last};
+use super::tools::{Tools, called_name};
 use super::ttl::{FIXED_TTL, Gain, Memory, Ttl, best_ttl};
 use crate::{
     FinishReason, LeaseId, Note, PolicyContext, PolicyEvent, RequestId, RequestView, Retention,
@@ -85,11 +85,9 @@ impl Retention for Continuum {
         note: Option<&Note>,
         context: &PolicyContext<'_>,
     ) -> Retain {
-        let tenant = finished.job_key().and_then(|job| job.tenant.as_deref());
-        let name = note.and_then(|note| note.tool.as_deref()).filter(|_| returns(finished));
-        let tool = name.and_then(|name| self.tools.find(tenant, name));
+        let tool = self.tools.called(finished, note);
         self.pauses.finished(finished, tool, context.now);
-        if name.is_none() {
+        if called_name(finished, note).is_none() {
             return Retain::Free;
         }
         let gaps = tool.and_then(|tool| self.tools.gaps(tool));

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use super::gaps::Gaps;
+use super::pauses::returns;
+use crate::{Note, RequestView};
 
 /// Maximum number of tools, over all tenants.
 pub(super) const MAX_TOOLS: usize = 256;
@@ -40,6 +42,14 @@ struct Slot {
     leases: usize,
 }
 
+/// Name of the tool that a finished step calls. `None` for a last step, which waits for no tool.
+pub(super) fn called_name<'a>(
+    finished: &RequestView<'_>,
+    note: Option<&'a Note>,
+) -> Option<&'a str> {
+    note.and_then(|note| note.tool.as_deref()).filter(|_| returns(finished))
+}
+
 impl Tools {
     /// Creates an empty table that keeps so many pauses of each tool.
     pub(super) fn new(records: usize) -> Self {
@@ -61,6 +71,16 @@ impl Tools {
         let entry = &mut self.slots[slot as usize];
         entry.used = self.uses;
         Some(ToolId { slot, generation: entry.generation })
+    }
+
+    /// The tool that a finished step calls, by its name. `None` for a last step, which waits for no tool.
+    pub(super) fn called(
+        &mut self,
+        finished: &RequestView<'_>,
+        note: Option<&Note>,
+    ) -> Option<ToolId> {
+        let tenant = finished.job_key().and_then(|job| job.tenant.as_deref());
+        self.find(tenant, called_name(finished, note)?)
     }
 
     fn insert(&mut self, key: ToolKey) -> Option<u32> {

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use l5_scheduler::sim::{
-    AgentJobs, AgentReport, AgentSpec, Arrivals, Goodput, JobLog, Measured, Output, PlanError,
-    Planner, Report, TurnRecord, WorkloadError,
+    AgentJobs, AgentReport, AgentSpec, Arrivals, Goodput, Measured, Output, PlanError, Planner,
+    Report, WorkloadError,
 };
 use l5_scheduler::{
     CostModel, Note, PolicyContext, PolicyEvent, PolicyKind, Request, RequestId, RequestView,
@@ -19,11 +19,11 @@ use proptest::prelude::*;
 /// As in `clock.rs`, but what is read costs nothing: a step takes 1 s, a prompt's token 0.5 s and a decode 0.25 s.
 const COST: CostModel = CostModel { per_kv_byte: 0.0, ..super::clock::COST };
 
-fn config() -> SchedulerConfig {
+pub(super) fn config() -> SchedulerConfig {
     SchedulerConfig { max_num_seqs: 8, max_num_batched_tokens: 64, ..SchedulerConfig::new(65, 4) }
 }
 
-fn jobs(file: &str) -> AgentJobs<'static> {
+pub(super) fn jobs(file: &str) -> AgentJobs<'static> {
     read(file, None).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
@@ -31,16 +31,12 @@ fn read(file: &str, seed: Option<u64>) -> Result<AgentJobs<'static>, WorkloadErr
     AgentJobs::read(Box::new(Cursor::new(file.to_owned())), None, None, seed)
 }
 
-fn planner(config: SchedulerConfig) -> Planner {
+pub(super) fn planner(config: SchedulerConfig) -> Planner {
     Planner::new(config, COST, Goodput::default()).unwrap()
 }
 
-fn run(config: SchedulerConfig, arrivals: impl Arrivals) -> Report {
+pub(super) fn run(config: SchedulerConfig, arrivals: impl Arrivals) -> Report {
     planner(config).run(arrivals).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn job_log(report: &Report) -> JobLog {
-    report.job_log.clone().expect("a record of the jobs")
 }
 
 fn agents(report: &Report) -> AgentReport {
@@ -123,17 +119,17 @@ fn run_logged(config: SchedulerConfig, jobs: AgentJobs<'_>) -> (Report, Log) {
 ///  2       7  8.25          11.25      15.25   15.75     18.75  20
 ///  | 8     |d |   ls: 3 s    | 6        | cat   | 4       | d    |
 /// ```
-const THREE_TURNS: &str = r#"{"job":"a","arrival":2,"turns":[
+pub(super) const THREE_TURNS: &str = r#"{"job":"a","arrival":2,"turns":[
     {"prompt_tokens":8,"output_tokens":2,"tool":"ls","tool_seconds":3},
     {"prompt_tokens":14,"output_tokens":1,"tool":"cat","tool_seconds":0.5},
     {"prompt_tokens":16,"output_tokens":2}]}"#;
 
 /// Two jobs that need 9 blocks of 4 at once.
-const TWO_JOBS: &str = r#"
+pub(super) const TWO_JOBS: &str = r#"
 {"job":"b","arrival":2,"turns":[{"prompt_tokens":9,"output_tokens":16,"tool":"make"},{"prompt_tokens":27,"output_tokens":1}]}
 {"job":"c","arrival":2,"turns":[{"prompt_tokens":4,"output_tokens":26,"tool":"cc"}]}"#;
 
-fn one_line(json: &str) -> String {
+pub(super) fn one_line(json: &str) -> String {
     json.lines().map(str::trim).collect()
 }
 
@@ -183,85 +179,6 @@ fn a_job_of_three_turns_can_be_followed_by_hand() {
     assert_eq!(later.hit_rate, 20.0 / 30.0);
     assert_eq!(report.counts.scheduled_tokens, 8 + 1 + 6 + 4 + 1);
     assert_eq!(report.seconds, 18.0);
-}
-
-#[test]
-fn jobs_and_turns_can_be_recorded() {
-    let report = run(config(), jobs(&one_line(THREE_TURNS)).with_records());
-    let log = job_log(&report);
-    let turn = |[arrival, first_token, finish]: [f64; 3], hit_tokens, computed_tokens| TurnRecord {
-        arrival,
-        first_token,
-        finish,
-        hit_tokens,
-        loaded_tokens: 0,
-        computed_tokens,
-    };
-    let turns = [
-        turn([2.0, 7.0, 8.25], 0, 8),
-        turn([11.25, 15.25, 15.25], 8, 6),
-        turn([15.75, 18.75, 20.0], 12, 4),
-    ];
-    assert_eq!((log.jobs.len(), log.jobs[0].job.as_str()), (1, "a"));
-    assert_eq!((log.jobs[0].arrival, log.jobs[0].finish), (2.0, Some(20.0)));
-    assert_eq!(log.jobs[0].turns, turns);
-    assert_eq!([log.mean, log.p90, log.p99], [Some(18.0); 3]);
-    assert_eq!((log.leases.made, log.loads, log.stores), (0, 0, 0), "fcfs leaves no leases");
-
-    let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["jobs"][0]["turns"][1]["computed_tokens"], 6);
-    assert_eq!([&json["mean"], &json["p99"], &json["leases"]["stolen"]], [18.0, 18.0, 0.0]);
-    let silent = run(config(), jobs(&one_line(THREE_TURNS)));
-    assert!(serde_json::to_value(&silent).unwrap().get("jobs").is_none());
-}
-
-#[test]
-fn tokens_that_are_computed_again_are_in_the_record() {
-    // 16 blocks of 4 are too few for both, and nothing is found again in the cache.
-    let small = SchedulerConfig {
-        num_gpu_blocks: 10,
-        max_model_len: 36,
-        enable_prefix_caching: false,
-        ..config()
-    };
-    let report = run(small, jobs(TWO_JOBS.trim()).with_records());
-    let turns: Vec<TurnRecord> =
-        job_log(&report).jobs.iter().flat_map(|j| j.turns.clone()).collect();
-    assert!(report.counts.preemptions > 0, "{report}");
-    let computed: usize = turns.iter().map(|turn| turn.computed_tokens).sum();
-    let outputs = report.counts.output_tokens - turns.len() as u64;
-    assert_eq!(computed as u64 + outputs, report.counts.scheduled_tokens);
-    assert!(computed as u64 > report.counts.prompt_tokens, "{turns:?}");
-}
-
-#[test]
-fn each_policy_for_agents_saves_prompts_when_the_pool_is_small() {
-    let spec = SPEC.replace("\"rate\":0.05", "\"rate\":0.2");
-    let run = |policy: PolicyKind, memory: u64| {
-        let config = SchedulerConfig { policy, num_gpu_blocks: 33, ..config() };
-        let planner = planner(config);
-        let planner = if memory > 0 { planner.with_host_memory(memory) } else { planner };
-        let jobs = jobs(&spec).with_records();
-        job_log(&planner.run(jobs).unwrap_or_else(|e| panic!("{policy}: {e}")))
-    };
-    let computed = |log: &JobLog| -> usize {
-        assert_eq!(log.jobs.len(), 60);
-        assert!(log.jobs.iter().all(|job| job.finish.is_some()));
-        log.jobs.iter().flat_map(|job| &job.turns).map(|turn| turn.computed_tokens).sum()
-    };
-    let (fcfs, continuum) = (run(PolicyKind::Fcfs, 0), run(PolicyKind::Continuum, 0));
-    let (lmcache, adaptive) = (run(PolicyKind::LmCache, 1 << 30), run(PolicyKind::Adaptive, 0));
-    for (name, log) in [("continuum", &continuum), ("lmcache", &lmcache), ("adaptive", &adaptive)] {
-        assert!(
-            computed(log) < computed(&fcfs),
-            "{name}: {} of {}",
-            computed(log),
-            computed(&fcfs)
-        );
-    }
-    assert!(continuum.leases.made > 0 && adaptive.leases.stolen > 0);
-    assert!(lmcache.stores > 0 && lmcache.loads > 0);
-    assert_eq!(adaptive.leases.made, adaptive.leases.ended, "nothing is left");
 }
 
 #[test]
@@ -360,7 +277,7 @@ fn turns_that_arrive_together_come_in_the_order_of_their_jobs() {
     assert_eq!((taken(9.0), jobs.unfinished()), (vec![], 0));
 }
 
-const SPEC: &str = r#"{"jobs":60,"rate":0.05,"seed":5,"turns":{"uniform":[1,5]},"input":{"uniform":[4,20]},
+pub(super) const SPEC: &str = r#"{"jobs":60,"rate":0.05,"seed":5,"turns":{"uniform":[1,5]},"input":{"uniform":[4,20]},
     "output":{"uniform":[1,8]},"tool_result":{"exponential":8},"shared_prefix":{"tokens":12,"groups":2,"fraction":0.7},
     "priorities":[[0,1],[5,2]],
     "tools":[{"name":"ls","weight":3,"seconds":{"uniform":[0.05,0.1]}},

@@ -4,6 +4,7 @@ mod agents;
 mod clock;
 mod diff;
 mod formats;
+mod job_log;
 mod planner;
 mod samples;
 mod shapes;

@@ -11,7 +11,7 @@
 //!
 //! A scheduler decides at the begin of a step who takes part in it, and so does the machine. Long prompts take several
 //! steps (*chunked prefill*): a step computes as many of their tokens as its budget has left, one prompt after the other,
-//! and a request that would get none of them waits without a seat. Whoever comes meanwhile may overtake it.
+//! and a request that would get none of them waits without a seat. A request that arrives in the meantime may overtake it.
 //!
 //! The cost is that of the requests, a few events for each, and not that of their tokens.
 

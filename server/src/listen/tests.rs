@@ -275,6 +275,11 @@ fn a_replica_that_fails_is_counted_by_its_number_and_the_lane_goes_on() {
     assert!(served.starts_with("HTTP/1.1 200"), "{served}");
     assert!(served.contains("x-strata-replica: 1"), "{served}");
     assert!(ask(address, HEALTH).starts_with("HTTP/1.1 200"), "one replica lives");
+    // A client has its response before the step that ended it is counted.
+    let finished = || app.metrics.state(app.lanes.now().first(), &app.lifecycle).requests.finished;
+    while finished() < 2 {
+        std::thread::yield_now();
+    }
     let text = scrape();
     assert_eq!((ended(&text, 0, "error"), ended(&text, 0, "length")), (1, 0));
     assert_eq!((ended(&text, 1, "error"), ended(&text, 1, "length")), (0, 1));

@@ -30,6 +30,7 @@ mod worker;
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use breaker::{Breaker, BreakerOptions, BreakerState};
 pub use chunk::{ChunkLayout, DEFAULT_CHUNK_TOKENS};
@@ -105,7 +106,7 @@ pub enum TierError {
     Io(String),
     /// The tier has not answered in time.
     #[error("the tier has not answered within {0:?}")]
-    TimedOut(std::time::Duration),
+    TimedOut(Duration),
 }
 
 /// Counters of a tier since it was opened, and its size.
@@ -149,6 +150,17 @@ pub trait KvTier: Send {
     /// Begins to store a chunk. Ends in `Stored`, `Refused` or `Failed`.
     fn put(&mut self, key: &ChunkKey, bytes: ChunkBytes) -> Ticket;
 
+    /// Protects a chunk that was put just now: for so long, or until it is read, no other chunk evicts it. A tier whose
+    /// chunks are not evicted for each other's sake, or that is shared, need not do anything.
+    fn protect(&mut self, key: &ChunkKey, time: Duration) {
+        let _ = (key, time);
+    }
+
+    /// Number of bytes that can be put without evicting a protected chunk. 0 for a tier that protects none.
+    fn room(&self) -> u64 {
+        0
+    }
+
     /// Appends the operations that have ended since the last call, each exactly once.
     fn poll(&mut self, ended: &mut Vec<TierCompletion>);
 
@@ -171,6 +183,14 @@ impl KvTier for Box<dyn KvTier> {
 
     fn put(&mut self, key: &ChunkKey, bytes: ChunkBytes) -> Ticket {
         (**self).put(key, bytes)
+    }
+
+    fn protect(&mut self, key: &ChunkKey, time: Duration) {
+        (**self).protect(key, time);
+    }
+
+    fn room(&self) -> u64 {
+        (**self).room()
     }
 
     fn poll(&mut self, ended: &mut Vec<TierCompletion>) {

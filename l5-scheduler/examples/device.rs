@@ -102,6 +102,8 @@ impl Executor for Device {
         let end = Instant::now() + COPY;
         for op in &step.step().ops {
             self.copies.push(match op {
+                // Its retention writes nothing back.
+                StepOp::WriteBack { .. } => continue,
                 StepOp::Load { id, from, to, .. } => {
                     self.loaded += to - from;
                     (end, KvCompletion::Loaded { id: *id, tokens: *to }, Vec::new())

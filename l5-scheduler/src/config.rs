@@ -18,6 +18,9 @@ pub struct SchedulerConfig {
     pub policy: PolicyKind,
     /// With [`PolicyKind::Continuum`]: how long leases hold blocks.
     pub continuum_ttl: Ttl,
+    /// Whether a request that names no job and begins with all tokens of an earlier one is the next step of that one's
+    /// job. Each request is then the step of a job.
+    pub infer_jobs: bool,
     /// Tokens of a block, a power of two.
     pub block_size: usize,
     /// Blocks of the pool, including the null block.
@@ -60,6 +63,7 @@ impl SchedulerConfig {
         Self {
             policy: PolicyKind::Fcfs,
             continuum_ttl: Ttl::Fixed,
+            infer_jobs: false,
             block_size,
             num_gpu_blocks,
             max_num_seqs: 256,

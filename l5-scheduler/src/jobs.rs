@@ -5,12 +5,14 @@
 //! bounded size, from which the one that has been idle longest is dropped.
 
 mod idle;
+mod inferred;
 
 use std::collections::HashMap;
 
 use crate::{JobKey, Time};
 
 pub(crate) use idle::IdleJobs;
+pub(crate) use inferred::InferredJobs;
 
 /// Jobs by key.
 #[derive(Debug, Default)]

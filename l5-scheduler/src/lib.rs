@@ -67,12 +67,12 @@ pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};
 pub use note::Note;
 pub use policy::{
-    Admit, Composed, LeaseEnd, Policy, PolicyContext, PolicyEvent, PolicyKind, Victim,
+    Admit, Composed, LeaseEnd, Policy, PolicyContext, PolicyEvent, PolicyKind, SecondMemory, Victim,
 };
 pub use queue::Rank;
 pub use request::{Adapter, Job, JobKey, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
-pub use retention::{Retain, Retention};
+pub use retention::{Leaving, Retain, Retention};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use scheduler::{
     KvCompletion, KvConnector, LeaseStats, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow,

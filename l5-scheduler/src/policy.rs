@@ -16,11 +16,11 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::retention::{self, NoLeases, Ttl};
+use crate::retention::{self, NoLeases, OffloadFreed, Ttl};
 use crate::{LeaseId, Rank, RequestView, Retention};
 
 pub use adaptive::Adaptive;
-pub use context::{LeaseEnd, PolicyContext, PolicyEvent};
+pub use context::{LeaseEnd, PolicyContext, PolicyEvent, SecondMemory};
 pub use continuum::Continuum;
 pub use fcfs::Fcfs;
 pub use lmcache::LmCache;
@@ -219,6 +219,13 @@ impl PolicyKind {
             Self::LmCache => Box::new(retention::LmCache),
             Self::Adaptive => Box::new(retention::Adaptive::default()),
         }
+    }
+
+    /// Creates the retention that belongs to the policy where there is a memory behind the pool: blocks that would be
+    /// free, and those of leases that end, are copied there. `adaptive` says itself which.
+    pub fn retention_with_memory(self, ttl: Ttl) -> Box<dyn Retention> {
+        let own = self.retention(ttl);
+        if self == Self::Adaptive { own } else { Box::new(OffloadFreed(own)) }
     }
 }
 

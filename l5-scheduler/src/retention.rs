@@ -10,7 +10,7 @@ mod tools;
 mod ttl;
 
 use crate::policy::{PolicyContext, PolicyEvent};
-use crate::{LeaseId, Note, RequestView, Time};
+use crate::{Lease, LeaseId, Note, RequestView, Time};
 
 pub use adaptive::Adaptive;
 pub use continuum::Continuum;
@@ -30,6 +30,15 @@ pub enum Retain {
     /// They are copied to another memory (DRAM, disk), and are free when that is done. As [`Retain::Free`] if the
     /// executor cannot store blocks ([`Caps::can_store`](crate::Caps)).
     Offload,
+}
+
+/// Contents of blocks that are about to leave the pool.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaving<'a> {
+    /// Blocks of a lease that ends because others need them, or because its time has come.
+    Lease(&'a Lease),
+    /// Blocks of a running request that is preempted.
+    Request(RequestView<'a>),
 }
 
 /// Decides for the scheduler which finished requests leave a lease, and which lease ends when blocks are needed.
@@ -158,6 +167,14 @@ pub trait Retention: Send {
     /// `None` or a lease that cannot be ended. The default limits leases by nothing.
     fn displaced(&self, context: &PolicyContext<'_>) -> Option<LeaseId> {
         let _ = context;
+        None
+    }
+
+    /// Decides whether contents that are about to leave the pool are copied to the memory behind it
+    /// ([`StepOp::WriteBack`](crate::StepOp::WriteBack)): `Some` with the time until which the copy should be kept, which
+    /// may be past. Asked only if the executor can store blocks. The default copies nothing.
+    fn write_back(&self, leaving: &Leaving<'_>, context: &PolicyContext<'_>) -> Option<Time> {
+        let _ = (leaving, context);
         None
     }
 

@@ -26,6 +26,7 @@ mod events;
 mod kv;
 mod plan;
 mod preempt;
+mod prefill_time;
 mod reclaim;
 mod rerank;
 mod resolve;
@@ -34,23 +35,27 @@ mod room;
 mod running;
 #[cfg(test)]
 mod tests;
+mod write_back;
 
 use l3_paged_kv::trace::BlockObserver;
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::composer::{Composer, CurrentTurn, Mixed};
+use crate::jobs::InferredJobs;
 use crate::lease::Leases;
 use crate::request::ANSWER_ROOM;
 use crate::requests::{Entry, Requests};
 use crate::seats::Seats;
 use crate::{
     ConfigError, CostModel, FinishReason, LeaseEnd, LeaseId, Policy, PoolError, Rejection, Request,
-    RequestId, RequestView, Retention, SchedulerConfig, Status, StepPlan, StepView, Time,
-    queue::WaitingQueue,
+    RequestId, RequestView, Retention, SchedulerConfig, SecondMemory, Status, StepPlan, StepView,
+    Time, queue::WaitingQueue,
 };
 use ahead::Ahead;
 use events::Happened;
+use prefill_time::PrefillTime;
 use reclaim::Stuck;
+use write_back::WriteBacks;
 
 pub use events::LeaseStats;
 pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
@@ -99,6 +104,12 @@ pub struct Scheduler {
     cost: Option<CostModel>,
     /// Whether the executor can store blocks elsewhere.
     can_store: bool,
+    /// Seconds to compute a token of a prompt, if known.
+    prefill: PrefillTime,
+    /// Memory behind the pool, when the last step was planned.
+    second_memory: Option<SecondMemory>,
+    /// Copies that the next step begins with.
+    write_backs: WriteBacks,
     /// Time of the last plan, or of the end of the last step.
     now: Time,
     blocks: BlockManager,
@@ -114,6 +125,8 @@ pub struct Scheduler {
     /// Seats of the running requests, and free ones.
     seats: Seats,
     leases: Leases,
+    /// Jobs of requests that name none.
+    inferred: InferredJobs,
     connector: Option<Box<dyn KvConnector>>,
     /// Requests of this plan that wait for an answer of the connector.
     lookups: Vec<u32>,
@@ -213,6 +226,9 @@ impl Scheduler {
             retention: config.policy.retention(config.continuum_ttl),
             cost: None,
             can_store: false,
+            prefill: PrefillTime::default(),
+            second_memory: None,
+            write_backs: WriteBacks::default(),
             now: Time::ZERO,
             hasher: BlockHasher::new(config.block_size),
             blocks,
@@ -223,6 +239,7 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
+            inferred: InferredJobs::default(),
             connector: None,
             lookups: Vec::with_capacity(config.max_num_seqs),
             frees: 0,
@@ -266,13 +283,16 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Rejection`] if the request could never be completed, however long it waits.
-    pub fn add_request(&mut self, request: Request) -> Result<(), Rejection> {
+    pub fn add_request(&mut self, mut request: Request) -> Result<(), Rejection> {
         self.check(&request)?;
         let room = request.max_tokens.min(ANSWER_ROOM);
         let room = request.prompt.len().saturating_add(room).min(self.config.max_model_len);
         let mut chain = TokenChain::with_capacity(&self.hasher, request.extra_keys(), room);
         chain.extend(&request.prompt);
         self.back += 1;
+        if self.config.infer_jobs && request.job.is_none() {
+            request.job = Some(self.inferred.infer(chain.hashes()));
+        }
         let key = self.requests.insert(Entry::new(request, chain, self.back));
         self.enqueue(key);
         self.tell(&Happened::Arrived(key));
@@ -543,6 +563,7 @@ impl Scheduler {
     /// stored.
     pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> Option<Vec<RequestId>> {
         self.abandon();
+        self.write_backs.clear();
         let busy = self.loading.len() > 0 || self.leases.is_storing();
         let seated = self.running.len() + self.arrived.len();
         if busy || (seated > 0 && !preempt_running) {

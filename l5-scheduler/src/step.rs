@@ -98,6 +98,18 @@ pub enum StepOp {
         /// Hash of each block, under which a later request will look for it.
         hashes: Vec<BlockHash>,
     },
+    /// Copies blocks elsewhere that this step may overwrite: those of a lease that has ended, or of a preempted request.
+    /// The executor copies them when the step is launched, before anything of the step is written. It may copy fewer,
+    /// those at the end first, if that would take too long. Nothing is reported.
+    WriteBack {
+        /// The blocks, in the order of their tokens, from the first token on.
+        blocks: Vec<BlockId>,
+        /// Hash of each block, under which a later request will look for it.
+        hashes: Vec<BlockHash>,
+        /// Until when the copy should not be evicted for another one, unless it is loaded before. A time that is past:
+        /// it may be evicted as any other.
+        keep_until: Time,
+    },
 }
 
 /// A planned step. The scheduler owns it and reuses its memory.

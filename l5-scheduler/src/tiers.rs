@@ -4,6 +4,7 @@
 //! scheduler   TierConnector   "tokens 512..1024 of this request are in a tier"       matched_tokens
 //! runner      TierMover       gets chunks and writes them into blocks,               StepOp::Load, poll
 //!                             reads the blocks of a lease and puts chunks            StepOp::Store, poll
+//!                             the same at once, for blocks that are about to go      StepOp::WriteBack
 //! ```
 //!
 //! Both halves run on the engine's thread. The tiers have threads of their own, which move bytes between memories and
@@ -30,6 +31,11 @@ pub use options::{TierOptions, TierOptionsError};
 /// At the memory bandwidth of two CPU cores it takes a few milliseconds.
 pub const MAX_BYTES_PER_POLL: usize = 8 << 20;
 
+/// Maximum number of bytes that are copied out of the pool at the head of a step, before it overwrites them
+/// ([`StepOp::WriteBack`](crate::StepOp)). It takes some milliseconds on a CPU; to compute as many tokens again takes
+/// seconds. Chunks beyond that, the last ones of their requests, are not copied.
+pub const MAX_WRITE_BACK_BYTES: usize = 64 << 20;
+
 /// The group of blocks of the requests: an engine has one.
 const GROUP: GroupId = GroupId(0);
 
@@ -44,6 +50,10 @@ pub(crate) struct State {
     /// Keys of the chunks of requests that were looked up, until they end.
     keys: HashMap<RequestId, Vec<ChunkKey>>,
     stats: TokenCounts,
+    /// Bytes of a chunk; 0 until the mover has seen the pool.
+    chunk_bytes: usize,
+    /// Seconds to load a block, as measured.
+    load_seconds_per_block: Option<f64>,
 }
 
 /// Numbers of tokens that were looked up in the tiers, found, loaded and stored.
@@ -57,13 +67,23 @@ pub struct TokenCounts {
     pub loaded: u64,
     /// Tokens that were given to a tier. It may evict them, or fail to keep them.
     pub stored: u64,
+    /// Tokens of those that were written back: of a lease that ended early, or of a preempted request.
+    pub written_back: u64,
 }
 
 impl Tiers {
     /// Cuts sequences by `layout` into chunks of `tier`, under the keys of `space`.
     pub fn new(tier: Box<dyn KvTier>, layout: ChunkLayout, space: KeySpace) -> Self {
-        let (keys, stats) = (HashMap::new(), TokenCounts::default());
-        Self(Arc::new(Mutex::new(State { tier, layout, space, keys, stats })))
+        let state = State {
+            tier,
+            layout,
+            space,
+            keys: HashMap::new(),
+            stats: TokenCounts::default(),
+            chunk_bytes: 0,
+            load_seconds_per_block: None,
+        };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// The scheduler's half.

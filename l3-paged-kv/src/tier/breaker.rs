@@ -195,6 +195,14 @@ impl<T: KvTier> KvTier for Breaker<T> {
         self.begin(|tier| tier.put(key, bytes))
     }
 
+    fn protect(&mut self, key: &ChunkKey, time: Duration) {
+        self.tier.protect(key, time);
+    }
+
+    fn room(&self) -> u64 {
+        self.tier.room()
+    }
+
     fn poll(&mut self, ended: &mut Vec<TierCompletion>) {
         let mut theirs = std::mem::take(&mut self.ended);
         self.tier.poll(&mut theirs);

@@ -1,6 +1,7 @@
 //! Several tiers as one, the fastest first.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{
     ChunkBytes, ChunkKey, KvTier, Presence, Ticket, Tickets, TierCompletion, TierOutcome, TierStats,
@@ -128,6 +129,15 @@ impl KvTier for TierStack {
             self.pending.insert((at, theirs), Pending::Put { ours });
         }
         ours
+    }
+
+    fn protect(&mut self, key: &ChunkKey, time: Duration) {
+        self.tiers.iter_mut().for_each(|tier| tier.protect(key, time));
+    }
+
+    /// The largest room of a tier: a chunk is put into all of them, and one that keeps it is enough.
+    fn room(&self) -> u64 {
+        self.tiers.iter().map(|tier| tier.room()).max().unwrap_or(0)
     }
 
     fn poll(&mut self, ended: &mut Vec<TierCompletion>) {

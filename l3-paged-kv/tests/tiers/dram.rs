@@ -1,8 +1,11 @@
 //! The tier in memory.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use l3_paged_kv::tier::{DRAM_ENTRY_BYTES, DramTier, KvTier, TierOutcome};
 
-use crate::support::{bytes, get, present, put};
+use crate::support::{ManualClock, bytes, get, key, present, put};
 
 /// What a chunk of so many bytes counts.
 fn size(len: u64) -> u64 {
@@ -55,4 +58,32 @@ fn a_question_is_no_use() {
     assert_eq!(present(&mut tier, 2), [0, 1]);
     put(&mut tier, 2, 10);
     assert_eq!(present(&mut tier, 3), [1, 2]);
+}
+
+#[test]
+fn a_protected_chunk_is_not_evicted_until_it_is_read_or_its_time_is_over() {
+    let clock = ManualClock::default();
+    let mut tier = DramTier::with_clock(3 * size(10), Arc::new(clock.clone()));
+    let second = Duration::from_secs(1);
+    for (number, seconds) in [(0, 5), (1, 9)] {
+        put(&mut tier, number, 10);
+        tier.protect(&key(number), seconds * second);
+    }
+    assert_eq!(tier.room(), size(10));
+    assert_eq!(put(&mut tier, 2, 10), TierOutcome::Stored);
+    assert_eq!(put(&mut tier, 3, 10), TierOutcome::Stored, "in the place of 2");
+    assert_eq!(present(&mut tier, 6), [0, 1, 3]);
+    tier.protect(&key(3), second);
+    assert_eq!((tier.room(), put(&mut tier, 4, 10)), (0, TierOutcome::Refused), "no room at all");
+    assert!(matches!(get(&mut tier, 1), TierOutcome::Hit(_)));
+    assert_eq!(put(&mut tier, 4, 10), TierOutcome::Stored, "in the place of 1, which was read");
+    assert_eq!(present(&mut tier, 6), [0, 3, 4]);
+    clock.advance(5 * second);
+    assert_eq!(put(&mut tier, 5, 10), TierOutcome::Stored);
+    assert_eq!(
+        present(&mut tier, 6),
+        [0, 3, 5],
+        "4 was used longest ago of those without protection"
+    );
+    assert_eq!((tier.room(), tier.stats().chunks), (3 * size(10), 3));
 }

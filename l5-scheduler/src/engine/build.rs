@@ -175,7 +175,9 @@ impl EngineModel {
             let digest = self.digest.as_ref();
             let tiers = options.tiers.open(digest, spec.dtype(), limits.block_size)?;
             if let Some(tiers) = &tiers {
+                let retention = limits.policy.retention_with_memory(limits.continuum_ttl);
                 scheduler = scheduler.with_kv_connector(Box::new(tiers.connector()));
+                scheduler = scheduler.with_retention(retention);
             }
             let (decoder, tokenizer) = (self.decoder.clone(), self.tokenizer.clone());
             let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?

@@ -20,6 +20,9 @@ pub struct EngineOptions {
     pub policy: PolicyKind,
     /// With [`PolicyKind::Continuum`]: how long leases hold the blocks of an agent's step.
     pub continuum_ttl: Ttl,
+    /// Whether requests that name no job are recognised as steps of one by their tokens: see
+    /// [`SchedulerConfig::infer_jobs`].
+    pub infer_jobs: bool,
     /// Shapes of steps: prompts beside rows that decode, or in steps of their own.
     pub compose: Compose,
     /// Maximum number of requests that run at once.
@@ -70,6 +73,7 @@ impl Default for EngineOptions {
         Self {
             policy: scheduler.policy,
             continuum_ttl: scheduler.continuum_ttl,
+            infer_jobs: scheduler.infer_jobs,
             compose: scheduler.compose,
             max_num_seqs: scheduler.max_num_seqs,
             max_num_batched_tokens: scheduler.max_num_batched_tokens,
@@ -98,6 +102,7 @@ impl EngineOptions {
         SchedulerConfig {
             policy: self.policy,
             continuum_ttl: self.continuum_ttl,
+            infer_jobs: self.infer_jobs,
             compose: self.compose,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,

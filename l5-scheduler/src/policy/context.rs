@@ -18,6 +18,26 @@ pub struct PolicyContext<'a> {
     pub num_running: usize,
     /// Cost model of a step, if the executor published one.
     pub cost: Option<&'a CostModel>,
+    /// Seconds to compute a token of a prompt: of the cost model, else as measured. `None`: not known yet.
+    pub prefill_seconds_per_token: Option<f64>,
+    /// The memory for blocks behind the pool. `None` if there is none, or if the executor cannot store blocks.
+    pub second_memory: Option<SecondMemory>,
+}
+
+/// State of the memory behind the pool, when the step was planned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SecondMemory {
+    /// Number of blocks that can be copied there and kept.
+    pub room: usize,
+    /// Seconds to load a block from there, if known.
+    pub load_seconds_per_block: Option<f64>,
+}
+
+impl SecondMemory {
+    /// Seconds to load so many blocks; 0 if that is not known.
+    pub fn load_seconds(&self, blocks: usize) -> f64 {
+        self.load_seconds_per_block.unwrap_or(0.0) * blocks as f64
+    }
 }
 
 impl PolicyContext<'_> {

@@ -32,6 +32,8 @@ fn with_context<T>(ask: impl FnOnce(&PolicyContext<'_>) -> T) -> T {
         num_free: 0,
         num_running: 0,
         cost: None,
+        prefill_seconds_per_token: None,
+        second_memory: None,
     })
 }
 

@@ -5,7 +5,10 @@ use super::Retain;
 use super::pauses::{Pauses, returns};
 use super::pins::Pins;
 use super::tools::{ToolId, Tools};
-use crate::{JobKey, LeaseId, Note, PolicyContext, PolicyEvent, RequestView, Retention, Status};
+use crate::{
+    JobKey, LeaseId, Leaving, Note, PolicyContext, PolicyEvent, RequestView, Retention, Status,
+    Time,
+};
 
 /// Number of pauses that are recorded of each tool.
 const RECORDS: usize = 64;
@@ -13,8 +16,12 @@ const RECORDS: usize = 64;
 /// Share of the pool that leases may hold.
 const CAP: f64 = 0.9;
 
-/// Time to compute a token of a prompt where no cost model says it, in seconds.
+/// Time to compute a token of a prompt before it is known, in seconds.
 const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
+
+/// Seconds for which the copy of a job's blocks is not evicted for another copy. A job that stays away for longer has no
+/// such claim.
+const KEEP_SECONDS: f64 = 60.0;
 
 /// Holds the blocks of each step of a job but the last, without a deadline. Which lease ends when blocks are needed
 /// follows from how long its job is expected to stay away, by the recorded pauses of the tool that it called
@@ -34,7 +41,17 @@ const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
 ///   `E / N < a * B`, whatever `n` is.)
 /// - The lease of a job of which a step waits does not end for another request: it is about to be used.
 ///
-/// Pauses are recorded for each tool of each tenant, the last 64. A choice costs a look at 65 leases of each tool at
+/// Where there is a memory behind the pool, a lease that ends early costs a load and not a computation:
+///
+/// - Its `n` blocks are copied there. So are those of a preempted request, if there is room. What a finished request
+///   without a job would free is stored as `lmcache` does; the blocks of a job's last step are of no use.
+/// - The copy of a job's blocks is not evicted for another one for 60 s, unless they are loaded before or `E` was longer
+///   than that.
+/// - While the memory has room for `n` blocks, a waiting request ends the lease if `E` is above
+///   `2 load(n) + 0.1 tau*`. The copy goes out and comes in again; a tenth of `tau*` keeps leases from ending for gains
+///   that are smaller than the error of `E`.
+///
+/// Pauses are recorded for each tool of each tenant, the last 64; those of steps that call no tool count as those of one. A choice costs a look at 65 leases of each tool at
 /// most, however many there are (`retention/pins.rs`).
 #[derive(Debug)]
 pub struct Adaptive {
@@ -50,18 +67,25 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Time to compute the whole pool again.
-    fn threshold(context: &PolicyContext<'_>) -> f64 {
-        let known = context.cost.map(|cost| cost.per_prefill_token).filter(|cost| *cost > 0.0);
-        let tokens = context.config.capacity() * context.config.block_size;
-        known.unwrap_or(PREFILL_SECONDS_PER_TOKEN) * tokens as f64
+    /// Expected rest from which a lease of so many blocks ends for a waiting request.
+    fn threshold(blocks: usize, context: &PolicyContext<'_>) -> f64 {
+        let per_token = context.prefill_seconds_per_token.unwrap_or(PREFILL_SECONDS_PER_TOKEN);
+        let pool = per_token * (context.config.capacity() * context.config.block_size) as f64;
+        match context.second_memory.filter(|memory| blocks <= memory.room) {
+            None => pool,
+            Some(memory) => 2.0 * memory.load_seconds(blocks) + 0.1 * pool,
+        }
     }
 
     /// Tool that a lease's job waits for.
     fn tool_of(&mut self, lease: LeaseId, context: &PolicyContext<'_>) -> Option<ToolId> {
         let lease = context.leases.get(lease)?;
-        let tenant = lease.job_key.as_ref().and_then(|job| job.tenant.as_deref());
-        self.tools.find(tenant, lease.tool.as_deref()?)
+        self.find_tool(lease.job_key.as_ref(), lease.tool.as_deref())
+    }
+
+    /// A tool of a tenant. Steps that call none have records of their own: a user who reads and writes is a tool, too.
+    fn find_tool(&mut self, job: Option<&JobKey>, name: Option<&str>) -> Option<ToolId> {
+        self.tools.find(job?.tenant.as_deref(), name.unwrap_or(""))
     }
 
     /// Adds the leases of a job to those that may end for others.
@@ -95,9 +119,15 @@ impl Retention for Adaptive {
         note: Option<&Note>,
         context: &PolicyContext<'_>,
     ) -> Retain {
-        let tool = self.tools.called(finished, note);
+        let name = note.and_then(|note| note.tool.as_deref());
+        let tool = self.find_tool(finished.job_key(), name);
         self.pauses.finished(finished, tool, context.now);
-        if returns(finished) { Retain::Keep } else { Retain::Free }
+        match finished.job_key() {
+            _ if returns(finished) => Retain::Keep,
+            // A chat whose client does not say so may come back, too.
+            None if context.second_memory.is_some() => Retain::Offload,
+            _ => Retain::Free,
+        }
     }
 
     fn lease_for(
@@ -108,7 +138,8 @@ impl Retention for Adaptive {
     ) -> Option<LeaseId> {
         let (rest, lease) = self.pins.longest(&self.tools, context.now, named)?;
         let any = needy.status() == Status::Running || context.num_running == 0;
-        (any || rest > Self::threshold(context)).then_some(lease)
+        let blocks = context.leases.get(lease).map_or(0, |lease| lease.blocks);
+        (any || rest > Self::threshold(blocks, context)).then_some(lease)
     }
 
     fn displaced(&self, context: &PolicyContext<'_>) -> Option<LeaseId> {
@@ -117,6 +148,21 @@ impl Retention for Adaptive {
             return None;
         }
         self.pins.longest(&self.tools, context.now, &[]).map(|(_, lease)| lease)
+    }
+
+    fn write_back(&self, leaving: &Leaving<'_>, context: &PolicyContext<'_>) -> Option<Time> {
+        let memory = context.second_memory?;
+        let soon = context.now + KEEP_SECONDS;
+        match leaving {
+            Leaving::Lease(lease) => {
+                let rest = self.pins.rest(&self.tools, context.now, lease.id);
+                Some(if rest.is_none_or(|rest| rest <= KEEP_SECONDS) { soon } else { context.now })
+            }
+            Leaving::Request(request) => {
+                let blocks = request.num_computed() / context.config.block_size;
+                (blocks <= memory.room).then_some(soon)
+            }
+        }
     }
 
     fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {

@@ -1,7 +1,7 @@
-//! `lmcache`: blocks of finished requests are copied to another memory.
+//! `lmcache`: blocks of finished requests are copied to another memory. Any policy does so where there is one.
 
 use super::Retain;
-use crate::{LeaseId, Note, PolicyContext, PolicyEvent, RequestView, Retention};
+use crate::{LeaseId, Leaving, Note, PolicyContext, PolicyEvent, RequestView, Retention, Time};
 
 /// Copies the blocks of each finished request to another memory, from which later requests load them, as LMCache does.
 /// Where the executor cannot store blocks, they are free.
@@ -19,7 +19,7 @@ impl Retention for LmCache {
     }
 }
 
-/// Copies to another memory what another retention would free.
+/// Copies to another memory what another retention would free, and what its leases held when they end.
 pub(crate) struct OffloadFreed(pub(crate) Box<dyn Retention>);
 
 impl Retention for OffloadFreed {
@@ -46,6 +46,11 @@ impl Retention for OffloadFreed {
 
     fn displaced(&self, context: &PolicyContext<'_>) -> Option<LeaseId> {
         self.0.displaced(context)
+    }
+
+    fn write_back(&self, leaving: &Leaving<'_>, context: &PolicyContext<'_>) -> Option<Time> {
+        let own = self.0.write_back(leaving, context);
+        own.or_else(|| matches!(leaving, Leaving::Lease(_)).then_some(context.now))
     }
 
     fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {

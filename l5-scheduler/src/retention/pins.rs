@@ -47,6 +47,14 @@ impl Pins {
         Some(tool)
     }
 
+    /// Expected rest of the pause of a lease's job.
+    pub(super) fn rest(&self, tools: &Tools, now: Time, lease: LeaseId) -> Option<f64> {
+        let (tool, since) = *self.by_lease.get(&lease)?;
+        let unknown = Gaps::new(0);
+        let gaps = tool.and_then(|tool| tools.gaps(tool)).unwrap_or(&unknown);
+        Some(gaps.expected_rest(now - since))
+    }
+
     /// The lease with the longest expected rest, beside those that were `named`: by earlier calls, at the same time.
     pub(super) fn longest(
         &self,

@@ -32,7 +32,7 @@ pub use pack::Packed;
 use crate::tiers::{TierMover, Tiers};
 use crate::{
     BySeat, Caps, ExecuteError, Executor, FinishReason, KvCompletion, Phases, RequestId,
-    SchedulerConfig, StepHandle, StepOp, StepOutput, StepView, Turn, Turns,
+    SchedulerConfig, StepHandle, StepOutput, StepView, Turn, Turns,
 };
 use capture::Captured;
 use choice::RunningChoice;
@@ -213,9 +213,9 @@ impl ModelRunner {
     /// Begins the step's operations on blocks.
     fn move_blocks(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
         match (&mut self.tiers, step.step().ops.first()) {
-            (Some(tiers), _) => tiers.begin(step.step()),
+            (Some(tiers), _) => tiers.begin(step.step(), &self.kv),
             (None, None) => {}
-            (None, Some(StepOp::Load { .. } | StepOp::Store { .. })) => {
+            (None, Some(_)) => {
                 let why = "this runner cannot load or store keys and values outside the pool";
                 return Err(ExecuteError::Malformed(why.into()));
             }
@@ -359,6 +359,12 @@ impl Executor for ModelRunner {
         out.replayed = self.replayed;
         out.phases = Phases { sample: began.elapsed(), ..self.phases };
         Ok(())
+    }
+
+    fn discard(&mut self, handle: StepHandle) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.abandon(handle.step);
+        }
     }
 
     fn poll(&mut self, completed: &mut Vec<KvCompletion>) {

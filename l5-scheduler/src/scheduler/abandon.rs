@@ -58,6 +58,8 @@ impl Scheduler {
             match op {
                 StepOp::Load { id, .. } => self.stop_loading(id),
                 StepOp::Store { lease, .. } => self.leases.store_again(lease),
+                // The step may have run in part, and have overwritten them.
+                StepOp::WriteBack { .. } => {}
             }
         }
         self.step.tokens = 0;

@@ -95,6 +95,7 @@ impl Scheduler {
         let possible = self.open && !self.step.rows.is_empty() && self.step.ops.is_empty();
         let possible =
             possible && self.config.num_speculative_tokens == 0 && !self.leases.has_to_store();
+        let possible = possible && self.write_backs.is_empty();
         if !possible || self.blocks.begin_step_ahead().is_err() {
             return None;
         }
@@ -105,6 +106,7 @@ impl Scheduler {
         self.ahead.planning = false;
         let blocked = std::mem::take(&mut self.ahead.blocked);
         if blocked || self.step.rows.is_empty() || !self.step.ops.is_empty() {
+            self.write_backs.take_from(&mut self.step);
             self.abandon_newest();
             self.steps -= 1;
             self.stats = SchedulerStats { finished: self.stats.finished, ..before };

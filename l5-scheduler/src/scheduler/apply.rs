@@ -13,6 +13,7 @@ impl Scheduler {
         if !self.open {
             return;
         }
+        self.measure_prefill(now);
         self.now = now;
         if !self.is_ahead() {
             self.tell_composer();

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Scheduler;
+use super::prefill_time::PrefillTime;
 use crate::requests::Requests;
 use crate::{
     Caps, FinishReason, Lease, LeaseEnd, LeaseId, Policy, PolicyContext, PolicyEvent, Retention,
@@ -63,6 +64,7 @@ impl Scheduler {
     pub fn set_caps(&mut self, caps: &Caps) {
         self.cost = caps.cost;
         self.can_store = caps.can_store;
+        self.prefill = PrefillTime::of(caps.cost.as_ref());
     }
 
     /// State in which the policy is asked.
@@ -74,6 +76,8 @@ impl Scheduler {
             num_free: self.blocks.num_free(),
             num_running: self.running.len(),
             cost: self.cost.as_ref(),
+            prefill_seconds_per_token: self.prefill.seconds_per_token,
+            second_memory: self.second_memory,
         }
     }
 
@@ -94,6 +98,8 @@ impl Scheduler {
             num_free: self.blocks.num_free(),
             num_running: self.running.len(),
             cost: self.cost.as_ref(),
+            prefill_seconds_per_token: self.prefill.seconds_per_token,
+            second_memory: self.second_memory,
         };
         policy.observe(&event, &context);
         retention.observe(&event, &context);

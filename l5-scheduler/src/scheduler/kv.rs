@@ -34,6 +34,17 @@ pub trait KvConnector: Send {
     /// It is called while a step is planned, so it must not wait. A memory that takes time to look begins with the first
     /// call, and returns [`Matched::AskAgain`] until it knows.
     fn matched_tokens(&mut self, id: RequestId, chain: &TokenChain, from: usize) -> Matched;
+
+    /// Number of blocks that can be copied to the memory and will be kept there. Asked once in each plan, if the executor
+    /// can store blocks.
+    fn room(&mut self) -> usize {
+        0
+    }
+
+    /// Seconds to load a block from the memory, as measured. `None`: not known.
+    fn load_seconds_per_block(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// Answer of a [`KvConnector`].

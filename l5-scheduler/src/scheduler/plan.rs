@@ -25,6 +25,7 @@ impl Scheduler {
         self.open = true;
         self.end_leases(now);
         self.plan_stores();
+        self.look_at_second_memory();
         // Not for each attempt: a connector is asked once in a plan about a request that waits for its answer.
         self.lookups.clear();
         for attempt in Attempt::ALL {
@@ -34,6 +35,7 @@ impl Scheduler {
                 break;
             }
         }
+        self.plan_write_backs();
         self.stats.scheduled_tokens += self.step.tokens as u64;
     }
 

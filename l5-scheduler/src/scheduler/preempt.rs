@@ -58,6 +58,7 @@ impl Scheduler {
         let key = self.running[i];
         let id = self.requests.at(key).id;
         let tokens = self.step.tokens;
+        self.write_back_request(key);
         // exercise l5.preempt
         self.take_row(key);
         self.step.preempted.push(id);

@@ -26,6 +26,7 @@ impl Scheduler {
     /// Asks the retention what happens to a finished request's blocks. Leases of the job's earlier steps end if this
     /// request's blocks contain theirs, or if it was the last step.
     fn retain(&mut self, key: u32, now: Time) {
+        self.note_conversation(key);
         let note = self.requests.at_mut(key).note.take();
         let retain = self.ask_retention(key, note.as_ref());
         let tool = note.and_then(|note| note.tool);
@@ -51,6 +52,15 @@ impl Scheduler {
         {}
     }
 
+    /// Remembers where the conversation of a finished request ends, if jobs are inferred.
+    fn note_conversation(&mut self, key: u32) {
+        let entry = self.requests.at(key);
+        let Some(job) = entry.job.as_ref().filter(|_| self.config.infer_jobs) else { return };
+        let size = self.config.block_size;
+        let hashes = &entry.chain.hashes()[..entry.computed / size];
+        self.inferred.finished(job, hashes, entry.prompt_len / size);
+    }
+
     fn ask_retention(&mut self, key: u32, note: Option<&Note>) -> Retain {
         let finished = self.requests.at(key).view();
         let context = PolicyContext {
@@ -60,6 +70,8 @@ impl Scheduler {
             num_free: self.blocks.num_free(),
             num_running: self.running.len(),
             cost: self.cost.as_ref(),
+            prefill_seconds_per_token: self.prefill.seconds_per_token,
+            second_memory: self.second_memory,
         };
         self.retention.retain(&finished, note, &context)
     }
@@ -146,6 +158,7 @@ impl Scheduler {
         let Some(seq) = self.leases.get(lease).map(|lease| lease.seq) else { return false };
         let blocks = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let Some(lease) = self.leases.remove(lease, blocks) else { return false };
+        self.write_back_lease(&lease, why);
         self.free_blocks(seq);
         self.tell(&Happened::LeaseEnded(&lease, why));
         self.rerank_after_lease(lease.job_key.as_ref());

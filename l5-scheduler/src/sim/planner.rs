@@ -15,7 +15,6 @@ use super::transfers::Transfers;
 use super::workload::WorkloadError;
 use crate::composer::Composer;
 use crate::core::KV_POLL_INTERVAL;
-use crate::retention::OffloadFreed;
 use crate::{
     Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
     MalformedOutput, Note, Policy, PolicyKind, Request, Resolved, Retention, Scheduler,
@@ -201,16 +200,16 @@ impl Planner {
     }
 
     /// Stores the blocks of finished requests in a host memory of so many bytes, and loads them from there when they
-    /// have been evicted from the pool. Blocks for which the configured policy makes a lease are not stored, also not
-    /// when the lease ends. (A retention that is given by [`Planner::with_retention`] afterwards decides itself which
-    /// blocks are offloaded.)
+    /// have been evicted from the pool. Blocks for which the configured policy makes a lease are stored when the lease
+    /// ends early. (A retention that is given by [`Planner::with_retention`] afterwards decides itself which blocks are
+    /// stored.)
     #[must_use]
     pub fn with_host_memory(mut self, bytes: u64) -> Self {
         let memory = self.transfers.store_in_memory(bytes);
         self.caps.can_store = true;
         let SchedulerConfig { policy, continuum_ttl, .. } = self.scheduler.config();
-        let offloads = OffloadFreed(policy.retention(*continuum_ttl));
-        self.scheduler = self.scheduler.with_retention(Box::new(offloads));
+        let retention = policy.retention_with_memory(*continuum_ttl);
+        self.scheduler = self.scheduler.with_retention(retention);
         self.scheduler.set_caps(&self.caps);
         self.with_kv_connector(Box::new(memory))
     }

@@ -2,16 +2,26 @@
 
 use std::collections::VecDeque;
 
+use l3_paged_kv::BlockHash;
+
 use super::host_memory::{HostMemory, HostMemoryReport, Store};
 use crate::{CostModel, RequestId, Scheduler, StepOp, StepPlan, Time};
+
+/// A load under way.
+#[derive(Debug)]
+struct Load {
+    id: RequestId,
+    /// Tokens of the request that are in the pool when the load is done.
+    tokens: usize,
+    hashes: Vec<BlockHash>,
+}
 
 /// Copies of blocks to and from the pool. Each direction has a link of its own.
 #[derive(Debug)]
 pub(super) struct Transfers {
     bytes_per_token: f64,
     block_size: usize,
-    /// Loads: the request, and its tokens that are in the pool when its load is done.
-    loads: Link<(RequestId, usize)>,
+    loads: Link<Load>,
     stores: Link<Store>,
     memory: Option<HostMemory>,
     /// Number of loads and of stores that have begun.
@@ -48,16 +58,23 @@ impl Transfers {
         let now = step.now;
         for op in &step.ops {
             match op {
-                StepOp::Load { id, from, to, .. } => {
+                StepOp::Load { id, from, to, hashes, .. } => {
                     let bytes = (to - from) as f64 * self.bytes_per_token;
                     self.begun.0 += 1;
-                    self.loads.begin(now, bytes, (*id, *to));
+                    let load = Load { id: *id, tokens: *to, hashes: hashes.clone() };
+                    self.loads.begin(now, bytes, load);
                 }
                 StepOp::Store { lease, hashes, .. } => {
                     let new = self.memory.as_ref().map_or(hashes.len(), |m| m.missing(hashes));
                     let bytes = new as f64 * self.block_bytes();
                     self.begun.1 += 1;
-                    self.stores.begin(now, bytes, (*lease, hashes.clone()));
+                    self.stores.begin(now, bytes, Store::of_lease(*lease, hashes));
+                }
+                StepOp::WriteBack { hashes, keep_until, .. } => {
+                    let new = self.memory.as_ref().map_or(hashes.len(), |m| m.missing(hashes));
+                    let bytes = new as f64 * self.block_bytes();
+                    self.begun.1 += 1;
+                    self.stores.begin(now, bytes, Store::write_back(hashes, *keep_until));
                 }
             }
         }
@@ -65,14 +82,22 @@ impl Transfers {
 
     /// Reports the copies that are done by `now`.
     pub(super) fn deliver(&mut self, scheduler: &mut Scheduler, now: Time) {
-        while let Some((id, tokens)) = self.loads.take_done(now) {
+        if let Some(memory) = &self.memory {
+            memory.set_time(now);
+        }
+        while let Some(Load { id, tokens, hashes }) = self.loads.take_done(now) {
+            if let Some(memory) = &self.memory {
+                memory.loaded(&hashes);
+            }
             scheduler.kv_arrived(id, tokens);
         }
-        while let Some((lease, hashes)) = self.stores.take_done(now) {
+        while let Some(Store { lease, hashes, keep_until }) = self.stores.take_done(now) {
             if let Some(memory) = &self.memory {
-                memory.store(&hashes);
+                memory.store(&hashes, keep_until);
             }
-            scheduler.kv_stored(lease);
+            if let Some(lease) = lease {
+                scheduler.kv_stored(lease);
+            }
         }
     }
 

@@ -38,4 +38,16 @@ impl KvConnector for TierConnector {
         }
         Matched::Tokens(tokens)
     }
+
+    fn room(&mut self) -> usize {
+        let state = self.tiers.lock();
+        match state.chunk_bytes {
+            0 => 0,
+            bytes => state.tier.room() as usize / bytes * state.layout.blocks(),
+        }
+    }
+
+    fn load_seconds_per_block(&self) -> Option<f64> {
+        self.tiers.lock().load_seconds_per_block
+    }
 }

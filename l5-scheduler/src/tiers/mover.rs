@@ -1,14 +1,18 @@
 //! The runner's half: moves chunks between the tiers and the blocks of the pool.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use l3_paged_kv::tier::{
     ChunkBytes, ChunkKey, ChunkLayout, Presence, Ticket, TierCompletion, TierOutcome,
 };
-use l3_paged_kv::{BlockId, PagedKv};
+use l3_paged_kv::{BlockHash, BlockId, PagedKv};
 
-use super::{GROUP, MAX_BYTES_PER_POLL, State, Tiers};
+use super::{GROUP, MAX_BYTES_PER_POLL, MAX_WRITE_BACK_BYTES, State, Tiers};
 use crate::{KvCompletion, LeaseId, RequestId, StepOp, StepPlan};
+
+/// Weight of the newest measurement of a load.
+const LOAD_WEIGHT: f64 = 0.2;
 
 /// Loads and stores that steps have begun.
 pub(crate) struct TierMover {
@@ -32,6 +36,7 @@ struct Load {
     /// Chunks that are not written yet, the first of which is chunk `next` of the request.
     chunks: VecDeque<Chunk>,
     next: usize,
+    began: Instant,
 }
 
 enum Chunk {
@@ -65,12 +70,20 @@ impl TierMover {
         &self.tiers
     }
 
-    /// Begins the operations of a step. The bytes are moved by [`TierMover::poll`].
-    pub(crate) fn begin(&mut self, step: &StepPlan) {
+    /// Begins the operations of a step. The bytes of loads and stores are moved by [`TierMover::poll`], those of blocks
+    /// that this step may overwrite at once.
+    pub(crate) fn begin(&mut self, step: &StepPlan, kv: &PagedKv) {
         if step.ops.is_empty() {
             return;
         }
-        let mut state = self.tiers.lock();
+        let tiers = self.tiers.clone();
+        let mut state = tiers.lock();
+        let mut left = MAX_WRITE_BACK_BYTES;
+        for op in &step.ops {
+            if let StepOp::WriteBack { blocks, hashes, keep_until } = op {
+                state.write_back(kv, blocks, hashes, *keep_until - step.now, &mut left);
+            }
+        }
         let State { tier, layout, space, keys, .. } = &mut *state;
         for op in &step.ops {
             match op {
@@ -90,6 +103,7 @@ impl TierMover {
                         blocks: blocks.clone(),
                         chunks: chunks.collect(),
                         next: first,
+                        began: Instant::now(),
                     });
                 }
                 StepOp::Store { lease, blocks, hashes, .. } => self.stores.push_back(Store {
@@ -99,6 +113,7 @@ impl TierMover {
                     keys: layout.keys(space, GROUP, hashes),
                     done: 0,
                 }),
+                StepOp::WriteBack { .. } => {}
             }
         }
     }
@@ -125,6 +140,7 @@ impl TierMover {
     pub(crate) fn poll(&mut self, kv: &mut PagedKv, completed: &mut Vec<KvCompletion>) {
         let tiers = self.tiers.clone();
         let mut state = tiers.lock();
+        state.chunk_bytes = kv.chunk_bytes(state.layout.blocks());
         state.tier.poll(&mut self.ended);
         for TierCompletion { ticket, outcome } in self.ended.drain(..) {
             // No request waits for a put.
@@ -144,6 +160,7 @@ impl TierMover {
             let ended = load.write(kv, state.layout, &mut left);
             state.stats.loaded += (load.loaded - before) as u64;
             if ended {
+                state.note_load(load);
                 completed.push(KvCompletion::Loaded { id: load.id, tokens: load.loaded });
             }
             !ended
@@ -159,6 +176,53 @@ impl TierMover {
             }
             completed.push(KvCompletion::Stored { lease: store.lease });
             self.stores.pop_front();
+        }
+    }
+}
+
+impl State {
+    /// Puts the chunks of blocks that are about to be overwritten into the tier, which keeps them for so many seconds,
+    /// while bytes are `left`.
+    fn write_back(
+        &mut self,
+        kv: &PagedKv,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        keep: f64,
+        left: &mut usize,
+    ) {
+        let keep = Duration::try_from_secs_f64(keep).unwrap_or_default();
+        let Self { tier, layout, space, stats, .. } = self;
+        let keys = layout.keys(space, GROUP, hashes);
+        for (key, blocks) in keys.iter().zip(blocks.chunks_exact(layout.blocks())) {
+            if tier.contains(key) != Presence::Present {
+                let len = kv.chunk_bytes(blocks.len());
+                if len > *left {
+                    return;
+                }
+                let mut bytes = vec![0; len];
+                if let Err(why) = kv.read_chunk(blocks, &mut bytes) {
+                    tracing::warn!("tiers: a chunk cannot be read, and is not written back: {why}");
+                    return;
+                }
+                *left -= len;
+                tier.put(key, bytes.into());
+                stats.stored += layout.tokens() as u64;
+                stats.written_back += layout.tokens() as u64;
+            }
+            if !keep.is_zero() {
+                tier.protect(key, keep);
+            }
+        }
+    }
+
+    /// Measures a load that has ended.
+    fn note_load(&mut self, load: &Load) {
+        let blocks = (load.loaded - load.from) / self.layout.block_size();
+        if blocks > 0 {
+            let seconds = load.began.elapsed().as_secs_f64() / blocks as f64;
+            let before = self.load_seconds_per_block.unwrap_or(seconds);
+            self.load_seconds_per_block = Some(before + LOAD_WEIGHT * (seconds - before));
         }
     }
 }

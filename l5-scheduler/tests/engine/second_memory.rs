@@ -102,6 +102,7 @@ impl Executor for Remote {
                     memory.stored.extend(hashes);
                     KvCompletion::Stored { lease: *lease }
                 }
+                StepOp::WriteBack { .. } => panic!("this retention writes nothing back"),
             };
             memory.under_way.push((delay, completion));
         }

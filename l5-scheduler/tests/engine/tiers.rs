@@ -10,7 +10,8 @@ use l5_scheduler::engine::{EngineModel, EngineOptions};
 use l5_scheduler::llm::{SamplingParams, StopRules};
 use l5_scheduler::tiers::{TierOptions, TokenCounts};
 use l5_scheduler::{
-    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, PolicyKind, RequestId, TokenDelta,
+    ChoiceJob, EngineCore, Job, ModelRunner, OutputEnd, OutputSink, PolicyKind, Request, RequestId,
+    TokenDelta,
 };
 
 const CHUNK: usize = 32;
@@ -56,12 +57,23 @@ fn core(options: &EngineOptions) -> EngineCore<ModelRunner> {
 }
 
 fn ask(core: &mut EngineCore<ModelRunner>, id: u64, prompt: &[u32], temperature: f32) -> Response {
+    ask_as(core, id, prompt, temperature, None)
+}
+
+fn ask_as(
+    core: &mut EngineCore<ModelRunner>,
+    id: u64,
+    prompt: &[u32],
+    temperature: f32,
+    step_of: Option<Job>,
+) -> Response {
     let logprobs = Some(LogprobsRequest { top: 2, ..Default::default() });
     let params = SamplingParams { temperature, logprobs, ..SamplingParams::default() };
     let stop = StopRules { max_tokens: 20, ignore_eos: true, ..Default::default() };
     let response = Response::default();
     let job = ChoiceJob::new(prompt.to_vec(), params, stop, Box::new(response.clone()));
-    core.add_request(job.request(RequestId(id), core.now()), job).unwrap();
+    let request = job.request(RequestId(id), core.now());
+    core.add_request(Request { job: step_of, ..request }, job).unwrap();
     response
 }
 
@@ -99,6 +111,14 @@ fn prompt(conversation: u32) -> Vec<u32> {
 
 /// Four conversations of three turns each, all turns of one number at once.
 fn conversations(core: &mut EngineCore<ModelRunner>) -> Vec<(Vec<u32>, String)> {
+    conversations_of(core, |_| None)
+}
+
+/// Conversations, each of which may be a job.
+fn conversations_of(
+    core: &mut EngineCore<ModelRunner>,
+    job_of: impl Fn(u16) -> Option<String>,
+) -> Vec<(Vec<u32>, String)> {
     let mut histories: Vec<_> = (0..4).map(prompt).collect();
     let (mut id, mut all) = (0, Vec::new());
     for turn in 0..3_u32 {
@@ -107,7 +127,8 @@ fn conversations(core: &mut EngineCore<ModelRunner>) -> Vec<(Vec<u32>, String)> 
             .zip(0_u16..)
             .map(|(history, n)| {
                 id += 1;
-                ask(core, id, history, f32::from(n % 2))
+                let job = job_of(n).map(|id| Job { id, last_step: turn == 2 });
+                ask_as(core, id, history, f32::from(n % 2), job)
             })
             .collect();
         run(core);
@@ -126,6 +147,11 @@ fn counts(core: &EngineCore<ModelRunner>) -> TokenCounts {
     core.executor().tiers().unwrap().token_counts()
 }
 
+/// The same as steps of four jobs, each of which calls a tool.
+fn jobs(core: &mut EngineCore<ModelRunner>) -> Vec<(Vec<u32>, String)> {
+    conversations_of(core, |n| Some(format!("job {n}")))
+}
+
 fn dram(bytes: u64) -> TierOptions {
     TierOptions { dram: bytes, ..TierOptions::default() }
 }
@@ -139,10 +165,35 @@ fn later_turns_load_what_the_pool_has_evicted_and_no_bit_changes() {
     let want = conversations(&mut core(&options(PolicyKind::Fcfs, TierOptions::default(), 30)));
     let mut with = core(&options(PolicyKind::LmCache, dram(64 << 20), 30));
     assert_eq!(conversations(&mut with), want);
-    let TokenCounts { queried, matched, loaded, stored } = counts(&with);
+    let TokenCounts { queried, matched, loaded, stored, .. } = counts(&with);
     // Second and third turns of four conversations, of which the pool holds fewer than two.
     assert!(loaded >= 2 * 4 * 64 && loaded <= matched && matched <= queried, "{loaded} {matched}");
     assert!(stored >= 4 * 5 * CHUNK as u64, "{stored}");
+}
+
+#[test]
+fn leases_that_end_early_are_written_back_and_loaded_and_no_bit_changes() {
+    let want = conversations(&mut core(&options(PolicyKind::Fcfs, TierOptions::default(), 30)));
+    for policy in [PolicyKind::Adaptive, PolicyKind::Continuum] {
+        assert_eq!(jobs(&mut core(&options(policy, TierOptions::default(), 30))), want);
+        let mut with = core(&options(policy, dram(64 << 20), 30));
+        assert_eq!(jobs(&mut with), want);
+        let TokenCounts { loaded, written_back, .. } = counts(&with);
+        if policy == PolicyKind::Adaptive {
+            // The pool holds fewer than two of the four.
+            assert!(written_back >= 2 * 4 * CHUNK as u64, "{written_back}");
+        }
+        assert!(loaded >= 2 * 4 * 64, "{policy}: {loaded}");
+    }
+}
+
+#[test]
+fn a_tier_without_room_for_what_is_written_back_makes_the_engine_compute() {
+    let want = conversations(&mut core(&options(PolicyKind::Fcfs, TierOptions::default(), 30)));
+    let mut small = core(&options(PolicyKind::Adaptive, dram(100_000), 30));
+    assert_eq!(jobs(&mut small), want);
+    let stats = small.executor().tiers().unwrap().tier_stats();
+    assert!(stats.refused > 0 && stats.stored > 0, "{stats:?}");
 }
 
 #[test]

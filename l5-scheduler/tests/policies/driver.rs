@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use l3_paged_kv::BlockId;
+use l3_paged_kv::{BlockHash, BlockHasher, BlockId, ExtraKeys, TokenChain};
 use l5_scheduler::{
-    Admitted, Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, Resolved,
-    Retention, RowView, Scheduler, SchedulerConfig, Seat, StepOp, StepOutput, Time,
+    Admitted, Caps, FinishReason, KvConnector, LeaseId, Note, Request, RequestId, RequestView,
+    Resolved, Retention, RowView, Scheduler, SchedulerConfig, Seat, StepOp, StepOutput, Time,
 };
 
 /// The next token of a text; few different ones, so that texts often go on alike.
@@ -48,6 +48,21 @@ fn memories(tokens: &[u32]) -> Vec<u64> {
         memory
     };
     tokens.iter().map(&mut next).collect()
+}
+
+/// Notes what the last slot of each full block of a request's text holds, by the block's hash.
+fn note_contents(
+    contents: &mut HashMap<BlockHash, u64>,
+    block_size: usize,
+    request: &RequestView<'_>,
+    text: &[u32],
+) {
+    let lora = request.adapter().map(|adapter| (adapter.name.clone(), adapter.path.clone()));
+    let keys = ExtraKeys { lora, ..ExtraKeys::default() };
+    let mut chain = TokenChain::new(&BlockHasher::new(block_size), keys);
+    chain.extend(text);
+    let last = memories(text).into_iter().skip(block_size - 1).step_by(block_size);
+    contents.extend(chain.hashes().iter().copied().zip(last));
 }
 
 /// What happened in a step.
@@ -110,6 +125,10 @@ pub struct Driver {
     pub loads: Vec<(u64, usize, Vec<BlockId>)>,
     /// Storing that was asked for and did not end.
     pub stores: Vec<LeaseId>,
+    /// What each full block holds in its last slot, by its hash.
+    contents: HashMap<BlockHash, u64>,
+    /// Copies of blocks that were about to be overwritten, as hashes.
+    pub copies: Vec<Vec<BlockHash>>,
     /// Everybody who was taken and has not ended.
     pub alive: HashSet<u64>,
     /// Tables as an executor has them that only looks at what is new: by seat, with the generation.
@@ -150,6 +169,8 @@ impl Driver {
             newest: HashMap::new(),
             loads: Vec::new(),
             stores: Vec::new(),
+            contents: HashMap::new(),
+            copies: Vec::new(),
             mirror: HashMap::new(),
             alive: HashSet::new(),
             fails: None,
@@ -265,6 +286,14 @@ impl Driver {
                     assert_eq!(blocks.len(), hashes.len(), "blocks of a store and their names");
                     self.stores.push(*lease);
                 }
+                StepOp::WriteBack { blocks, hashes, .. } => {
+                    assert_eq!(blocks.len(), hashes.len(), "blocks of a copy and their names");
+                    for (block, hash) in blocks.iter().zip(hashes) {
+                        let last = (*block as usize + 1) * self.block_size - 1;
+                        assert_eq!(self.slots[last], self.contents[hash], "a block of a copy");
+                    }
+                    self.copies.push(hashes.clone());
+                }
             }
         }
         let slot = |table: &l3_paged_kv::BlockTable, position: usize| {
@@ -292,6 +321,12 @@ impl Driver {
                 self.slots[slot] = *memory;
                 let before = written.insert(slot, row.row.id);
                 assert_eq!(before, None, "two requests write to one slot in one step");
+            }
+        }
+        for row in view.rows() {
+            let (text, size) = (text(&row), self.block_size);
+            if row.row.computed / size < text.len() / size {
+                note_contents(&mut self.contents, size, &row.request, &text);
             }
         }
         let mut outputs = Vec::new();
@@ -339,6 +374,7 @@ impl Driver {
         let (_, to, blocks) = self.loads.remove(at);
         if let Some(request) = self.scheduler.request(RequestId(id)) {
             let memories = memories(&request.tokens()[..tokens.min(to)]);
+            note_contents(&mut self.contents, self.block_size, &request, request.tokens());
             let from = to - blocks.len() * self.block_size;
             for (position, memory) in memories.iter().enumerate().skip(from) {
                 let block = blocks[(position - from) / self.block_size] as usize;

@@ -111,7 +111,7 @@ fn a_load_names_its_blocks_as_the_prefix_cache_does() {
     driver.plan(2.0);
     let names = driver.scheduler.view().step().ops.iter().map(|op| match op {
         StepOp::Load { id, from, hashes, .. } => (id.0, *from, hashes.clone()),
-        StepOp::Store { .. } => panic!("{op:?}"),
+        StepOp::Store { .. } | StepOp::WriteBack { .. } => panic!("{op:?}"),
     });
     let names: Vec<_> = names.collect();
     let chain = |id, tenant: &str| {

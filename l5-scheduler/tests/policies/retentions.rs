@@ -277,7 +277,7 @@ fn worked_example(policy: PolicyKind) -> String {
             .iter()
             .filter_map(|op| match op {
                 StepOp::Store { lease, hashes, .. } => Some((*lease, hashes.clone())),
-                StepOp::Load { .. } => None,
+                StepOp::Load { .. } | StepOp::WriteBack { .. } => None,
             })
             .collect();
         let happened = driver.run();

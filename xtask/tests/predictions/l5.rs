@@ -138,6 +138,8 @@ fn the_one_said_is_preempted_first() {
             num_free: scheduler.blocks().num_free(),
             num_running: scheduler.num_running(),
             cost: None,
+            prefill_seconds_per_token: None,
+            second_memory: None,
         };
         match policy.policy().victim(needy, &mut running.iter().copied(), None, &context) {
             Some(Victim::Running(i)) => running[i].id().0 as usize,

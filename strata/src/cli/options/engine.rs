@@ -35,6 +35,10 @@ pub struct SchedulerOptions {
     /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of tools)
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     pub continuum_ttl: Ttl,
+    /// Recognise steps of jobs whose requests have no job id: a prompt that begins with all tokens of an earlier request
+    /// continues its conversation
+    #[arg(long)]
+    pub infer_jobs: bool,
     /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a
     /// device can replay them; prompts have steps of their own)
     #[arg(long, value_name = "HOW", default_value = "mixed")]
@@ -124,6 +128,7 @@ impl SchedulerOptions {
     pub fn set(&self, options: &mut EngineOptions) {
         options.policy = self.policy;
         options.continuum_ttl = self.continuum_ttl;
+        options.infer_jobs = self.infer_jobs;
         options.compose = self.compose();
         options.max_num_seqs = self.max_num_seqs.unwrap_or(options.max_num_seqs);
         let tokens = self.max_num_batched_tokens;

@@ -103,8 +103,9 @@ mod tests {
         let mut jobs = InferredJobs::default();
         let job = jobs.infer(&hashes(0..4, None));
         jobs.finished(&job, &hashes(0..4, None), 2);
+        assert_eq!(jobs.infer(&hashes(0..8, None)).id, job.id);
+        assert_eq!(jobs.infer(&hashes(0..8, None)).id, job.id);
         for last in [70, 80] {
-            assert_eq!(jobs.infer(&hashes(0..8, None)).id, job.id);
             jobs.finished(&job, &hashes((0..8).chain([last, last]), None), 4);
         }
         for last in [70, 80] {

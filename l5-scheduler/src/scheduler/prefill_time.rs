@@ -69,7 +69,7 @@ mod tests {
             .enumerate()
             .map(|(n, (len, samples))| StepRow {
                 id: RequestId(n as u64),
-                seat: Seat::default(),
+                seat: Seat { index: n as u32, generation: 0 },
                 computed: 0,
                 len: *len,
                 drafts: 0,

@@ -342,3 +342,24 @@ fn the_worked_example_under_lmcache() {
     assert_eq!(lines, include_str!("worked_example/lmcache.txt"));
     assert_eq!(second_step(&lines), ("16+32", 1));
 }
+
+#[test]
+fn without_an_id_a_conversation_is_known_by_its_tokens() {
+    let infer_jobs = SchedulerConfig { infer_jobs: true, ..config(PolicyKind::Adaptive, 40) };
+    let mut driver = driver(infer_jobs);
+    let first = unique(1, 17);
+    serve(&mut driver, None, request(1, &first, 2), 0.0);
+    assert_eq!(leased(&driver), [1], "a request that may be followed by another");
+    let salted = Request { cache_salt: Some("b".to_owned()), ..request(2, &first, 2) };
+    serve(&mut driver, None, salted, 1.0);
+    assert_eq!(leased(&driver), [1, 2], "another tenant's");
+    let next = continued(&first, 2, 30);
+    driver.add(request(3, &next, 1));
+    let happened = driver.step(2.0);
+    assert_eq!(happened.cached, [(3, 16)]);
+    assert_eq!(leased(&driver), [2, 3], "the lease of the next turn, instead of the first one's");
+    let keys: HashSet<_> = driver.scheduler.leases().iter().map(|l| l.job_key.clone()).collect();
+    assert_eq!(keys.len(), 2);
+    serve(&mut driver, None, step_of("own", false, 4, &continued(&next, 1, 40), 1, 3.0), 3.0);
+    assert_eq!(leased(&driver), [2, 3, 4], "a job that the client names is another one");
+}

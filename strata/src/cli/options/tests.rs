@@ -12,7 +12,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=fp8 --kv-memory=48KiB --device=cpu --device=cuda:1 --precision=auto --precision=f32 \
          --precision=bf16 --threads=1 --threads=1024 --batch-invariant --max-num-seqs=1 --max-num-batched-tokens=1 \
          --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
-         --policy=continuum --policy=lmcache --policy=adaptive --continuum-ttl=fixed --continuum-ttl=cdf \
+         --policy=continuum --policy=lmcache --policy=adaptive --continuum-ttl=fixed --continuum-ttl=cdf --infer-jobs \
          --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f",
     ),
     (
@@ -28,7 +28,7 @@ const ACCEPTED: [(&str, &str); 5] = [
     ),
     (
         "simulate --workload f",
-        "--rate=inf --requests=9 --seed=1 --policy=strict-priority --policy=continuum --continuum-ttl=cdf \
+        "--rate=inf --requests=9 --seed=1 --policy=strict-priority --policy=continuum --continuum-ttl=cdf --infer-jobs \
          --cost-model=f --goodput=ttft:2 --json \
          --num-gpu-blocks=2 --block-size=1 --max-num-seqs=1 --max-num-batched-tokens=1 --max-model-len=2 \
          --long-prefill-token-threshold=0 --long-prefill-token-threshold-adaptive --no-enable-chunked-prefill \
@@ -45,7 +45,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --no-enable-prefix-caching --no-prefix-caching \
          --max-num-seqs=2k --max-num-batched-tokens=2K --max-model-len=auto --max-model-len=-1 --max-model-len=8K \
          --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive \
-         --continuum-ttl=cdf --enable-chunked-prefill \
+         --continuum-ttl=cdf --infer-jobs --infer-jobs=false --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
          --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",
     ),
@@ -135,6 +135,7 @@ fn an_option_is_one_definition_in_every_command() {
         "long-prefill-token-threshold",
         "policy",
         "continuum-ttl",
+        "infer-jobs",
         "compose",
         "max-decode-steps",
         "prefill-chunk",

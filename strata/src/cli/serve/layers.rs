@@ -255,6 +255,7 @@ mod tests {
             ("max-model-len", "4k"),
             ("long-prefill-token-threshold", "8"),
             ("policy", "priority"),
+            ("infer-jobs", "true"),
             ("compose", "stable"),
             ("max-decode-steps", "8"),
             ("prefill-chunk", "256"),

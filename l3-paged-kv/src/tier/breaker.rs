@@ -113,12 +113,14 @@ impl<T: KvTier> Breaker<T> {
 
     /// Whether an operation may begin now.
     fn lets_through(&mut self) -> bool {
+        // exercise l3.breaker
         if let BreakerState::Open { since } = self.state
             && self.clock.now().saturating_sub(since) >= self.options.retry_after
         {
             self.state = BreakerState::HalfOpen { probe: None };
         }
         matches!(self.state, BreakerState::Closed | BreakerState::HalfOpen { probe: None })
+        // end of exercise
     }
 
     fn begin(&mut self, begin: impl FnOnce(&mut T) -> Ticket) -> Ticket {
@@ -139,6 +141,7 @@ impl<T: KvTier> Breaker<T> {
     fn end(&mut self, theirs: Ticket, outcome: TierOutcome) {
         let Some((ours, _)) = self.pending.remove(&theirs) else { return };
         let probed = self.state == BreakerState::HalfOpen { probe: Some(theirs) };
+        // exercise l3.breaker
         match &outcome {
             TierOutcome::Hit(_) | TierOutcome::Stored => {
                 self.in_a_row = 0;
@@ -159,6 +162,7 @@ impl<T: KvTier> Breaker<T> {
             }
             TierOutcome::Miss | TierOutcome::Refused => {}
         }
+        // end of exercise
         self.tickets.end(ours, outcome);
     }
 

@@ -48,8 +48,10 @@ impl ChunkLayout {
 
     /// Keys of the whole chunks of a sequence, in order. `hashes` are those of its full blocks from the first on.
     pub fn keys(&self, space: &KeySpace, group: GroupId, hashes: &[BlockHash]) -> Vec<ChunkKey> {
+        // exercise l3.chunks
         let chunks = hashes.chunks_exact(self.blocks);
         chunks.filter_map(|chunk| Some(space.key(group, chunk.last()?))).collect()
+        // end of exercise
     }
 
     /// Number of tokens behind token `from` that a tier has without a gap. `keys` are those of the sequence from its first
@@ -62,6 +64,7 @@ impl ChunkLayout {
         keys: &[ChunkKey],
         from: usize,
     ) -> Option<usize> {
+        // exercise l3.chunks
         let first = from / self.tokens();
         let mut chunks = first;
         for key in keys.get(first..).unwrap_or_default() {
@@ -72,6 +75,7 @@ impl ChunkLayout {
             }
         }
         Some((chunks * self.tokens()).saturating_sub(from))
+        // end of exercise
     }
 }
 

@@ -44,6 +44,7 @@ impl KeySpace {
         layout: ChunkLayout,
     ) -> Self {
         let mut begun = Sha256::new();
+        // exercise l3.chunk_key
         begun.update(b"strata kv chunk");
         begun.update(EXCHANGE_LAYOUT_VERSION.to_be_bytes());
         begun.update(model.0);
@@ -53,14 +54,17 @@ impl KeySpace {
         begun.update(dtype.as_str());
         begun.update((layout.block_size() as u64).to_be_bytes());
         begun.update((layout.blocks() as u64).to_be_bytes());
+        // end of exercise
         Self { begun }
     }
 
     /// Key of the chunk whose last block has this hash.
     pub fn key(&self, group: GroupId, last: &BlockHash) -> ChunkKey {
         let mut hash = self.begun.clone();
+        // exercise l3.chunk_key
         hash.update(group.0.to_be_bytes());
         hash.update(last.0);
+        // end of exercise
         ChunkKey(hash.finalize().into())
     }
 }

@@ -340,13 +340,16 @@ fn get(connection: &mut Connection, key: &ChunkKey) -> io::Result<Found> {
 /// Bytes before metadata: who sees the metadata finds the bytes.
 fn put(connection: &mut Connection, key: &ChunkKey, chunk: &[u8]) -> io::Result<()> {
     let [bytes, metadata] = names(key);
-    for (name, value) in [(bytes, chunk), (metadata, &header(key, chunk)[..])] {
+    // exercise l3.publish
+    let head = header(key, chunk);
+    for (name, value) in [(bytes, chunk), (metadata, &head[..])] {
         match connection.call(&[b"SET", &name, value])? {
             Reply::Simple => {}
             reply => return Err(unexpected(&reply)),
         }
     }
     Ok(())
+    // end of exercise
 }
 
 fn unexpected(reply: &Reply) -> io::Error {
@@ -357,4 +360,67 @@ fn unexpected(reply: &Reply) -> io::Error {
         Reply::Array(_) => "an array",
     };
     io::Error::other(format!("the server answers with {kind}, which fits no such command"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::thread::{JoinHandle, spawn};
+
+    use super::*;
+
+    /// A server that sends these replies, one for each command. Returns the names that were written.
+    fn server(replies: &'static [&'static str]) -> (Connection, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = spawn(move || {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut names = Vec::new();
+            for reply in replies {
+                let Some(command) = command(&mut stream) else { break };
+                names.push(command[1].rsplit(':').next().unwrap_or_default().to_owned());
+                stream.get_mut().write_all(reply.as_bytes()).unwrap();
+            }
+            names
+        });
+        (Connection::open(address, Duration::from_secs(20), 1000).unwrap(), served)
+    }
+
+    /// The parts of a command; `None` at the end of the connection.
+    fn command(stream: &mut BufReader<std::net::TcpStream>) -> Option<Vec<String>> {
+        let number = |stream: &mut BufReader<std::net::TcpStream>| {
+            let mut line = String::new();
+            stream.read_line(&mut line).ok()?;
+            line.trim_end().get(1..)?.parse::<usize>().ok()
+        };
+        let parts = number(stream)?;
+        (0..parts)
+            .map(|_| {
+                let mut part = vec![0; number(stream)? + 2];
+                stream.read_exact(&mut part).ok()?;
+                Some(String::from_utf8_lossy(&part[..part.len() - 2]).into_owned())
+            })
+            .collect()
+    }
+
+    const KEY: ChunkKey = ChunkKey([7; 32]);
+
+    #[test]
+    fn the_metadata_of_a_chunk_are_written_behind_its_bytes() {
+        let (mut connection, served) = server(&["+OK\r\n", "+OK\r\n"]);
+        let result = put(&mut connection, &KEY, b"keys and values");
+        drop(connection);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!(served.join().unwrap(), ["bytes", "metadata"]);
+    }
+
+    #[test]
+    fn a_chunk_whose_bytes_were_refused_gets_no_metadata() {
+        let (mut connection, served) = server(&["-OOM\r\n", "+OK\r\n"]);
+        let result = put(&mut connection, &KEY, b"keys and values");
+        drop(connection);
+        assert!(result.is_err());
+        assert_eq!(served.join().unwrap(), ["bytes"]);
+    }
 }

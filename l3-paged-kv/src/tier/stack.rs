@@ -52,6 +52,7 @@ impl TierStack {
 
     /// Asks the tiers from `from` on for a chunk; ends as a miss if none may have it.
     fn get_from(&mut self, from: usize, ours: Ticket, key: &ChunkKey) {
+        // exercise l3.stack
         let behind = self.tiers.iter_mut().enumerate().skip(from);
         for (at, tier) in behind {
             if tier.contains(key) != Presence::Absent {
@@ -61,21 +62,26 @@ impl TierStack {
             }
         }
         self.tickets.end(ours, TierOutcome::Miss);
+        // end of exercise
+    }
+
+    /// Tier `at` has answered. A hit is copied into the faster tiers; otherwise the slower ones are asked.
+    fn end_get(&mut self, at: usize, ours: Ticket, key: &ChunkKey, outcome: TierOutcome) {
+        // exercise l3.stack
+        let TierOutcome::Hit(bytes) = outcome else {
+            return self.get_from(at + 1, ours, key);
+        };
+        for (above, tier) in self.tiers[..at].iter_mut().enumerate() {
+            let copy = tier.put(key, bytes.clone());
+            self.pending.insert((above, copy), Pending::Copy);
+        }
+        self.tickets.end(ours, TierOutcome::Hit(bytes));
+        // end of exercise
     }
 
     fn end(&mut self, at: usize, theirs: Ticket, outcome: TierOutcome) {
         match self.pending.remove(&(at, theirs)) {
-            Some(Pending::Get { ours, key }) => match outcome {
-                TierOutcome::Hit(bytes) => {
-                    for (above, tier) in self.tiers[..at].iter_mut().enumerate() {
-                        let copy = tier.put(&key, bytes.clone());
-                        self.pending.insert((above, copy), Pending::Copy);
-                    }
-                    self.tickets.end(ours, TierOutcome::Hit(bytes));
-                }
-                // A slower tier may still have it.
-                _ => self.get_from(at + 1, ours, &key),
-            },
+            Some(Pending::Get { ours, key }) => self.end_get(at, ours, &key, outcome),
             Some(Pending::Put { ours }) => {
                 let Some(put) = self.puts.get_mut(&ours) else { return };
                 put.left -= 1;
@@ -202,6 +208,69 @@ mod tests {
         let ticket = stack.get(&KEY);
         assert_eq!(end_of(&mut stack, ticket), TierOutcome::Hit(bytes));
         assert_eq!(stack.tiers[0].contains(&KEY), Presence::Present);
+    }
+
+    #[test]
+    fn of_two_tiers_that_have_a_chunk_the_faster_one_is_read() {
+        let mut stack = stack(1 << 20, 1 << 20);
+        let ticket = stack.put(&KEY, vec![3; 100].into());
+        assert_eq!(end_of(&mut stack, ticket), TierOutcome::Stored);
+        let ticket = stack.get(&KEY);
+        assert!(matches!(end_of(&mut stack, ticket), TierOutcome::Hit(_)));
+        let hits: Vec<u64> = stack.tiers().map(|(_, stats)| stats.hits).collect();
+        assert_eq!(hits, [1, 0]);
+    }
+
+    /// A tier that says this of every chunk, and ends each `get` in the same way.
+    struct Says(Presence, TierOutcome, Tickets);
+
+    impl KvTier for Says {
+        fn name(&self) -> &'static str {
+            "says"
+        }
+
+        fn contains(&mut self, _: &ChunkKey) -> Presence {
+            self.0
+        }
+
+        fn get(&mut self, _: &ChunkKey) -> Ticket {
+            self.2.ended(self.1.clone())
+        }
+
+        fn put(&mut self, _: &ChunkKey, _: ChunkBytes) -> Ticket {
+            self.2.ended(TierOutcome::Refused)
+        }
+
+        fn poll(&mut self, ended: &mut Vec<TierCompletion>) {
+            ended.append(&mut self.2.ended);
+        }
+
+        fn stats(&self) -> TierStats {
+            TierStats::default()
+        }
+    }
+
+    #[test]
+    fn what_a_tier_lost_or_cannot_read_is_read_from_the_next_one() {
+        let failed = TierOutcome::Failed(crate::tier::TierError::Io("injected".into()));
+        for outcome in [TierOutcome::Miss, failed, TierOutcome::Refused] {
+            let says = Says(Presence::Present, outcome.clone(), Tickets::default());
+            let mut slower = DramTier::new(1 << 20);
+            slower.put(&KEY, vec![3; 100].into());
+            let mut stack = TierStack::new(vec![Box::new(says), Box::new(slower)]);
+            let ticket = stack.get(&KEY);
+            assert!(matches!(end_of(&mut stack, ticket), TierOutcome::Hit(_)), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_tier_that_does_not_know_yet_is_asked() {
+        let hit = TierOutcome::Hit(vec![3; 100].into());
+        let says = Says(Presence::Unknown, hit.clone(), Tickets::default());
+        let mut stack = TierStack::new(vec![Box::new(DramTier::new(1 << 20)), Box::new(says)]);
+        assert_eq!(stack.contains(&KEY), Presence::Unknown);
+        let ticket = stack.get(&KEY);
+        assert_eq!(end_of(&mut stack, ticket), hit);
     }
 
     #[test]

@@ -97,3 +97,22 @@ fn the_salt_and_the_adapters_name_reach_the_key_through_the_hash() {
         assert!(other.iter().all(|key| !plain.contains(key)), "{other:?}");
     }
 }
+
+#[test]
+fn chunks_that_differ_in_their_last_token_only_have_different_keys() {
+    let (space, layout) = (KeySpace::new(&MODEL, None, DType::BF16, layout()), layout());
+    let keys = |tokens: &[u32]| {
+        let mut chain = TokenChain::new(&BlockHasher::new(16), ExtraKeys::default());
+        chain.extend(tokens);
+        layout.keys(&space, GroupId(0), chain.hashes())
+    };
+    let mut tokens: Vec<u32> = (0..600).collect();
+    let before = keys(&tokens);
+    tokens[255] = 7;
+    let after = keys(&tokens);
+    assert_ne!(after[0], before[0], "token 255 is in the first chunk");
+    assert_ne!(after[1], before[1], "the second chunk is behind it");
+    tokens[255] = 255;
+    tokens[599] = 7;
+    assert_eq!(keys(&tokens), before, "the tokens behind the last whole chunk are in no chunk");
+}

@@ -101,6 +101,7 @@ impl Retention for Continuum {
         named: &[LeaseId],
         context: &PolicyContext<'_>,
     ) -> Option<LeaseId> {
+        // exercise l5.steal
         if context.num_running > 1 {
             return None;
         }
@@ -112,6 +113,7 @@ impl Retention for Continuum {
             }
             before = Some(lease.id);
         }
+        // end of exercise
     }
 
     fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {

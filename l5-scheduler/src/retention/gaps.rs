@@ -27,6 +27,7 @@ impl Gaps {
             return;
         }
         let seconds = seconds.max(0.0);
+        // exercise l5.gaps
         if self.recent.len() == self.capacity
             && let Some(oldest) = self.recent.pop_front()
         {
@@ -41,6 +42,7 @@ impl Gaps {
             sum += gap;
             *to = sum;
         }
+        // end of exercise
     }
 
     /// Number of durations.
@@ -71,10 +73,12 @@ impl Gaps {
     /// E(age) = (age + sum of (gap - age) over gaps > age) / (1 + n)
     /// ```
     pub(super) fn expected_rest(&self, age: f64) -> f64 {
+        // exercise l5.rest
         let from = self.sorted.partition_point(|gap| *gap <= age);
         let longer = (self.len() - from) as f64;
         let rests = self.sums.get(from).map_or(0.0, |sum| sum - longer * age);
         (age + rests) / (1.0 + longer)
+        // end of exercise
     }
 }
 
@@ -104,6 +108,13 @@ mod tests {
         assert_eq!(gaps.sorted(), [2.0, 5.0, 9.0]);
         assert_eq!(gaps.mean(), Some(16.0 / 3.0));
         assert_eq!([gaps.next_above(2.0), gaps.next_above(9.0)], [Some(5.0), None]);
+    }
+
+    #[test]
+    fn of_equal_pauses_one_is_forgotten_and_sums_are_those_of_the_rest() {
+        let gaps = gaps(4, &[3.0, 3.0, 0.5, 3.0, 8.0]);
+        assert_eq!((gaps.sorted(), gaps.len()), (&[0.5, 3.0, 3.0, 8.0][..], 4));
+        assert_eq!(gaps.sums, [14.5, 14.0, 11.0, 8.0], "each with all longer ones");
     }
 
     #[test]

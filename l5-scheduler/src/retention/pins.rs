@@ -90,12 +90,13 @@ fn candidates<'a>(
     named: &'a HashSet<LeaseId>,
 ) -> impl Iterator<Item = Pin> + 'a {
     let free = |pin: &&Pin| !named.contains(&pin.1);
-    let mut behind = Bound::Unbounded;
+    let mut behind: Bound<Pin> = Bound::Unbounded;
     let mut over = false;
     std::iter::from_fn(move || {
         if over {
             return None;
         }
+        // exercise l5.longest
         let youngest = pins.range((Bound::Unbounded, behind)).rev().find(free)?;
         let Some(gap) = gaps.next_above(now - youngest.0) else {
             over = true;
@@ -105,6 +106,7 @@ fn candidates<'a>(
         let next = (now + -gap, LeaseId(u64::MAX));
         behind = if next < *youngest { Bound::Included(next) } else { Bound::Excluded(*youngest) };
         Some(*youngest)
+        // end of exercise
     })
 }
 

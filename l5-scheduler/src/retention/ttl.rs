@@ -70,6 +70,7 @@ pub(super) struct Gain {
 /// of all tools. Before there are so many at all, gaps are taken to be exponential with a mean of 1 s, and `eta` to be
 /// 1: the maximum is at `ln(wait + reload)`, or at 0 if that is negative.
 pub(super) fn best_ttl(gain: Gain, all: &Gaps, tool: Option<&Gaps>) -> f64 {
+    // exercise l5.ttl
     if all.len() < ENOUGH_PAUSES {
         return (gain.wait + gain.reload).max(1.0).ln();
     }
@@ -84,6 +85,7 @@ pub(super) fn best_ttl(gain: Gain, all: &Gaps, tool: Option<&Gaps>) -> f64 {
         }
     }
     best
+    // end of exercise
 }
 
 /// How well the number of steps that a job has done says how many it has left. If all jobs have the same number of

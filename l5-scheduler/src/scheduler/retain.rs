@@ -92,8 +92,10 @@ impl Scheduler {
         let Some(lease) = self.leases.get(lease) else { return false };
         let table = self.blocks.table(lease.seq).ok();
         let last = table.and_then(|table| table.blocks().last());
+        // exercise l5.outlived
         let hash = last.and_then(|block| self.blocks.cache().hash_of(*block));
         hash.is_some() && hash == entry.chain.hashes().get(lease.blocks - 1)
+        // end of exercise
     }
 
     /// Holds the blocks of a request that ends in a lease. Only full blocks can be hit, so a partial last block is

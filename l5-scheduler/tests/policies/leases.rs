@@ -277,6 +277,20 @@ fn steps_of_one_job_that_overlap_have_a_lease_each() {
     driver.check();
 }
 
+/// A sub-agent begins with the instructions of the agent that called it.
+#[test]
+fn steps_of_one_job_that_only_begin_alike_have_a_lease_each() {
+    let mut driver = Driver::with_retention(config(20), Keeping::leasing(50.0));
+    let prompt = |end: u32| [&unique(1, 8)[..], &[end; 4]].concat();
+    driver.add(step_of("a", 1, &prompt(20), 3));
+    driver.finish(0.0);
+    driver.add(step_of("a", 2, &[&prompt(21)[..], &[9; 6]].concat(), 3));
+    driver.finish(1.0);
+    assert_eq!(leased(&driver), [1, 2], "2 blocks are the same, and the third one is not");
+    assert_eq!(driver.scheduler.retained_blocks(), 3 + 3, "blocks that are held");
+    driver.check();
+}
+
 #[test]
 fn a_job_has_a_bounded_number_of_leases() {
     let mut driver = Driver::with_retention(config(100), Keeping::leasing(500.0));

@@ -154,6 +154,22 @@ fn under_continuum_a_waiting_request_ends_no_lease_unless_at_most_one_runs() {
 }
 
 #[test]
+fn under_continuum_the_lease_of_a_job_that_is_back_does_not_end_for_others() {
+    let mut driver = driver(config(PolicyKind::Continuum, 12));
+    let prompt = unique(2, 12);
+    serve(&mut driver, Some("ls"), step_of("a", false, 1, &unique(1, 12), 1, 0.0), 0.0);
+    serve(&mut driver, Some("ls"), step_of("b", false, 2, &prompt, 1, 0.1), 0.1);
+    driver.add(request(3, &unique(3, 20), 9));
+    driver.step(0.2);
+    assert_eq!(leased(&driver), [1, 2], "6 blocks are leased, 5 in use, and 1 is free");
+    // The lease that would expire last is that of a job which is back, and waits for a seat or for blocks.
+    driver.add(step_of("b", true, 4, &continued(&prompt, 1, 40), 1, 0.3));
+    (3..9).for_each(|n| _ = driver.step(0.1 * f64::from(n)));
+    assert_eq!(leased(&driver), [2], "3 has grown, and 4 needs more than was free");
+    driver.finish(1.0);
+}
+
+#[test]
 fn under_continuum_the_latest_job_that_returns_is_preempted_before_one_that_ends() {
     let mut driver = driver(config(PolicyKind::Continuum, 9));
     driver.add(step_of("old", false, 1, &unique(1, 11), 20, 0.0));

@@ -4,6 +4,9 @@ use l1_tensor::ops::{AttentionParams, KvCache};
 use l1_tensor::{DType, Runtime, RuntimeOptions, Tensor};
 use l3_paged_kv::reference::paged_attention;
 use l3_paged_kv::sizing::{Budget, Bytes, KvSpec, Memory};
+use l3_paged_kv::tier::{
+    ChunkKey, ChunkLayout, DRAM_ENTRY_BYTES, DramTier, KvTier, Presence, TierStack,
+};
 use l3_paged_kv::{
     Admission, BlockHasher, BlockManager, BlockPool, BlockTable, ExtraKeys, ForwardMeta,
     ManagerConfig, SeqId, TokenChain,
@@ -373,5 +376,42 @@ fn a_pool_ends_where_it_was_said_to() {
             if fits(middle) { fit = middle } else { too_long = middle }
         }
         fit
+    });
+}
+
+/// Key of chunk `n`.
+fn chunk(n: usize) -> ChunkKey {
+    ChunkKey([n as u8; 32])
+}
+
+#[test]
+fn tiers_have_as_many_tokens_of_a_prompt_as_said() {
+    agree(("l3", "tier-tokens"), 200, number, |facts| {
+        let layout = ChunkLayout::new(16, number(&facts["chunk"])).unwrap();
+        let tiers = ["dram", "disk"].map(|name| {
+            let mut tier = DramTier::new(1 << 20);
+            for n in numbers(&facts[name]) {
+                tier.put(&chunk(n), vec![0; 10].into());
+            }
+            Box::new(tier) as Box<dyn KvTier>
+        });
+        let keys: Vec<ChunkKey> =
+            (0..number(&facts["prompt"]) / layout.tokens()).map(chunk).collect();
+        let mut stack = TierStack::new(tiers.into());
+        layout.matched_tokens(&mut stack, &keys, number(&facts["from"])).unwrap()
+    });
+}
+
+#[test]
+fn a_full_tier_keeps_the_chunks_said() {
+    agree(("l3", "dram-chunks"), 200, numbers, |facts| {
+        let mut tier = DramTier::new(number(&facts["room"]) as u64 * (100 + DRAM_ENTRY_BYTES));
+        for op in facts["ops"].as_array().unwrap().iter().map(numbers) {
+            match op[0] {
+                1 => _ = tier.put(&chunk(op[1]), vec![0; 100].into()),
+                _ => _ = tier.get(&chunk(op[1])),
+            }
+        }
+        (0..100).filter(|n| tier.contains(&chunk(*n)) == Presence::Present).collect()
     });
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{agree, number, numbers};
 
 /// A pool of so many blocks beside the null block, and steps without a limit in practice.
-fn config(capacity: usize, block_size: usize) -> SchedulerConfig {
+pub(super) fn config(capacity: usize, block_size: usize) -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: 16,
         max_num_batched_tokens: 4096,
@@ -25,17 +25,17 @@ fn config(capacity: usize, block_size: usize) -> SchedulerConfig {
     }
 }
 
-fn scheduler(config: SchedulerConfig) -> Scheduler {
+pub(super) fn scheduler(config: SchedulerConfig) -> Scheduler {
     Scheduler::new(config).unwrap()
 }
 
 /// A request for an answer without end, whose `len` tokens no other request has.
-fn request(id: usize, len: usize) -> Request {
+pub(super) fn request(id: usize, len: usize) -> Request {
     let prompt = (0..len).map(|i| (10_000 * (id + 1) + i) as u32).collect();
     Request { id: RequestId(id as u64), prompt, max_tokens: 1000, ..Request::default() }
 }
 
-fn add(scheduler: &mut Scheduler, request: Request) {
+pub(super) fn add(scheduler: &mut Scheduler, request: Request) {
     scheduler.add_request(request).unwrap();
 }
 
@@ -149,7 +149,7 @@ fn the_one_said_is_preempted_first() {
 }
 
 /// Keeps what every step of a job leaves but the last one.
-struct KeepsSteps;
+pub(super) struct KeepsSteps;
 
 impl Retention for KeepsSteps {
     fn retain(

@@ -6,6 +6,7 @@ mod batch_slots;
 mod block_bytes;
 mod block_users;
 mod budget_blocks;
+mod dram_chunks;
 mod drawn;
 mod evicted_next;
 mod hashed_tokens;
@@ -17,6 +18,7 @@ mod prefix_hit;
 mod replanned;
 mod rollback_copy;
 mod same_block;
+mod tier_tokens;
 mod token_slot;
 
 use super::kind::Kind;
@@ -40,4 +42,6 @@ pub const KINDS: &[Kind] = &[
     block_bytes::KIND,
     budget_blocks::KIND,
     longest_context::KIND,
+    dram_chunks::KIND,
+    tier_tokens::KIND,
 ];

@@ -14,10 +14,14 @@ mod first_token_time;
 mod free_after_step;
 mod gives_way;
 mod kv_exhausted;
+mod lease_cost;
 mod leased_blocks;
+mod leased_gaps;
+mod longest_rest;
 mod queue_order;
 mod recomputed_tokens;
 mod replayable_steps;
+mod returning_step;
 mod rows_ahead;
 mod sampled_rows;
 mod seat;
@@ -47,6 +51,10 @@ pub const KINDS: &[Kind] = &[
     strict_room::KIND,
     replayable_steps::KIND,
     leased_blocks::KIND,
+    leased_gaps::KIND,
+    returning_step::KIND,
+    lease_cost::KIND,
+    longest_rest::KIND,
     fed_tokens::KIND,
     sampled_rows::KIND,
     shared_prompt::KIND,

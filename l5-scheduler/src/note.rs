@@ -12,4 +12,7 @@ pub struct Note {
     /// The runner of the model notes it with the row that finishes a step of a job, see
     /// [`CalledTool`](l4_sampler::output::CalledTool).
     pub tool: Option<String>,
+    /// Shell commands, or other code, that the tool runs; `None` if that is not known, or the tool is no such tool. Of a
+    /// long one the beginning is enough ([`MAX_COMMAND_BYTES`](l4_sampler::output::MAX_COMMAND_BYTES)).
+    pub command: Option<String>,
 }

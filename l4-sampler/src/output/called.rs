@@ -1,23 +1,38 @@
-//! The tool that an output calls, by name.
+//! The tool that an output calls: its name, and the shell command that it would run.
 //!
 //! An agent's next request comes when the tool that the last output called is done, so how long a job's blocks will be
 //! unused depends on the tool. Agents let models call tools in two ways, and [`CalledTool`] reads both:
 //!
-//! * a call in a model's own format: the name of the function;
-//! * a fenced block of shell commands, as in ```` ```bash ````: the first command ([`command_name`]).
+//! * a call in a model's own format: the name of the function, and its argument `command`, `cmd` or `code`;
+//! * a fenced block of shell commands, as in ```` ```bash ````: the first command ([`command_name`]), and the block.
 //!
 //! Reasoning is left out: what a model considers is not what it calls. A call takes precedence over a fence, and of
 //! several the first one counts.
 
+mod arguments;
 mod fence;
 mod shell;
 
 use super::{OutputEvent, ReasoningFormat, ReasoningParser, ToolParser};
+use arguments::Arguments;
 use fence::Fence;
 pub use shell::command_name;
 
 /// Maximum number of bytes of a tool's name. A longer one is left out: models write what they like.
 pub const MAX_TOOL_NAME_BYTES: usize = 256;
+
+/// Maximum number of bytes of a command. The end of a longer one is left out.
+pub const MAX_COMMAND_BYTES: usize = 1024;
+
+/// What an output calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Name of the function, or of the first command.
+    pub tool: String,
+    /// Shell commands, or other code, that the tool would run: at most [`MAX_COMMAND_BYTES`]. `None` for a function
+    /// without such an argument.
+    pub command: Option<String>,
+}
 
 /// How the outputs of a request call tools. The default suits every model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,28 +47,36 @@ pub struct CallFormat {
 /// Finds the tool that an output calls, while its text arrives.
 ///
 /// ```
-/// use l4_sampler::output::{CallFormat, CalledTool};
+/// use l4_sampler::output::{CallFormat, Called, CalledTool};
 ///
-/// let named = |text| {
+/// let called = |text| {
 ///     let mut called = CalledTool::new(&CallFormat::default(), "");
 ///     called.push(text);
 ///     called.finish()
 /// };
 /// let call = r#"<tool_call>{"name": "search", "arguments": {"query": "Rust"}}</tool_call>"#;
-/// assert_eq!(named(call).as_deref(), Some("search"));
+/// assert_eq!(called(call), Some(Called { tool: "search".into(), command: None }));
 /// let block = "<think>I could use ```grep```.</think>\n```bash\ncd src && ls -la\n```";
-/// assert_eq!(named(block).as_deref(), Some("ls"));
-/// assert_eq!(named("Done."), None);
+/// assert_eq!(called(block), Some(Called { tool: "ls".into(), command: Some("cd src && ls -la".into()) }));
+/// assert_eq!(called("Done."), None);
 /// ```
 #[derive(Clone, Debug)]
 pub struct CalledTool {
     reasoning: ReasoningParser,
     tools: Vec<ToolParser>,
     fence: Fence,
-    /// Function of the first call.
-    function: Option<String>,
+    /// First call, and the parser that found it.
+    call: Option<(usize, Call)>,
     /// Reused between texts.
     events: Vec<OutputEvent>,
+}
+
+/// A call of a function.
+#[derive(Clone, Debug)]
+struct Call {
+    name: String,
+    index: usize,
+    arguments: Arguments,
 }
 
 impl CalledTool {
@@ -65,49 +88,73 @@ impl CalledTool {
             reasoning: format.reasoning.clone().unwrap_or_else(think_tags),
             tools: format.tools.clone().map_or_else(ToolParser::any, |own| vec![own]),
             fence: Fence::default(),
-            function: None,
+            call: None,
             events: Vec::new(),
         }
     }
 
-    /// Reads the next text. Returns whether the tool is certain: the text that follows cannot change it.
+    /// Reads the next text. Returns whether the call is certain: the text that follows cannot change it.
     pub fn push(&mut self, text: &str) -> bool {
-        if self.function.is_none() && !text.is_empty() {
+        if !self.is_certain() && !text.is_empty() {
             let content = self.reasoning.push(text).content;
             self.read(&content);
         }
-        self.function.is_some()
+        self.is_certain()
     }
 
-    /// Ends the output, and returns the name of the tool.
-    pub fn finish(mut self) -> Option<String> {
-        if self.function.is_none() {
+    /// Ends the output, and returns what it calls.
+    pub fn finish(mut self) -> Option<Called> {
+        if !self.is_certain() {
             let rest = self.reasoning.finish().content;
             self.read(&rest);
-            for tools in &mut self.tools {
-                tools.finish(&mut self.events);
+            for parser in 0..self.tools.len() {
+                self.tools[parser].finish(&mut self.events);
+                self.take_call(parser);
             }
-            self.take_call();
         }
-        let name = self.function.or_else(|| self.fence.finish())?;
-        (!name.is_empty() && name.len() <= MAX_TOOL_NAME_BYTES).then_some(name)
+        let (tool, command) = match self.call {
+            Some((_, call)) => (call.name, call.arguments.command()),
+            None => self.fence.finish().map(|(name, block)| (name, Some(block)))?,
+        };
+        (!tool.is_empty() && tool.len() <= MAX_TOOL_NAME_BYTES).then_some(Called { tool, command })
+    }
+
+    fn is_certain(&self) -> bool {
+        self.call.as_ref().is_some_and(|(_, call)| call.arguments.is_complete())
     }
 
     fn read(&mut self, content: &str) {
-        for tools in &mut self.tools {
-            tools.push(content, &mut self.events);
+        for parser in 0..self.tools.len() {
+            self.tools[parser].push(content, &mut self.events);
+            self.take_call(parser);
         }
-        self.take_call();
         self.fence.push(content);
     }
 
-    fn take_call(&mut self) {
+    /// Reads the events of a parser.
+    fn take_call(&mut self, parser: usize) {
         for event in self.events.drain(..) {
-            if let (None, OutputEvent::ToolCallStart { name, .. }) = (&self.function, event) {
-                self.function = Some(name);
+            match (&mut self.call, event) {
+                (None, OutputEvent::ToolCallStart { name, index }) => {
+                    self.call =
+                        Some((parser, Call { name, index, arguments: Arguments::default() }));
+                }
+                (Some((found_by, call)), OutputEvent::ToolCallArguments { index, arguments })
+                    if *found_by == parser && call.index == index =>
+                {
+                    call.arguments.push(&arguments);
+                }
+                _ => {}
             }
         }
     }
+}
+
+/// The beginning of a command, without white space around it. `None` if nothing is left.
+fn bounded(command: &str) -> Option<String> {
+    let command = command.trim();
+    let end = command.floor_char_boundary(MAX_COMMAND_BYTES);
+    (!command.is_empty()).then(|| command[..end].to_owned())
 }
 
 #[cfg(test)]
@@ -115,9 +162,9 @@ mod tests {
     use super::super::{ToolChoice, ToolDefinition, ToolFormat};
     use super::*;
 
-    /// The tool of a text, which must be the same however the text is cut.
+    /// The call of a text, which must be the same however the text is cut.
     #[track_caller]
-    fn named_by(format: &CallFormat, prompt_end: &str, text: &str) -> Option<String> {
+    fn called_by(format: &CallFormat, prompt_end: &str, text: &str) -> Option<Called> {
         let chars: Vec<char> = text.chars().collect();
         let read = |size| {
             let mut called = CalledTool::new(format, prompt_end);
@@ -131,6 +178,18 @@ mod tests {
             assert_eq!(read(size), whole, "{text:?} in pieces of {size}");
         }
         whole
+    }
+
+    /// The tool of a text.
+    #[track_caller]
+    fn named_by(format: &CallFormat, prompt_end: &str, text: &str) -> Option<String> {
+        called_by(format, prompt_end, text).map(|called| called.tool)
+    }
+
+    /// The command of a text.
+    #[track_caller]
+    fn command(text: &str) -> Option<String> {
+        called_by(&CallFormat::default(), "", text)?.command
     }
 
     fn named(text: &str) -> Option<String> {
@@ -218,18 +277,77 @@ mod tests {
         let block = |name: &str| format!("```bash\n{name} -l\n```");
         let mut called = CalledTool::new(&CallFormat::default(), "");
         called.push(&block(&long));
-        assert_eq!(called.finish(), Some(long.clone()));
+        assert_eq!(called.finish().map(|called| called.tool), Some(long.clone()));
         let mut called = CalledTool::new(&CallFormat::default(), "");
         called.push(&block(&format!("{long}x")));
         assert_eq!(called.finish(), None);
     }
 
     #[test]
-    fn a_call_is_certain_as_soon_as_its_arguments_begin() {
+    fn a_call_is_certain_as_soon_as_its_arguments_are_complete() {
         let mut called = CalledTool::new(&CallFormat::default(), "");
         assert!(!called.push("```bash\nls\n```\n"), "a call may follow");
         assert!(!called.push("<tool_call>{\"name\": \"f\", \"arguments\": "));
-        assert!(called.push("{"));
-        assert_eq!(called.finish().as_deref(), Some("f"));
+        assert!(!called.push("{\"command\": \"make"), "the command goes on");
+        assert!(called.push(" all\"}"));
+        let expected = Called { tool: "f".to_owned(), command: Some("make all".to_owned()) };
+        assert_eq!(called.finish(), Some(expected));
+    }
+
+    #[test]
+    fn a_call_that_runs_commands_has_its_command() {
+        let hermes = |arguments: &str| {
+            let text =
+                format!("<tool_call>{{\"name\": \"run\", \"arguments\": {arguments}}}</tool_call>");
+            command(&text).unwrap_or_else(|| "none".to_owned())
+        };
+        for (arguments, expected) in [
+            (r#"{"command": "cd src && ls"}"#, "cd src && ls"),
+            (r#"{"timeout": 5, "cmd": " grep \"a\" f\n"}"#, "grep \"a\" f"),
+            (r#"{"code": "import os"}"#, "import os"),
+            (r#"{"command": ["bash", "-lc", "make test"]}"#, "make test"),
+            (r#"{"command": ["git", "status"]}"#, "git status"),
+            (r#"{"command": "", "code": "x = 1"}"#, "x = 1"),
+            (r#"{"command": 7}"#, "none"),
+            (r#"{"query": "ls"}"#, "none"),
+            ("[1]", "none"),
+        ] {
+            assert_eq!(hermes(arguments), expected, "{arguments}");
+        }
+        let llama = r#"{"name": "run", "parameters": {"command": "cat f"}}"#;
+        assert_eq!(command(llama).as_deref(), Some("cat f"));
+        let two = format!("{llama}; {}", r#"{"name": "run", "parameters": {"command": "make"}}"#);
+        assert_eq!(command(&two).as_deref(), Some("cat f"), "that of the first call");
+        // Cut off by the length.
+        let cut = r#"<tool_call>{"name": "run", "arguments": {"command": "sleep 60 && l"#;
+        assert_eq!(command(cut).as_deref(), Some("sleep 60 && l"));
+    }
+
+    #[test]
+    fn a_block_of_shell_commands_is_the_command() {
+        for (text, expected) in [
+            ("So:\n```bash\n\n# Both.\ncd src\nls -la  \n```\nand more", "# Both.\ncd src\nls -la"),
+            ("```sh\ncat > f <<EOF\n  a\nEOF", "cat > f <<EOF\n  a\nEOF"),
+            ("```bash\n# nothing\n```\n```bash\nmake\n```\n```bash\nls\n```", "make"),
+            ("```python\nx = 1\n```", "none"),
+        ] {
+            assert_eq!(command(text).as_deref().unwrap_or("none"), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_long_command_is_left_out() {
+        let long = format!("echo {}", "é".repeat(MAX_COMMAND_BYTES));
+        let kept = format!("echo {}", "é".repeat((MAX_COMMAND_BYTES - 5) / 2));
+        let mut called = CalledTool::new(&CallFormat::default(), "");
+        called.push(&format!("```bash\n{long}\n```"));
+        assert_eq!(called.finish().unwrap().command.as_ref(), Some(&kept));
+        let mut called = CalledTool::new(&CallFormat::default(), "");
+        let more = "x".repeat(9 * MAX_COMMAND_BYTES);
+        let call = format!(
+            "<tool_call>{{\"name\": \"run\", \"arguments\": {{\"command\": \"{long}{more}\"}}}}"
+        );
+        assert!(called.push(&call), "what follows is not read");
+        assert_eq!(called.finish().unwrap().command, Some(kept));
     }
 }

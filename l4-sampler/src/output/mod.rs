@@ -8,7 +8,7 @@
 //! * [`ToolParser`]: tool calls, in the format ([`ToolFormat`]) that the model was trained on;
 //! * [`tools::guide()`]: the grammar of an output that must call a tool.
 //!
-//! [`CalledTool`] finds the name of the tool that an output calls, for those who only want that.
+//! [`CalledTool`] finds the tool that an output calls and its command, for those who only want that.
 //!
 //! Stop strings are found before ([`crate::stop`]), so all text that the parsers get is part of the output.
 //!
@@ -22,7 +22,9 @@ mod parser;
 pub mod reasoning;
 pub mod tools;
 
-pub use called::{CallFormat, CalledTool, MAX_TOOL_NAME_BYTES, command_name};
+pub use called::{
+    CallFormat, Called, CalledTool, MAX_COMMAND_BYTES, MAX_TOOL_NAME_BYTES, command_name,
+};
 pub use choice::{ChoiceEnd, ChoiceSpec, ChoiceState};
 pub use event::{OutputEvent, OutputUsage};
 pub use finish::FinishReason;

@@ -260,7 +260,7 @@ mod tests {
         let name = |parser: &OutputParser, text: &str| {
             let mut called = CalledTool::new(&parser.call_format(), "");
             called.push(text);
-            called.finish()
+            called.finish().map(|called| called.tool)
         };
         assert_eq!(name(&parser(9), CALL).as_deref(), Some("f"));
         let llama = r#"{"name": "g", "parameters": {}}"#;

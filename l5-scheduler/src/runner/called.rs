@@ -4,7 +4,7 @@
 //! for it, and no text is kept.
 
 use l2_model::tokenizer::Tokenizer;
-use l4_sampler::output::CalledTool;
+use l4_sampler::output::{Called, CalledTool};
 use l4_sampler::stop::TextStream;
 
 use super::ModelRunner;
@@ -28,8 +28,9 @@ impl ModelRunner {
             row.request.job()?;
             let choice = self.choices.get_seated(row.row.seat, row.row.id)?;
             let (prompt, output) = row.request.tokens().split_at(row.request.prompt_len());
-            let tool = called_tool(tokenizer, &choice.called, prompt, [output, new])?;
-            Some((number, Note { tool: Some(tool) }))
+            let Called { tool, command } =
+                called_tool(tokenizer, &choice.called, prompt, [output, new])?;
+            Some((number, Note { tool: Some(tool), command }))
         };
         // Without an end there is nothing to collect, and nothing is allocated.
         let notes: Vec<(usize, Note)> = finished.filter_map(note).collect();
@@ -37,13 +38,13 @@ impl ModelRunner {
     }
 }
 
-/// The tool that an output calls, by its tokens.
+/// What an output calls, by its tokens.
 fn called_tool(
     tokenizer: &Tokenizer,
     source: &CallSource,
     prompt: &[u32],
     output: [&[u32]; 2],
-) -> Option<String> {
+) -> Option<Called> {
     let prompt_end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
     let format = source.format.as_deref().cloned().unwrap_or_default();
     let mut called =

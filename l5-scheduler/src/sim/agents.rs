@@ -20,6 +20,9 @@
 //!   {"prompt_tokens": 469, "output_tokens": 17}]}
 //! ```
 //!
+//! Beside the name of a tool, either form may have the `"command"` that the tool runs, such as `"cat src/main.rs"`:
+//! `context-serve` looks at it.
+//!
 //! Everything about a job follows from the seed and the job's number alone: two simulations with one seed have the same
 //! jobs, token counts and tool times, whatever the scheduler does with them.
 
@@ -74,6 +77,8 @@ pub struct Tool {
     pub weight: f64,
     /// Seconds from the end of the output that calls it to the arrival of the next turn.
     pub seconds: Seconds,
+    /// Shell commands that it runs.
+    pub command: Option<String>,
 }
 
 fn one() -> f64 {
@@ -106,6 +111,7 @@ struct TurnLine {
     output_tokens: Tokens,
     tool: Option<String>,
     tool_seconds: Option<f64>,
+    command: Option<String>,
 }
 
 /// Tokens of a list: how many, or which.
@@ -147,6 +153,8 @@ pub(super) struct Turn {
     pub input: Input,
     pub output: Tokens,
     pub tool: Option<String>,
+    /// Shell commands that the tool runs.
+    pub command: Option<String>,
     pub tool_seconds: f64,
 }
 
@@ -308,6 +316,7 @@ impl AgentSpec {
             input: Input::Behind(added.at(dice.uniform(Purpose::Input, key))),
             output: Tokens::Count(self.output.at(dice.uniform(Purpose::Output, key))),
             tool: calls.then(|| tool.name.clone()),
+            command: tool.command.clone().filter(|_| calls),
             tool_seconds: match calls {
                 true => tool.seconds.at(dice.uniforms(Purpose::ToolSeconds, key)),
                 false => 0.0,
@@ -372,7 +381,11 @@ impl TurnLine {
                 "tool_seconds must be from 0 to {MAX_SECONDS:e} seconds, got {tool_seconds}"
             ));
         }
-        Ok(Turn { input, output: self.output_tokens, tool: self.tool, tool_seconds })
+        let (tool, command) = (self.tool, self.command);
+        if command.is_some() && tool.is_none() {
+            return Err("command needs a tool that runs it: give `tool`, too".to_owned());
+        }
+        Ok(Turn { input, output: self.output_tokens, tool, command, tool_seconds })
     }
 }
 

@@ -49,6 +49,12 @@ pub trait Arrivals {
         None
     }
 
+    /// Command that this tool runs, if it is known.
+    fn command(&self, id: RequestId) -> Option<&str> {
+        let _ = id;
+        None
+    }
+
     /// Report on the jobs of agents, when all requests have ended. `None` if these are none.
     fn report(&mut self) -> Option<AgentReport> {
         None

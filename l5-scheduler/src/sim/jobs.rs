@@ -277,6 +277,10 @@ impl Arrivals for AgentJobs<'_> {
         self.turn(id)?.1.tool.as_deref()
     }
 
+    fn command(&self, id: RequestId) -> Option<&str> {
+        self.turn(id)?.1.command.as_deref()
+    }
+
     fn job_records(&mut self) -> Option<Vec<JobRecord>> {
         Some(self.records.take()?.into_values().collect())
     }

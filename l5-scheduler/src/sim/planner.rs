@@ -311,7 +311,8 @@ impl Planner {
         for (row, view) in self.scheduler.view().rows().enumerate() {
             let first = view.request.num_tokens() == view.request.prompt_len();
             if let Some(tool) = arrivals.tool(view.row.id).filter(|_| view.row.samples && first) {
-                output.note(row, Note { tool: Some(tool.to_owned()) });
+                let command = arrivals.command(view.row.id).map(str::to_owned);
+                output.note(row, Note { tool: Some(tool.to_owned()), command });
             }
         }
     }

@@ -137,6 +137,8 @@ pub struct Driver {
     pub fails: Option<u64>,
     /// The tool that each row calls, from here on.
     pub tool: Option<String>,
+    /// The command of this tool.
+    pub command: Option<String>,
 }
 
 impl Driver {
@@ -175,6 +177,7 @@ impl Driver {
             alive: HashSet::new(),
             fails: None,
             tool: None,
+            command: None,
         }
     }
 
@@ -346,12 +349,13 @@ impl Driver {
                 let known = known(&row);
                 let tokens = verified(&known, row.drafts);
                 self.newest.insert(row.row.seat, tokens[tokens.len() - 1]);
-                let tool = self.tool.as_ref();
+                let (tool, command) = (self.tool.as_ref(), self.command.clone());
+                let name = |tool: &String| format!("{tool} {}", row.row.id.0);
                 outputs.push(Sampled {
                     row: n,
                     fails: self.fails == Some(row.row.id.0),
                     drafts: drafts_behind(&[known, tokens.clone()].concat()),
-                    note: tool.map(|tool| Note { tool: Some(format!("{tool} {}", row.row.id.0)) }),
+                    note: tool.map(|tool| Note { tool: Some(name(tool)), command }),
                     tokens,
                 });
             }

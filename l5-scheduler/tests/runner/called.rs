@@ -91,6 +91,47 @@ fn the_lease_of_a_step_has_the_tool_that_its_output_calls() {
     assert_eq!(tools(&core), expected.collect::<Vec<_>>());
 }
 
+/// Keeps no blocks, and what the runner noted.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<Note>>>);
+
+impl Retention for Notes {
+    fn retain(
+        &mut self,
+        _: &RequestView<'_>,
+        note: Option<&Note>,
+        _: &PolicyContext<'_>,
+    ) -> Retain {
+        self.0.lock().unwrap().extend(note.cloned());
+        Retain::Free
+    }
+}
+
+#[test]
+fn the_command_of_a_call_is_noted_too() {
+    let tiny = tiny("tiny-qwen3");
+    let limits = SchedulerConfig { max_model_len: 256, ..tiny.config(200) };
+    let notes = Notes::default();
+    let scheduler = Scheduler::new(limits.clone()).unwrap().with_retention(Box::new(notes.clone()));
+    let mut core = EngineCore::new(scheduler, tiny.runner(&limits));
+    let run_call =
+        r#"<tool_call>{"name": "run", "arguments": {"command": "make -j2 all"}}</tool_call>"#;
+    for (id, text) in (0..).zip([BLOCK, run_call, CALL]) {
+        add(&mut core, id, Some("a"), &writing(&tiny, &prompt(id as u32, 9), text), None);
+        run(&mut core);
+    }
+    let note = |tool: &str, command: Option<&str>| Note {
+        tool: Some(tool.to_owned()),
+        command: command.map(str::to_owned),
+    };
+    let expected = [
+        note("ls", Some("cd src && ls -la")),
+        note("run", Some("make -j2 all")),
+        note("search", None),
+    ];
+    assert_eq!(*notes.0.lock().unwrap(), expected);
+}
+
 #[test]
 fn an_output_that_is_cut_off_has_the_tool_that_it_had_begun_to_call() {
     let tiny = tiny("tiny-qwen3");

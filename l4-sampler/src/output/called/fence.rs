@@ -1,6 +1,6 @@
-//! Finds the first command in fenced blocks of shell commands, in streamed text.
+//! Finds the first fenced block of shell commands, in streamed text.
 
-use super::shell::command_name;
+use super::{MAX_COMMAND_BYTES, bounded, command_name};
 
 /// Maximum number of bytes of a line that are read: the rest of a longer one cannot change what it begins with.
 const MAX_LINE_BYTES: usize = 4096;
@@ -15,7 +15,11 @@ pub(super) struct Fence {
     line: String,
     block: Option<Block>,
     /// Command that the first block which has one begins with.
-    command: Option<String>,
+    name: Option<String>,
+    /// Lines of that block.
+    commands: String,
+    /// Whether the block has ended.
+    ended: bool,
 }
 
 /// A block that is open.
@@ -29,7 +33,7 @@ struct Block {
 impl Fence {
     pub(super) fn push(&mut self, text: &str) {
         for piece in text.split_inclusive('\n') {
-            if self.command.is_some() {
+            if self.ended {
                 return;
             }
             let (piece, ends) = match piece.strip_suffix('\n') {
@@ -44,10 +48,12 @@ impl Fence {
         }
     }
 
-    /// The command. A block without an end has been cut off, and counts.
-    pub(super) fn finish(mut self) -> Option<String> {
-        self.end_line();
-        self.command
+    /// The name of the first command, and the block. A block without an end has been cut off, and counts.
+    pub(super) fn finish(mut self) -> Option<(String, String)> {
+        if !self.ended {
+            self.end_line();
+        }
+        Some((self.name?, bounded(&self.commands)?))
     }
 
     fn end_line(&mut self) {
@@ -64,9 +70,21 @@ impl Fence {
                 }
             }
             None => {}
-            Some(block) if ticks >= block.ticks && text.len() == ticks => self.block = None,
-            Some(Block { shell: true, .. }) if self.command.is_none() => {
-                self.command = command_name(text).map(str::to_owned);
+            Some(block) if ticks >= block.ticks && text.len() == ticks => {
+                self.block = None;
+                self.ended = self.name.is_some();
+                if !self.ended {
+                    self.commands.clear();
+                }
+            }
+            Some(Block { shell: true, .. }) => {
+                if self.name.is_none() {
+                    self.name = command_name(text).map(str::to_owned);
+                }
+                if self.commands.len() <= MAX_COMMAND_BYTES {
+                    self.commands.push_str(&line);
+                    self.commands.push('\n');
+                }
             }
             Some(_) => {}
         }

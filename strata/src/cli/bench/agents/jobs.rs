@@ -63,6 +63,9 @@ pub(super) struct Turn {
     /// Seconds that the tool takes.
     #[serde(default)]
     pub tool_seconds: f64,
+    /// Command of the tool, which the simulator reads. A server finds it in the output.
+    #[serde(default, rename = "command")]
+    pub _command: Option<String>,
 }
 
 fn yes() -> bool {
@@ -99,6 +102,7 @@ pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
                 output_tokens: ((output as f64 * share).round() as usize).max(1),
                 tool: tool.map(|(name, ..)| name.to_owned()),
                 tool_seconds: tool.map_or(0.0, |(_, from, to)| between(from, to)),
+                _command: None,
             }
         };
         AgentJob {

@@ -16,7 +16,7 @@ const MAX_DRAFTS: usize = 1024;
 pub struct SchedulerConfig {
     /// Scheduling policy.
     pub policy: PolicyKind,
-    /// With [`PolicyKind::Continuum`]: how long leases hold blocks.
+    /// With [`PolicyKind::Continuum`] and [`PolicyKind::ContextServe`]: how long leases hold blocks.
     pub continuum_ttl: Ttl,
     /// Whether a request that names no job and begins with all tokens of an earlier one is the next step of that one's
     /// job. Each request is then the step of a job.

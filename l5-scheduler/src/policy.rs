@@ -5,6 +5,7 @@
 
 mod adaptive;
 mod context;
+mod context_serve;
 mod continuum;
 mod fcfs;
 mod lmcache;
@@ -21,6 +22,7 @@ use crate::{LeaseId, Rank, RequestView, Retention};
 
 pub use adaptive::Adaptive;
 pub use context::{LeaseEnd, PolicyContext, PolicyEvent, SecondMemory};
+pub use context_serve::ContextServe;
 pub use continuum::Continuum;
 pub use fcfs::Fcfs;
 pub use lmcache::LmCache;
@@ -182,6 +184,8 @@ pub enum PolicyKind {
     StrictPriority,
     /// For agents: blocks of a step are held for a time, and steps of such jobs are first: [`Continuum`].
     Continuum,
+    /// For agents: blocks of a step are held if its tool is fast; the queue is that of `continuum`: [`ContextServe`].
+    ContextServe,
     /// First come, first served; blocks of finished requests are stored in another memory: [`LmCache`].
     LmCache,
     /// For agents: blocks of a step are held until they are needed more elsewhere: [`Adaptive`].
@@ -190,11 +194,12 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All built-in policies.
-    pub const ALL: [PolicyKind; 6] = [
+    pub const ALL: [PolicyKind; 7] = [
         Self::Fcfs,
         Self::Priority,
         Self::StrictPriority,
         Self::Continuum,
+        Self::ContextServe,
         Self::LmCache,
         Self::Adaptive,
     ];
@@ -206,16 +211,18 @@ impl PolicyKind {
             Self::Priority => Box::new(Priority),
             Self::StrictPriority => Box::new(StrictPriority),
             Self::Continuum => Box::new(Continuum),
+            Self::ContextServe => Box::new(ContextServe),
             Self::LmCache => Box::new(LmCache),
             Self::Adaptive => Box::new(Adaptive),
         }
     }
 
-    /// Creates the retention that belongs to the policy; `ttl` is that of `continuum`.
+    /// Creates the retention that belongs to the policy; `ttl` is that of `continuum` and `context-serve`.
     pub fn retention(self, ttl: Ttl) -> Box<dyn Retention> {
         match self {
             Self::Fcfs | Self::Priority | Self::StrictPriority => Box::new(NoLeases),
             Self::Continuum => Box::new(retention::Continuum::new(ttl)),
+            Self::ContextServe => Box::new(retention::ContextServe::new(ttl)),
             Self::LmCache => Box::new(retention::LmCache),
             Self::Adaptive => Box::new(retention::Adaptive::default()),
         }
@@ -239,10 +246,12 @@ impl FromStr for PolicyKind {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|kind| kind.policy().name() == s);
+        let name = if s == "context_serve" { "context-serve" } else { s };
+        let found = Self::ALL.into_iter().find(|kind| kind.policy().name() == name);
         found.ok_or_else(|| {
             format!(
-                "unknown scheduling policy `{s}`: use fcfs, priority, strict-priority, continuum, lmcache or adaptive"
+                "unknown scheduling policy `{s}`: use fcfs, priority, strict-priority, continuum, context-serve, lmcache or \
+                 adaptive"
             )
         })
     }

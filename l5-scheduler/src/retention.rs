@@ -1,6 +1,7 @@
 //! Retention: what happens to the blocks of a finished request, and which lease ends when blocks are needed.
 
 mod adaptive;
+mod context_serve;
 mod continuum;
 mod gaps;
 mod offload;
@@ -13,6 +14,7 @@ use crate::policy::{PolicyContext, PolicyEvent};
 use crate::{Lease, LeaseId, Note, RequestView, Time};
 
 pub use adaptive::Adaptive;
+pub use context_serve::{ContextServe, TreesError};
 pub use continuum::Continuum;
 pub use offload::LmCache;
 pub(crate) use offload::OffloadFreed;

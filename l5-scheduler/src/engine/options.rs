@@ -18,7 +18,7 @@ pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 pub struct EngineOptions {
     /// Scheduling policy: the order of admission and of preemption.
     pub policy: PolicyKind,
-    /// With [`PolicyKind::Continuum`]: how long leases hold the blocks of an agent's step.
+    /// With [`PolicyKind::Continuum`] and [`PolicyKind::ContextServe`]: how long leases hold the blocks of an agent's step.
     pub continuum_ttl: Ttl,
     /// Whether requests that name no job are recognised as steps of one by their tokens: see
     /// [`SchedulerConfig::infer_jobs`].

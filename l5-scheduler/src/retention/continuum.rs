@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use super::Retain;
 use super::gaps::Gaps;
 use super::pauses::{Pauses, is_last};
-use super::tools::{Tools, called_name};
+use super::tools::{ToolId, Tools, called_name};
 use super::ttl::{FIXED_TTL, Gain, Memory, Ttl, best_ttl};
 use crate::{
     FinishReason, LeaseId, Note, PolicyContext, PolicyEvent, RequestId, RequestView, Retention,
+    Time,
 };
 
 /// Number of pauses that are recorded of each tool.
@@ -55,8 +56,25 @@ impl Continuum {
         }
     }
 
+    /// A step has finished and calls the tool of a note, whose pause begins. Returns the tool, unless it is not known.
+    pub(super) fn begin_pause(
+        &mut self,
+        finished: &RequestView<'_>,
+        note: Option<&Note>,
+        now: Time,
+    ) -> Option<ToolId> {
+        let tool = self.tools.called(finished, note);
+        self.pauses.finished(finished, tool, now);
+        tool
+    }
+
+    /// Recorded pauses of a tool.
+    pub(super) fn pauses_of(&self, tool: Option<ToolId>) -> Option<&Gaps> {
+        self.tools.gaps(tool?)
+    }
+
     /// Time to live of a lease of a request that called a tool with these pauses; 0 for no lease.
-    fn seconds(
+    pub(super) fn seconds(
         &self,
         finished: &RequestView<'_>,
         gaps: Option<&Gaps>,
@@ -85,13 +103,11 @@ impl Retention for Continuum {
         note: Option<&Note>,
         context: &PolicyContext<'_>,
     ) -> Retain {
-        let tool = self.tools.called(finished, note);
-        self.pauses.finished(finished, tool, context.now);
+        let tool = self.begin_pause(finished, note, context.now);
         if called_name(finished, note).is_none() {
             return Retain::Free;
         }
-        let gaps = tool.and_then(|tool| self.tools.gaps(tool));
-        let seconds = self.seconds(finished, gaps, context);
+        let seconds = self.seconds(finished, self.pauses_of(tool), context);
         if seconds > 0.0 { Retain::LeaseUntil(context.now + seconds) } else { Retain::Free }
     }
 

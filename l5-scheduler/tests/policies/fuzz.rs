@@ -108,7 +108,7 @@ fn run(seed: u64) -> Vec<Happened> {
     // A policy for agents, with its own retention.
     let own = dice.one_in(3);
     if own {
-        config.policy = PolicyKind::ALL[3 + dice.roll(3)];
+        config.policy = PolicyKind::ALL[3 + dice.roll(PolicyKind::ALL.len() - 3)];
         config.continuum_ttl = Ttl::ALL[dice.roll(2)];
     }
     let mut scheduler = Scheduler::new(config.clone()).expect("the tests' configurations can be");

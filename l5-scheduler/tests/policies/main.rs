@@ -3,6 +3,7 @@
 mod abandon;
 mod aborts;
 mod alone;
+mod context_serve;
 mod driver;
 mod fetched;
 mod fuzz;

@@ -104,6 +104,10 @@ impl Arrivals for Logged<'_> {
         self.jobs.tool(id)
     }
 
+    fn command(&self, id: RequestId) -> Option<&str> {
+        self.jobs.command(id)
+    }
+
     fn report(&mut self) -> Option<AgentReport> {
         self.jobs.report()
     }
@@ -538,6 +542,29 @@ fn a_retention_learns_the_tool_of_each_turn_and_the_cost_model() {
     }
 }
 
+/// The tool of every turn of this job is `bash`; only the command says that it is fast, or that it is not.
+#[test]
+fn under_context_serve_the_command_of_a_turn_decides() {
+    let made = |command: &str| {
+        let list = one_line(THREE_TURNS)
+            .replace("\"tool\":\"ls\"", &format!("\"tool\":\"bash\",\"command\":\"{command}\""))
+            .replace("\"tool\":\"cat\"", "\"tool\":\"bash\",\"command\":\"make\"");
+        let config = SchedulerConfig { policy: PolicyKind::ContextServe, ..config() };
+        let report = run(config, jobs(&list).with_records());
+        report.job_log.expect("a record of the jobs").leases.made
+    };
+    assert_eq!([made("ls -la"), made("make test")], [1, 0]);
+    // The same in a specification.
+    let spec = |command: &str| {
+        let with = format!("\"name\":\"ls\",\"command\":\"{command}\"");
+        let spec = SPEC.replace("\"name\":\"ls\"", &with);
+        assert_ne!(spec, SPEC);
+        let config = SchedulerConfig { policy: PolicyKind::ContextServe, ..config() };
+        run(config, jobs(&spec).with_records()).job_log.expect("a record").leases.made
+    };
+    assert!(spec("ls") > spec("sleep 60"), "{} and {}", spec("ls"), spec("sleep 60"));
+}
+
 /// A block has 4 tokens of 4 bytes. A's 8 blocks are stored from 17 to 25, and its second turn loads them.
 #[test]
 fn blocks_that_were_evicted_are_loaded_from_a_host_memory() {
@@ -629,6 +656,10 @@ fn a_bad_file_of_jobs_says_where() {
             "must be a number of tokens or a list",
         ),
         (line(r#"{"prompt_tokens":4,"output_tokens":1,"tol":"ls"}"#), "unknown field `tol`"),
+        (
+            line(r#"{"prompt_tokens":4,"output_tokens":1,"command":"ls"}"#),
+            "turns[0].command needs a tool that runs it",
+        ),
         (line(&turn.replace('4', "99999999")), "turn 1 of job 1 is too long"),
         (
             format!("{}\n{}", line(turn).replace("\"job\"", "\"arrival\":2,\"job\""), line(turn)),

@@ -1,7 +1,7 @@
 //! The record of each job and turn of a simulation.
 
-use l5_scheduler::sim::{JobLog, Report, TurnRecord};
-use l5_scheduler::{PolicyKind, SchedulerConfig};
+use l5_scheduler::sim::{AgentJobs, Goodput, JobLog, Planner, Report, TurnRecord};
+use l5_scheduler::{CostModel, PolicyKind, SchedulerConfig};
 
 use super::agents::{SPEC, THREE_TURNS, TWO_JOBS, config, jobs, one_line, planner, run};
 
@@ -58,6 +58,26 @@ fn tokens_that_are_computed_again_are_in_the_record() {
     assert!(computed as u64 > report.counts.prompt_tokens, "{turns:?}");
 }
 
+/// All calls are of one tool, which takes 0.1 s or 12 s: the command says which.
+#[test]
+fn context_serve_computes_less_than_continuum_where_commands_tell_calls_apart() {
+    let file = include_str!("../../../fixtures/schedules/workloads/bash.json");
+    let cost = CostModel::SMOLLM2_TWO_CORES;
+    let computed = |policy: PolicyKind, seed: u64| -> usize {
+        let config = SchedulerConfig { policy, ..SchedulerConfig::new(401, 16) };
+        let jobs = AgentJobs::read(Box::new(file.as_bytes()), None, None, Some(seed)).unwrap();
+        let planner = Planner::new(config, cost, Goodput::default()).unwrap();
+        let log = job_log(&planner.run(jobs.with_records()).unwrap());
+        assert!(log.jobs.iter().all(|job| job.finish.is_some()));
+        log.jobs.iter().flat_map(|job| &job.turns).map(|turn| turn.computed_tokens).sum()
+    };
+    let of_all = |policy| (1..=5).map(|seed| computed(policy, seed)).sum::<usize>();
+    let [fcfs, continuum, context_serve] =
+        [PolicyKind::Fcfs, PolicyKind::Continuum, PolicyKind::ContextServe].map(of_all);
+    assert!(context_serve < continuum && continuum < fcfs, "{context_serve} {continuum} {fcfs}");
+    assert_eq!(computed(PolicyKind::ContextServe, 1), computed(PolicyKind::ContextServe, 1));
+}
+
 #[test]
 fn each_policy_for_agents_saves_prompts_when_the_pool_is_small() {
     let spec = SPEC.replace("\"rate\":0.05", "\"rate\":0.2");
@@ -74,8 +94,14 @@ fn each_policy_for_agents_saves_prompts_when_the_pool_is_small() {
         log.jobs.iter().flat_map(|job| &job.turns).map(|turn| turn.computed_tokens).sum()
     };
     let (fcfs, continuum) = (run(PolicyKind::Fcfs, 0), run(PolicyKind::Continuum, 0));
+    let context_serve = run(PolicyKind::ContextServe, 0);
     let (lmcache, adaptive) = (run(PolicyKind::LmCache, 1 << 30), run(PolicyKind::Adaptive, 0));
-    for (name, log) in [("continuum", &continuum), ("lmcache", &lmcache), ("adaptive", &adaptive)] {
+    for (name, log) in [
+        ("continuum", &continuum),
+        ("context-serve", &context_serve),
+        ("lmcache", &lmcache),
+        ("adaptive", &adaptive),
+    ] {
         assert!(
             computed(log) < computed(&fcfs),
             "{name}: {} of {}",
@@ -83,6 +109,7 @@ fn each_policy_for_agents_saves_prompts_when_the_pool_is_small() {
             computed(&fcfs)
         );
     }
+    assert!(context_serve.leases.made > 0, "after `ls`");
     assert!(continuum.leases.made > 0 && adaptive.leases.stolen > 0);
     assert!(lmcache.stores > 0 && lmcache.loads > 0);
     assert_eq!(adaptive.leases.made, adaptive.leases.ended, "nothing is left");

@@ -99,6 +99,7 @@ impl InFlight {
             // That a job has a lease is not known here.
             PolicyKind::Fcfs
             | PolicyKind::Continuum
+            | PolicyKind::ContextServe
             | PolicyKind::LmCache
             | PolicyKind::Adaptive => first_come,
             PolicyKind::Priority => Rank { class: request.priority, ..first_come },

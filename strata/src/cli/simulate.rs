@@ -56,7 +56,8 @@ with seconds {\"constant\":s}, {\"uniform\":[least,most]}, {\"exponential\":mean
   {\"job\":\"j1\",\"arrival\":0.4,\"turns\":[{\"prompt_tokens\":92,\"output_tokens\":25,\"tool\":\"ls\",\"tool_seconds\":0.1},
    {\"prompt_tokens\":469,\"output_tokens\":17}]}
 prompt_tokens counts the whole prompt of a turn: the conversation so far, and what the tool adds. The next turn arrives
-tool_seconds after the end of this one. One seed gives the same jobs whatever the scheduler's options are.
+tool_seconds after the end of this one. \"command\" beside a tool is what it runs, such as \"ls -la\", for --policy
+context-serve. One seed gives the same jobs whatever the scheduler's options are.
 
 Times are simulated seconds; percentiles are exact (nearest rank).";
 
@@ -195,11 +196,13 @@ impl PlanArgs {
     fn check(&self) -> Result<(), CliError> {
         let mixed = self.limits.compose == Compose::Mixed;
         let drafts = self.num_speculative_tokens > 0;
+        let leases_by_ttl =
+            matches!(self.limits.policy, PolicyKind::Continuum | PolicyKind::ContextServe);
         let without_effect = [
             ("acceptance_rate", !drafts, "--num-speculative-tokens of at least 1"),
             ("max_decode_steps", mixed, "--compose stable"),
             ("prefill_chunk", mixed, "--compose stable"),
-            ("continuum_ttl", self.limits.policy != PolicyKind::Continuum, "--policy continuum"),
+            ("continuum_ttl", !leases_by_ttl, "--policy continuum or context-serve"),
         ];
         if self.limits.policy == PolicyKind::LmCache && self.host_memory.is_none() {
             let why = "--policy lmcache needs --host-memory, where it stores blocks";

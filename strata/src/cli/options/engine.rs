@@ -28,11 +28,13 @@ pub struct SchedulerOptions {
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
     pub long_prefill_token_threshold: usize,
     /// Scheduling policy: fcfs (first come, first served), priority or strict-priority; for agents, continuum (KV blocks
-    /// of a step are held for a time), adaptive (until they are needed more) or lmcache (they are stored in another
-    /// memory, such as --kv-tier-dram of the server; as fcfs without one)
+    /// of a step are held for a time), context-serve (if the command that it calls is short), adaptive (until they are
+    /// needed more) or lmcache (they are stored in another memory, such as --kv-tier-dram of the server; as fcfs without
+    /// one)
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
-    /// With --policy continuum: time for which KV blocks are held, fixed (2 s) or cdf (from recorded pauses of tools)
+    /// With --policy continuum, and with context-serve where a call's duration is uncertain: time for which KV blocks are
+    /// held, fixed (2 s) or cdf (from recorded pauses of tools)
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     pub continuum_ttl: Ttl,
     /// Recognise steps of jobs whose requests have no job id: a prompt that begins with all tokens of an earlier request

@@ -13,6 +13,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --precision=bf16 --threads=1 --threads=1024 --batch-invariant --max-num-seqs=1 --max-num-batched-tokens=1 \
          --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
          --policy=continuum --policy=lmcache --policy=adaptive --continuum-ttl=fixed --continuum-ttl=cdf --infer-jobs \
+         --policy=context-serve --policy=context_serve \
          --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f",
     ),
     (
@@ -44,7 +45,7 @@ const ACCEPTED: [(&str, &str); 5] = [
          --kv-dtype=float32 --kv-cache-dtype=fp8_e4m3 --enable-prefix-caching --enable-prefix-caching=false \
          --no-enable-prefix-caching --no-prefix-caching \
          --max-num-seqs=2k --max-num-batched-tokens=2K --max-model-len=auto --max-model-len=-1 --max-model-len=8K \
-         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive \
+         --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive --policy=context-serve \
          --continuum-ttl=cdf --infer-jobs --infer-jobs=false --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
          --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",

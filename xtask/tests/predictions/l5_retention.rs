@@ -21,7 +21,8 @@ fn step(scheduler: &mut Scheduler, tool: Option<&str>, at: Time, end: Time) {
         if view.samples {
             out.push(row, &[7], None);
             if tool.is_some() {
-                out.note(row, Note { tool: tool.map(str::to_owned) });
+                let tool = tool.map(str::to_owned);
+                out.note(row, Note { tool, ..Note::default() });
             }
         }
     }
@@ -148,7 +149,8 @@ fn a_request_beside_a_lease_begins_when_it_was_said() {
         }
         for tenth in 0..40 {
             if 100 * tenth == arrival {
-                add(&mut scheduler, Request { max_tokens: 1, ..request(9, 64 * needed) });
+                let request = request(9, 64 * (needed - 1) + 1);
+                add(&mut scheduler, Request { max_tokens: 1, ..request });
             }
             step(&mut scheduler, None, time(tenth), time(tenth + 1));
             if scheduler.request(RequestId(9)).is_none() && 100 * tenth >= arrival {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
-use crate::predict::show::joined;
+use crate::predict::show::{joined, wrapped};
 
 pub const KIND: Kind = Kind {
     name: "dram-chunks",
@@ -57,18 +57,20 @@ fn draw(draw: &mut Draw) -> Question {
         .iter()
         .map(|(put, chunk)| format!("{} {chunk}", if *put { "put" } else { "get" }))
         .collect();
+    let begin = wrapped(&format!(
+        "A tier in DRAM has room for {room} chunks, which are all of one size. It evicts the chunk \
+         that was used longest ago. It is empty, and then:"
+    ));
     let text = format!(
-        "A tier in DRAM has room for {room} chunks, which are all of one size. It evicts the\n\
-         chunk that was used longest ago. It is empty, and then:\n\n{}\n\n\
-         Which chunks does it have in the end, in ascending order?",
+        "{begin}\n\n{}\n\nWhich chunks does it have in the end, in ascending order?",
         list.chunks(6).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n")
     );
-    let explanation = format!(
-        "A put and a get of a chunk that is there are uses: it becomes the one used last.\n\
-         A get of one that is not there changes nothing. A put of one evicts the chunk\n\
-         used longest ago, if {room} are there. In the end it has {}.",
+    let explanation = wrapped(&format!(
+        "A put and a get of a chunk that is there are uses: it becomes the one used last. A get of \
+         one that is not there changes nothing. A put of one evicts the chunk used longest ago, if \
+         {room} are there. In the end it has {}.",
         joined(&right)
-    );
+    ));
     let facts = json!({
         "room": room,
         "ops": ops.iter().map(|(put, chunk)| json!([usize::from(*put), chunk])).collect::<Vec<_>>(),

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
-use crate::predict::show::commas;
+use crate::predict::show::{commas, wrapped};
 
 pub const KIND: Kind = Kind {
     name: "tier-tokens",
@@ -35,13 +35,13 @@ fn draw(draw: &mut Draw) -> Question {
         [one] => format!("chunk {one}"),
         some => format!("chunks {}", commas(some)),
     };
-    let text = format!(
-        "Blocks of 16 tokens, chunks of {chunk}. A prompt has {prompt} tokens. Of its chunks, DRAM\n\
-         has {} and the disk has {}.\n\
-         The pool has its first {from} tokens. How many tokens are loaded from the tiers?",
+    let text = wrapped(&format!(
+        "Blocks of 16 tokens, chunks of {chunk}. A prompt has {prompt} tokens. Of its chunks, DRAM \
+         has {} and the disk has {}. The pool has its first {from} tokens. How many tokens are \
+         loaded from the tiers?",
         listed(&dram),
         listed(&disk)
-    );
+    ));
     let explanation = format!(
         "Token {from} is in chunk {first}, so the prefix begins there.\n\
          {prefix} chunks from it on are in a tier without a gap. They end at token {}.\n\

@@ -6,6 +6,7 @@ use super::drawn::table;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
+use crate::predict::show::wrapped;
 
 pub const KIND: Kind = Kind {
     name: "lease-cost",
@@ -45,13 +46,16 @@ fn draw(draw: &mut Draw) -> Question {
 
     let rows: Vec<Vec<usize>> =
         running.iter().zip(1..).map(|((blocks, end), n)| vec![n, *blocks, *end]).collect();
-    let text = format!(
-        "A pool of {pool} blocks under `continuum`. At 0 ms a step of a job ends, and a lease\n\
-         holds {lease} blocks for {TTL} ms; its job does not come back. Two requests run:\n\n{}\n\n\
-         At {arrival} ms a request arrives that needs {needed} blocks. At which millisecond does it\n\
-         begin?",
-        table(&["request", "blocks", "ends at ms"], &rows)
-    );
+    let given = wrapped(&format!(
+        "A pool of {pool} blocks under `continuum`. At 0 ms a step of a job ends, and a lease holds \
+         {lease} blocks for {TTL} ms; its job does not come back. Two requests run:"
+    ));
+    let asked = wrapped(&format!(
+        "At {arrival} ms a request arrives that needs {needed} blocks. At which millisecond does it \
+         begin?"
+    ));
+    let rows = table(&["request", "blocks", "ends at ms"], &rows);
+    let text = format!("{given}\n\n{rows}\n\n{asked}");
     let mut times: Vec<usize> = running.iter().map(|(_, end)| *end).chain([TTL]).collect();
     times.sort_unstable();
     let lines: Vec<String> = times

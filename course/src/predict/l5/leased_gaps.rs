@@ -6,6 +6,7 @@ use super::drawn::table;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
+use crate::predict::show::wrapped;
 
 pub const KIND: Kind = Kind {
     name: "leased-gaps",
@@ -33,14 +34,17 @@ fn draw(draw: &mut Draw) -> Question {
 
     let rows: Vec<Vec<usize>> =
         turns.iter().zip(1..).map(|((prompt, output), n)| vec![n, *prompt, *output]).collect();
-    let text = format!(
-        "Blocks of {block_size} tokens. A job has {} turns; each prompt begins with the\n\
-         conversation before it, and the last one says that it is the last:\n\n{}\n\n\
-         The retention makes a lease of every turn that another one follows. How many\n\
-         blocks do leases hold behind each turn?",
-        turns.len(),
-        table(&["turn", "prompt tokens", "output tokens"], &rows)
+    let begin = wrapped(&format!(
+        "Blocks of {block_size} tokens. A job has {} turns; each prompt begins with the conversation \
+         before it, and the last one says that it is the last:",
+        turns.len()
+    ));
+    let asked = wrapped(
+        "The retention makes a lease of every turn that another one follows. How many blocks do \
+         leases hold behind each turn?",
     );
+    let rows = table(&["turn", "prompt tokens", "output tokens"], &rows);
+    let text = format!("{begin}\n\n{rows}\n\n{asked}");
     let lines: Vec<String> = turns[..last]
         .iter()
         .zip(1..)
@@ -51,10 +55,12 @@ fn draw(draw: &mut Draw) -> Question {
         })
         .collect();
     let explanation = format!(
-        "The last output token is not computed, and only full blocks are held.\n{}\n\
-         Behind the last turn nothing is held. The lease of a turn takes the place of the\n\
-         one before it, whose blocks it contains.",
-        lines.join("\n")
+        "The last output token is not computed, and only full blocks are held.\n{}\n{}",
+        lines.join("\n"),
+        wrapped(
+            "Behind the last turn nothing is held. The lease of a turn takes the place of the one \
+             before it, whose blocks it contains."
+        )
     );
     let facts = json!({
         "block_size": block_size,

@@ -6,7 +6,7 @@ use super::drawn::{names, table};
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
-use crate::predict::show::{commas, significant};
+use crate::predict::show::{commas, significant, wrapped};
 
 pub const KIND: Kind = Kind {
     name: "longest-rest",
@@ -60,10 +60,12 @@ fn draw(draw: &mut Draw) -> Question {
         .zip(TOOLS)
         .map(|(gaps, tool)| format!("`{tool}` has taken {} s", commas(gaps)))
         .collect();
+    let asked = wrapped(
+        "A running request needs a block, and none is free. Under `adaptive`: the lease of which \
+         job ends?",
+    );
     let text = format!(
-        "{}.\nFour jobs have a lease of as many blocks each, and wait for their tools:\n\n{}\n\n\
-         A running request needs a block, and none is free. Under `adaptive`: the lease of\n\
-         which job ends?",
+        "{}.\nFour jobs have a lease of a block each, and wait for their tools:\n\n{}\n\n{asked}",
         known.join(";\n"),
         table(&["job", "tool", "seconds so far"], &rows)
     );

@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::predict::answer::Answer;
 use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
+use crate::predict::show::wrapped;
 
 pub const KIND: Kind = Kind {
     name: "returning-step",
@@ -20,7 +21,7 @@ fn draw(draw: &mut Draw) -> Question {
     // Under `continuum` nothing else runs, so a request that needs more would end the lease.
     let other = match policy {
         "continuum" => draw.between(2, pool - left),
-        _ => draw.between(pool - left - 1, pool),
+        _ => draw.between(pool - left - 1, pool - 1),
     };
     let lost =
         if policy == "continuum" { 0 } else { left.min((other + left).saturating_sub(pool)) };
@@ -32,32 +33,29 @@ fn draw(draw: &mut Draw) -> Question {
         "continuum" => "the blocks that it left are leased",
         _ => "the blocks that it left are copied to DRAM, and then free",
     };
-    let text = format!(
-        "A pool of {pool} blocks, all free and never used. A step of a job leaves {left} full\n\
-         blocks; under `{policy}`, {what}.\n\
-         Then another request takes {other} blocks, finishes, and frees them. The job's next\n\
-         step has a prompt of {prompt} full blocks, which begins with the {left}. How many\n\
-         blocks does it compute, and how many does it load?"
-    );
-    let explanation = match policy {
+    let text = wrapped(&format!(
+        "A pool of {pool} blocks, all free and never used. A step of a job leaves {left} full blocks; \
+         under `{policy}`, {what}. Then another request takes {other} blocks, finishes, and frees \
+         them. The job's next step has a prompt of {prompt} full blocks, which begins with the \
+         {left}. How many blocks does it compute, and how many does it load?"
+    ));
+    let beside = pool - left;
+    let explanation = wrapped(&match policy {
         "continuum" => format!(
-            "The lease holds the {left} blocks, and the other request has none of them: there\n\
-             are {} beside. All {left} are hit: {prompt} - {left} = {computed} are computed.",
-            pool - left
+            "The lease holds the {left} blocks, and the other request has none of them: there are \
+             {beside} beside. All {left} are hit: {prompt} - {left} = {computed} are computed."
         ),
         _ => format!(
-            "There are {} blocks beside the {left}. They are handed out first; then the {left}, the\n\
-             last of them first, so the beginning lives longest. The other request has taken\n\
-             {lost} of them, and {} are hit. {}\n\
-             {computed} blocks are computed.",
-            pool - left,
+            "There are {beside} blocks beside the {left}. They are handed out first; then the \
+             {left}, the last of them first, so the beginning lives longest. The other request has \
+             taken {lost} of them, and {} are hit. {} {computed} blocks are computed.",
             left - lost,
             match policy {
                 "lmcache" => format!("The tier has all {left}: {loaded} are loaded."),
                 _ => "There is no tier to load from.".to_owned(),
             }
         ),
-    };
+    });
     let facts = json!({
         "policy": policy, "pool": pool, "left": left, "other": other, "prompt": prompt,
     });

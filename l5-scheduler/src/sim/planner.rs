@@ -224,11 +224,14 @@ impl Planner {
             self.transfers.deliver(&mut self.scheduler, self.clock.now());
             self.take_arrivals(&mut arrivals)?;
             if !self.scheduler.has_unfinished() {
-                match arrivals.next_arrival()? {
-                    Some(moment) => self.clock.wait_until(moment),
-                    None => break,
+                let Some(arrival) = arrivals.next_arrival()? else { break };
+                // As an engine does, an idle planner wakes when a lease expires: only a plan ends leases.
+                let expiry = self.scheduler.leases().next_deadline();
+                let wake = expiry.map_or(arrival, |expiry| expiry.min(arrival));
+                if wake > self.clock.now() {
+                    self.clock.wait_until(wake);
+                    continue;
                 }
-                continue;
             }
             let before = self.clock.now();
             let step = self.scheduler.plan(before);
@@ -261,7 +264,8 @@ impl Planner {
             if idle {
                 let lookup =
                     self.scheduler.is_looking_up().then(|| now + KV_POLL_INTERVAL.as_secs_f64());
-                let next = [arrivals.next_arrival()?, self.transfers.next_done(), lookup];
+                let expiry = self.scheduler.leases().next_deadline();
+                let next = [arrivals.next_arrival()?, self.transfers.next_done(), lookup, expiry];
                 match next.into_iter().flatten().filter(|moment| *moment > now).min() {
                     Some(moment) => self.clock.wait_until(moment),
                     None => return Err(PlanError::Stalled(now.seconds())),

@@ -2,6 +2,7 @@
 
 mod agents;
 mod clock;
+mod continuum;
 mod diff;
 mod formats;
 mod job_log;

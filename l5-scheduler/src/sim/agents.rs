@@ -1,7 +1,7 @@
 //! Jobs of agents: what each of them will ask, before any of it is served.
 //!
 //! A job is a conversation between a model and tools. Each **turn** is a request; its output calls a tool, and when the
-//! tool is done the next turn arrives, whose prompt is the whole conversation so far. A file of jobs has one of two
+//! tool is done the next turn arrives, whose prompt is the whole conversation so far. A file of jobs has one of three
 //! forms. **A specification** says how jobs are made:
 //!
 //! ```json
@@ -23,17 +23,24 @@
 //! Beside the name of a tool, either form may have the `"command"` that the tool runs, such as `"cat src/main.rs"`:
 //! `context-serve` looks at it.
 //!
+//! `"history": {"id": "h", "tokens": 2048}` replaces the first tokens of the conversation, outputs included, by those
+//! of all jobs with this id, as if they had asked the same before they went different ways. `"abandoned": true` is a
+//! job whose agent never returns: its last turn does not say that it is the last step.
+//!
+//! **A trace** of aiperf's `synthesize agentic-code` has a line for each turn: see [`Sessions`].
+//!
 //! Everything about a job follows from the seed and the job's number alone: two simulations with one seed have the same
 //! jobs, token counts and tool times, whatever the scheduler does with them.
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{BufRead, Cursor, Read as _};
 
 use serde::Deserialize;
 
 use super::lengths::{Dice, Lengths, MAX_TOKENS_PER_REQUEST, Purpose, check_weights, choose};
 use super::lines::{Form, read_form};
 use super::seconds::{MAX_SECONDS, Seconds};
+use super::sessions::{Session, Sessions, is_session};
 use super::workload::{ArrivalProcess, Prefix, SharedPrefix, WorkloadError};
 use crate::Time;
 
@@ -97,6 +104,9 @@ struct JobLine {
     #[serde(default)]
     priority: i64,
     prefix: Option<Prefix>,
+    history: Option<Prefix>,
+    #[serde(default)]
+    abandoned: bool,
     turns: Vec<TurnLine>,
 }
 
@@ -144,6 +154,10 @@ pub(super) struct AgentJob {
     pub priority: i64,
     /// Number of a shared prefix, and its tokens.
     pub prefix: Option<(u64, usize)>,
+    /// Number of a shared beginning of the conversation, and its tokens. It can be longer than the first prompt.
+    pub history: Option<(u64, usize)>,
+    /// Whether its last turn does not say that it is the last step: the agent calls a tool and never returns.
+    pub abandoned: bool,
     pub turns: Vec<Turn>,
 }
 
@@ -163,13 +177,22 @@ pub(super) struct Turn {
 pub(super) enum Input {
     /// The conversation so far, and so many tokens behind it.
     Behind(usize),
+    /// The conversation so far, and the tokens of these blocks behind it; of the last block not all.
+    Blocks { ids: Vec<u64>, block_size: usize, tokens: usize },
     /// These tokens.
     Whole(Vec<u32>),
 }
 
+/// Where jobs come from.
+enum Source<'a> {
+    File(Form<'a, AgentSpec>),
+    /// Jobs of a trace, which is read as a whole: the turns of a session need not be behind each other.
+    Trace(std::vec::IntoIter<AgentJob>),
+}
+
 /// Jobs in the order of arrival, made one at a time.
 pub(super) struct JobSource<'a> {
-    source: Form<'a, AgentSpec>,
+    source: Source<'a>,
     process: ArrivalProcess,
     dice: Dice,
     count: u64,
@@ -179,24 +202,37 @@ pub(super) struct JobSource<'a> {
 }
 
 impl<'a> JobSource<'a> {
-    /// Reads a file in either form; `seed` replaces that of a specification.
+    /// Reads a file in any form; `seed` replaces that of a specification.
     pub(super) fn read(
-        input: Box<dyn BufRead + 'a>,
+        mut input: Box<dyn BufRead + 'a>,
         rate: Option<f64>,
         jobs: Option<u64>,
         seed: Option<u64>,
     ) -> Result<Self, WorkloadError> {
-        Self::new(read_form(input, is_list, WorkloadError::NoJobs)?, rate, jobs, seed)
+        let mut head = String::new();
+        while head.trim().is_empty() && input.read_line(&mut head)? > 0 {}
+        let is_trace = is_session(head.trim());
+        let input = Box::new(Cursor::new(head.into_bytes()).chain(input));
+        let source = match is_trace {
+            true => Source::Trace(jobs_of(Sessions::read(input)?).into_iter()),
+            false => Source::File(read_form(input, is_list, WorkloadError::NoJobs)?),
+        };
+        Self::from_source(source, rate, jobs, seed)
     }
 
-    pub(super) fn new(
-        source: Form<'a, AgentSpec>,
+    /// The jobs of a specification.
+    pub(super) fn of(spec: AgentSpec) -> Result<Self, WorkloadError> {
+        Self::from_source(Source::File(Form::Spec(spec)), None, None, None)
+    }
+
+    fn from_source(
+        source: Source<'a>,
         rate: Option<f64>,
         jobs: Option<u64>,
         seed: Option<u64>,
     ) -> Result<Self, WorkloadError> {
         let (mut process, mut own_seed) = (ArrivalProcess { rate, requests: jobs, seed: 0 }, None);
-        if let Form::Spec(spec) = &source {
+        if let Source::File(Form::Spec(spec)) = &source {
             spec.check()?;
             process.rate = Some(rate.or(spec.rate).unwrap_or(f64::INFINITY));
             process.requests = Some(jobs.unwrap_or(spec.jobs));
@@ -226,15 +262,19 @@ impl<'a> JobSource<'a> {
             return Ok(None);
         }
         let mut job = match &mut self.source {
-            Form::Spec(spec) => spec.job(number, self.dice),
-            Form::List(lines) => {
+            Source::Trace(jobs) => match jobs.next() {
+                Some(job) => AgentJob { number, ..job },
+                None => return Ok(None),
+            },
+            Source::File(Form::Spec(spec)) => spec.job(number, self.dice),
+            Source::File(Form::List(lines)) => {
                 let Some(line) = lines.next::<JobLine>()? else { return Ok(None) };
                 let wrong = |why| WorkloadError::Value { number: lines.number(), why };
                 line.job(number, &mut self.prefixes).map_err(wrong)?
             }
         };
         job.arrival = self.process.next(job.arrival, self.last, number, self.dice);
-        if let Form::List(lines) = &self.source {
+        if let Source::File(Form::List(lines)) = &self.source {
             lines.in_order(job.arrival, self.last)?;
         }
         job.check()?;
@@ -302,6 +342,8 @@ impl AgentSpec {
             tenant: None,
             priority: self.priorities.as_ref().map_or(0, priority),
             prefix,
+            history: None,
+            abandoned: false,
             turns: (0..turns).map(|turn| self.turn(number, turn, turns, dice)).collect(),
         }
     }
@@ -325,6 +367,36 @@ impl AgentSpec {
     }
 }
 
+/// Jobs of a trace. They call no tools that have names.
+fn jobs_of(trace: Sessions) -> Vec<AgentJob> {
+    let Sessions { block_size, sessions } = trace;
+    let job = |Session { id, arrival, turns, .. }: Session| {
+        let delays: Vec<f64> = turns.iter().skip(1).map(|turn| turn.delay).chain([0.0]).collect();
+        let turns = turns.into_iter().zip(delays).map(|(turn, tool_seconds)| Turn {
+            input: match turn.blocks {
+                ids if ids.is_empty() => Input::Behind(turn.input_tokens),
+                ids => Input::Blocks { ids, block_size, tokens: turn.input_tokens },
+            },
+            output: Tokens::Count(turn.output_tokens),
+            tool: None,
+            tool_seconds,
+        });
+        AgentJob {
+            number: 0,
+            arrival: Time(arrival),
+            id: Some(id.clone()),
+            name: id,
+            tenant: None,
+            priority: 0,
+            prefix: None,
+            history: None,
+            abandoned: false,
+            turns: turns.collect(),
+        }
+    };
+    sessions.into_iter().map(job).collect()
+}
+
 impl JobLine {
     fn job(self, number: u64, prefixes: &mut HashMap<String, u64>) -> Result<AgentJob, String> {
         let arrival = self.arrival.unwrap_or_default();
@@ -336,15 +408,19 @@ impl JobLine {
         if self.turns.is_empty() || self.turns.len() > MAX_TURNS {
             return Err(format!("turns: must be 1 to {MAX_TURNS}, got {}", self.turns.len()));
         }
-        let prefix = self.prefix.map(|prefix| {
+        if self.history.as_ref().is_some_and(|history| history.tokens > MAX_TOKENS_PER_REQUEST) {
+            return Err(format!("history.tokens must be at most {MAX_TOKENS_PER_REQUEST}"));
+        }
+        let mut number_of = |prefix: Prefix| {
             let next = prefixes.len() as u64;
             (*prefixes.entry(prefix.id).or_insert(next), prefix.tokens)
-        });
-        let mut history = prefix.map_or(0, |(_, tokens)| tokens);
+        };
+        let (prefix, history) = (self.prefix.map(&mut number_of), self.history.map(number_of));
+        let mut said = prefix.map_or(0, |(_, tokens)| tokens);
         let mut turns = Vec::with_capacity(self.turns.len());
         for (i, turn) in self.turns.into_iter().enumerate() {
-            let turn = turn.turn(history).map_err(|why| format!("turns[{i}].{why}"))?;
-            history = turn.prompt_len(history).saturating_add(turn.output.len());
+            let turn = turn.turn(said).map_err(|why| format!("turns[{i}].{why}"))?;
+            said = turn.prompt_len(said).saturating_add(turn.output.len());
             turns.push(turn);
         }
         Ok(AgentJob {
@@ -355,6 +431,8 @@ impl JobLine {
             tenant: self.tenant,
             priority: self.priority,
             prefix,
+            history,
+            abandoned: self.abandoned,
             turns,
         })
     }
@@ -391,9 +469,11 @@ impl TurnLine {
 
 impl Turn {
     /// Prompt tokens behind a conversation of `history` tokens.
-    fn prompt_len(&self, history: usize) -> usize {
+    pub(super) fn prompt_len(&self, history: usize) -> usize {
         match &self.input {
-            Input::Behind(added) => history.saturating_add(*added),
+            Input::Behind(added) | Input::Blocks { tokens: added, .. } => {
+                history.saturating_add(*added)
+            }
             Input::Whole(ids) => ids.len(),
         }
     }

@@ -10,7 +10,6 @@ use super::arrivals::{Arrivals, Measured, Output};
 use super::fake::Script;
 use super::job_log::JobRecord;
 use super::lengths::{Dice, Purpose};
-use super::lines::Form;
 use super::workload::WorkloadError;
 use crate::{Job, Request, RequestId, Time};
 
@@ -87,7 +86,7 @@ struct Meter {
 }
 
 impl<'a> AgentJobs<'a> {
-    /// Reads a file in either form; a list is read line by line, as jobs arrive. `rate` (jobs a second, infinite for
+    /// Reads a file in any form; a list is read line by line, as jobs arrive. `rate` (jobs a second, infinite for
     /// all at time 0), `jobs` (their number; of a list the maximum) and `seed` replace what the file says.
     ///
     /// # Errors
@@ -106,7 +105,7 @@ impl<'a> AgentJobs<'a> {
     /// # Errors
     /// [`WorkloadError`].
     pub fn from_spec(spec: AgentSpec) -> Result<Self, WorkloadError> {
-        JobSource::new(Form::Spec(spec), None, None, None).map(Self::new)
+        JobSource::of(spec).map(Self::new)
     }
 
     fn new(source: JobSource<'a>) -> Self {
@@ -158,10 +157,39 @@ impl Active {
     }
 
     /// Output of a turn.
-    fn output(&self, turn: usize) -> Output {
-        match &self.job.turns[turn].output {
+    fn output(&self, turn: usize, dice: Dice) -> Output {
+        let own = match &self.job.turns[turn].output {
             Tokens::Count(_) => Output::of(self.id(turn)),
             Tokens::Ids(ids) => Output::Tokens(ids.clone()),
+        };
+        let begin = self.prompt_len(turn);
+        let shared = self.job.history.map_or(0, |(_, tokens)| tokens).saturating_sub(begin);
+        if shared == 0 {
+            return own;
+        }
+        let tokens = 0..self.job.turns[turn].output.len();
+        let mut output: Vec<u32> = tokens.filter_map(|n| own.token(n)).collect();
+        self.share_history(begin, &mut output, dice);
+        Output::Tokens(output)
+    }
+
+    /// Number of prompt tokens of a turn.
+    fn prompt_len(&self, turn: usize) -> usize {
+        let Self { job, .. } = self;
+        let prefix = job.prefix.map_or(0, |(_, tokens)| tokens);
+        let said = job.turns[..turn]
+            .iter()
+            .fold(prefix, |said, turn| turn.prompt_len(said) + turn.output.len());
+        job.turns[turn].prompt_len(said)
+    }
+
+    /// Replaces tokens of the conversation from the `begin`-th on by those that jobs share, as far as these go.
+    fn share_history(&self, begin: usize, tokens: &mut [u32], dice: Dice) {
+        let Some((which, len)) = self.job.history.filter(|(_, len)| *len > begin) else { return };
+        let mut shared = Vec::with_capacity(len);
+        dice.tokens(Purpose::Prefix, which, len.min(begin + tokens.len()), &mut shared);
+        for (token, shared) in tokens.iter_mut().zip(&shared[begin..]) {
+            *token = *shared;
         }
     }
 
@@ -178,14 +206,22 @@ impl Active {
                     let key = turn_key(job.number, i);
                     dice.tokens(Purpose::Prompt, key, *count, &mut prompt);
                 }
+                Input::Blocks { ids, block_size, tokens } => {
+                    let end = prompt.len() + tokens;
+                    for id in ids {
+                        let room = end - prompt.len();
+                        dice.tokens(Purpose::Prefix, *id, room.min(*block_size), &mut prompt);
+                    }
+                }
                 Input::Whole(ids) => prompt.clone_from(ids),
             }
             if i < self.turn {
-                let output = self.output(i);
+                let output = self.output(i, dice);
                 prompt.extend((0..turn.output.len()).filter_map(|n| output.token(n)));
             }
         }
-        let last_step = self.turn + 1 == job.turns.len();
+        self.share_history(0, &mut prompt, dice);
+        let last_step = self.turn + 1 == job.turns.len() && !job.abandoned;
         Request {
             id: self.id(self.turn),
             prompt,
@@ -229,7 +265,7 @@ impl Arrivals for AgentJobs<'_> {
 
     fn output(&self, request: &Request) -> Output {
         match self.turn(request.id) {
-            Some((active, _)) => active.output(active.turn),
+            Some((active, _)) => active.output(active.turn, self.dice),
             None => Output::of(request.id),
         }
     }

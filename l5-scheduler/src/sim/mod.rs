@@ -26,6 +26,7 @@ mod replayable;
 mod report;
 mod scenario;
 mod seconds;
+mod sessions;
 mod trace;
 mod transfers;
 mod workload;
@@ -50,5 +51,6 @@ pub use scenario::{
     Event, EventOp, Scenario, ScenarioConfig, ScenarioError, ScenarioRequest, Tables,
 };
 pub use seconds::{Lognormal, Seconds};
+pub use sessions::{Session, SessionTurn, Sessions, is_session};
 pub use trace::{ById, Rejected, Summary, Trace, TraceEvent, TraceStep};
 pub use workload::{ArrivalProcess, SharedPrefix, Spec, Workload, WorkloadError};

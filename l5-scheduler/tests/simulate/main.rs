@@ -8,4 +8,5 @@ mod formats;
 mod job_log;
 mod planner;
 mod samples;
+mod sessions;
 mod shapes;

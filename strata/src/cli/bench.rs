@@ -17,7 +17,7 @@ mod agents;
 mod fit;
 mod measure;
 mod on_device;
-mod random;
+pub(super) mod random;
 mod report;
 mod serve;
 mod serve_offline;

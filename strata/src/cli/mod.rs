@@ -36,6 +36,7 @@ mod sampling;
 mod serve;
 mod serving;
 mod simulate;
+mod sweep;
 mod tokenize;
 mod trace;
 mod wrap;
@@ -57,6 +58,7 @@ Examples:
   strata generate --model ./model.Q4_K.gguf --json \"1, 1, 2, 3, 5,\"
   strata tokenize --json \"Hello, world\"
   strata simulate --workload load.json --rate 4
+  strata sweep --out sweep
   strata compare --model fixtures/tiny-llama --golden fixtures/tiny-llama/golden.safetensors
 
 MODEL is one of:
@@ -89,6 +91,7 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     Ensemble(ensemble::EnsembleArgs),
     Simulate(Box<simulate::SimulateArgs>),
+    Sweep(Box<sweep::SweepArgs>),
     Router(router::RouterArgs),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
@@ -120,6 +123,7 @@ impl Cli {
             Command::Bench(args) => bench::run(args, context)?,
             Command::Serve(args) => serve::run(args, context)?,
             Command::Simulate(args) => simulate::run(args, context)?,
+            Command::Sweep(args) => sweep::run(args, context)?,
             Command::Router(args) => router::run(args)?,
             Command::Ensemble(args) => ensemble::run(args, context)?,
             Command::Models(args) => models::run(args)?,

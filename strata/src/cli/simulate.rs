@@ -58,6 +58,7 @@ with seconds {\"constant\":s}, {\"uniform\":[least,most]}, {\"exponential\":mean
 prompt_tokens counts the whole prompt of a turn: the conversation so far, and what the tool adds. The next turn arrives
 tool_seconds after the end of this one. \"command\" beside a tool is what it runs, such as \"ls -la\", for --policy
 context-serve. One seed gives the same jobs whatever the scheduler's options are.
+The dataset.jsonl of `aiperf synthesize agentic-code` is such a list, too, with a line for each turn.
 
 Times are simulated seconds; percentiles are exact (nearest rank).";
 
@@ -89,7 +90,7 @@ struct TrafficArgs {
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Plan capacity for the jobs of agents of this file, a specification (JSON) or a list (JSONL), in which a job's
-    /// next request arrives when its tool is done; `-` reads stdin
+    /// next request arrives when its tool is done; or a trace of `aiperf synthesize agentic-code`. `-` reads stdin
     #[arg(long, value_name = "FILE")]
     agents: Option<PathBuf>,
 }
@@ -162,7 +163,8 @@ struct PlanArgs {
     decode_widths: Option<Vec<usize>>,
 }
 
-/// Options of the planner need a workload or jobs, and exclude a scenario. States the defaults that the planner computes.
+/// Options of the planner need a workload or jobs, and exclude a scenario. States the defaults that the planner
+/// computes.
 fn planned(arg: Arg) -> Arg {
     let arg = match arg.get_id().as_str() {
         "scenario" | "out" | "workload" | "agents" => return arg,
@@ -174,7 +176,8 @@ fn planned(arg: Arg) -> Arg {
     arg.requires("traffic").conflicts_with("scenario")
 }
 
-fn rate(s: &str) -> Result<f64, String> {
+/// A rate above 0, or `inf`.
+pub(super) fn rate(s: &str) -> Result<f64, String> {
     let rate: f64 = s.parse().map_err(|_| "must be a number above 0, or inf".to_owned())?;
     if rate > 0.0 { Ok(rate) } else { Err("must be a number above 0, or inf".to_owned()) }
 }
@@ -184,7 +187,8 @@ fn share(s: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("must be from 0 to 1".to_owned()) }
 }
 
-fn bandwidth(s: &str) -> Result<f64, String> {
+/// Bytes per second, above 0.
+pub(super) fn bandwidth(s: &str) -> Result<f64, String> {
     match s.parse::<Bytes>().map_err(|e| e.to_string())? {
         Bytes(0) => Err("must be above 0".to_owned()),
         Bytes(bytes) => Ok(bytes as f64),
@@ -275,8 +279,7 @@ pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
 
 /// Writes the trace of a scenario.
 fn play(path: &Path, to: Option<&Path>) -> anyhow::Result<()> {
-    let mut json = String::new();
-    open(path)?.read_to_string(&mut json).map_err(|reason| unreadable(path, reason))?;
+    let json = read(path)?;
     let named = || name(path);
     let scenario = Scenario::from_json(&json).with_context(named)?;
     let trace = replay(&scenario).with_context(named)?;
@@ -330,6 +333,13 @@ fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     }
     let file = File::open(path).map_err(|reason| unreadable(path, reason))?;
     Ok(Box::new(BufReader::new(file)))
+}
+
+/// Reads a file, or stdin if its name is `-`.
+pub(super) fn read(path: &Path) -> Result<String, CliError> {
+    let mut text = String::new();
+    open(path)?.read_to_string(&mut text).map_err(|reason| unreadable(path, reason))?;
+    Ok(text)
 }
 
 fn unreadable(path: &Path, reason: io::Error) -> CliError {

@@ -20,5 +20,6 @@ mod sampling;
 mod serve_offline;
 mod simulate;
 mod strata;
+mod sweep;
 mod text;
 mod trace;

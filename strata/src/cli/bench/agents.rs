@@ -49,7 +49,8 @@ pub struct AgentsBenchArgs {
     #[arg(long, value_name = "R", value_parser = positive)]
     request_rate: Option<f64>,
     /// Jobs to run, one per line: {"job", "arrival", "turns": [{"prompt_tokens", "output_tokens", "tool",
-    /// "tool_seconds"}, ..]}, as `strata simulate --agents` reads them [default: a coding agent of eight turns]
+    /// "tool_seconds"}, ..]}, as `strata simulate --agents` reads them; or a trace of `aiperf synthesize agentic-code`
+    /// [default: a coding agent of eight turns]
     #[arg(long, value_name = "FILE.jsonl")]
     agents: Option<PathBuf>,
     /// Endpoint. With completions, prompts are token ids, and have exactly the requested length
@@ -62,8 +63,8 @@ pub struct AgentsBenchArgs {
     /// Range of the token ids of prompts of completions, from A to B
     #[arg(long, value_name = "A,B", default_value = "1000,9999")]
     token_ids: Span,
-    /// Make each output begin with a ```bash block that runs the turn's tool, by a guide (`structured_outputs`), so that
-    /// the server knows the tool that runs meanwhile
+    /// Make each output begin with a ```bash block that runs the turn's tool, by a guide (`structured_outputs`), so
+    /// that the server knows the tool that runs meanwhile
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     #[arg(action = clap::ArgAction::Set)]
     write_calls: bool,

@@ -5,11 +5,11 @@ use std::f64::consts::TAU;
 use super::span::Span;
 
 /// SplitMix64 (Steele, Lea and Flood 2014): a counter and a finaliser.
-pub(super) struct Random(u64);
+pub(in crate::cli) struct Random(u64);
 
 impl Random {
     /// The numbers of a seed.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(in crate::cli) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -22,7 +22,7 @@ impl Random {
     }
 
     /// Below `n`; a remainder, as `n` is small beside 2^64.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(in crate::cli) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
@@ -32,18 +32,23 @@ impl Random {
     }
 
     /// In `[0, 1)`.
-    pub(super) fn uniform(&mut self) -> f64 {
+    pub(in crate::cli) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Of mean 1, as times between moments that know nothing of each other.
-    pub(super) fn exponential(&mut self) -> f64 {
+    pub(in crate::cli) fn exponential(&mut self) -> f64 {
         -(1.0 - self.uniform()).ln()
     }
 
     /// Of mean 0 and variance 1 (Box and Muller 1958, one of the pair).
     fn normal(&mut self) -> f64 {
         (2.0 * self.exponential()).sqrt() * (TAU * self.uniform()).cos()
+    }
+
+    /// Lognormal, with this median and this standard deviation of the logarithm.
+    pub(in crate::cli) fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
+        median * (sigma * self.normal()).exp()
     }
 
     /// Gamma of a shape, and mean 1: the variance is `1 / shape`. (Marsaglia and Tsang 2000; shapes below 1 are made
@@ -84,6 +89,7 @@ mod tests {
         let mut random = Random::new(7);
         moments(|| random.exponential(), 1.0, 1.0);
         moments(|| random.normal(), 0.0, 1.0);
+        moments(|| random.lognormal(2.0, 0.5).ln(), 2.0_f64.ln(), 0.25);
         for shape in [0.25, 0.5, 1.0, 4.0, 100.0] {
             moments(|| random.gamma(shape), 1.0, 1.0 / shape);
         }

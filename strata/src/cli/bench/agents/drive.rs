@@ -93,7 +93,7 @@ impl Run {
         let mut talk = Conversation::new(form, self.seed, number, job.prefix.as_ref());
         for (at, turn) in job.turns.iter().enumerate() {
             let last = at + 1 == job.turns.len();
-            let body = talk.request(job, turn, last);
+            let body = talk.request(job, turn, last && !job.abandoned);
             let sent = client.now();
             let answered = client
                 .post(body)

@@ -1,10 +1,12 @@
 //! Jobs of agents: how their prompts grow, and how long their tools take.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
+use l5_scheduler::sim::{Session, Sessions, is_session};
 use serde::Deserialize;
 
 use crate::cli::bench::random::Random;
@@ -35,6 +37,9 @@ pub(super) struct AgentJob {
     /// Beginning of the first prompt that it shares with other jobs.
     #[serde(default)]
     pub prefix: Option<Prefix>,
+    /// Whether its agent never returns: its last turn does not say that it is the last step.
+    #[serde(default)]
+    pub abandoned: bool,
     /// Turns.
     pub turns: Vec<Turn>,
 }
@@ -112,6 +117,7 @@ pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
             has_id: true,
             priority: 0,
             prefix: None,
+            abandoned: false,
             turns: CODING_AGENT.map(turn).into(),
         }
     };
@@ -123,7 +129,7 @@ pub(super) fn random(seed: u64, number: usize) -> Random {
     Random::new(seed ^ (number as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
-/// Reads a file of jobs, a line each.
+/// Reads a file of jobs: a line each, or a trace of aiperf's `synthesize agentic-code` ([`Sessions`]).
 ///
 /// # Errors
 /// The number of a line that is not a job, and why.
@@ -132,20 +138,68 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<AgentJob>> {
     parse(BufReader::new(file)).with_context(|| format!("--agents {}", path.display()))
 }
 
-fn parse(lines: impl BufRead) -> anyhow::Result<Vec<AgentJob>> {
-    let mut jobs = Vec::new();
-    for (at, line) in lines.lines().enumerate() {
-        let line = line?;
+fn parse(mut file: impl BufRead) -> anyhow::Result<Vec<AgentJob>> {
+    let (mut jobs, mut text) = (Vec::new(), String::new());
+    file.read_to_string(&mut text)?;
+    if text.lines().find(|line| !line.trim().is_empty()).is_some_and(is_session) {
+        return from_trace(Sessions::read(Box::new(text.as_bytes()))?);
+    }
+    for (at, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
         let number = at + 1;
-        let job: AgentJob =
-            serde_json::from_str(&line).with_context(|| format!("line {number}"))?;
+        let job: AgentJob = serde_json::from_str(line).with_context(|| format!("line {number}"))?;
         job.check().with_context(|| format!("line {number}"))?;
         jobs.push(job);
     }
     ensure!(!jobs.is_empty(), "the file has no jobs");
+    Ok(jobs)
+}
+
+/// Jobs of a trace. Sessions of a group begin with the tokens of the blocks that all of them have in common.
+fn from_trace(trace: Sessions) -> anyhow::Result<Vec<AgentJob>> {
+    let mut groups: HashMap<Option<u64>, Vec<&Session>> = HashMap::new();
+    for session in &trace.sessions {
+        groups.entry(session.group).or_default().push(session);
+    }
+    let shared = |group: &[&Session]| match group {
+        [first, others @ ..] if !others.is_empty() => {
+            others.iter().fold(first.turns[0].blocks.len(), |most, other| {
+                let pairs = first.turns[0].blocks.iter().zip(&other.turns[0].blocks);
+                pairs.take(most).take_while(|(a, b)| a == b).count()
+            })
+        }
+        _ => 0,
+    };
+    let shared: HashMap<Option<u64>, usize> =
+        groups.iter().map(|(group, sessions)| (*group, shared(sessions))).collect();
+    let job = |session: &Session| {
+        let tokens = shared[&session.group] * trace.block_size;
+        let tokens = tokens.min(session.turns[0].input_tokens);
+        let id = session.group.map_or("trace".to_owned(), |group| format!("group-{group}"));
+        let mut said = 0;
+        let delays = session.turns.iter().skip(1).map(|turn| turn.delay).chain([0.0]);
+        let turns = session.turns.iter().zip(delays).map(|(turn, tool_seconds)| {
+            let prompt_tokens = said + turn.input_tokens;
+            said = prompt_tokens + turn.output_tokens;
+            Turn { prompt_tokens, output_tokens: turn.output_tokens, tool: None, tool_seconds }
+        });
+        AgentJob {
+            job: session.id.clone(),
+            arrival: session.arrival,
+            tenant: None,
+            has_id: true,
+            priority: 0,
+            prefix: (tokens > 0).then_some(Prefix { id, tokens }),
+            abandoned: false,
+            turns: turns.collect(),
+        }
+    };
+    let jobs: Vec<AgentJob> = trace.sessions.iter().map(job).collect();
+    for job in &jobs {
+        job.check().with_context(|| format!("session `{}`", job.job))?;
+    }
     Ok(jobs)
 }
 
@@ -218,6 +272,35 @@ mod tests {
         let jobs = parse(format!("{text}\n\n{text}\n").as_bytes()).unwrap();
         assert_eq!(jobs.len(), 2);
         assert_eq!((jobs[0].arrival, jobs[0].has_id, jobs[0].turns.len()), (0.5, true, 2));
+    }
+
+    #[test]
+    fn a_trace_has_a_line_for_each_turn() {
+        let trace = concat!(
+            r#"{"session_id":"a","input_length":40,"output_length":5,"hash_ids":[0,1,7],"timestamp":0.0,"group_id":4}"#,
+            "\n",
+            r#"{"session_id":"b","input_length":48,"output_length":6,"hash_ids":[0,1,8],"timestamp":1500.0,"group_id":4}"#,
+            "\n",
+            r#"{"session_id":"a","input_length":10,"output_length":2,"hash_ids":[9],"delay":250.5}"#,
+            "\n",
+            r#"{"session_id":"c","input_length":16,"output_length":1,"hash_ids":[0],"timestamp":2000.0,"group_id":5}"#,
+        );
+        let jobs = parse(trace.as_bytes()).unwrap();
+        let names: Vec<&str> = jobs.iter().map(|job| job.job.as_str()).collect();
+        assert_eq!((names, jobs[1].arrival), (vec!["a", "b", "c"], 1.5));
+        // Blocks of 16 tokens: three hold 48 tokens.
+        let prefix = Some(Prefix { id: "group-4".to_owned(), tokens: 32 });
+        assert_eq!((&jobs[0].prefix, &jobs[1].prefix, &jobs[2].prefix), (&prefix, &prefix, &None));
+        let turn = |prompt_tokens, output_tokens, tool_seconds| Turn {
+            prompt_tokens,
+            output_tokens,
+            tool: None,
+            tool_seconds,
+        };
+        assert_eq!(jobs[0].turns, [turn(40, 5, 0.2505), turn(55, 2, 0.0)]);
+        let bad = trace.replace("\"delay\"", "\"pause\"");
+        let error = format!("{:#}", parse(bad.as_bytes()).unwrap_err());
+        assert!(error.contains("line 3") && error.contains("pause"), "{error}");
     }
 
     #[test]

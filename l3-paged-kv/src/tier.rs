@@ -37,7 +37,7 @@ pub use chunk::{ChunkLayout, DEFAULT_CHUNK_TOKENS};
 pub use clock::{Clock, SystemClock};
 pub use disk::{ChunkFiles, DirectoryFiles, DiskError, DiskOptions, DiskTier, ListedFile};
 pub use dram::{DRAM_ENTRY_BYTES, DramTier};
-pub use key::{ChunkKey, EXCHANGE_LAYOUT_VERSION, KeySpace};
+pub use key::{ChunkKey, EXCHANGE_LAYOUT_VERSION, KeySpace, Numerics};
 pub use redis::{RedisOptions, RedisTier};
 pub use stack::TierStack;
 

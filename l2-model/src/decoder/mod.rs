@@ -28,6 +28,7 @@ mod staged;
 mod tap;
 mod workspace;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use l1_tensor::ops::{
@@ -139,6 +140,23 @@ impl Decoder {
         let tied = Arc::ptr_eq(&self.embedding, &self.lm_head);
         let ends = self.lm_head.bytes() + if tied { 0 } else { self.embedding.bytes() };
         ends + self.layer_bytes()
+    }
+
+    /// Formats in which the matrices are held in memory, such as "bf16": the sorted names, joined by `+`. Engines whose
+    /// formats differ compute different keys and values from the same checkpoint.
+    pub fn weight_format(&self) -> String {
+        // A new scheme must be named here.
+        let name = |weight: &Weight| match weight {
+            Weight::Bf16(_) | Weight::Device(_) => "bf16",
+        };
+        let of = |b: &Branch| match &b.op {
+            OpWeights::Attention(a) => [name(&a.qkv), name(&a.o)],
+            OpWeights::Mlp(m) => [name(&m.gate_up), name(&m.down)],
+        };
+        let ends = [name(&self.embedding), name(&self.lm_head)];
+        let inner = self.layers.iter().flat_map(|l| &l.branches).flat_map(of);
+        let names: BTreeSet<_> = ends.into_iter().chain(inner).collect();
+        names.into_iter().collect::<Vec<_>>().join("+")
     }
 
     /// Size of the weights that one decode step reads, in bytes, for any batch: all matrices except the

@@ -19,15 +19,31 @@ pub const EXCHANGE_LAYOUT_VERSION: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkKey(pub [u8; 32]);
 
+/// Number formats by which keys and values are computed and kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numerics {
+    /// Format in which the engine holds the weights, such as "bf16". It may differ from that of the checkpoint, which the
+    /// model's digest covers.
+    pub weights: String,
+    /// Dtype of the activations that enter a matmul.
+    pub activations: DType,
+    /// Dtype of keys and values in blocks.
+    pub kv: DType,
+}
+
 /// All that the bytes of a chunk depend on beside its tokens. Two engines share chunks if all of it is equal.
 ///
 /// ```text
-/// key = sha256("strata kv chunk" | layout version | model digest | adapter digest, or none | dtype
+/// key = sha256("strata kv chunk" | layout version | model digest | adapter digest, or none
+///              | format of weights | dtype of activations | dtype of keys and values
 ///              | block size | blocks per chunk | group | hash of the chunk's last block)
 /// ```
 ///
 /// The hash covers the tokens of the chunk and all before them, the name of the adapter, and the salt of the tenant: see
 /// [`crate::hash`]. The adapter's digest is here too, because a name is no proof of contents.
+///
+/// What is not here is the order of sums: machines and kernels of one [`Numerics`] share chunks, whose last bits can
+/// differ.
 #[derive(Clone)]
 pub struct KeySpace {
     /// Hash of the fields before the group.
@@ -35,12 +51,12 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// Space of a model with keys and values of this dtype. `adapter` is a digest of the weights of the LoRA adapter that
-    /// ran, if any.
+    /// Space of a model that is run in these number formats. `adapter` is a digest of the weights of the LoRA adapter
+    /// that ran, if any.
     pub fn new(
         model: &ModelDigest,
         adapter: Option<&[u8; 32]>,
-        dtype: DType,
+        numerics: &Numerics,
         layout: ChunkLayout,
     ) -> Self {
         let mut begun = Sha256::new();
@@ -50,8 +66,11 @@ impl KeySpace {
         begun.update(model.0);
         begun.update([u8::from(adapter.is_some())]);
         begun.update(adapter.unwrap_or(&[0; 32]));
-        begun.update([dtype.as_str().len() as u8]);
-        begun.update(dtype.as_str());
+        let Numerics { weights, activations, kv } = numerics;
+        for format in [weights, activations.as_str(), kv.as_str()] {
+            begun.update((format.len() as u64).to_be_bytes());
+            begun.update(format);
+        }
         begun.update((layout.block_size() as u64).to_be_bytes());
         begun.update((layout.blocks() as u64).to_be_bytes());
         // end of exercise

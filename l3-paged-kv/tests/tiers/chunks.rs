@@ -5,7 +5,7 @@ use std::path::Path;
 use l1_tensor::{DType, Precision, Runtime, RuntimeOptions, Tensor};
 use l2_model::{ModelConfig, ModelDigest};
 use l3_paged_kv::tier::{
-    ChunkBytes, ChunkKey, ChunkLayout, DramTier, KeySpace, KvTier, Presence, Ticket,
+    ChunkBytes, ChunkKey, ChunkLayout, DramTier, KeySpace, KvTier, Numerics, Presence, Ticket,
     TierCompletion, TierOutcome, TierStats,
 };
 use l3_paged_kv::{BlockHasher, ExtraKeys, TokenChain};
@@ -129,7 +129,8 @@ fn contents(kv: &PagedKv, blocks: &[u32]) -> Vec<Vec<u8>> {
 fn a_sequence_goes_through_a_tier_and_comes_back_in_other_blocks() {
     for (dtype, size) in [(DType::BF16, 8), (DType::F8E4M3, 16), (DType::BF16, 32)] {
         let layout = ChunkLayout::new(size, 2 * size).unwrap();
-        let space = KeySpace::new(&ModelDigest([5; 32]), None, dtype, layout);
+        let numerics = Numerics { weights: "bf16".into(), activations: DType::F32, kv: dtype };
+        let space = KeySpace::new(&ModelDigest([5; 32]), None, &numerics, layout);
         let mut chain = TokenChain::new(&BlockHasher::new(size), ExtraKeys::default());
         chain.extend(&(0..5 * size as u32).collect::<Vec<_>>());
         let keys = layout.keys(&space, GroupId(0), chain.hashes());

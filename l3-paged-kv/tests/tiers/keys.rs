@@ -2,7 +2,9 @@
 
 use l1_tensor::DType;
 use l2_model::ModelDigest;
-use l3_paged_kv::tier::{ChunkKey, ChunkLayout, DramTier, KeySpace, KvTier, Presence, TierOutcome};
+use l3_paged_kv::tier::{
+    ChunkKey, ChunkLayout, DramTier, KeySpace, KvTier, Numerics, Presence, TierOutcome,
+};
 use l3_paged_kv::{BlockHash, BlockHasher, ExtraKeys, GroupId, TokenChain};
 use sha2::{Digest, Sha256};
 
@@ -15,10 +17,18 @@ fn layout() -> ChunkLayout {
     ChunkLayout::new(16, 256).unwrap()
 }
 
+/// bf16 everywhere.
+fn bf16() -> Numerics {
+    Numerics { weights: "bf16".into(), activations: DType::BF16, kv: DType::BF16 }
+}
+
 /// A key that differs in one respect from the others.
 fn all() -> Vec<(&'static str, ChunkKey)> {
     let key = |space: KeySpace| space.key(GroupId(0), &LAST);
-    let (bf16, adapter) = (DType::BF16, [3; 32]);
+    let (bf16, adapter) = (&bf16(), [3; 32]);
+    let kv = |kv| Numerics { kv, ..bf16.clone() };
+    let activations = |activations| Numerics { activations, ..bf16.clone() };
+    let weights = |name: &str| Numerics { weights: name.into(), ..bf16.clone() };
     let space = |model: &ModelDigest| KeySpace::new(model, None, bf16, layout());
     let other_model = ModelDigest([2; 32]);
     let chunks = |block, tokens| ChunkLayout::new(block, tokens).unwrap();
@@ -28,8 +38,10 @@ fn all() -> Vec<(&'static str, ChunkKey)> {
         ("adapter", key(KeySpace::new(&MODEL, Some(&adapter), bf16, layout()))),
         ("other adapter", key(KeySpace::new(&MODEL, Some(&[4; 32]), bf16, layout()))),
         ("adapter of zeros", key(KeySpace::new(&MODEL, Some(&[0; 32]), bf16, layout()))),
-        ("f32", key(KeySpace::new(&MODEL, None, DType::F32, layout()))),
-        ("fp8", key(KeySpace::new(&MODEL, None, DType::F8E4M3, layout()))),
+        ("f32", key(KeySpace::new(&MODEL, None, &kv(DType::F32), layout()))),
+        ("fp8", key(KeySpace::new(&MODEL, None, &kv(DType::F8E4M3), layout()))),
+        ("precision", key(KeySpace::new(&MODEL, None, &activations(DType::F32), layout()))),
+        ("quantised weights", key(KeySpace::new(&MODEL, None, &weights("q8_0"), layout()))),
         ("block size", key(KeySpace::new(&MODEL, None, bf16, chunks(32, 256)))),
         ("chunk size", key(KeySpace::new(&MODEL, None, bf16, chunks(16, 512)))),
         ("group", space(&MODEL).key(GroupId(1), &LAST)),
@@ -55,7 +67,10 @@ fn the_key_is_the_documented_hash() {
     hash.update([0, 0, 0, 1]);
     hash.update([1; 32]);
     hash.update([0; 33]);
-    hash.update(b"\x04BF16");
+    for format in ["bf16", "BF16", "BF16"] {
+        hash.update(4u64.to_be_bytes());
+        hash.update(format);
+    }
     hash.update(16u64.to_be_bytes());
     hash.update(16u64.to_be_bytes());
     hash.update([0, 0, 0, 0]);
@@ -66,7 +81,7 @@ fn the_key_is_the_documented_hash() {
 }
 
 #[test]
-fn chunks_of_another_model_adapter_or_dtype_never_hit() {
+fn chunks_of_another_model_adapter_or_number_format_never_hit() {
     let mut tier = DramTier::new(1 << 20);
     for (i, (what, key)) in all().into_iter().enumerate() {
         assert_eq!(tier.contains(&key), Presence::Absent, "{what}");
@@ -82,7 +97,7 @@ fn chunks_of_another_model_adapter_or_dtype_never_hit() {
 /// Hashes know adapter and salt by name: so do keys.
 #[test]
 fn the_salt_and_the_adapters_name_reach_the_key_through_the_hash() {
-    let (space, layout) = (KeySpace::new(&MODEL, None, DType::BF16, layout()), layout());
+    let (space, layout) = (KeySpace::new(&MODEL, None, &bf16(), layout()), layout());
     let keys = |lora: Option<&str>, salt: Option<&str>| {
         let lora = lora.map(|name| (name.to_owned(), "path".to_owned()));
         let extra = ExtraKeys { lora, cache_salt: salt.map(str::to_owned) };

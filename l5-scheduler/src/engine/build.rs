@@ -19,6 +19,7 @@ use l3_paged_kv::ManagerConfig;
 use l3_paged_kv::sizing::{
     Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, device_memory, peak_activation,
 };
+use l3_paged_kv::tier::Numerics;
 
 use super::options::DEFAULT_KV_BYTES;
 use super::startup::Startup;
@@ -173,7 +174,12 @@ impl EngineModel {
             };
             let mut scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;
             let digest = self.digest.as_ref();
-            let tiers = options.tiers.open(digest, spec.dtype(), limits.block_size)?;
+            let numerics = Numerics {
+                weights: self.decoder.weight_format(),
+                activations: self.rt.activation_dtype(),
+                kv: spec.dtype(),
+            };
+            let tiers = options.tiers.open(digest, &numerics, limits.block_size)?;
             if let Some(tiers) = &tiers {
                 let retention = limits.policy.retention_with_memory(limits.continuum_ttl);
                 scheduler = scheduler.with_kv_connector(Box::new(tiers.connector()));

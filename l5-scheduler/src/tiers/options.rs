@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use l1_tensor::DType;
 use l2_model::ModelDigest;
 use l3_paged_kv::KvError;
 use l3_paged_kv::tier::{
     Breaker, BreakerOptions, ChunkLayout, Clock, DEFAULT_CHUNK_TOKENS, DiskError, DiskOptions,
-    DiskTier, DramTier, KeySpace, KvTier, RedisOptions, RedisTier, SystemClock, TierStack,
+    DiskTier, DramTier, KeySpace, KvTier, Numerics, RedisOptions, RedisTier, SystemClock,
+    TierStack,
 };
 
 use super::Tiers;
@@ -58,7 +58,7 @@ pub enum TierOptionsError {
 }
 
 impl TierOptions {
-    /// Opens the tiers for a model, whose keys and values are of this dtype in blocks of this size. `None` if there are no
+    /// Opens the tiers for a model that is run in these number formats, in blocks of this size. `None` if there are no
     /// tiers.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl TierOptions {
     pub fn open(
         &self,
         digest: Option<&ModelDigest>,
-        dtype: DType,
+        numerics: &Numerics,
         block_size: usize,
     ) -> Result<Option<Tiers>, TierOptionsError> {
         if self.dram == 0 && self.disk.is_none() && self.redis.is_none() {
@@ -90,7 +90,7 @@ impl TierOptions {
             tiers.push(Box::new(Breaker::new(redis, self.breaker, clock)));
         }
         // Adapters are refused by the engine; with them, their digest would be part of the key.
-        let space = KeySpace::new(digest, None, dtype, layout);
+        let space = KeySpace::new(digest, None, numerics, layout);
         Ok(Some(Tiers::new(Box::new(TierStack::new(tiers)), layout, space)))
     }
 }

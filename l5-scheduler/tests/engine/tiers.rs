@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use l1_tensor::{DType, RuntimeOptions};
+use l1_tensor::{DType, Precision, PrecisionRequest, RuntimeOptions};
 use l3_paged_kv::sizing::{Budget, KvSpec};
 use l4_sampler::LogprobsRequest;
 use l5_scheduler::engine::{EngineModel, EngineOptions};
@@ -52,8 +52,12 @@ fn options(policy: PolicyKind, tiers: TierOptions, blocks: usize) -> EngineOptio
 }
 
 fn core(options: &EngineOptions) -> EngineCore<ModelRunner> {
-    let model = EngineModel::open(&tiny(), RuntimeOptions::default()).unwrap();
-    model.core(options).unwrap().0
+    core_in(PrecisionRequest::Auto, options)
+}
+
+fn core_in(precision: PrecisionRequest, options: &EngineOptions) -> EngineCore<ModelRunner> {
+    let runtime = RuntimeOptions { precision, ..RuntimeOptions::default() };
+    EngineModel::open(&tiny(), runtime).unwrap().core(options).unwrap().0
 }
 
 fn ask(core: &mut EngineCore<ModelRunner>, id: u64, prompt: &[u32], temperature: f32) -> Response {
@@ -206,6 +210,26 @@ fn a_restarted_engine_finds_its_chunks_on_the_disk() {
     run(&mut second);
     assert_eq!(*got.0.lock().unwrap(), *want.0.lock().unwrap());
     assert_eq!(counts(&second).loaded, 128, "four chunks; the rest of the prompt is no whole one");
+}
+
+#[test]
+fn an_engine_of_another_precision_finds_no_chunks_though_the_cache_has_the_same_dtype() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(PolicyKind::LmCache, disk(dir.path()), 30);
+    let answer = |precision: Precision| {
+        let mut core = core_in(PrecisionRequest::Exactly(precision), &options);
+        ask(&mut core, 1, &prompt(1), 0.0);
+        run(&mut core);
+        settle(&mut core);
+        let TokenCounts { queried, loaded, stored, .. } = counts(&core);
+        assert!(queried > 0);
+        (loaded, stored)
+    };
+    let all = answer(Precision::F32);
+    assert_eq!(all, (0, 160));
+    assert_eq!(answer(Precision::Bf16), all, "nothing is found, and all of it is stored beside");
+    assert_eq!(answer(Precision::F32), (128, 0), "the chunks of the first engine");
+    assert_eq!(answer(Precision::Bf16), (128, 0), "the chunks of the second engine");
 }
 
 #[test]

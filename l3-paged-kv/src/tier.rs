@@ -166,6 +166,12 @@ pub trait KvTier: Send {
 
     /// Counters and size.
     fn stats(&self) -> TierStats;
+
+    /// Number of chunks that were put and are not written yet. They are lost if the tier is dropped. It falls at a
+    /// [`KvTier::poll`].
+    fn num_unwritten(&self) -> usize {
+        0
+    }
 }
 
 impl KvTier for Box<dyn KvTier> {
@@ -199,6 +205,10 @@ impl KvTier for Box<dyn KvTier> {
 
     fn stats(&self) -> TierStats {
         (**self).stats()
+    }
+
+    fn num_unwritten(&self) -> usize {
+        (**self).num_unwritten()
     }
 }
 

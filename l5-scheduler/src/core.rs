@@ -296,6 +296,25 @@ impl<E: Executor> EngineCore<E> {
         Ok(result)
     }
 
+    /// Runs steps until the stores that are under way have ended, and waits until what they have stored is written, both
+    /// for at most `timeout`. For an engine without requests that is about to end. Returns the number of chunks that are
+    /// not written, and are lost when the executor is dropped; leases whose store has not ended are not among them.
+    ///
+    /// # Errors
+    /// As [`EngineCore::step`].
+    pub fn flush(&mut self, timeout: Duration) -> Result<usize, E::Error> {
+        let began = Instant::now();
+        while began.elapsed() < timeout {
+            match self.scheduler.is_moving_blocks() {
+                true => _ = self.step()?,
+                false if self.executor.num_unwritten() > 0 => self.poll(),
+                false => return Ok(0),
+            }
+            std::thread::sleep(KV_POLL_INTERVAL);
+        }
+        Ok(self.executor.num_unwritten())
+    }
+
     /// Takes back all open steps, the first of which has failed.
     fn abandon(&mut self) {
         let rows = self.scheduler.due().rows().filter(|row| !row.request.has_ended());

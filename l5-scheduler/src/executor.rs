@@ -32,9 +32,11 @@ pub struct Caps {
 /// Runs steps: the model, or a fake under a virtual clock. An executor sees tokens and block tables, never a queue; the
 /// scheduler sees numbers, never a tensor.
 ///
-/// An engine that shuts down aborts its requests and drops the executor, but does not wait for loads and stores. So a
-/// drop waits for those that have begun, because they use the blocks' memory, and it may come without [`Executor::end`]
-/// for requests that load.
+/// An engine that shuts down aborts its requests, gives stores a bounded time ([`EngineCore::flush`]) and drops the
+/// executor. Loads and stores that have begun may not have ended then. So a drop waits for those, because they use the
+/// blocks' memory, and it may come without [`Executor::end`] for requests that load.
+///
+/// [`EngineCore::flush`]: crate::EngineCore::flush
 pub trait Executor {
     /// What the executor needs of a request beside its tokens: sampling parameters, or the output of a fake.
     type Job;
@@ -102,6 +104,12 @@ pub trait Executor {
     /// fails, or takes too long, ends too, with fewer tokens. It must not wait.
     fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
         let _ = completed;
+    }
+
+    /// Number of chunks whose store has ended for the scheduler, and which are still on their way to a disk or a network.
+    /// They are lost if the executor is dropped. It falls at an [`Executor::poll`].
+    fn num_unwritten(&self) -> usize {
+        0
     }
 
     /// Reports that a request is about to end with [`FinishReason::Failed`], because a step with it could not be run.

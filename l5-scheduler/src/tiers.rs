@@ -101,6 +101,11 @@ impl Tiers {
         self.lock().tier.stats()
     }
 
+    /// Number of chunks that were given to the tier and are not written yet.
+    pub fn num_unwritten(&self) -> usize {
+        self.lock().tier.num_unwritten()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

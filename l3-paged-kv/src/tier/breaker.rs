@@ -228,4 +228,9 @@ impl<T: KvTier> KvTier for Breaker<T> {
             ..stats
         }
     }
+
+    /// Chunks that the tier has not written, also those whose time is over: the tier may still write them.
+    fn num_unwritten(&self) -> usize {
+        self.tier.num_unwritten()
+    }
 }

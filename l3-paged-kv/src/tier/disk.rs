@@ -263,6 +263,10 @@ impl KvTier for DiskTier {
         let bytes = self.index.bytes() + self.reserved + self.stuck;
         TierStats { chunks: self.index.len(), bytes, ..self.stats }
     }
+
+    fn num_unwritten(&self) -> usize {
+        self.writing.len()
+    }
 }
 
 /// The chunks of a directory that fit the limits, the oldest first, with their sizes. Removes what is left over.

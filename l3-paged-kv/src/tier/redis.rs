@@ -94,6 +94,7 @@ pub struct RedisTier {
     /// Answers, and when they came; `None` while the server is asked.
     lookups: HashMap<ChunkKey, Option<(bool, Duration)>>,
     queued_bytes: u64,
+    queued_puts: usize,
     queued: usize,
     worker: Worker<Op, News>,
     tickets: Tickets,
@@ -118,6 +119,7 @@ impl RedisTier {
             clock,
             lookups: HashMap::new(),
             queued_bytes: 0,
+            queued_puts: 0,
             queued: 0,
             worker,
             tickets: Tickets::default(),
@@ -160,6 +162,7 @@ impl RedisTier {
             }
             News::Put(ticket, bytes, result) => {
                 self.queued_bytes -= bytes;
+                self.queued_puts -= 1;
                 let outcome = match result {
                     Ok(()) => {
                         self.stats.stored += 1;
@@ -228,6 +231,7 @@ impl KvTier for RedisTier {
             return self.tickets.ended(TierOutcome::Refused);
         }
         self.queued_bytes += len;
+        self.queued_puts += 1;
         let ticket = self.tickets.issue();
         self.worker.queue().push(Op::Put(ticket, *key, bytes));
         ticket
@@ -241,6 +245,10 @@ impl KvTier for RedisTier {
     /// What the server has is not counted: `chunks` and `bytes` are 0.
     fn stats(&self) -> TierStats {
         self.stats
+    }
+
+    fn num_unwritten(&self) -> usize {
+        self.queued_puts
     }
 }
 

@@ -176,6 +176,10 @@ impl KvTier for TierStack {
             }
         })
     }
+
+    fn num_unwritten(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.num_unwritten()).sum()
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub use options::EngineOptions;
 pub use outbox::{OutputChunk, ResponseStream, ResponseTimes};
 pub use relay::{Relay, RelayOutput, relay_config};
 pub use request::{EngineError, EngineRequest, GuideSource, SubmitError};
+pub use serve::FLUSH_TIMEOUT;
 pub use startup::{Startup, StartupStep};
 pub use valid::ModelFacts;
 pub(crate) use valid::{RequestValidator, ValidRequest};
@@ -130,7 +131,8 @@ impl Engine {
         &self.startup
     }
 
-    /// Ends the engine and aborts its requests.
+    /// Ends the engine and aborts its requests. What its tiers have to store is written before, for at most
+    /// [`FLUSH_TIMEOUT`].
     ///
     /// # Errors
     /// [`EngineError::Failed`] if the engine failed before.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::EngineError;
 use super::handle::Shared;
@@ -16,6 +16,10 @@ use crate::{EngineCore, Executor, FinishReason, Scheduler};
 
 /// Maximum number of consecutive failed steps that the engine survives. One may be caused by a request in it.
 const MAX_CONSECUTIVE_STEP_FAILURES: u32 = 1;
+
+/// Maximum time for which an engine that was shut down goes on storing keys and values in its
+/// [tiers](crate::tiers), and waits until they are written.
+pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an engine until it ends. Every unfinished request ends with it, and its receiver gets the reason.
 pub(super) fn run<E: Executor<Job = ChoiceJob>>(mut core: EngineCore<E>, shared: &Arc<Shared>) {
@@ -78,6 +82,12 @@ fn serve<E: Executor<Job = ChoiceJob>>(
             core.step()?;
             while core.is_running() {
                 core.step()?;
+            }
+            let unwritten = core.flush(FLUSH_TIMEOUT)?;
+            if unwritten > 0 {
+                tracing::warn!(
+                    "engine: {unwritten} chunks of keys and values were not written within {FLUSH_TIMEOUT:?}, and are lost"
+                );
             }
             return Ok(());
         }

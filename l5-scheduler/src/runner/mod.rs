@@ -373,6 +373,10 @@ impl Executor for ModelRunner {
         }
     }
 
+    fn num_unwritten(&self) -> usize {
+        self.tiers().map_or(0, Tiers::num_unwritten)
+    }
+
     fn fail(&mut self, id: RequestId, error: &ExecuteError) {
         if let Some(choice) = self.choices.get_mut(id) {
             choice.fail(error);

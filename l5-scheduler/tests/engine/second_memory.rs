@@ -62,6 +62,8 @@ struct Remote {
     model: FakeModel<Counting>,
     memory: Arc<Mutex<Memory>>,
     habits: Habits,
+    /// Chunks on their way, of which each poll ends one; `usize::MAX`: none ends.
+    unwritten: usize,
 }
 
 impl Executor for Remote {
@@ -110,7 +112,14 @@ impl Executor for Remote {
         self.model.collect(handle, step, out)
     }
 
+    fn num_unwritten(&self) -> usize {
+        self.unwritten
+    }
+
     fn poll(&mut self, completed: &mut Vec<KvCompletion>) {
+        if self.unwritten < usize::MAX {
+            self.unwritten = self.unwritten.saturating_sub(1);
+        }
         let mut memory = self.memory.lock().unwrap();
         memory.under_way.retain_mut(|(left, completion)| {
             let ended = *left == 0;
@@ -166,7 +175,8 @@ impl World {
         let config = SchedulerConfig { max_num_seqs: 4, ..SchedulerConfig::new(blocks + 1, BLOCK) };
         let scheduler = Scheduler::new(config).unwrap().with_retention(Box::new(Storing));
         let scheduler = scheduler.with_kv_connector(Box::new(Connector(memory.clone(), habits)));
-        let remote = Remote { model: FakeModel::default(), memory: memory.clone(), habits };
+        let remote =
+            Remote { model: FakeModel::default(), memory: memory.clone(), habits, unwritten: 0 };
         let core = EngineCore::new(scheduler, remote);
         Self { core, memory, steps: 0, tokens: HashMap::new(), ends: HashMap::new() }
     }
@@ -296,6 +306,29 @@ fn a_loop_may_wait_while_requests_look_up_load_and_store() {
         steps.len() as u64,
         "steps without rows count"
     );
+}
+
+#[test]
+fn a_flush_ends_the_stores_and_waits_for_what_is_on_its_way() {
+    let mut world = World::new(20, Habits { delay: 3, ..QUICK });
+    world.add(turn(0, 1, 17, 2));
+    while world.core.has_unfinished() {
+        world.step();
+    }
+    world.core.executor_mut().unwritten = 7;
+    assert!(world.core.scheduler().leases().is_storing(), "its blocks are not stored yet");
+    assert_eq!(world.core.flush(Duration::from_secs(60)).unwrap(), 0);
+    assert_eq!(world.memory.lock().unwrap().stored.len(), 4, "blocks of 18 tokens");
+    assert!(world.core.scheduler().leases().is_empty());
+}
+
+#[test]
+fn a_flush_of_a_memory_that_never_ends_gives_up_after_its_time() {
+    let mut world = World::new(20, QUICK);
+    world.core.executor_mut().unwritten = usize::MAX;
+    let began = std::time::Instant::now();
+    assert_eq!(world.core.flush(Duration::from_millis(30)).unwrap(), usize::MAX);
+    assert!(began.elapsed() >= Duration::from_millis(30));
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use l1_tensor::{DType, Precision, PrecisionRequest, RuntimeOptions};
 use l3_paged_kv::sizing::{Budget, KvSpec};
 use l4_sampler::LogprobsRequest;
-use l5_scheduler::engine::{EngineModel, EngineOptions};
+use l5_scheduler::engine::{Engine, EngineModel, EngineOptions, EngineRequest};
 use l5_scheduler::llm::{SamplingParams, StopRules};
 use l5_scheduler::tiers::{TierOptions, TokenCounts};
 use l5_scheduler::{
@@ -210,6 +210,25 @@ fn a_restarted_engine_finds_its_chunks_on_the_disk() {
     run(&mut second);
     assert_eq!(*got.0.lock().unwrap(), *want.0.lock().unwrap());
     assert_eq!(counts(&second).loaded, 128, "four chunks; the rest of the prompt is no whole one");
+}
+
+#[test]
+fn an_engine_that_is_shut_down_has_written_what_it_had_to_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(PolicyKind::LmCache, disk(dir.path()), 30);
+    let open = || Engine::open(&tiny(), RuntimeOptions::default(), &options).unwrap();
+    let engine = open();
+    let stop = StopRules { max_tokens: 20, ignore_eos: true, ..Default::default() };
+    let request = EngineRequest::new(prompt(1), SamplingParams::greedy(), stop);
+    let want = engine.handle().submit(request.clone()).unwrap().rest().tokens;
+    // At once: the store has not even been planned.
+    engine.shutdown().unwrap();
+    assert_eq!(walk(dir.path()).len(), 5, "files of 169 tokens");
+    let mut second = core(&options);
+    let got = ask(&mut second, 1, &prompt(1), 0.0);
+    run(&mut second);
+    assert_eq!(got.0.lock().unwrap().0, want);
+    assert_eq!(counts(&second).loaded, 128);
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod sampling;
 mod scripted;
 mod served;
 mod shadows;
+mod tiers;
 mod tokens;
 mod tools;
 mod wire;

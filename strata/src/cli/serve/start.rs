@@ -10,7 +10,7 @@ use l1_tensor::Device;
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::EngineOptions;
-use l5_scheduler::engine::Startup;
+use l5_scheduler::engine::{FLUSH_TIMEOUT, Startup};
 use l6_ensemble::calibration::CalibrationConfig;
 use tracing_subscriber::EnvFilter;
 
@@ -101,10 +101,11 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         supervisor.stopping();
         anyhow::Ok(served?)
     });
-    // Work that still runs in the background is for clients that have disconnected.
-    runtime.shutdown_background();
     // Before anything is returned, as dropping an engine waits for its step, however long that takes.
-    let ended = shut_down_within(engines, STEP_PATIENCE);
+    let ended = shut_down_within(engines, STEP_PATIENCE + FLUSH_TIMEOUT);
+    // Work that still runs in the background is for clients that have disconnected. Not before the engines have ended:
+    // a second signal ends the process at once, and a task of the runtime waits for it.
+    runtime.shutdown_background();
     if let Some(files) = slo_files {
         files.store();
     }
@@ -119,7 +120,7 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     Ok(recorded?)
 }
 
-/// Maximum time to wait for the last step at shutdown.
+/// Maximum time to wait for the last step at shutdown; what the tiers write then has a time of its own.
 const STEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The target of what a server reports of its start and its end, which is logged at `info` by default.

@@ -126,12 +126,27 @@ pub struct TierStats {
     pub evicted: u64,
     /// Number of operations that were refused.
     pub refused: u64,
+    /// Number of bytes of chunks that were stored.
+    pub stored_bytes: u64,
+    /// Number of bytes of chunks that `get`s returned.
+    pub loaded_bytes: u64,
     /// Number of operations that failed.
     pub failed: u64,
     /// Number of damaged chunks that were found and removed.
     pub corrupt: u64,
     /// Number of times that a [`Breaker`] opened.
     pub opened: u64,
+}
+
+/// What one memory has done, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierReport {
+    /// Name of the tier.
+    pub name: &'static str,
+    /// Counters and size.
+    pub stats: TierStats,
+    /// State of its breaker, if it has one.
+    pub breaker: Option<BreakerState>,
 }
 
 /// A memory that keeps chunks by key. No method waits for a disk or a network.
@@ -166,6 +181,17 @@ pub trait KvTier: Send {
 
     /// Counters and size.
     fn stats(&self) -> TierStats;
+
+    /// Appends name, counters and breaker of each memory behind this tier: of itself, unless it is made of others.
+    fn report(&self, reports: &mut Vec<TierReport>) {
+        reports.push(TierReport { name: self.name(), stats: self.stats(), breaker: None });
+    }
+
+    /// Name of the memory that had the bytes of a `get` whose hit the last `poll` has reported.
+    fn source(&self, ticket: Ticket) -> &'static str {
+        let _ = ticket;
+        self.name()
+    }
 
     /// Number of chunks that were put and are not written yet. They are lost if the tier is dropped. It falls at a
     /// [`KvTier::poll`].
@@ -205,6 +231,14 @@ impl KvTier for Box<dyn KvTier> {
 
     fn stats(&self) -> TierStats {
         (**self).stats()
+    }
+
+    fn report(&self, reports: &mut Vec<TierReport>) {
+        (**self).report(reports);
+    }
+
+    fn source(&self, ticket: Ticket) -> &'static str {
+        (**self).source(ticket)
     }
 
     fn num_unwritten(&self) -> usize {

@@ -75,8 +75,8 @@ pub use requests::{RequestView, Status};
 pub use retention::{Leaving, Retain, Retention};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use scheduler::{
-    KvCompletion, KvConnector, LeaseStats, MAX_LOOKUP_SECONDS, Matched, Resolved, ResolvedRow,
-    Scheduler, SchedulerStats,
+    KvCompletion, KvConnector, KvFetches, LeaseStats, MAX_LOOKUP_SECONDS, Matched, Resolved,
+    ResolvedRow, Scheduler, SchedulerStats,
 };
 pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, StepOp, StepPlan, StepRow, StepView};

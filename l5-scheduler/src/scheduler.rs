@@ -23,6 +23,7 @@ mod budget;
 mod compose;
 mod drafts;
 mod events;
+mod fetches;
 mod kv;
 mod plan;
 mod preempt;
@@ -58,6 +59,7 @@ use reclaim::Stuck;
 use write_back::WriteBacks;
 
 pub use events::LeaseStats;
+pub use fetches::KvFetches;
 pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
 pub use resolve::{Resolved, ResolvedRow};
 

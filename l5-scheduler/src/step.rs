@@ -29,7 +29,8 @@ pub struct StepRow {
     pub awaits: bool,
     /// How the request came to run.
     pub admitted: Admitted,
-    /// For an admitted request: number of tokens that were hit in the cache.
+    /// For an admitted request: number of tokens that were hit in the cache. Tokens that were
+    /// [loaded](StepRow::loaded) are not among them.
     pub cached: usize,
     /// Number of blocks that its table has kept from before this step: an executor's copy is cut to them, and those behind
     /// them are new. 0 for an admitted request.
@@ -40,6 +41,11 @@ impl StepRow {
     /// Whether the row decodes: one token, perhaps with drafts behind it, and a new one is sampled.
     pub fn decodes(&self) -> bool {
         self.fed() == 1 && self.samples
+    }
+
+    /// For an admitted request: number of tokens whose keys and values were loaded from outside the pool.
+    pub fn loaded(&self) -> usize {
+        if self.admitted == Admitted::Before { 0 } else { self.computed - self.cached }
     }
 
     /// Number of tokens of the row that belong to its request, drafts left out.

@@ -15,17 +15,20 @@
 mod connector;
 mod mover;
 mod options;
+mod sources;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use l3_paged_kv::GroupId;
-use l3_paged_kv::tier::{ChunkKey, ChunkLayout, KeySpace, KvTier, TierStats};
+pub use l3_paged_kv::tier::{BreakerState, TierReport, TierStats};
+use l3_paged_kv::tier::{ChunkKey, ChunkLayout, KeySpace, KvTier};
 
 use crate::RequestId;
 pub use connector::TierConnector;
 pub(crate) use mover::TierMover;
 pub use options::{TierOptions, TierOptionsError};
+pub use sources::LoadedTokens;
 
 /// Maximum number of bytes that are copied into or out of the pool between two steps; a larger chunk is copied whole.
 /// At the memory bandwidth of two CPU cores it takes a few milliseconds.
@@ -49,6 +52,8 @@ pub(crate) struct State {
     space: KeySpace,
     /// Keys of the chunks of requests that were looked up, until they end.
     keys: HashMap<RequestId, Vec<ChunkKey>>,
+    /// Tokens that were loaded for requests that have not ended.
+    loaded: HashMap<RequestId, LoadedTokens>,
     stats: TokenCounts,
     /// Bytes of a chunk; 0 until the mover has seen the pool.
     chunk_bytes: usize,
@@ -71,6 +76,12 @@ pub struct TokenCounts {
     pub written_back: u64,
 }
 
+impl std::fmt::Debug for Tiers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tiers").field("tokens", &self.token_counts()).finish_non_exhaustive()
+    }
+}
+
 impl Tiers {
     /// Cuts sequences by `layout` into chunks of `tier`, under the keys of `space`.
     pub fn new(tier: Box<dyn KvTier>, layout: ChunkLayout, space: KeySpace) -> Self {
@@ -79,6 +90,7 @@ impl Tiers {
             layout,
             space,
             keys: HashMap::new(),
+            loaded: HashMap::new(),
             stats: TokenCounts::default(),
             chunk_bytes: 0,
             load_seconds_per_block: None,
@@ -99,6 +111,18 @@ impl Tiers {
     /// Counters of the tier.
     pub fn tier_stats(&self) -> TierStats {
         self.lock().tier.stats()
+    }
+
+    /// Name, counters and breaker of each memory, the fastest first.
+    pub fn reports(&self) -> Vec<TierReport> {
+        let mut reports = Vec::new();
+        self.lock().tier.report(&mut reports);
+        reports
+    }
+
+    /// Tokens that were loaded for a request, by the memory that had them. Zeros once the request has ended.
+    pub fn loaded_tokens(&self, id: RequestId) -> LoadedTokens {
+        self.lock().loaded.get(&id).copied().unwrap_or_default()
     }
 
     /// Number of chunks that were given to the tier and are not written yet.

@@ -18,7 +18,8 @@ use super::endpoints::{
 use super::error::ErrorResponse;
 use super::protocol::chat::ChatChunk;
 use super::response_headers::{
-    CACHED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT, SPECIALIST,
+    CACHED_TOKENS, LOADED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT,
+    SPECIALIST,
 };
 
 /// The OpenAPI document.
@@ -249,6 +250,7 @@ impl Modify for Generated {
                     "Milliseconds from the arrival at the engine to the first step.",
                 ),
                 (CACHED_TOKENS, Type::Integer, "Number of prompt tokens that were cached."),
+                (LOADED_TOKENS, Type::Integer, "Number of those that were loaded from a tier."),
                 (
                     SPECIALIST,
                     Type::String,

@@ -10,6 +10,7 @@
 //! x-strata-replica: 0             the replica's number
 //! x-strata-queue-ms: 3            from the request's arrival at the engine to its first step
 //! x-strata-cached-tokens: 1024    tokens of the prompt that did not have to be computed
+//! x-strata-loaded-tokens: 768     those of them that were loaded from a tier
 //! ```
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -27,6 +28,9 @@ pub const REPLICA: HeaderName = HeaderName::from_static("x-strata-replica");
 pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-strata-queue-ms");
 /// Number of cached prompt tokens.
 pub const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-strata-cached-tokens");
+
+/// Number of prompt tokens that were loaded from a tier.
+pub const LOADED_TOKENS: HeaderName = HeaderName::from_static("x-strata-loaded-tokens");
 
 /// Name of the specialist.
 pub const SPECIALIST: HeaderName = HeaderName::from_static("x-strata-specialist");
@@ -75,5 +79,6 @@ pub fn headers(lane: &ServedLane, routed: &Routed, responses: &ResponseStreams) 
         headers.insert(QUEUE_MS, u64::try_from(queued.as_millis()).unwrap_or(u64::MAX).into());
     }
     headers.insert(CACHED_TOKENS, responses.cached().into());
+    headers.insert(LOADED_TOKENS, responses.loaded().into());
     headers
 }

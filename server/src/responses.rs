@@ -202,8 +202,8 @@ impl ResponseStreams {
         all.filter_map(|times| Some(times.scheduled? - times.submitted)).min()
     }
 
-    /// Number of prompt tokens that were cached before this request. Of several choices of one prompt the first
-    /// computes the blocks that the others find, so the smallest number counts.
+    /// Number of prompt tokens that were cached before this request, in the pool or in a tier. Of several choices of one
+    /// prompt the first computes the blocks that the others find, so the smallest number counts.
     pub fn cached(&self) -> usize {
         let mut least: Vec<Option<usize>> = Vec::new();
         for (at, prompt) in self.prompts.iter().enumerate() {
@@ -214,6 +214,12 @@ impl ResponseStreams {
             }
         }
         least.into_iter().flatten().sum()
+    }
+
+    /// Number of prompt tokens that were loaded from a tier. What one choice of a prompt has loaded is in the pool for the
+    /// others, so their numbers add up.
+    pub fn loaded(&self) -> usize {
+        (0..self.len()).filter_map(|at| self.times(at)).map(|times| times.loaded).sum()
     }
 
     /// Waits for all engine requests, and returns their outputs in order.

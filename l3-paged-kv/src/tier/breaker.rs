@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     ChunkBytes, ChunkKey, Clock, KvTier, Presence, Ticket, Tickets, TierCompletion, TierError,
-    TierOutcome, TierStats,
+    TierOutcome, TierReport, TierStats,
 };
 
 /// Limits of a [`Breaker`].
@@ -227,6 +227,11 @@ impl<T: KvTier> KvTier for Breaker<T> {
             opened: stats.opened + self.opened,
             ..stats
         }
+    }
+
+    fn report(&self, reports: &mut Vec<TierReport>) {
+        let breaker = Some(self.state);
+        reports.push(TierReport { name: self.name(), stats: self.stats(), breaker });
     }
 
     /// Chunks that the tier has not written, also those whose time is over: the tier may still write them.

@@ -161,6 +161,7 @@ impl DiskTier {
                 let outcome = match found {
                     Found::Bytes(bytes) => {
                         self.stats.hits += 1;
+                        self.stats.loaded_bytes += bytes.len() as u64;
                         TierOutcome::Hit(ChunkBytes::from(bytes))
                     }
                     Found::Nothing { corrupt } => {
@@ -185,6 +186,7 @@ impl DiskTier {
                     Ok(()) => {
                         self.index.insert(key, (), size);
                         self.stats.stored += 1;
+                        self.stats.stored_bytes += bytes;
                         TierOutcome::Stored
                     }
                     Err(why) => {

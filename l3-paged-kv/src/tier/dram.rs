@@ -80,12 +80,14 @@ impl KvTier for DramTier {
     fn get(&mut self, key: &ChunkKey) -> Ticket {
         if let Some(((bytes, _), size)) = self.protected.take(key) {
             self.stats.hits += 1;
+            self.stats.loaded_bytes += bytes.len() as u64;
             self.chunks.insert_oldest(*key, bytes.clone(), size);
             return self.tickets.ended(TierOutcome::Hit(bytes));
         }
         let outcome = match self.chunks.touch(key) {
             Some(bytes) => {
                 self.stats.hits += 1;
+                self.stats.loaded_bytes += bytes.len() as u64;
                 TierOutcome::Hit(bytes.clone())
             }
             None => {
@@ -100,7 +102,8 @@ impl KvTier for DramTier {
         if self.chunks.touch(key).is_some() || self.protected.contains(key) {
             return self.tickets.ended(TierOutcome::Stored);
         }
-        let size = bytes.len() as u64 + DRAM_ENTRY_BYTES;
+        let len = bytes.len() as u64;
+        let size = len + DRAM_ENTRY_BYTES;
         self.end_protection();
         // exercise l3.lru
         if size > self.room() {
@@ -113,6 +116,7 @@ impl KvTier for DramTier {
         self.chunks.insert(*key, bytes, size);
         // end of exercise
         self.stats.stored += 1;
+        self.stats.stored_bytes += len;
         self.tickets.ended(TierOutcome::Stored)
     }
 

@@ -149,6 +149,7 @@ impl RedisTier {
                 let outcome = match found {
                     Ok(Found::Bytes(bytes)) => {
                         self.stats.hits += 1;
+                        self.stats.loaded_bytes += bytes.len() as u64;
                         TierOutcome::Hit(bytes.into())
                     }
                     Ok(Found::Nothing { corrupt }) => {
@@ -166,6 +167,7 @@ impl RedisTier {
                 let outcome = match result {
                     Ok(()) => {
                         self.stats.stored += 1;
+                        self.stats.stored_bytes += bytes;
                         TierOutcome::Stored
                     }
                     Err(why) => failed(&mut self.stats, why),

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{
-    ChunkBytes, ChunkKey, KvTier, Presence, Ticket, Tickets, TierCompletion, TierOutcome, TierStats,
+    ChunkBytes, ChunkKey, KvTier, Presence, Ticket, Tickets, TierCompletion, TierOutcome,
+    TierReport, TierStats,
 };
 
 /// Tiers in a row: DRAM before a disk. Every chunk is put into all of them, and read from the first that has it. What a
@@ -18,6 +19,8 @@ pub struct TierStack {
     puts: HashMap<Ticket, Put>,
     /// Completions of one tier, to be translated. Empty between two polls.
     ended: Vec<TierCompletion>,
+    /// The tier of each hit since the last poll began.
+    sources: HashMap<Ticket, usize>,
 }
 
 enum Pending {
@@ -41,8 +44,8 @@ struct Put {
 impl TierStack {
     /// A stack of tiers, the fastest first.
     pub fn new(tiers: Vec<Box<dyn KvTier>>) -> Self {
-        let (pending, puts) = (HashMap::new(), HashMap::new());
-        Self { tiers, tickets: Tickets::default(), pending, puts, ended: Vec::new() }
+        let (pending, puts, sources) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { tiers, tickets: Tickets::default(), pending, puts, ended: Vec::new(), sources }
     }
 
     /// Name and counters of each tier.
@@ -81,7 +84,12 @@ impl TierStack {
 
     fn end(&mut self, at: usize, theirs: Ticket, outcome: TierOutcome) {
         match self.pending.remove(&(at, theirs)) {
-            Some(Pending::Get { ours, key }) => self.end_get(at, ours, &key, outcome),
+            Some(Pending::Get { ours, key }) => {
+                if matches!(outcome, TierOutcome::Hit(_)) {
+                    self.sources.insert(ours, at);
+                }
+                self.end_get(at, ours, &key, outcome);
+            }
             Some(Pending::Put { ours }) => {
                 let Some(put) = self.puts.get_mut(&ours) else { return };
                 put.left -= 1;
@@ -147,6 +155,7 @@ impl KvTier for TierStack {
     }
 
     fn poll(&mut self, ended: &mut Vec<TierCompletion>) {
+        self.sources.clear();
         for at in 0..self.tiers.len() {
             let mut theirs = std::mem::take(&mut self.ended);
             self.tiers[at].poll(&mut theirs);
@@ -172,9 +181,20 @@ impl KvTier for TierStack {
                 refused: sum.refused + own.refused,
                 failed: sum.failed + own.failed,
                 corrupt: sum.corrupt + own.corrupt,
+                stored_bytes: sum.stored_bytes + own.stored_bytes,
+                loaded_bytes: sum.loaded_bytes + own.loaded_bytes,
                 opened: sum.opened + own.opened,
             }
         })
+    }
+
+    fn report(&self, reports: &mut Vec<TierReport>) {
+        self.tiers.iter().for_each(|tier| tier.report(reports));
+    }
+
+    fn source(&self, ticket: Ticket) -> &'static str {
+        let tier = self.sources.get(&ticket).and_then(|at| self.tiers.get(*at));
+        tier.map_or(self.name(), |tier| tier.name())
     }
 
     fn num_unwritten(&self) -> usize {
@@ -210,7 +230,10 @@ mod tests {
         stack.tiers[1].put(&KEY, bytes.clone());
         assert_eq!(stack.contains(&KEY), Presence::Present);
         let ticket = stack.get(&KEY);
-        assert_eq!(end_of(&mut stack, ticket), TierOutcome::Hit(bytes));
+        let mut ended = Vec::new();
+        stack.poll(&mut ended);
+        assert_eq!(ended, [TierCompletion { ticket, outcome: TierOutcome::Hit(bytes) }]);
+        assert_eq!(stack.source(ticket), "dram");
         assert_eq!(stack.tiers[0].contains(&KEY), Presence::Present);
     }
 

@@ -11,6 +11,7 @@ use super::load::{Gauge, Load};
 use super::outbox::{Outbox, ResponseStream, Sink};
 use super::valid::{ModelFacts, RequestValidator, ValidRequest};
 use super::{EngineError, EngineRequest, SubmitError};
+use crate::tiers::Tiers;
 use crate::{FinishReason, Rejection, RequestId, SchedulerConfig, StepObserver};
 
 /// State that the engine's thread and all handles share.
@@ -18,6 +19,8 @@ pub(super) struct Shared {
     pub inbox: Arc<Inbox>,
     pub gauge: Arc<Gauge>,
     pub validator: RequestValidator,
+    /// The tiers behind the pool.
+    pub tiers: Option<Tiers>,
     ids: AtomicU64,
 }
 
@@ -27,8 +30,14 @@ impl Shared {
             inbox: Arc::new(Inbox::new(capacity, config.max_num_seqs)),
             gauge: Arc::new(Gauge::new()),
             validator: RequestValidator::new(config, facts),
+            tiers: None,
             ids: AtomicU64::new(0),
         }
+    }
+
+    /// State of an engine with these tiers.
+    pub(super) fn with_tiers(self, tiers: Option<Tiers>) -> Self {
+        Self { tiers, ..self }
     }
 
     /// State of an engine that relays its requests.
@@ -258,6 +267,11 @@ impl EngineHandle {
     /// The scheduler's limits.
     pub fn config(&self) -> &SchedulerConfig {
         self.shared.validator.config()
+    }
+
+    /// The tiers behind the pool, for metrics.
+    pub fn tiers(&self) -> Option<&Tiers> {
+        self.shared.tiers.as_ref()
     }
 
     /// Facts about the model.

@@ -90,7 +90,7 @@ impl StepObserver for Hub {
         let new = step.step().rows.iter().rev().take_while(|row| row.admitted != Admitted::Before);
         for row in new.filter(|row| row.admitted == Admitted::Now) {
             if let Some(outbox) = inner.live.get(&row.id) {
-                outbox.admitted(row.cached);
+                outbox.admitted(row.cached, row.loaded());
             }
         }
         for observer in &mut inner.observers {

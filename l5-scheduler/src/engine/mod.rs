@@ -46,6 +46,7 @@ pub use valid::ModelFacts;
 pub(crate) use valid::{RequestValidator, ValidRequest};
 
 use crate::runner::ChoiceJob;
+use crate::tiers::Tiers;
 use crate::{EngineCore, Executor};
 use handle::Shared;
 
@@ -96,7 +97,8 @@ impl Engine {
     pub fn new(model: EngineModel, options: &EngineOptions) -> Result<Self, StartError> {
         let facts = model.facts();
         let (core, startup) = model.core(options)?;
-        let mut engine = Self::start(core, facts, options.max_num_waiting)?;
+        let tiers = core.executor().tiers().cloned();
+        let mut engine = Self::start_with(core, facts, options.max_num_waiting, tiers)?;
         engine.startup = startup;
         Ok(engine)
     }
@@ -113,8 +115,20 @@ impl Engine {
     where
         E: Executor<Job = ChoiceJob> + Send + 'static,
     {
+        Self::start_with(core, facts, max_num_waiting, None)
+    }
+
+    fn start_with<E>(
+        core: EngineCore<E>,
+        facts: ModelFacts,
+        max_num_waiting: usize,
+        tiers: Option<Tiers>,
+    ) -> Result<Self, StartError>
+    where
+        E: Executor<Job = ChoiceJob> + Send + 'static,
+    {
         let config = core.scheduler().config().clone();
-        let shared = Arc::new(Shared::new(config, facts, max_num_waiting));
+        let shared = Arc::new(Shared::new(config, facts, max_num_waiting).with_tiers(tiers));
         let handle = EngineHandle { shared: shared.clone() };
         let thread = std::thread::Builder::new().name("strata-engine".into());
         let thread = thread.spawn(move || serve::run(core, &shared)).map_err(StartError::Thread)?;

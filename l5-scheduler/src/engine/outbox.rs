@@ -49,8 +49,10 @@ pub struct ResponseTimes {
     pub first: Option<Instant>,
     /// Time of the newest output.
     pub last: Option<Instant>,
-    /// Number of prompt tokens that the first admission hit in the cache.
+    /// Number of prompt tokens that the first admission found, in the cache or outside the pool.
     pub cached: usize,
+    /// Number of those that were loaded from outside the pool.
+    pub loaded: usize,
 }
 
 /// Outbox of one request: the engine writes, one reader reads.
@@ -87,8 +89,14 @@ impl Outbox {
         let (prompt, submitted) = (request.prompt.len(), Instant::now());
         gauge.add(prompt, max_tokens);
         let deadline = request.deadline.map(|within| gauge.add_deadline(id, submitted, within));
-        let times =
-            ResponseTimes { submitted, scheduled: None, first: None, last: None, cached: 0 };
+        let times = ResponseTimes {
+            submitted,
+            scheduled: None,
+            first: None,
+            last: None,
+            cached: 0,
+            loaded: 0,
+        };
         let state = State {
             unread: OutputChunk::default(),
             logprobs: request.params.logprobs.is_some(),
@@ -108,11 +116,12 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the first admission, which hit `cached` tokens in the cache.
-    pub(super) fn admitted(&self, cached: usize) {
+    /// Records the first admission, which hit `cached` tokens in the cache, and for which `loaded` tokens were loaded
+    /// from outside the pool.
+    pub(super) fn admitted(&self, cached: usize, loaded: usize) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.admitted, true) {
-            state.times.cached = cached;
+            (state.times.cached, state.times.loaded) = (cached + loaded, loaded);
             state.times.scheduled = Some(Instant::now());
             // Not before: a waiting request should take little memory.
             let room = state.output_left.min(ANSWER_ROOM);

@@ -319,7 +319,7 @@ impl Queue {
             self.relayed += 1;
             // What the relay has runs, for those who read the load.
             shared.gauge.publish_counts(self.relayed, self.waiting.len());
-            outbox.admitted(0);
+            outbox.admitted(0, 0);
             let choice = job.sample;
             let output = RelayOutput::new(id, job, shared);
             relay.begin(id, request.request(), choice, output);

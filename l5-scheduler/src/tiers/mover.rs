@@ -8,7 +8,7 @@ use l3_paged_kv::tier::{
 };
 use l3_paged_kv::{BlockHash, BlockId, PagedKv};
 
-use super::{GROUP, MAX_BYTES_PER_POLL, MAX_WRITE_BACK_BYTES, State, Tiers};
+use super::{GROUP, LoadedTokens, MAX_BYTES_PER_POLL, MAX_WRITE_BACK_BYTES, State, Tiers};
 use crate::{KvCompletion, LeaseId, RequestId, StepOp, StepPlan};
 
 /// Weight of the newest measurement of a load.
@@ -37,11 +37,14 @@ struct Load {
     chunks: VecDeque<Chunk>,
     next: usize,
     began: Instant,
+    /// Tokens that were written, by the memory that had them.
+    sources: LoadedTokens,
 }
 
 enum Chunk {
     Pending,
-    Here(ChunkBytes),
+    /// The tier of this name had it.
+    Here(ChunkBytes, &'static str),
     /// It is lost, and all chunks behind it are of no use.
     Lost,
 }
@@ -104,6 +107,7 @@ impl TierMover {
                         chunks: chunks.collect(),
                         next: first,
                         began: Instant::now(),
+                        sources: LoadedTokens::default(),
                     });
                 }
                 StepOp::Store { lease, blocks, hashes, .. } => self.stores.push_back(Store {
@@ -133,7 +137,9 @@ impl TierMover {
 
     /// Forgets the keys of a request that has ended.
     pub(crate) fn end(&mut self, id: RequestId) {
-        self.tiers.lock().keys.remove(&id);
+        let mut state = self.tiers.lock();
+        state.keys.remove(&id);
+        state.loaded.remove(&id);
     }
 
     /// Moves bytes, and reports the loads and stores that have ended.
@@ -149,7 +155,7 @@ impl TierMover {
             let Some(load) = load.filter(|load| load.next <= chunk) else { continue };
             if let Some(slot) = load.chunks.get_mut(chunk - load.next) {
                 *slot = match outcome {
-                    TierOutcome::Hit(bytes) => Chunk::Here(bytes),
+                    TierOutcome::Hit(bytes) => Chunk::Here(bytes, state.tier.source(ticket)),
                     _ => Chunk::Lost,
                 };
             }
@@ -161,6 +167,7 @@ impl TierMover {
             state.stats.loaded += (load.loaded - before) as u64;
             if ended {
                 state.note_load(load);
+                state.loaded.insert(load.id, load.sources);
                 completed.push(KvCompletion::Loaded { id: load.id, tokens: load.loaded });
             }
             !ended
@@ -235,7 +242,7 @@ impl Load {
             match self.chunks.front() {
                 None | Some(Chunk::Lost) => return true,
                 Some(Chunk::Pending) => return false,
-                Some(Chunk::Here(bytes)) => {
+                Some(Chunk::Here(bytes, tier)) => {
                     let begin = self.next * layout.blocks();
                     let offset = self.loaded / size - begin;
                     let at = (self.loaded - self.from) / size;
@@ -247,6 +254,7 @@ impl Load {
                     }
                     *left = left.saturating_sub(bytes.len());
                     self.loaded += count * size;
+                    self.sources.add(tier, count * size);
                     self.next += 1;
                     self.chunks.pop_front();
                 }

@@ -1,7 +1,7 @@
 //! Metrics of one engine. Names, labels and meanings are vLLM's (0.32) where it has the same metric.
 //!
-//! Metrics of features that this server does not have are left out: sleep mode, multi-modal caches, caches outside the
-//! pool, adapters, drafts, and estimates of GPU performance.
+//! Metrics of features that this server does not have are left out: sleep mode, multi-modal caches, adapters, drafts, and
+//! estimates of GPU performance. Those of each tier behind the pool are in `tiers.rs`.
 
 use l5_scheduler::{FinishReason, SchedulerConfig};
 
@@ -19,12 +19,18 @@ pub struct EngineFamilies {
     pub leases: Gauge,
     pub prefix_queries: Counter,
     pub prefix_hits: Counter,
+    pub external_queries: Counter,
+    pub external_hits: Counter,
     pub preemptions: Counter,
     pub prompt_tokens: Counter,
     pub prompt_computed: Counter,
     pub prompt_hit: Counter,
+    pub prompt_loaded: Counter,
     pub prompt_cached: Counter,
     pub prompt_cached_device: Counter,
+    pub prompt_cached_host: Counter,
+    pub prompt_cached_disk: Counter,
+    pub prompt_cached_external: Counter,
     pub generation_tokens: Counter,
     pub success: [Counter; FINISHED_REASONS.len()],
     pub kv_exhausted: Counter,
@@ -109,7 +115,11 @@ impl EngineFamilies {
                         that are kept for the next step of an agent's job.";
             registry.gauge("strata:kv_blocks", help, &with("state", state))
         };
-        let device = "Number of cached prompt tokens, by cache.";
+        let cached_in = |source| {
+            let help = "Number of cached prompt tokens, by cache: the pool (device), and the tiers behind it.";
+            let labels = with("source", source);
+            registry.counter("vllm:prompt_tokens_cached_by_source_total", help, &labels)
+        };
         cache_config(registry, engine, config, dtype);
         let families = Self {
             kv_usage: gauge(
@@ -132,6 +142,14 @@ impl EngineFamilies {
                 "vllm:prefix_cache_hits_total",
                 "Prefix cache hits, in terms of number of cached tokens.",
             ),
+            external_queries: counter(
+                "vllm:external_prefix_cache_queries_total",
+                "Tiers' queries, in terms of number of queried tokens: those that the prefix cache did not have.",
+            ),
+            external_hits: counter(
+                "vllm:external_prefix_cache_hits_total",
+                "Tiers' hits, in terms of number of tokens that a tier had.",
+            ),
             preemptions: counter(
                 "vllm:num_preemptions_total",
                 "Cumulative number of preemptions from the engine.",
@@ -142,15 +160,15 @@ impl EngineFamilies {
             ),
             prompt_computed: source("local_compute"),
             prompt_hit: source("local_cache_hit"),
+            prompt_loaded: source("external_kv_transfer"),
             prompt_cached: counter(
                 "vllm:prompt_tokens_cached_total",
-                "Number of cached prompt tokens.",
+                "Number of cached prompt tokens, of the prefix cache and of tiers.",
             ),
-            prompt_cached_device: registry.counter(
-                "vllm:prompt_tokens_cached_by_source_total",
-                device,
-                &with("source", "device"),
-            ),
+            prompt_cached_device: cached_in("device"),
+            prompt_cached_host: cached_in("host"),
+            prompt_cached_disk: cached_in("disk"),
+            prompt_cached_external: cached_in("external_unspecified"),
             generation_tokens: counter(
                 "vllm:generation_tokens_total",
                 "Number of generation tokens processed.",

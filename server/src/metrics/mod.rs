@@ -20,6 +20,7 @@ mod shadows;
 mod slo;
 pub mod state;
 mod stream;
+mod tiers;
 mod window;
 
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub use slo::SharedSlo;
 use slo::SloFamilies;
 pub use state::State;
 use stream::StreamFamilies;
+use tiers::TierFamilies;
 use window::SharedWindow;
 
 /// Maximum number of requests in [`State::running`].
@@ -132,7 +134,9 @@ impl Metrics {
         for (id, engine) in engines {
             let (config, label) = (engine.config(), id.to_string());
             let families = EngineFamilies::new(registry, model_name, &label, config, cache_dtype);
-            let watch = Watch::new(families, window.clone(), slo.clone());
+            let tiers = engine.tiers().cloned();
+            let tiers = tiers.map(|own| TierFamilies::new(registry, model_name, &label, own));
+            let watch = Watch::new(families, window.clone(), slo.clone()).with_tiers(tiers);
             engine.observe(Box::new(watch.clone()))?;
             replicas.push(ReplicaMetrics {
                 id,
@@ -294,7 +298,10 @@ impl LaneMetrics {
         self.slo_families.set(&self.slo.report());
         for (id, replica) in lane.replicas() {
             if let Some(own) = self.replicas.iter().find(|own| own.id == id) {
-                own.scrape.set(&replica.load(), &own.watch.families);
+                let tiers = own.watch.tiers.as_deref();
+                tiers.iter().for_each(|tiers| tiers.set());
+                let deferred = tiers.map_or(0, TierFamilies::deferred);
+                own.scrape.set(&replica.load(), deferred, &own.watch.families);
             }
         }
     }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use l5_scheduler::tiers::LoadedTokens;
 use l5_scheduler::{
-    Admitted, FinishReason, RequestId, RequestView, Scheduler, StepObserver, StepResult, StepView,
-    Time,
+    Admitted, FinishReason, RequestId, RequestView, Scheduler, StepObserver, StepOp, StepResult,
+    StepRow, StepView, Time,
 };
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use l6_ensemble::slo::SloWindow;
@@ -14,12 +15,15 @@ use l6_ensemble::slo::SloWindow;
 use super::engine::EngineFamilies;
 use super::slo::SharedSlo;
 use super::state::Running;
+use super::tiers::TierFamilies;
 use super::window::{SharedWindow, Window};
 
 /// Observer of an engine. Clones share the counts: one is attached to the engine, the others are read.
 #[derive(Clone, Debug)]
 pub struct Watch {
     pub families: Arc<EngineFamilies>,
+    /// Metrics of the tiers behind the pool, if there are any.
+    pub tiers: Option<Arc<TierFamilies>>,
     seen: Arc<Mutex<Seen>>,
     window: SharedWindow,
     slo: SharedSlo,
@@ -46,7 +50,11 @@ struct Live {
     first: Option<Time>,
     last: Time,
     generated: usize,
+    /// Prompt tokens that the first admission found in the pool, and those that it had loaded.
     cached: usize,
+    loaded: LoadedTokens,
+    /// Tokens that a tier had, whether or not they arrived.
+    matched: usize,
     preemptions: u32,
     runs: bool,
     /// Whether it is a shadow, which counts for steps and blocks only.
@@ -64,6 +72,8 @@ impl Live {
             last: request.arrival(),
             generated: 0,
             cached: 0,
+            loaded: LoadedTokens::default(),
+            matched: 0,
             preemptions: 0,
             runs: false,
             shadow: request.priority() == SHADOW_PRIORITY,
@@ -81,7 +91,13 @@ impl Watch {
             prompt_tokens: 0,
             prefix_caching: false,
         };
-        Self { families: Arc::new(families), seen: Arc::new(Mutex::new(seen)), window, slo }
+        let (families, seen) = (Arc::new(families), Arc::new(Mutex::new(seen)));
+        Self { families, tiers: None, seen, window, slo }
+    }
+
+    /// Counts what comes from tiers as well.
+    pub fn with_tiers(self, tiers: Option<TierFamilies>) -> Self {
+        Self { tiers: tiers.map(Arc::new), ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
@@ -104,7 +120,7 @@ fn shown(id: RequestId, live: &Live) -> Running {
     Running {
         id: id.0,
         prompt: live.prompt,
-        cached: live.cached,
+        cached: live.cached + live.loaded.total(),
         generated: live.generated,
         max_tokens: live.max_tokens,
         preemptions: live.preemptions,
@@ -131,12 +147,19 @@ impl StepObserver for Watch {
                 live.runs = false;
             }
         }
+        for op in &view.step().ops {
+            if let StepOp::Load { id, from, to, .. } = op
+                && let Some(live) = seen.live.get_mut(id)
+            {
+                live.matched = to - from;
+            }
+        }
         seen.prompt_tokens = 0;
         for row in view.rows() {
             let (computed, prompt) = (row.row.computed, row.request.prompt_len());
             seen.prompt_tokens += (computed + row.row.len).min(prompt).saturating_sub(computed);
             if row.row.admitted != Admitted::Before {
-                seen.admitted(row.row.id, row.row.cached, &self.families);
+                seen.admitted(row.row, &self.families, self.tiers.as_deref());
             }
         }
     }
@@ -144,6 +167,9 @@ impl StepObserver for Watch {
     fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
         let now = Instant::now();
         self.families.blocks(scheduler);
+        if let Some(tiers) = &self.tiers {
+            tiers.fetches(scheduler.kv_fetches());
+        }
         if result.scheduled_tokens > 0 {
             self.families.stepped(result);
         }
@@ -172,18 +198,29 @@ impl StepObserver for Watch {
 
 impl Seen {
     /// Counts an admission. Only cache hits of a request's first admission count: a preempted one finds its own blocks.
-    fn admitted(&mut self, id: RequestId, cached: usize, families: &EngineFamilies) {
+    fn admitted(&mut self, row: &StepRow, families: &EngineFamilies, tiers: Option<&TierFamilies>) {
         let (caching, now) = (self.prefix_caching, self.step);
-        let Some(live) = self.live.get_mut(&id) else { return };
+        let Some(live) = self.live.get_mut(&row.id) else { return };
         live.runs = true;
         if live.scheduled.is_some() {
             return;
         }
         live.scheduled = Some(now);
-        live.cached = cached;
+        live.cached = row.cached;
+        if let Some(tiers) = tiers
+            && row.loaded() > 0
+        {
+            live.loaded = tiers.loaded_tokens(row.id);
+        }
         if caching && !live.shadow {
             families.prefix_queries.inc_by(live.prompt as u64);
-            families.prefix_hits.inc_by(cached as u64);
+            families.prefix_hits.inc_by(row.cached as u64);
+            if tiers.is_some() {
+                families
+                    .external_queries
+                    .inc_by((live.prompt - row.cached.min(live.prompt)) as u64);
+                families.external_hits.inc_by(live.matched as u64);
+            }
         }
     }
 
@@ -222,7 +259,7 @@ impl Seen {
             live.first = Some(time);
             let seconds = time - live.arrival;
             families.ttft.observe(seconds);
-            families.prompt(live.prompt, live.cached);
+            families.prompt(live.prompt, live.cached, live.loaded);
             window.first(now, live.prompt, seconds);
             let scheduled = live.scheduled.unwrap_or(live.arrival);
             slo.first_token(at, seconds, time - scheduled);
@@ -264,7 +301,8 @@ impl Live {
         }
         families.e2e.observe(now - self.arrival);
         let Some(scheduled) = self.scheduled else { return };
-        families.request_computed.observe((self.prompt - self.cached.min(self.prompt)) as f64);
+        let found = self.cached + self.loaded.total();
+        families.request_computed.observe((self.prompt - found.min(self.prompt)) as f64);
         families.queue.observe(scheduled - self.arrival);
         let Some(first) = self.first else { return };
         families.prefill.observe(first - scheduled);
@@ -277,12 +315,20 @@ impl Live {
 
 impl EngineFamilies {
     /// Counts the tokens of a prompt whose first output token was sampled.
-    fn prompt(&self, prompt: usize, cached: usize) {
-        let cached = cached.min(prompt);
-        self.prompt_tokens.inc_by(prompt as u64);
-        self.prompt_computed.inc_by((prompt - cached) as u64);
-        for counter in [&self.prompt_hit, &self.prompt_cached, &self.prompt_cached_device] {
-            counter.inc_by(cached as u64);
+    fn prompt(&self, prompt: usize, cached: usize, loaded: LoadedTokens) {
+        let all = loaded.total();
+        for (counter, tokens) in [
+            (&self.prompt_tokens, prompt),
+            (&self.prompt_computed, prompt.saturating_sub(cached + all)),
+            (&self.prompt_hit, cached),
+            (&self.prompt_loaded, all),
+            (&self.prompt_cached, cached + all),
+            (&self.prompt_cached_device, cached),
+            (&self.prompt_cached_host, loaded.host),
+            (&self.prompt_cached_disk, loaded.disk),
+            (&self.prompt_cached_external, loaded.external),
+        ] {
+            counter.inc_by(tokens as u64);
         }
     }
 

@@ -11,6 +11,7 @@ pub struct ScrapeFamilies {
     running: Gauge,
     waiting: Gauge,
     waiting_for_capacity: Gauge,
+    deferred: Gauge,
     queued_tokens: Gauge,
     owed_tokens: Gauge,
     wait: Gauge,
@@ -27,15 +28,14 @@ impl ScrapeFamilies {
         let gauge = |name, help| registry.gauge(name, help, own);
         let reason = |reason| {
             let labels = [("model_name", model), ("engine", engine), ("reason", reason)];
-            let help = "Number of waiting requests, by reason: here always capacity.";
+            let help = "Number of waiting requests, by reason: deferred are those whose KV is fetched from a tier.";
             registry.gauge("vllm:num_requests_waiting_by_reason", help, &labels)
         };
-        // No request is deferred, since no KV is fetched from elsewhere; dashboards add up both reasons.
-        reason("deferred");
         Self {
             running: gauge("vllm:num_requests_running", "Number of running requests."),
             waiting: gauge("vllm:num_requests_waiting", "Number of waiting requests."),
             waiting_for_capacity: reason("capacity"),
+            deferred: reason("deferred"),
             queued_tokens: gauge(
                 "strata:queued_tokens",
                 "Number of prompt tokens of requests without an output token yet.",
@@ -68,11 +68,14 @@ impl ScrapeFamilies {
         }
     }
 
-    /// Sets the gauges of one replica.
-    pub fn set(&self, load: &Load, counted: &EngineFamilies) {
+    /// Sets the gauges of one replica. `deferred` requests wait for keys and values.
+    pub fn set(&self, load: &Load, deferred: usize, counted: &EngineFamilies) {
+        // The two are of different moments.
+        let deferred = deferred.min(load.waiting);
         self.running.set(load.running as f64);
         self.waiting.set(load.waiting as f64);
-        self.waiting_for_capacity.set(load.waiting as f64);
+        self.waiting_for_capacity.set((load.waiting - deferred) as f64);
+        self.deferred.set(deferred as f64);
         self.queued_tokens.set(load.queued_tokens as f64);
         self.owed_tokens.set(load.pending_output_tokens as f64);
         self.wait.set(load.seconds.unwrap_or(f64::NAN));

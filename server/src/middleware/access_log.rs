@@ -61,6 +61,8 @@ pub struct Line<'a> {
     pub completion_tokens: usize,
     /// Number of prompt tokens that were cached.
     pub cached_tokens: usize,
+    /// Number of those that were loaded from a tier.
+    pub loaded_tokens: usize,
 }
 
 /// Message to the writer's thread.
@@ -216,6 +218,7 @@ mod tests {
             prompt_tokens: 0,
             completion_tokens: 0,
             cached_tokens: 0,
+            loaded_tokens: 0,
         };
         (0..100).for_each(|_| log.write(&line));
         log.close();

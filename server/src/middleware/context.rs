@@ -56,6 +56,8 @@ pub struct Figures {
     pub completion_tokens: usize,
     /// Tokens of prompts that were in the cache, of choices that have ended.
     pub cached_tokens: usize,
+    /// Tokens of prompts that were loaded from a tier, which are among them.
+    pub loaded_tokens: usize,
 }
 
 impl RequestContext {
@@ -135,6 +137,7 @@ impl RequestContext {
         figures.completion_tokens += tokens;
         if ended {
             figures.cached_tokens += times.cached;
+            figures.loaded_tokens += times.loaded;
         }
         if let Some(at) = times.scheduled {
             figures.queue.get_or_insert(at.saturating_duration_since(times.submitted));
@@ -172,7 +175,7 @@ mod tests {
         let submitted = context.arrived();
         let ms = |ms| submitted + Duration::from_millis(ms);
         let (scheduled, first) = (Some(ms(2)), Some(ms(7)));
-        let times = ResponseTimes { submitted, scheduled, first, last: None, cached: 3 };
+        let times = ResponseTimes { submitted, scheduled, first, last: None, cached: 3, loaded: 2 };
         stream.count_output(1, &times, false);
         // Of several choices the first to be scheduled counts.
         let later = ResponseTimes { scheduled: Some(ms(4)), first: Some(ms(9)), ..times };
@@ -184,6 +187,7 @@ mod tests {
             prompt_tokens: 5,
             completion_tokens: 3,
             cached_tokens: 3,
+            loaded_tokens: 2,
         };
         assert_eq!(context.figures(), expected);
     }

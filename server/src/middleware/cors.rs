@@ -5,12 +5,23 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::request_id::REQUEST_ID;
 use crate::response_headers::{
-    CACHED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT, SPECIALIST,
+    CACHED_TOKENS, LOADED_TOKENS, MODEL, QUEUE_MS, REPLICA, ROUTE, SHADOW, SLO_ITL, SLO_TTFT,
+    SPECIALIST,
 };
 
 /// Response headers that a page may read.
-const EXPOSED: [HeaderName; 9] =
-    [MODEL, REPLICA, QUEUE_MS, CACHED_TOKENS, SPECIALIST, ROUTE, SHADOW, SLO_TTFT, SLO_ITL];
+const EXPOSED: [HeaderName; 10] = [
+    MODEL,
+    REPLICA,
+    QUEUE_MS,
+    CACHED_TOKENS,
+    LOADED_TOKENS,
+    SPECIALIST,
+    ROUTE,
+    SHADOW,
+    SLO_TTFT,
+    SLO_ITL,
+];
 
 /// CORS layer; `None` without origins.
 pub fn layer(origins: &[String]) -> Option<CorsLayer> {

@@ -137,6 +137,7 @@ impl Drop for Watch {
             prompt_tokens: figures.prompt_tokens,
             completion_tokens: figures.completion_tokens,
             cached_tokens: figures.cached_tokens,
+            loaded_tokens: figures.loaded_tokens,
         });
     }
 }

@@ -22,6 +22,8 @@ const VLLM: &[(&str, &str, &[&str])] = &[
     ("vllm:kv_cache_usage_perc", "gauge", &[]),
     ("vllm:prefix_cache_queries_total", "counter", &[]),
     ("vllm:prefix_cache_hits_total", "counter", &[]),
+    ("vllm:external_prefix_cache_queries_total", "counter", &[]),
+    ("vllm:external_prefix_cache_hits_total", "counter", &[]),
     ("vllm:num_preemptions_total", "counter", &[]),
     ("vllm:prompt_tokens_total", "counter", &[]),
     ("vllm:prompt_tokens_by_source_total", "counter", &["source"]),
@@ -59,6 +61,23 @@ const VLLM: &[(&str, &str, &[&str])] = &[
     ("strata:estimated_wait_seconds", "gauge", &[]),
     ("strata:prefill_seconds_per_token", "gauge", &[]),
     ("strata:decode_step_seconds", "gauge", &[]),
+];
+
+/// Families that a server with tiers has beside these.
+const OF_TIERS: &[(&str, &str, &[&str])] = &[
+    ("vllm:num_requests_kv_fetch_by_stage", "gauge", &["stage"]),
+    ("strata:kv_tier_chunks", "gauge", &["tier"]),
+    ("strata:kv_tier_bytes", "gauge", &["tier"]),
+    ("strata:kv_tier_hits_total", "counter", &["tier"]),
+    ("strata:kv_tier_misses_total", "counter", &["tier"]),
+    ("strata:kv_tier_stored_bytes_total", "counter", &["tier"]),
+    ("strata:kv_tier_loaded_bytes_total", "counter", &["tier"]),
+    ("strata:kv_tier_evicted_chunks_total", "counter", &["tier"]),
+    ("strata:kv_tier_refused_total", "counter", &["tier"]),
+    ("strata:kv_tier_failed_total", "counter", &["tier"]),
+    ("strata:kv_tier_corrupt_chunks_total", "counter", &["tier"]),
+    ("strata:kv_tier_breaker_state", "gauge", &["tier", "state"]),
+    ("strata:kv_tier_breaker_trips_total", "counter", &["tier"]),
 ];
 
 /// Families with labels of their own.
@@ -127,11 +146,19 @@ fn settle(server: &Served, requests: usize) {
 
 #[test]
 fn every_family_is_there_and_nothing_else() {
-    let server = Served::start("tiny-llama", [""; 0]);
+    families_are(&Served::start("tiny-llama", [""; 0]), VLLM);
+    let dir = tempfile::tempdir().unwrap();
+    let tiers = ["--kv-tier-dram", "1MiB", "--kv-tier-disk", dir.path().to_str().unwrap()];
+    let with_tiers = [VLLM, OF_TIERS].concat();
+    families_are(&Served::start("tiny-llama", tiers), &with_tiers);
+}
+
+/// A server has these families of an engine, and the others.
+fn families_are(server: &Served, of_engine: &[(&str, &str, &[&str])]) {
     server.post("/v1/completions", &completion(&prompt(5, 0), 2)).json();
     server.get("/metrics");
-    let scrape = scrape(&server);
-    let own = VLLM
+    let scrape = scrape(server);
+    let own = of_engine
         .iter()
         .map(|(name, kind, labels)| (*name, *kind, [&["model_name", "engine"], *labels].concat()));
     let others = OTHERS.iter().map(|(name, kind, labels)| (*name, *kind, labels.to_vec()));
@@ -390,8 +417,10 @@ fn named(file: &str) -> BTreeSet<String> {
 
 #[test]
 fn dashboard_and_alerts_know_only_what_is_there() {
-    // What an ensemble has beside a server of one model is there as well.
-    let servers = [Served::start("tiny-llama", [""; 0]), crate::ensemble::served("", &[])];
+    // What an ensemble has beside a server of one model is there as well, and what there is of tiers.
+    let dir = tempfile::tempdir().unwrap();
+    let tiers = ["--kv-tier-dram", "1MiB", "--kv-tier-disk", dir.path().to_str().unwrap()];
+    let servers = [Served::start("tiny-llama", tiers), crate::ensemble::served("", &[])];
     // The first scrape is the first HTTP request, which the second one counts.
     servers.iter().for_each(|server| drop(server.get("/metrics")));
     let scrapes = servers.each_ref().map(scrape);

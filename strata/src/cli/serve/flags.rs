@@ -202,6 +202,10 @@ pub struct TierFlags {
     /// request are not stored
     #[arg(long, value_name = "N", default_value = "256", value_parser = count)]
     pub kv_tier_chunk: usize,
+    /// vLLM's configuration of a connector, as JSON: LMCacheConnectorV1, with the variables LMCACHE_*, or
+    /// OffloadingConnector. It sets the flags above and --policy lmcache
+    #[arg(long, value_name = "JSON")]
+    pub kv_transfer_config: Option<String>,
 }
 
 impl TierFlags {

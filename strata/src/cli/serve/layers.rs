@@ -23,8 +23,10 @@ pub enum Source {
     CommandLine,
     /// A variable of the environment.
     Environment(String),
-    /// The file of `--config`.
+    /// A file: that of `--config`, or LMCache's.
     File(PathBuf),
+    /// What `--kv-transfer-config` asks for.
+    KvTransferConfig,
 }
 
 /// Values of flags, by the flags' ids.
@@ -125,6 +127,11 @@ impl Layers {
         }
     }
 
+    /// Adds a value below those of all layers, if the flag has none.
+    pub fn add_below(&mut self, id: &str, value: String, source: Source) {
+        self.under(&command(), vec![(id.to_owned(), vec![value.into()], source)]);
+    }
+
     /// Values of a flag and their source.
     pub fn get(&self, id: &str) -> Option<(&[OsString], &Source)> {
         self.given.get(id).map(|(values, source)| (values.as_slice(), source))
@@ -191,6 +198,7 @@ impl fmt::Display for Source {
             Self::CommandLine => f.write_str("command line"),
             Self::Environment(name) => f.write_str(name),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::KvTransferConfig => f.write_str("--kv-transfer-config"),
         }
     }
 }
@@ -249,6 +257,7 @@ mod tests {
             ("kv-tier-disk-size", "2GiB"),
             ("kv-tier-redis", "127.0.0.1:6379"),
             ("kv-tier-chunk", "64"),
+            ("kv-transfer-config", "{}"),
             ("enable-prefix-caching", "false"),
             ("max-num-seqs", "3"),
             ("max-num-batched-tokens", "64"),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! command line > STRATA_* > --config FILE.toml > defaults     layers: the value of each flag and its source
+//!                        > --kv-transfer-config, LMCACHE_*    kv_transfer, lmcache: flags of tiers, from vLLM's settings
 //!                     |
 //!                   flags -> start -> server                  print: the configuration with its sources
 //! ```
@@ -14,8 +15,10 @@ mod file;
 mod fingerprint;
 mod flags;
 mod generation;
+mod kv_transfer;
 mod lanes;
 mod layers;
+mod lmcache;
 mod print;
 mod slo_files;
 mod start;
@@ -77,11 +80,15 @@ impl FromArgMatches for ServeArgs {
 /// # Errors
 /// Invalid values in environment or file; errors of device, hub, checkpoint and socket.
 pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
-    let layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
+    let mut layers = Layers::new(args.given.clone(), |name| std::env::var_os(name))?;
     beside_ensemble::check(&layers)?;
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let of_tiers = kv_transfer::add_layer(&mut layers, variables)?;
     let flags = layers.flags()?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut warnings = environment::unknown(names);
+    warnings.extend(of_tiers);
     warnings.extend(layers.empty_keys());
     if flags.print_config {
         warnings.iter().for_each(warn);

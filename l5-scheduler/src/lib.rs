@@ -33,6 +33,7 @@ mod cost;
 pub mod engine;
 mod executor;
 pub mod generate;
+mod job_history;
 mod jobs;
 pub mod lease;
 pub mod llm;
@@ -62,6 +63,7 @@ pub use engine::{
     ResponseStream, SubmitError,
 };
 pub use executor::{Caps, ExecuteError, Executor, MalformedOutput, Phases, StepHandle, StepOutput};
+pub use job_history::{JobHistory, JobHistorySnapshot, PinnedRequest};
 pub use l4_sampler::FinishReason;
 pub use lease::{Lease, LeaseId, LeaseState};
 pub use llm::{Llm, LlmOptions};
@@ -75,8 +77,8 @@ pub use requests::{RequestView, Status};
 pub use retention::{Leaving, Retain, Retention};
 pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use scheduler::{
-    KvCompletion, KvConnector, KvFetches, LeaseStats, MAX_LOOKUP_SECONDS, Matched, Resolved,
-    ResolvedRow, Scheduler, SchedulerStats,
+    KvChange, KvChangeRecord, KvCompletion, KvConnector, KvFetches, LeaseStats, MAX_LOOKUP_SECONDS,
+    Matched, Resolved, ResolvedRow, Scheduler, SchedulerStats,
 };
 pub use seats::{BySeat, Seat};
 pub use step::{Admitted, RowView, StepOp, StepPlan, StepRow, StepView};

@@ -25,6 +25,7 @@ mod drafts;
 mod events;
 mod fetches;
 mod kv;
+mod kv_log;
 mod plan;
 mod preempt;
 mod prefill_time;
@@ -60,7 +61,9 @@ use write_back::WriteBacks;
 
 pub use events::LeaseStats;
 pub use fetches::KvFetches;
+
 pub use kv::{KvCompletion, KvConnector, MAX_LOOKUP_SECONDS, Matched};
+pub use kv_log::{KvChange, KvChangeRecord};
 pub use resolve::{Resolved, ResolvedRow};
 
 /// Decides which requests run in each step, and with which blocks.
@@ -167,6 +170,7 @@ pub struct Scheduler {
     held_up: bool,
     stats: SchedulerStats,
     lease_stats: LeaseStats,
+    kv_log: kv_log::KvLog,
 }
 
 /// Counters since the scheduler was created.
@@ -263,6 +267,7 @@ impl Scheduler {
             held_up: false,
             stats: SchedulerStats::default(),
             lease_stats: LeaseStats::default(),
+            kv_log: kv_log::KvLog::default(),
             config,
         })
     }

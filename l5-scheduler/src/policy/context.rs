@@ -91,3 +91,20 @@ pub enum LeaseEnd {
     /// Its blocks have been stored elsewhere, or will not be.
     Stored,
 }
+
+impl LeaseEnd {
+    /// Name in recordings.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::ForWaiting => "for_waiting",
+            Self::ForRunning => "for_running",
+            Self::Outlived => "outlived",
+            Self::JobOver => "job_over",
+            Self::Surplus => "surplus",
+            Self::Displaced => "displaced",
+            Self::Reset => "reset",
+            Self::Stored => "stored",
+        }
+    }
+}

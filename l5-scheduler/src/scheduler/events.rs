@@ -89,6 +89,7 @@ impl Scheduler {
     /// Tells the policy and the retention what happened.
     pub(super) fn tell(&mut self, happened: &Happened<'_>) {
         self.lease_stats.count(happened);
+        self.kv_log.happened(self.now, happened, &self.leases);
         let Self { policy, retention, requests, leases, .. } = self;
         let Some(event) = event(happened, requests, leases) else { return };
         let context = PolicyContext {

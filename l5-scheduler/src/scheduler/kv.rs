@@ -273,6 +273,7 @@ impl Scheduler {
         entry.loading = Some(Loading { arrived: true, ..loading });
         entry.computed = (tokens.min(loading.to) / size * size).max(entry.computed);
         let rank = entry.rank;
+        self.kv_log.loaded(self.now, id, entry.computed);
         self.loading.remove(rank);
         self.arrived.insert(rank, key);
         true

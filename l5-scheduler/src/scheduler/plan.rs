@@ -23,6 +23,7 @@ impl Scheduler {
         self.steps += 1;
         self.stats.steps += 1;
         self.open = true;
+        self.kv_log.begin_plan();
         self.end_leases(now);
         self.plan_stores();
         self.look_at_second_memory();

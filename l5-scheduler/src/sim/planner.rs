@@ -16,9 +16,9 @@ use super::workload::WorkloadError;
 use crate::composer::Composer;
 use crate::core::KV_POLL_INTERVAL;
 use crate::{
-    Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, KvConnector,
-    MalformedOutput, Note, Policy, PolicyKind, Request, Resolved, Retention, Scheduler,
-    SchedulerConfig, StepOutput, Time,
+    Admitted, BySeat, Caps, ConfigError, CostModel, Executor, FinishReason, JobHistory,
+    KvConnector, MalformedOutput, Note, Policy, PolicyKind, Request, Resolved, Retention,
+    Scheduler, SchedulerConfig, StepOutput, Time,
 };
 
 /// Why a plan failed.
@@ -100,6 +100,8 @@ pub struct Planner {
     sampled_rows: u64,
     usage: Usage,
     replayable: Option<ReplayableSteps>,
+    /// History of leases.
+    history: Option<JobHistory>,
     /// Time of the first arrival and of the last end.
     began: Option<Time>,
     ended: Time,
@@ -140,6 +142,7 @@ impl Planner {
             sampled_rows: 0,
             usage: Usage::default(),
             replayable: None,
+            history: None,
             began: None,
             ended: Time::ZERO,
         })
@@ -157,6 +160,13 @@ impl Planner {
     #[must_use]
     pub fn with_decode_widths(mut self, widths: &[usize]) -> Self {
         self.replayable = Some(ReplayableSteps::new(widths));
+        self
+    }
+
+    /// Records the leases in this history.
+    #[must_use]
+    pub fn with_job_history(mut self, history: JobHistory) -> Self {
+        self.history = Some(history);
         self
     }
 
@@ -250,6 +260,10 @@ impl Planner {
                     request.loaded = row.computed - row.cached;
                 }
             }
+            if let Some(history) = &self.history {
+                history.planned(&self.scheduler.view(), &self.scheduler);
+            }
+            let step = self.scheduler.view().step();
             // Copies go on beside the steps: one that has nothing else to do takes no time.
             let now = if step.rows.is_empty() { before } else { self.clock.run(step) };
             self.transfers.begin(self.scheduler.view().step());
@@ -259,6 +273,9 @@ impl Planner {
             self.note_tools(&arrivals, &mut output);
             self.scheduler.resolve(&output, &mut resolved)?;
             self.scheduler.apply(&resolved, now);
+            if let Some(history) = &self.history {
+                history.applied(&self.scheduler);
+            }
             self.note_tokens(&resolved, now);
             self.note_ends(now, &mut arrivals);
             if idle {
@@ -273,6 +290,9 @@ impl Planner {
             }
         }
         self.transfers.deliver(&mut self.scheduler, Time(f64::INFINITY));
+        if let Some(history) = &self.history {
+            history.applied(&self.scheduler);
+        }
         let (agents, host_memory) = (arrivals.report(), self.transfers.report());
         let log = |jobs| JobLog::new(jobs, self.scheduler.lease_stats(), self.transfers.begun);
         let job_log = arrivals.job_records().map(log);

@@ -20,6 +20,7 @@ mod fetch;
 mod generate;
 mod guides;
 mod interrupt;
+mod job_history;
 mod kv;
 mod load;
 mod logits;

@@ -20,6 +20,7 @@ use l5_scheduler::{Compose, CostModel, EngineOptions, PolicyKind, SchedulerConfi
 
 use super::context::Context;
 use super::error::CliError;
+use super::job_history::JobHistoryFile;
 use super::options::{
     BlockOptions, GivenOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values,
 };
@@ -126,6 +127,9 @@ struct PlanArgs {
     /// ms and s; a number without a unit is in seconds (in milliseconds in `strata bench serve`)
     #[arg(long, value_name = "ttft:500ms,itl:50ms,..")]
     goodput: Option<Goodput>,
+    /// With --agents, write which KV blocks were held for jobs, for how long and of what use, to this file, as JSON
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    job_history: Option<PathBuf>,
     /// Print one JSON object instead of a table; with --agents also each job and turn
     #[arg(long)]
     json: bool,
@@ -311,10 +315,17 @@ fn plan<A: Arrivals>(
     if let Some(Bytes(bytes)) = args.host_memory {
         planner = planner.with_host_memory(bytes);
     }
+    let history = args.job_history.as_deref().map(JobHistoryFile::create).transpose()?;
+    if let Some(file) = &history {
+        planner = planner.with_job_history(file.history().clone());
+    }
     let began = Instant::now();
     let named = || name(path);
     let arrivals = read(open(path)?, args).with_context(named)?;
     let report = planner.run(arrivals).with_context(named)?;
+    if let Some(file) = history {
+        file.store()?;
+    }
     context.say(format_args!(
         "simulated {} requests in {:.2} s",
         report.counts.requests,

@@ -455,3 +455,25 @@ fn help_shows_what_a_workload_looks_like() {
         assert!(help.text().contains(part), "{part} is not in the help");
     }
 }
+
+#[test]
+fn a_history_of_leases_is_followed_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let [cost, file] = ["cost.json", "history.json"].map(|name| dir.path().join(name));
+    let model = r#"{"base":1,"per_prefill_token":0.5,"per_decode_token":0.25,"per_kv_byte":0,"kv_bytes_per_token":2}"#;
+    fs::write(&cost, model).unwrap();
+    let list = concat!(
+        r#"{"job":"a","arrival":2,"turns":[{"prompt_tokens":8,"output_tokens":2,"tool":"ls","tool_seconds":1},"#,
+        r#"{"prompt_tokens":14,"output_tokens":1}]}"#,
+    );
+    let (cost, path) = (arg(&cost), arg(&file));
+    let more = ["--cost-model", &cost, "--block-size", "8", "--policy", "continuum"];
+    agents(list, &[&more[..], &["--job-history", &path]].concat());
+    let history: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    // 5 s for 8 tokens and 1.25 for one; 1 for the tool, and 4 for the 6 tokens that are not in the block of 8.
+    let want = serde_json::json!({"dropped": 0, "pinned_requests": [{
+        "pinned_time": 8.25, "unpinned_time": 13.25, "hit_length": 8, "job_id": "a", "tenant": null,
+        "request_id": 0, "tool": "ls", "blocks": 1, "reason": "job_over",
+    }]});
+    assert_eq!(history, want);
+}

@@ -35,7 +35,7 @@ pub fn beside(id: &str) -> Beside {
         "memory_utilization" => Beside::InFile("`kv_memory` of the file"),
         "block_size" => Beside::InFile("`block_size` of a [[specialist]]"),
         "kv_tier_dram" | "kv_tier_disk" | "kv_tier_disk_size" | "kv_tier_redis"
-        | "kv_tier_chunk" | "kv_transfer_config" => Beside::OneModel,
+        | "kv_tier_chunk" | "kv_transfer_config" | "job_history" => Beside::OneModel,
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
         _ => Beside::All,
     }

@@ -229,6 +229,10 @@ pub struct SchedulerFlags {
     pub limits: SchedulerOptions,
     #[command(flatten)]
     pub trace: TraceOptions,
+    /// Write which KV blocks were held for agents' jobs, for how long and of what use, to this file: JSON, replaced every 10
+    /// seconds and at the end
+    #[arg(long, value_name = "FILE")]
+    pub job_history: Option<PathBuf>,
 }
 
 /// The check whether C++ code in responses compiles.

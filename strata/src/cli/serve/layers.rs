@@ -270,6 +270,7 @@ mod tests {
             ("prefill-chunk", "256"),
             ("enable-chunked-prefill", "false"),
             ("trace", "run.jsonl"),
+            ("job-history", "jobs.json"),
             ("max-num-waiting", "9"),
         ] {
             let default = shown(with(&[], &[], "").unwrap());

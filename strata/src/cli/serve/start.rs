@@ -12,6 +12,7 @@ use l2_model::tokenizer::Tokenizer;
 use l5_scheduler::EngineOptions;
 use l5_scheduler::engine::{FLUSH_TIMEOUT, Startup};
 use l6_ensemble::calibration::CalibrationConfig;
+use tokio::time::{MissedTickBehavior, interval};
 use tracing_subscriber::EnvFilter;
 
 use super::ensemble;
@@ -21,6 +22,7 @@ use super::slo_files::SloFiles;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::interrupt;
+use crate::cli::job_history::JobHistoryFile;
 use crate::cli::out;
 use crate::cli::recording::ServerRecording;
 use crate::hub;
@@ -54,6 +56,8 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     // Before gigabytes are read: a compiler that does not work, and a directory that cannot be written.
     let checker = flags.compile_checker()?;
     let calibration = flags.calibration()?.map(Arc::new);
+    let history = flags.scheduler.job_history.as_deref().map(JobHistoryFile::create);
+    let history = history.transpose()?.map(Arc::new);
     let options = Arc::new(flags.options());
     let parts = Parts { metrics: Metrics::default(), background: Background::default(), options };
     let Started { lanes, engines, recording } = match flags.ensemble()? {
@@ -69,6 +73,9 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         }
         None => lanes::single(flags, &parts, context)?,
     };
+    if let (Some(file), Some(engine)) = (&history, engines.first()) {
+        engine.handle().observe(Box::new(file.history().clone()))?;
+    }
     let lanes = lanes.with_checker(checker).with_calibration(calibration.clone());
     let Parts { metrics, background, options } = parts;
     let directory = flags.server.state_dir.as_deref();
@@ -97,6 +104,9 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
         if let Some(files) = &slo_files {
             tokio::spawn(files.clone().keep());
         }
+        if let Some(file) = &history {
+            tokio::spawn(keep(file.clone()));
+        }
         let served = server.run().await;
         supervisor.stopping();
         anyhow::Ok(served?)
@@ -109,6 +119,8 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     if let Some(files) = slo_files {
         files.store();
     }
+    // After the last step, also of a server that failed.
+    let history = history.map_or(Ok(()), |file| file.store());
     // After the last task that could add a record.
     if let Some(stream) = calibration {
         stream.close();
@@ -117,7 +129,29 @@ pub fn serve(flags: &Flags, warnings: &[String], context: &Context) -> anyhow::R
     let recorded = recording.map_or(Ok(()), ServerRecording::finish);
     served?;
     ended?;
+    history?;
     Ok(recorded?)
+}
+
+/// Interval at which the file of --job-history is replaced.
+const JOB_HISTORY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Replaces the file of --job-history from time to time. An error is reported once, and the next try may work.
+async fn keep(file: Arc<JobHistoryFile>) {
+    let mut ticks = interval(JOB_HISTORY_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failed = false;
+    loop {
+        ticks.tick().await;
+        let own = file.clone();
+        match tokio::task::spawn_blocking(move || own.store()).await {
+            Ok(Err(why)) if !std::mem::replace(&mut failed, true) => {
+                tracing::warn!(target: LOG, "--job-history: {why}");
+            }
+            Ok(Ok(())) => failed = false,
+            _ => {}
+        }
+    }
 }
 
 /// Maximum time to wait for the last step at shutdown; what the tiers write then has a time of its own.

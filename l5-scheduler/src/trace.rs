@@ -13,7 +13,16 @@
 //! (A step is one line; it is broken here to fit.) The first line is the header. A row is
 //! `[request, phase, tokens of this step, tokens computed before, tokens hit in the cache, new tokens]`. Times and
 //! durations are microseconds of the engine's clock; `running`, `waiting` and `kv` are as they were while the step ran.
-//! [`Event`] has every field.
+//! [`Event`] has every field. A step with leases or transfers of keys and values has them in `kv_events`, and a request of
+//! a job has it in `job`:
+//!
+//! ```json
+//! {"event":"arrived","id":7,..,"job":"j1"}
+//! {"event":"step","step":9,..,"kv_events":[{"leased":{"lease":0,"id":7,"at_us":1290.0,"blocks":4,"job":"j1","tool":"ls"}},
+//!  {"lease_ended":{"lease":0,"at_us":2290.0,"why":"expired"}},{"load":{"id":8,"from":0,"to":256}}],..}
+//! ```
+//!
+//! Readers of older recordings and of newer ones ignore fields that they do not know, so the version is the same.
 //!
 //! The recording of an ensemble has version 2. Its header names the lanes, each line of an engine ends with its `lane` and
 //! `replica`, and a [`RouteEvent`] is the way of a request through the router and the doors:
@@ -38,6 +47,8 @@ mod ensemble_chrome;
 mod ensemble_recorder;
 mod ensemble_run;
 mod event;
+mod holds;
+mod kv;
 mod queue;
 mod read;
 mod recorder;
@@ -50,6 +61,8 @@ pub use ensemble_chrome::write_ensemble_chrome;
 pub use ensemble_recorder::EnsembleRecorder;
 pub use ensemble_run::{EngineRun, EnsembleRun, RequestAt, Route};
 pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig, TracedShape};
+pub use holds::{Hold, Transfer, TransferKind, rows};
+pub use kv::KvEvent;
 pub use read::{EnsembleReader, Reader, Recorded, TraceError, open, read};
 pub use recorder::Recorder;
 pub use run::{Lane, LaneEnd, Run, Span, SpanKind, StepSpan};

@@ -6,13 +6,16 @@
 //! instant with a scope `s`; `M` names processes and threads.
 //!
 //! Here the engine is one process, whose only thread has the steps with their phases nested in them; the requests are
-//! another, with a thread each.
+//! another, with a thread each, in which loads are nested; the leases of each job are a third one, with stores nested in
+//! them.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
 use super::event::PhasesUs;
+use super::holds::{TransferKind, rows};
 use super::run::{Run, StepSpan};
 
 /// Processes and threads of a run.
@@ -24,10 +27,12 @@ pub(super) struct Tracks {
     pub requests: u64,
     /// Thread of the first request. The others follow, in the order of arrival.
     pub first: u64,
+    /// Process of the leases; `None`: they are left out.
+    pub leases: Option<u64>,
 }
 
-/// Tracks of a run of one engine: steps and requests are processes of their own.
-const ALONE: Tracks = Tracks { engine: 1, requests: 2, first: 1 };
+/// Tracks of a run of one engine: steps, requests and leases are processes of their own.
+const ALONE: Tracks = Tracks { engine: 1, requests: 2, first: 1, leases: Some(3) };
 
 /// Writes a run as Chrome trace events, in the order of time.
 ///
@@ -69,11 +74,23 @@ fn names(run: &Run) -> Vec<Value> {
         name("thread_name", ALONE.engine, 1, "steps".to_owned()),
         name("process_name", ALONE.requests, 0, "requests".to_owned()),
     ];
+    if let (Some(leases), false) = (ALONE.leases, run.holds.is_empty()) {
+        names.push(name("process_name", leases, 0, "leases".to_owned()));
+        let (_, rows) = hold_rows(run);
+        for (row, job) in (1..).zip(rows) {
+            names.push(name("thread_name", leases, row, format!("job {job}")));
+        }
+    }
     for (i, lane) in run.lanes.iter().enumerate() {
         let thread = ALONE.thread(i);
         names.push(name("thread_name", ALONE.requests, thread, format!("request {}", lane.id)));
     }
     names
+}
+
+/// Row of each lease, and the name of each row: its job.
+fn hold_rows(run: &Run) -> (Vec<usize>, Vec<String>) {
+    rows(run.holds.iter().map(|hold| (hold.job.as_deref(), hold.start, hold.end)))
 }
 
 /// Microseconds, with a fraction.
@@ -125,7 +142,33 @@ impl Tracks {
                 events.push(self.instant(&format!("{name}: {}", end.reason), i, end.at, args));
             }
         }
+        self.kv(run, &mut events);
         events
+    }
+
+    /// Leases, and loads and stores.
+    fn kv(&self, run: &Run, events: &mut Vec<(u64, Value)>) {
+        let (placed, _) = hold_rows(run);
+        let thread_of: HashMap<usize, u64> =
+            run.holds.iter().zip(&placed).map(|(hold, row)| (hold.lane, *row as u64 + 1)).collect();
+        if let Some(pid) = self.leases {
+            for (hold, row) in run.holds.iter().zip(&placed) {
+                let name = format!("request {}", run.lanes[hold.lane].id);
+                let args = json!({"lease": hold.lease, "blocks": hold.blocks, "tool": hold.tool, "why": hold.why});
+                let track = (pid, *row as u64 + 1);
+                events.push(slice(("lease", &name), track, hold.start, hold.end, args));
+            }
+        }
+        for transfer in &run.transfers {
+            let track = match (transfer.kind, self.leases, thread_of.get(&transfer.lane)) {
+                (TransferKind::Load, ..) => (self.requests, self.thread(transfer.lane)),
+                (TransferKind::Store, Some(pid), Some(thread)) => (pid, *thread),
+                (TransferKind::Store, ..) => continue,
+            };
+            let args = json!({"tokens": transfer.tokens, "arrived": transfer.arrived});
+            let what = ("transfer", transfer.kind.name());
+            events.push(slice(what, track, transfer.start, transfer.end, args));
+        }
     }
 
     fn step(&self, step: &StepSpan, events: &mut Vec<(u64, Value)>) {

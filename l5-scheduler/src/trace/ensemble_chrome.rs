@@ -55,7 +55,7 @@ pub fn write_ensemble_chrome(run: &EnsembleRun, out: &mut (impl Write + ?Sized))
 
 fn tracks(engine: usize) -> Tracks {
     let process = FIRST_ENGINE + engine as u64;
-    Tracks { engine: process, requests: process, first: 2 }
+    Tracks { engine: process, requests: process, first: 2, leases: None }
 }
 
 /// A thread that has no slice at `start`, from 1; `threads` has the end of each one's last slice.

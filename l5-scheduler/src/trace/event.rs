@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kv::KvEvent;
 use crate::{Phases, SchedulerConfig, StepShape};
 
 /// Version of the format, in the header. It changes when a reader of the version before would misunderstand.
@@ -76,6 +77,9 @@ pub enum Event {
         max_tokens: usize,
         /// Priority: a lower value runs earlier.
         priority: i64,
+        /// Job that the request is a step of. Older recordings do not have it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<String>,
     },
     /// A request was rejected on arrival.
     Rejected {
@@ -133,6 +137,9 @@ pub struct StepEvent {
     pub finished: Vec<(u64, String)>,
     /// State of the block pool while the step ran.
     pub kv: Kv,
+    /// Leases and transfers. Older recordings do not have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kv_events: Vec<KvEvent>,
     /// Shape that the step was planned with. `None`: the composer is the default one, whose steps all are mixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<TracedShape>,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ensemble::{EngineEvent, EnsembleEvent};
 use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, VERSION};
+use super::kv::KvEvent;
 use super::queue::EngineQueue;
 use crate::{
     Admitted, FinishReason, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver,
@@ -56,6 +57,8 @@ struct Recording {
     told: Vec<RequestId>,
     /// Number of the last step, and when it was over.
     last: (u64, f64),
+    /// Number of the next change of leases and loads.
+    next_change: u64,
 }
 
 /// Where lines go.
@@ -104,6 +107,7 @@ impl Recorder {
             live: HashMap::new(),
             told: Vec::new(),
             last: (0, 0.0),
+            next_change: 0,
         })))
     }
 
@@ -163,6 +167,7 @@ impl StepObserver for Recorder {
             prompt: request.prompt_len(),
             max_tokens: request.max_tokens(),
             priority: request.priority(),
+            job: request.job().map(|job| job.id.clone()),
         });
     }
 
@@ -196,8 +201,8 @@ impl StepObserver for Recorder {
         self.lock().planned(step, scheduler);
     }
 
-    fn applied(&mut self, result: &StepResult, _: &Scheduler) {
-        self.lock().applied(result);
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
+        self.lock().applied(result, scheduler);
     }
 }
 
@@ -236,6 +241,9 @@ impl Recording {
             findable: scheduler.blocks().cache().len(),
             leased: scheduler.leases().blocks(),
         };
+        event.kv_events.clear();
+        self.take_changes(scheduler, &mut event.kv_events);
+        event.kv_events.extend(step.ops.iter().map(KvEvent::of_op));
         // Of the default composer all steps are mixed.
         event.shape = (scheduler.composer_name() != "mixed").then(|| step.shape.into());
         event.phases_us = PhasesUs::default();
@@ -249,7 +257,15 @@ impl Recording {
         self.open = Some(event);
     }
 
-    fn applied(&mut self, result: &StepResult) {
+    /// Takes what has happened to leases and loads since the last call.
+    fn take_changes(&mut self, scheduler: &Scheduler, events: &mut Vec<KvEvent>) {
+        for record in scheduler.kv_changes(self.next_change) {
+            self.next_change = record.number + 1;
+            events.push(KvEvent::of_change(record, us));
+        }
+    }
+
+    fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
         let told = self.told.len().min(result.finished.len());
         self.told.clear();
         // Those whose end was written already come first, and may have successors with their ids.
@@ -258,6 +274,7 @@ impl Recording {
             ended.iter().for_each(|(id, why)| self.ended(*id, *why));
             return;
         };
+        self.take_changes(scheduler, &mut event.kv_events);
         event.phases_us = result.phases.into();
         if event.at_us < self.last.1 {
             // It was planned ahead, and waited for the step before it.

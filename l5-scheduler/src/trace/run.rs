@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 
 use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedShape};
+use super::holds::{Hold, Open, Transfer};
 use super::read::{Reader, TraceError};
 
 /// A recorded run: steps, and a timeline (lane) for each request. Times and durations are nanoseconds.
@@ -15,6 +16,10 @@ pub struct Run {
     pub steps: Vec<StepSpan>,
     /// Requests, in the order of arrival. Other fields refer to them by their index here.
     pub lanes: Vec<Lane>,
+    /// Leases, in the order in which they were recorded.
+    pub holds: Vec<Hold>,
+    /// Loads and stores, in the order in which they began.
+    pub transfers: Vec<Transfer>,
     /// Times between two output tokens of a request, in no particular order.
     pub gaps: Vec<u64>,
     /// Number of steps of the recording that were left out.
@@ -80,6 +85,8 @@ pub struct Lane {
     pub max_tokens: usize,
     /// Priority: a lower value runs earlier.
     pub priority: i64,
+    /// Job that the request is a step of.
+    pub job: Option<String>,
     /// What the request did, without overlaps, in order.
     pub spans: Vec<Span>,
     /// Tokens hit in the cache, at all of its admissions.
@@ -202,17 +209,21 @@ pub(super) struct Fold {
     pub run: Run,
     /// Newest lane of each request id: a request that is rejected because its id is in use has a lane of its own.
     by_id: HashMap<u64, usize>,
+    /// Leases and transfers that have not ended.
+    pub(super) open: Open,
 }
 
 impl Fold {
     pub fn new(header: Header) -> Self {
         let (steps, lanes, gaps) = (Vec::new(), Vec::new(), Vec::new());
-        Self { run: Run { header, steps, lanes, gaps, left_out: 0 }, by_id: HashMap::new() }
+        let (holds, transfers) = (Vec::new(), Vec::new());
+        let run = Run { header, steps, lanes, holds, transfers, gaps, left_out: 0 };
+        Self { run, by_id: HashMap::new(), open: Open::default() }
     }
 
     pub fn event(&mut self, event: Event) {
         match event {
-            Event::Arrived { id, at_us, prompt, max_tokens, priority } => {
+            Event::Arrived { id, at_us, prompt, max_tokens, priority, job } => {
                 let at = ns(at_us);
                 let from = self.run.steps.len();
                 let queued = Span { kind: SpanKind::Queued, start: at, end: at, from, to: from };
@@ -223,6 +234,7 @@ impl Fold {
                     prompt,
                     max_tokens,
                     priority,
+                    job,
                     spans,
                     ..Lane::default()
                 };
@@ -278,6 +290,7 @@ impl Fold {
             abandoned: event.abandoned,
             ..StepSpan::default()
         };
+        self.kv_events(event.kv_events, start, event.abandoned);
         for id in event.preempted {
             let lane = self.lane(id, start);
             step.preempted.push(lane);
@@ -325,6 +338,7 @@ impl Fold {
 
     pub fn finish(mut self) -> Run {
         let (_, end) = self.run.bounds();
+        self.end_kv(end);
         let steps = self.run.steps.len();
         for lane in self.run.lanes.iter_mut().filter(|lane| lane.end.is_none()) {
             lane.stop_waiting(end, steps);

@@ -2,6 +2,7 @@
 
 mod chrome;
 mod ensemble;
+mod leases;
 mod model;
 mod reading;
 mod recording;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use l5_scheduler::trace::{self, TransferKind};
 use serde_json::{Value, json};
 
 use crate::served::{Served, command, fixture};
@@ -242,4 +243,47 @@ fn a_second_signal_ends_a_server_that_waits_for_a_tier() {
     assert!(log.any(|line| line.unwrap().contains("shut down")), "the responses are sent");
     server.signal("TERM");
     assert_eq!(server.ended(Duration::from_secs(4)).code(), Some(143));
+}
+
+#[test]
+fn a_recording_of_a_server_has_its_leases_loads_and_stores() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.jsonl");
+    let recording = ["--trace", file.to_str().unwrap(), "--kv-tier-dram", "1GiB"];
+    let small = ["--kv-memory", "400KiB", "--max-num-seqs", "1"];
+    let mut server = server(&[&recording[..], &small].concat());
+    let ask = |own: u32| {
+        let mut body = body(own);
+        body["job_id"] = format!("job {own}").into();
+        server.post("/v1/completions", &body).json();
+    };
+    (0..5).for_each(ask);
+    ask(0);
+    server.signal("TERM");
+    assert_eq!(server.ended(PATIENCE).code(), Some(0));
+    let reader = trace::read(BufReader::new(std::fs::File::open(&file).unwrap())).unwrap();
+    let run = trace::Run::read(reader, usize::MAX).unwrap();
+    assert_eq!(run.holds.len(), 6, "each request is stored");
+    for hold in &run.holds {
+        assert_eq!((hold.blocks, hold.why.as_deref()), (10, Some("stored")));
+        assert_eq!(hold.job, run.lanes[hold.lane].job);
+        assert!(hold.job.as_deref().is_some_and(|job| job.starts_with("job ")));
+    }
+    let of = |kind| run.transfers.iter().filter(move |transfer| transfer.kind == kind);
+    assert_eq!(of(TransferKind::Store).count(), 6);
+    let loads: Vec<_> = of(TransferKind::Load).collect();
+    assert_eq!((loads.len(), loads[0].lane), (1, 5), "the last request loads");
+    assert_eq!(loads[0].arrived, Some(loads[0].tokens));
+    assert!(run.transfers.iter().all(|own| own.start < own.end), "{:?}", run.transfers);
+    // The page has them too.
+    let page = dir.path().join("run.html");
+    let mut view = command();
+    view.args(["trace", "view"]).arg(&file).arg("--out").arg(&page);
+    assert!(view.output().unwrap().status.success());
+    let html = std::fs::read_to_string(&page).unwrap();
+    let data = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["holds"].as_array().unwrap().len(), 6);
+    assert_eq!(data["jobs"].as_array().unwrap().len(), 5, "both leases of job 0 are on one row");
+    assert_eq!(data["transfers"].as_array().unwrap().len(), 7);
 }

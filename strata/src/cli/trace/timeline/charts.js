@@ -136,6 +136,9 @@ const charts = {
     g.rect(colours.gutter, 0, width, height);
     g.clip();
     for (const [k, lane] of lanes.entries()) drawLane(g, lane, scale, colours, k * tall, tall);
+    for (const { lane, store, span } of page.transfers ?? []) {
+      if (!store) bar(g, scale, colours.forward, span, lane * tall + tall * 0.2, tall * 0.6, colours.card);
+    }
     g.fillStyle = colours.preempted;
     for (const [step, k] of page.preempted) {
       const x = scale.x(scale.from(step));
@@ -150,6 +153,43 @@ const charts = {
     g.restore();
   },
 };
+
+// A row for each job, and a second one where its leases overlap.
+charts.holds = (g, page, scale, colours, width, height) => {
+  const { holds, jobs } = page;
+  const tall = height / jobs.length;
+  const every = Math.ceil(11 / tall);
+  g.font = "11px system-ui, sans-serif";
+  g.textAlign = "right";
+  g.textBaseline = "middle";
+  g.fillStyle = colours.quiet;
+  for (let k = 0; k < jobs.length; k += every) g.fillText(jobs[k].slice(0, 8), colours.gutter - 6, (k + 0.5) * tall, colours.gutter - 8);
+  g.save();
+  g.beginPath();
+  g.rect(colours.gutter, 0, width, height);
+  g.clip();
+  const rows = new Map();
+  for (const { row, lane, span } of holds) {
+    rows.set(lane, row);
+    bar(g, scale, colours.resumed, span, row * tall + tall * 0.15, tall * 0.7);
+  }
+  for (const { lane, store, span } of page.transfers ?? []) {
+    if (store) bar(g, scale, colours.forward, span, rows.get(lane) * tall + tall * 0.15, tall * 0.7, colours.card);
+  }
+  g.restore();
+};
+
+// A span as a bar, hatched if a second colour is given.
+function bar(g, scale, colour, span, y, tall, hatched) {
+  const from = scale.spanFrom(span, 0);
+  const to = scale.spanTo(span, 0);
+  if (to < scale.lo || from > scale.hi) return;
+  const a = Math.max(scale.left, scale.x(from));
+  const w = Math.max(1, Math.min(scale.left + scale.width, scale.x(to)) - a);
+  g.fillStyle = colour;
+  g.fillRect(a, y, w, tall);
+  if (hatched && w > 6) hatch(g, hatched, a, y, w, tall);
+}
 
 // The state of a request is shown by form as well as by colour: a line waits, a full bar computes, a thin one decodes.
 function drawLane(g, lane, scale, colours, y, tall) {

@@ -3,7 +3,9 @@
 
 use std::io::{self, Write};
 
-use l5_scheduler::trace::{Header, Lane, PhasesUs, Run, SpanKind, StepSpan, Summary, TracedShape};
+use l5_scheduler::trace::{
+    Header, Hold, Lane, PhasesUs, Run, SpanKind, StepSpan, Summary, TracedShape, TransferKind, rows,
+};
 use serde::Serialize;
 
 use super::super::template;
@@ -31,6 +33,38 @@ pub(super) struct Page<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shapes: Vec<Option<TracedShape>>,
     lanes: Vec<LaneData<'a>>,
+    /// Jobs of the rows on which leases are drawn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    jobs: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    holds: Vec<HoldData<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    transfers: Vec<TransferData>,
+}
+
+/// A lease.
+#[derive(Serialize)]
+struct HoldData<'a> {
+    row: usize,
+    lane: usize,
+    blocks: usize,
+    tool: Option<&'a str>,
+    why: Option<&'a str>,
+    /// Step in which its end was seen.
+    ended: Option<usize>,
+    /// As a span of a lane, with kind 0.
+    span: [f64; 5],
+}
+
+/// A load or a store.
+#[derive(Serialize)]
+struct TransferData {
+    lane: usize,
+    store: bool,
+    tokens: usize,
+    arrived: Option<usize>,
+    /// As a span of a lane, with kind 0.
+    span: [f64; 5],
 }
 
 #[derive(Default, Serialize)]
@@ -121,7 +155,11 @@ impl<'a> Page<'a> {
             failed: Vec::new(),
             shapes: Vec::new(),
             lanes: run.lanes.iter().map(|lane| LaneData::new(lane, clock)).collect(),
+            jobs: Vec::new(),
+            holds: Vec::new(),
+            transfers: Vec::new(),
         };
+        page.add_kv(run, clock);
         if run.steps.iter().any(|step| step.shape.is_some()) {
             page.shapes = run.steps.iter().map(|step| step.shape).collect();
         }
@@ -140,6 +178,36 @@ impl<'a> Page<'a> {
             }
         }
         page
+    }
+}
+
+impl<'a> Page<'a> {
+    /// Adds leases, and loads and stores.
+    fn add_kv(&mut self, run: &'a Run, clock: Clock) {
+        let span = |start, end, from: usize, to: usize| {
+            [0.0, clock.at(start), clock.at(end), from as f64, to.max(from + 1) as f64]
+        };
+        let spans = run.holds.iter().map(|hold| (hold.job.as_deref(), hold.start, hold.end));
+        let (placed, jobs) = rows(spans);
+        self.jobs = jobs;
+        let hold = |(hold, row): (&'a Hold, usize)| HoldData {
+            row,
+            lane: hold.lane,
+            blocks: hold.blocks,
+            tool: hold.tool.as_deref(),
+            why: hold.why.as_deref(),
+            ended: hold.why.as_ref().map(|_| hold.to),
+            span: span(hold.start, hold.end, hold.from, hold.to),
+        };
+        self.holds = run.holds.iter().zip(placed).map(hold).collect();
+        let transfers = run.transfers.iter().map(|own| TransferData {
+            lane: own.lane,
+            store: own.kind == TransferKind::Store,
+            tokens: own.tokens,
+            arrived: own.arrived,
+            span: span(own.start, own.end, own.from, own.to),
+        });
+        self.transfers = transfers.collect();
     }
 }
 

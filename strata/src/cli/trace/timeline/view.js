@@ -71,6 +71,12 @@ function element(tag, className, text) {
   $("seek").max = Math.max(0, steps - 1);
   $("preemption").disabled = page.preempted.length === 0;
 
+  if (page.holds) {
+    $("holds-section").hidden = false;
+    $("holds").style.height = `${Math.min(16000, Math.max(24, Math.max(6, Math.min(20, 240 / page.jobs.length)) * page.jobs.length))}px`;
+  }
+  if (page.transfers) for (const key of document.querySelectorAll(".legend .kv")) key.hidden = false;
+
   // A lane is as tall as there is room for, and so tall at least that it can be pointed at. A canvas has its limits.
   const tall = Math.max(4, Math.min(20, 420 / Math.max(1, page.lanes.length)));
   $("lanes").style.height = `${Math.min(16000, Math.max(24, tall * page.lanes.length))}px`;
@@ -104,6 +110,7 @@ function drawCharts() {
     const { g, width, height } = context(plot.canvas);
     scale.left = colours.gutter;
     scale.width = Math.max(1, width - colours.gutter);
+    if (plot.draw === charts.holds && !page.holds) continue;
     if (steps || plot.draw === charts.lanes) plot.draw(g, page, scale, colours, width, height);
   }
 }
@@ -176,7 +183,7 @@ function drawRow(value) {
   const tall = $("lanes").clientHeight / page.lanes.length;
   $("row").style.top = `${lane * tall - 1}px`;
   $("row").style.height = `${tall + 2}px`;
-  const words = laneInWords(page.lanes[lane], phaseAt(page.lanes[lane], scale, value));
+  const words = laneInWords(page.lanes[lane], phaseAt(page.lanes[lane], scale, value), transfersOf(page, lane));
   if ($("request").textContent !== words) $("request").textContent = words;
 }
 

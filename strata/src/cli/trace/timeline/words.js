@@ -56,7 +56,40 @@ function stepInWords(page, i) {
   if (finished.length) sentences.push(`Ended: ${some(finished)}.`);
   const leased = steps.leased[i] ? `, ${steps.leased[i]} of them leased` : "";
   sentences.push(`KV: ${steps.used[i]} of ${plural(page.kv_total, "block")} in use${leased}; ${steps.findable[i]} in the prefix cache.`);
+  sentences.push(...holdsInWords(page, i));
   return sentences.join(" ");
+}
+
+// Leases and transfers that begin or end with a step.
+function holdsInWords(page, i) {
+  const of = (held) => `${plural(held.blocks, "block")} of request ${page.lanes[held.lane].id}${held.tool ? ` (${held.tool})` : ""}`;
+  const holds = page.holds ?? [];
+  const sentences = [];
+  const begun = holds.filter(({ span }) => span[3] === i).map(of);
+  if (begun.length) sentences.push(`Leases began: ${some(begun)}.`);
+  const ended = holds.filter((held) => held.ended === i).map((held) => `${of(held)}, ${WHY[held.why] ?? held.why}`);
+  if (ended.length) sentences.push(`Leases ended: ${some(ended)}.`);
+  const transfers = (page.transfers ?? []).filter(({ span }) => span[3] === i);
+  const moved = transfers.map(({ lane, store, tokens }) => `${plural(tokens, "token")} of request ${page.lanes[lane].id} ${store ? "to" : "from"} a tier`);
+  if (moved.length) sentences.push(`Transfers began: ${some(moved)}.`);
+  return sentences;
+}
+
+const WHY = {
+  expired: "since their time was over",
+  for_waiting: "for a waiting request",
+  for_running: "for a running request",
+  outlived: "since the next step holds them",
+  job_over: "since the job is over",
+  surplus: "since the job had too many",
+  displaced: "since leases held too much",
+  reset: "since the cache was reset",
+  stored: "since they were stored",
+};
+
+// Loads and stores of a request.
+function transfersOf(page, lane) {
+  return (page.transfers ?? []).filter((transfer) => transfer.lane === lane);
 }
 
 // What a request is at, at a value of the axis.
@@ -67,13 +100,18 @@ function phaseAt(lane, scale, value) {
   return null;
 }
 
-function laneInWords(lane, phase) {
+function laneInWords(lane, phase, transfers = []) {
   const sentences = [`Request ${lane.id}${phase ? ` (now: ${phase})` : ""} arrived at ${duration(lane.at)}`];
   const end = lane.end;
   if (end && end[2]) return `${sentences[0]} and was rejected: ${end[1]}.`;
   sentences[0] += ` with ${plural(lane.prompt, "prompt token")}${lane.priority ? `, priority ${lane.priority}` : ""}.`;
   if (lane.first !== null) sentences.push(`TTFT: ${duration(lane.first - lane.at)}.`);
   if (lane.cached) sentences.push(`${plural(lane.cached, "token")} of the prompt ${lane.cached === 1 ? "was" : "were"} cached.`);
+  for (const { store, tokens, arrived, span } of transfers) {
+    const took = duration(span[2] - span[1]);
+    const loaded = arrived === null ? "" : arrived < tokens ? `, of which ${arrived} arrived` : "";
+    sentences.push(store ? `Its ${plural(tokens, "token")} were stored in ${took}.` : `${plural(tokens, "token")} of it ${tokens === 1 ? "was" : "were"} loaded from a tier in ${took}${loaded}.`);
+  }
   if (lane.preemptions) sentences.push(`It was preempted ${lane.preemptions === 1 ? "once" : `${lane.preemptions} times`}.`);
   const tokens = `${plural(lane.tokens, "token")} of at most ${lane.max_tokens}`;
   sentences.push(end ? `It ended after ${duration(end[0] - lane.at)} with ${tokens} (${end[1]}).` : `It had not ended at the end of the recording, with ${tokens}.`);

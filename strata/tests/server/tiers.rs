@@ -116,7 +116,7 @@ fn what_is_loaded_is_counted_as_cached_and_by_its_source() {
     let chunk = of("strata:kv_tier_stored_bytes_total", "dram") / 25.0;
     assert_eq!(of("strata:kv_tier_stored_bytes_total", "disk"), 25.0 * chunk);
     let hits = of("strata:kv_tier_hits_total", "dram");
-    assert!(hits >= 1.0 && hits <= 4.0, "{hits}");
+    assert!((1.0..=4.0).contains(&hits), "{hits}");
     assert_eq!(of("strata:kv_tier_loaded_bytes_total", "dram"), hits * chunk);
     assert_eq!(of("strata:kv_tier_hits_total", "disk"), 0.0, "the faster one had them");
     assert!(of("strata:kv_tier_bytes", "dram") >= 25.0 * chunk);

@@ -115,7 +115,7 @@ fn the_salt_and_the_adapters_name_reach_the_key_through_the_hash() {
 
 #[test]
 fn chunks_that_differ_in_their_last_token_only_have_different_keys() {
-    let (space, layout) = (KeySpace::new(&MODEL, None, DType::BF16, layout()), layout());
+    let (space, layout) = (KeySpace::new(&MODEL, None, &bf16(), layout()), layout());
     let keys = |tokens: &[u32]| {
         let mut chain = TokenChain::new(&BlockHasher::new(16), ExtraKeys::default());
         chain.extend(tokens);

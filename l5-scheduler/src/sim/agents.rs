@@ -379,6 +379,7 @@ fn jobs_of(trace: Sessions) -> Vec<AgentJob> {
             },
             output: Tokens::Count(turn.output_tokens),
             tool: None,
+            command: None,
             tool_seconds,
         });
         AgentJob {

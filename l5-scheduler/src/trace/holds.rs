@@ -116,6 +116,8 @@ impl Fold {
                         (store.end, store.to) = (now.max(store.start), at);
                     }
                 }
+                // A part of its step, without a span of its own.
+                KvEvent::WriteBack { .. } => {}
                 // It is planned again.
                 KvEvent::Load { .. } | KvEvent::Store { .. } if abandoned => {}
                 KvEvent::Load { id, from, to } => {

@@ -61,6 +61,12 @@ pub enum KvEvent {
         /// Number of blocks.
         blocks: usize,
     },
+    /// The step began with a copy of blocks that it may overwrite: those of a lease that has ended, or of a preempted
+    /// request.
+    WriteBack {
+        /// Number of blocks.
+        blocks: usize,
+    },
 }
 
 impl KvEvent {
@@ -91,6 +97,7 @@ impl KvEvent {
             StepOp::Store { lease, blocks, .. } => {
                 Self::Store { lease: lease.0, blocks: blocks.len() }
             }
+            StepOp::WriteBack { blocks, .. } => Self::WriteBack { blocks: blocks.len() },
         }
     }
 }

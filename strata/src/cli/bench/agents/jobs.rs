@@ -183,7 +183,13 @@ fn from_trace(trace: Sessions) -> anyhow::Result<Vec<AgentJob>> {
         let turns = session.turns.iter().zip(delays).map(|(turn, tool_seconds)| {
             let prompt_tokens = said + turn.input_tokens;
             said = prompt_tokens + turn.output_tokens;
-            Turn { prompt_tokens, output_tokens: turn.output_tokens, tool: None, tool_seconds }
+            Turn {
+                prompt_tokens,
+                output_tokens: turn.output_tokens,
+                tool: None,
+                _command: None,
+                tool_seconds,
+            }
         });
         AgentJob {
             job: session.id.clone(),
@@ -292,6 +298,7 @@ mod tests {
         let prefix = Some(Prefix { id: "group-4".to_owned(), tokens: 32 });
         assert_eq!((&jobs[0].prefix, &jobs[1].prefix, &jobs[2].prefix), (&prefix, &prefix, &None));
         let turn = |prompt_tokens, output_tokens, tool_seconds| Turn {
+            _command: None,
             prompt_tokens,
             output_tokens,
             tool: None,

@@ -241,7 +241,7 @@ fn run(case: &Case) -> Vec<Event> {
         model.execute(&scheduler.view(), &mut output).unwrap();
         for (row, view) in scheduler.view().rows().enumerate().filter(|(_, v)| v.row.samples) {
             let tool = jobs.tool(view.row.id).map(str::to_owned);
-            output.note(row, Note { tool });
+            output.note(row, Note { tool, command: None });
         }
         scheduler.resolve(&output, &mut resolved).unwrap();
         scheduler.apply(&resolved, now);
@@ -250,8 +250,7 @@ fn run(case: &Case) -> Vec<Event> {
             jobs.finished(id, now);
         }
     }
-    let events = std::mem::take(&mut *heard.lock().unwrap());
-    events
+    std::mem::take(&mut *heard.lock().unwrap())
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub struct SchedulerOptions {
     pub continuum_ttl: Ttl,
     /// Recognise steps of jobs whose requests have no job id: a prompt that begins with all tokens of an earlier request
     /// continues its conversation
-    #[arg(long)]
+    #[arg(long, switch("false"))]
     pub infer_jobs: bool,
     /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a
     /// device can replay them; prompts have steps of their own)

@@ -13,8 +13,8 @@ use crate::cli::error::CliError;
 /// The flag of the JSON.
 const ID: &str = "kv_transfer_config";
 
-/// Policies that store in tiers.
-const STORING: [&str; 2] = ["lmcache", "adaptive"];
+/// Policy of the connectors, which store the chunks of every request; another one that is given stays.
+const POLICY: &str = "lmcache";
 
 /// Adds the flags that `--kv-transfer-config` and the variables of LMCache ask for, below those of the server itself.
 /// `environment` has all variables. Returns warnings about what has no effect.
@@ -52,7 +52,9 @@ pub fn add_layer(
             _ => warnings.push(format!("{name} has no effect: {own} overrides it")),
         }
     }
-    policy(layers)?;
+    if layers.get("policy").is_none() {
+        layers.add_below("policy", POLICY.to_owned(), Source::KvTransferConfig);
+    }
     Ok(warnings)
 }
 
@@ -67,22 +69,6 @@ pub struct Flag {
     pub source: Source,
     /// Variable or key; empty for a default.
     pub name: String,
-}
-
-/// What is stored at all is decided by the policy: these connectors store the chunks of every request.
-fn policy(layers: &mut Layers) -> Result<(), CliError> {
-    match layers.get("policy") {
-        None => layers.add_below("policy", STORING[0].to_owned(), Source::KvTransferConfig),
-        Some((values, source)) => {
-            let policy = values.first().and_then(|value| value.to_str()).unwrap_or_default();
-            if !STORING.contains(&policy) {
-                let what =
-                    format!("--policy {policy} ({source}) stores nothing: use lmcache or adaptive");
-                return Err(usage(&what));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn usage(why: &str) -> CliError {

@@ -14,6 +14,7 @@
 //! the engine's own, captured ones.)
 
 mod agents;
+pub(super) mod coding_agent;
 mod fit;
 mod measure;
 mod on_device;

@@ -27,6 +27,7 @@ mod logits;
 mod models;
 mod options;
 mod out;
+mod plot;
 mod prompt;
 mod prompts;
 mod recording;

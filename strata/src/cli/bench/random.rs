@@ -13,6 +13,11 @@ impl Random {
         Self(seed)
     }
 
+    /// The numbers of a job of agents.
+    pub(in crate::cli) fn of_job(seed: u64, number: usize) -> Self {
+        Self::new(seed ^ (number as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = self.0;
@@ -34,6 +39,11 @@ impl Random {
     /// In `[0, 1)`.
     pub(in crate::cli) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// In `[from, to)`.
+    pub(in crate::cli) fn between(&mut self, from: f64, to: f64) -> f64 {
+        from + (to - from) * self.uniform()
     }
 
     /// Of mean 1, as times between moments that know nothing of each other.

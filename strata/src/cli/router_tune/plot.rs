@@ -8,21 +8,12 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::cli::error::CliError;
+use crate::cli::plot::{BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, TITLE, VERMILLION};
 
 const SIZE: (u32, u32) = (960, 820);
-const TITLE: (&str, u32) = ("sans-serif", 18);
 const TEXT: (&str, u32) = ("sans-serif", 14);
-/// Colours that people who see colours differently tell apart (Okabe and Ito 2008). Intents beyond them are not drawn:
-/// those with the most judged records are.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 0, 0),
-];
+/// Colours of intents. Those beyond them are not drawn: those with the most judged records are.
+const COLOURS: [RGBColor; 7] = [BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK];
 
 /// Writes the curves as an SVG.
 ///

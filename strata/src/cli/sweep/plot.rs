@@ -9,25 +9,18 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::summary::{Cells, Metric};
+use crate::cli::plot::{BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, TITLE, VERMILLION};
 
 /// Size of a panel, and height of the title and of the legend.
 const PANEL: (u32, u32) = (480, 340);
 const HEAD: u32 = 34;
 const LEGEND: u32 = 30;
 
-const TITLE: (&str, u32) = ("sans-serif", 18);
 const TEXT: (&str, u32) = ("sans-serif", 13);
 
-/// Colours that people who see colours differently tell apart (Okabe and Ito 2008), without black.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-    RGBColor(128, 128, 128),
-];
+/// Colours of the policies; grey, since black follows the colour scheme.
+const COLOURS: [RGBColor; 7] =
+    [BLUE, VERMILLION, GREEN, PURPLE, SKY_BLUE, ORANGE, RGBColor(128, 128, 128)];
 
 /// Style sheet of a plot: what is black or white follows the colour scheme.
 const STYLE: &str = "<style>@media (prefers-color-scheme: dark) { \

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use crate::cli::bench::coding_agent::{self, TURNS};
 use crate::cli::bench::random::Random;
 
 /// Name of a built-in traffic.
@@ -40,25 +41,6 @@ pub(super) struct Load {
     pub history: usize,
     pub seed: u64,
 }
-
-/// Prompt tokens of a turn, mean output tokens, tool, and its shortest and longest seconds.
-type TurnMeans = (usize, usize, &'static str, f64, f64);
-
-/// The turns of a coding agent.
-const CODING: [TurnMeans; 8] = [
-    (92, 25, "cat", 0.05, 0.15),
-    (469, 17, "ls", 0.05, 0.10),
-    (811, 13, "ls", 0.05, 0.10),
-    (1343, 22, "grep", 0.08, 0.20),
-    (1655, 16, "python", 2.0, 5.0),
-    (2241, 13, "ls", 0.05, 0.10),
-    (2665, 80, "sed", 0.10, 0.30),
-    // The last turn of a job that is abandoned calls a tool, too.
-    (2915, 24, "python", 2.0, 5.0),
-];
-
-/// Outputs are drawn from this share of their mean to the other one.
-const OUTPUT_SHARES: (f64, f64) = (0.7, 1.3);
 
 /// Share of jobs that never return, and of those that are an adversary's.
 const ABANDONED: f64 = 0.15;
@@ -98,8 +80,7 @@ impl Traffic {
             if load.jobs.is_none() && arrival >= load.seconds {
                 break;
             }
-            let random =
-                Random::new(load.seed ^ (number as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03));
+            let random = Random::of_job(load.seed, number);
             lines += &format!("{}\n", self.job(number, arrival, load, random));
         }
         lines
@@ -153,18 +134,11 @@ fn turn(prompt: usize, output: usize, tool: Option<&str>, seconds: f64) -> Value
     json!({"prompt_tokens": prompt, "output_tokens": output, "tool": tool, "tool_seconds": seconds})
 }
 
-fn between(random: &mut Random, (from, to): (f64, f64)) -> f64 {
-    from + (to - from) * random.uniform()
-}
-
-/// Turns of the table.
+/// Turns of a coding agent. The last turn of a job that is abandoned calls a tool, too.
 fn coding(random: &mut Random) -> Vec<Value> {
-    let turns = CODING.map(|(prompt, output, tool, from, to)| {
-        let output = output as f64 * between(random, OUTPUT_SHARES);
-        let seconds = between(random, (from, to));
-        turn(prompt, (output.round() as usize).max(1), Some(tool), seconds)
-    });
-    turns.into()
+    let turns = coding_agent::draw(random).into_iter();
+    let turns = turns.map(|t| turn(t.prompt_tokens, t.output_tokens, Some(t.tool), t.tool_seconds));
+    turns.collect()
 }
 
 /// Five to eleven turns. Prompts grow by 250 to 600 tokens behind the output, outputs have 10 to 150 tokens, and tools
@@ -174,7 +148,7 @@ fn long(random: &mut Random) -> Vec<Value> {
     for _ in 0..5 + random.below(7) {
         let prompt = said + 250 + random.below(351) as usize;
         let output = 10 + random.below(141) as usize;
-        let (_, _, tool, _, _) = CODING[random.below(CODING.len() as u64) as usize];
+        let (_, _, tool, _, _) = TURNS[random.below(TURNS.len() as u64) as usize];
         let seconds = random.lognormal(2.0, 1.2).min(LONGEST_TOOL);
         turns.push(turn(prompt, output, Some(tool), seconds));
         said = prompt + output;
@@ -228,7 +202,7 @@ mod tests {
         for job in jobs(Traffic::Coding, LOAD) {
             let turns = job["turns"].as_array().unwrap();
             assert_eq!(turns.len(), 8);
-            for (turn, (prompt, output, tool, from, to)) in turns.iter().zip(CODING) {
+            for (turn, (prompt, output, tool, from, to)) in turns.iter().zip(TURNS) {
                 assert_eq!(turn["prompt_tokens"], prompt);
                 let share = turn["output_tokens"].as_f64().unwrap() / output as f64;
                 assert!((0.65..=1.35).contains(&share), "{turn}");

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use l2_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use super::jobs::{AgentJob, Prefix, Turn, random};
+use super::jobs::{AgentJob, Prefix, Turn};
 use crate::cli::bench::random::Random;
 use crate::cli::bench::serve::dataset::{Endpoint, WORDS};
 use crate::cli::bench::span::Span;
@@ -69,7 +69,7 @@ impl<'a> Conversation<'a> {
             Endpoint::Chat => History::Messages(Vec::new()),
         };
         // Not the numbers that the job's lengths and times were drawn from.
-        let random = random(!seed, number);
+        let random = Random::of_job(!seed, number);
         let mut own = Self { form, random, history, tokens: 0, sent: 0, overhead: 0 };
         if let Some(prefix) = prefix {
             let key =

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use l5_scheduler::sim::{Session, Sessions, is_session};
 use serde::Deserialize;
 
+use crate::cli::bench::coding_agent;
 use crate::cli::bench::random::Random;
 
 /// Maximum number of turns of a job.
@@ -77,39 +78,18 @@ fn yes() -> bool {
     true
 }
 
-/// Prompt tokens of a turn, mean output tokens, and the tool with its shortest and longest seconds.
-type TurnMeans = (usize, usize, Option<(&'static str, f64, f64)>);
-
-/// The turns of a coding agent.
-const CODING_AGENT: [TurnMeans; 8] = [
-    (92, 25, Some(("cat", 0.05, 0.15))),
-    (469, 17, Some(("ls", 0.05, 0.10))),
-    (811, 13, Some(("ls", 0.05, 0.10))),
-    (1343, 22, Some(("grep", 0.08, 0.20))),
-    (1655, 16, Some(("python", 2.0, 5.0))),
-    (2241, 13, Some(("ls", 0.05, 0.10))),
-    (2665, 80, Some(("sed", 0.10, 0.30))),
-    (2915, 24, None),
-];
-
-/// Outputs are drawn from this share of their mean to the other one.
-const OUTPUT_SHARES: (f64, f64) = (0.7, 1.3);
-
 /// Jobs of a coding agent, which all arrive at once. A job depends on its number and the seed only.
 pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
     let job = |number: usize| {
-        let mut random = random(seed, number);
-        let mut between = |from: f64, to: f64| from + (to - from) * random.uniform();
-        let turn = |(prompt_tokens, output, tool): TurnMeans| {
-            let share = between(OUTPUT_SHARES.0, OUTPUT_SHARES.1);
-            Turn {
-                prompt_tokens,
-                output_tokens: ((output as f64 * share).round() as usize).max(1),
-                tool: tool.map(|(name, ..)| name.to_owned()),
-                tool_seconds: tool.map_or(0.0, |(_, from, to)| between(from, to)),
-                _command: None,
-            }
-        };
+        let turns = coding_agent::draw(&mut Random::of_job(seed, number));
+        let last = turns.len() - 1;
+        let turns = turns.into_iter().enumerate().map(|(at, turn)| Turn {
+            prompt_tokens: turn.prompt_tokens,
+            output_tokens: turn.output_tokens,
+            tool: (at < last).then(|| turn.tool.to_owned()),
+            tool_seconds: if at < last { turn.tool_seconds } else { 0.0 },
+            _command: None,
+        });
         AgentJob {
             job: format!("agents-{seed}-{number}"),
             arrival: 0.0,
@@ -118,15 +98,10 @@ pub(super) fn draw(jobs: usize, seed: u64) -> Vec<AgentJob> {
             priority: 0,
             prefix: None,
             abandoned: false,
-            turns: CODING_AGENT.map(turn).into(),
+            turns: turns.collect(),
         }
     };
     (0..jobs).map(job).collect()
-}
-
-/// Random numbers of a job.
-pub(super) fn random(seed: u64, number: usize) -> Random {
-    Random::new(seed ^ (number as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 /// Reads a file of jobs: a line each, or a trace of aiperf's `synthesize agentic-code` ([`Sessions`]).
@@ -247,6 +222,7 @@ impl AgentJob {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::bench::coding_agent::TURNS;
 
     #[test]
     fn a_drawn_job_has_the_turns_of_the_table() {
@@ -256,7 +232,10 @@ mod tests {
         assert_ne!(jobs, draw(300, 8));
         for job in &jobs {
             job.check().unwrap();
-            for (turn, (prompt, output, tool)) in job.turns.iter().zip(CODING_AGENT) {
+            for (at, (turn, means)) in job.turns.iter().zip(TURNS).enumerate() {
+                let (prompt, output, tool, from, to) = means;
+                // The last turn calls none.
+                let tool = (at < 7).then_some((tool, from, to));
                 assert_eq!(turn.prompt_tokens, prompt);
                 let share = turn.output_tokens as f64 / output as f64;
                 assert!((0.65..=1.35).contains(&share), "{turn:?}");

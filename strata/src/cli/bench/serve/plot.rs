@@ -10,12 +10,11 @@ use super::client::Record;
 use super::measure::tokens_over_time;
 use super::report::Report;
 use crate::cli::error::CliError;
+use crate::cli::plot::{BLUE, GREEN, TITLE, VERMILLION};
 
 const SIZE: (u32, u32) = (960, 760);
-const TITLE: (&str, u32) = ("sans-serif", 18);
 const TEXT: (&str, u32) = ("sans-serif", 14);
-/// Colours that people who see colours differently tell apart (Okabe and Ito 2008).
-const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
+const COLOURS: [RGBColor; 3] = [BLUE, VERMILLION, GREEN];
 /// Points of a curve and of the time.
 const POINTS: usize = 400;
 const BINS: usize = 60;

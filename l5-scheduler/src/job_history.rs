@@ -12,7 +12,7 @@ use crate::{
     StepRow, StepView, Time,
 };
 
-/// A lease that has ended, or has not yet.
+/// A lease that holds its blocks, or has held them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PinnedRequest {
     /// Request whose blocks were held.

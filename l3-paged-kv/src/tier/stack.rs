@@ -48,11 +48,6 @@ impl TierStack {
         Self { tiers, tickets: Tickets::default(), pending, puts, ended: Vec::new(), sources }
     }
 
-    /// Name and counters of each tier.
-    pub fn tiers(&self) -> impl Iterator<Item = (&'static str, TierStats)> + '_ {
-        self.tiers.iter().map(|tier| (tier.name(), tier.stats()))
-    }
-
     /// Asks the tiers from `from` on for a chunk; ends as a miss if none may have it.
     fn get_from(&mut self, from: usize, ours: Ticket, key: &ChunkKey) {
         // exercise l3.stack
@@ -213,6 +208,12 @@ mod tests {
         TierStack::new(vec![Box::new(DramTier::new(first)), Box::new(DramTier::new(second))])
     }
 
+    fn reports(stack: &TierStack) -> Vec<TierReport> {
+        let mut reports = Vec::new();
+        stack.report(&mut reports);
+        reports
+    }
+
     fn end_of(stack: &mut TierStack, ticket: Ticket) -> TierOutcome {
         let mut ended = Vec::new();
         // A copy or a second tier may need another poll.
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(end_of(&mut stack, ticket), TierOutcome::Stored);
         let ticket = stack.get(&KEY);
         assert!(matches!(end_of(&mut stack, ticket), TierOutcome::Hit(_)));
-        let hits: Vec<u64> = stack.tiers().map(|(_, stats)| stats.hits).collect();
+        let hits: Vec<u64> = reports(&stack).iter().map(|own| own.stats.hits).collect();
         assert_eq!(hits, [1, 0]);
     }
 
@@ -305,7 +306,8 @@ mod tests {
         let mut stack = stack(10, 1 << 20);
         let ticket = stack.put(&KEY, vec![3; 100].into());
         assert_eq!(end_of(&mut stack, ticket), TierOutcome::Stored);
-        let names: Vec<_> = stack.tiers().map(|(name, stats)| (name, stats.chunks)).collect();
+        let names: Vec<_> =
+            reports(&stack).iter().map(|own| (own.name, own.stats.chunks)).collect();
         assert_eq!(names, [("dram", 0), ("dram", 1)]);
     }
 

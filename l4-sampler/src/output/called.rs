@@ -16,7 +16,7 @@ mod shell;
 use super::{OutputEvent, ReasoningFormat, ReasoningParser, ToolParser};
 use arguments::Arguments;
 use fence::Fence;
-pub use shell::command_name;
+pub use shell::{COMMAND_PREFIXES, command_name, is_assignment};
 
 /// Maximum number of bytes of a tool's name. A longer one is left out: models write what they like.
 pub const MAX_TOOL_NAME_BYTES: usize = 256;

@@ -23,7 +23,8 @@ pub mod reasoning;
 pub mod tools;
 
 pub use called::{
-    CallFormat, Called, CalledTool, MAX_COMMAND_BYTES, MAX_TOOL_NAME_BYTES, command_name,
+    COMMAND_PREFIXES, CallFormat, Called, CalledTool, MAX_COMMAND_BYTES, MAX_TOOL_NAME_BYTES,
+    command_name, is_assignment,
 };
 pub use choice::{ChoiceEnd, ChoiceSpec, ChoiceState};
 pub use event::{OutputEvent, OutputUsage};

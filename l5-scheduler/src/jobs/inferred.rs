@@ -11,7 +11,7 @@ use crate::Job;
 const MAX_CONVERSATIONS: usize = 4096;
 
 /// The last full block of each conversation. The hash of a block is that of all tokens up to its end, of the adapter and
-/// of the tenant's salt, so nobody continues another tenant's conversation.
+/// of the tenant's salt, so no request continues another tenant's conversation.
 #[derive(Debug, Default)]
 pub(crate) struct InferredJobs {
     by_end: HashMap<BlockHash, Conversation>,

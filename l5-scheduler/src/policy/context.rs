@@ -25,7 +25,7 @@ pub struct PolicyContext<'a> {
 }
 
 /// State of the memory behind the pool, when the step was planned.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SecondMemory {
     /// Number of blocks that can be copied there and kept.
     pub room: usize,

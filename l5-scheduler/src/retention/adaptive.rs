@@ -51,8 +51,8 @@ const KEEP_SECONDS: f64 = 60.0;
 ///   `2 load(n) + 0.1 tau*`. The copy goes out and comes in again; a tenth of `tau*` keeps leases from ending for gains
 ///   that are smaller than the error of `E`.
 ///
-/// Pauses are recorded for each tool of each tenant, the last 64; those of steps that call no tool count as those of one. A choice costs a look at 65 leases of each tool at
-/// most, however many there are (`retention/pins.rs`).
+/// Pauses are recorded for each tool of each tenant, the last 64; those of steps that call no tool count as those of one.
+/// A choice costs a look at 65 leases of each tool at most, however many there are (`retention/pins.rs`).
 #[derive(Debug)]
 pub struct Adaptive {
     tools: Tools,

@@ -9,6 +9,24 @@ use crate::{
     Caps, FinishReason, Lease, LeaseEnd, LeaseId, Policy, PolicyContext, PolicyEvent, Retention,
 };
 
+/// The state in which a policy or a retention is asked. A macro and no method: it borrows single fields, so the policy and
+/// the retention can be borrowed mutably beside it.
+macro_rules! policy_context {
+    ($scheduler:expr) => {
+        $crate::PolicyContext {
+            now: $scheduler.now,
+            config: &$scheduler.config,
+            leases: &$scheduler.leases,
+            num_free: $scheduler.blocks.num_free(),
+            num_running: $scheduler.running.len(),
+            cost: $scheduler.cost.as_ref(),
+            prefill_seconds_per_token: $scheduler.prefill.seconds_per_token,
+            second_memory: $scheduler.second_memory,
+        }
+    };
+}
+pub(super) use policy_context;
+
 /// A [`PolicyEvent`] by keys.
 pub(super) enum Happened<'a> {
     Arrived(u32),
@@ -69,16 +87,7 @@ impl Scheduler {
 
     /// State in which the policy is asked.
     pub(super) fn context(&self) -> PolicyContext<'_> {
-        PolicyContext {
-            now: self.now,
-            config: &self.config,
-            leases: &self.leases,
-            num_free: self.blocks.num_free(),
-            num_running: self.running.len(),
-            cost: self.cost.as_ref(),
-            prefill_seconds_per_token: self.prefill.seconds_per_token,
-            second_memory: self.second_memory,
-        }
+        policy_context!(self)
     }
 
     /// Number of leases that were made and that ended since the scheduler was created.
@@ -90,20 +99,10 @@ impl Scheduler {
     pub(super) fn tell(&mut self, happened: &Happened<'_>) {
         self.lease_stats.count(happened);
         self.kv_log.happened(self.now, happened, &self.leases);
-        let Self { policy, retention, requests, leases, .. } = self;
-        let Some(event) = event(happened, requests, leases) else { return };
-        let context = PolicyContext {
-            now: self.now,
-            config: &self.config,
-            leases,
-            num_free: self.blocks.num_free(),
-            num_running: self.running.len(),
-            cost: self.cost.as_ref(),
-            prefill_seconds_per_token: self.prefill.seconds_per_token,
-            second_memory: self.second_memory,
-        };
-        policy.observe(&event, &context);
-        retention.observe(&event, &context);
+        let Some(event) = event(happened, &self.requests, &self.leases) else { return };
+        let context = policy_context!(self);
+        self.policy.observe(&event, &context);
+        self.retention.observe(&event, &context);
     }
 }
 

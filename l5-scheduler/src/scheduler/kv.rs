@@ -20,7 +20,7 @@ use super::Scheduler;
 use super::admission::Outcome;
 use super::budget::Budget;
 use crate::requests::Loading;
-use crate::{FinishReason, LeaseId, Rank, RequestId, Status, StepOp};
+use crate::{FinishReason, LeaseId, Rank, RequestId, SecondMemory, Status, StepOp};
 
 /// Maximum time in seconds that a request waits for an answer of [`KvConnector::matched_tokens`]. Then it is admitted
 /// without loading.
@@ -35,15 +35,10 @@ pub trait KvConnector: Send {
     /// call, and returns [`Matched::AskAgain`] until it knows.
     fn matched_tokens(&mut self, id: RequestId, chain: &TokenChain, from: usize) -> Matched;
 
-    /// Number of blocks that can be copied to the memory and will be kept there. Asked once in each plan, if the executor
-    /// can store blocks.
-    fn room(&mut self) -> usize {
-        0
-    }
-
-    /// Seconds to load a block from the memory, as measured. `None`: not known.
-    fn load_seconds_per_block(&self) -> Option<f64> {
-        None
+    /// State of the memory: the blocks that can be copied there and will be kept, and the seconds of a load as measured.
+    /// Asked once in each plan, if the executor can store blocks. The default has no room.
+    fn second_memory(&mut self) -> SecondMemory {
+        SecondMemory::default()
     }
 }
 

@@ -1,10 +1,10 @@
 //! The end of a request, and what happens to its blocks.
 
 use super::Scheduler;
-use super::events::Happened;
+use super::events::{Happened, policy_context};
 use crate::lease::{Lease, LeaseState, NewLease};
 use crate::requests::Entry;
-use crate::{FinishReason, LeaseEnd, LeaseId, Note, PolicyContext, Retain, StepOp, Time};
+use crate::{FinishReason, LeaseEnd, LeaseId, Note, Retain, StepOp, Time};
 
 impl Scheduler {
     /// Ends a running request with the step that was applied at `now`.
@@ -63,17 +63,7 @@ impl Scheduler {
 
     fn ask_retention(&mut self, key: u32, note: Option<&Note>) -> Retain {
         let finished = self.requests.at(key).view();
-        let context = PolicyContext {
-            now: self.now,
-            config: &self.config,
-            leases: &self.leases,
-            num_free: self.blocks.num_free(),
-            num_running: self.running.len(),
-            cost: self.cost.as_ref(),
-            prefill_seconds_per_token: self.prefill.seconds_per_token,
-            second_memory: self.second_memory,
-        };
-        self.retention.retain(&finished, note, &context)
+        self.retention.retain(&finished, note, &policy_context!(self))
     }
 
     /// Leases of the same job that a finished request makes useless: all of them if it was the last step, else those

@@ -2,8 +2,8 @@
 //!
 //! A lease that ends for another request, and a running request that is preempted, free their blocks while a step is
 //! planned or applied. Nothing is written to these blocks before the next step runs, so that step begins with the copy
-//! ([`StepOp::WriteBack`]), and nobody waits for blocks meanwhile. (A finished request whose blocks are stored is
-//! different: a lease holds them until they are, because nobody needs them at once.)
+//! ([`StepOp::WriteBack`]), and no request waits for blocks meanwhile. (The blocks of a finished request that are stored
+//! are different: a lease holds them until they are, because no request needs them at once.)
 
 use l3_paged_kv::{BlockId, SeqId};
 
@@ -91,15 +91,16 @@ impl Scheduler {
         }
     }
 
-    /// Asks the connector how much room the memory behind the pool has.
+    /// Asks the connector for the state of the memory behind the pool. Where the time of a load was not measured, the cost
+    /// model says it.
     pub(super) fn look_at_second_memory(&mut self) {
         let Some(connector) = self.connector.as_mut().filter(|_| self.can_store) else { return };
-        let load_seconds_per_block = connector.load_seconds_per_block().or_else(|| {
+        let SecondMemory { room, load_seconds_per_block: measured } = connector.second_memory();
+        let load_seconds_per_block = measured.or_else(|| {
             let cost = self.cost.as_ref()?;
             let bytes = cost.kv_bytes_per_token * self.config.block_size as f64;
             Some(bytes / cost.load_bytes_per_second.unwrap_or(f64::INFINITY))
         });
-        let room = connector.room();
         self.second_memory = Some(SecondMemory { room, load_seconds_per_block });
     }
 }

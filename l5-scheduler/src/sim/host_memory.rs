@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use l3_paged_kv::{BlockHash, TokenChain};
 use serde::Serialize;
 
-use crate::{KvConnector, LeaseId, Matched, RequestId, Time};
+use crate::{KvConnector, LeaseId, Matched, RequestId, SecondMemory, Time};
 
 /// Blocks in a memory of limited size.
 #[derive(Debug, Default)]
@@ -175,9 +175,10 @@ impl KvConnector for HostMemory {
         Matched::Tokens(self.available(chain, from))
     }
 
-    fn room(&mut self) -> usize {
+    fn second_memory(&mut self) -> SecondMemory {
         let blocks = self.blocks();
-        blocks.capacity - blocks.kept.len()
+        let room = blocks.capacity - blocks.kept.len();
+        SecondMemory { room, load_seconds_per_block: None }
     }
 }
 
@@ -287,7 +288,7 @@ mod tests {
         memory.store(job.hashes(), Time(5.0));
         memory.store(other.hashes(), Time::ZERO);
         assert_eq!([memory.available(&job, 0), memory.available(&other, 0)], [4, 2]);
-        assert_eq!(memory.room(), 1);
+        assert_eq!(memory.second_memory().room, 1);
         memory.store(last.hashes(), Time(9.0));
         memory.store(other.hashes(), Time(9.0));
         assert_eq!([memory.available(&last, 0), memory.available(&other, 0)], [2, 0], "no room");
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!([memory.available(&job, 0), memory.available(&other, 0)], [0, 2]);
         assert_eq!(memory.missing(job.hashes()), 1, "the block that was not loaded");
         memory.set_time(Time(5.0));
-        assert_eq!(memory.room(), 2);
+        assert_eq!(memory.second_memory().room, 2);
         memory.store(job.hashes(), Time::ZERO);
         assert_eq!([memory.available(&job, 0), memory.available(&last, 0)], [4, 2]);
     }

@@ -3,7 +3,7 @@
 use l3_paged_kv::TokenChain;
 
 use super::{GROUP, State, Tiers};
-use crate::{KvConnector, Matched, RequestId};
+use crate::{KvConnector, Matched, RequestId, SecondMemory};
 
 /// Looks requests up in [`Tiers`].
 pub struct TierConnector {
@@ -39,15 +39,12 @@ impl KvConnector for TierConnector {
         Matched::Tokens(tokens)
     }
 
-    fn room(&mut self) -> usize {
+    fn second_memory(&mut self) -> SecondMemory {
         let state = self.tiers.lock();
-        match state.chunk_bytes {
+        let room = match state.chunk_bytes {
             0 => 0,
             bytes => state.tier.room() as usize / bytes * state.layout.blocks(),
-        }
-    }
-
-    fn load_seconds_per_block(&self) -> Option<f64> {
-        self.tiers.lock().load_seconds_per_block
+        };
+        SecondMemory { room, load_seconds_per_block: state.load_seconds_per_block }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use l3_paged_kv::{BlockHash, TokenChain};
 use l5_scheduler::{
-    Job, KvConnector, Matched, PolicyKind, Request, RequestId, SchedulerConfig, StepOp,
+    Job, KvConnector, Matched, PolicyKind, Request, RequestId, SchedulerConfig, SecondMemory, StepOp,
 };
 use proptest::prelude::*;
 
@@ -25,8 +25,8 @@ impl KvConnector for Memory {
         Matched::Tokens(behind.take_while(|hash| there.contains(*hash)).count() * BLOCK)
     }
 
-    fn room(&mut self) -> usize {
-        self.1
+    fn second_memory(&mut self) -> SecondMemory {
+        SecondMemory { room: self.1, load_seconds_per_block: None }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The command that a line of shell commands runs.
 
-/// What comes before a command and is none of its own: prefixes of a command, and words of the shell's grammar.
-const PREFIXES: [&str; 19] = [
-    "sudo", "env", "time", "nohup", "exec", "command", "builtin", "nice", "stdbuf", "timeout",
-    "if", "while", "until", "then", "else", "do", "!", "{", "$",
-];
+/// Commands that run the command behind them.
+pub const COMMAND_PREFIXES: [&str; 10] =
+    ["sudo", "env", "time", "nohup", "exec", "command", "builtin", "nice", "stdbuf", "timeout"];
+
+/// Words of the shell's grammar that come before a command, and a prompt.
+const GRAMMAR: [&str; 9] = ["if", "while", "until", "then", "else", "do", "!", "{", "$"];
 
 /// Commands that prepare for the next one, and take no time. `for` and `case` are followed by words, not by a command.
 const PREPARATIONS: [&str; 14] = [
@@ -39,7 +40,7 @@ pub fn command_name(line: &str) -> Option<&str> {
             words.skip_command();
             continue;
         }
-        if PREFIXES.contains(&word) {
+        if COMMAND_PREFIXES.contains(&word) || GRAMMAR.contains(&word) {
             words.skip_options(word);
             continue;
         }
@@ -55,7 +56,8 @@ fn is_continuation(word: &str) -> bool {
     word == "\\"
 }
 
-fn is_assignment(word: &str) -> bool {
+/// Whether a word of a command is an assignment: `NAME=value` or `NAME+=value`.
+pub fn is_assignment(word: &str) -> bool {
     let Some((name, _)) = word.split_once('=') else { return false };
     let name = name.strip_suffix('+').unwrap_or(name);
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')

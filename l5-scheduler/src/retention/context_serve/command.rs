@@ -1,5 +1,7 @@
 //! A simple command: what it is, by its first words.
 
+use l4_sampler::output::{COMMAND_PREFIXES, is_assignment};
+
 /// Kind of a command. How long commands of a kind take differs by orders of magnitude, but less than between kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -89,10 +91,6 @@ const GIT_FAST: &[&str] = &[
 
 const GIT_NETWORK: &[&str] = &["clone", "fetch", "pull", "push", "submodule"];
 
-/// What comes before a command and is none of its own.
-const PREFIXES: &[&str] =
-    &["sudo", "env", "time", "nohup", "exec", "command", "builtin", "nice", "stdbuf", "timeout"];
-
 /// Words of the shell's grammar, and a prompt.
 const GRAMMAR: &[&str] = &[
     "if", "elif", "while", "until", "then", "else", "do", "!", "{", "}", "done", "fi", "esac", "$",
@@ -102,7 +100,7 @@ const GRAMMAR: &[&str] = &[
 /// `for` and `case`, which words follow and no command.
 pub(super) fn essence(mut words: &[String]) -> &[String] {
     while let Some((first, rest)) = words.split_first() {
-        let prefix = PREFIXES.contains(&first.as_str());
+        let prefix = COMMAND_PREFIXES.contains(&first.as_str());
         if matches!(first.as_str(), "for" | "case") {
             return &[];
         }
@@ -120,13 +118,6 @@ pub(super) fn essence(mut words: &[String]) -> &[String] {
         }
     }
     words
-}
-
-fn is_assignment(word: &str) -> bool {
-    let Some((name, _)) = word.split_once('=') else { return false };
-    let name = name.strip_suffix('+').unwrap_or(name);
-    name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// Name of a command without its path, and without the version of an interpreter.

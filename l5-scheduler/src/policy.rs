@@ -166,6 +166,14 @@ pub trait Policy: Send {
         false
     }
 
+    /// Share of the computed tokens that requests without a job get as long as one of them waits, and steps of jobs
+    /// likewise; at most 0.5. When the longest-waiting request of a class has earned its prompt, the scheduler asks for
+    /// its rank again, with a context in which it is [promoted](PolicyContext::promoted). 0: no request is. The scheduler
+    /// asks once, when the policy is given to it.
+    fn service_floor(&self) -> f64 {
+        0.0
+    }
+
     /// Learns from something that happened. See [`PolicyEvent`] for what an abandoned step does not undo.
     fn observe(&mut self, event: &PolicyEvent<'_>, context: &PolicyContext<'_>) {
         let _ = (event, context);

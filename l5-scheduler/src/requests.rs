@@ -79,6 +79,8 @@ pub(crate) struct Entry {
     /// Load that its last admission began.
     pub loading: Option<Loading>,
     pub job: Option<Job>,
+    /// Whether the job was inferred, and this is its first request.
+    pub opens_inferred_job: bool,
     /// The job as leases know it.
     pub job_key: Option<JobKey>,
     /// Arrival of the job's first request; without a job, its own.
@@ -94,6 +96,7 @@ impl Entry {
             prompt_len: request.prompt.len(),
             job_key: request.job_key(),
             job_arrival: request.arrival,
+            opens_inferred_job: false,
             note: None,
             chain,
             computed: 0,

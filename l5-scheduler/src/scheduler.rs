@@ -35,6 +35,7 @@ mod resolve;
 mod retain;
 mod room;
 mod running;
+mod service;
 #[cfg(test)]
 mod tests;
 mod write_back;
@@ -57,6 +58,7 @@ use ahead::Ahead;
 use events::Happened;
 use prefill_time::PrefillTime;
 use reclaim::Stuck;
+use service::ServiceFloor;
 use write_back::WriteBacks;
 
 pub use events::LeaseStats;
@@ -132,6 +134,8 @@ pub struct Scheduler {
     leases: Leases,
     /// Jobs of requests that name none.
     inferred: InferredJobs,
+    /// What is owed to requests that wait while others are preferred.
+    service: ServiceFloor,
     connector: Option<Box<dyn KvConnector>>,
     /// Requests of this plan that wait for an answer of the connector.
     lookups: Vec<u32>,
@@ -246,6 +250,7 @@ impl Scheduler {
             seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
             inferred: InferredJobs::default(),
+            service: ServiceFloor::new(config.policy.policy().service_floor()),
             connector: None,
             lookups: Vec::with_capacity(config.max_num_seqs),
             frees: 0,
@@ -297,10 +302,14 @@ impl Scheduler {
         let mut chain = TokenChain::with_capacity(&self.hasher, request.extra_keys(), room);
         chain.extend(&request.prompt);
         self.back += 1;
-        if self.config.infer_jobs && request.job.is_none() {
+        let infers = self.config.infer_jobs && request.job.is_none();
+        if infers {
             request.job = Some(self.inferred.infer(chain.hashes()));
         }
         let key = self.requests.insert(Entry::new(request, chain, self.back));
+        let entry = self.requests.at_mut(key);
+        entry.opens_inferred_job = infers && entry.job_arrival >= entry.arrival;
+        self.await_service(key);
         self.enqueue(key);
         self.tell(&Happened::Arrived(key));
         Ok(())
@@ -405,6 +414,7 @@ impl Scheduler {
             Status::Running => self.leave_running(key),
         }
         self.forget_stuck(key);
+        self.leave_service(key);
         let seq = self.requests.at_mut(key).seq.take();
         if let Some(seq) = seq {
             self.free_blocks(seq);

@@ -1,7 +1,7 @@
 //! What a policy is told: the state in which it is asked, and what happened before.
 
 use crate::lease::Leases;
-use crate::{CostModel, FinishReason, Lease, RequestView, SchedulerConfig, Time};
+use crate::{CostModel, FinishReason, Lease, RequestId, RequestView, SchedulerConfig, Time};
 
 /// State of the scheduler when it asks a policy or a retention.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,9 @@ pub struct PolicyContext<'a> {
     pub prefill_seconds_per_token: Option<f64>,
     /// The memory for blocks behind the pool. `None` if there is none, or if the executor cannot store blocks.
     pub second_memory: Option<SecondMemory>,
+    /// A waiting request that is owed its turn by the [service floor](crate::Policy::service_floor), until it is
+    /// admitted.
+    pub promoted: Option<RequestId>,
 }
 
 /// State of the memory behind the pool, when the step was planned.
@@ -44,6 +47,11 @@ impl PolicyContext<'_> {
     /// Whether the job of which a request is a step has a lease.
     pub fn has_lease(&self, request: &RequestView<'_>) -> bool {
         request.job_key().is_some_and(|job| !self.leases.of_job(job).is_empty())
+    }
+
+    /// Whether a request is owed its turn.
+    pub fn is_promoted(&self, request: &RequestView<'_>) -> bool {
+        self.promoted == Some(request.id())
     }
 }
 

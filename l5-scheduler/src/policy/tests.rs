@@ -34,6 +34,7 @@ fn with_context<T>(ask: impl FnOnce(&PolicyContext<'_>) -> T) -> T {
         cost: None,
         prefill_seconds_per_token: None,
         second_memory: None,
+        promoted: None,
     })
 }
 

@@ -16,6 +16,9 @@ const RECORDS: usize = 64;
 /// Share of the pool that leases may hold.
 const CAP: f64 = 0.9;
 
+/// Share of `tau*`: a job that comes back sooner keeps its blocks, even if leases hold most of the pool.
+const SOON: f64 = 0.25;
+
 /// Time to compute a token of a prompt before it is known, in seconds.
 const PREFILL_SECONDS_PER_TOKEN: f64 = 1.0 / 12_000.0;
 
@@ -33,9 +36,12 @@ const KEEP_SECONDS: f64 = 60.0;
 /// ```
 ///
 /// - If leases hold more than 0.9 `N` blocks, the one with the largest `E` ends, which may be the new one. To refuse the
-///   new one would let jobs that never come back hold the pool.
+///   new one would let jobs that never come back hold the pool. But if even the largest `E` is below 0.25 `tau*` and there
+///   is no memory behind the pool with room for the blocks, none ends: all jobs are about to use theirs, and each would
+///   push the next one out.
 /// - A running request that grows ends the lease with the largest `E`. Only without one it preempts.
-/// - A waiting request ends the lease with the largest `E` if that is above `tau*`, or if nothing runs. Else it waits.
+/// - A waiting request ends the lease with the largest `E` if that is above `tau*`, if nothing runs, or if it is owed its
+///   turn ([`Policy::service_floor`](crate::Policy::service_floor)). Else it waits.
 ///   (A lease of `n` blocks saves `a * B * n` seconds of the machine and holds `n` of `N` blocks for `E` seconds. When
 ///   the pool is full, a block for a second is worth `1 / N` of a second of the machine, so the lease pays if
 ///   `E / N < a * B`, whatever `n` is.)
@@ -67,10 +73,15 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
+    /// Seconds to compute the whole pool again: `tau*`.
+    fn pool_seconds(context: &PolicyContext<'_>) -> f64 {
+        let per_token = context.prefill_seconds_per_token.unwrap_or(PREFILL_SECONDS_PER_TOKEN);
+        per_token * (context.config.capacity() * context.config.block_size) as f64
+    }
+
     /// Expected rest from which a lease of so many blocks ends for a waiting request.
     fn threshold(blocks: usize, context: &PolicyContext<'_>) -> f64 {
-        let per_token = context.prefill_seconds_per_token.unwrap_or(PREFILL_SECONDS_PER_TOKEN);
-        let pool = per_token * (context.config.capacity() * context.config.block_size) as f64;
+        let pool = Self::pool_seconds(context);
         match context.second_memory.filter(|memory| blocks <= memory.room) {
             None => pool,
             Some(memory) => 2.0 * memory.load_seconds(blocks) + 0.1 * pool,
@@ -137,7 +148,9 @@ impl Retention for Adaptive {
         context: &PolicyContext<'_>,
     ) -> Option<LeaseId> {
         let (rest, lease) = self.pins.longest(&self.tools, context.now, named)?;
-        let any = needy.status() == Status::Running || context.num_running == 0;
+        let any = needy.status() == Status::Running
+            || context.num_running == 0
+            || context.is_promoted(needy);
         let blocks = context.leases.get(lease).map_or(0, |lease| lease.blocks);
         (any || rest > Self::threshold(blocks, context)).then_some(lease)
     }
@@ -147,7 +160,11 @@ impl Retention for Adaptive {
         if context.leases.blocks() as f64 <= most {
             return None;
         }
-        self.pins.longest(&self.tools, context.now, &[]).map(|(_, lease)| lease)
+        let (rest, longest) = self.pins.longest(&self.tools, context.now, &[])?;
+        let blocks = context.leases.get(longest).map_or(0, |lease| lease.blocks);
+        let is_lost = context.second_memory.is_none_or(|memory| memory.room < blocks);
+        let soon = is_lost && rest <= SOON * Self::pool_seconds(context);
+        (!soon).then_some(longest)
     }
 
     fn write_back(&self, leaving: &Leaving<'_>, context: &PolicyContext<'_>) -> Option<Time> {

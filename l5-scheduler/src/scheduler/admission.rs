@@ -178,6 +178,7 @@ impl Scheduler {
     pub(super) fn begin(&mut self, key: u32, seq: SeqId, cached: usize, len: usize) {
         let seat = self.seats.take(key).expect("a free seat for a request that is admitted");
         let now = self.now;
+        self.leave_service(key);
         let entry = self.requests.at_mut(key);
         entry.asked = None;
         if entry.preemptions == 0 {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Scheduler;
 use super::prefill_time::PrefillTime;
+use super::service::ServiceFloor;
 use crate::requests::Requests;
 use crate::{
     Caps, FinishReason, Lease, LeaseEnd, LeaseId, Policy, PolicyContext, PolicyEvent, Retention,
@@ -22,6 +23,7 @@ macro_rules! policy_context {
             cost: $scheduler.cost.as_ref(),
             prefill_seconds_per_token: $scheduler.prefill.seconds_per_token,
             second_memory: $scheduler.second_memory,
+            promoted: $scheduler.service.promoted(),
         }
     };
 }
@@ -66,6 +68,7 @@ impl Scheduler {
     /// Replaces the policy.
     #[must_use]
     pub fn with_policy(mut self, policy: Box<dyn Policy>) -> Self {
+        self.service = ServiceFloor::new(policy.service_floor());
         self.policy = policy;
         self
     }

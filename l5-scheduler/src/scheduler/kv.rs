@@ -182,6 +182,7 @@ impl Scheduler {
         entry.computed = hit.tokens;
         entry.loading = Some(Loading { from: hit.tokens, to, arrived: false });
         let (id, rank) = (entry.id, entry.rank);
+        self.leave_service(key);
         self.loading.insert(rank, key);
         let table = self.blocks.table(seq).map_or(&[][..], |table| table.blocks());
         let blocks = table.get(hit.blocks.len()..).unwrap_or_default().to_vec();

@@ -27,6 +27,7 @@ impl Scheduler {
         self.end_leases(now);
         self.plan_stores();
         self.look_at_second_memory();
+        self.promote();
         // Not for each attempt: a connector is asked once in a plan about a request that waits for its answer.
         self.lookups.clear();
         for attempt in Attempt::ALL {
@@ -37,6 +38,7 @@ impl Scheduler {
             }
         }
         self.plan_write_backs();
+        self.count_service();
         self.stats.scheduled_tokens += self.step.tokens as u64;
     }
 

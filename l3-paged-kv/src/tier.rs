@@ -101,9 +101,12 @@ pub enum TierOutcome {
 /// Error of an operation of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TierError {
-    /// Error of the system, such as a full disk.
+    /// Error of the system.
     #[error("{0}")]
     Io(String),
+    /// The chunk cannot be written: the disk is full, or may only be read. Chunks that are there can be read.
+    #[error("{0}")]
+    Write(String),
     /// The tier has not answered in time.
     #[error("the tier has not answered within {0:?}")]
     TimedOut(Duration),
@@ -159,6 +162,17 @@ pub trait KvTier: Send {
     /// Whether the tier has a chunk. Does not count as a use.
     fn contains(&mut self, key: &ChunkKey) -> Presence;
 
+    /// Whether a chunk is worth a put. A tier that must ask elsewhere what it has may say no of chunks that it was given
+    /// before.
+    fn needs(&mut self, key: &ChunkKey) -> bool {
+        self.contains(key) != Presence::Present
+    }
+
+    /// Number of calls of [`KvTier::contains`] whose answer could not be found out.
+    fn failed_lookups(&self) -> u64 {
+        0
+    }
+
     /// Begins to read a chunk. Ends in `Hit`, `Miss`, `Refused` or `Failed`.
     fn get(&mut self, key: &ChunkKey) -> Ticket;
 
@@ -207,6 +221,14 @@ impl KvTier for Box<dyn KvTier> {
 
     fn contains(&mut self, key: &ChunkKey) -> Presence {
         (**self).contains(key)
+    }
+
+    fn needs(&mut self, key: &ChunkKey) -> bool {
+        (**self).needs(key)
+    }
+
+    fn failed_lookups(&self) -> u64 {
+        (**self).failed_lookups()
     }
 
     fn get(&mut self, key: &ChunkKey) -> Ticket {

@@ -47,8 +47,11 @@ pub enum BreakerState {
 /// A tier that is left alone after some failures in a row, and tried again later.
 ///
 /// Each operation ends within the timeout, also if the tier never answers: so a dead disk or server costs the engine a
-/// bounded wait a few times, then nothing. A late answer is dropped. Hits and stored chunks are successes, errors and
-/// timeouts failures; a miss or a refusal says nothing about the tier's health.
+/// bounded wait a few times, then nothing. A late answer is dropped. Hits and stored chunks are successes; errors,
+/// timeouts and failed lookups are failures; a miss or a refusal says nothing about the tier's health.
+///
+/// A tier that cannot write, as on a full disk, can still be read. So after as many [`TierError::Write`]s in a row, only
+/// puts are refused, for the same time.
 pub struct Breaker<T> {
     tier: T,
     clock: Arc<dyn Clock>,
@@ -56,6 +59,10 @@ pub struct Breaker<T> {
     state: BreakerState,
     /// Failures since the last success.
     in_a_row: u32,
+    /// Writes that have failed since the last that has not, and when the last one did.
+    failed_writes: (u32, Duration),
+    /// Failed lookups that were counted.
+    failed_lookups: u64,
     /// Operations under way: the tier's ticket, ours, and since when.
     pending: HashMap<Ticket, (Ticket, Duration)>,
     /// The same in order of their beginning; those that have ended are skipped.
@@ -81,6 +88,8 @@ impl<T: KvTier> Breaker<T> {
             options,
             state,
             in_a_row,
+            failed_writes: (0, Duration::ZERO),
+            failed_lookups: 0,
             pending,
             by_age,
             tickets,
@@ -141,6 +150,18 @@ impl<T: KvTier> Breaker<T> {
     fn end(&mut self, theirs: Ticket, outcome: TierOutcome) {
         let Some((ours, _)) = self.pending.remove(&theirs) else { return };
         let probed = self.state == BreakerState::HalfOpen { probe: Some(theirs) };
+        match &outcome {
+            TierOutcome::Failed(TierError::Write(_)) => {
+                self.failed_writes = (self.failed_writes.0.saturating_add(1), self.clock.now());
+                if probed {
+                    // It has answered. Whether it can be read, a read must show.
+                    self.state = BreakerState::HalfOpen { probe: None };
+                }
+                return self.tickets.end(ours, outcome);
+            }
+            TierOutcome::Stored => self.failed_writes.0 = 0,
+            _ => {}
+        }
         // exercise l3.breaker
         match &outcome {
             TierOutcome::Hit(_) | TierOutcome::Stored => {
@@ -164,6 +185,33 @@ impl<T: KvTier> Breaker<T> {
         }
         // end of exercise
         self.tickets.end(ours, outcome);
+    }
+
+    /// Whether a put may begin now, as far as earlier ones say.
+    fn can_write(&self) -> bool {
+        let (failures, last) = self.failed_writes;
+        failures < self.options.failures.max(1)
+            || self.clock.now().saturating_sub(last) >= self.options.retry_after
+    }
+
+    /// Counts lookups that have failed since the last time.
+    fn learn_from_lookups(&mut self) {
+        let failed = self.tier.failed_lookups();
+        let new = failed - self.failed_lookups;
+        self.failed_lookups = failed;
+        if new == 0 {
+            return;
+        }
+        self.in_a_row = self.in_a_row.saturating_add(u32::try_from(new).unwrap_or(u32::MAX));
+        let opens = match self.state {
+            BreakerState::Closed => self.in_a_row >= self.options.failures.max(1),
+            BreakerState::HalfOpen { probe } => probe.is_none(),
+            BreakerState::Open { .. } => false,
+        };
+        if opens {
+            self.state = BreakerState::Open { since: self.clock.now() };
+            self.opened += 1;
+        }
     }
 
     /// Ends operations that have taken too long.
@@ -191,11 +239,19 @@ impl<T: KvTier> KvTier for Breaker<T> {
         if self.lets_through() { self.tier.contains(key) } else { Presence::Absent }
     }
 
+    fn needs(&mut self, key: &ChunkKey) -> bool {
+        self.can_write() && self.lets_through() && self.tier.needs(key)
+    }
+
     fn get(&mut self, key: &ChunkKey) -> Ticket {
         self.begin(|tier| tier.get(key))
     }
 
     fn put(&mut self, key: &ChunkKey, bytes: ChunkBytes) -> Ticket {
+        if !self.can_write() {
+            self.refused += 1;
+            return self.tickets.ended(TierOutcome::Refused);
+        }
         self.begin(|tier| tier.put(key, bytes))
     }
 
@@ -214,6 +270,7 @@ impl<T: KvTier> KvTier for Breaker<T> {
             self.end(ticket, outcome);
         }
         self.ended = theirs;
+        self.learn_from_lookups();
         self.expire();
         ended.append(&mut self.tickets.ended);
     }

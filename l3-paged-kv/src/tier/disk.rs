@@ -19,10 +19,13 @@ use super::{
 };
 pub use files::{ChunkFiles, DirectoryFiles, ListedFile};
 use names::FileName;
-use ops::{Found, News, Op};
+use ops::{Found, News, Op, WriteError};
 
 /// Bytes in which a file system gives out room. A file counts whole units.
 const UNIT: u64 = 4096;
+
+/// Number of writes, after one that found the file system full, for which chunks are evicted. Then there may be room again.
+const WRITES_IN_OWN_ROOM: u32 = 64;
 
 /// Limits of a [`DiskTier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +77,8 @@ struct Writing {
 ///
 /// A file has a header with its length, a checksum and its key. It is written under another name and renamed, so a file with
 /// a chunk's name is whole, or the machine has crashed; files are not synced, because the checksum finds what a crash has
-/// damaged. A damaged chunk is a miss, and is removed. A write that fails, as on a full disk, is counted and reported; the
-/// tier goes on.
+/// damaged. A damaged chunk is a miss, and is removed. A write that fails is counted and reported, and the tier goes on; if
+/// the file system is full, below the capacity, the next 64 writes evict the oldest chunks for their own room.
 ///
 /// A file counts its length, rounded up to 4 KiB. The sum, files that are being written included, is never above the
 /// capacity, unless the system refuses to delete a file: its bytes are then counted until the tier is opened again.
@@ -89,6 +92,8 @@ pub struct DiskTier {
     reserved: u64,
     /// Bytes of files that could not be deleted.
     stuck: u64,
+    /// Number of further writes that make their own room whatever the capacity, since the file system was full.
+    own_room: u32,
     /// Bytes and reads that wait for the thread.
     queued_bytes: u64,
     queued_reads: usize,
@@ -122,6 +127,7 @@ impl DiskTier {
             writing: HashMap::new(),
             reserved: 0,
             stuck: 0,
+            own_room: 0,
             queued_bytes: 0,
             queued_reads: 0,
             worker,
@@ -146,8 +152,10 @@ impl DiskTier {
             kept.saturating_add(index.bytes()) > self.options.capacity
                 || index.len() + self.writing.len() >= self.options.max_chunks
         };
-        while full(&self.index) {
+        let mut freed = 0;
+        while full(&self.index) || self.own_room > 0 && freed < size && self.index.len() > 0 {
             let Some((key, size)) = self.index.pop_oldest() else { return false };
+            freed += size;
             self.stats.evicted += 1;
             self.worker.queue().push(Op::Remove { key, size });
         }
@@ -184,14 +192,16 @@ impl DiskTier {
                 self.stuck += if left { size } else { 0 };
                 let outcome = match result {
                     Ok(()) => {
+                        self.own_room = self.own_room.saturating_sub(1);
                         self.index.insert(key, (), size);
                         self.stats.stored += 1;
                         self.stats.stored_bytes += bytes;
                         TierOutcome::Stored
                     }
-                    Err(why) => {
+                    Err(WriteError { why, full }) => {
                         self.stats.failed += 1;
-                        TierOutcome::Failed(TierError::Io(why))
+                        self.own_room = if full { WRITES_IN_OWN_ROOM } else { self.own_room };
+                        TierOutcome::Failed(TierError::Write(why))
                     }
                 };
                 tickets.into_iter().for_each(|t| self.tickets.end(t, outcome.clone()));

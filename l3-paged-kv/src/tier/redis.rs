@@ -29,6 +29,10 @@ use resp::{Connection, Reply};
 /// Maximum number of answers to lookups that are kept.
 const MAX_LOOKUPS: usize = 1 << 16;
 
+/// Time for which a chunk that was sent or received counts as stored, so that it is not sent again with each turn of a
+/// conversation. If the server evicts it meanwhile, it is missed for so long.
+const STORED_FOR: Duration = Duration::from_secs(60);
+
 /// Limits of a [`RedisTier`].
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
@@ -38,7 +42,7 @@ pub struct RedisOptions {
     pub password: Option<String>,
     /// Maximum time of a connect, and of one read or write of the connection.
     pub timeout: Duration,
-    /// Time after a failed connect in which none is tried, and all operations fail at once.
+    /// Time after a failed connect, or an operation that timed out, in which none is tried: all operations fail at once.
     pub reconnect_after: Duration,
     /// Time for which the answer to a lookup is believed.
     pub lookup_ttl: Duration,
@@ -74,8 +78,8 @@ enum Op {
 
 enum News {
     Lookup(ChunkKey, Result<bool, String>),
-    Get(Ticket, Result<Found, String>),
-    Put(Ticket, u64, Result<(), String>),
+    Get(Ticket, ChunkKey, Result<Found, String>),
+    Put(Ticket, ChunkKey, u64, Result<(), String>),
 }
 
 enum Found {
@@ -93,6 +97,9 @@ pub struct RedisTier {
     clock: Arc<dyn Clock>,
     /// Answers, and when they came; `None` while the server is asked.
     lookups: HashMap<ChunkKey, Option<(bool, Duration)>>,
+    /// When chunks were known to be on the server.
+    stored: HashMap<ChunkKey, Duration>,
+    failed_lookups: u64,
     queued_bytes: u64,
     queued_puts: usize,
     queued: usize,
@@ -118,6 +125,8 @@ impl RedisTier {
             options,
             clock,
             lookups: HashMap::new(),
+            stored: HashMap::new(),
+            failed_lookups: 0,
             queued_bytes: 0,
             queued_puts: 0,
             queued: 0,
@@ -141,39 +150,57 @@ impl RedisTier {
             News::Lookup(key, answer) => {
                 self.queued -= 1;
                 self.stats.failed += u64::from(answer.is_err());
+                self.failed_lookups += u64::from(answer.is_err());
                 let found = answer.unwrap_or(false);
+                if found {
+                    self.note_stored(key);
+                }
                 self.lookups.insert(key, Some((found, self.clock.now())));
             }
-            News::Get(ticket, found) => {
+            News::Get(ticket, key, found) => {
                 self.queued -= 1;
                 let outcome = match found {
                     Ok(Found::Bytes(bytes)) => {
                         self.stats.hits += 1;
                         self.stats.loaded_bytes += bytes.len() as u64;
+                        self.note_stored(key);
                         TierOutcome::Hit(bytes.into())
                     }
                     Ok(Found::Nothing { corrupt }) => {
                         self.stats.misses += 1;
                         self.stats.corrupt += u64::from(corrupt);
+                        self.stored.remove(&key);
                         TierOutcome::Miss
                     }
                     Err(why) => failed(&mut self.stats, why),
                 };
                 self.tickets.end(ticket, outcome);
             }
-            News::Put(ticket, bytes, result) => {
+            News::Put(ticket, key, bytes, result) => {
                 self.queued_bytes -= bytes;
                 self.queued_puts -= 1;
                 let outcome = match result {
                     Ok(()) => {
                         self.stats.stored += 1;
                         self.stats.stored_bytes += bytes;
+                        self.note_stored(key);
                         TierOutcome::Stored
                     }
                     Err(why) => failed(&mut self.stats, why),
                 };
                 self.tickets.end(ticket, outcome);
             }
+        }
+    }
+
+    /// The server has a chunk.
+    fn note_stored(&mut self, key: ChunkKey) {
+        let now = self.clock.now();
+        if self.stored.len() >= MAX_LOOKUPS {
+            self.stored.retain(|_, at| now.saturating_sub(*at) < STORED_FOR);
+        }
+        if self.stored.len() < MAX_LOOKUPS {
+            self.stored.insert(key, now);
         }
     }
 
@@ -211,6 +238,18 @@ impl KvTier for RedisTier {
         self.lookups.insert(*key, None);
         self.worker.queue().push_urgent(Op::Lookup(*key));
         Presence::Unknown
+    }
+
+    fn needs(&mut self, key: &ChunkKey) -> bool {
+        self.update();
+        let now = self.clock.now();
+        let stored = self.stored.get(key);
+        stored.is_none_or(|at| now.saturating_sub(*at) >= STORED_FOR)
+            && self.contains(key) != Presence::Present
+    }
+
+    fn failed_lookups(&self) -> u64 {
+        self.failed_lookups
     }
 
     fn get(&mut self, key: &ChunkKey) -> Ticket {
@@ -259,7 +298,7 @@ struct Client {
     options: RedisOptions,
     clock: Arc<dyn Clock>,
     connection: Option<Connection>,
-    /// When the last connect failed, and why.
+    /// When the last connect failed, or the server did not answer in time, and why.
     failed: Option<(Duration, String)>,
 }
 
@@ -267,10 +306,10 @@ impl Client {
     fn execute(&mut self, op: Op) -> News {
         match op {
             Op::Lookup(key) => News::Lookup(key, self.attempt(|c| lookup(c, &key))),
-            Op::Get(ticket, key) => News::Get(ticket, self.attempt(|c| get(c, &key))),
+            Op::Get(ticket, key) => News::Get(ticket, key, self.attempt(|c| get(c, &key))),
             Op::Put(ticket, key, bytes) => {
                 let result = self.attempt(|c| put(c, &key, &bytes));
-                News::Put(ticket, bytes.len() as u64, result)
+                News::Put(ticket, key, bytes.len() as u64, result)
             }
         }
     }
@@ -285,8 +324,12 @@ impl Client {
             none => none.insert(connect(&self.options, &*self.clock, &mut self.failed)?),
         };
         let result = f(connection);
-        if result.is_err() {
+        if let Err(e) = &result {
             self.connection = None;
+            if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
+                // A server that hangs takes connections. What waits must not take the time-out one after the other.
+                self.failed = Some((self.clock.now(), e.to_string()));
+            }
         }
         result.map_err(|e| e.to_string())
     }

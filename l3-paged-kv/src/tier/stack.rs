@@ -119,6 +119,10 @@ impl KvTier for TierStack {
         found
     }
 
+    fn needs(&mut self, key: &ChunkKey) -> bool {
+        self.contains(key) != Presence::Present && self.tiers.iter_mut().any(|tier| tier.needs(key))
+    }
+
     fn get(&mut self, key: &ChunkKey) -> Ticket {
         let ours = self.tickets.issue();
         self.get_from(0, ours, key);

@@ -171,7 +171,7 @@ fn a_tier_that_is_slow_is_given_up_within_a_stated_time() {
 }
 
 #[test]
-fn a_full_disk_opens_the_breaker_and_room_closes_it() {
+fn a_full_disk_refuses_puts_for_a_time_and_can_be_read() {
     let (dir, disk) = (TempDir::new().unwrap(), Disk::default());
     let inner = DiskTier::over(disk.files(dir.path()), DiskOptions::new(1 << 20)).unwrap();
     let clock = ManualClock::default();
@@ -180,13 +180,38 @@ fn a_full_disk_opens_the_breaker_and_room_closes_it() {
         let ticket = tier.put(&key(n), bytes(n, 100));
         crate::support::wait(tier, ticket)
     };
+    (5..10).for_each(|n| assert_eq!(outcome(&mut tier, n), TierOutcome::Stored));
     disk.set(|f| f.disk_size = Some(0));
-    (0..3).for_each(|n| assert!(matches!(outcome(&mut tier, n), TierOutcome::Failed(_))));
+    (0..3).for_each(|n| {
+        assert!(matches!(outcome(&mut tier, n), TierOutcome::Failed(TierError::Write(_))));
+    });
     assert_eq!(outcome(&mut tier, 3), TierOutcome::Refused);
+    assert!(!tier.needs(&key(3)), "its bytes need not be read");
+    assert_eq!((tier.state(), tier.stats().opened), (BreakerState::Closed, 0));
+    let hit = crate::support::get(&mut tier, 9);
+    assert!(matches!(hit, TierOutcome::Hit(_)), "{hit:?}");
     disk.set(|f| f.disk_size = None);
     assert_eq!(outcome(&mut tier, 3), TierOutcome::Refused, "it does not know yet");
     clock.advance(OPTIONS.retry_after);
     assert_eq!(outcome(&mut tier, 3), TierOutcome::Stored);
-    assert_eq!(tier.state(), BreakerState::Closed);
     tier.into_tier().close();
+}
+
+/// A server that hangs: each lookup fails after a time, and nothing is ever stored or read.
+#[test]
+fn lookups_that_fail_open_it_and_open_it_again() {
+    let (mut tier, clock) = breaker(&[Works]);
+    assert_eq!(put(&mut tier, 0), Some(TierOutcome::Stored));
+    tier.tier_mut().failed_lookups = 2;
+    poll(&mut tier);
+    assert_eq!((tier.state(), tier.contains(&key(0))), (BreakerState::Closed, Presence::Present));
+    tier.tier_mut().failed_lookups = 3;
+    poll(&mut tier);
+    assert_eq!(tier.state(), BreakerState::Open { since: Duration::ZERO });
+    clock.advance(OPTIONS.retry_after);
+    assert_eq!(tier.contains(&key(0)), Presence::Present, "it tries again");
+    tier.tier_mut().failed_lookups = 4;
+    poll(&mut tier);
+    assert_eq!(tier.state(), BreakerState::Open { since: OPTIONS.retry_after });
+    assert_eq!((tier.contains(&key(0)), tier.stats().opened), (Presence::Absent, 2));
 }

@@ -187,21 +187,40 @@ fn a_directory_of_another_process_or_with_too_many_files_is_refused() {
 }
 
 #[test]
-fn a_full_disk_is_a_counted_failure_and_the_tier_goes_on() {
+fn a_full_disk_is_a_counted_failure_and_then_its_own_chunks_make_room() {
     let (dir, disk) = (TempDir::new().unwrap(), Disk::default());
     let mut tier = DiskTier::over(disk.files(dir.path()), options(10)).unwrap();
     put(&mut tier, 0, LEN);
-    disk.set(|f| f.disk_size = Some(SIZE + 100));
-    for n in 1..4 {
-        let outcome = put(&mut tier, n, LEN);
-        assert!(matches!(outcome, TierOutcome::Failed(_)), "{outcome:?}");
-    }
+    put(&mut tier, 1, LEN);
+    disk.set(|f| f.disk_size = Some(2 * SIZE + 100));
+    let outcome = put(&mut tier, 2, LEN);
+    assert!(matches!(outcome, TierOutcome::Failed(_)), "{outcome:?}");
     let stats = tier.stats();
-    assert_eq!((stats.failed, stats.chunks, stats.bytes), (3, 1, SIZE));
-    assert_eq!(disk_bytes(dir.path()), SIZE, "nothing is left of what was not written");
+    assert_eq!((stats.failed, stats.chunks, stats.bytes), (1, 2, 2 * SIZE));
+    assert_eq!(disk_bytes(dir.path()), 2 * SIZE, "nothing is left of what was not written");
     assert_eq!(get(&mut tier, 0), TierOutcome::Hit(bytes(0, LEN)), "reads go on");
+    for n in 3..40 {
+        assert_eq!(put(&mut tier, n, LEN), TierOutcome::Stored, "in place of the oldest");
+    }
+    assert_eq!(present(&mut tier, 40), [38, 39]);
     disk.set(|f| f.disk_size = None);
-    assert_eq!(put(&mut tier, 1, LEN), TierOutcome::Stored, "there is room again");
+    (40..100).for_each(|n| _ = put(&mut tier, n, LEN));
+    let stats = tier.stats();
+    assert_eq!((stats.failed, stats.chunks), (1, 10), "there is room again, up to the capacity");
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_chunk_stops_nothing() {
+    let (dir, disk) = (TempDir::new().unwrap(), Disk::default());
+    let mut tier = DiskTier::over(disk.files(dir.path()), options(10)).unwrap();
+    put(&mut tier, 0, LEN);
+    let name = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+    let chunk = name.into_iter().find(|path| path.file_name().unwrap() != "lock").unwrap();
+    std::fs::remove_file(&chunk).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&chunk).status().unwrap();
+    assert!(made.success());
+    assert_eq!(get(&mut tier, 0), TierOutcome::Miss);
+    assert_eq!((tier.stats().corrupt, chunk.exists()), (1, false));
 }
 
 #[test]

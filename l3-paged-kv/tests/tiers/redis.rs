@@ -179,6 +179,27 @@ fn engines_share_what_is_on_a_server() {
 }
 
 #[test]
+fn a_chunk_that_was_sent_is_not_sent_again_with_each_turn() {
+    let server = Server::start();
+    let (mut tier, clock) = tier(server.address);
+    assert!(tier.needs(&key(1)));
+    put(&mut tier, 1, LEN);
+    clock.advance(Duration::from_secs(59));
+    assert!(!tier.needs(&key(1)), "and the server is not asked");
+    clock.advance(Duration::from_secs(1));
+    assert!(contains(&mut tier, 1));
+    assert!(!tier.needs(&key(1)), "the server has said so");
+    // Another engine's chunk, when it was read.
+    let (mut other, _) = self::tier(server.address);
+    get(&mut other, 1);
+    assert!(!other.needs(&key(1)));
+    let name = server.names("bytes").remove(0);
+    server.set(|s| s.values.remove(&name));
+    get(&mut other, 1);
+    assert!(other.needs(&key(1)), "the server has evicted it");
+}
+
+#[test]
 fn one_key_without_the_other_is_a_miss() {
     for lost in ["bytes", "metadata"] {
         let server = Server::start();

@@ -179,6 +179,7 @@ pub struct FaultyTier {
     ended: Vec<TierCompletion>,
     hanging: Vec<TierCompletion>,
     pub operations: u64,
+    pub failed_lookups: u64,
 }
 
 impl FaultyTier {
@@ -213,6 +214,10 @@ impl KvTier for FaultyTier {
 
     fn contains(&mut self, key: &ChunkKey) -> Presence {
         if self.chunks.contains_key(key) { Presence::Present } else { Presence::Absent }
+    }
+
+    fn failed_lookups(&self) -> u64 {
+        self.failed_lookups
     }
 
     fn get(&mut self, key: &ChunkKey) -> Ticket {

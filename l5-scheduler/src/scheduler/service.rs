@@ -44,12 +44,10 @@ impl ServiceFloor {
     /// Counts the tokens of a step. A class of which no request waits earns nothing, and owes nothing.
     fn count(&mut self, tokens: [usize; CLASSES]) {
         let all: usize = tokens.iter().sum();
-        for class in 0..CLASSES {
-            let earned = &mut self.earned[class];
-            *earned += self.share * all as f64 - tokens[class] as f64;
-            if self.waiting[class].is_empty() {
-                *earned = 0.0;
-            }
+        let classes = self.earned.iter_mut().zip(&self.waiting).zip(tokens);
+        for ((earned, waiting), tokens) in classes {
+            let share = self.share * all as f64 - tokens as f64;
+            *earned = if waiting.is_empty() { 0.0 } else { *earned + share };
         }
     }
 
@@ -58,12 +56,12 @@ impl ServiceFloor {
         if self.promoted.is_some() {
             return None;
         }
-        for class in 0..CLASSES {
-            let Some((_, key)) = self.waiting[class].first().copied() else { continue };
+        for (earned, waiting) in self.earned.iter_mut().zip(&self.waiting) {
+            let Some((_, key)) = waiting.first().copied() else { continue };
             let (id, tokens) = prompt(key);
             // One prompt is enough: what was earned while the pool was full is not spent in one burst.
-            self.earned[class] = self.earned[class].min(tokens as f64);
-            if self.earned[class] >= tokens as f64 {
+            *earned = earned.min(tokens as f64);
+            if *earned >= tokens as f64 {
                 self.promoted = Some((key, id));
                 return Some(key);
             }

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use l3_paged_kv::tier::{
-    ChunkBytes, ChunkKey, ChunkLayout, Presence, Ticket, TierCompletion, TierOutcome,
-};
+use l3_paged_kv::tier::{ChunkBytes, ChunkKey, ChunkLayout, Ticket, TierCompletion, TierOutcome};
 use l3_paged_kv::{BlockHash, BlockId, PagedKv};
 
 use super::{GROUP, LoadedTokens, MAX_BYTES_PER_POLL, MAX_WRITE_BACK_BYTES, State, Tiers};
@@ -202,7 +200,7 @@ impl State {
         let Self { tier, layout, space, stats, .. } = self;
         let keys = layout.keys(space, GROUP, hashes);
         for (key, blocks) in keys.iter().zip(blocks.chunks_exact(layout.blocks())) {
-            if tier.contains(key) != Presence::Present {
+            if tier.needs(key) {
                 let len = kv.chunk_bytes(blocks.len());
                 if len > *left {
                     return;
@@ -273,7 +271,7 @@ impl Store {
             if *left == 0 {
                 return false;
             }
-            if state.tier.contains(key) != Presence::Present {
+            if state.tier.needs(key) {
                 let blocks = &self.blocks[self.done * chunk..][..chunk];
                 let mut bytes = vec![0; kv.chunk_bytes(chunk)];
                 if let Err(why) = kv.read_chunk(blocks, &mut bytes) {

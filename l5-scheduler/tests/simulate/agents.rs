@@ -757,3 +757,41 @@ proptest! {
         prop_assert!(agents.e2e.unwrap().max <= report.seconds + 1e-9);
     }
 }
+
+/// Agents whose next turns always find a lease would be first for ever.
+#[test]
+fn agents_that_come_back_for_ever_do_not_keep_a_chat_waiting() {
+    let mut file = String::new();
+    for number in 0..6 {
+        let turns: Vec<String> = (0..60)
+            .map(|turn| {
+                let prompt = 12 + 4 * turn;
+                format!(r#"{{"prompt_tokens": {prompt}, "output_tokens": 2, "tool_seconds": 0.5}}"#)
+            })
+            .collect();
+        let turns = turns.join(", ");
+        file += &format!(r#"{{"job": "a{number}", "arrival": 0, "turns": [{turns}]}}"#);
+        file.push('\n');
+    }
+    for number in 0..4 {
+        let arrival = 40 + 150 * number;
+        let turns = r#"[{"prompt_tokens": 30, "output_tokens": 4}]"#;
+        file += &format!(
+            r#"{{"job": "c{number}", "arrival": {arrival}, "has_id": false, "turns": {turns}}}"#
+        );
+        file.push('\n');
+    }
+    let longest = |policy| {
+        let config = SchedulerConfig { policy, max_num_seqs: 4, ..config() };
+        let report = run(config, jobs(&file).with_records());
+        let log = report.job_log.expect("records of the jobs");
+        let chats = log.jobs.iter().filter(|job| job.turns.len() == 1);
+        let waits = chats.map(|job| job.turns[0].first_token - job.arrival);
+        (waits.fold(0.0, f64::max), log.mean)
+    };
+    let (continuum, _) = longest(PolicyKind::Continuum);
+    let (adaptive, _) = longest(PolicyKind::Adaptive);
+    // A step takes 1 s and 0.5 s for each token of a prompt; the class earns 0.4 of its tokens.
+    assert!(adaptive < 150.0, "{adaptive} s until the first token of a chat");
+    assert!(continuum > 3.0 * adaptive, "without a floor: {continuum} s, with one: {adaptive} s");
+}

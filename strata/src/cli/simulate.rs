@@ -182,8 +182,11 @@ fn planned(arg: Arg) -> Arg {
 
 /// A rate above 0, or `inf`.
 pub(super) fn rate(s: &str) -> Result<f64, String> {
-    let rate: f64 = s.parse().map_err(|_| "must be a number above 0, or inf".to_owned())?;
-    if rate > 0.0 { Ok(rate) } else { Err("must be a number above 0, or inf".to_owned()) }
+    // A lower rate would put arrivals at times that are no numbers.
+    match s.parse::<f64>() {
+        Ok(rate) if rate >= 1e-9 => Ok(rate),
+        _ => Err("must be a number from 1e-9, or inf".to_owned()),
+    }
 }
 
 fn share(s: &str) -> Result<f64, String> {

@@ -140,6 +140,7 @@ fn the_one_said_is_preempted_first() {
             cost: None,
             prefill_seconds_per_token: None,
             second_memory: None,
+            promoted: None,
         };
         match policy.policy().victim(needy, &mut running.iter().copied(), None, &context) {
             Some(Victim::Running(i)) => running[i].id().0 as usize,

@@ -36,13 +36,28 @@ pub(super) enum News {
     Written {
         key: ChunkKey,
         bytes: u64,
-        result: Result<(), String>,
+        result: Result<(), WriteError>,
         left: bool,
     },
     /// A file that counts `size` could not be removed.
     Stuck {
         size: u64,
     },
+}
+
+/// Why a chunk was not written.
+pub(super) struct WriteError {
+    pub why: String,
+    /// Whether the file system has no room.
+    pub full: bool,
+}
+
+impl WriteError {
+    fn of(error: &io::Error) -> Self {
+        let full =
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        Self { why: error.to_string(), full }
+    }
 }
 
 /// Result of a read.
@@ -64,7 +79,7 @@ pub(super) fn execute(files: &mut dyn ChunkFiles, op: Op) -> Option<News> {
             // Removing it gives its room back. What cannot be removed now is removed when the tier is opened again.
             let unfinished = FileName::Unfinished(key).to_string();
             let left = result.is_err() && files.remove(&unfinished).is_err();
-            let result = result.map_err(|e| e.to_string());
+            let result = result.map_err(|e| WriteError::of(&e));
             Some(News::Written { key, bytes: bytes.len() as u64, result, left })
         }
         Op::Remove { key, size } => {

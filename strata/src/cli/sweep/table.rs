@@ -34,7 +34,11 @@ fn by_cell(out: &mut String, cells: &Cells) {
             row.extend((0..cells.variants.len()).map(|variant| {
                 let value = cells.value(number, variant, Metric::Mean);
                 let ratio = cells.to_baseline(number, variant, Metric::Mean);
-                format!("{:.2} ({ratio:.3})", value.seconds)
+                match value.seconds.is_finite() {
+                    true => format!("{:.2} ({ratio:.3})", value.seconds),
+                    // No job has finished.
+                    false => "-".to_owned(),
+                }
             }));
             rows.push(row);
         }
@@ -58,25 +62,27 @@ fn over_the_grid(out: &mut String, cells: &Cells) {
     ]];
     for row in cells.rows() {
         let worst =
-            |ratios: &Ratios| format!("{:.3} ({})", ratios.worst, named(&ratios.worst_cell));
+            |ratios: &Ratios| format!("{} ({})", ratio(ratios.worst), named(&ratios.worst_cell));
         let mut line = vec![
             row.policy.to_string(),
             row.metric.name().to_owned(),
-            format!("{:.3}", row.to_baseline.mean),
+            ratio(row.to_baseline.mean),
             worst(&row.to_baseline),
         ];
         match &row.to_best_other {
-            Some(best) => line.extend([
-                format!("{:.3}", best.mean),
-                format!("{:.3}", best.p90),
-                format!("{:.3}", best.p99),
-                worst(best),
-            ]),
+            Some(best) => {
+                line.extend([ratio(best.mean), ratio(best.p90), ratio(best.p99), worst(best)])
+            }
             None => line.extend(std::iter::repeat_n("-".to_owned(), 4)),
         }
         rows.push(line);
     }
     markdown(out, &rows);
+}
+
+/// A ratio; a dash if no job has finished in one of its cells.
+fn ratio(ratio: f64) -> String {
+    if ratio.is_finite() { format!("{ratio:.3}") } else { "-".to_owned() }
 }
 
 fn rate(cell: &Cell) -> String {

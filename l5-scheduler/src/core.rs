@@ -296,8 +296,8 @@ impl<E: Executor> EngineCore<E> {
         Ok(result)
     }
 
-    /// Runs steps until the stores that are under way have ended, and waits until what they have stored is written, both
-    /// for at most `timeout`. For an engine without requests that is about to end. Returns the number of chunks that are
+    /// Runs steps until leases are written back and the stores that are under way have ended, and waits until what they
+    /// have stored is written, all for at most `timeout`. For an engine without requests that is about to end. Returns the number of chunks that are
     /// not written, and are lost when the executor is dropped; leases whose store has not ended are not among them.
     ///
     /// # Errors
@@ -305,6 +305,11 @@ impl<E: Executor> EngineCore<E> {
     pub fn flush(&mut self, timeout: Duration) -> Result<usize, E::Error> {
         let began = Instant::now();
         while began.elapsed() < timeout {
+            if self.scheduler.end_lease_for_shutdown() {
+                // One by one, since a step copies a bounded number of bytes.
+                self.step()?;
+                continue;
+            }
             match self.scheduler.is_moving_blocks() {
                 true => _ = self.step()?,
                 false if self.executor.num_unwritten() > 0 => self.poll(),

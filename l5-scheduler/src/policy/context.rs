@@ -94,6 +94,8 @@ pub enum LeaseEnd {
     /// Leases held too many blocks, and the retention named this one
     /// ([`Retention::displaced`](crate::Retention::displaced)). Told when a step is applied.
     Displaced,
+    /// The engine ends, and what leases hold is written back.
+    Shutdown,
     /// The prefix cache was reset.
     Reset,
     /// Its blocks have been stored elsewhere, or will not be.
@@ -111,6 +113,7 @@ impl LeaseEnd {
             Self::JobOver => "job_over",
             Self::Surplus => "surplus",
             Self::Displaced => "displaced",
+            Self::Shutdown => "shutdown",
             Self::Reset => "reset",
             Self::Stored => "stored",
         }

@@ -118,6 +118,13 @@ impl Scheduler {
         }
     }
 
+    /// Ends the lease that is the next to expire, of an engine that ends. Returns whether there was one whose blocks the
+    /// next step may copy.
+    pub(crate) fn end_lease_for_shutdown(&mut self) -> bool {
+        let first = self.leases.first().filter(|_| self.can_store).map(|lease| lease.id);
+        first.is_some_and(|lease| self.end_lease(lease, LeaseEnd::Shutdown))
+    }
+
     /// Ends leases that have expired. While a step of its job waits, a lease stays, because that step is about to use
     /// its blocks.
     pub(super) fn end_leases(&mut self, now: Time) {

@@ -40,7 +40,7 @@ impl Scheduler {
     pub(super) fn write_back_lease(&mut self, lease: &Lease, why: LeaseEnd) {
         let leaves = match why {
             LeaseEnd::Expired | LeaseEnd::ForWaiting | LeaseEnd::ForRunning => true,
-            LeaseEnd::Surplus | LeaseEnd::Displaced => true,
+            LeaseEnd::Surplus | LeaseEnd::Displaced | LeaseEnd::Shutdown => true,
             // They are in the blocks of another request, of no use, or copied.
             LeaseEnd::Outlived | LeaseEnd::JobOver | LeaseEnd::Reset | LeaseEnd::Stored => false,
         };

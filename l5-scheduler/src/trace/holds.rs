@@ -116,8 +116,12 @@ impl Fold {
                         (store.end, store.to) = (now.max(store.start), at);
                     }
                 }
+                KvEvent::WriteBack { .. } if abandoned => {}
                 // A part of its step, without a span of its own.
-                KvEvent::WriteBack { .. } => {}
+                KvEvent::WriteBack { blocks } => match self.run.write_backs.last_mut() {
+                    Some((step, copied)) if *step == at => *copied += blocks,
+                    _ => self.run.write_backs.push((at, blocks)),
+                },
                 // It is planned again.
                 KvEvent::Load { .. } | KvEvent::Store { .. } if abandoned => {}
                 KvEvent::Load { id, from, to } => {

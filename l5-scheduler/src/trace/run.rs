@@ -20,6 +20,8 @@ pub struct Run {
     pub holds: Vec<Hold>,
     /// Loads and stores, in the order in which they began.
     pub transfers: Vec<Transfer>,
+    /// Steps that began with a copy of blocks that they may overwrite (their index), and the number of blocks.
+    pub write_backs: Vec<(usize, usize)>,
     /// Times between two output tokens of a request, in no particular order.
     pub gaps: Vec<u64>,
     /// Number of steps of the recording that were left out.
@@ -217,7 +219,8 @@ impl Fold {
     pub fn new(header: Header) -> Self {
         let (steps, lanes, gaps) = (Vec::new(), Vec::new(), Vec::new());
         let (holds, transfers) = (Vec::new(), Vec::new());
-        let run = Run { header, steps, lanes, holds, transfers, gaps, left_out: 0 };
+        let write_backs = Vec::new();
+        let run = Run { header, steps, lanes, holds, transfers, write_backs, gaps, left_out: 0 };
         Self { run, by_id: HashMap::new(), open: Open::default() }
     }
 

@@ -232,6 +232,30 @@ fn an_engine_that_is_shut_down_has_written_what_it_had_to_store() {
 }
 
 #[test]
+fn what_leases_hold_when_an_engine_ends_is_found_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompt = prompt(3);
+    for policy in [PolicyKind::Adaptive, PolicyKind::Continuum] {
+        let dir = dir.path().join(policy.to_string());
+        let options = options(policy, disk(&dir), 40);
+        let job = || Some(Job { id: "a".to_owned(), last_step: false });
+        let mut first = core(&options);
+        let response = ask_as(&mut first, 1, &prompt, 0.0, job());
+        while first.has_unfinished() {
+            first.step().unwrap();
+        }
+        assert_eq!(first.flush(std::time::Duration::from_secs(60)).unwrap(), 0);
+        assert!(first.scheduler().leases().is_empty());
+        drop(first);
+        let mut second = core(&options);
+        let again = ask_as(&mut second, 1, &prompt, 0.0, job());
+        run(&mut second);
+        assert!(counts(&second).loaded >= CHUNK as u64, "{policy}: {:?}", counts(&second));
+        assert_eq!(*again.0.lock().unwrap(), *response.0.lock().unwrap(), "{policy}");
+    }
+}
+
+#[test]
 fn an_engine_of_another_precision_finds_no_chunks_though_the_cache_has_the_same_dtype() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(PolicyKind::LmCache, disk(dir.path()), 30);

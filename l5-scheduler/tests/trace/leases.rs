@@ -109,11 +109,11 @@ fn transfers() -> String {
     [
         HEADER.to_owned(),
         arrived.to_owned(),
-        step(0, load, true),
+        step(0, &format!(r#"{load},{{"write_back":{{"blocks":2}}}}"#), true),
         step(1, load, false),
         step(2, "", false),
         step(3, r#"{"loaded":{"id":7,"at_us":2500,"tokens":12}},{"leased":{"lease":0,"id":7,"at_us":3050,"blocks":4}}"#, false),
-        step(4, r#"{"store":{"lease":0,"blocks":4}}"#, false),
+        step(4, r#"{"store":{"lease":0,"blocks":4}},{"write_back":{"blocks":2}},{"write_back":{"blocks":3}}"#, false),
         step(5, r#"{"lease_ended":{"lease":0,"at_us":4800,"why":"stored"}}"#, false),
     ]
     .join("\n")
@@ -130,6 +130,7 @@ fn loads_and_stores_are_spans_from_the_step_that_counts_to_their_end() {
     assert_eq!((load.start, load.end, load.from, load.to), (1_000_000, 2_500_000, 1, 3));
     assert_eq!((store.kind, store.tokens, store.arrived), (TransferKind::Store, 16, None));
     assert_eq!((store.start, store.end), (4_000_000, 4_800_000));
+    assert_eq!(run.write_backs, [(4, 5)], "and none of the step that failed");
     let hold = &run.holds[0];
     assert_eq!((hold.start, hold.end, hold.why.as_deref()), (3_050_000, 4_800_000, Some("stored")));
     assert_eq!(hold.job, None);

@@ -118,10 +118,10 @@ struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
     /// Store the blocks of finished requests in a host memory of this size, such as 4GiB, and load them from there
-    #[arg(long, alias = "dram", value_name = "SIZE")]
+    #[arg(long, visible_alias = "dram", value_name = "SIZE")]
     host_memory: Option<Bytes>,
     /// Bytes per second between host memory and KV cache, such as 25GB [default: that of the cost model, else no limit]
-    #[arg(long, alias = "reload-bandwidth", value_name = "SIZE", value_parser = bandwidth, requires = "host_memory")]
+    #[arg(long, visible_alias = "reload-bandwidth", value_name = "SIZE", value_parser = bandwidth, requires = "host_memory")]
     load_bandwidth: Option<f64>,
     /// Also report the requests that meet all of these bounds: ttft, itl (the longest), tpot (the mean), e2e. Units are
     /// ms and s; a number without a unit is in seconds (in milliseconds in `strata bench serve`)
@@ -215,10 +215,6 @@ impl PlanArgs {
             ("prefill_chunk", mixed, "--compose stable"),
             ("continuum_ttl", !leases_by_ttl, "--policy continuum or context-serve"),
         ];
-        if self.limits.policy == PolicyKind::LmCache && self.host_memory.is_none() {
-            let why = "--policy lmcache needs --host-memory, where it stores blocks";
-            return Err(CliError::Usage(why.to_owned()));
-        }
         match without_effect.iter().find(|(id, ignored, _)| *ignored && self.given.has(id)) {
             None => Ok(()),
             Some((id, _, needed)) => {

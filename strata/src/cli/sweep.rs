@@ -111,10 +111,10 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
     /// Size of the host memory, such as 64GB
-    #[arg(long, alias = "dram", value_name = "SIZE")]
+    #[arg(long, visible_alias = "dram", value_name = "SIZE")]
     host_memory: Option<Bytes>,
     /// Bytes per second between host memory and KV cache, such as 25GB [default: that of the cost model, else no limit]
-    #[arg(long, alias = "reload-bandwidth", value_name = "SIZE", value_parser = simulate::bandwidth)]
+    #[arg(long, visible_alias = "reload-bandwidth", value_name = "SIZE", value_parser = simulate::bandwidth)]
     #[arg(requires = "host_memory")]
     load_bandwidth: Option<f64>,
     /// Maximum number of running requests

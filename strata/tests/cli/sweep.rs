@@ -156,7 +156,7 @@ fn bad_usage_and_bad_files_are_one_line() {
         (&["--policies", "lmcache"], "--policies lmcache needs --host-memory"),
         (&["--policies", "fifo"], "unknown scheduling policy `fifo`"),
         (&["--traffic", "none"], "use coding, long, mixed"),
-        (&["--rates", "0"], "above 0"),
+        (&["--rates", "0"], "from 1e-9"),
         (&["--rates", "inf"], "--rates inf needs --jobs"),
         (&["--num-gpu-blocks", "1"], "at least 2"),
         (&["--rates", "0.001", "--seconds", "0.001"], "no job arrives in 0.001 s"),

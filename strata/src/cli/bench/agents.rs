@@ -40,13 +40,13 @@ const JOBS: usize = 20;
 #[derive(Debug, clap::Args)]
 pub struct AgentsBenchArgs {
     /// URL of the server, such as http://127.0.0.1:8000
-    #[arg(long, value_name = "URL", value_parser = serve::url)]
+    #[arg(long, visible_alias = "url", value_name = "URL", value_parser = serve::url)]
     base_url: String,
     /// Number of jobs [default: 20, or all of the file]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     jobs: Option<usize>,
     /// Jobs per second, arriving as a Poisson process [default: all at once, or as the file says]
-    #[arg(long, value_name = "R", value_parser = positive)]
+    #[arg(long, visible_alias = "rate", value_name = "R", value_parser = positive)]
     request_rate: Option<f64>,
     /// Jobs to run, one per line: {"job", "arrival", "turns": [{"prompt_tokens", "output_tokens", "tool",
     /// "tool_seconds"}, ..]}, as `strata simulate --agents` reads them; or a trace of `aiperf synthesize agentic-code`
@@ -139,6 +139,7 @@ async fn measure(args: &AgentsBenchArgs, context: &Context) -> anyhow::Result<()
     }
     match report.first_error() {
         Some(why) if !report.has_responses() => bail!("no request succeeded: {why}"),
+        Some(why) if report.completed() == 0 => bail!("no job finished: {why}"),
         _ => Ok(()),
     }
 }

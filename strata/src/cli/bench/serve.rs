@@ -52,10 +52,10 @@ pub(super) const LONGEST_TIMEOUT: f64 = 1e7;
 #[derive(Debug, clap::Args)]
 pub struct ServeBenchArgs {
     /// URL of the server, such as http://127.0.0.1:8000
-    #[arg(long, value_name = "URL", value_parser = url)]
+    #[arg(long, visible_alias = "base-url", value_name = "URL", value_parser = url)]
     url: String,
     /// Requests per second, with random arrivals, however many are in flight [default: all at once]
-    #[arg(long, value_name = "R", value_parser = positive, conflicts_with = "concurrency")]
+    #[arg(long, visible_alias = "request-rate", value_name = "R", value_parser = positive, conflicts_with = "concurrency")]
     rate: Option<f64>,
     /// Burstiness of arrivals: 1 is a Poisson process, lower values are burstier, higher values more even
     #[arg(long, value_name = "B", value_parser = positive, default_value_t = 1.0, requires = "rate")]

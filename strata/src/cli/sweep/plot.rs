@@ -11,10 +11,12 @@ use plotters::prelude::*;
 use super::summary::{Cells, Metric};
 use crate::cli::plot::{BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, TITLE, VERMILLION};
 
-/// Size of a panel, and height of the title and of the legend.
+/// Size of a panel, and height of the title.
 const PANEL: (u32, u32) = (480, 340);
 const HEAD: u32 = 34;
-const LEGEND: u32 = 30;
+/// Height of a row of the legend, and room for a name in it.
+const LEGEND: u32 = 24;
+const KEY: u32 = 150;
 
 const TEXT: (&str, u32) = ("sans-serif", 13);
 
@@ -60,7 +62,9 @@ pub(super) fn svg(
 ) -> Result<String, String> {
     let columns = (pools.len() as u32).min(2);
     let rows = (pools.len() as u32).div_ceil(columns);
-    let size = (PANEL.0 * columns, HEAD + PANEL.1 * rows + LEGEND);
+    let width = PANEL.0 * columns;
+    let keys = (cells.variants.len() as u32).div_ceil(keys_in_a_row(width));
+    let size = (width, HEAD + PANEL.1 * rows + LEGEND * keys + 6);
     let mut text = String::new();
     draw(&mut text, size, title, kind, pools, cells).map_err(|e| e.to_string())?;
     Ok(accessible(&text, title, &description(kind, pools, cells)))
@@ -78,8 +82,9 @@ fn draw(
     root.fill(&WHITE)?;
     let (head, below) = root.split_vertically(HEAD);
     head.titled(title, TITLE)?;
-    let (panels, legend) = below.split_vertically(size.1 - HEAD - LEGEND);
-    let areas = panels.split_evenly(((pools.len()).div_ceil(2), pools.len().min(2)));
+    let rows = pools.len().div_ceil(2);
+    let (panels, legend) = below.split_vertically(PANEL.1 * rows as u32);
+    let areas = panels.split_evenly((rows, pools.len().min(2)));
     for (area, pool) in areas.iter().zip(pools) {
         panel(area, kind, *pool, cells)?;
     }
@@ -159,13 +164,19 @@ fn keys<B: DrawingBackend>(
     width: u32,
     cells: &Cells,
 ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-    let step = (width as i32 - 20) / cells.variants.len().max(1) as i32;
+    let in_a_row = keys_in_a_row(width) as i32;
     for ((number, variant), colour) in (0..).zip(&cells.variants).zip(COLOURS.iter().cycle()) {
-        let x = 14 + step * number;
-        area.draw(&PathElement::new([(x, 14), (x + 18, 14)], colour.stroke_width(3)))?;
-        area.draw(&Text::new(variant.to_string(), (x + 24, 7), TEXT))?;
+        let (row, column): (i32, i32) = (number / in_a_row, number % in_a_row);
+        let (x, y) = (14 + KEY as i32 * column, 12 + LEGEND as i32 * row);
+        area.draw(&PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)))?;
+        area.draw(&Text::new(variant.to_string(), (x + 24, y - 7), TEXT))?;
     }
     Ok(())
+}
+
+/// Number of names in a row of the legend.
+fn keys_in_a_row(width: u32) -> u32 {
+    ((width - 14) / KEY).max(1)
 }
 
 /// What the plot shows, in words: the policies, and for each pool the values at the highest rate.

@@ -160,6 +160,11 @@ impl Report {
     }
 
     /// Whether any request succeeded.
+    /// Number of jobs that finished.
+    pub(super) fn completed(&self) -> usize {
+        self.completed
+    }
+
     pub(super) fn has_responses(&self) -> bool {
         !self.turns.is_empty()
     }
@@ -313,6 +318,14 @@ impl Report {
                 writeln!(
                     f,
                     "note         {doubtful} gaps have no look at /metrics: they were too short, or it failed"
+                )?;
+            }
+            let held = self.turns.iter().filter_map(|turn| turn.leased_blocks);
+            if held.map(|(.., most)| most).max() == Some(0) {
+                writeln!(
+                    f,
+                    "note         no block was leased: the server's --policy keeps none (use continuum, context-serve or \
+                     adaptive), or no output called a tool that it knows"
                 )?;
             }
             if self.jobs.len() > 1 {

@@ -40,6 +40,9 @@ pub(super) struct Page<'a> {
     holds: Vec<HoldData<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     transfers: Vec<TransferData>,
+    /// Steps that began with a copy to a tier, and the number of blocks.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    write_backs: &'a [(usize, usize)],
 }
 
 /// A lease.
@@ -158,6 +161,7 @@ impl<'a> Page<'a> {
             jobs: Vec::new(),
             holds: Vec::new(),
             transfers: Vec::new(),
+            write_backs: &[],
         };
         page.add_kv(run, clock);
         if run.steps.iter().any(|step| step.shape.is_some()) {
@@ -208,6 +212,7 @@ impl<'a> Page<'a> {
             span: span(own.start, own.end, own.from, own.to),
         });
         self.transfers = transfers.collect();
+        self.write_backs = &run.write_backs;
     }
 }
 

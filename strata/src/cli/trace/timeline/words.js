@@ -72,6 +72,8 @@ function holdsInWords(page, i) {
   const transfers = (page.transfers ?? []).filter(({ span }) => span[3] === i);
   const moved = transfers.map(({ lane, store, tokens }) => `${plural(tokens, "token")} of request ${page.lanes[lane].id} ${store ? "to" : "from"} a tier`);
   if (moved.length) sentences.push(`Transfers began: ${some(moved)}.`);
+  const [, copied] = (page.write_backs ?? []).find(([step]) => step === i) ?? [];
+  if (copied) sentences.push(`Written back: ${plural(copied, "block")} of leases that ended or of preempted requests, to a tier.`);
   return sentences;
 }
 
@@ -79,6 +81,7 @@ const WHY = {
   expired: "since their time was over",
   for_waiting: "for a waiting request",
   for_running: "for a running request",
+  shutdown: "since the engine ended",
   outlived: "since the next step holds them",
   job_over: "since the job is over",
   surplus: "since the job had too many",

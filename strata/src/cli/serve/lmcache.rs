@@ -76,7 +76,16 @@ impl Setting {
     }
 
     fn error(&self, what: &str) -> CliError {
-        CliError::Usage(format!("{}={}: {what}", self.shown(), self.value))
+        CliError::Usage(format!("{}={}: {what}", self.shown(), self.value_without_password()))
+    }
+
+    /// The value; of a URL without its user and password, which have no place on a screen.
+    fn value_without_password(&self) -> String {
+        let url = self.value.split_once("://");
+        match url.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+            Some((scheme, host)) => format!("{scheme}://***@{host}"),
+            None => self.value.clone(),
+        }
     }
 
     fn is_true(&self) -> Result<bool, CliError> {

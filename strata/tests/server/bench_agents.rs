@@ -130,8 +130,9 @@ fn what_cannot_be_measured_is_an_error_that_says_why() {
         &["--jobs", "1", "--endpoint", "completions", "--token-ids", "10,300"],
     );
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "some turns were answered: {}", told(&output));
-    assert!(text.contains("1 failed") && text.contains("status 400: turn"), "{text}");
+    assert!(text.contains("1 failed") && text.contains("status 400: turn"), "some turns: {text}");
+    assert!(!output.status.success(), "no job has finished");
+    assert!(told(&output).contains("no job finished: turn"), "{}", told(&output));
     let unknown = bench(&server.url(""), &["--jobs", "1", "--model", "no such model"]);
     assert!(!unknown.status.success());
     assert!(

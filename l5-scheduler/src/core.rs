@@ -297,8 +297,9 @@ impl<E: Executor> EngineCore<E> {
     }
 
     /// Runs steps until leases are written back and the stores that are under way have ended, and waits until what they
-    /// have stored is written, all for at most `timeout`. For an engine without requests that is about to end. Returns the number of chunks that are
-    /// not written, and are lost when the executor is dropped; leases whose store has not ended are not among them.
+    /// have stored is written, all for at most `timeout`. For an engine without requests that is about to end. Returns
+    /// the number of chunks that are not written, and are lost when the executor is dropped; leases whose store has not
+    /// ended are not among them.
     ///
     /// # Errors
     /// As [`EngineCore::step`].

@@ -9,6 +9,7 @@ mod l2;
 mod l3;
 mod l4;
 mod l5;
+mod l5_costs;
 mod l5_retention;
 mod l6;
 
@@ -111,6 +112,7 @@ fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
         include_str!("l3.rs"),
         include_str!("l4.rs"),
         include_str!("l5.rs"),
+        include_str!("l5_costs.rs"),
         include_str!("l5_retention.rs"),
         include_str!("l6.rs"),
     ]

@@ -159,12 +159,12 @@ impl Report {
         self.interrupted
     }
 
-    /// Whether any request succeeded.
     /// Number of jobs that finished.
     pub(super) fn completed(&self) -> usize {
         self.completed
     }
 
+    /// Whether any request succeeded.
     pub(super) fn has_responses(&self) -> bool {
         !self.turns.is_empty()
     }

@@ -38,7 +38,7 @@ enum Command {
     Bench {
         #[command(flatten)]
         device: DeviceArgs,
-        /// Only this part: memory, gemv, attention, model or serve
+        /// Only this part: memory, gemv, attention, chunks, model or serve
         #[arg(long, default_value = "", value_name = "PART")]
         only: String,
     },

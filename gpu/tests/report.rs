@@ -32,7 +32,13 @@ fn a_report_is_written_as_json_and_as_a_table() {
     assert_eq!(report["emulated"], true);
     assert_eq!(report["failures"], serde_json::json!([]));
     let measured = report["measures"].as_array().unwrap();
-    for what in ["rms_norm", "decode attention", "decode step, recorded", "offline throughput"] {
+    for what in [
+        "rms_norm",
+        "decode attention",
+        "chunk to pinned memory",
+        "decode step, recorded",
+        "offline throughput",
+    ] {
         let found = measured.iter().any(|m| m["name"] == what && m["value"].as_f64() > Some(0.0));
         assert!(found, "{what} was not measured:\n{text}");
     }

@@ -22,6 +22,7 @@
 
 #![warn(missing_docs)]
 
+mod batch_copy;
 mod blas;
 pub mod compile;
 mod error;
@@ -32,6 +33,7 @@ mod mark;
 mod memory;
 pub mod ops;
 mod pinned;
+mod pinned_pool;
 mod probe;
 mod scratch;
 mod shapes;
@@ -46,6 +48,7 @@ pub use launch::{Args, Launch};
 pub use mark::Mark;
 pub use memory::{Buffer, Pod, View, ViewMut};
 pub use pinned::{Pinned, Uploader};
+pub use pinned_pool::{PinnedBytes, PinnedPool};
 pub use probe::{Cuda, ProbeError, probe};
 pub use scratch::Scratch;
 pub use shapes::{Float, Heads, HeadsMut, Kv, KvMut, KvShape, Mat, MatMut};

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernels::{Args, Buffer, Error, Gpu, Graph, Launch, Pinned, Timer, Uploader, View};
+use kernels::{Args, Buffer, Error, Gpu, Graph, Launch, Pinned, PinnedPool, Timer, Uploader, View};
 
 const STEPS: &str = r#"
 #include "types.cuh"
@@ -251,6 +251,46 @@ fn an_upload_in_pieces_is_the_whole() {
     assert_eq!(calls, 2);
     let got: Vec<u8> = there.to_vec().unwrap();
     assert!(got.iter().enumerate().all(|(i, byte)| *byte == value(i)));
+}
+
+#[test]
+fn parts_are_copied_to_the_host_and_back_each_to_its_place() {
+    let gpu = gpu();
+    let numbers: Vec<u32> = (0..10).collect();
+    let mut x = Buffer::from_slice(&gpu, &numbers).unwrap();
+    let (mut first, mut second) = ([0; 3], [0; 2]);
+    let parts = [(7, &mut first[..]), (0, &mut second[..]), (10, &mut [])];
+    x.view().cast::<u32>().copy_parts_to(&gpu, parts).unwrap();
+    assert_eq!((first, second), ([7, 8, 9], [0, 1]));
+    let parts: [(usize, &[u32]); 3] = [(1, &[70, 71]), (8, &[90, 91]), (8, &[80])];
+    x.view_mut().cast().copy_parts_from(&gpu, parts).unwrap();
+    assert_eq!(x.to_vec::<u32>().unwrap(), [0, 70, 71, 3, 4, 5, 6, 7, 80, 91]);
+    for start in [9, usize::MAX] {
+        let beyond = x.view().cast::<u32>().copy_parts_to(&gpu, [(start, &mut second[..])]);
+        assert!(matches!(beyond, Err(Error::Shape { .. })), "{start}");
+        let beyond = x.view_mut().cast::<u32>().copy_parts_from(&gpu, [(start, &second[..])]);
+        assert!(matches!(beyond, Err(Error::Shape { .. })), "{start}");
+    }
+}
+
+#[test]
+fn pinned_buffers_are_used_again_by_their_length() {
+    let gpu = gpu();
+    let pool = PinnedPool::new(&gpu);
+    let mut first = pool.alloc(100).unwrap();
+    first.fill(7);
+    let at = first.as_ptr();
+    drop(first);
+    assert_eq!((pool.num_unused(), pool.alloc(99).unwrap().as_ptr() == at), (1, false));
+    let again = pool.alloc(100).unwrap();
+    assert_eq!((again.as_ptr(), &again[..]), (at, &[7; 100][..]));
+    let many: Vec<_> = (0..40).map(|_| pool.alloc(100).unwrap()).collect();
+    std::thread::spawn(move || drop(many)).join().unwrap();
+    assert_eq!(pool.num_unused(), 41, "the other thread gives no memory back");
+    let _one = pool.alloc(100).unwrap();
+    assert_eq!(pool.num_unused(), 16);
+    drop(pool);
+    assert_eq!(again[0], 7, "a buffer outlives its pool");
 }
 
 #[test]

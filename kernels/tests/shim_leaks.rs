@@ -2,7 +2,7 @@
 
 mod common;
 
-use kernels::{Buffer, Graph, Pinned, Timer, Uploader};
+use kernels::{Buffer, Graph, Pinned, PinnedPool, Timer, Uploader};
 
 #[test]
 fn nothing_is_left_when_everything_was_dropped() {
@@ -15,11 +15,13 @@ fn nothing_is_left_when_everything_was_dropped() {
         assert_eq!(live(), before + 2);
         assert!(gpu.memory().unwrap().0 < free);
         let pinned = Pinned::<u32>::zeroed(&gpu, 10).unwrap();
+        let (pool, kept) = (PinnedPool::new(&gpu), PinnedPool::new(&gpu).alloc(10).unwrap());
+        drop(pool.alloc(10).unwrap());
         let mut uploader = Uploader::new(&gpu).unwrap();
         uploader.upload::<kernels::Error>(&mut x.view_mut(), 4, |_, _| Ok(())).unwrap();
         let timer = Timer::new(&gpu).unwrap();
         let graph = Graph::capture(&gpu, || x.view_mut().clear(&gpu)).unwrap();
-        drop((graph, timer, uploader, pinned, y, x));
+        drop((graph, timer, uploader, pinned, pool, kept, y, x));
         assert_eq!(live(), before);
         assert_eq!(gpu.memory().unwrap().0, free);
     }

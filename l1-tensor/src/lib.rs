@@ -19,6 +19,7 @@ mod dtype;
 pub mod e4m3;
 mod error;
 mod gpu;
+mod host_buffer;
 mod index;
 mod layout;
 pub mod ops;
@@ -32,6 +33,7 @@ mod weight;
 pub use device::{Device, DeviceRequest};
 pub use dtype::{DType, Element, bf16, f16};
 pub use error::{Error, Result};
+pub use host_buffer::{HostBuffer, HostBuffers};
 pub use index::Index;
 /// The CUDA layer: devices, graphs, launchers. Here so that the layers above need no other way to it.
 pub use kernels as cuda;

@@ -5,7 +5,7 @@
 //! sequence owns a block: [`ForwardMeta`] says where a step writes and what it reads.
 
 use l1_tensor::ops::{AttentionParams, AttentionScratch, KvCache, Sequences, attention};
-use l1_tensor::{DType, Device, Runtime, TensorMut, TensorRef};
+use l1_tensor::{DType, Device, HostBuffer, HostBuffers, Runtime, TensorMut, TensorRef};
 use l2_model::ModelConfig;
 
 use crate::{BlockId, CopyBlock, ForwardMeta, KvError, MetaOnDevice, Result};
@@ -20,6 +20,8 @@ pub struct PagedKv {
     device: Device,
     /// The step's arrays, where the device reads them.
     staged: MetaOnDevice,
+    /// Memory for chunks on the host.
+    buffers: HostBuffers,
 }
 
 impl PagedKv {
@@ -53,8 +55,8 @@ impl PagedKv {
             let (heads, dim) = (a.kv_heads, a.head_dim);
             layers[i] = Some(KvCache::on(device, num_blocks, block_size, heads, dim, dtype)?);
         }
-        let staged = MetaOnDevice::default();
-        Ok(Self { layers, num_blocks, block_size, dtype, device, staged })
+        let (staged, buffers) = (MetaOnDevice::default(), HostBuffers::new(device)?);
+        Ok(Self { layers, num_blocks, block_size, dtype, device, staged, buffers })
     }
 
     /// Number of layers of the model, those without attention included.
@@ -224,7 +226,8 @@ impl PagedKv {
         };
         let layers = self.layers.iter().map(|l| l.as_ref().map(save).transpose());
         let (layers, staged) = (layers.collect::<Result<_>>()?, MetaOnDevice::default());
-        Ok(Self { layers, num_blocks: blocks.len(), staged, ..*self })
+        let buffers = self.buffers.clone();
+        Ok(Self { layers, num_blocks: blocks.len(), staged, buffers, ..*self })
         // end of exercise
     }
 
@@ -248,6 +251,11 @@ impl PagedKv {
     /// attention.
     pub fn exchange_bytes(&self, layer: usize) -> usize {
         self.layer(layer).map_or(0, KvCache::exchange_bytes)
+    }
+
+    /// Host memory of `len` bytes, whatever they are, from which and to which the device copies fast.
+    pub fn host_buffer(&self, len: usize) -> HostBuffer {
+        self.buffers.alloc(len)
     }
 
     /// Copies blocks of one layer out of the memory, one behind the other, into the layout that is the same on every device:

@@ -32,6 +32,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use l1_tensor::HostBuffer;
+
 pub use breaker::{Breaker, BreakerOptions, BreakerState};
 pub use chunk::{ChunkLayout, DEFAULT_CHUNK_TOKENS};
 pub use clock::{Clock, SystemClock};
@@ -42,14 +44,28 @@ pub use redis::{RedisOptions, RedisTier};
 pub use stack::TierStack;
 
 /// Bytes of a chunk. A clone shares them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChunkBytes(Arc<Vec<u8>>);
+#[derive(Clone, Debug)]
+pub struct ChunkBytes(Arc<HostBuffer>);
 
-impl From<Vec<u8>> for ChunkBytes {
-    fn from(bytes: Vec<u8>) -> Self {
+impl From<HostBuffer> for ChunkBytes {
+    fn from(bytes: HostBuffer) -> Self {
         Self(Arc::new(bytes))
     }
 }
+
+impl From<Vec<u8>> for ChunkBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        HostBuffer::from(bytes).into()
+    }
+}
+
+impl PartialEq for ChunkBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for ChunkBytes {}
 
 impl Deref for ChunkBytes {
     type Target = [u8];

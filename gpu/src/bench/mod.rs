@@ -6,6 +6,7 @@
 //! that do not count.
 
 mod attention;
+mod chunks;
 mod limits;
 mod memory;
 mod model;
@@ -96,10 +97,11 @@ pub fn run(
     let mut measures = limits.measures();
     measures.iter().for_each(&mut said);
     type Part = fn(&Context, &Limits, &mut dyn FnMut(Measure)) -> Result<()>;
-    let parts: [(&str, Part); 5] = [
+    let parts: [(&str, Part); 6] = [
         ("memory", memory::run),
         ("gemv", memory::gemv),
         ("attention", attention::run),
+        ("chunks", |ctx, _, take| chunks::run(ctx, take)),
         ("model", model::run),
         ("serve", serve::run),
     ];

@@ -101,33 +101,37 @@ impl KvCache {
         Ok((keys?, values?))
     }
 
-    /// Copies the keys and the values of a block to the host, and waits for them.
+    /// Copies the keys and the values of blocks to the host, one block behind the other, and waits for them.
     pub(crate) fn read_from_cuda(
         &self,
         op: &'static str,
-        block: u32,
-        out: [&mut [u8]; 2],
+        blocks: &[u32],
+        out: &mut [u8],
     ) -> Result<()> {
-        let [start, len] = self.run(block, 0..self.block_size());
-        for (part, out) in self.stored().into_iter().zip(out) {
+        let [_, len] = self.run(0, 0..self.block_size());
+        for (nth, part) in self.stored().into_iter().enumerate() {
             let memory = part.storage().on_cuda(op)?;
-            memory.view().part(start, len).copy_to(memory.gpu(), out)?;
+            let out = out.chunks_exact_mut(len.max(1)).skip(nth).step_by(2);
+            let starts = blocks.iter().map(|block| *block as usize * len);
+            memory.view().copy_parts_to(memory.gpu(), starts.zip(out))?;
         }
         Ok(())
     }
 
-    /// Copies the keys and the values of a block from the host.
+    /// Copies the keys and the values of blocks from the host, where they lie one block behind the other, and waits for it.
     pub(crate) fn write_to_cuda(
         &mut self,
         op: &'static str,
-        block: u32,
-        bytes: [&[u8]; 2],
+        blocks: &[u32],
+        bytes: &[u8],
     ) -> Result<()> {
-        let [start, len] = self.run(block, 0..self.block_size());
-        for (part, bytes) in self.stored_mut().into_iter().zip(bytes) {
+        let [_, len] = self.run(0, 0..self.block_size());
+        for (nth, part) in self.stored_mut().into_iter().enumerate() {
             let memory = part.storage_mut().on_cuda_mut(op)?;
             let gpu = Arc::clone(memory.gpu());
-            memory.view_mut().part(start, len).copy_from(&gpu, bytes)?;
+            let bytes = bytes.chunks_exact(len.max(1)).skip(nth).step_by(2);
+            let starts = blocks.iter().map(|block| *block as usize * len);
+            memory.view_mut().copy_parts_from(&gpu, starts.zip(bytes))?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Blocks that move between a device and the host as bytes.
 
 use l1_tensor::{DType, Precision, Runtime, Tensor};
+use l3_paged_kv::tier::{ChunkKey, DramTier, KvTier, TierOutcome};
 use l3_paged_kv::{BlockTable, ForwardMeta, KvError, PagedKv};
 
 use crate::judge;
@@ -63,6 +64,34 @@ fn blocks_of_a_cpu_go_to_a_device_and_back() {
             assert!(bytes(&there, &[0, 4], layer) == beside, "blocks beside it, layer {layer}");
         }
     }
+}
+
+#[test]
+fn a_chunk_is_kept_in_pinned_memory_and_used_again() {
+    let (rt, host) = (device(Precision::Bf16), host(Precision::Bf16));
+    let ((mut there, _), (mut here, _)) =
+        (filled(&rt, 8, DType::BF16), filled(&host, 8, DType::BF16));
+    let mut chunk = there.host_buffer(there.chunk_bytes(2));
+    assert!(chunk.is_pinned() && !here.host_buffer(8).is_pinned());
+    there.read_chunk(&[1, 3], &mut chunk).unwrap();
+    let at = chunk.as_ptr();
+    let mut tier = DramTier::new(1 << 20);
+    let key = ChunkKey([1; 32]);
+    tier.put(&key, chunk.into());
+    tier.get(&key);
+    let mut ended = Vec::new();
+    tier.poll(&mut ended);
+    let Some(TierOutcome::Hit(bytes)) = ended.pop().map(|end| end.outcome) else { panic!() };
+    assert_eq!(bytes.as_ptr(), at, "the tier keeps this memory");
+    there.write_chunk(&[5, 2], 0, 2, &bytes).unwrap();
+    here.write_chunk(&[5, 2], 0, 2, &bytes).unwrap();
+    for layer in 0..there.num_layers() {
+        let want = self::bytes(&there, &[1, 3], layer);
+        assert!(self::bytes(&there, &[5, 2], layer) == want, "layer {layer}");
+        assert!(self::bytes(&here, &[5, 2], layer) == want, "layer {layer} on the CPU");
+    }
+    drop((tier, bytes, ended));
+    assert_eq!(there.host_buffer(there.chunk_bytes(2)).as_ptr(), at, "and gives it back");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The runner's half: moves chunks between the tiers and the blocks of the pool.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use l1_tensor::{Device, HostBuffer};
 use l3_paged_kv::tier::{ChunkBytes, ChunkKey, ChunkLayout, Ticket, TierCompletion, TierOutcome};
 use l3_paged_kv::{BlockHash, BlockId, PagedKv};
 
@@ -205,7 +207,7 @@ impl State {
                 if len > *left {
                     return;
                 }
-                let mut bytes = vec![0; len];
+                let mut bytes = chunk_buffer(kv, len);
                 if let Err(why) = kv.read_chunk(blocks, &mut bytes) {
                     tracing::warn!("tiers: a chunk cannot be read, and is not written back: {why}");
                     return;
@@ -273,7 +275,7 @@ impl Store {
             }
             if state.tier.needs(key) {
                 let blocks = &self.blocks[self.done * chunk..][..chunk];
-                let mut bytes = vec![0; kv.chunk_bytes(chunk)];
+                let mut bytes = chunk_buffer(kv, kv.chunk_bytes(chunk));
                 if let Err(why) = kv.read_chunk(blocks, &mut bytes) {
                     tracing::warn!("tiers: a chunk cannot be read, and is not stored: {why}");
                     return true;
@@ -286,4 +288,18 @@ impl Store {
         }
         true
     }
+}
+
+/// Memory for a chunk that is read.
+fn chunk_buffer(kv: &PagedKv, len: usize) -> HostBuffer {
+    static WARNED: Once = Once::new();
+    let buffer = kv.host_buffer(len);
+    if kv.device() != Device::Cpu && !buffer.is_pinned() {
+        WARNED.call_once(|| {
+            tracing::warn!(
+                "tiers: the system pins no more memory, and copies are slower: lower the size of the DRAM tier"
+            );
+        });
+    }
+    buffer
 }

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! in row-major order, without padding, numbers little-endian. Several blocks lie one behind the other. On CUDA the keys
-//! of a block are one run of bytes in the cache and here, and so are its values.
+//! of a block are one run of bytes in the cache and here, and so are its values: a copy for each, that are waited for
+//! together. No cache there is in 8 bits.
 
 use super::{Geometry, KvCache, TILE};
 use crate::{DType, Device, Error, Result};
@@ -38,12 +39,12 @@ impl KvCache {
     pub fn read_blocks(&self, blocks: &[u32], out: &mut [u8]) -> Result<()> {
         const OP: &str = "kv_read_blocks";
         self.check_exchange(OP, blocks, out.len())?;
+        if let Device::Cuda(_) = self.device() {
+            return self.read_from_cuda(OP, blocks, out);
+        }
         for (block, out) in blocks.iter().zip(out.chunks_exact_mut(self.exchange_bytes().max(1))) {
             let [keys, values, scales] = self.parts_mut(out);
-            match self.device() {
-                Device::Cpu => self.read_tiles(*block, keys, values, scales),
-                Device::Cuda(_) => self.read_from_cuda(OP, *block, [keys, values])?,
-            }
+            self.read_tiles(*block, keys, values, scales);
         }
         Ok(())
     }
@@ -59,14 +60,14 @@ impl KvCache {
     pub fn write_blocks(&mut self, blocks: &[u32], bytes: &[u8]) -> Result<()> {
         const OP: &str = "kv_write_blocks";
         self.check_exchange(OP, blocks, bytes.len())?;
+        if let Device::Cuda(_) = self.device() {
+            return self.write_to_cuda(OP, blocks, bytes);
+        }
         let size = self.exchange_bytes().max(1);
         for (block, bytes) in blocks.iter().zip(bytes.chunks_exact(size)) {
             let (keys, rest) = bytes.split_at(self.row_bytes() * self.block_size);
             let (values, scales) = rest.split_at(keys.len());
-            match self.device() {
-                Device::Cpu => self.write_tiles(*block, keys, values, scales),
-                Device::Cuda(_) => self.write_to_cuda(OP, *block, [keys, values])?,
-            }
+            self.write_tiles(*block, keys, values, scales);
         }
         Ok(())
     }

@@ -164,8 +164,21 @@ impl EngineModel {
         let mut startup = std::mem::take(&mut self.startup);
         let config = self.decoder.config();
         let (spec, room) = startup.step("kv", || self.room(options))?;
+        let (limits, plan) = limits(options, config, &spec, room)?;
+        let mut tiers = None;
+        if options.tiers.has_any() {
+            tiers = startup.step("tiers", || -> Result<_, StartError> {
+                let numerics = Numerics {
+                    weights: self.decoder.weight_format(),
+                    activations: self.rt.activation_dtype(),
+                    kv: spec.dtype(),
+                };
+                let tiers =
+                    options.tiers.open(self.digest.as_ref(), &numerics, limits.block_size)?;
+                Ok((tiers, options.tiers.summary(spec.bytes_per_token())))
+            })?;
+        }
         let (scheduler, runner) = startup.step("pool", || -> Result<_, StartError> {
-            let (limits, plan) = limits(options, config, &spec, room)?;
             let blocks = ManagerConfig {
                 prefix_caching: limits.enable_prefix_caching,
                 max_blocks_per_seq: limits.blocks(limits.max_model_len).min(limits.capacity()),
@@ -173,13 +186,6 @@ impl EngineModel {
                 ..ManagerConfig::new(limits.num_gpu_blocks, limits.block_size)
             };
             let mut scheduler = Scheduler::with_blocks(limits.clone(), blocks)?;
-            let digest = self.digest.as_ref();
-            let numerics = Numerics {
-                weights: self.decoder.weight_format(),
-                activations: self.rt.activation_dtype(),
-                kv: spec.dtype(),
-            };
-            let tiers = options.tiers.open(digest, &numerics, limits.block_size)?;
             if let Some(tiers) = &tiers {
                 let retention = limits.policy.retention_with_memory(limits.continuum_ttl);
                 scheduler = scheduler.with_kv_connector(Box::new(tiers.connector()));

@@ -13,7 +13,7 @@ pub struct Startup {
 /// A phase of the startup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartupStep {
-    /// Name of the phase: device, runner, weights, kv, pool, capture.
+    /// Name of the phase: device, runner, weights, kv, tiers (if there are any), pool, capture.
     pub name: &'static str,
     /// Duration.
     pub took: Duration,

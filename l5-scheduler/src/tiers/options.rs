@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use l2_model::ModelDigest;
 use l3_paged_kv::KvError;
+use l3_paged_kv::sizing::Bytes;
 use l3_paged_kv::tier::{
     Breaker, BreakerOptions, ChunkLayout, Clock, DEFAULT_CHUNK_TOKENS, DiskError, DiskOptions,
     DiskTier, DramTier, KeySpace, KvTier, Numerics, RedisOptions, RedisTier, SystemClock,
@@ -58,6 +59,36 @@ pub enum TierOptionsError {
 }
 
 impl TierOptions {
+    /// Whether there are any tiers.
+    pub fn has_any(&self) -> bool {
+        self.dram > 0 || self.disk.is_some() || self.redis.is_some()
+    }
+
+    /// The tiers and their sizes, a line for each, for keys and values of so many bytes a token. Says of which tiers no
+    /// chunk fits into, and warns of them in the log.
+    pub fn summary(&self, bytes_per_token: u64) -> String {
+        let chunk = self.chunk_tokens as u64 * bytes_per_token;
+        let sized = |name: String, size: u64| {
+            if size >= chunk {
+                return format!("\n{name}: {}", Bytes(size));
+            }
+            let why = format!("{name}: {} hold no chunk of {}", Bytes(size), Bytes(chunk));
+            tracing::warn!("tiers: {why}: make it larger, or chunks smaller");
+            format!("\n{why}")
+        };
+        let mut text = format!("chunks of {} tokens, {}", self.chunk_tokens, Bytes(chunk));
+        if self.dram > 0 {
+            text += &sized("dram".to_owned(), self.dram);
+        }
+        if let Some((dir, size)) = &self.disk {
+            text += &sized(format!("disk {}", dir.display()), *size);
+        }
+        if let Some(redis) = &self.redis {
+            text += &format!("\nredis {}", redis.server);
+        }
+        text
+    }
+
     /// Opens the tiers for a model that is run in these number formats, in blocks of this size. `None` if there are no
     /// tiers.
     ///
@@ -69,7 +100,7 @@ impl TierOptions {
         numerics: &Numerics,
         block_size: usize,
     ) -> Result<Option<Tiers>, TierOptionsError> {
-        if self.dram == 0 && self.disk.is_none() && self.redis.is_none() {
+        if !self.has_any() {
             return Ok(None);
         }
         let digest = digest.ok_or(TierOptionsError::NoDigest)?;
@@ -92,5 +123,21 @@ impl TierOptions {
         // Adapters are refused by the engine; with them, their digest would be part of the key.
         let space = KeySpace::new(digest, None, numerics, layout);
         Ok(Some(Tiers::new(Box::new(TierStack::new(tiers)), layout, space)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_sizes_and_tiers_without_room_for_a_chunk() {
+        let disk = Some(("/kv".into(), 2 << 20));
+        let options = TierOptions { dram: 4 << 20, disk, ..TierOptions::default() };
+        assert_eq!(
+            options.summary(16 << 10),
+            "chunks of 256 tokens, 4 MiB\ndram: 4 MiB\ndisk /kv: 2 MiB hold no chunk of 4 MiB"
+        );
+        assert!(options.has_any() && !TierOptions::default().has_any());
     }
 }

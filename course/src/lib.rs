@@ -7,6 +7,7 @@
 //! * [`check`] runs gates and explains the first that fails; [`watch`] repeats it after each change.
 //!   [`progress`] and [`next`] show what is done and what is next, [`hint`] and [`reveal`] help,
 //!   [`state`] keeps what is remembered between commands.
+//! * [`celebrate`] runs the learner's engine when the fast track is done.
 //! * [`predict`] asks for a number to work out by hand, and grades it.
 //! * [`programs`] builds and runs test programs, [`patience`] runs one with a time limit; [`screen`] formats output,
 //!   [`shell`] runs other programs.
@@ -14,6 +15,7 @@
 //! Exercises, their marks and mutants are in the crate `course-marks`, on which every layer's build script depends.
 //! This crate uses no layer, so it works while one does not compile.
 
+pub mod celebrate;
 pub mod check;
 pub mod hint;
 pub mod link;

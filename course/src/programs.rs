@@ -160,8 +160,10 @@ impl Programs {
 
     fn command(&self, program: &Path, environment: &[(&str, &str)]) -> Command {
         let mut command = shell::program(program);
-        command.current_dir(&self.dir).envs(environment.iter().copied());
+        command.current_dir(&self.dir);
+        // A backtrace for every panic would slow property tests down; a caller may ask for one.
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1").env_remove("RUST_BACKTRACE");
+        command.envs(environment.iter().copied());
         command
     }
 }

@@ -146,6 +146,9 @@ fn line(
         Standing::Unknown => ("unknown", Tone::Faint),
     };
     let mut used = Vec::new();
+    if let Some(track) = &exercise.track {
+        used.push(format!("side: {track}"));
+    }
     // The first hint is shown with every failure, so it does not count.
     if record.hints > 1 {
         used.push(format!("hint {}/{}", record.hints, exercise.hints.len()));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::{CourseError, marks};
+use crate::{CourseError, Nudge, marks};
 
 /// The name of the catalogue in the directory of a layer's crate.
 pub const CATALOGUE: &str = "exercises.toml";
@@ -16,7 +16,7 @@ pub const CATALOGUE: &str = "exercises.toml";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// `l1`, `l2`, ..
+    /// `l1`, `l2`, .., or that of the [fast track](marks::FAST_TRACK).
     #[serde(rename = "layer")]
     pub id: String,
     /// The crate, which is also the name of its folder.
@@ -40,6 +40,12 @@ pub struct Exercise {
     pub chapter: String,
     /// About how long it takes.
     pub minutes: u32,
+    /// Name of the side track that it belongs to, such as `gguf`. Without one it is on the main way.
+    #[serde(default)]
+    pub track: Option<String>,
+    /// Hints for gates, shown in place of the first hint when one of them is the first that fails.
+    #[serde(default)]
+    pub nudges: Vec<Nudge>,
     /// One to three, from a nudge to nearly there.
     pub hints: Vec<String>,
     /// The tests that decide.
@@ -111,15 +117,20 @@ impl Layer {
         self.id.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(u32::MAX)
     }
 
-    /// Position in the curriculum: by number, and `l0` last. The kernels are the lowest layer, but their chapters assume the
-    /// layers above.
+    /// Position in the curriculum: the fast track, then by number, and `l0` last. The kernels are the lowest layer, but
+    /// their chapters assume the layers above.
     pub fn turn(&self) -> u32 {
-        self.number().checked_sub(1).unwrap_or(u32::MAX)
+        match self.number() {
+            _ if self.id == marks::FAST_TRACK => 0,
+            0 => u32::MAX,
+            number => number,
+        }
     }
 
     fn problem(&self) -> Option<String> {
-        if !marks::is_id(&format!("{}.x", self.id)) {
-            return Some(format!("`{}` is no layer; they are called l1, l2, ..", self.id));
+        if !marks::is_layer(&self.id) {
+            let fast = marks::FAST_TRACK;
+            return Some(format!("`{}` is no layer; they are called {fast}, l1, l2, ..", self.id));
         }
         if self.exercises.is_empty() {
             return Some("there is no exercise in it".into());
@@ -142,6 +153,12 @@ impl Layer {
             }
             if e.gates.is_empty() {
                 return Some(format!("{id} has no gate: name the tests that decide"));
+            }
+            if let Some(problem) = Nudge::problem(&e.nudges, id, &e.gates) {
+                return Some(problem);
+            }
+            if e.track.as_ref().is_some_and(blank) {
+                return Some(format!("{id} has a track without a name"));
             }
             if blank(&e.title) || blank(&e.chapter) || e.minutes == 0 {
                 return Some(format!("{id} needs a title, a chapter and its minutes"));

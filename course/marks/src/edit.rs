@@ -130,6 +130,8 @@ fn b(n: u8) {
             title: "T".into(),
             chapter: "l1/c.md".into(),
             minutes: 1,
+            track: None,
+            nudges: vec![],
             hints: vec!["h".into()],
             gates: vec![],
         }

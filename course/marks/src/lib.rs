@@ -25,6 +25,7 @@ mod error;
 mod language;
 pub mod marks;
 mod mutant;
+mod nudge;
 pub mod schemata;
 pub mod sources;
 
@@ -33,6 +34,7 @@ pub use catalogue::{CATALOGUE, Exercise, Gate, Layer};
 pub use error::{CourseError, MarkProblem};
 pub use language::Language;
 pub use mutant::Mutant;
+pub use nudge::Nudge;
 pub use sources::Sources;
 
 /// The folder at the top of a learner's workspace that holds what the tools know about it.

@@ -65,15 +65,20 @@ pub fn regions(text: &str) -> Result<Vec<Region>, (usize, MarkProblem)> {
     }
 }
 
+/// The crate of the fast track, which is not one of the numbered layers.
+pub const FAST_TRACK: &str = "nano";
+
+/// Whether this could be the id of a layer: `l1`, or that of the fast track.
+pub fn is_layer(text: &str) -> bool {
+    let digits = text.strip_prefix('l').unwrap_or_default();
+    text == FAST_TRACK || !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
+}
+
 /// Whether this could be the id of an exercise: `l1.rms_norm`.
 pub fn is_id(text: &str) -> bool {
     let Some((layer, name)) = text.split_once('.') else { return false };
-    let digits = layer.strip_prefix('l').unwrap_or_default();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    !digits.is_empty()
-        && digits.chars().all(|c| c.is_ascii_digit())
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(plain)
+    is_layer(layer) && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain)
 }
 
 #[cfg(test)]
@@ -110,6 +115,7 @@ fn b() {
         let case = |text: &str| regions(text).unwrap_err();
         let id = || "l1.a".to_string();
         assert_eq!(case("x\n// exercise l1.a\ny\n"), (1, MarkProblem::Open(id())));
+        assert!(is_id("nano.rope") && is_id("l12.b_2") && !is_id("nana.rope"));
         assert_eq!(case("// end of exercise\n"), (0, MarkProblem::NotOpen));
         assert_eq!(case("// exercise l1.a\n\n// end of exercise"), (0, MarkProblem::Empty(id())));
         let nested = MarkProblem::Nested { outer: id(), inner: "l1.b".into() };

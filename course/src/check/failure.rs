@@ -2,6 +2,8 @@
 
 use course_marks::edit;
 
+use super::panics::{self, Panic};
+use super::property::{self, Property};
 use super::shorten;
 use crate::programs::Verdict;
 
@@ -30,8 +32,8 @@ pub enum Complaint {
         got: String,
         /// `file:line` of the assertion.
         place: Option<String>,
-        /// The smallest input that a property test found.
-        input: Option<String>,
+        /// The smallest input that a property test found: each argument as `name = value`.
+        input: Vec<String>,
     },
     /// It printed a message of its own.
     Said {
@@ -39,8 +41,8 @@ pub enum Complaint {
         message: String,
         /// `file:line`.
         place: Option<String>,
-        /// The smallest input that a property test found.
-        input: Option<String>,
+        /// The smallest input that a property test found: each argument as `name = value`.
+        input: Vec<String>,
     },
     /// The test program ended during the test.
     Died {
@@ -57,13 +59,18 @@ pub enum Complaint {
     Missing,
 }
 
-/// One panic, as Rust reports it.
-#[derive(Debug, PartialEq, Eq)]
-struct Panic {
-    thread: String,
-    /// `file:line`.
-    place: Option<String>,
-    message: String,
+impl Complaint {
+    /// `file:line` of the panic that made the test fail, if that is not a `todo!`.
+    pub fn panicked_at(&self) -> Option<&str> {
+        match self {
+            Self::Unequal { place, .. } | Self::Said { place, .. } | Self::Died { place, .. } => {
+                place.as_deref()
+            }
+            Self::NotWritten { .. } | Self::OtherBlank { .. } | Self::Endless | Self::Missing => {
+                None
+            }
+        }
+    }
 }
 
 /// Why the test called `test`, a gate of the exercise `own`, did not pass.
@@ -87,22 +94,20 @@ fn reached_blank(output: &str, own: &str) -> Option<Complaint> {
     let id = blamed.iter().find(|id| *id == own).or(blamed.first())?;
     let needle = format!("exercise {id},");
     // A property test repeats the message as its own, from a place of its own.
-    let reached = |p: &Panic| p.message.contains(&needle) && !p.message.starts_with(PROPERTY);
-    let place = panics(output).into_iter().find(reached).and_then(|p| p.place);
+    let reached = |p: &Panic| p.message.contains(&needle) && property::read(&p.message).is_none();
+    let place = panics::read(output).into_iter().find(reached).and_then(|p| p.place);
     Some(match id == own {
         true => Complaint::NotWritten { place },
         false => Complaint::OtherBlank { id: id.clone(), place },
     })
 }
 
-/// How the message of a failed property test begins.
-const PROPERTY: &str = "Test failed: ";
-
 fn failed(output: &str, test: &str) -> Complaint {
-    let all = panics(output);
-    if let Some(property) = all.iter().rfind(|p| p.message.starts_with(PROPERTY)) {
-        let inner = all.iter().rfind(|p| !p.message.starts_with(PROPERTY));
-        return of_property(&property.message, inner.and_then(|p| p.place.clone()));
+    let all = panics::read(output);
+    if let Some(found) = all.iter().rev().find_map(|p| property::read(&p.message)) {
+        let inner = all.iter().rfind(|p| property::read(&p.message).is_none());
+        let Property { reason, place, input } = found;
+        return worded(&reason, place.or_else(|| inner.and_then(|p| p.place.clone())), input);
     }
     if let Some(complaint) = should_have_panicked(output) {
         return complaint;
@@ -111,7 +116,7 @@ fn failed(output: &str, test: &str) -> Complaint {
     // where it only passes on what happened on another thread, that one knows better.
     let own = |p: &&Panic| p.thread == test || p.thread == "main";
     if let Some(panic) = all.iter().rfind(own).or(all.first()) {
-        return worded(&panic.message, panic.place.clone(), None);
+        return worded(&panic.message, panic.place.clone(), Vec::new());
     }
     let error = output.lines().rfind(|l| l.starts_with("Error: "));
     let last: Vec<&str> = output.lines().rev().filter(|l| !l.trim().is_empty()).take(6).collect();
@@ -119,7 +124,7 @@ fn failed(output: &str, test: &str) -> Complaint {
     Complaint::Said {
         message: error.map(str::to_string).unwrap_or_else(|| last.join("\n")),
         place: None,
-        input: None,
+        input: Vec::new(),
     }
 }
 
@@ -136,57 +141,83 @@ fn died(how: &str, output: &str) -> Complaint {
     } else {
         how.to_string()
     };
-    let first = panics(output).into_iter().next();
+    let first = panics::read(output).into_iter().next();
     let (message, place) = first.map(|p| (Some(p.message), p.place)).unwrap_or_default();
     Complaint::Died { how: words, message, place }
 }
 
 /// A panic's message, understood if it is that of an assertion.
-fn worded(message: &str, place: Option<String>, input: Option<String>) -> Complaint {
-    if let Some((about, got, expected)) = of_std_assertion(message).or(of_prop_assertion(message)) {
-        let (expected, got) = shorten::around_difference(expected, got);
-        let about = if about.is_empty() { "two values that should be equal" } else { about };
-        return Complaint::Unequal { about: about.into(), expected, got, place, input };
+fn worded(message: &str, place: Option<String>, input: Vec<String>) -> Complaint {
+    if let Some(Compared { about, left, right }) = compared("==", message) {
+        let (expected, got) = match floats(&about, right, left) {
+            Some(both) => both,
+            None => shorten::around_difference(right, left),
+        };
+        let about = if about.is_empty() { "two values that should be equal".into() } else { about };
+        return Complaint::Unequal { about, expected, got, place, input };
     }
-    Complaint::Said { message: message.into(), place, input }
+    let message = match compared("!=", message) {
+        Some(Compared { about, left, .. }) if about.is_empty() => {
+            format!("two values that should differ are both {left}")
+        }
+        Some(Compared { about, left, .. }) => format!("{about}: both are {left}"),
+        None => message.into(),
+    };
+    Complaint::Said { message, place, input }
+}
+
+/// The numbers whose bits were compared, if the words of the assertion contain both.
+fn floats(about: &str, expected: &str, got: &str) -> Option<(String, String)> {
+    let (expected, got): (u64, u64) = (expected.parse().ok()?, got.parse().ok()?);
+    let separates = |c: char| c.is_whitespace() || ",;:()[]{}`'\"".contains(c);
+    let words: Vec<&str> = about.split(separates).map(|w| w.trim_end_matches('.')).collect();
+    let has_bits = |word: &str, bits: u64| {
+        let single = word.parse::<f32>().is_ok_and(|v| u64::from(v.to_bits()) == bits);
+        single || word.parse::<f64>().is_ok_and(|v| v.to_bits() == bits)
+    };
+    let shown = |bits: u64| {
+        let word = words.iter().find(|word| has_bits(word, bits))?;
+        Some(format!("{word} (bits {bits:#010x})"))
+    };
+    Some((shown(expected)?, shown(got)?))
+}
+
+/// The two sides of a failed assertion, and its message.
+struct Compared<'a> {
+    about: String,
+    left: &'a str,
+    right: &'a str,
+}
+
+/// The sides of a failed `assert_eq!` or `prop_assert_eq!` (with `!=`, of those that end in `_ne!`).
+fn compared<'a>(operator: &str, message: &'a str) -> Option<Compared<'a>> {
+    of_std_assertion(operator, message).or_else(|| of_prop_assertion(operator, message))
 }
 
 /// ``assertion `left == right` failed: ABOUT``, `left:` and `right:` on lines of their own.
-fn of_std_assertion(message: &str) -> Option<(&str, &str, &str)> {
-    let rest = message.strip_prefix("assertion `left == right` failed")?;
+fn of_std_assertion<'a>(operator: &str, message: &'a str) -> Option<Compared<'a>> {
+    let (own, rest) = message.split_once(&format!("assertion `left {operator} right` failed"))?;
     let (about, values) = rest.split_once("\n  left: ")?;
     let (left, right) = values.split_once("\n right: ")?;
-    Some((about.trim_start_matches(':').trim(), left.trim(), right.trim()))
+    let about = about_of(own, about.trim_start_matches(':'));
+    Some(Compared { about, left: left.trim(), right: right.trim() })
 }
 
 /// The same of `prop_assert_eq!`, which puts values between backquotes and ABOUT behind them.
-fn of_prop_assertion(message: &str) -> Option<(&str, &str, &str)> {
-    let rest = message.strip_prefix("assertion failed: `(left == right)`")?;
+fn of_prop_assertion<'a>(operator: &str, message: &'a str) -> Option<Compared<'a>> {
+    let (own, rest) =
+        message.split_once(&format!("assertion failed: `(left {operator} right)`"))?;
     let (_, values) = rest.split_once("left: `")?;
     let (left, rest) = values.split_once('\n')?;
     let left = left.trim_end().trim_end_matches(',').trim_end_matches('`');
     let (_, right) = rest.split_once("right: `")?;
     let (right, about) = right.split_once("`: ").unwrap_or((right.trim_end_matches('`'), ""));
-    Some((about.trim(), left, right))
+    Some(Compared { about: about_of(own, about), left, right })
 }
 
-/// `Test failed: REASON at FILE:LINE.`, `minimal failing input: INPUT`, and counts.
-fn of_property(message: &str, inner: Option<String>) -> Complaint {
-    let rest = message.strip_prefix(PROPERTY).unwrap_or(message);
-    let (reason, input) = rest.split_once("\nminimal failing input: ").unwrap_or((rest, ""));
-    let input = input.split("\n\tsuccesses:").next().unwrap_or_default().trim();
-    let reason = reason.trim_end().trim_end_matches('.');
-    let at = reason.rsplit_once(" at ").filter(|(_, p)| is_place(p));
-    let (reason, place) = match at {
-        Some((reason, place)) => (reason, Some(place.to_string())),
-        None => (reason, inner),
-    };
-    worded(reason, place, (!input.is_empty()).then(|| input.into()))
-}
-
-fn is_place(text: &str) -> bool {
-    let parts = text.rsplit_once(':');
-    parts.is_some_and(|(file, line)| file.ends_with(".rs") && line.parse::<u32>().is_ok())
+/// What was compared: the words of the test around the assertion, and those of the assertion.
+fn about_of(own: &str, about: &str) -> String {
+    format!("{own}{}", about.trim()).trim_end().trim_end_matches(':').into()
 }
 
 /// What the test runner says of a test that must panic.
@@ -195,7 +226,7 @@ fn should_have_panicked(output: &str) -> Option<Complaint> {
         return Some(Complaint::Said {
             message: "this should have been refused with a panic, and was not".into(),
             place: None,
-            input: None,
+            input: Vec::new(),
         });
     }
     let (_, note) = output.split_once("note: panic did not contain expected string")?;
@@ -206,39 +237,7 @@ fn should_have_panicked(output: &str) -> Option<Complaint> {
     let expected = quoted("expected substring:")?;
     let got = quoted("panic message:")?;
     let about = "a panic whose message contains".into();
-    Some(Complaint::Unequal { about, expected, got, place: None, input: None })
-}
-
-/// All panics that are reported in what a test printed.
-fn panics(output: &str) -> Vec<Panic> {
-    let mut found: Vec<Panic> = Vec::new();
-    let mut open = false;
-    for line in output.lines() {
-        if let Some((thread, place)) = panic_head(line) {
-            found.push(Panic { thread: thread.into(), place, message: String::new() });
-            open = true;
-        } else if line.starts_with("note: ") || line.starts_with("stack backtrace:") {
-            open = false;
-        } else if let (true, Some(panic)) = (open, found.last_mut()) {
-            panic.message.push_str(line);
-            panic.message.push('\n');
-        }
-    }
-    for panic in &mut found {
-        panic.message.truncate(panic.message.trim_end().len());
-    }
-    found
-}
-
-/// `thread 'NAME' (7) panicked at FILE:LINE:COLUMN:`.
-fn panic_head(line: &str) -> Option<(&str, Option<String>)> {
-    let rest = line.strip_prefix("thread '")?;
-    let (thread, place) = rest.split_once(" panicked at ")?;
-    let (thread, _) = thread.rsplit_once('\'')?;
-    let (place, _column) = place.strip_suffix(':')?.rsplit_once(':')?;
-    // A learner cannot change a file outside of the workspace (the standard library, a crate).
-    let ours = is_place(place) && !place.starts_with('/');
-    Some((thread, ours.then(|| place.to_string())))
+    Some(Complaint::Unequal { about, expected, got, place: None, input: Vec::new() })
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use course_marks::marks::FAST_TRACK;
+
 use super::walk::Walk;
 use crate::link::{self, Version};
 use crate::screen::{Screen, Tone};
@@ -25,13 +27,14 @@ pub fn everything(workspace: &Workspace, above: Screen) -> Screen {
         screen.line(Tone::Plain, "  cargo x check");
         return screen;
     }
-    screen.line(Tone::Good, format!("All exercises of {names} pass. The course is complete."));
+    let what = if names == FAST_TRACK { "fast track" } else { "course" };
+    screen.line(Tone::Good, format!("All exercises of {names} pass. The {what} is complete."));
     screen.blank();
     screen.line(Tone::Plain, "What you can do next:");
     screen.blank();
     for member in workspace.taught() {
         let id = &member.layer.id;
-        if version(workspace, member) == Some(Version::Reference) {
+        if is_unused(workspace, member) {
             let command = format!("cargo x use {id} mine");
             screen
                 .line(Tone::Plain, format!("  {command:<30} link your {id} into the layers above"));
@@ -81,7 +84,7 @@ pub fn layer(workspace: &Workspace, member: &Member, above: Screen) -> Screen {
         );
         return screen;
     }
-    if version(workspace, member) == Some(Version::Reference) {
+    if is_unused(workspace, member) {
         let id = &layer.id;
         screen.line(
             Tone::Plain,
@@ -149,16 +152,15 @@ pub fn unused_layer(workspace: &Workspace, tasks: &[Task], walk: &Walk) -> Optio
         };
         of_member.peek().is_some() && of_member.all(passed)
     };
-    let member = workspace
-        .taught()
-        .filter(complete)
-        .find(|f| version(workspace, f) == Some(Version::Reference))?;
+    let member = workspace.taught().filter(complete).find(|f| is_unused(workspace, f))?;
     let id = &member.layer.id;
     Some(format!("    {id} is complete; to run the layers above on yours: cargo x use {id} mine"))
 }
 
-fn version(workspace: &Workspace, member: &Member) -> Option<Version> {
-    link::linked(&cargo_toml(workspace), &member.layer.package)
+/// Whether the layers above use the reference of this one. No layer is above the fast track.
+fn is_unused(workspace: &Workspace, member: &Member) -> bool {
+    let linked = link::linked(&cargo_toml(workspace), &member.layer.package);
+    member.layer.id != FAST_TRACK && linked == Some(Version::Reference)
 }
 
 fn allows_unused(workspace: &Workspace) -> bool {

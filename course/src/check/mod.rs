@@ -1,15 +1,21 @@
 //! `cargo x check`: runs the gates in order and explains the first that fails.
 //!
 //! * `walk` runs gates in the order of the curriculum;
-//! * `failure` understands what a failed test printed, `shorten` what is too long in it;
+//! * `building` prints how a build goes;
+//! * `failure` understands what a failed test printed (`panics` and `property` parse it, `shorten` cuts what is too
+//!   long), `origin` whether given code panicked;
 //! * [`places`] knows where things are in the files, `gates` whether tests were edited;
 //! * [`report`], `compile` and `green` are the three screens it can end with.
 
+mod building;
 mod compile;
 mod failure;
 mod gates;
 mod green;
+mod origin;
+mod panics;
 pub mod places;
+mod property;
 pub mod report;
 mod shorten;
 mod walk;
@@ -18,18 +24,19 @@ mod walk;
 pub mod report_fixture;
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
 use std::process::exit;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use course_marks::marks::FAST_TRACK;
 
-use super::link;
 use super::screen::{HEIGHT, Screen, Tone, bar};
 use super::state::State;
 use super::watch;
 use super::workspace::{Task, Workspace};
+use super::{celebrate, link};
 
+pub use building::{Building, with_progress};
 pub use gates::{changed as changed_gates, that_matter as gates_that_matter};
 #[cfg(test)]
 pub use report_fixture::seen;
@@ -91,7 +98,7 @@ fn once(workspace: &Workspace, selection: &Selection) -> Result<bool> {
         Selection::Exercise(id) => vec![workspace.task(id)?],
     };
     let bars = !matches!(selection, Selection::Exercise(_));
-    let walk = with_progress(|tell| walk(workspace, &state, &tasks, true, tell))?;
+    let walk = with_progress(|building| walk(workspace, &state, &tasks, true, building))?;
     let above = if bars { standing(workspace, &state, &tasks, &walk) } else { Screen::default() };
 
     let (screen, passed) = if let Some(screen) = compile::render(workspace, &walk, above.clone()) {
@@ -119,8 +126,30 @@ fn once(workspace: &Workspace, selection: &Selection) -> Result<bool> {
         screen.blank().line(Tone::Good, word);
     }
     screen.print();
+    let ends_fast_track = ends_fast_track(workspace, selection, passed, &new);
     remember(&mut state, &walk)?;
+    if ends_fast_track {
+        celebrate::run(workspace)?;
+    }
     Ok(passed)
+}
+
+/// Whether the fast track is complete and this check was about it alone, or is the first in which its last exercise passes.
+fn ends_fast_track(
+    workspace: &Workspace,
+    selection: &Selection,
+    passed: bool,
+    new: &[&str],
+) -> bool {
+    let Ok(member) = workspace.member(FAST_TRACK) else { return false };
+    let alone = match selection {
+        Selection::Everything => workspace.taught().all(|f| f.layer.id == FAST_TRACK),
+        Selection::Layer(id) => id == FAST_TRACK,
+        Selection::Exercise(_) => false,
+    };
+    let last = member.layer.exercises.last().map(|e| e.id.as_str());
+    let done = passed && alone || last.is_some_and(|last| new.contains(&last));
+    workspace.learner.is_some() && done
 }
 
 /// Everything about an exercise that does not hold.
@@ -148,6 +177,7 @@ fn explain(
         edited: edited_of(workspace, &[task]),
         linked,
         hints: state.of(id).hints,
+        nudge: course_marks::Nudge::of(&task.exercise.nudges, trouble.gate),
     };
     Ok(report::render(&report, above))
 }
@@ -228,24 +258,4 @@ fn remember(state: &mut State, walk: &Walk) -> Result<()> {
         }
     }
     state.save()
-}
-
-/// Do something that builds, and say on a terminal how it goes. The line is gone afterwards.
-pub fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(&str)) -> Result<T>) -> Result<T> {
-    let mut built = 0;
-    let on_terminal = io::stderr().is_terminal();
-    let mut tell = |name: &str| {
-        built += 1;
-        // An error of writing this line does not matter.
-        if on_terminal {
-            let _ = write!(io::stderr(), "\r\x1b[Kbuilding: {built} done, last {name}");
-        } else if built == 1 {
-            let _ = writeln!(io::stderr(), "building what changed ..");
-        }
-    };
-    let result = work(&mut tell);
-    if on_terminal && built > 0 {
-        let _ = write!(io::stderr(), "\r\x1b[K");
-    }
-    result
 }

@@ -3,14 +3,17 @@
 use course_marks::Gate;
 
 use super::failure::Complaint;
+use super::origin::Given;
 use super::places::{self, Place};
 use super::walk::Trouble;
 use crate::link::Version;
-use crate::screen::{HEIGHT, Screen, Tone, WIDTH, wrap};
+use crate::screen::{HEIGHT, Screen, Tone, WIDTH};
 use crate::workspace::Task;
 
 /// Number of lines of a hint that are shown with a failure.
 const NUDGE_LINES: usize = 5;
+/// Number of lines of the input of a property.
+const INPUT_LINES: usize = 4;
 /// Indentation of the lines of the middle part.
 const INDENT: &str = "  ";
 
@@ -30,6 +33,8 @@ pub struct Report<'a> {
     pub linked: Option<Version>,
     /// Number of hints that were shown before.
     pub hints: usize,
+    /// The hint that belongs to this gate.
+    pub nudge: Option<&'a str>,
 }
 
 /// The screen, below lines that are there already.
@@ -132,18 +137,18 @@ fn complain(report: &Report, screen: &mut Screen) {
             lines(screen, about);
             screen.line(Tone::Plain, format!("{INDENT}  expected  {expected}"));
             screen.line(Tone::Plain, format!("{INDENT}  got       {got}"));
-            origin(screen, place, input);
+            origin(screen, report, place, input);
         }
         Complaint::Said { message, place, input } => {
             lines(screen, message);
-            origin(screen, place, input);
+            origin(screen, report, place, input);
         }
         Complaint::Died { how, message, place } => {
             say(&format!("the test program ended early: {how}"));
             if let Some(message) = message {
                 lines(screen, message);
             }
-            origin(screen, place, &None);
+            origin(screen, report, place, &[]);
         }
         Complaint::Endless => {
             let seconds = super::walk::PATIENCE.as_secs();
@@ -170,19 +175,29 @@ fn lines(screen: &mut Screen, message: &str) {
     }
 }
 
-/// The input for which a property failed, and the line of the assertion.
-fn origin(screen: &mut Screen, place: &Option<String>, input: &Option<String>) {
-    if let Some(input) = input {
-        let input: String = input.split_whitespace().collect::<Vec<_>>().join(" ");
-        let shown = wrap(&input, 84);
-        for (n, line) in shown.iter().take(2).enumerate() {
-            let label = if n == 0 { "for       " } else { "          " };
-            let more = if n == 1 && shown.len() > 2 { " .." } else { "" };
-            screen.line(Tone::Plain, format!("{INDENT}  {label}{line}{more}"));
+/// The line that panicked, and the input for which a property failed.
+fn origin(screen: &mut Screen, report: &Report, place: &Option<String>, input: &[String]) {
+    if let Some(place) = place {
+        match &report.trouble.given {
+            None => {
+                screen.line(Tone::Faint, format!("{INDENT}  at        {place}"));
+            }
+            Some(Given { caller }) => {
+                let caller = caller.as_ref().map(|c| format!(", called from your {c}"));
+                let said =
+                    format!("panicked in given code at {place}{}", caller.unwrap_or_default());
+                screen.wrapped(Tone::Plain, &format!("{INDENT}  "), &said);
+            }
         }
     }
-    if let Some(place) = place {
-        screen.line(Tone::Faint, format!("{INDENT}  at        {place}"));
+    if !input.is_empty() {
+        let mut shown = Screen::default();
+        for argument in input {
+            shown.wrapped(Tone::Plain, &format!("{INDENT}  "), argument);
+        }
+        shown.keep(INPUT_LINES, &format!("{INDENT}  .."));
+        screen.line(Tone::Plain, format!("{INDENT}fails for"));
+        screen.append(shown);
     }
 }
 
@@ -205,7 +220,13 @@ fn other_blank(own: &Task, id: &str, linked: Option<Version>) -> String {
 }
 
 fn nudge(report: &Report, screen: &mut Screen) {
-    let Some(hint) = report.task.exercise.hints.first() else { return };
+    let own = match &report.complaint {
+        // It says nothing yet of what may be wrong.
+        Complaint::NotWritten { .. } | Complaint::OtherBlank { .. } | Complaint::Missing => None,
+        _ => report.nudge,
+    };
+    let first = report.task.exercise.hints.first().map(String::as_str);
+    let Some(hint) = own.or(first) else { return };
     let mut nudge = Screen::default();
     nudge.wrapped(Tone::Plain, "  nudge    ", hint);
     nudge.keep(NUDGE_LINES, "           .. all of it: cargo x hint ID");

@@ -61,6 +61,6 @@ fn catalogue() -> String {
 pub fn seen<'a>(workspace: &'a Workspace, id: &str, passed: bool) -> Seen<'a> {
     let task = workspace.task(id).expect("one of the two");
     let gate = &task.exercise.gates[0];
-    let trouble = Trouble { gate, verdict: Verdict::Hung, failing: 1 };
+    let trouble = Trouble { gate, verdict: Verdict::Hung, failing: 1, given: None };
     Seen { task, trouble: (!passed).then_some(trouble) }
 }

@@ -9,12 +9,17 @@ use std::time::Duration;
 use anyhow::Result;
 use course_marks::Gate;
 
+use super::building::{self, Building};
+use super::origin::{self, Given};
 use crate::programs::{NotBuilt, Programs, Verdict};
 use crate::state::State;
 use crate::workspace::{Member, Task, Workspace};
 
 /// Maximum time of the tests of one program. They take a second or two; a busy machine may be much slower.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For a test that is run once more, to learn what called the function that panicked.
+const WITH_BACKTRACE: (&str, &str) = ("RUST_BACKTRACE", "1");
 
 /// Results of a run.
 pub struct Walk<'a> {
@@ -40,6 +45,8 @@ pub struct Trouble<'a> {
     pub verdict: Verdict,
     /// Number of gates of the exercise that did not pass.
     pub failing: usize,
+    /// Set if it panicked in given code.
+    pub given: Option<Given>,
 }
 
 /// Run the gates of these exercises. With `stop` only up to the first that does not pass; without,
@@ -49,7 +56,7 @@ pub fn walk<'a>(
     state: &State,
     tasks: &[Task<'a>],
     stop: bool,
-    tell: &mut dyn FnMut(&str),
+    building: &mut Building,
 ) -> Result<Walk<'a>> {
     let mut walk = Walk { seen: Vec::new(), not_built: Vec::new() };
     for tasks in tasks.chunk_by(|a, b| a.member.layer.id == b.member.layer.id) {
@@ -60,7 +67,7 @@ pub fn walk<'a>(
                 true => &tasks[..tasks.len().min(reach(workspace, state, tasks).max(n + 1))],
                 false => tasks,
             };
-            if let Err(why) = provide(workspace, member, task, ahead, &mut programs, tell)? {
+            if let Err(why) = provide(workspace, member, task, ahead, &mut programs, building)? {
                 walk.not_built.push((*task, why));
                 if stop {
                     return Ok(walk);
@@ -68,8 +75,15 @@ pub fn walk<'a>(
                 break;
             }
             let Some(programs) = &programs else { continue };
-            let trouble = judge(programs, task)?;
+            let mut trouble = judge(programs, task)?;
             let failed = trouble.is_some();
+            // Only the failure that is explained is worth a second run.
+            if let (true, Some(trouble)) = (stop, &mut trouble) {
+                trouble.given = origin::of(workspace, task, trouble, &mut |gate| {
+                    let mut verdicts = programs.judge(&[gate], &[WITH_BACKTRACE], PATIENCE)?;
+                    Ok(verdicts.pop().unwrap_or(Verdict::Missing))
+                })?;
+            }
             walk.seen.push(Seen { task: *task, trouble });
             if failed && stop {
                 return Ok(walk);
@@ -92,7 +106,7 @@ fn provide(
     task: &Task,
     ahead: &[Task],
     programs: &mut Option<Programs>,
-    tell: &mut dyn FnMut(&str),
+    building: &mut Building,
 ) -> Result<Result<(), NotBuilt>> {
     let there = |target: &str| programs.as_ref().is_some_and(|p| p.has(target));
     if task.exercise.gates.iter().all(|g| there(&g.target)) {
@@ -102,12 +116,15 @@ fn provide(
     let targets: BTreeSet<&str> = gates.filter(|t| !there(t)).collect();
     let targets: Vec<&str> = targets.into_iter().collect();
     let package = &member.layer.package;
-    Ok(Programs::build_telling(&workspace.root, package, &member.dir, &targets, tell)?.map(
-        |built| match programs {
-            Some(programs) => programs.absorb(built),
-            None => *programs = Some(built),
-        },
-    ))
+    building.begin(&member.layer.id, building::is_cold(package));
+    let mut tell = |name: &str| building.built(name);
+    let built =
+        Programs::build_telling(&workspace.root, package, &member.dir, &targets, &mut tell)?;
+    building.end();
+    Ok(built.map(|built| match programs {
+        Some(programs) => programs.absorb(built),
+        None => *programs = Some(built),
+    }))
 }
 
 fn judge<'a>(programs: &Programs, task: &Task<'a>) -> Result<Option<Trouble<'a>>> {
@@ -115,5 +132,5 @@ fn judge<'a>(programs: &Programs, task: &Task<'a>) -> Result<Option<Trouble<'a>>
     let verdicts = programs.judge(&gates, &[], PATIENCE)?;
     let failing = verdicts.iter().filter(|v| **v != Verdict::Passed).count();
     let first = task.exercise.gates.iter().zip(verdicts).find(|(_, v)| *v != Verdict::Passed);
-    Ok(first.map(|(gate, verdict)| Trouble { gate, verdict, failing }))
+    Ok(first.map(|(gate, verdict)| Trouble { gate, verdict, failing, given: None }))
 }

@@ -3,8 +3,10 @@
 use std::io::{self, BufRead, Write};
 
 use super::answer::Given;
+use super::kind::sections::{self, Rule};
 use super::kind::{Kind, Layer, Question};
 use super::show::wrapped;
+use crate::shell;
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +112,23 @@ impl Asked<'_> {
         let verdict = match self.question.diagnose(given) {
             Some(why) if why.ends_with('?') => format!("Not quite. {}", capital(why)),
             Some(why) => format!("Not quite. {}.", capital(why)),
-            None => "Not quite.".into(),
+            None => format!("Not quite. {}", self.reminder()),
         };
         writeln!(out, "{}", wrapped(&verdict))?;
         Ok(false)
+    }
+
+    /// What to look at again after an answer that no known mistake leads to.
+    fn reminder(&self) -> String {
+        let Rule { page, section } =
+            sections::rule(&shell::root().join("book/src"), self.kind.name, self.kind.chapter);
+        let section = section.map(|s| format!(", section \"{s}\"")).unwrap_or_default();
+        let counts = match self.question.counts_from() {
+            Some(n) => format!(" It counts from {n}."),
+            None => String::new(),
+        };
+        let form = self.question.answer.form();
+        format!("The rule is in book/src/{page}{section}. The question asks for {form}.{counts}")
     }
 
     /// The answer and how to come to it.
@@ -198,6 +213,28 @@ mod tests {
         assert_eq!(said.matches("Not quite.").count(), 2);
         assert!(said.contains("included?\n") && said.contains("3 + 4 = 7"));
         assert!(!said.contains("Right."));
+    }
+
+    #[test]
+    fn an_answer_that_no_known_mistake_leads_to_is_sent_to_the_rule() {
+        let (_, said) = talk("30\n7\n");
+        let said = said.replace('\n', " ");
+        let reminder =
+            "Not quite. The rule is in book/src/sums.md. The question asks for a whole number. ";
+        assert!(said.contains(reminder), "{said}");
+    }
+
+    #[test]
+    fn the_rule_is_a_section_and_the_question_may_count_from_0() {
+        let layer = super::super::LAYERS.iter().find(|l| l.name == "l1").unwrap();
+        let kind = layer.kinds.iter().find(|k| k.name == "lane-of").unwrap();
+        let asked = Asked { layer, kind, seed: 1, by_name: true, question: kind.question(1) };
+        let mut out = Vec::new();
+        assert!(!asked.verdict(&Given::Number(999.0), &mut out).unwrap());
+        let said = String::from_utf8(out).unwrap().replace('\n', " ");
+        let expected = "Not quite. The rule is in book/src/l1-tensors/lanes.md, section \"Sixteen lanes, \
+            always\". The question asks for a whole number. It counts from 0. ";
+        assert_eq!(said, expected);
     }
 
     #[test]

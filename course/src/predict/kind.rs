@@ -1,9 +1,15 @@
 //! What a kind of question is. Each kind is one file: `l1/rope_angle.rs`, say.
 
+pub mod sections;
+
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Given};
 use super::draw::{Draw, rank};
+use crate::state::{Record, State};
+use crate::workspace::Workspace;
 
 /// The kinds of questions about one layer.
 pub struct Layer {
@@ -18,6 +24,42 @@ impl Layer {
     pub fn kind_for(&self, seed: u64) -> Option<&Kind> {
         self.kinds.iter().max_by_key(|kind| rank(kind.name, seed))
     }
+
+    /// A seed for a learner who named none: the first one from `random` on, all of them below `seeds`, that asks about
+    /// a page on which they work or worked. `random` itself if no page of the layer is known to be one.
+    pub fn seed_for_learner(&self, random: u64, seeds: u64) -> u64 {
+        let Ok(workspace) = Workspace::open() else { return random };
+        let read = pages_read(&workspace, &State::load(&workspace), self.name);
+        self.seed_among(&read, random, seeds)
+    }
+
+    fn seed_among(&self, pages: &BTreeSet<String>, random: u64, seeds: u64) -> u64 {
+        let is_read = |kind: &Kind| pages.contains(kind.page());
+        if !self.kinds.iter().any(is_read) {
+            return random;
+        }
+        let asks = |seed: &u64| self.kind_for(*seed).is_some_and(is_read);
+        (random..seeds).chain(0..random.min(seeds)).find(asks).unwrap_or(random)
+    }
+}
+
+/// Pages of a layer's exercises that are done, were tried, or are next. Empty where all pages may be asked about: in
+/// the reference workspace, in a layer that is given, and when every exercise of the layer is done.
+fn pages_read(workspace: &Workspace, state: &State, layer: &str) -> BTreeSet<String> {
+    if workspace.learner.is_none() {
+        return BTreeSet::new();
+    }
+    let member = workspace.taught().find(|m| m.layer.id == layer);
+    let tasks: Vec<_> = member.iter().flat_map(|m| m.tasks()).collect();
+    if tasks.iter().all(|t| state.of(&t.exercise.id).holds) {
+        return BTreeSet::new();
+    }
+    // Sources that cannot be read are the compiler's subject.
+    let next = state.first_open(workspace).ok().flatten();
+    let is_next = |id: &str| next.is_some_and(|t| t.exercise.id == id);
+    let is_known = |id: &str| state.of(id) != Record::default() || is_next(id);
+    let known = tasks.iter().filter(|t| is_known(&t.exercise.id));
+    known.map(|t| t.exercise.chapter.clone()).collect()
 }
 
 /// A kind of question.
@@ -26,13 +68,18 @@ pub struct Kind {
     pub name: &'static str,
     /// What is asked, in a few words.
     pub about: &'static str,
-    /// Where the book explains it, below `book/src/`.
+    /// Where the book explains it, below `book/src/`: a page, and a section of it perhaps (`page.md#anchor`).
     pub chapter: &'static str,
     /// Make up an instance.
     pub draw: fn(&mut Draw) -> Question,
 }
 
 impl Kind {
+    /// The page that explains it, without the section.
+    fn page(&self) -> &'static str {
+        self.chapter.split('#').next().unwrap_or(self.chapter)
+    }
+
     /// The instance of a seed.
     pub fn question(&self, seed: u64) -> Question {
         (self.draw)(&mut Draw::new(self.name, seed))
@@ -76,6 +123,16 @@ impl Question {
             self.mistakes.push(Mistake { answer, why: why.into() });
         }
         self
+    }
+
+    /// The number from which the question counts, if it says so.
+    pub fn counts_from(&self) -> Option<u32> {
+        let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        [0, 1].into_iter().find(|n| {
+            let first =
+                |s: &str| s.trim().starts_with("The first ") && s.ends_with(&format!(" is {n}"));
+            text.contains(&format!("counted from {n}")) || text.split(['.', '?']).any(first)
+        })
     }
 
     /// What kind of mistake a wrong answer looks like.
@@ -123,3 +180,6 @@ impl Question {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,10 +4,11 @@
 //! for pen and paper. The answer is graded; for a wrong one the likely mistake is named; and in the end the computation
 //! is shown with the numbers of the instance.
 //!
-//! A kind of question is a file in `l0/` to `l6/` with a function that draws an instance; its `mod`
-//! and its place in the list `KINDS` are in its `mod.rs`. A new layer is a directory like those and
-//! a line in `LAYERS`. Answers are computed by short formulas of their own, since this crate
-//! uses no layer; `xtask/tests/predictions` compares them with the layers' own code.
+//! A kind of question is a file in `nano/` or `l0/` to `l6/` with a function that draws an
+//! instance; its `mod` and its place in the list `KINDS` are in its `mod.rs`. A new layer is a
+//! directory like those and a line in `LAYERS`. Answers are computed by short formulas of their
+//! own, since this crate uses no layer; `xtask/tests/predictions` compares them with the layers'
+//! own code.
 
 mod answer;
 mod arithmetic;
@@ -21,6 +22,8 @@ mod l3;
 mod l4;
 mod l5;
 mod l6;
+mod nano;
+mod quiz;
 mod show;
 
 use std::collections::hash_map::RandomState;
@@ -33,9 +36,11 @@ use clap::Args;
 
 use dialogue::{Asked, Outcome};
 use kind::{Kind, Layer};
+use quiz::Quiz;
 
 /// The layers that have questions.
-static LAYERS: [Layer; 7] = [
+static LAYERS: [Layer; 8] = [
+    Layer { name: "nano", kinds: nano::KINDS },
     Layer { name: "l1", kinds: l1::KINDS },
     Layer { name: "l2", kinds: l2::KINDS },
     Layer { name: "l3", kinds: l3::KINDS },
@@ -51,7 +56,7 @@ const SEEDS: u64 = 100_000;
 /// What `cargo x predict` takes.
 #[derive(Args)]
 pub struct PredictArgs {
-    /// The layer: l1, l2, l3, l4, l5, l6 or l0
+    /// The layer: nano, l1, l2, l3, l4, l5, l6 or l0
     layer: Option<String>,
     /// Ask question N again (default: a random question, which shows its number)
     #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]
@@ -69,6 +74,18 @@ pub struct PredictArgs {
     /// worksheets)
     #[arg(long, value_name = "N", requires = "seed", conflicts_with = "answer")]
     json: Option<u64>,
+    /// Ask one question of each kind of the layer, in the order of its chapters, one try each
+    #[arg(long, conflicts_with_all = ["kind", "answer", "list", "json"])]
+    quiz: bool,
+    /// Grade these answers to a quiz, with `;` between them, without asking: exit status 0 is at
+    /// least 8 of 10 right, 1 fewer, 2 not understood
+    #[arg(
+        long,
+        value_name = "A; B; ..",
+        requires_all = ["quiz", "seed"],
+        allow_hyphen_values = true
+    )]
+    answers: Option<String>,
 }
 
 /// Runs the command; the exit status says whether the answer was right.
@@ -96,7 +113,14 @@ fn predict(args: &PredictArgs, out: &mut impl Write) -> Result<u8> {
     }
     let layer = layer.with_context(|| format!("name a layer: {}", commands()))?;
     let named = args.kind.as_deref().map(|name| kind(layer, name)).transpose()?;
-    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % SEEDS);
+    let random = || RandomState::new().build_hasher().finish() % SEEDS;
+    let seed = args.seed.unwrap_or_else(|| match named {
+        None if !args.quiz => layer.seed_for_learner(random(), SEEDS),
+        _ => random(),
+    });
+    if args.quiz {
+        return quiz(&Quiz::new(layer, seed), args.answers.as_deref(), out);
+    }
     let ask = |seed: u64| -> Result<Asked<'static>> {
         let kind = named.or_else(|| layer.kind_for(seed)).context("this layer has no questions")?;
         let question = kind.question(seed);
@@ -143,6 +167,19 @@ fn predict(args: &PredictArgs, out: &mut impl Write) -> Result<u8> {
     }
 }
 
+fn quiz(quiz: &Quiz, answers: Option<&str>, out: &mut impl Write) -> Result<u8> {
+    let passed = if let Some(text) = answers {
+        let answers = quiz.read(text).map_err(|why| anyhow!(why))?;
+        quiz.grade(&answers, out)?
+    } else if io::stdin().is_terminal() {
+        quiz.converse(&mut io::stdin().lock(), out)?
+    } else {
+        quiz.print(out)?;
+        true
+    };
+    Ok(u8::from(!passed))
+}
+
 fn layer(name: &str) -> Result<&'static Layer> {
     let found = LAYERS.iter().find(|layer| layer.name.eq_ignore_ascii_case(name));
     found.with_context(|| format!("there are no questions for a layer `{name}`: {}", commands()))
@@ -166,9 +203,13 @@ fn kind(layer: &'static Layer, name: &str) -> Result<&'static Kind> {
 }
 
 fn list(only: Option<&Layer>, out: &mut impl Write) -> io::Result<()> {
-    for layer in LAYERS.iter().filter(|l| only.is_none_or(|o| o.name == l.name)) {
+    let shown = || LAYERS.iter().filter(|l| only.is_none_or(|o| o.name == l.name));
+    let wide = shown().map(|layer| layer.name.len()).max().unwrap_or(0);
+    for layer in shown() {
         for kind in layer.kinds {
-            writeln!(out, "{} {:<18} {:<43} {}", layer.name, kind.name, kind.about, kind.chapter)?;
+            let Kind { name, about, chapter, .. } = kind;
+            let page = chapter.split('#').next().unwrap_or(chapter);
+            writeln!(out, "{:<wide$} {name:<18} {about:<43} {page}", layer.name)?;
         }
     }
     Ok(())
@@ -194,11 +235,23 @@ mod tests {
     }
 
     #[test]
-    fn every_chapter_named_exists() {
+    fn every_chapter_named_exists_and_has_the_section() {
         let book = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../book/src");
         for kind in LAYERS.iter().flat_map(|l| l.kinds) {
-            assert!(book.join(kind.chapter).is_file(), "{}: {}", kind.name, kind.chapter);
+            let (page, section) = kind.chapter.split_once('#').unwrap_or((kind.chapter, ""));
+            let text = std::fs::read_to_string(book.join(page));
+            let text = text.unwrap_or_else(|e| panic!("{}: {page}: {e}", kind.name));
+            let mut sections = text.lines().filter(|l| l.starts_with("##")).map(anchor);
+            let found = section.is_empty() || sections.any(|s| s == section);
+            assert!(found, "{}: {}", kind.name, kind.chapter);
         }
+    }
+
+    /// The anchor that mdBook gives a heading.
+    fn anchor(heading: &str) -> String {
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let title = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        title.map(|c| if c == ' ' { '-' } else { c }).collect()
     }
 
     #[test]

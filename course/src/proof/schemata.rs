@@ -345,6 +345,8 @@ mod tests {
             title: "A".into(),
             chapter: "c.md".into(),
             minutes: 1,
+            track: None,
+            nudges: vec![],
             hints: vec![],
             gates: vec![],
         }

@@ -77,6 +77,40 @@ pub fn prove_layer(workspace: &Workspace, member: &Member) -> Result<()> {
     Ok(())
 }
 
+/// Walk through the fast track. Its last check runs the engine on the default model, which must be in the cache. The bounds
+/// are what the book promises.
+pub fn prove_fast_track(workspace: &Workspace) -> Result<()> {
+    let member = workspace.member(marks::FAST_TRACK)?;
+    let minutes: u32 = member.layer.exercises.iter().map(|e| e.minutes).sum();
+    let lines: usize = member.sources()?.files.iter().map(|file| blank_lines(&file.text)).sum();
+    println!("         {minutes} minutes, {lines} lines to write");
+    if minutes > MAX_FAST_MINUTES || lines > MAX_FAST_LINES {
+        bail!("the fast track has at most {MAX_FAST_MINUTES} minutes and {MAX_FAST_LINES} lines");
+    }
+    let learner = Learner { dir: starter::make_of(workspace, "walk", &[member])? };
+    for exercise in &member.layer.exercises {
+        learner.write(member, exercise)?;
+    }
+    let out = learner.cargo_x(&["check"])?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() || !said.contains("The capital of France is Paris") {
+        bail!("`cargo x check` should end with the engine's text, but says\n{said}");
+    }
+    println!("{said}");
+    Ok(())
+}
+
+/// Listed time of the exercises of the fast track, at most: ten hours with the reading.
+const MAX_FAST_MINUTES: u32 = 480;
+/// Lines to write, at most.
+const MAX_FAST_LINES: usize = 1000;
+
+/// Number of lines that the exercises of a file take out.
+fn blank_lines(text: &str) -> usize {
+    let regions = marks::regions(text).unwrap_or_default();
+    regions.iter().map(|region| region.code_lines(text)).sum()
+}
+
 struct Learner {
     dir: PathBuf,
 }

@@ -12,6 +12,7 @@ mod l5;
 mod l5_costs;
 mod l5_retention;
 mod l6;
+mod nano;
 
 use std::process::{Command, Output, Stdio};
 
@@ -115,6 +116,7 @@ fn every_kind_is_checked_against_the_engine_or_named_as_not_checked() {
         include_str!("l5_costs.rs"),
         include_str!("l5_retention.rs"),
         include_str!("l6.rs"),
+        include_str!("nano.rs"),
     ]
     .concat();
     for (layer, kind) in kinds() {
@@ -169,9 +171,9 @@ fn what_cannot_be_asked_or_read_is_an_error_that_says_what_can() {
     for (args, wanted) in [
         (
             vec!["l9"],
-            "there are no questions for a layer `l9`: cargo x predict l1 or cargo x predict l2 or",
+            "there are no questions for a layer `l9`: cargo x predict nano or cargo x predict l1 or",
         ),
-        (vec![], "name a layer: cargo x predict l1"),
+        (vec![], "name a layer: cargo x predict nano"),
         (vec!["l1", "--kind", "nonsense"], "its kinds are bf16-round"),
         (vec!["l1", "--kind", "kv-bytes"], "cargo x predict l2 --kind kv-bytes"),
         (vec!["l2", "--kind", "pool-usage"], "cargo x predict l3 --kind pool-usage"),

@@ -44,7 +44,7 @@ fn left_is_what_came_and_right_what_was_expected() {
         expected: "[1, 2, 4]".into(),
         got: "[1, 2, 3]".into(),
         place: Some("l1-tensor/tests/x.rs:30".into()),
-        input: None,
+        input: vec![],
     };
     assert_eq!(of(output), expected);
     let Complaint::Unequal { about, .. } =
@@ -64,7 +64,7 @@ fn a_message_in_the_words_of_the_test_is_kept_line_by_line() {
          {message}\nnote: run with `RUST_BACKTRACE=1` environment variable\n"
     );
     let place = Some("l1-tensor/tests/s.rs:6".to_string());
-    assert_eq!(of(&output), Complaint::Said { message: message.into(), place, input: None });
+    assert_eq!(of(&output), Complaint::Said { message: message.into(), place, input: vec![] });
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_property_gives_its_reason_and_its_smallest_input() {
         thread 'norms_agree' (1) panicked at l1-tensor/tests/p.rs:2:1:\n";
     let tail = "\nminimal failing input: a = 11, v = []\n\tsuccesses: 0\n\tlocal rejects: 0\n\
         \tglobal rejects: 0\n\n";
-    let input = Some("a = 11, v = []".to_string());
+    let input = vec!["a = 11".to_string(), "v = []".to_string()];
 
     let panicked = format!("{head}Test failed: it is wrong\n  got  0.2.{tail}");
     let place = Some("l1-tensor/tests/p.rs:6".to_string());
@@ -149,7 +149,7 @@ fn an_error_that_a_test_returns_is_its_reason() {
 #[test]
 fn places_outside_of_the_workspace_are_not_shown() {
     let output = "\nthread 'norms_agree' (1) panicked at /rustc/59/library/core/src/x.rs:9:5:\nm\n";
-    assert_eq!(of(output), Complaint::Said { message: "m".into(), place: None, input: None });
+    assert_eq!(of(output), Complaint::Said { message: "m".into(), place: None, input: vec![] });
 }
 
 #[test]
@@ -179,4 +179,112 @@ fn what_needs_no_output_is_told_apart() {
     assert_eq!(say(Verdict::Passed), None);
     assert_eq!(say(Verdict::Hung), Some(Complaint::Endless));
     assert_eq!(say(Verdict::Missing), Some(Complaint::Missing));
+}
+
+/// Failures of proptest 1.12, with the line numbers of the tests that were recorded.
+fn of_property(reason: &str, input: &str) -> Complaint {
+    of(&format!(
+        "\nthread 'norms_agree' (13864) panicked at tests/t.rs:12:1:\nTest failed: {reason}.\n\
+         minimal failing input: {input}\n\tsuccesses: 4\n\tlocal rejects: 0\n\tglobal rejects: 0\n\n\
+         note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"
+    ))
+}
+
+#[test]
+fn an_input_over_many_lines_is_one_line_for_each_argument() {
+    let Complaint::Unequal { about, expected, got, input, .. } = of_property(
+        "assertion failed: `(left == right)` \n  left: `9`, \n right: `3`: the length, after 1 of (1.5, 7) at \
+         tests/t.rs:16",
+        "ops = [\n    (\n        1,\n        7,\n    ),\n], n = 1",
+    ) else {
+        panic!()
+    };
+    assert_eq!(about, "the length, after 1 of (1.5, 7)");
+    assert_eq!((expected.as_str(), got.as_str()), ("3", "9"));
+    assert_eq!(input, ["ops = [(1, 7)]", "n = 1"]);
+
+    let Complaint::Said { message, input, .. } = of_property(
+        "too long: 2 at 1 at tests/t.rs:20",
+        "load = Load {\n    a: 0.0,\n    v: [\n        0,\n        0,\n    ],\n    name: \"x, y = 3\",\n}, n = 1",
+    ) else {
+        panic!()
+    };
+    assert_eq!(message, "too long: 2 at 1");
+    assert_eq!(input, ["load = Load { a: 0.0, v: [0, 0], name: \"x, y = 3\" }", "n = 1"]);
+}
+
+#[test]
+fn bits_are_shown_as_the_floats_that_the_words_have() {
+    let sides = |about: &str| {
+        let reason = format!(
+            "assertion failed: `(left == right)` \n  left: `1075536688`, \n right: `1068942943`{about} at \
+             tests/t.rs:18"
+        );
+        let Complaint::Unequal { expected, got, .. } = of_property(&reason, "v = 1.4279288") else {
+            panic!()
+        };
+        (expected, got)
+    };
+    let as_floats =
+        ("1.4279288 (bits 0x3fb6c65f)".to_string(), "2.427929 (bits 0x401b6330)".to_string());
+    assert_eq!(sides(": 2.427929 and 1.4279288"), as_floats);
+    assert_eq!(sides(": [2.427929], 1.4279288."), as_floats);
+    let as_bits = ("1068942943".to_string(), "1075536688".to_string());
+    assert_eq!(sides(": 2.427929 alone"), as_bits);
+    assert_eq!(sides(""), as_bits);
+    // Whole numbers, which are not the bits of any float that is named.
+    let counts = "\nthread 'norms_agree' (1) panicked at x.rs:1:1:\nassertion `left == right` failed: 3 of 4\n  \
+        left: 3\n right: 4";
+    let Complaint::Unequal { expected, got, .. } = of(counts) else { panic!() };
+    assert_eq!((expected.as_str(), got.as_str()), ("4", "3"));
+}
+
+#[test]
+fn two_values_that_should_differ_are_said_once() {
+    let message = |output: &str| {
+        let Complaint::Said { message, .. } = of(output) else { panic!() };
+        message
+    };
+    let std = "\nthread 'norms_agree' (1) panicked at x.rs:1:1:\nassertion `left != right` failed: a hash\n  \
+        left: 2\n right: 2";
+    assert_eq!(message(std), "a hash: both are 2");
+    assert_eq!(message(&std.replace(": a hash", "")), "two values that should differ are both 2");
+    let Complaint::Said { message, input, .. } = of_property(
+        "assertion failed: `(left != right)`\n  left: `2`,\n right: `2`: five at tests/t.rs:23",
+        "n = 10",
+    ) else {
+        panic!()
+    };
+    assert_eq!((message.as_str(), input), ("five: both are 2", vec!["n = 10".to_string()]));
+}
+
+#[test]
+fn a_test_that_runs_proptest_itself_keeps_its_own_words() {
+    let output = "\nthread 'norms_agree' (1) panicked at l2-model/tests/d.rs:171:13:\nllama: Test failed: \
+        assertion failed: `(left == right)` \n  left: `\"a\"`,\n right: `\"b\"` at l2-model/tests/d.rs:168.\n\
+        minimal failing input: (\n    [\n        7,\n    ],\n    false,\n)\n";
+    let expected = Complaint::Unequal {
+        about: "llama".into(),
+        expected: "\"b\"".into(),
+        got: "\"a\"".into(),
+        place: Some("l2-model/tests/d.rs:168".into()),
+        input: vec!["([7], false)".into()],
+    };
+    assert_eq!(of(output), expected);
+}
+
+#[test]
+fn a_backtrace_is_no_part_of_the_message() {
+    let output = "\nthread 'norms_agree' (13857) panicked at src/list.rs:6:9:\nblock 3 is free twice\n\
+        stack backtrace:\n   0: __rustc::rust_begin_unwind\n   1: core::panicking::panic_fmt\n   2: \
+        l9_rec::list::List::push\nnote: Some details are omitted, run with `RUST_BACKTRACE=full`.\n\n\
+        thread 'norms_agree' (13857) panicked at tests/t.rs:12:1:\nTest failed: block 3 is free twice.\n\
+        minimal failing input: n = 0\n\tsuccesses: 0\n\tlocal rejects: 0\n\tglobal rejects: 0\n\n\
+        stack backtrace:\n   0: __rustc::rust_begin_unwind\n";
+    let expected = Complaint::Said {
+        message: "block 3 is free twice".into(),
+        place: Some("src/list.rs:6".into()),
+        input: vec!["n = 0".into()],
+    };
+    assert_eq!(of(output), expected);
 }

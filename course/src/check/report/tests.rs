@@ -5,10 +5,21 @@ use crate::workspace::Workspace;
 
 fn screen(workspace: &Workspace, complaint: Complaint, change: impl FnOnce(&mut Report)) -> Screen {
     let task = workspace.task("l1.a").unwrap();
-    let trouble = Trouble { gate: &task.exercise.gates[0], verdict: Verdict::Hung, failing: 1 };
-    let places = places::to_write(&task).unwrap();
+    let gate = &task.exercise.gates[0];
+    let trouble = Trouble { gate, verdict: Verdict::Hung, failing: 1, given: None };
+    screen_of(&task, &trouble, complaint, change)
+}
+
+fn screen_of(
+    task: &Task,
+    trouble: &Trouble,
+    complaint: Complaint,
+    change: impl FnOnce(&mut Report),
+) -> Screen {
+    let places = places::to_write(task).unwrap();
+    let (edited, linked, nudge) = (None, None, None);
     let mut report =
-        Report { task, trouble: &trouble, complaint, places, edited: None, linked: None, hints: 0 };
+        Report { task: *task, trouble, complaint, places, edited, linked, hints: 0, nudge };
     change(&mut report);
     let mut above = Screen::default();
     above.line(Tone::Plain, "l1  ..  0 of 2").blank();
@@ -23,7 +34,7 @@ fn a_failure_is_one_calm_screen() {
         expected: "42".into(),
         got: "41".into(),
         place: Some("p/tests/f.rs:9".into()),
-        input: Some("n = 0".into()),
+        input: vec!["n = 0".into(), "v = [1, 2]".into()],
     };
     let text = screen(&workspace, complaint, |_| {}).text();
     let expected = "\
@@ -39,8 +50,10 @@ l1.a, exercise 1 of 2: An idea, about 30 min
   the answer
     expected  42
     got       41
-    for       n = 0
     at        p/tests/f.rs:9
+  fails for
+    n = 0
+    v = [1, 2]
 
   nudge    look there
 
@@ -61,12 +74,12 @@ fn the_worst_of_everything_still_fits() {
             expected: long.clone(),
             got: long.clone(),
             place: Some(long.clone()),
-            input: Some(long.clone()),
+            input: vec![long.clone(); 3],
         },
         Complaint::Said {
             message: format!("{long}\n").repeat(30),
             place: None,
-            input: Some("x".repeat(5000)),
+            input: vec!["x".repeat(5000)],
         },
         Complaint::Died { how: long.clone(), message: Some(long.clone()), place: None },
         Complaint::Endless,
@@ -93,7 +106,7 @@ fn the_worst_of_everything_still_fits() {
 #[test]
 fn a_cut_message_says_how_to_see_all_of_it() {
     let (_dir, workspace) = report_fixture::workspace();
-    let complaint = Complaint::Said { message: "line\n".repeat(50), place: None, input: None };
+    let complaint = Complaint::Said { message: "line\n".repeat(50), place: None, input: vec![] };
     let text = screen(&workspace, complaint, |_| {}).text();
     assert!(text.contains(".. all of it: cargo test -p p --test f it_is_right"), "{text}");
 }
@@ -133,4 +146,37 @@ fn a_test_is_named_by_its_sentence() {
         words("ops_norm::agrees_with_torch::rms_norm_does"),
         "agrees with torch, rms norm does"
     );
+}
+
+#[test]
+fn a_panic_in_given_code_is_said_to_be_one() {
+    let (_dir, workspace) = report_fixture::workspace();
+    let task = workspace.task("l1.a").unwrap();
+    let text = |caller: Option<&str>| {
+        let given = Some(Given { caller: caller.map(str::to_string) });
+        let gate = &task.exercise.gates[0];
+        let trouble = Trouble { gate, verdict: Verdict::Hung, failing: 1, given };
+        let complaint = Complaint::Said {
+            message: "block 3 is free twice".into(),
+            place: Some("p/src/list.rs:6".into()),
+            input: vec!["n = 0".into()],
+        };
+        screen_of(&task, &trouble, complaint, |_| {}).text()
+    };
+    let known = text(Some("p/src/a.rs:2 (release)"));
+    let expected = "  block 3 is free twice\n    panicked in given code at p/src/list.rs:6, called from your \
+        p/src/a.rs:2 (release)\n  fails for\n    n = 0\n";
+    assert!(known.contains(expected), "{known}");
+    let unknown = text(None);
+    assert!(unknown.contains("    panicked in given code at p/src/list.rs:6\n"), "{unknown}");
+}
+
+#[test]
+fn the_nudge_is_that_of_the_gate_once_something_was_written() {
+    let (_dir, workspace) = report_fixture::workspace();
+    let text = |complaint| screen(&workspace, complaint, |r| r.nudge = Some("mind the NaN")).text();
+    let failed = text(Complaint::Said { message: "m".into(), place: None, input: vec![] });
+    assert!(failed.contains("nudge    mind the NaN") && !failed.contains("look there"), "{failed}");
+    let blank = text(Complaint::NotWritten { place: None });
+    assert!(blank.contains("nudge    look there"), "{blank}");
 }

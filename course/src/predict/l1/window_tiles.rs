@@ -9,7 +9,7 @@ use crate::predict::kind::{Kind, Question};
 pub const KIND: Kind = Kind {
     name: "window-tiles",
     about: "the tiles of the cache that a step reads",
-    chapter: "l1-tensors/attention.md",
+    chapter: "l1-tensors/attention-tiles.md",
     draw,
 };
 

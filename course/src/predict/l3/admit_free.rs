@@ -11,7 +11,7 @@ use crate::predict::show::wrapped;
 pub const KIND: Kind = Kind {
     name: "admit-free",
     about: "free blocks after an admission",
-    chapter: "l3-paged-kv/prefix-cache.md",
+    chapter: "l3-paged-kv/lookup.md",
     draw,
 };
 

@@ -11,7 +11,7 @@ use crate::predict::show::{commas, joined};
 pub const KIND: Kind = Kind {
     name: "block-users",
     about: "ref counts after sharing",
-    chapter: "l3-paged-kv/pool.md",
+    chapter: "l3-paged-kv/reference-counts.md",
     draw,
 };
 

@@ -8,8 +8,12 @@ use crate::predict::draw::Draw;
 use crate::predict::kind::{Kind, Question};
 use crate::predict::show::wrapped;
 
-pub const KIND: Kind =
-    Kind { name: "pool-usage", about: "how full a pool is", chapter: "l3-paged-kv/pool.md", draw };
+pub const KIND: Kind = Kind {
+    name: "pool-usage",
+    about: "how full a pool is",
+    chapter: "l3-paged-kv/reference-counts.md",
+    draw,
+};
 
 fn draw(draw: &mut Draw) -> Question {
     let usable = draw.pick(&[16, 20, 24, 25, 32, 40, 50]);

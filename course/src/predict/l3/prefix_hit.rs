@@ -11,7 +11,7 @@ use crate::predict::show::wrapped;
 pub const KIND: Kind = Kind {
     name: "prefix-hit",
     about: "tokens of a prompt that are in the cache",
-    chapter: "l3-paged-kv/prefix-cache.md",
+    chapter: "l3-paged-kv/lookup.md",
     draw,
 };
 

@@ -11,7 +11,7 @@ use crate::predict::show::{commas, significant, wrapped};
 pub const KIND: Kind = Kind {
     name: "longest-rest",
     about: "the lease that ends: the longest expected rest",
-    chapter: "l5-scheduler/retention.md",
+    chapter: "l5-scheduler/adaptive.md",
     draw,
 };
 

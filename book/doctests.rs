@@ -1,4 +1,6 @@
-//! The chapters of the book as documentation, so that their Rust is compiled and run:
+//! The book as a crate: its chapters are documentation tests, and its tools typeset formulas and measure prose.
+//!
+//! The chapters are documentation, so that their Rust is compiled and run:
 //!
 //! ```text
 //! cargo test -p strata-book --doc
@@ -9,6 +11,11 @@
 //! that no chapter is missing from the list below.
 
 #![allow(rustdoc::invalid_codeblock_attributes, reason = "`norun` is of our own shell fences")]
+
+#[path = "tools/math.rs"]
+pub mod math;
+#[path = "tools/prose.rs"]
+pub mod prose;
 
 macro_rules! chapters {
     ($($name:ident: $file:literal,)*) => {$(
@@ -21,6 +28,16 @@ chapters! {
     preface: "src/preface.md",
     setup: "src/setup.md",
     how_it_works: "src/how-it-works.md",
+    one_token: "src/one-token.md",
+    fast_overview: "src/fast-track/index.md",
+    fast_rows: "src/fast-track/rows.md",
+    fast_position: "src/fast-track/position.md",
+    fast_attention: "src/fast-track/attention.md",
+    fast_decoder: "src/fast-track/decoder.md",
+    fast_generate: "src/fast-track/generate.md",
+    fast_blocks: "src/fast-track/blocks.md",
+    fast_scheduler: "src/fast-track/scheduler.md",
+    fast_where_next: "src/fast-track/where-next.md",
     l1_overview: "src/l1-tensors/index.md",
     l1_layouts: "src/l1-tensors/layouts.md",
     l1_ops: "src/l1-tensors/ops.md",
@@ -31,6 +48,7 @@ chapters! {
     l1_lanes: "src/l1-tensors/lanes.md",
     l1_pool: "src/l1-tensors/pool.md",
     l1_attention: "src/l1-tensors/attention.md",
+    l1_attention_tiles: "src/l1-tensors/attention-tiles.md",
     l1_limits: "src/l1-tensors/limits.md",
     l1_tests: "src/l1-tensors/tests.md",
     l1_exercises: "src/l1-tensors/exercises.md",
@@ -62,6 +80,11 @@ chapters! {
     l3_state: "src/l3-paged-kv/state.md",
     l3_sizing: "src/l3-paged-kv/sizing.md",
     l3_tiers: "src/l3-paged-kv/tiers.md",
+    l3_tier_storage: "src/l3-paged-kv/tier-storage.md",
+    l3_reference_counts: "src/l3-paged-kv/reference-counts.md",
+    l3_lookup: "src/l3-paged-kv/lookup.md",
+    l3_reserve: "src/l3-paged-kv/reserve.md",
+    l3_long_contexts: "src/l3-paged-kv/long-contexts.md",
     l3_viewer: "src/l3-paged-kv/viewer.md",
     l3_tests: "src/l3-paged-kv/tests.md",
     l3_exercises: "src/l3-paged-kv/exercises.md",
@@ -99,6 +122,8 @@ chapters! {
     l5_shapes: "src/l5-scheduler/shapes.md",
     l5_leases: "src/l5-scheduler/leases.md",
     l5_retention: "src/l5-scheduler/retention.md",
+    l5_adaptive: "src/l5-scheduler/adaptive.md",
+    l5_ttl: "src/l5-scheduler/ttl.md",
     l5_packing: "src/l5-scheduler/packing.md",
     l5_sampling: "src/l5-scheduler/sampling.md",
     l5_loop: "src/l5-scheduler/loop.md",
@@ -153,5 +178,20 @@ chapters! {
     operate_watch: "src/operate/watch.md",
     operate_runbook: "src/operate/runbook.md",
     operate_measure: "src/operate/measure.md",
+    operate_api: "src/operate/api.md",
+    operate_jobs: "src/operate/jobs.md",
+    operate_routing: "src/operate/routing.md",
+    operate_service_levels: "src/operate/service-levels.md",
+    operate_shadows: "src/operate/shadows.md",
+    operate_remotes: "src/operate/remotes.md",
+    operate_changing: "src/operate/changing.md",
+    operate_tracing: "src/operate/tracing.md",
+    operate_benchmarks: "src/operate/benchmarks.md",
+    operate_commands: "src/operate/commands.md",
+    operate_features: "src/operate/features.md",
+    beyond_overview: "src/beyond/index.md",
+    beyond_disaggregated: "src/beyond/disaggregated.md",
+    beyond_elsewhere: "src/beyond/elsewhere.md",
+    beyond_reading: "src/beyond/reading.md",
     glossary: "src/glossary.md",
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use course_marks::Sources;
+use course_marks::marks::is_layer;
 
 use crate::none;
 use crate::pages::{Page, all, files_below, headings, lines, root, spans};
@@ -11,12 +12,8 @@ use crate::run::layers;
 
 fn is_id(word: &str) -> bool {
     let Some((layer, name)) = word.split_once('.') else { return false };
-    let number = layer.strip_prefix('l').unwrap_or_default();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    !number.is_empty()
-        && number.chars().all(|c| c.is_ascii_digit())
-        && !name.is_empty()
-        && name.chars().all(plain)
+    is_layer(layer) && !name.is_empty() && name.chars().all(plain)
 }
 
 #[test]
@@ -115,7 +112,7 @@ fn mutants_in(text: &str) -> Vec<(String, u32)> {
     let words: Vec<&str> =
         text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect();
     let number = |w: &&str| w.parse::<u32>().ok();
-    let is_layer = |w: &&&str| w.len() > 1 && w.starts_with('l') && w[1..].parse::<u32>().is_ok();
+    let is_layer = |w: &&&str| is_layer(w);
     let mut found = Vec::new();
     for (i, word) in words.iter().enumerate() {
         if !word.eq_ignore_ascii_case("mutant") {

@@ -82,7 +82,7 @@ fn every_link_leads_to_a_page_and_a_heading() {
 fn anchors_are_those_that_mdbook_makes() {
     for (heading, made) in [
         ("The order to write it in", "the-order-to-write-it-in"),
-        ("`l1.rope`: Turning queries and keys", "l1rope-turning-queries-and-keys"),
+        ("`l1.rope`: Rotating queries and keys", "l1rope-rotating-queries-and-keys"),
         ("f32, bf16 (and f16)", "f32-bf16-and-f16"),
     ] {
         assert_eq!(anchor(heading), made);
@@ -113,7 +113,7 @@ fn every_picture_is_shown_and_needs_no_network() {
 
 #[test]
 fn every_fence_says_what_it_is_and_rust_is_never_skipped() {
-    let known = ["rust", "text", "toml", "json"];
+    let known = ["rust", "text", "toml", "json", "math"];
     let mut problems = Vec::new();
     for page in all() {
         let mut open = false;

@@ -6,9 +6,11 @@ mod support;
 
 mod commands;
 mod exercises;
+mod formulas;
 mod glossary;
 mod links;
 mod names;
+mod prose;
 mod structure;
 
 use support::{built, fences, normal, pages, run, servers};

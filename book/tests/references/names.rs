@@ -7,7 +7,7 @@ use crate::none;
 use crate::pages::{all, files_below, root, spans};
 
 /// The top-level folders that a path in backticks may begin with.
-const ROOTS: [&str; 14] = [
+const ROOTS: [&str; 15] = [
     "book",
     "course",
     "fixtures",
@@ -19,6 +19,7 @@ const ROOTS: [&str; 14] = [
     "l5-scheduler",
     "l6-ensemble",
     "mutants",
+    "nano",
     "server",
     "strata",
     "xtask",
@@ -66,6 +67,7 @@ fn every_long_name_in_backticks_is_in_the_sources() {
         "l4-sampler",
         "l5-scheduler",
         "l6-ensemble",
+        "nano",
         "server",
         "strata",
         "kernels",
@@ -89,6 +91,7 @@ fn every_long_name_in_backticks_is_in_the_sources() {
         "include_stop_str_in_output",
         "min_new_tokens",
         "update_from_output",
+        "common_sampler_sample_and_accept_n",
     ];
     let mut problems = Vec::new();
     let mut seen = 0;

@@ -39,7 +39,10 @@ pub fn output(text: &str, paths: &[(String, &str)]) -> Vec<String> {
 
 /// What is said of building, by cargo and by our own tool: there may be nothing to build.
 fn is_about_building(line: &str) -> bool {
-    if line == "building what changed .." {
+    if line == "building what changed .." || line.starts_with("building l") {
+        return true;
+    }
+    if line.starts_with("building nano") || line.starts_with("running your engine") {
         return true;
     }
     let (Some(head), Some(rest)) = (line.get(..12), line.get(12..)) else { return false };

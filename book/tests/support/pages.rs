@@ -71,12 +71,19 @@ pub fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Code spans outside of fences.
+/// Code spans outside of fences. A formula, which has a dollar before and behind its backticks, is none.
 pub fn spans(text: &str) -> Vec<(usize, &str)> {
-    let outside = lines(text).filter(|(_, fenced, _)| !fenced);
-    outside
-        .flat_map(|(n, _, line)| line.split('`').skip(1).step_by(2).map(move |s| (n, s)))
-        .collect()
+    let mut found = Vec::new();
+    for (n, _, line) in lines(text).filter(|(_, fenced, _)| !fenced) {
+        let parts: Vec<&str> = line.split('`').collect();
+        for i in (1..parts.len()).step_by(2) {
+            let behind = parts.get(i + 1).copied().unwrap_or_default();
+            if !(parts[i - 1].ends_with('$') && behind.starts_with('$')) {
+                found.push((n, parts[i]));
+            }
+        }
+    }
+    found
 }
 
 /// A heading: its line, counted from 1, its depth (2 for `##`) and its text.

@@ -11,7 +11,8 @@ use crate::{RequestId, RequestView, SchedulerConfig, StepPlan, StepView};
 impl Scheduler {
     /// Whether any request is unfinished, has an end that [`Scheduler::take_ended`] has not returned, or blocks are to
     /// be stored. It is false while blocks are being stored: what is left is for the executor to do, and its
-    /// [`KvCompletion::Stored`] frees them. [`EngineCore::time_to_deadline`](crate::EngineCore::time_to_deadline) says
+    /// [`KvCompletion::Stored`](crate::KvCompletion) frees them.
+    /// [`EngineCore::time_to_deadline`](crate::EngineCore::time_to_deadline) says
     /// when to look.
     pub fn has_unfinished(&self) -> bool {
         self.requests.len() > 0

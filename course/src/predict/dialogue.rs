@@ -56,7 +56,7 @@ impl Asked<'_> {
     pub fn converse(&self, input: &mut impl BufRead, out: &mut impl Write) -> io::Result<Outcome> {
         self.show(out)?;
         for tries_left in [1, 0] {
-            let Some(given) = self.read(input, out)? else {
+            let Some(given) = self.read("explain", input, out)? else {
                 writeln!(out, "\nNo answer. When you have one:")?;
                 self.say_how(out)?;
                 return Ok(Outcome::Unanswered);
@@ -77,15 +77,16 @@ impl Asked<'_> {
         Ok(Outcome::Wrong)
     }
 
-    /// The next answer that can be one; `Some(None)` when the reader gives up, `None` at the end
-    /// of input.
-    fn read(
+    /// The next answer that can be one; `Some(None)` for an empty line, which does what `empty` says, `None` at the end of
+    /// input.
+    pub fn read(
         &self,
+        empty: &str,
         input: &mut impl BufRead,
         out: &mut impl Write,
     ) -> io::Result<Option<Option<Given>>> {
         loop {
-            write!(out, "\n(enter alone: explain) > ")?;
+            write!(out, "\n(enter alone: {empty}) > ")?;
             out.flush()?;
             let mut line = Vec::new();
             if input.read_until(b'\n', &mut line)? == 0 {

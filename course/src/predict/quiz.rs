@@ -66,7 +66,7 @@ impl<'a> Quiz<'a> {
         let mut marks = Vec::new();
         for (i, asked) in self.questions.iter().enumerate() {
             self.show(i, out)?;
-            let Some(given) = read(asked, input, out)? else {
+            let Some(given) = asked.read("skip", input, out)? else {
                 writeln!(out, "\n\nThe input ended here.")?;
                 break;
             };
@@ -164,30 +164,6 @@ fn mark(asked: &Asked, given: Option<&Given>, out: &mut impl Write) -> io::Resul
     };
     asked.explain(out)?;
     Ok(mark)
-}
-
-/// The next answer that can be one: `Some(None)` for a question that is skipped, `None` at the end of input.
-fn read(
-    asked: &Asked,
-    input: &mut impl BufRead,
-    out: &mut impl Write,
-) -> io::Result<Option<Option<Given>>> {
-    loop {
-        write!(out, "\n(enter alone: skip) > ")?;
-        out.flush()?;
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line)? == 0 {
-            return Ok(None);
-        }
-        let line = String::from_utf8_lossy(&line);
-        if line.trim().is_empty() {
-            return Ok(Some(None));
-        }
-        match asked.question.answer.read(&line) {
-            Ok(given) => return Ok(Some(Some(given))),
-            Err(why) => writeln!(out, "Cannot read that: {why}.")?,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -85,11 +85,19 @@ fn metric(server: &Served, parts: &[&str]) -> u64 {
     value.unwrap_or_default() as u64
 }
 
-/// Waits until so many shadows of a specialist have ended in this way.
-fn wait_for_shadows(server: &Served, specialist: &str, end: &str, count: u64) {
-    let labels = [format!("specialist=\"{specialist}\""), format!("end=\"{end}\"")];
-    let parts = ["strata:shadows_ended_total{", &labels[0], &labels[1]];
-    wait(|| metric(server, &parts) == count);
+/// Waits until so many shadows of a specialist are complete; none of them may end otherwise.
+fn wait_for_shadows(server: &Served, specialist: &str, count: u64) {
+    let specialist = format!("specialist=\"{specialist}\"");
+    let ended = |end: &str| {
+        let end = format!("end=\"{end}\"");
+        metric(server, &["strata:shadows_ended_total{", &specialist, &end])
+    };
+    wait(|| {
+        for end in ["primary", "refused", "waited", "clients", "stopped", "failed"] {
+            assert_eq!(ended(end), 0, "shadows that ended as {end}");
+        }
+        ended("completed") == count
+    });
 }
 
 fn wait(until: impl Fn() -> bool) {
@@ -125,11 +133,14 @@ fn a_request_of_an_unsure_route_has_a_shadow_that_its_client_does_not_notice() {
     assert_eq!(shadowed.header("x-strata-shadow"), Some("two"));
     assert_eq!(shadowed.json()["choices"], alone.json()["choices"]);
     assert_eq!(shadowed.json()["usage"]["completion_tokens"], 8);
+    // A lane that still runs a shadow has no room for another one.
+    wait_for_shadows(&server, "two", 1);
     let stream = post(&server, CHAT, &chat("Hello", &json!({"stream": true})));
     assert_eq!(stream.header("x-strata-shadow"), Some("two"));
+    wait_for_shadows(&server, "two", 2);
     let text = json!({"prompt": "int main() {", "intent": "debug", "max_tokens": 4});
     assert_eq!(post(&server, COMPLETIONS, &text).header("x-strata-shadow"), Some("two"));
-    wait_for_shadows(&server, "two", "completed", 3);
+    wait_for_shadows(&server, "two", 3);
     // Each of these has a reason against a shadow; the last one is not routed.
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let ids = json!({"prompt": [1, 2, 3], "intent": "debug", "max_tokens": 4});
@@ -198,7 +209,7 @@ fn a_demoted_lane_gets_verdicts_from_shadows_of_what_its_fallback_serves() {
         let response = post(&server, CHAT, &chat("Hello", &json!({"temperature": 0})));
         assert_eq!(response.header("x-strata-specialist"), Some("two"));
         assert_eq!(response.header("x-strata-shadow"), Some("one"));
-        wait_for_shadows(&server, "one", "completed", count);
+        wait_for_shadows(&server, "one", count);
     }
     let state = lanes(&server);
     let breaker = |at: usize| state["lanes"][at]["breaker"].clone();
@@ -218,7 +229,7 @@ fn the_calibration_stream_has_a_record_of_each_routed_request_that_tune_reads() 
     let server = served(ONLY_DEMOTED, "tiny-llama", &keep);
     change(&server, &json!({"lane": "one", "shadow_below": 1.0}));
     ask(&server, "A secret text", &json!({"temperature": 0}));
-    wait_for_shadows(&server, "two", "completed", 1);
+    wait_for_shadows(&server, "two", 1);
     change(&server, &json!({"lane": "one", "shadow_below": 0.0}));
     ask(&server, "Another text", &json!({}));
     ask(&server, "Not routed", &json!({"specialist": "two"}));

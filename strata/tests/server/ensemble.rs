@@ -9,6 +9,7 @@ use tempfile::{NamedTempFile, TempDir};
 use crate::remote::remote;
 use crate::scripted::{Scripted, Then, stream};
 use crate::served::{Served, command, fixture};
+use crate::wire::until;
 
 /// Text of an ensemble file of two tiny models, with these lines at its head.
 fn file(head: &str) -> String {
@@ -68,9 +69,9 @@ fn the_specialist_that_a_request_names_serves_it_and_is_named_everywhere() {
         };
         assert_eq!(model, name);
     }
-    let metrics = server.get("/metrics");
     let finished = |name: &str| {
         let labels = [format!("model_name=\"{name}\""), "finished_reason=\"length\"".to_owned()];
+        let metrics = server.get("/metrics");
         let text = metrics.text();
         let mut lines = text.lines().filter(|line| {
             line.starts_with("vllm:request_success_total{")
@@ -78,7 +79,8 @@ fn the_specialist_that_a_request_names_serves_it_and_is_named_everywhere() {
         });
         lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
     };
-    assert_eq!((finished("one"), finished("two")), (Some(1), Some(3)));
+    // A client has its response before the step that ended it is counted.
+    until("the responses are counted", || (finished("one"), finished("two")) == (Some(1), Some(3)));
     server.signal("TERM");
     assert!(server.ended(Duration::from_secs(60)).success());
     let log = std::fs::read_to_string(log).unwrap();

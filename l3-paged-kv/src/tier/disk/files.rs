@@ -55,7 +55,7 @@ pub trait ChunkFiles: Send {
 pub struct DirectoryFiles {
     dir: PathBuf,
     /// Locked.
-    _lock: File,
+    lock: File,
 }
 
 impl DirectoryFiles {
@@ -68,10 +68,19 @@ impl DirectoryFiles {
         let path = dir.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { dir: dir.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { dir: dir.to_owned(), lock }),
             Err(TryLockError::WouldBlock) => Err(DiskError::InUse(dir.to_owned())),
             Err(TryLockError::Error(e)) => Err(e.into()),
         }
+    }
+}
+
+impl Drop for DirectoryFiles {
+    /// Closing the file would not be enough: a process that another thread is just starting has it open until it runs
+    /// its program.
+    fn drop(&mut self) {
+        // On an error, the lock ends with the process.
+        let _ = self.lock.unlock();
     }
 }
 

@@ -28,6 +28,7 @@ chapters! {
     preface: "src/preface.md",
     setup: "src/setup.md",
     how_it_works: "src/how-it-works.md",
+    exercise_map: "src/exercise-map.md",
     one_token: "src/one-token.md",
     fast_overview: "src/fast-track/index.md",
     fast_rows: "src/fast-track/rows.md",

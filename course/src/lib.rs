@@ -6,9 +6,10 @@
 //! * [`proof`] proves the exercises and mutants.
 //! * [`check`] runs gates and explains the first that fails; [`watch`] repeats it after each change.
 //!   [`progress`] and [`next`] show what is done and what is next, [`hint`] and [`reveal`] help,
-//!   [`state`] keeps what is remembered between commands.
+//!   [`state`] keeps what is remembered between commands, [`pace`] compares times with the listed minutes.
 //! * [`celebrate`] runs the learner's engine when the fast track is done.
 //! * [`predict`] asks for a number to work out by hand, and grades it.
+//! * [`needs`] knows which exercises an exercise builds on, as [`proof`] measured it; [`svg`] draws.
 //! * [`programs`] builds and runs test programs, [`patience`] runs one with a time limit; [`screen`] formats output,
 //!   [`shell`] runs other programs.
 //!
@@ -20,7 +21,9 @@ pub mod check;
 pub mod hint;
 pub mod link;
 pub mod mutant;
+pub mod needs;
 pub mod next;
+pub mod pace;
 pub mod patience;
 pub mod predict;
 pub mod programs;
@@ -31,6 +34,7 @@ pub mod screen;
 pub mod shell;
 pub mod start;
 pub mod state;
+pub mod svg;
 pub mod watch;
 pub mod workspace;
 

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::check::{places, report};
+use super::needs::Needs;
 use super::screen::{Screen, Tone};
 use super::state::State;
 use super::workspace::{Task, Workspace};
@@ -18,7 +19,7 @@ pub fn run() -> Result<()> {
         return Ok(());
     }
     match State::load(&workspace).first_open(&workspace)? {
-        Some(task) => render(&workspace, &task)?.print(),
+        Some(task) => render(&workspace, &Needs::read(&workspace.root)?, &task)?.print(),
         None => {
             println!("All exercises passed when last checked. `cargo x check` checks them again.")
         }
@@ -26,13 +27,17 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn render(workspace: &Workspace, task: &Task) -> Result<Screen> {
+fn render(workspace: &Workspace, needs: &Needs, task: &Task) -> Result<Screen> {
     let exercise = task.exercise;
     let mut screen = Screen::default();
     screen.line(Tone::Strong, task.to_string());
     report::where_and_what(task, &places::to_write(task)?, &mut screen);
     if let Some(title) = places::title_of_page(&workspace.root, &exercise.chapter) {
         screen.line(Tone::Plain, format!("           {title}"));
+    }
+    let ids = needs.of(&exercise.id).unwrap_or_default();
+    if !ids.is_empty() {
+        screen.line(Tone::Plain, format!("  uses     {}", ids.join(", ")));
     }
     screen.blank();
     for (options, about) in [("", "only this exercise"), (" --watch", "again after every change")] {
@@ -44,6 +49,7 @@ fn render(workspace: &Workspace, task: &Task) -> Result<Screen> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
     use super::*;
@@ -68,12 +74,16 @@ mod tests {
         fs::remove_file(dir.path().join("p/src/b.rs")).unwrap();
         assert_eq!(first(&state), "");
 
-        let text = render(&workspace, &workspace.task("l1.b").unwrap()).unwrap().text();
+        let mut needs = Needs::default();
+        needs.set(&workspace.members[0].layer, &[BTreeSet::new(), BTreeSet::from([0])]);
+        let task = workspace.task("l1.b").unwrap();
+        let text = render(&workspace, &needs, &task).unwrap().text();
         let expected = "\
 l1.b, exercise 2 of 2: An idea, about 30 min
   write    p/src/b.rs
   read     book/src/c.md
            A page
+  uses     l1.a
 
   cargo x check l1.b               only this exercise
   cargo x check l1.b --watch       again after every change

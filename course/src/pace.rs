@@ -43,7 +43,25 @@ pub fn pace(mut finished: Vec<Finished>) -> Option<Pace> {
 
 #[cfg(test)]
 mod tests {
+    use course_marks::marks::FAST_TRACK;
+
     use super::*;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn the_listed_minutes_follow_the_length_of_the_exercises() {
+        for member in &Workspace::open().unwrap().members {
+            let sources = member.sources().unwrap();
+            let a_line = if member.layer.id == FAST_TRACK { 2.5 } else { 1.0 };
+            for exercise in &member.layer.exercises {
+                let usual = 10.0 + a_line * sources.code_lines(&exercise.id) as f64;
+                // Half more or less, and five minutes for rounding.
+                let allowed = usual * 0.5 - 5.0..=usual * 1.5 + 5.0;
+                let listed = f64::from(exercise.minutes);
+                assert!(allowed.contains(&listed), "{}: {listed}, usual {usual}", exercise.id);
+            }
+        }
+    }
 
     fn finished(all: &[(u64, u32)]) -> Vec<Finished> {
         all.iter().map(|&(minute, minutes)| Finished { at: minute * 60, minutes }).collect()

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use super::check::{self, Walk};
+use super::pace::{Finished, Pace, pace};
 use super::programs::NotBuilt;
 use super::screen::{Screen, Tone, bar, cut};
 use super::state::{Blanks, Record, State};
@@ -53,6 +54,7 @@ fn render(workspace: &Workspace, state: &State, walk: &Walk) -> Result<Screen> {
     let mut screen = Screen::default();
     let mut first_open = None;
     let mut any_edited = false;
+    let mut minutes_left = 0;
     for member in workspace.taught() {
         let standings = standings(member, state, walk)?;
         let changed = check::changed_gates(workspace, member);
@@ -65,6 +67,7 @@ fn render(workspace: &Workspace, state: &State, walk: &Walk) -> Result<Screen> {
             if is_first {
                 first_open = Some(task);
             }
+            minutes_left += if open { task.exercise.minutes } else { 0 };
             let matter = check::gates_that_matter(&changed, member, &task.exercise.gates);
             let edited = !matter.is_empty() && *standing == Standing::Done;
             any_edited |= edited;
@@ -78,6 +81,9 @@ fn render(workspace: &Workspace, state: &State, walk: &Walk) -> Result<Screen> {
     }
     if let Some((task, why)) = walk.not_built.first() {
         screen.line(Tone::Bad, unverified(task, why));
+    }
+    if let Some(pace) = measured(workspace, state) {
+        screen.line(Tone::Plain, at_your_pace(pace, minutes_left));
     }
     match first_open {
         _ if workspace.learner.is_none() => screen
@@ -161,6 +167,24 @@ fn line(
     screen.line(tone, format!("  {word:<9} {id:<14} {title:<45} {minutes:>3} min  {used}"));
 }
 
+/// The pace over all exercises that the learner wrote.
+fn measured(workspace: &Workspace, state: &State) -> Option<Pace> {
+    let finished = workspace.taught().flat_map(Member::tasks).filter_map(|task| {
+        let record = state.of(&task.exercise.id);
+        let at = record.first_green.filter(|_| !record.revealed)?;
+        Some(Finished { at, minutes: task.exercise.minutes })
+    });
+    pace(finished.collect())
+}
+
+fn at_your_pace(Pace { ratio, exercises }: Pace, minutes_left: u32) -> String {
+    let left = match (f64::from(minutes_left) * ratio).round() as u32 {
+        0 => String::new(),
+        minutes => format!("; at this pace, {} are left", duration(minutes)),
+    };
+    format!("Your pace: {ratio:.1} times the listed minutes (over {exercises} exercises){left}.")
+}
+
 fn unverified(task: &Task, why: &NotBuilt) -> String {
     let layer = &task.member.layer.id;
     let reason = match why {
@@ -240,6 +264,14 @@ mod tests {
             assert!(text.contains(&task.exercise.title), "cut: {}", task.exercise.title);
         }
         assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn what_is_left_is_told_at_the_pace_of_the_learner() {
+        let pace = Pace { ratio: 1.46, exercises: 7 };
+        let said = "Your pace: 1.5 times the listed minutes (over 7 exercises)";
+        assert_eq!(at_your_pace(pace, 120), format!("{said}; at this pace, 3 h are left."));
+        assert_eq!(at_your_pace(pace, 0), format!("{said}."));
     }
 
     #[test]

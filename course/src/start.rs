@@ -58,9 +58,11 @@ pub fn run(args: &StartArgs) -> Result<()> {
     let exercises: usize = members.iter().map(|f| f.layer.exercises.len()).sum();
     let names: Vec<&str> = members.iter().map(|f| f.layer.id.as_str()).collect();
     println!(
-        "{} is ready: {exercises} exercises in {}.\n\nNow\n\n    cd {}\n    cargo x check\n\n\
-         which names the first exercise. The first check compiles the course tool and what the layer\n\
-         needs; on two cores that is five to eight minutes in all. Later checks take seconds.",
+        "{} is ready: {exercises} exercises in {}.\n\nNow\n\n    cd {}\n    \
+         cargo build -p xtask    # the tool of the course: two or three minutes on two cores, once\n    \
+         cargo x check           # names the first exercise\n\n\
+         The first check of a layer also compiles what the layer needs, and shows how far it is. Later\n\
+         checks take seconds.",
         args.dir.display(),
         listed(&names),
         args.dir.display()
@@ -243,7 +245,9 @@ fn readme(members: &[&Member]) -> String {
          cargo x progress   # which exercises are done\n\
          cargo x next       # what to read and where to write\n\
          ```\n\n\
-         The text is in `book/src/` (start with `how-it-works.md`); `cargo x book build` renders it.\n\
+         The text is in `book/src/`; `cargo x book build` renders it. `one-token.md` is the opening\n\
+         chapter, and `how-it-works.md` describes the course. `cargo x next` names the page of the\n\
+         next exercise.\n\n\
          The layers above yours use the reference until you run `cargo x use {first} mine`.\n\n\
          | layer | exercises | about |\n|---|---|---|\n",
     );

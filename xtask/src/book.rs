@@ -8,6 +8,7 @@
 //! names it as a preprocessor), and measures the prose.
 
 mod browser;
+mod map;
 mod render;
 
 use std::fs;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use course::shell::{self, cargo, exists, program, root};
+use course::workspace::Workspace;
 
 const INSTALL: &str =
     "cargo install mdbook --locked --no-default-features --features search --version 0.5.4";
@@ -39,6 +41,8 @@ enum Action {
     Test,
     /// Build, and look at every page in headless Chromium ($CHROME), narrow and wide: what is too wide, or not loaded
     Render,
+    /// Draw the map of the exercises
+    Map,
     /// Print length, reading ease and avoided words of every page
     Prose,
 }
@@ -58,6 +62,7 @@ pub fn run(args: &BookArgs) -> Result<()> {
             );
             render::check(&browser, &html())
         }
+        Some(Action::Map) => map::write(&Workspace::open()?, &root().join("book/src/img")),
         Some(Action::Prose) => shell::run(cargo("run").args([
             "--quiet",
             "--locked",

@@ -4,12 +4,14 @@
 //! * `starter`: what `cargo x start` makes compiles without a warning, and its history is clean.
 //! * `schemata`: every blank makes its gate fail because of that blank, and no gate needs a later
 //!   exercise; every mutant is killed by the gate of its exercise.
+//! * `map`: with the same build, which exercises an exercise needs.
 //! * `walk`: in a real learner's workspace, `cargo x check` names each exercise in turn while the reference's
 //!   bodies are put back one by one, and passes at the end.
 //!
 //! Gates take minutes for each layer, so they are run for the layers that the [`receipt`] does not cover, and for one
 //! more.
 
+mod map;
 pub mod receipt;
 mod schemata;
 mod splice;
@@ -21,14 +23,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
+use super::needs::{self, Needs};
 use super::workspace::{Member, Workspace};
 use receipt::{Due, Inputs, Receipt};
 
 /// Prove that each exercise's tests fail without it and kill its mutants
 ///
 /// Without options: the starter, the gates of every layer that course/proven.toml does not cover, and gates and a short
-/// walk of one layer more, which the commit's hash draws. What was proven is written to course/proven.toml; with
-/// STRATA_CI=1 in the environment nothing is written.
+/// walk of one layer more, which the commit's hash draws. What was proven is written to course/proven.toml, and which
+/// exercises need which to course/needs.toml; with STRATA_CI=1 in the environment nothing is written.
 #[derive(Args)]
 pub struct ProofArgs {
     /// What to prove, of all layers
@@ -134,16 +137,26 @@ impl Proof {
     ) -> Result<()> {
         // Before: what is edited meanwhile is not what was proven.
         let inputs = Inputs::read(workspace)?;
-        self.time("gates", || schemata::prove(workspace, members))?;
-        if args.keep_receipt || std::env::var_os("STRATA_CI").is_some() {
+        let mut measured = Needs::default();
+        self.time("gates", || {
+            measured = schemata::prove(workspace, members)?;
+            Ok(())
+        })?;
+        if std::env::var_os("STRATA_CI").is_some() {
+            return as_measured(&Needs::read(&workspace.root)?, &measured, members);
+        }
+        if args.keep_receipt {
             return Ok(());
         }
         let mut receipt = Receipt::read(&workspace.root)?;
+        let mut needs = Needs::read(&workspace.root)?;
         for member in members {
             receipt.add(&member.layer.id, inputs.hash(member));
+            needs.take(&measured, &member.layer);
         }
         receipt.write(&workspace.root)?;
-        println!("         written to {}", receipt::PATH);
+        needs.write(&workspace.root, workspace.members.iter().map(|member| &member.layer))?;
+        println!("         written to {} and {}", receipt::PATH, needs::PATH);
         Ok(())
     }
 
@@ -153,6 +166,21 @@ impl Proof {
             println!("{:>7}  {name}", seconds(*time));
         }
     }
+}
+
+/// An error if the file of needs says something else of these layers.
+fn as_measured(file: &Needs, measured: &Needs, members: &[&Member]) -> Result<()> {
+    for member in members {
+        let (layer, path) = (&member.layer, needs::PATH);
+        if !measured.agree(file, layer) {
+            bail!(
+                "{path} is not what was measured of {}; write it anew with `cargo x proof --layer {0}`, and the map with \
+                 `cargo x book map`",
+                layer.id
+            );
+        }
+    }
+    Ok(())
 }
 
 fn seconds(time: Duration) -> String {

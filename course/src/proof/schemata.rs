@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use course_marks::{Exercise, Gate, Language, Mutant, edit, schemata};
 
-use super::{none, seconds};
+use super::{map, none, seconds};
+use crate::needs::Needs;
 use crate::programs::{NotBuilt, Programs, Verdict};
 use crate::shell;
 use crate::start::copy;
@@ -34,8 +35,8 @@ struct Instrumented<'a> {
     programs: Programs,
 }
 
-/// Build the copy and run everything that there is of these layers.
-pub fn prove(workspace: &Workspace, members: &[&Member]) -> Result<()> {
+/// Build the copy and run everything that there is of these layers. Returns what their exercises need.
+pub fn prove(workspace: &Workspace, members: &[&Member]) -> Result<Needs> {
     let start = Instant::now();
     let root = shell::target_dir()?.join("course").join("schemata");
     let mut layers = Vec::new();
@@ -73,7 +74,14 @@ pub fn prove(workspace: &Workspace, members: &[&Member]) -> Result<()> {
     for layer in &built {
         problems.extend(prove_layer(layer)?);
     }
-    none(&problems)
+    none(&problems)?;
+    let mut needs = Needs::default();
+    for Instrumented { member, programs, .. } in &built {
+        let layer = &member.layer;
+        println!("  {}", layer.id);
+        needs.set(layer, &map::measure(programs, &layer.exercises)?);
+    }
+    Ok(needs)
 }
 
 /// The files of a layer that differ in the copy, with their text.

@@ -1,13 +1,11 @@
 //! The pictures of the chapter "One token, end to end", drawn from what the tiny model computes.
 
+use course::svg::{BLUE, GOLD, GREEN, RED, Svg, WHITE};
 use nano::generate::{generate, generate_without_cache};
 use nano::model::add;
 use nano::ops::{argmax, rms_norm, rope, softmax};
 use nano::toy::Toy;
 use nano::{Engine, KvMemory, Request};
-use svg::{BLUE, GOLD, GREEN, RED, Svg, WHITE};
-
-mod svg;
 
 const PROMPT: &str = "the cat sat on the";
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use course::needs::Needs;
-use course::svg::{BLUE, GOLD, GREEN, Svg};
+use course::svg::{BLUE, GOLD, Svg};
 use course::workspace::Workspace;
 use course_marks::{Exercise, Layer};
 
@@ -15,8 +15,8 @@ use course_marks::{Exercise, Layer};
 const LINE: i32 = 32;
 const TOP: i32 = 58;
 /// Where the boxes begin; arcs are to the left of it.
-const LEFT: i32 = 170;
-const BOX: i32 = 170;
+const LEFT: i32 = 150;
+const BOX: i32 = 150;
 
 /// File names and pictures of all layers.
 pub fn pictures(workspace: &Workspace) -> Result<Vec<(String, String)>> {
@@ -39,7 +39,6 @@ fn draw(layer: &Layer, needs: &Needs) -> String {
     let mut svg = Svg::new(TOP + LINE * exercises.len() as i32 + 12);
     svg.legend(LEFT, 16, GOLD, "main track");
     svg.legend(LEFT + 140, 16, BLUE, "side track");
-    svg.legend(LEFT + 280, 16, GREEN, "needs no other exercise");
     let middle = |at: usize| TOP + LINE * at as i32 + 13;
     let mut edges = Vec::new();
     for (at, exercise) in exercises.iter().enumerate() {
@@ -48,18 +47,14 @@ fn draw(layer: &Layer, needs: &Needs) -> String {
             let from = exercises.iter().position(|e| e.id == *need).unwrap_or(at);
             edges.push((from, at));
         }
-        let fill = match &exercise.track {
-            Some(_) => BLUE,
-            None if direct.is_empty() => GREEN,
-            None => GOLD,
-        };
+        let fill = if exercise.track.is_some() { BLUE } else { GOLD };
         let y = TOP + LINE * at as i32;
         svg.label([LEFT, y, BOX, 26], fill, &exercise.id);
         svg.text(LEFT + BOX + 12, y + 18, &described(exercise));
     }
     for (from, to) in &edges {
         // The longer an arc, the wider, so that arcs with the same ends do not lie on each other.
-        let width = (10 + 9 * (to - from) as i32).min(LEFT - 12);
+        let width = (10 + 7 * (to - from) as i32).min(LEFT - 12);
         svg.arc(LEFT - 1, (middle(*from) + 4, middle(*to) - 4), width);
     }
     let said = exercises.iter().map(|e| {

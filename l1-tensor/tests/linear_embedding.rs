@@ -59,6 +59,9 @@ fn a_row_that_is_not_there_is_an_error_before_anything_is_written() {
         let got = out.to_vec_f32().unwrap();
         assert_eq!(got, [0.0; 8], "the output after rows {rows:?} of 3 were refused");
     }
+    let mut out = zeros(4, 4, DType::F32);
+    let e = gather_rows(&rt, x.view(), &[1, 7, 5, 9], out.view_mut()).expect_err("rows 0 to 2");
+    assert!(matches!(e, Error::OutOfRange { index: 7, .. }), "the first of rows 7, 5 and 9: {e}");
     let mut out = zeros(3, 4, DType::F32);
     let e = gather_rows(&rt, x.view(), &[0, 1], out.view_mut()).expect_err("two rows for three");
     assert!(matches!(e, Error::ShapeMismatch { op: "gather_rows", .. }), "{e}");
@@ -86,6 +89,18 @@ fn gathering_copies_the_rows_asked_for_in_the_order_asked() {
             rows.iter().flat_map(|r| all[*r as usize * h..][..h].to_vec()).collect();
         let what = format!("gather_rows of {dtype}, rows {rows:?} of {t}");
         assert_close(what, &[rows.len(), h], &out.to_vec_f32().unwrap(), &want, SAME_BITS);
+
+        // Into columns 2 to 8 of a wider output, whose other columns stay as they are.
+        let mut wide = zeros(rows.len(), h + 5, dtype);
+        let columns = wide.view_mut().narrow(1, 2, h).unwrap();
+        gather_rows(&rt, view, &rows, columns).unwrap();
+        let mut around = vec![0.0; rows.len() * (h + 5)];
+        for (row, want) in around.chunks_mut(h + 5).zip(want.chunks(h)) {
+            row[2..][..h].copy_from_slice(want);
+        }
+        let what = format!("gather_rows of {dtype} into columns, rows {rows:?} of {t}");
+        let got = wide.to_vec_f32().unwrap();
+        assert_close(what, &[rows.len(), h + 5], &got, &around, SAME_BITS);
     }
     let x = activations(&values, t, h + 2, DType::F32);
     let mut out = zeros(1, h + 2, DType::F32);

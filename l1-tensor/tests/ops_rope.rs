@@ -255,6 +255,42 @@ fn llama3_scaling_as_a_table_of_factors_is_llama3_scaling() {
     }
 }
 
+/// YaRN over heads of 8 elements with theta 10,000. Without it, pair `i` has the frequency `10^-i`, and makes
+/// `context / (2 pi 10^i)` turns within the context.
+fn yarn(factor: f64, beta_slow: f64, context: usize) -> RopeTable {
+    let scaling = RopeScaling::Yarn {
+        factor,
+        beta_fast: 32.0,
+        beta_slow,
+        original_max_position: context,
+        attention_factor: None,
+        mscale: None,
+        mscale_all_dim: None,
+        truncate: true,
+    };
+    RopeTable::new(8, 1e4, &scaling).unwrap()
+}
+
+#[test]
+fn the_ramp_of_yarn_may_end_behind_the_last_pair() {
+    // 131,072 / (2 pi) is 10^4.32, and 10^2.81 after a division by 32. So the ramp begins at pair 2, and ends at 5,
+    // though the last pair is 3. With 0.001 turns for the slow end it would end at 8, and is cut off at 7.
+    for (beta_slow, stretched) in [(1.0, 1.0 / 3.0), (0.001, 1.0 / 5.0)] {
+        let got = yarn(4.0, beta_slow, 131_072);
+        let last = 1e-3 * (1.0 - stretched + stretched / 4.0);
+        let what = format!("yarn frequencies, factor 4, beta_slow {beta_slow}, context 131,072");
+        assert_close(what, &[4], got.inv_freq(), &[1.0, 0.1, 0.01, last], within(1e-6, 0.0));
+    }
+}
+
+#[test]
+fn yarn_sharpens_attention_only_if_the_context_becomes_longer() {
+    for (factor, scaling) in [(0.5, 1.0), (1.0, 1.0), (4.0, 0.1 * 4f32.ln() + 1.0)] {
+        let got = yarn(factor, 1.0, 4096).attention_scaling();
+        assert!(ulps(got, scaling) <= 1, "factor {factor}: {got} instead of {scaling}");
+    }
+}
+
 #[test]
 fn frequencies_that_mean_nothing_are_refused() {
     let none = RopeScaling::None;

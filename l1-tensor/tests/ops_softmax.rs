@@ -138,6 +138,13 @@ fn logarithms_go_where_no_weight_can_be_written_down() {
             assert_close(what, &[x.len()], &got, want, within(2e-7, 1e-7));
         }
     }
+    // 1 + e^-20 is 1 in f32, and ln(1 + e^-20) is e^-20.
+    let t = Tensor::from_slice(&[0.0f32, -20.0], &[2]).unwrap();
+    let want = [-(-20f64).exp() as f32, -20.0];
+    for (ran, got) in every_way(true, &t) {
+        let what = format!("{ran}, [0, -20], an element that is nearly certain");
+        assert_close(what, &[2], &got, &want, within(1e-6, 0.0));
+    }
 }
 
 #[test]

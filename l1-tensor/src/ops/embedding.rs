@@ -111,6 +111,7 @@ fn gather<T: Element>(
 }
 
 /// Checks that there is one index for each row of the output, each below `limit`.
+/// The error names the first one that is not.
 fn check_indices(
     op: &'static str,
     what: &'static str,

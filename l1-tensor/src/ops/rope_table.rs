@@ -302,7 +302,7 @@ impl YarnRamp {
     }
 }
 
-/// `0.1 m ln(factor) + 1`: factor by which attention is sharper over the longer context.
+/// `0.1 m ln(factor) + 1`: factor by which attention is sharper over the longer context. 1 for a `factor` of at most 1.
 fn yarn_mscale(factor: f64, m: f64) -> f64 {
     // exercise l1.rope_table
     if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 }

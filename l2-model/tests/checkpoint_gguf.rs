@@ -262,6 +262,12 @@ fn absurd_counts_and_lengths_are_refused() {
         sample_gguf().tensor(&"t".repeat(2000), &[1], 0, [0; 4]),
         GgufError::LongName { len: 2000, .. }
     );
+    // The longest names that are allowed.
+    let (key, name) = ("k".repeat(65_535), "t".repeat(1024));
+    let bytes = sample_gguf().pair(&key, U8, [1]).tensor(&name, &[1], 0, [0; 4]).build();
+    let file = read(&bytes);
+    assert_eq!(file.metadata().u64(&key), Ok(1), "the value of a key of 65,535 bytes");
+    assert!(file.tensor(&name).is_some(), "a tensor with a name of 1,024 bytes");
 }
 
 #[test]

@@ -205,6 +205,13 @@ fn tensors_must_tile_the_data_and_fit_their_shapes() {
         &bytes,
         SafetensorsError::DuplicateTensor { name } if name == "t"
     );
+    // A tensor without elements begins where the next one does, wherever the header names it.
+    let empty = r#"{"full":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"none":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#;
+    let dir = dir(&[("model.safetensors", &safetensors(empty, &1f32.to_le_bytes()))]);
+    let what = "reading a file with a tensor without elements in front of another one";
+    let model = judge::works(what, SafetensorsDir::open(dir.path()));
+    assert_eq!(model.tensor("full").unwrap().bytes, 1f32.to_le_bytes());
+    assert!(model.tensor("none").unwrap().bytes.is_empty());
 }
 
 /// Eight tensors of 2^61 - 1 bytes and one of 7 tile the data without a gap, up to `usize::MAX`. Only

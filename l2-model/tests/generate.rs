@@ -84,11 +84,16 @@ fn an_answer_ends_with_any_of_the_stop_tokens() {
         for stops in [&[free[i]][..], &[absent, free[i]], &[free[i], absent]] {
             let options =
                 GenerateOptions { max_tokens: 12, stop_tokens: stops, ..Default::default() };
-            let mut session = bench.session();
-            let got = answer(&mut session, &PROMPT, &options, |_| true);
+            let (mut session, mut seen) = (bench.session(), Vec::new());
+            let receive = |token| {
+                seen.push(token);
+                true
+            };
+            let got = answer(&mut session, &PROMPT, &options, receive);
             let what =
                 format!("the answer of tiny-llama, {free:?} if it is free, with stop tokens");
             assert_eq!(got.tokens, until(&free, stops), "{what} {stops:?}");
+            assert_eq!(seen, got.tokens, "what the receiver saw, with stop tokens {stops:?}");
             assert_eq!(got.finish_reason, FinishReason::Stop, "why it ended, {stops:?}");
         }
     }

@@ -131,6 +131,23 @@ fn a_byte_token_is_spelled_with_two_hexadecimal_digits() {
     }
 }
 
+#[test]
+fn without_byte_fallback_a_byte_token_is_text() {
+    let text = fs::read_to_string(fixture("tokenizers/llama.tokenizer.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["model"]["byte_fallback"] = false.into();
+    let steps = json["decoder"]["decoders"].as_array_mut().unwrap();
+    let before = steps.len();
+    steps.retain(|step| step["type"] != "ByteFallback");
+    assert_eq!(steps.len(), before - 1, "the decoder had this step");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    fs::write(&path, json.to_string()).unwrap();
+    let tokenizer = Tokenizer::from_file(&path).unwrap();
+    let id = tokenizer.token_id("<0xE2>").unwrap();
+    assert_eq!(tokenizer.token_bytes(id).unwrap(), b"<0xE2>");
+}
+
 /// Every character of two bytes: all 128 bytes that are not ASCII occur, those of GPT-2's alphabet
 /// that do not print (0xAD among them) too.
 #[test]

@@ -21,6 +21,10 @@ fn within_the_tolerance_no_token_is_bad_and_the_error_is_still_told() {
     assert_eq!(e.first_token, None, "no error is above 0.1");
     assert!((e.error - 0.05).abs() < 1e-6, "small taps are measured against 1, not against 0.5");
     assert_eq!((e.token, e.element), (1, 0));
+    let at = tap_error(TAP, &[0.5, -0.25], &[0.5, 0.25], 2, 0.5);
+    assert_eq!((at.first_token, at.error), (None, 0.5), "an error of just the tolerance");
+    let equal = tap_error(TAP, &[0.5, -0.25], &[0.5, -0.25], 2, 0.0);
+    assert_eq!(equal.first_token, None, "equal numbers, with a tolerance of 0");
 }
 
 #[test]

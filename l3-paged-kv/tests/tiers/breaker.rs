@@ -83,6 +83,14 @@ fn an_open_breaker_has_nothing_and_leaves_the_tier_alone() {
     assert_eq!(poll(&mut tier), [(ticket, TierOutcome::Refused)]);
     assert_eq!(tier.tier().operations, before, "operations of the tier");
     assert_eq!(tier.stats().refused, 2);
+
+    // What began before it opened may succeed late. Whether the tier works now, only a probe shows.
+    let (mut tier, _) = breaker(&[Hangs, Fails, Fails, Fails]);
+    let early = tier.put(&key(0), bytes(0, 10));
+    (1..4).for_each(|n| assert_eq!(put(&mut tier, n), failed()));
+    release(&mut tier);
+    assert_eq!(poll(&mut tier), [(early, TierOutcome::Stored)]);
+    assert_eq!(tier.state(), BreakerState::Open { since: Duration::ZERO }, "after a late success");
 }
 
 #[test]

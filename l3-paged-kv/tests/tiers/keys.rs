@@ -78,6 +78,27 @@ fn the_key_is_the_documented_hash() {
     let want: [u8; 32] = hash.finalize().into();
     assert_eq!(all()[0].1, ChunkKey(want));
     assert_eq!(all()[0].1.to_string().parse(), Ok(ChunkKey(want)));
+
+    // Each field with a value of its own, so that their order can be seen.
+    let mut hash = Sha256::new();
+    hash.update(b"strata kv chunk");
+    hash.update([0, 0, 0, 1]);
+    hash.update([1; 32]);
+    hash.update([1]);
+    hash.update([3; 32]);
+    for (len, format) in [(4u64, "q8_0"), (3, "F32"), (4, "BF16")] {
+        hash.update(len.to_be_bytes());
+        hash.update(format);
+    }
+    hash.update(32u64.to_be_bytes());
+    hash.update(8u64.to_be_bytes());
+    hash.update([0, 0, 1, 2]);
+    hash.update([9; 32]);
+    let want: [u8; 32] = hash.finalize().into();
+    let numerics = Numerics { weights: "q8_0".into(), activations: DType::F32, kv: DType::BF16 };
+    let layout = ChunkLayout::new(32, 256).unwrap();
+    let space = KeySpace::new(&MODEL, Some(&[3; 32]), &numerics, layout);
+    assert_eq!(space.key(GroupId(0x0102), &LAST), ChunkKey(want));
 }
 
 #[test]

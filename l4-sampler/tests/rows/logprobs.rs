@@ -55,6 +55,18 @@ fn raw_log_probabilities_are_the_log_softmax_of_the_row() {
             }
         }
     }
+    // 1 + e^-20 is 1 in f32, and ln(1 + e^-20) is e^-20.
+    let want = -(-20f64).exp() as f32;
+    for isa in Isa::available() {
+        let got = raw(isa, &[0.0, -20.0], 0, 0).logprob;
+        judge(
+            format!("a token that is nearly certain, on {isa}"),
+            "log probabilities",
+            &[got],
+            &[want],
+            within(1e-6, 0.0),
+        );
+    }
 }
 
 #[test]

@@ -139,6 +139,8 @@ mod tests {
     fn without_records_pauses_are_exponential_with_a_mean_of_a_second() {
         let few = gaps([0.1; ENOUGH_PAUSES - 1]);
         assert_eq!(best_ttl(GAIN, &few, None), 4.0_f64.ln(), "eta is 1 then");
+        let enough = gaps([0.1; ENOUGH_PAUSES]);
+        assert_eq!(best_ttl(GAIN, &enough, None), 0.1, "a hundred are enough");
         assert_eq!(best_ttl(Gain { wait: 0.2, reload: 0.5, ..GAIN }, &few, None), 0.0);
         // The maximum of (1 - exp(-tau)) * 4 - tau.
         let value = |tau: f64| (1.0 - (-tau).exp()) * 4.0 - tau;

@@ -41,6 +41,12 @@ fn a_seat_that_is_given_again_has_another_generation() {
         assert_eq!(seat, Seat { index: 0, generation }, "given for time number {generation}");
         seats.give_back(seat);
     }
+    seats.generations[0] = u32::MAX;
+    for generation in [u32::MAX, 0] {
+        let seat = seats.take(7).unwrap();
+        assert_eq!(seat.generation, generation, "generations are counted modulo 2^32");
+        seats.give_back(seat);
+    }
 }
 
 #[test]

@@ -36,6 +36,23 @@ fn every_row_gets_the_token_of_its_own_logits() {
 }
 
 #[test]
+fn rows_that_only_prefill_have_no_logits_and_get_no_token() {
+    let asks = [(0, 14), (1, 3), (2, 9)].map(|(i, len)| Ask::greedy(&prompt(i, len), 6));
+    let tiny = tiny("tiny-llama");
+    let mut config = tiny.config(200);
+    config.long_prefill_token_threshold = 4;
+    let mut apart = Apart::new(&config, tiny.runner(&config));
+    let ears: Vec<_> = asks.iter().zip(0..).map(|(ask, id)| apart.ask(id, ask)).collect();
+    let samples: Vec<bool> = apart.step().iter().map(|row| row.samples).collect();
+    assert_eq!(samples, [false, true, false], "rows that sample in the first step");
+    apart.run();
+    for (i, (ear, ask)) in ears.iter().zip(&asks).enumerate() {
+        let alone = tiny.solo(ask, MAX_LEN);
+        assert_eq!(ear.told().tokens, alone.tokens, "tokens of request {i}, in chunks and alone");
+    }
+}
+
+#[test]
 fn every_row_is_chosen_from_by_its_own_parameters() {
     let hot = Ask::greedy(&prompt(0, 6), 8).with(drawn(1.5)).seeded(3, 0);
     let cold = Ask::greedy(&prompt(0, 6), 8);

@@ -1,6 +1,6 @@
 //! The step counts: what was fed is computed, what was said is part of its request, who is done is gone.
 
-use l5_scheduler::{FinishReason, Request, RequestId, SchedulerConfig, Time};
+use l5_scheduler::{FinishReason, Request, RequestId, Resolved, SchedulerConfig, StepOutput, Time};
 
 use super::world::{World, config, request};
 
@@ -67,6 +67,18 @@ fn every_token_of_a_step_is_said_in_order() {
     world.step();
     assert_eq!((world.answer(1), world.answer(2)), (vec![42], vec![43]), "their answers so far");
     assert_eq!(world.scheduler.stats().sampled_tokens, 2, "tokens that were chosen");
+
+    // A guide can force tokens behind the sampled one.
+    let mut world = World::new(config(8));
+    [1, 2].into_iter().for_each(|id| world.add(request(id, 3)));
+    world.plan();
+    let (mut output, mut resolved) = (StepOutput::default(), Resolved::default());
+    output.push(0, &[44, 45, 46], None);
+    output.push(1, &[47], None);
+    world.scheduler.resolve(&output, &mut resolved).expect("the output of this step");
+    world.scheduler.apply(&resolved, Time::ZERO);
+    assert_eq!((world.answer(1), world.answer(2)), (vec![44, 45, 46], vec![47]), "three and one");
+    assert_eq!(world.scheduler.stats().sampled_tokens, 4, "tokens that were chosen");
 }
 
 #[test]

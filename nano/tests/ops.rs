@@ -89,6 +89,7 @@ fn a_gate_lets_through_what_it_is_open_for() {
     let one = 1.0 / (1.0 + (-1f32).exp());
     close(&swiglu(&[1.0, -50.0, 0.0], &[2.0, 7.0, 7.0]), &[2.0 * one, 0.0, 0.0]);
     close(&swiglu(&[-1.0], &[1.0]), &[-1.0 / (1.0 + 1f32.exp())]);
+    close(&swiglu(&[100.0, -100.0], &[0.5, 1.0]), &[50.0, 0.0]);
 }
 
 #[test]

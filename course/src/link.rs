@@ -18,7 +18,7 @@ use crate::shell;
 /// Choose whether the layers above use your version of a layer or the reference
 #[derive(Args)]
 pub struct UseArgs {
-    /// The layer: l1, l2, ..
+    /// The layer: l1, l2, .. l6 or l0
     layer: String,
     /// Which version
     version: Version,

@@ -26,7 +26,7 @@ pub use install::forget;
 /// Find a mistake: install a wrong version of a layer, then name the exercise or write a test that fails
 #[derive(Args)]
 pub struct MutantArgs {
-    /// The layer: l1, l2, ..
+    /// The layer: nano, l1, l2, .. l6 or l0
     layer: String,
     /// Number of the mutant; without it, list them
     number: Option<u32>,

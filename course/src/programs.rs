@@ -30,18 +30,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds test programs of a package of the workspace in `root`.
+    /// Builds test programs of a package of the workspace in `root`; `tell` gets the name of every crate that had to be
+    /// compiled.
     pub fn build(
-        root: &Path,
-        package: &str,
-        dir: &Path,
-        targets: &[&str],
-    ) -> Result<Result<Self, NotBuilt>> {
-        Self::build_telling(root, package, dir, targets, &mut |_| {})
-    }
-
-    /// As [`Programs::build`]; `tell` gets the name of every crate that had to be compiled.
-    pub fn build_telling(
         root: &Path,
         package: &str,
         dir: &Path,

@@ -26,10 +26,10 @@ use crate::shell;
 pub struct StartArgs {
     /// Where to make it: a directory that does not exist yet or is empty
     dir: PathBuf,
-    /// The layers to write yourself, with commas between them; without it, all
+    /// The layers to write yourself, with commas between them
     #[arg(long, value_delimiter = ',', conflicts_with = "all")]
     layers: Vec<String>,
-    /// Write all layers yourself, the fast track included
+    /// Write all layers yourself, the fast track included: what is done without options
     #[arg(long)]
     all: bool,
     /// Write the fast track only: a small engine of your own that completes a prompt, in about ten hours
@@ -235,7 +235,13 @@ fn git(dir: &Path, args: &[&str]) -> Result<()> {
 }
 
 fn readme(members: &[&Member]) -> String {
-    let first = members.first().map_or("l1", |f| f.layer.id.as_str());
+    // No layer is built on the fast track.
+    let first = members.iter().map(|f| f.layer.id.as_str()).find(|id| *id != FAST_TRACK);
+    let others = first.map_or(String::new(), |first| {
+        format!(
+            "The layers above yours use the reference until you run `cargo x use {first} mine`.\n\n"
+        )
+    });
     let mut text = format!(
         "# Your Strata\n\n\
          A working LLM engine in which you write the missing parts.\n\n\
@@ -248,8 +254,7 @@ fn readme(members: &[&Member]) -> String {
          The text is in `book/src/`; `cargo x book build` renders it. `one-token.md` is the opening\n\
          chapter, and `how-it-works.md` describes the course. `cargo x next` names the page of the\n\
          next exercise.\n\n\
-         The layers above yours use the reference until you run `cargo x use {first} mine`.\n\n\
-         | layer | exercises | about |\n|---|---|---|\n",
+         {others}| layer | exercises | about |\n|---|---|---|\n",
     );
     for member in members {
         let layer = &member.layer;

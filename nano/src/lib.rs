@@ -1,4 +1,4 @@
-//! The fast track: a whole engine in a few hundred lines of plain Rust, without SIMD, threads or files of its own.
+//! The fast track: a whole engine in a thousand lines of plain Rust, without SIMD, threads or files of its own.
 //!
 //! ```text
 //! ops         RMS norm, matrix times vector, RoPE, softmax, SwiGLU      what a model is made of

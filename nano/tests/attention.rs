@@ -3,11 +3,11 @@
 use nano::Heads;
 use nano::attention::attend;
 
+#[track_caller]
 fn close(got: &[f32], want: &[f32]) {
     assert_eq!(got.len(), want.len(), "number of elements of {got:?}");
-    for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() < 1e-5, "element {i} is {got}, not {want}");
-    }
+    let right = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5);
+    assert!(right, "expected {want:?}, got {got:?}");
 }
 
 const ONE: Heads = Heads { query: 1, kv: 1, dim: 2 };
@@ -35,6 +35,15 @@ fn scores_are_divided_by_the_root_of_the_size_of_a_head() {
     let keys: [&[f32]; 2] = [&[0.0; 4], &key];
     let values: [&[f32]; 2] = [&[0.0; 4], &[4.0, 8.0, 0.0, 0.0]];
     close(&attend(&[1.0, 0.0, 0.0, 0.0], &keys, &values, heads), &[3.0, 6.0, 0.0, 0.0]);
+}
+
+#[test]
+fn the_scale_is_that_of_one_head_however_many_there_are() {
+    let heads = Heads { query: 4, kv: 1, dim: 1 };
+    // Each score is ln 3: the weights are 1/4 and 3/4.
+    let keys: [&[f32]; 2] = [&[0.0], &[3f32.ln()]];
+    let values: [&[f32]; 2] = [&[0.0], &[4.0]];
+    close(&attend(&[1.0; 4], &keys, &values, heads), &[3.0; 4]);
 }
 
 #[test]

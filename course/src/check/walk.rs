@@ -118,8 +118,7 @@ fn provide(
     let package = &member.layer.package;
     building.begin(&member.layer.id, building::is_cold(package));
     let mut tell = |name: &str| building.built(name);
-    let built =
-        Programs::build_telling(&workspace.root, package, &member.dir, &targets, &mut tell)?;
+    let built = Programs::build(&workspace.root, package, &member.dir, &targets, &mut tell)?;
     building.end();
     Ok(built.map(|built| match programs {
         Some(programs) => programs.absorb(built),

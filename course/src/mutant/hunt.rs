@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use course_marks::Mutant;
 
 use super::{found, install};
+use crate::check;
 use crate::programs::{NotBuilt, Outcome, Programs};
 use crate::workspace::{Member, Workspace};
 
@@ -48,7 +49,14 @@ pub fn run(workspace: &Workspace, member: &Member, mutant: &Mutant) -> Result<()
     let dir = install::dir(&workspace.root, &member.layer.package);
     let package = format!("{}-mutant", member.layer.package);
     eprintln!("building your test ..");
-    let programs = match Programs::build(&workspace.root, &package, &dir, &["hunt"])? {
+    let built = check::with_progress(|building| {
+        building.begin("your test", false);
+        let mut tell = |name: &str| building.built(name);
+        let built = Programs::build(&workspace.root, &package, &dir, &["hunt"], &mut tell)?;
+        building.end();
+        Ok(built)
+    })?;
+    let programs = match built {
         Ok(programs) => programs,
         Err(NotBuilt::Compile(errors)) => {
             bail!("your test does not compile:\n{}", errors[0].rendered)

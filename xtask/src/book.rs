@@ -7,7 +7,9 @@
 //! everything that is named. Its program typesets the formulas while mdBook builds (`book.toml`
 //! names it as a preprocessor), and measures the prose.
 
+mod api;
 mod browser;
+mod edit;
 mod map;
 mod render;
 
@@ -88,12 +90,27 @@ fn build() -> Result<()> {
     shell::run(cargo("build").args(["--quiet", "--locked", "--package", PACKAGE, "--bins"]))?;
     // mdBook starts its preprocessors in the book's directory, where a relative path would be another one.
     let target = shell::target_dir()?;
-    shell::run(program("mdbook").args(["build", "book"]).env("CARGO_TARGET_DIR", target))?;
+    let mut mdbook = program("mdbook");
+    mdbook.args(["build", "book"]).env("CARGO_TARGET_DIR", &target);
+    let remote = shell::quiet_output(program("git").args(["remote", "get-url", "origin"]));
+    if let Some(template) = remote.ok().as_deref().and_then(edit::template) {
+        mdbook.env(edit::VARIABLE, template);
+    }
+    shell::run(&mut mdbook)?;
     let untypeset = untypeset(&html())?;
     ensure!(untypeset.is_empty(), "formulas were not typeset on {}", untypeset.join(", "));
     if !is_searchable(&html())? {
         eprintln!(
             "warning: the book cannot be searched: this mdbook was built without search. Install it with\n    {INSTALL}"
+        );
+    }
+    let documented = crates(&target.join("doc"))?;
+    if documented.iter().any(|name| name == "l1_tensor") {
+        let links = api::join(&target.join("doc"), &documented, &html(), &pages(&html())?)?;
+        eprintln!("{links} links lead into the documentation of the crates");
+    } else {
+        eprintln!(
+            "no links into the documentation of the crates: `cargo doc --workspace --no-deps` writes it, then build again"
         );
     }
     eprintln!("the book is at {}", html().join("index.html").display());
@@ -105,8 +122,18 @@ fn test() -> Result<()> {
         .context("the tests of the book")
 }
 
-/// Every page of a built book, relative to it, in order. The page to print is all of them once more, and the list of
-/// chapters is a part of each.
+/// The crates of the workspace that have documentation in this folder of rustdoc.
+fn crates(doc: &Path) -> Result<Vec<String>> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    let manifest: toml::Value = toml::from_str(&manifest)?;
+    let members = manifest.get("workspace").and_then(|w| w.get("members")?.as_array());
+    let names = members.into_iter().flatten().filter_map(toml::Value::as_str);
+    let names = names.map(|name| name.replace('-', "_"));
+    Ok(names.filter(|name| doc.join(name).join("index.html").is_file()).collect())
+}
+
+/// Every page of a built book, relative to it, in order. The page to print is all of them once more, the list of
+/// chapters is a part of each, and the documentation of the crates is none of it.
 fn pages(html: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut folders = vec![html.to_path_buf()];
@@ -115,7 +142,7 @@ fn pages(html: &Path) -> Result<Vec<String>> {
         for entry in entries {
             let path = entry?.path();
             if path.is_dir() {
-                folders.push(path);
+                folders.extend((path != html.join(api::FOLDER)).then_some(path));
             } else if path.extension().is_some_and(|e| e == "html") {
                 let parts = path.strip_prefix(html)?.components();
                 let parts: Vec<_> = parts.map(|c| c.as_os_str().to_string_lossy()).collect();
@@ -173,6 +200,7 @@ mod tests {
             ("b/c.html", ""),
             ("a.html", ""),
             ("print.html", ""),
+            ("api/l1_tensor/index.html", ""),
             ("toc.html", ""),
             ("a.css", ""),
         ]);

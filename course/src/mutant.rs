@@ -163,8 +163,9 @@ fn diagnose(workspace: &Workspace, mutant: &Mutant, id: &str) -> Result<()> {
     workspace.task(id)?;
     let layer = mutant.layer();
     println!("No, the mistake is not in {id}. A test of it would pass.");
+    println!("It is in one of {}.", mutant.choices.join(", "));
     println!("Try again with `cargo x mutant {layer} {} --diagnosis ID`.", mutant.number);
-    bail!("mutant {} of {layer} is not found yet", mutant.number)
+    bail!("the diagnosis of mutant {} of {layer} is wrong", mutant.number)
 }
 
 /// Ends a hunt: explains the mistake and links what was linked before.

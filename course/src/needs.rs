@@ -5,13 +5,13 @@
 //! it, because an exercise never waits for another layer: what you have not written there uses the reference.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use course_marks::Layer;
 use serde::Deserialize;
 
+use crate::proof;
 use crate::start::copy;
 
 /// Path of the file in a workspace.
@@ -36,14 +36,7 @@ impl Needs {
     /// # Errors
     /// A file in another format.
     pub fn read(root: &Path) -> Result<Self> {
-        let path = root.join(PATH);
-        if !path.is_file() {
-            return Ok(Self::default());
-        }
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        toml::from_str(&text).with_context(|| {
-            format!("{PATH} cannot be read: delete it, and `cargo x proof --all` writes it anew")
-        })
+        proof::read(root, PATH)
     }
 
     /// Ids of the exercises that this one builds on directly, in the order of the course; `None` if they were never
@@ -114,6 +107,8 @@ fn direct(measured: &[BTreeSet<usize>]) -> Vec<BTreeSet<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::workspace::Workspace;
 

@@ -47,18 +47,31 @@ impl Building {
         Self { shared, ticker: ticker.ok() }
     }
 
-    /// A build for a layer begins; `cold` if nothing of it was ever built here.
-    pub fn begin(&mut self, layer: &str, cold: bool) {
+    /// Runs a build for a layer, or for something else with a name; `cold` if nothing of it was ever built here. `build`
+    /// tells the names of crates that were compiled.
+    pub fn during<T>(
+        &mut self,
+        layer: &str,
+        cold: bool,
+        build: impl FnOnce(&mut dyn FnMut(&str)) -> Result<T>,
+    ) -> Result<T> {
+        self.begin(layer, cold);
+        let built = build(&mut |name| self.built(name))?;
+        self.end();
+        Ok(built)
+    }
+
+    fn begin(&mut self, layer: &str, cold: bool) {
         self.shared.board().begin(layer, cold, Instant::now());
     }
 
     /// A crate was compiled.
-    pub fn built(&mut self, name: &str) {
+    fn built(&mut self, name: &str) {
         self.shared.board().built(name, Instant::now());
     }
 
     /// The build has ended.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         self.shared.board().end();
     }
 }

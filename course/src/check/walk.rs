@@ -116,10 +116,9 @@ fn provide(
     let targets: BTreeSet<&str> = gates.filter(|t| !there(t)).collect();
     let targets: Vec<&str> = targets.into_iter().collect();
     let package = &member.layer.package;
-    building.begin(&member.layer.id, building::is_cold(package));
-    let mut tell = |name: &str| building.built(name);
-    let built = Programs::build(&workspace.root, package, &member.dir, &targets, &mut tell)?;
-    building.end();
+    let built = building.during(&member.layer.id, building::is_cold(package), |tell| {
+        Programs::build(&workspace.root, package, &member.dir, &targets, tell)
+    })?;
     Ok(built.map(|built| match programs {
         Some(programs) => programs.absorb(built),
         None => *programs = Some(built),

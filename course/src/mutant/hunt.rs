@@ -50,11 +50,9 @@ pub fn run(workspace: &Workspace, member: &Member, mutant: &Mutant) -> Result<()
     let package = format!("{}-mutant", member.layer.package);
     eprintln!("building your test ..");
     let built = check::with_progress(|building| {
-        building.begin("your test", false);
-        let mut tell = |name: &str| building.built(name);
-        let built = Programs::build(&workspace.root, &package, &dir, &["hunt"], &mut tell)?;
-        building.end();
-        Ok(built)
+        building.during("your test", false, |tell| {
+            Programs::build(&workspace.root, &package, &dir, &["hunt"], tell)
+        })
     })?;
     let programs = match built {
         Ok(programs) => programs,

@@ -18,10 +18,13 @@ mod splice;
 mod starter;
 mod walk;
 
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::de::DeserializeOwned;
 
 use super::needs::{self, Needs};
 use super::workspace::{Member, Workspace};
@@ -166,6 +169,21 @@ impl Proof {
             println!("{:>7}  {name}", seconds(*time));
         }
     }
+}
+
+/// Reads a file that the proof writes; the default if there is none.
+///
+/// # Errors
+/// A file that cannot be read, or has another format.
+pub(crate) fn read<T: DeserializeOwned + Default>(root: &Path, name: &str) -> Result<T> {
+    let path = root.join(name);
+    if !path.is_file() {
+        return Ok(T::default());
+    }
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    toml::from_str(&text).with_context(|| {
+        format!("{name} cannot be read: delete it, and `cargo x proof --all` writes it anew")
+    })
 }
 
 /// An error if the file of needs says something else of these layers.

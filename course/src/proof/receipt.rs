@@ -54,14 +54,7 @@ impl Receipt {
     /// # Errors
     /// A file that is no receipt.
     pub fn read(root: &Path) -> Result<Self> {
-        let path = root.join(PATH);
-        if !path.is_file() {
-            return Ok(Self::default());
-        }
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        toml::from_str(&text).with_context(|| {
-            format!("{PATH} is no receipt: delete it, and `cargo x proof --all` writes it anew")
-        })
+        super::read(root, PATH)
     }
 
     /// Whether the gates of a layer were run on exactly these inputs.

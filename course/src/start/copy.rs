@@ -125,7 +125,8 @@ pub fn tree(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(walk(root)?.into_iter().filter(|f| !NEVER.iter().any(|n| f.starts_with(n))).collect())
 }
 
-fn walk(root: &Path) -> Result<Vec<PathBuf>> {
+/// All files below a folder, relative to it and in order, without build products and history.
+pub fn walk(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut dirs = vec![root.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -143,7 +144,8 @@ fn walk(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn copy_file(from: &Path, to: &Path) -> Result<()> {
+/// Copies a file, and makes the folder that it goes to.
+pub fn copy_file(from: &Path, to: &Path) -> Result<()> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use course::start::copy;
 
 /// Folder of the copy in the built book.
 pub const FOLDER: &str = "api";
@@ -25,7 +26,7 @@ const LEFT_ALONE: [&str; 9] = ["a", "pre", "h1", "h2", "h3", "h4", "h5", "h6", "
 
 /// The documented types of some crates.
 #[derive(Debug, Default)]
-pub struct Items {
+struct Items {
     /// By name and by crate, the page of a type, relative to the documentation.
     types: BTreeMap<String, BTreeMap<String, String>>,
     /// Anchors of the pages that have been read.
@@ -35,11 +36,11 @@ pub struct Items {
 
 impl Items {
     /// Finds the types of these crates below `doc`, rustdoc's folder.
-    pub fn read(doc: &Path, crates: &[String]) -> Result<Self> {
+    fn read(doc: &Path, crates: &[String]) -> Result<Self> {
         let mut items = Self { doc: doc.into(), ..Self::default() };
         for name in crates {
-            for file in files(&doc.join(name))? {
-                let page = file.strip_prefix(doc)?.to_string_lossy().replace('\\', "/");
+            for file in copy::walk(&doc.join(name))? {
+                let page = Path::new(name).join(&file).to_string_lossy().replace('\\', "/");
                 let stem = file.file_stem().unwrap_or_default().to_string_lossy();
                 let Some(item) = KINDS.iter().find_map(|kind| stem.strip_prefix(kind)) else {
                     continue;
@@ -126,13 +127,13 @@ pub fn join(doc: &Path, crates: &[String], html: &Path, pages: &[String]) -> Res
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_file() || SHARED.contains(&name.as_str()) || crates.contains(&name) {
-            copy(&path, &api.join(&name))?;
+            copy_all(&path, &api.join(&name))?;
         }
     }
     for name in crates {
         let sources = Path::new("src").join(name);
         if doc.join(&sources).is_dir() {
-            copy(&doc.join(&sources), &api.join(&sources))?;
+            copy_all(&doc.join(&sources), &api.join(&sources))?;
         }
     }
     let mut links = 0;
@@ -162,30 +163,12 @@ fn about<'a>(page: &str, crates: &'a [String]) -> Option<&'a str> {
     crates.iter().map(String::as_str).find(|of| *of == name)
 }
 
-/// All files below a folder.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-            let path = entry?.path();
-            if path.is_dir() { folders.push(path) } else { found.push(path) }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 /// Copies a file, or a folder with all that is in it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let all = if from.is_dir() { files(from)? } else { vec![from.to_path_buf()] };
-    for file in all {
-        let inside = file.strip_prefix(from)?;
-        let to = if inside.as_os_str().is_empty() { to.to_path_buf() } else { to.join(inside) };
-        fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
-        fs::copy(&file, &to).with_context(|| to.display().to_string())?;
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    if from.is_file() {
+        return copy::copy_file(from, to);
     }
-    Ok(())
+    copy::walk(from)?.iter().try_for_each(|file| copy::copy_file(&from.join(file), &to.join(file)))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::TokenMask;
-use l4_sampler::guide::{Guide, GuideSpec, Guides, MaskAhead};
+use l4_sampler::guide::{DraftMasks, Guide, GuideSpec, Guides, MaskAhead};
 use serde_json::{Value, json};
 
 /// Logits of Qwen2.5 and Qwen3.
@@ -49,7 +49,7 @@ fn main() {
         report("  of which advance", &moves);
         println!("  {} steps, {} tokens allowed on average", steps.len(), allowed / steps.len());
     }
-    beside(&guides, vocab);
+    beside(&guides);
 }
 
 /// Follow a text to its end. Times of each mask and each advance; tokens allowed, summed.
@@ -94,21 +94,21 @@ fn longest(tokenizer: &Tokenizer, mask: &TokenMask, rest: &[u8]) -> Option<u32> 
 }
 
 /// What lending a guide to another thread and getting it back costs the caller.
-fn beside(guides: &Guides, vocab: usize) {
+fn beside(guides: &Guides) {
     let ahead = MaskAhead::new();
-    let mut lent = Some((guides.guide(&GuideSpec::Json).unwrap(), TokenMask::none(vocab)));
+    let mut lent = Some((guides.guide(&GuideSpec::Json).unwrap(), DraftMasks::default()));
     let mut times = Vec::new();
     for _ in 0..300 {
-        let (guide, mask) = lent.take().expect("it came back");
+        let (guide, masks) = lent.take().expect("it came back");
         let begun = Instant::now();
-        let pending = ahead.start(guide, mask);
+        let pending = ahead.start(guide, &[], masks);
         let started = begun.elapsed();
         // The forward pass.
         std::thread::sleep(Duration::from_micros(500));
         let begun = Instant::now();
         let ready = pending.wait();
         times.push(started + begun.elapsed());
-        lent = Some((ready.guide, ready.mask));
+        lent = Some((ready.guide, ready.masks));
     }
     println!("a mask beside a forward pass of 0.5 ms");
     report("the caller's part", &times);

@@ -9,12 +9,27 @@ use std::collections::HashMap;
 ///
 /// Penalties read all entries in every step, so the entries are in one dense slice; the map only finds a token's index
 /// in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct History {
     entries: Vec<Seen>,
     /// Index of a token's entry.
     places: HashMap<u32, u32>,
     generated: usize,
+}
+
+impl Clone for History {
+    fn clone(&self) -> Self {
+        let Self { entries, places, generated } = self;
+        Self { entries: entries.clone(), places: places.clone(), generated: *generated }
+    }
+
+    /// Becomes a copy in the memory that it has, if that is enough.
+    fn clone_from(&mut self, source: &Self) {
+        let Self { entries, places, generated } = source;
+        self.entries.clone_from(entries);
+        self.places.clone_from(places);
+        self.generated = *generated;
+    }
 }
 
 /// A token of the prompt or the output.

@@ -95,6 +95,12 @@ impl SamplingParams {
             || self.frequency_penalty != 0.0
     }
 
+    /// Whether the token of a row depends on which tokens came before it, beyond the row's logits: by a penalty, or by
+    /// `min_tokens`, which counts them. `ends`: tokens that end the output.
+    pub fn depends_on_history(&self, ends: &[u32]) -> bool {
+        self.has_penalties() || (self.min_tokens > 0 && !ends.is_empty())
+    }
+
     /// Whether any token is banned. A guide's forced tokens are one way to spell the only text that it allows; if a
     /// token of that spelling may be banned, another spelling must be sampled.
     pub fn forbids_tokens(&self) -> bool {

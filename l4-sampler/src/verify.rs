@@ -142,7 +142,8 @@ impl Sampler {
                 let token = p.draw_residual(q, row.key.uniform(Purpose::Residual));
                 return Ok(Verified { accepted: i, token });
             }
-            if remembers(&proposal.row) {
+            // Most rows do not depend on it, and need no copy.
+            if row.params.depends_on_history(row.ends) {
                 history.to_mut().push(token);
             }
         }
@@ -165,12 +166,6 @@ pub fn accepts(p: f64, q: f64, u: f64) -> bool {
     // exercise l4.verify
     u * q < p
     // end of exercise
-}
-
-/// Whether a row depends on its request's history. Most do not, and need no copy of it.
-fn remembers(row: &Row<'_>) -> bool {
-    let params = row.params;
-    params.has_penalties() || (params.min_tokens > 0 && !row.ends.is_empty())
 }
 
 /// The request at the position of token `i`, with a history that has the tokens before.

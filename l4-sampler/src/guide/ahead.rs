@@ -8,7 +8,9 @@
 //! 3. the forward pass of the batch runs, with that token;
 //! 4. [`MaskPending::wait`]: both come back, with the mask filled in, and the row is sampled with it.
 //!
-//! Guide and buffer move back and forth, so a step allocates no masks. Sequences without a guide are not involved.
+//! A sequence with drafts needs a mask behind each of them too: the thread follows the guide along the drafts and takes
+//! it back. Guide and buffers move back and forth, so a step allocates no masks. Sequences without a guide are not
+//! involved.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,21 +28,57 @@ pub struct MaskAhead {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A mask that is being computed, and its guide.
+/// Masks that are being computed, and their guide.
 #[must_use = "the guide comes back from `wait`"]
 pub struct MaskPending {
     slot: Arc<Slot>,
 }
 
-/// A computed mask, and its guide.
+/// Computed masks, and their guide.
 #[derive(Debug)]
 pub struct MaskReady {
     /// The guide, unchanged.
     pub guide: Guide,
-    /// The mask. After an error its contents are meaningless, but the buffer can be used again.
-    pub mask: TokenMask,
-    /// Whether the mask was computed.
+    /// Buffers of the masks.
+    pub masks: DraftMasks,
+    /// Whether the first mask was computed.
     pub outcome: Result<(), GuideError>,
+}
+
+/// What is allowed next, and behind each draft. The memory is reused.
+#[derive(Clone, Debug, Default)]
+pub struct DraftMasks {
+    drafts: Vec<u32>,
+    masks: Vec<TokenMask>,
+    /// Number of masks that were computed.
+    computed: usize,
+}
+
+impl DraftMasks {
+    /// Mask behind the first `drafts` drafts. `None` if they cannot follow under the guide, or if the guide gave up on the
+    /// way there: whatever is sampled there does not count.
+    pub fn after(&self, drafts: usize) -> Option<&TokenMask> {
+        self.masks[..self.computed].get(drafts)
+    }
+
+    /// Forgets the masks; their memory stays.
+    pub(crate) fn clear(&mut self) {
+        self.computed = 0;
+    }
+
+    /// Computes the masks along the drafts. If that fails for a draft, only the first mask is there.
+    fn fill(&mut self, guide: &mut Guide) -> Result<(), GuideError> {
+        let Self { drafts, masks, computed } = self;
+        *computed = 0;
+        let along = guide.masks_along(drafts, masks);
+        if along.is_err() && !drafts.is_empty() {
+            guide.masks_along(&[], masks)?;
+        } else {
+            along?;
+        }
+        *computed = masks.len();
+        Ok(())
+    }
 }
 
 /// State of one mask: waiting, taken by the thread that computes it, or done.
@@ -50,7 +88,7 @@ struct Slot {
 }
 
 enum State {
-    Waiting(Box<(Guide, TokenMask)>),
+    Waiting(Box<(Guide, DraftMasks)>),
     Taken,
     Done(Box<MaskReady>),
 }
@@ -64,9 +102,11 @@ impl MaskAhead {
         Self { jobs: Some(jobs), thread: thread.ok() }
     }
 
-    /// Gives a guide and a buffer to the thread. Returns at once.
-    pub fn start(&self, guide: Guide, mask: TokenMask) -> MaskPending {
-        let state = Mutex::new(State::Waiting(Box::new((guide, mask))));
+    /// Gives a guide to the thread, and buffers for the masks along these drafts. Returns at once.
+    pub fn start(&self, guide: Guide, drafts: &[u32], mut masks: DraftMasks) -> MaskPending {
+        masks.drafts.clear();
+        masks.drafts.extend_from_slice(drafts);
+        let state = Mutex::new(State::Waiting(Box::new((guide, masks))));
         let slot = Arc::new(Slot { state, done: Condvar::new() });
         if let Some(jobs) = &self.jobs {
             // Without a thread the send fails, and `wait` finds the mask waiting.
@@ -82,10 +122,10 @@ impl MaskPending {
         matches!(*self.slot.lock(), State::Done(_))
     }
 
-    /// Returns the guide and its mask. If the thread has not begun, the caller computes the mask: the forward pass was
+    /// Returns the guide and its masks. If the thread has not begun, the caller computes them: the forward pass was
     /// faster than the queue.
     pub fn wait(self) -> MaskReady {
-        self.slot.compute(Guide::mask);
+        self.slot.compute(DraftMasks::fill);
         let mut state = self.slot.lock();
         loop {
             match std::mem::replace(&mut *state, State::Taken) {
@@ -98,8 +138,8 @@ impl MaskPending {
 }
 
 impl Slot {
-    /// Computes the mask, unless another thread does.
-    fn compute(&self, fill: impl FnOnce(&mut Guide, &mut TokenMask) -> Result<(), GuideError>) {
+    /// Computes the masks, unless another thread does.
+    fn compute(&self, fill: impl FnOnce(&mut DraftMasks, &mut Guide) -> Result<(), GuideError>) {
         let job = {
             let mut state = self.lock();
             match std::mem::replace(&mut *state, State::Taken) {
@@ -110,13 +150,13 @@ impl Slot {
                 }
             }
         };
-        let (mut guide, mut mask) = *job;
+        let (mut guide, mut masks) = *job;
         // The guide stays here, even if the computation panics.
-        let outcome = catch_unwind(AssertUnwindSafe(|| fill(&mut guide, &mut mask)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| fill(&mut masks, &mut guide)));
         let outcome = outcome.unwrap_or_else(|_| {
             Err(GuideError::TooComplex { why: "its mask could not be computed".to_owned() })
         });
-        *self.lock() = State::Done(Box::new(MaskReady { guide, mask, outcome }));
+        *self.lock() = State::Done(Box::new(MaskReady { guide, masks, outcome }));
         self.done.notify_all();
     }
 
@@ -131,7 +171,7 @@ fn work(queue: &Receiver<Arc<Slot>>) {
     while let Ok(slot) = queue.recv() {
         // A mask without a waiter need not be computed.
         if Arc::strong_count(&slot) > 1 {
-            slot.compute(Guide::mask);
+            slot.compute(DraftMasks::fill);
         }
     }
 }
@@ -174,7 +214,8 @@ mod tests {
         let tokenizer = Tokenizer::from_file(path).unwrap();
         let guides = Guides::new(&tokenizer, tokenizer.vocab_size(), &[]).unwrap();
         let guide = guides.guide(&GuideSpec::Json).unwrap();
-        let job = Box::new((guide, TokenMask::none(7)));
+        let buffers = DraftMasks { masks: vec![TokenMask::none(7)], ..DraftMasks::default() };
+        let job = Box::new((guide, buffers));
         let slot = Arc::new(Slot { state: Mutex::new(State::Waiting(job)), done: Condvar::new() });
         let pending = MaskPending { slot: Arc::clone(&slot) };
         let waiting = std::thread::spawn(move || {
@@ -184,8 +225,8 @@ mod tests {
         let mut ready = waiting.join().unwrap();
         let failed = matches!(ready.outcome, Err(GuideError::TooComplex { .. }));
         assert!(failed, "the outcome of a job that panicked: {:?}", ready.outcome);
-        assert_eq!(ready.mask.words().len(), 1, "words of the buffer that was lent");
-        ready.guide.mask(&mut ready.mask).unwrap();
-        assert!(ready.mask.count() > 0, "the guide goes on");
+        assert_eq!(ready.masks.masks[0].words().len(), 1, "words of the buffer that was lent");
+        ready.masks.fill(&mut ready.guide).unwrap();
+        assert!(ready.masks.after(0).unwrap().count() > 0, "the guide goes on");
     }
 }

@@ -20,7 +20,7 @@ use l2_model::tokenizer::Tokenizer;
 use llguidance::ParserFactory;
 use llguidance::toktrie::TokEnv;
 
-pub use ahead::{MaskAhead, MaskPending, MaskReady};
+pub use ahead::{DraftMasks, MaskAhead, MaskPending, MaskReady};
 pub use cache::CacheStats;
 pub use compiled::CompiledGuide;
 pub use error::GuideError;

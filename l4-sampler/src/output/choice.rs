@@ -8,7 +8,7 @@ use std::sync::Arc;
 use l2_model::tokenizer::Tokenizer;
 
 use super::FinishReason;
-use crate::guide::{CompiledGuide, Guide, MaskAhead, MaskPending, MaskReady};
+use crate::guide::{CompiledGuide, DraftMasks, Guide, MaskAhead, MaskPending, MaskReady};
 use crate::stop::{AnswerStream, StopReason, StopRules};
 use crate::{DrawKey, Error, History, ParamError, Row, Sampled, SamplingParams, TokenMask};
 
@@ -42,6 +42,26 @@ pub struct ChoiceEnd {
     pub error: Option<String>,
 }
 
+/// What a step adds to a choice. The memory is reused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewTokens {
+    /// New tokens, sampled and forced.
+    pub tokens: Vec<u32>,
+    /// Text that has become certain.
+    pub text: String,
+    /// Indices of the sampled rows that were read: one for each token that was not forced.
+    pub rows: Vec<usize>,
+}
+
+impl NewTokens {
+    /// Clears it for another step.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.text.clear();
+        self.rows.clear();
+    }
+}
+
 /// The state machine of one choice: sampled rows in, tokens and text out.
 ///
 /// A step calls [`open`](Self::open) before the model runs, [`start_mask`](Self::start_mask) and
@@ -49,7 +69,7 @@ pub struct ChoiceEnd {
 /// [`choose`](Self::choose). Every way to generate text (a server, a command, a library) runs this one machine.
 ///
 /// ```
-/// use l4_sampler::output::{ChoiceSpec, ChoiceState, FinishReason};
+/// use l4_sampler::output::{ChoiceSpec, ChoiceState, FinishReason, NewTokens};
 /// use l4_sampler::stop::StopRules;
 /// use l4_sampler::{Sampled, SamplingParams};
 ///
@@ -58,13 +78,19 @@ pub struct ChoiceEnd {
 /// let spec = ChoiceSpec { params, stop, seed: 0, sample: 0, guide: None, continues: false };
 /// let prompt = [5, 17];
 /// let mut choice = ChoiceState::new(spec, &prompt, None, 100, 64);
-/// choice.open(&prompt, None);
+/// choice.open(&prompt, &[], None);
 /// assert_eq!(choice.row(2).unwrap().key.position, 2);
 /// let sampled = |id| Sampled { token: Ok(id), ..Sampled::default() };
-/// let (mut tokens, mut text) = (Vec::new(), String::new());
-/// assert_eq!(choice.choose(&sampled(7), &mut tokens, &mut text), None);
-/// assert_eq!(choice.choose(&sampled(8), &mut tokens, &mut text), Some(FinishReason::Length));
-/// assert_eq!(tokens, [7, 8]);
+/// let mut new = NewTokens::default();
+/// assert_eq!(choice.choose(&[sampled(7)], &[], &mut new), None);
+/// new.clear();
+///
+/// // A draft is verified: a row for the token at its position, and one behind it.
+/// choice.open(&prompt, &[8], None);
+/// let rows = [sampled(8), sampled(9)];
+/// assert_eq!(choice.choose(&rows, &[8], &mut new), Some(FinishReason::Length));
+/// assert_eq!(new.tokens, [8], "the draft is accepted, and the output is complete");
+/// assert_eq!(new.rows, [0], "the row that was read");
 /// ```
 pub struct ChoiceState {
     params: Arc<SamplingParams>,
@@ -76,12 +102,14 @@ pub struct ChoiceState {
     room: usize,
     /// Tokens seen so far, counted. Empty until the prompt is computed: a waiting request needs no memory.
     history: Option<History>,
+    /// History behind each draft of the step, if sampling depends on it.
+    draft_histories: Vec<History>,
     /// The guide until the first token is due: parsers take memory, and a waiting request should take little.
     compiled: Option<CompiledGuide>,
     /// The guide's parser at this point of the output. Lent out while its mask is computed.
     guide: Option<Guide>,
-    /// Tokens that the guide allows next, once that was computed.
-    mask: TokenMask,
+    /// Tokens that the guide allows next and behind each draft, once that was computed.
+    masks: DraftMasks,
     /// Whether tokens that the guide leaves no choice about are appended without being sampled.
     forces: bool,
     /// Forced tokens that come next.
@@ -126,10 +154,11 @@ impl ChoiceState {
             sample,
             room: stop.max_tokens.min(max_model_len.saturating_sub(prompt.len())),
             history: None,
+            draft_histories: Vec::new(),
             compiled: guide,
             late: late.then_some((rules, continues)),
             guide: None,
-            mask: TokenMask::default(),
+            masks: DraftMasks::default(),
             forces,
             forced: Vec::new(),
             stream,
@@ -153,8 +182,9 @@ impl ChoiceState {
         self.history.as_ref().map_or(0, History::generated)
     }
 
-    /// Prepares for the next token. With the first one the choice takes its memory: history, stop strings, guide.
-    pub fn open(&mut self, prompt: &[u32], tokenizer: Option<&Tokenizer>) {
+    /// Prepares for the next token, and for those behind each of the step's `drafts`. With the first token the choice
+    /// takes its memory: history, stop strings, guide.
+    pub fn open(&mut self, prompt: &[u32], drafts: &[u32], tokenizer: Option<&Tokenizer>) {
         // exercise l4.choice
         if self.history.is_none() {
             self.history = Some(History::new(prompt, self.room.min(MAX_RESERVED_TOKENS)));
@@ -173,21 +203,39 @@ impl ChoiceState {
             }
             self.guide = Some(guide);
         }
+        self.count_drafts(drafts);
+    }
+
+    /// Counts the tokens behind each draft, for a request that depends on such counts.
+    fn count_drafts(&mut self, drafts: &[u32]) {
+        let Some(history) = &self.history else { return };
+        if !self.params.depends_on_history(&self.ends) {
+            return;
+        }
+        let counts = &mut self.draft_histories;
+        counts.resize_with(drafts.len().max(counts.len()), History::default);
+        let mut before = history;
+        for (draft, counts) in drafts.iter().zip(counts) {
+            counts.clone_from(before);
+            counts.push(*draft);
+            before = counts;
+        }
     }
 
     /// Lends the guide to the thread that computes masks, if the next token is to be chosen under it.
-    pub fn start_mask(&mut self, ahead: &MaskAhead) -> Option<MaskPending> {
+    pub fn start_mask(&mut self, drafts: &[u32], ahead: &MaskAhead) -> Option<MaskPending> {
         if !self.forced.is_empty() || self.has_failed() {
+            self.masks.clear();
             return None;
         }
         let guide = self.guide.take()?;
-        Some(ahead.start(guide, std::mem::take(&mut self.mask)))
+        Some(ahead.start(guide, drafts, std::mem::take(&mut self.masks)))
     }
 
-    /// Takes the guide back, with the mask of what it allows next.
+    /// Takes the guide back, with the masks of what it allows next and behind each draft.
     pub fn finish_mask(&mut self, pending: MaskPending) {
-        let MaskReady { guide, mask, outcome } = pending.wait();
-        (self.guide, self.mask) = (Some(guide), mask);
+        let MaskReady { guide, masks, outcome } = pending.wait();
+        (self.guide, self.masks) = (Some(guide), masks);
         if let Err(e) = outcome {
             self.fail(e);
         }
@@ -217,33 +265,75 @@ impl ChoiceState {
     /// [`open`](Self::open).
     pub fn row(&self, position: usize) -> Option<Row<'_>> {
         let history = self.history.as_ref()?;
-        // A mask that could not be computed means nothing, and neither does the token that is chosen under it.
-        let masked = self.guide.is_some() && self.forced.is_empty() && !self.has_failed();
+        let mask = self.mask_after(0);
         // exercise l4.choice
         Some(Row {
             params: &self.params,
             history,
             ends: &self.ends,
-            mask: masked.then_some(&self.mask),
+            mask,
             key: DrawKey { seed: self.seed, sample: self.sample, position: position as u32 },
         })
         // end of exercise
     }
 
-    /// Takes what was sampled from its row: the next token, unless the guide forced one, and the tokens that the guide
-    /// forces behind it. Appends these tokens to `tokens` and the text that has become certain to `text`. Returns why
-    /// the choice ends, if it does.
+    /// The sampler's inputs for the token at `position`, and for the tokens behind each of the step's `drafts` drafts:
+    /// each has the history, the mask and the random number of its own position. So a token does not depend on whether
+    /// it was drafted.
+    pub fn rows(&self, position: usize, drafts: usize) -> impl Iterator<Item = Option<Row<'_>>> {
+        (0..=drafts).map(move |after| {
+            let row = self.row(position + after)?;
+            let counts = after.checked_sub(1).and_then(|last| self.draft_histories.get(last));
+            Some(Row {
+                history: counts.unwrap_or(row.history),
+                mask: self.mask_after(after),
+                ..row
+            })
+        })
+    }
+
+    /// What the guide allows behind so many drafts.
+    fn mask_after(&self, drafts: usize) -> Option<&TokenMask> {
+        // A mask that could not be computed means nothing, and neither does the token that is chosen under it.
+        let masked = self.guide.is_some() && self.forced.is_empty() && !self.has_failed();
+        masked.then(|| self.masks.after(drafts)).flatten()
+    }
+
+    /// Takes what was sampled from its rows, `1 + drafts.len()` of them: the next token, unless the guide forced one,
+    /// and the tokens that the guide forces behind it. While these are the drafts, the next row is that of the next
+    /// token, which is taken too; the first token that is not a draft is the last one, because all later rows were
+    /// computed behind another token.
+    ///
+    /// Appends what is new to `new`. Returns why the choice ends, if it does.
     pub fn choose(
         &mut self,
-        sampled: &Sampled,
-        tokens: &mut Vec<u32>,
-        text: &mut String,
+        sampled: &[Sampled],
+        drafts: &[u32],
+        new: &mut NewTokens,
     ) -> Option<FinishReason> {
-        if !self.has_failed()
-            && let Err(e) = self.extend(sampled, tokens, text)
+        let (start, mut row) = (new.tokens.len(), 0);
+        while !self.has_failed()
+            && let Some(outcome) = sampled.get(row)
         {
-            self.fail(e);
+            if let Err(e) = self.extend(row, outcome, new) {
+                self.fail(e);
+            }
+            let taken = &new.tokens[start..];
+            let all_drafts = drafts.get(row..taken.len()).is_some_and(|fed| fed == &taken[row..]);
+            row = taken.len();
+            if self.reason.is_some() || !all_drafts || !self.is_verifiable(row) {
+                break;
+            }
         }
+        self.finish()
+    }
+
+    /// Whether the token behind so many drafts was sampled under what the guide allows there.
+    fn is_verifiable(&self, drafts: usize) -> bool {
+        self.guide.is_none() || self.masks.after(drafts).is_some()
+    }
+
+    fn finish(&self) -> Option<FinishReason> {
         if self.has_failed() {
             return Some(FinishReason::Failed);
         }
@@ -255,15 +345,16 @@ impl ChoiceState {
 
     fn extend(
         &mut self,
+        row: usize,
         sampled: &Sampled,
-        tokens: &mut Vec<u32>,
-        text: &mut String,
+        NewTokens { tokens, text, rows }: &mut NewTokens,
     ) -> Result<(), Error> {
         if self.room == 0 {
             self.end(StopReason::Length, text);
             return Ok(());
         }
         if self.forced.is_empty() {
+            rows.push(row);
             let token = sampled.token?;
             tokens.push(token);
             self.take(token, text)?;

@@ -26,7 +26,7 @@ pub use called::{
     COMMAND_PREFIXES, CallFormat, Called, CalledTool, MAX_COMMAND_BYTES, MAX_TOOL_NAME_BYTES,
     command_name, is_assignment,
 };
-pub use choice::{ChoiceEnd, ChoiceSpec, ChoiceState};
+pub use choice::{ChoiceEnd, ChoiceSpec, ChoiceState, NewTokens};
 pub use event::{OutputEvent, OutputUsage};
 pub use finish::FinishReason;
 pub use parser::{OutputDelta, OutputParser};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::guide::{GuideSpec, Guides, MaskAhead};
-use l4_sampler::output::{ChoiceSpec, ChoiceState, FinishReason};
+use l4_sampler::output::{ChoiceSpec, ChoiceState, FinishReason, NewTokens};
 use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{DrawKey, History, RowError, Sampled, SamplingParams};
 
@@ -29,7 +29,7 @@ fn most(max_tokens: usize) -> StopRules {
 fn begun(spec: ChoiceSpec, tokenizer: &Tokenizer) -> ChoiceState {
     let vocab = tokenizer.vocab_size();
     let mut choice = ChoiceState::new(spec, &PROMPT, Some(tokenizer), vocab, MAX_MODEL_LEN);
-    choice.open(&PROMPT, Some(tokenizer));
+    choice.open(&PROMPT, &[], Some(tokenizer));
     choice
 }
 
@@ -38,9 +38,9 @@ type Step = (Vec<u32>, String, Option<FinishReason>);
 
 fn step(choice: &mut ChoiceState, token: u32) -> Step {
     let sampled = Sampled { token: Ok(token), ..Sampled::default() };
-    let (mut tokens, mut text) = (Vec::new(), String::new());
-    let finish = choice.choose(&sampled, &mut tokens, &mut text);
-    (tokens, text, finish)
+    let mut new = NewTokens::default();
+    let finish = choice.choose(&[sampled], &[], &mut new);
+    (new.tokens, new.text, finish)
 }
 
 fn seen(history: &History) -> Vec<(u32, u32, bool)> {
@@ -79,7 +79,7 @@ fn a_history_has_the_prompt_and_every_token_and_nothing_else() {
         assert_eq!(choice.generated(), i + 1, "number of output tokens");
     }
     // Resumed after a preemption: the request was never away for this state.
-    choice.open(&PROMPT, Some(&tokenizer));
+    choice.open(&PROMPT, &[], Some(&tokenizer));
     assert_eq!(seen(choice.row(9).unwrap().history), seen(&expected), "opened again");
 }
 
@@ -116,7 +116,7 @@ fn the_end_of_the_context_is_a_length_too() {
     let vocab = tokenizer.vocab_size();
     let spec = spec(most(100));
     let mut choice = ChoiceState::new(spec, &PROMPT, Some(&tokenizer), vocab, PROMPT.len() + 2);
-    choice.open(&PROMPT, Some(&tokenizer));
+    choice.open(&PROMPT, &[], Some(&tokenizer));
     assert_eq!(step(&mut choice, 50).2, None);
     assert_eq!(step(&mut choice, 51).2, Some(FinishReason::Length), "sequence of 7 of 7 tokens");
 }
@@ -163,7 +163,7 @@ fn a_guide_that_the_last_token_completes_is_why_it_ends() {
         let compiled = guides.compile(&GuideSpec::Choice(vec![text.into(), "zebra".into()]), "");
         let spec = ChoiceSpec { guide: compiled.ok(), ..spec(most(max_tokens)) };
         let mut choice = begun(spec, &tokenizer);
-        let pending = choice.start_mask(&ahead).expect("a guide's mask");
+        let pending = choice.start_mask(&[], &ahead).expect("a guide's mask");
         choice.finish_mask(pending);
         let ids = tokenizer.encode(text, false).unwrap();
         let mask = choice.row(5).unwrap().mask.expect("the mask of a guided row");
@@ -189,7 +189,7 @@ fn a_spec_that_is_invalid_and_a_row_without_a_token_fail_with_an_error() {
 
     let mut choice = begun(spec(most(4)), &tokenizer);
     let nothing = Sampled { token: Err(RowError::NothingLeft), ..Sampled::default() };
-    let finish = choice.choose(&nothing, &mut Vec::new(), &mut String::new());
+    let finish = choice.choose(&[nothing], &[], &mut NewTokens::default());
     assert_eq!(finish, Some(FinishReason::Failed));
 }
 
@@ -206,4 +206,94 @@ fn text_that_was_held_back_is_given_with_the_end_unless_the_request_was_aborted(
         choice.close(finish, &mut text);
         assert_eq!(text, rest, "text with the end of a request that is {finish}");
     }
+}
+
+/// Opens a step with these drafts, and gives the choice these sampled tokens. Returns its tokens, and why it ended.
+fn verify(
+    choice: &mut ChoiceState,
+    drafts: &[u32],
+    sampled: &[u32],
+) -> (Vec<u32>, Option<FinishReason>) {
+    choice.open(&PROMPT, drafts, None);
+    let ids = sampled.iter().map(|id| Sampled { token: Ok(*id), ..Sampled::default() });
+    let mut new = NewTokens::default();
+    let finish = choice.choose(&ids.collect::<Vec<_>>(), drafts, &mut new);
+    assert_eq!(new.rows, (0..new.tokens.len()).collect::<Vec<_>>(), "rows that were read");
+    (new.tokens, finish)
+}
+
+#[test]
+fn tokens_are_taken_up_to_the_first_that_is_not_the_draft() {
+    let tokenizer = tokenizer();
+    let sampled = [60, 61, 62, 63];
+    for (drafts, taken) in [
+        ([60, 61, 62], &sampled[..]),
+        ([60, 61, 99], &[60, 61, 62]),
+        ([60, 99, 62], &[60, 61]),
+        ([99, 61, 62], &[60]),
+    ] {
+        let mut choice = begun(spec(most(9)), &tokenizer);
+        let (tokens, finish) = verify(&mut choice, &drafts, &sampled);
+        assert_eq!((tokens.as_slice(), finish), (taken, None), "drafts {drafts:?}");
+        assert_eq!(choice.generated(), taken.len(), "drafts {drafts:?}");
+    }
+}
+
+#[test]
+fn nothing_is_taken_behind_the_token_that_ends_the_output_though_it_was_drafted() {
+    let tokenizer = tokenizer();
+    let stop = StopRules { token_ids: vec![61], ..most(9) };
+    let mut choice = begun(spec(stop), &tokenizer);
+    let verified = verify(&mut choice, &[60, 61, 62], &[60, 61, 62, 63]);
+    assert_eq!(verified, (vec![60, 61], Some(FinishReason::Stop)), "a stop token");
+    let mut choice = begun(spec(most(2)), &tokenizer);
+    let verified = verify(&mut choice, &[60, 61, 62], &[60, 61, 62, 63]);
+    assert_eq!(verified, (vec![60, 61], Some(FinishReason::Length)), "at most two tokens");
+}
+
+#[test]
+fn the_row_behind_a_draft_has_its_own_random_number_and_a_history_with_the_draft() {
+    let tokenizer = tokenizer();
+    let mut choice = begun(spec(most(9)), &tokenizer);
+    step(&mut choice, 50);
+    let drafts = [60, 41, 60];
+    choice.open(&PROMPT, &drafts, None);
+    for (after, row) in choice.rows(6, 3).enumerate() {
+        let row = row.unwrap();
+        let key = DrawKey { seed: 7, sample: 3, position: 6 + after as u32 };
+        assert_eq!(row.key, key, "key behind {after} drafts");
+        let mut history = History::new(&PROMPT, 9);
+        [50].iter().chain(&drafts[..after]).for_each(|id| history.push(*id));
+        assert_eq!(seen(row.history), seen(&history), "history behind {after} drafts");
+        assert_eq!(row.history.generated(), 1 + after, "output tokens behind {after} drafts");
+    }
+    // The drafts are not part of the output before they are sampled.
+    assert_eq!(choice.generated(), 1);
+}
+
+#[test]
+fn tokens_that_the_guide_forces_are_accepted_as_drafts_like_sampled_ones() {
+    let tokenizer = tokenizer();
+    let guides = Guides::new(&tokenizer, tokenizer.vocab_size(), &[2]).unwrap();
+    let ahead = MaskAhead::default();
+    let said = tokenizer.encode("yes and then more", false).unwrap();
+    let compiled =
+        guides.compile(&GuideSpec::Choice(vec!["yes and then more".into(), "zebra".into()]), "");
+    let params = SamplingParams::default().into();
+    let guided = ChoiceSpec { params, guide: compiled.ok(), ..spec(most(40)) };
+    let mut choice = begun(guided, &tokenizer);
+    choice.open(&PROMPT, &said[..2], None);
+    let pending = choice.start_mask(&said[..2], &ahead).expect("a guide's masks");
+    choice.finish_mask(pending);
+    let masked = choice.rows(5, 2).map(|row| row.unwrap().mask.is_some());
+    assert_eq!(masked.collect::<Vec<_>>(), [true; 3], "rows under a mask");
+    let rows = [said[0], 77, 77].map(|id| Sampled { token: Ok(id), ..Sampled::default() });
+    let mut new = NewTokens::default();
+    let finish = choice.choose(&rows, &said[..2], &mut new);
+    assert_eq!(new.tokens, said, "the sampled beginning, and all that follows from it");
+    assert_eq!(
+        (new.rows.as_slice(), finish),
+        (&[0][..], Some(FinishReason::Stop)),
+        "rows that were read"
+    );
 }

@@ -12,11 +12,13 @@
 //! * [`stop`]: stop conditions, and which text is certain;
 //! * [`guide`]: guided decoding: outputs that must follow a schema, a regular expression or a grammar;
 //! * [`output`]: the state of one choice; output events: reasoning, text and tool calls;
-//! * [`verify`]: speculative decoding: how many tokens of a draft are accepted.
+//! * [`verify`]: speculative decoding: how many tokens of a draft are accepted;
+//! * [`draft`]: speculative decoding: drafts by lookup, without a model.
 
 #![warn(missing_docs)]
 
 mod distribution;
+pub mod draft;
 mod error;
 pub mod guide;
 mod history;

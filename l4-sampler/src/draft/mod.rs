@@ -1,0 +1,58 @@
+//! Drafting by lookup: the next tokens are guessed from text that is there already (speculative decoding).
+//!
+//! Many outputs repeat what stands before them: an edit of a program quotes the program, a summary quotes its source,
+//! an agent calls the same tools again. So the last tokens of a request are looked up earlier in its text, and the
+//! tokens that followed them there are the draft. No model is needed. A bad draft costs time and changes no token of
+//! the output, since every draft is verified ([`crate::verify`]).
+//!
+//! * [`NgramDrafter`] looks into the request's own prompt and output, and takes the earliest occurrence of the longest
+//!   match (Saxena, *Prompt Lookup Decoding*, 2023; vLLM's method `ngram`).
+//!
+//! ```
+//! use l4_sampler::draft::{DraftRow, Drafter, Drafts, NgramDrafter};
+//!
+//! let mut drafter = NgramDrafter::new(2, 4)?;
+//! drafter.begin(7, &[1, 2, 3, 4, 5], None, 100);
+//! drafter.extend(7, &[9, 2, 3]); // the last two tokens are in the prompt
+//!
+//! let mut drafts = Drafts::default();
+//! drafter.propose(&[DraftRow { slot: 7, most: 3 }], &mut drafts);
+//! assert_eq!(drafts.row(0).0, [4, 5, 9]);
+//! # Ok::<(), l4_sampler::draft::DraftError>(())
+//! ```
+
+mod drafts;
+mod error;
+mod ngram;
+mod positions;
+
+pub use drafts::{CLASSES, DraftRow, Drafts};
+pub use error::DraftError;
+pub use ngram::{MAX_NGRAM, NgramDrafter, NgramIndex, NgramMatch};
+
+/// Output tokens for which a drafter reserves memory when a request begins, at most. An output that gets longer than
+/// this allocates when it does.
+pub const MAX_RESERVED_TOKENS: usize = 4096;
+
+/// A source of drafts for running requests.
+///
+/// A request begins with its prompt, is extended by its output tokens, and ends. Between steps its drafts are proposed
+/// from what it has so far. Slots are chosen by the caller, as the engine's seats are.
+pub trait Drafter: Send {
+    /// Begins a request: `slot` names it until [`Drafter::end`]. A request that has the slot already is ended first.
+    ///
+    /// Only requests of the same `tenant` may learn from each other; requests without one form a tenant of their own.
+    /// The output has at most `max_new` tokens. Memory for them is reserved here ([`MAX_RESERVED_TOKENS`] at most), so
+    /// that [`Drafter::extend`] allocates nothing.
+    fn begin(&mut self, slot: u32, prompt: &[u32], tenant: Option<&str>, max_new: usize);
+
+    /// Appends output tokens. An unknown slot is ignored.
+    fn extend(&mut self, slot: u32, tokens: &[u32]);
+
+    /// Proposes drafts for every row, one list a row in the order of `rows`, appended to `out`, which the caller has
+    /// cleared. A list has at most [`DraftRow::most`] tokens, and may be empty; that of an unknown slot is.
+    fn propose(&mut self, rows: &[DraftRow], out: &mut Drafts);
+
+    /// Ends a request. An unknown slot is ignored.
+    fn end(&mut self, slot: u32);
+}

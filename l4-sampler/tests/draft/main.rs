@@ -1,0 +1,4 @@
+//! Drafts by lookup: compared with vLLM's proposer, and with searches that read all of a text.
+
+mod ngram;
+mod ngram_drafter;

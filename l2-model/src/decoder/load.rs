@@ -59,36 +59,7 @@ pub(crate) fn expected_tensors(config: &ModelConfig) -> Vec<(String, Vec<usize>)
         for branch in &layer.branches {
             let p = prefix(i, &branch.op);
             norm_tensors(norm_name(i, &branch.op), branch.norm, h, &mut add);
-            match &branch.op {
-                Op::Attention(a) => {
-                    let (q, kv) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim);
-                    for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
-                        add(format!("{p}.{name}.weight"), vec![rows, h]);
-                        if a.qkv_bias {
-                            add(format!("{p}.{name}.bias"), vec![rows]);
-                        }
-                    }
-                    add(format!("{p}.o_proj.weight"), vec![h, q]);
-                    if a.o_bias {
-                        add(format!("{p}.o_proj.bias"), vec![h]);
-                    }
-                    if a.qk_norm.is_some() {
-                        add(format!("{p}.q_norm.weight"), vec![a.head_dim]);
-                        add(format!("{p}.k_norm.weight"), vec![a.head_dim]);
-                    }
-                }
-                Op::Mlp(m) => {
-                    let wide = m.intermediate;
-                    for (name, n, k) in
-                        [("gate_proj", wide, h), ("up_proj", wide, h), ("down_proj", h, wide)]
-                    {
-                        add(format!("{p}.{name}.weight"), vec![n, k]);
-                        if m.bias {
-                            add(format!("{p}.{name}.bias"), vec![n]);
-                        }
-                    }
-                }
-            }
+            op_tensors(&p, &branch.op, h, h, &mut add);
         }
     }
     norm_tensors(FINAL_NORM.into(), config.final_norm, h, &mut add);
@@ -96,6 +67,46 @@ pub(crate) fn expected_tensors(config: &ModelConfig) -> Vec<(String, Vec<usize>)
         add(LM_HEAD.into(), vec![v, h]);
     }
     out
+}
+
+/// Tensors of one op whose names begin with `p`, with `inputs` elements a row where attention reads them.
+pub(crate) fn op_tensors(
+    p: &str,
+    op: &Op,
+    inputs: usize,
+    h: usize,
+    add: &mut impl FnMut(String, Vec<usize>),
+) {
+    match op {
+        Op::Attention(a) => {
+            let (q, kv) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim);
+            for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
+                add(format!("{p}.{name}.weight"), vec![rows, inputs]);
+                if a.qkv_bias {
+                    add(format!("{p}.{name}.bias"), vec![rows]);
+                }
+            }
+            add(format!("{p}.o_proj.weight"), vec![h, q]);
+            if a.o_bias {
+                add(format!("{p}.o_proj.bias"), vec![h]);
+            }
+            if a.qk_norm.is_some() {
+                add(format!("{p}.q_norm.weight"), vec![a.head_dim]);
+                add(format!("{p}.k_norm.weight"), vec![a.head_dim]);
+            }
+        }
+        Op::Mlp(m) => {
+            let wide = m.intermediate;
+            for (name, n, k) in
+                [("gate_proj", wide, h), ("up_proj", wide, h), ("down_proj", h, wide)]
+            {
+                add(format!("{p}.{name}.weight"), vec![n, k]);
+                if m.bias {
+                    add(format!("{p}.{name}.bias"), vec![n]);
+                }
+            }
+        }
+    }
 }
 
 fn prefix(layer: usize, op: &Op) -> String {
@@ -119,9 +130,9 @@ fn norm_tensors(name: String, norm: Norm, width: usize, add: &mut impl FnMut(Str
     add(format!("{name}.weight"), vec![width]);
 }
 
-struct Loader<'a> {
-    rt: &'a Runtime,
-    checkpoint: &'a Checkpoint,
+pub(crate) struct Loader<'a> {
+    pub(crate) rt: &'a Runtime,
+    pub(crate) checkpoint: &'a Checkpoint,
 }
 
 /// A stored matrix that becomes some rows of a packed one.
@@ -144,7 +155,7 @@ impl Loader<'_> {
         Ok(Layer { branches: layer.branches.iter().map(branch).collect::<Result<_>>()? })
     }
 
-    fn op(&self, p: &str, op: &Op) -> Result<OpWeights> {
+    pub(crate) fn op(&self, p: &str, op: &Op) -> Result<OpWeights> {
         Ok(match op {
             Op::Attention(a) => OpWeights::Attention(self.attention(p, a)?),
             Op::Mlp(m) => {
@@ -192,7 +203,7 @@ impl Loader<'_> {
         // end of exercise
     }
 
-    fn norm(&self, name: &str, kind: Norm) -> Result<NormWeights> {
+    pub(crate) fn norm(&self, name: &str, kind: Norm) -> Result<NormWeights> {
         let bias = matches!(kind, Norm::Layer { .. });
         Ok(NormWeights {
             kind,
@@ -202,7 +213,7 @@ impl Loader<'_> {
     }
 
     /// The biases of projections that were fused, one after another.
-    fn bias(&self, p: &str, parts: &[&str], present: bool) -> Result<Option<Tensor>> {
+    pub(crate) fn bias(&self, p: &str, parts: &[&str], present: bool) -> Result<Option<Tensor>> {
         if !present {
             return Ok(None);
         }
@@ -227,7 +238,7 @@ impl Loader<'_> {
         Ok(out)
     }
 
-    fn tensor(&self, name: &str) -> Result<Tensor> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor> {
         on_device(self.rt, &self.vector(name)?)
     }
 
@@ -244,7 +255,11 @@ impl Loader<'_> {
 
     /// Load matrices of one width, one above the other, as a single weight. For a q or k,
     /// `(head dim, heads)` goes with the name.
-    fn matrix(&self, names: &[(&str, Option<(usize, usize)>)], order: RowOrder) -> Result<Weight> {
+    pub(crate) fn matrix(
+        &self,
+        names: &[(&str, Option<(usize, usize)>)],
+        order: RowOrder,
+    ) -> Result<Weight> {
         // exercise l2.load
         let mut parts = Vec::with_capacity(names.len());
         for (name, heads) in names {

@@ -22,11 +22,11 @@
 //! ([`Graph::capture`](l1_tensor::cuda::Graph::capture) around `run`): which launches there are depends on
 //! shapes alone, all else is numbers at fixed addresses.
 
-mod load;
+pub(crate) mod load;
 mod random;
 mod staged;
 mod tap;
-mod workspace;
+pub(crate) mod workspace;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ use workspace::{first, first_mut, record};
 /// ```
 pub struct Decoder {
     config: ModelConfig,
-    embedding: Arc<Weight>,
+    pub(crate) embedding: Arc<Weight>,
     layers: Vec<Layer>,
     final_norm: NormWeights,
-    lm_head: Arc<Weight>,
+    pub(crate) lm_head: Arc<Weight>,
     rope: RopeTable,
 }
 
@@ -94,7 +94,7 @@ struct Branch {
     scale: f32,
 }
 
-struct NormWeights {
+pub(crate) struct NormWeights {
     kind: Norm,
     weight: Tensor,
     bias: Option<Tensor>,
@@ -102,13 +102,13 @@ struct NormWeights {
 
 // A model has a few dozen of these; the difference in size costs nothing.
 #[allow(clippy::large_enum_variant)]
-enum OpWeights {
+pub(crate) enum OpWeights {
     Attention(Attention),
     Mlp(Mlp),
 }
 
 /// q, k and v are one matrix of `(H_q + 2 H_kv) D` rows: the input is read once.
-struct Attention {
+pub(crate) struct Attention {
     config: AttentionConfig,
     qkv: Weight,
     qkv_bias: Option<Tensor>,
@@ -120,7 +120,7 @@ struct Attention {
 
 /// Gate and up are one matrix whose panels hold both, so that the product of the two is taken
 /// before either leaves the registers.
-struct Mlp {
+pub(crate) struct Mlp {
     gate_up: Weight,
     gate_up_bias: Option<Tensor>,
     activation: Epilogue,
@@ -166,11 +166,7 @@ impl Decoder {
     }
 
     fn layer_bytes(&self) -> usize {
-        let of = |b: &Branch| match &b.op {
-            OpWeights::Attention(a) => a.qkv.bytes() + a.o.bytes(),
-            OpWeights::Mlp(m) => m.gate_up.bytes() + m.down.bytes(),
-        };
-        self.layers.iter().flat_map(|l| &l.branches).map(of).sum()
+        self.layers.iter().flat_map(|l| &l.branches).map(|b| b.op.bytes()).sum()
     }
 
     /// Floating point operations of one token's matmuls without the output projection, and of one row of
@@ -215,11 +211,7 @@ impl Decoder {
         state: &mut dyn SequenceState,
         ws: &mut Workspace,
     ) -> Result<()> {
-        self.check(batch, ws)?;
-        state.begin(batch)?;
-        ws.prepare_taps(batch.taps, batch.tokens.len(), batch.logit_rows.len())?;
-        ws.staged.stage(batch)?;
-        state.stage(&ws.rt, batch)
+        stage(&self.config, batch, state, ws)
     }
 
     /// Second part of a step: every op of the step that was staged last.
@@ -282,25 +274,6 @@ impl Decoder {
         // end of exercise
     }
 
-    fn check(&self, batch: &Batch, ws: &Workspace) -> Result<()> {
-        batch.check(self.config.vocab)?;
-        let (tokens, max) = (batch.tokens.len(), ws.spec.max_tokens);
-        if tokens > max {
-            return Err(BatchError::TooManyTokens { tokens, max }.into());
-        }
-        if batch.logit_rows.len() > ws.spec.max_rows {
-            let (rows, max) = (batch.logit_rows.len(), ws.spec.max_rows);
-            let why = format!("logits of {rows} rows are wanted, but the workspace holds {max}");
-            return Err(BatchError::Malformed(why).into());
-        }
-        let capacity = self.config.max_context.min(ws.spec.max_context);
-        match batch.positions.iter().find(|p| **p < 0 || **p as usize >= capacity) {
-            Some(p) if *p < 0 => Err(BatchError::Malformed(format!("position {p}")).into()),
-            Some(p) => Err(BatchError::TooLong { len: *p as usize + 1, capacity }.into()),
-            None => Ok(()),
-        }
-    }
-
     fn layer(
         &self,
         rt: &Runtime,
@@ -321,38 +294,56 @@ impl Decoder {
                 BranchMode::Parallel => &ws.layer_input,
             };
             branch.norm.apply(rt, first(input, t)?, first_mut(&mut ws.normed, t)?)?;
-            let tap = match &branch.op {
-                OpWeights::Attention(_) => Tap::Attn(i),
-                OpWeights::Mlp(_) => Tap::Mlp(i),
-            };
-            // Usually the last matmul adds into the stream by itself. A branch that is scaled or
-            // looked at needs a place of its own first; the bits are the same.
-            let apart = branch.scale != 1.0 || ws.wants(tap);
-            let epilogue = if apart { Epilogue::Store } else { Epilogue::Add };
-            match &branch.op {
-                OpWeights::Attention(a) => {
-                    self.attention(rt, i, a, batch, state, ws)?;
-                    let width = a.config.q_heads * a.config.head_dim;
-                    let x = first(&ws.attended, t)?.narrow(1, 0, width)?;
-                    let out = if apart { &mut ws.branch } else { &mut ws.residual };
-                    linear(rt, x, &a.o, view(&a.o_bias), epilogue, first_mut(out, t)?)?;
-                }
-                OpWeights::Mlp(m) => {
-                    let inner = first_mut(&mut ws.inner, t)?.narrow(1, 0, m.intermediate)?;
-                    let x = first(&ws.normed, t)?;
-                    linear(rt, x, &m.gate_up, view(&m.gate_up_bias), m.activation, inner)?;
-                    let x = first(&ws.inner, t)?.narrow(1, 0, m.intermediate)?;
-                    let out = if apart { &mut ws.branch } else { &mut ws.residual };
-                    linear(rt, x, &m.down, view(&m.down_bias), epilogue, first_mut(out, t)?)?;
-                }
+            Self::branch(rt, i, &branch.op, branch.scale, batch, state, ws)?;
+        }
+        Ok(())
+        // end of exercise
+    }
+
+    /// Adds a branch to the stream: `residual += factor * op(normed)`, where `normed` holds the branch's input after
+    /// its norm. A draft head makes that input in its own way, and runs its layer through here too.
+    pub(crate) fn branch(
+        rt: &Runtime,
+        i: usize,
+        op: &OpWeights,
+        factor: f32,
+        batch: &Batch,
+        state: &mut dyn SequenceState,
+        ws: &mut Workspace,
+    ) -> Result<()> {
+        let t = batch.tokens.len();
+        // exercise l2.forward
+        let tap = match op {
+            OpWeights::Attention(_) => Tap::Attn(i),
+            OpWeights::Mlp(_) => Tap::Mlp(i),
+        };
+        // Usually the last matmul adds into the stream by itself. A branch that is scaled or
+        // looked at needs a place of its own first; the bits are the same.
+        let apart = factor != 1.0 || ws.wants(tap);
+        let epilogue = if apart { Epilogue::Store } else { Epilogue::Add };
+        match op {
+            OpWeights::Attention(a) => {
+                Self::attention(rt, i, a, batch, state, ws)?;
+                let width = a.config.q_heads * a.config.head_dim;
+                let x = first(&ws.attended, t)?.narrow(1, 0, width)?;
+                let out = if apart { &mut ws.branch } else { &mut ws.residual };
+                linear(rt, x, &a.o, view(&a.o_bias), epilogue, first_mut(out, t)?)?;
             }
-            if apart {
-                record(&mut ws.taps, rt, tap, first(&ws.branch, t)?)?;
-                if branch.scale != 1.0 {
-                    scale(rt, first_mut(&mut ws.branch, t)?, branch.scale)?;
-                }
-                add_in_place(rt, first_mut(&mut ws.residual, t)?, first(&ws.branch, t)?)?;
+            OpWeights::Mlp(m) => {
+                let inner = first_mut(&mut ws.inner, t)?.narrow(1, 0, m.intermediate)?;
+                let x = first(&ws.normed, t)?;
+                linear(rt, x, &m.gate_up, view(&m.gate_up_bias), m.activation, inner)?;
+                let x = first(&ws.inner, t)?.narrow(1, 0, m.intermediate)?;
+                let out = if apart { &mut ws.branch } else { &mut ws.residual };
+                linear(rt, x, &m.down, view(&m.down_bias), epilogue, first_mut(out, t)?)?;
             }
+        }
+        if apart {
+            record(&mut ws.taps, rt, tap, first(&ws.branch, t)?)?;
+            if factor != 1.0 {
+                scale(rt, first_mut(&mut ws.branch, t)?, factor)?;
+            }
+            add_in_place(rt, first_mut(&mut ws.residual, t)?, first(&ws.branch, t)?)?;
         }
         Ok(())
         // end of exercise
@@ -360,7 +351,6 @@ impl Decoder {
 
     /// From `normed` to `attended`: project, norm the heads, turn them, attend.
     fn attention(
-        &self,
         rt: &Runtime,
         layer: usize,
         a: &Attention,
@@ -403,8 +393,51 @@ impl Decoder {
     }
 }
 
+/// First part of a step, of the decoder as of a draft head with this config: see [`Decoder::stage`].
+pub(crate) fn stage(
+    config: &ModelConfig,
+    batch: &Batch,
+    state: &mut dyn SequenceState,
+    ws: &mut Workspace,
+) -> Result<()> {
+    check(config, batch, ws)?;
+    state.begin(batch)?;
+    ws.prepare_taps(batch.taps, batch.tokens.len(), batch.logit_rows.len())?;
+    ws.staged.stage(batch)?;
+    state.stage(&ws.rt, batch)
+}
+
+fn check(config: &ModelConfig, batch: &Batch, ws: &Workspace) -> Result<()> {
+    batch.check(config.vocab)?;
+    let (tokens, max) = (batch.tokens.len(), ws.spec.max_tokens);
+    if tokens > max {
+        return Err(BatchError::TooManyTokens { tokens, max }.into());
+    }
+    if batch.logit_rows.len() > ws.spec.max_rows {
+        let (rows, max) = (batch.logit_rows.len(), ws.spec.max_rows);
+        let why = format!("logits of {rows} rows are wanted, but the workspace holds {max}");
+        return Err(BatchError::Malformed(why).into());
+    }
+    let capacity = config.max_context.min(ws.spec.max_context);
+    match batch.positions.iter().find(|p| **p < 0 || **p as usize >= capacity) {
+        Some(p) if *p < 0 => Err(BatchError::Malformed(format!("position {p}")).into()),
+        Some(p) => Err(BatchError::TooLong { len: *p as usize + 1, capacity }.into()),
+        None => Ok(()),
+    }
+}
+
+impl OpWeights {
+    /// Size of the matrices in memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            OpWeights::Attention(a) => a.qkv.bytes() + a.o.bytes(),
+            OpWeights::Mlp(m) => m.gate_up.bytes() + m.down.bytes(),
+        }
+    }
+}
+
 impl NormWeights {
-    fn apply(&self, rt: &Runtime, x: TensorRef, out: TensorMut) -> Result<()> {
+    pub(crate) fn apply(&self, rt: &Runtime, x: TensorRef, out: TensorMut) -> Result<()> {
         match self.kind {
             Norm::Rms { eps } => rms_norm(rt, x, self.weight.view(), eps, out)?,
             Norm::Layer { eps } => {
@@ -415,7 +448,7 @@ impl NormWeights {
     }
 }
 
-fn view(t: &Option<Tensor>) -> Option<TensorRef<'_>> {
+pub(crate) fn view(t: &Option<Tensor>) -> Option<TensorRef<'_>> {
     t.as_ref().map(Tensor::view)
 }
 

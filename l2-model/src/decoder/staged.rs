@@ -13,14 +13,14 @@ const POSITIONS: usize = 1;
 const LOGIT_ROWS: usize = 2;
 
 /// Token ids, positions and logit rows of the step that was staged last.
-pub(super) struct Staged {
+pub(crate) struct Staged {
     /// `None` on a CPU.
     device: Option<Staging>,
 }
 
 impl Staged {
     /// For steps of at most so many tokens and rows.
-    pub(super) fn new(rt: &Runtime, max_tokens: usize, max_rows: usize) -> Result<Self> {
+    pub(crate) fn new(rt: &Runtime, max_tokens: usize, max_rows: usize) -> Result<Self> {
         let arrays = [(DType::U32, max_tokens), (DType::I32, max_tokens), (DType::U32, max_rows)];
         let device = rt.gpu().map(|_| Staging::new(rt, &arrays)).transpose()?;
         Ok(Self { device })
@@ -28,7 +28,7 @@ impl Staged {
 
     /// Enqueue the copy of a checked batch's arrays to the device. Lengths must be within those of
     /// [`Staged::new`].
-    pub(super) fn stage(&mut self, batch: &Batch) -> Result<()> {
+    pub(crate) fn stage(&mut self, batch: &Batch) -> Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
         device.write(TOKENS, batch.tokens)?;
         device.write(POSITIONS, batch.positions)?;
@@ -37,17 +37,17 @@ impl Staged {
     }
 
     /// `[T]`: the token ids.
-    pub(super) fn tokens<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, u32>> {
+    pub(crate) fn tokens<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, u32>> {
         self.index(TOKENS, batch.tokens)
     }
 
     /// `[T]`: their positions.
-    pub(super) fn positions<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, i32>> {
+    pub(crate) fn positions<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, i32>> {
         self.index(POSITIONS, batch.positions)
     }
 
     /// `[R]`: the rows whose logits are wanted.
-    pub(super) fn logit_rows<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, u32>> {
+    pub(crate) fn logit_rows<'a>(&'a self, batch: &Batch<'a>) -> Result<Index<'a, u32>> {
         self.index(LOGIT_ROWS, batch.logit_rows)
     }
 

@@ -133,7 +133,7 @@ fn attention_of_the_goldens_own_rows_is_the_goldens() {
                 let branch = &decoder.layers[i].branches[0];
                 let OpWeights::Attention(a) = &branch.op else { panic!("attention comes first") };
                 branch.norm.apply(rt, x.view(), ws.normed.view_mut()).unwrap();
-                decoder.attention(rt, i, a, batch, state, ws).unwrap();
+                Decoder::attention(rt, i, a, batch, state, ws).unwrap();
                 // From here on it is the layer's work: the output projection.
                 let width = a.config.q_heads * a.config.head_dim;
                 let attended = ws.attended.view().narrow(1, 0, width).unwrap();

@@ -22,35 +22,35 @@ pub struct WorkspaceSpec {
 /// Buffers of [`Decoder::forward`](super::Decoder::forward), in the memory of the runtime's device. A
 /// steady step allocates nothing else.
 pub struct Workspace {
-    pub(super) spec: WorkspaceSpec,
-    pub(super) rt: Runtime,
+    pub(crate) spec: WorkspaceSpec,
+    pub(crate) rt: Runtime,
     /// Ids, positions and rows of a step, where the ops read them.
-    pub(super) staged: Staged,
+    pub(crate) staged: Staged,
     /// f32 `[T, H]`: the residual stream.
-    pub(super) residual: Tensor,
+    pub(crate) residual: Tensor,
     /// f32 `[T, H]`: the stream as a layer found it, for parallel branches.
-    pub(super) layer_input: Tensor,
+    pub(crate) layer_input: Tensor,
     /// f32 `[T, H]`: a branch's output, where it is not added at once.
-    pub(super) branch: Tensor,
+    pub(crate) branch: Tensor,
     /// `[T, H]` in the activations' dtype: a norm's output.
-    pub(super) normed: Tensor,
+    pub(crate) normed: Tensor,
     /// f32 `[T, (H_q + 2 H_kv) D]`.
-    pub(super) qkv: Tensor,
+    pub(crate) qkv: Tensor,
     /// `[T, H_q D]` in the activations' dtype.
-    pub(super) attended: Tensor,
+    pub(crate) attended: Tensor,
     /// `[T, I]` in the activations' dtype.
-    pub(super) inner: Tensor,
+    pub(crate) inner: Tensor,
     /// f32 `[T, rotary_dim / 2]` each.
-    pub(super) cos: Tensor,
-    pub(super) sin: Tensor,
+    pub(crate) cos: Tensor,
+    pub(crate) sin: Tensor,
     /// f32 `[R, H]`: the residual rows whose logits are wanted.
-    pub(super) rows: Tensor,
+    pub(crate) rows: Tensor,
     /// `[R, H]` in the activations' dtype.
-    pub(super) normed_rows: Tensor,
+    pub(crate) normed_rows: Tensor,
     /// f32 `[R, V]`.
-    pub(super) logits: Tensor,
-    pub(super) attention: AttentionScratch,
-    pub(super) taps: Vec<(Tap, usize, Tensor)>,
+    pub(crate) logits: Tensor,
+    pub(crate) attention: AttentionScratch,
+    pub(crate) taps: Vec<(Tap, usize, Tensor)>,
 }
 
 impl Workspace {
@@ -59,6 +59,17 @@ impl Workspace {
     /// # Errors
     /// [`l1_tensor::Error::OutOfMemory`], or a device's own.
     pub fn new(rt: &Runtime, config: &ModelConfig, spec: WorkspaceSpec) -> Result<Self> {
+        Self::with_logits(rt, config, spec, config.vocab)
+    }
+
+    /// As [`Workspace::new`], with rows of logits of another width than the embedding's: a draft head may propose
+    /// only some of the tokens that it reads.
+    pub(crate) fn with_logits(
+        rt: &Runtime,
+        config: &ModelConfig,
+        spec: WorkspaceSpec,
+        vocab: usize,
+    ) -> Result<Self> {
         let act = rt.activation_dtype();
         let tensor =
             |rows: usize, width: usize, dtype| Tensor::zeros(&[rows, width], dtype, rt.device());
@@ -92,7 +103,7 @@ impl Workspace {
             sin: tensor(t, config.rope.rotary_dim / 2, DType::F32)?,
             rows: tensor(r, h, DType::F32)?,
             normed_rows: tensor(r, h, act)?,
-            logits: tensor(r, config.vocab, DType::F32)?,
+            logits: tensor(r, vocab, DType::F32)?,
             attention: AttentionScratch::new(rt, t, spec.max_context, q_heads, head_dim)?,
             taps: Vec::new(),
         })
@@ -147,7 +158,7 @@ impl Workspace {
 
     /// Forget old taps and make buffers for those of this step. Buffers are kept from step to
     /// step as long as the same taps are asked for.
-    pub(super) fn prepare_taps(&mut self, taps: &[Tap], tokens: usize, rows: usize) -> Result<()> {
+    pub(crate) fn prepare_taps(&mut self, taps: &[Tap], tokens: usize, rows: usize) -> Result<()> {
         if !self.taps.iter().map(|(tap, ..)| tap).eq(taps) {
             self.taps.clear();
             for tap in taps {
@@ -162,23 +173,23 @@ impl Workspace {
         Ok(())
     }
 
-    pub(super) fn wants(&self, tap: Tap) -> bool {
+    pub(crate) fn wants(&self, tap: Tap) -> bool {
         self.taps.iter().any(|(at, ..)| *at == tap)
     }
 }
 
 /// The first `n` rows of a buffer.
-pub(super) fn first(t: &Tensor, n: usize) -> Result<TensorRef<'_>> {
+pub(crate) fn first(t: &Tensor, n: usize) -> Result<TensorRef<'_>> {
     Ok(t.view().narrow(0, 0, n)?)
 }
 
 /// The first `n` rows of a buffer, to write.
-pub(super) fn first_mut(t: &mut Tensor, n: usize) -> Result<TensorMut<'_>> {
+pub(crate) fn first_mut(t: &mut Tensor, n: usize) -> Result<TensorMut<'_>> {
     Ok(t.view_mut().narrow(0, 0, n)?)
 }
 
 /// Copy rows into the buffer of a tap, if it is wanted. Dtypes must be f32.
-pub(super) fn record(
+pub(crate) fn record(
     taps: &mut [(Tap, usize, Tensor)],
     rt: &Runtime,
     tap: Tap,

@@ -109,8 +109,8 @@ pub fn unpermute_rows(head_dim: usize, n_heads: usize) -> Vec<usize> {
 }
 
 /// Tensors that some checkpoints carry and no model needs: buffers that are computed from the
-/// config (old rotary tables, causal masks), and GGUF's table of rotary factors, which the
-/// config reads on its own.
+/// config (old rotary tables, causal masks), GGUF's table of rotary factors, which the config
+/// reads on its own, and the tables of a draft head's vocabulary, which the head reads on its own.
 pub fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("rotary_emb.cos_cached")
@@ -119,6 +119,8 @@ pub fn is_ignorable(name: &str) -> bool {
         || name.ends_with(".attn.masked_bias")
         || name.ends_with("position_ids")
         || name == "rope_freqs.weight"
+        || name == "d2t"
+        || name == "t2d"
 }
 
 /// A tensor of one shape expected, of another found.

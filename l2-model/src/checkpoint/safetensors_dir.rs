@@ -180,6 +180,22 @@ impl SafetensorsDir {
         Some(shard.view(shard.find(name)?))
     }
 
+    /// Values of a tensor of whole numbers, such as a draft head's `d2t`; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Safetensors`] for a tensor of another type.
+    pub fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, CheckpointError> {
+        for shard in &self.shards {
+            let found = header::integers(shard.file.bytes(), name).map_err(|reason| {
+                CheckpointError::Safetensors { path: shard.file.path().to_owned(), reason }
+            })?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
     /// Drops a tensor's mapped pages; see [`Checkpoint::release`](super::Checkpoint::release).
     pub fn release(&self, name: &str) {
         self.with_place(name, MappedFile::release);

@@ -112,6 +112,16 @@ pub enum SafetensorsError {
         /// Its type.
         dtype: String,
     },
+    /// A table of token ids of another type.
+    #[error(
+        "tensor {name:?} is of type {dtype}, and a table of token ids is I64, I32, U8 or BOOL: export the head again"
+    )]
+    NotIntegers {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
 }
 
 /// One tensor of a safetensors file.
@@ -178,6 +188,29 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
         })
         .collect()
     // end of exercise
+}
+
+/// Values of a tensor of whole numbers, in the order of the file: a table, not a weight. `None` if there is no tensor
+/// of this name. The file has been [read](read), so its tensors are within its bounds.
+pub(super) fn integers(file: &[u8], name: &str) -> Result<Option<Vec<i64>>, SafetensorsError> {
+    let (json, data_start) = header(file)?;
+    let bad_json =
+        |error: serde_json::Error| SafetensorsError::Header { message: error.to_string() };
+    let Entries(entries) = serde_json::from_str(json).map_err(bad_json)?;
+    let Some(Entry { tensor, .. }) = entries.iter().find(|e| *e.name == *name) else {
+        return Ok(None);
+    };
+    let data = file.get(data_start..).unwrap_or_default();
+    let bytes = data.get(tensor.offsets.0..tensor.offsets.1).unwrap_or_default();
+    let of = |width: usize, value: fn(&[u8]) -> i64| bytes.chunks_exact(width).map(value).collect();
+    match tensor.dtype {
+        Dtype::I64 => Ok(Some(of(8, |b| i64::from_le_bytes(b.try_into().unwrap_or_default())))),
+        Dtype::I32 => {
+            Ok(Some(of(4, |b| i32::from_le_bytes(b.try_into().unwrap_or_default()).into())))
+        }
+        Dtype::U8 | Dtype::BOOL => Ok(Some(of(1, |b| b[0].into()))),
+        other => Err(SafetensorsError::NotIntegers { name: name.into(), dtype: other.to_string() }),
+    }
 }
 
 /// JSON of the header, and start of the data.

@@ -187,6 +187,7 @@ fn likely_causes(wrong: &TapError, config: &ModelConfig) -> Vec<&'static str> {
             "the embedding matrix: wrong tensor, transposed, or dequantised wrongly",
             "token ids off by one, or another tokenizer's",
         ],
+        Tap::Fused => vec!["`fc`: its input must be the embedding, then the hidden row"],
         Tap::Attn(i) => attention_causes(i, from_start, wrong.first_token, config),
         Tap::Mlp(_) => vec![
             "gate and up exchanged, or the activation applied to the wrong one",

@@ -28,6 +28,9 @@ pub enum Error {
     /// An error of the chat template.
     #[error(transparent)]
     ChatTemplate(#[from] crate::chat_template::ChatTemplateError),
+    /// A draft head that does not fit, or is not supported.
+    #[error(transparent)]
+    DraftHead(#[from] crate::draft_head::DraftHeadError),
     /// An invalid step.
     #[error(transparent)]
     Batch(#[from] BatchError),

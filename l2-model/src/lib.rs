@@ -6,6 +6,7 @@
 //! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
 //! * [`ModelDigest`]: an identity of config and weights, for keys and values that leave the process;
 //! * [`SequenceState`]: the trait that stores keys and values;
+//! * [`draft_head`]: EAGLE, EAGLE-3 and Medusa heads, which propose tokens from a decoder's hidden rows;
 //! * [`Model`]: all of these, opened from one path, and [`generate`] on top;
 //! * [`compare`]: a comparison with a reference that finds the first wrong layer.
 
@@ -18,6 +19,7 @@ pub mod compare;
 mod config;
 mod decoder;
 mod digest;
+pub mod draft_head;
 mod error;
 pub mod generate;
 #[cfg(test)]

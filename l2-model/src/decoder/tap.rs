@@ -8,6 +8,8 @@ use std::str::FromStr;
 pub enum Tap {
     /// The embedding rows.
     Embed,
+    /// In a draft head: the rows that enter its layer, made of embedding and hidden rows by `fc`.
+    Fused,
     /// Layer `i`'s attention, after the output projection, before it joins the residual stream.
     Attn(usize),
     /// Layer `i`'s MLP, before it joins the residual stream.
@@ -21,7 +23,7 @@ pub enum Tap {
 }
 
 impl Tap {
-    /// Returns every tap of a model of `layers` layers, in the order of computation.
+    /// Returns every tap of a decoder of `layers` layers, in the order of computation.
     pub fn all(layers: usize) -> Vec<Tap> {
         let inside = (0..layers).flat_map(|i| [Tap::Attn(i), Tap::Mlp(i), Tap::Residual(i)]);
         [Tap::Embed].into_iter().chain(inside).chain([Tap::FinalNorm, Tap::Logits]).collect()
@@ -31,7 +33,7 @@ impl Tap {
     pub fn layer(self) -> Option<usize> {
         match self {
             Tap::Attn(i) | Tap::Mlp(i) | Tap::Residual(i) => Some(i),
-            Tap::Embed | Tap::FinalNorm | Tap::Logits => None,
+            Tap::Embed | Tap::Fused | Tap::FinalNorm | Tap::Logits => None,
         }
     }
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Tap::Embed => f.write_str("embed"),
+            Tap::Fused => f.write_str("fused"),
             Tap::Attn(i) => write!(f, "layers.{i}.attn"),
             Tap::Mlp(i) => write!(f, "layers.{i}.mlp"),
             Tap::Residual(i) => write!(f, "layers.{i}.residual"),
@@ -65,6 +68,7 @@ impl FromStr for Tap {
         };
         match s {
             "embed" => Ok(Tap::Embed),
+            "fused" => Ok(Tap::Fused),
             "final_norm" => Ok(Tap::FinalNorm),
             "logits" => Ok(Tap::Logits),
             _ => layer().ok_or_else(|| format!("`{s}` is not a tap")),

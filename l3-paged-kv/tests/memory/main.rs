@@ -6,6 +6,7 @@ mod judge;
 mod models;
 mod paging;
 
+mod draft_heads;
 mod exchange;
 mod invariance;
 mod meta;

@@ -4,7 +4,7 @@
 mod counting;
 
 use counting::fewest_allocations;
-use l4_sampler::draft::{DraftRow, Drafter, Drafts, NgramDrafter};
+use l4_sampler::draft::{DraftRow, Drafter, Drafts, NgramDrafter, SuffixDrafter, SuffixOptions};
 
 const REQUESTS: u32 = 8;
 const ROUNDS: usize = 5;
@@ -39,4 +39,10 @@ fn allocations(drafter: &mut dyn Drafter) -> usize {
 #[test]
 fn a_steady_step_of_the_ngram_drafter_allocates_nothing() {
     assert_eq!(allocations(&mut NgramDrafter::new(1, 4).unwrap()), 0);
+}
+
+#[test]
+fn a_steady_step_of_the_suffix_drafter_allocates_nothing_while_its_ring_goes_round() {
+    let options = SuffixOptions { max_cached_tokens: 1000, ..SuffixOptions::default() };
+    assert_eq!(allocations(&mut SuffixDrafter::new(options)), 0);
 }

@@ -15,7 +15,8 @@ pub struct DraftRow {
 /// Drafts of the rows of one step, in flat vectors that keep their memory from step to step.
 ///
 /// Every token has a *class*, a number below [`CLASSES`] that says how sure the drafter is. What a class is worth (the
-/// share of its tokens that are accepted) differs between models and texts, so it is measured where drafts are verified.
+/// share of its tokens that are accepted) differs between models and texts, so it is measured where drafts are
+/// verified.
 ///
 /// ```
 /// use l4_sampler::draft::Drafts;

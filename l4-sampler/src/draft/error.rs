@@ -16,4 +16,14 @@ pub enum DraftError {
         /// Longest n-gram.
         max: usize,
     },
+    /// An option is out of range.
+    #[error("{name} must be {expected}, got {got}")]
+    OutOfRange {
+        /// Name of the option.
+        name: &'static str,
+        /// Valid values, in words.
+        expected: &'static str,
+        /// Value of the option.
+        got: f64,
+    },
 }

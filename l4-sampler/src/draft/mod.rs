@@ -6,7 +6,9 @@
 //! the output, since every draft is verified ([`crate::verify`]).
 //!
 //! * [`NgramDrafter`] looks into the request's own prompt and output, and takes the earliest occurrence of the longest
-//!   match (Saxena, *Prompt Lookup Decoding*, 2023; vLLM's method `ngram`).
+//!   match (Saxena, *Prompt Lookup Decoding*, 2023; vLLM's method `ngram`);
+//! * [`SuffixDrafter`] also looks into the outputs of other requests, and takes the continuation that most occurrences
+//!   agree on (Oliaro and others, *SuffixDecoding*, arXiv 2411.04975; vLLM's method `suffix`).
 //!
 //! ```
 //! use l4_sampler::draft::{DraftRow, Drafter, Drafts, NgramDrafter};
@@ -25,10 +27,12 @@ mod drafts;
 mod error;
 mod ngram;
 mod positions;
+mod suffix;
 
 pub use drafts::{CLASSES, DraftRow, Drafts};
 pub use error::DraftError;
 pub use ngram::{MAX_NGRAM, NgramDrafter, NgramIndex, NgramMatch};
+pub use suffix::{MAX_CACHED_TOKENS, MAX_TREE_DEPTH, SuffixDrafter, SuffixOptions};
 
 /// Output tokens for which a drafter reserves memory when a request begins, at most. An output that gets longer than
 /// this allocates when it does.

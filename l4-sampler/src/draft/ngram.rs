@@ -88,8 +88,8 @@ impl NgramIndex {
         self.look_up_and_insert();
     }
 
-    /// Looks up each n-gram that ends with the newest token, keeps the longest one that is there already in `found`, and
-    /// inserts those that are not.
+    /// Looks up each n-gram that ends with the newest token, keeps the longest one that is there already in `found`,
+    /// and inserts those that are not. The hash of an n-gram folds its tokens from the last to the first.
     fn look_up_and_insert(&mut self) {
         self.found = None;
         // exercise l4.ngram

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 /// Open-addressed table of positions from 1 on. Slot value 0 is free.
 ///
 /// The caller makes sure that at most half of the slots are taken, so that a search ends after a few of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PositionTable {
     slots: Vec<u32>,
 }
@@ -22,11 +22,38 @@ impl PositionTable {
 
     /// Slot of the key with this hash: the one whose position `is_same`, or the free slot where that belongs.
     pub(super) fn slot(&mut self, hash: u64, is_same: impl Fn(u32) -> bool) -> &mut u32 {
-        let mut at = self.home(hash);
-        while self.slots[at] != 0 && !is_same(self.slots[at]) {
-            at = self.next(at);
-        }
+        let at = self.search(hash, is_same);
         &mut self.slots[at]
+    }
+
+    /// Position of the key with this hash, if it is there.
+    pub(super) fn find(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> Option<u32> {
+        Some(self.slots[self.search(hash, is_same)]).filter(|position| *position != 0)
+    }
+
+    /// Removes the key with this hash. `hash_of` returns the hash of the key at a position.
+    ///
+    /// A search ends at a free slot, so the positions behind the removed one move up, as far as their searches begin
+    /// before the gap (Knuth, *The Art of Computer Programming*, volume 3, section 6.4, algorithm R).
+    pub(super) fn remove(
+        &mut self,
+        hash: u64,
+        is_same: impl Fn(u32) -> bool,
+        hash_of: impl Fn(u32) -> u64,
+    ) {
+        let mut gap = self.search(hash, is_same);
+        let slots = self.slots.len();
+        let steps = |from: usize, to: usize| (to + slots - from) % slots;
+        let mut at = gap;
+        while self.slots[at] != 0 {
+            at = self.next(at);
+            let position = self.slots[at];
+            if position != 0 && steps(self.home(hash_of(position)), at) >= steps(gap, at) {
+                self.slots[gap] = position;
+                gap = at;
+            }
+        }
+        self.slots[gap] = 0;
     }
 
     /// Makes room for more positions. `hash_of` returns the hash of the key at a position.
@@ -40,6 +67,14 @@ impl PositionTable {
     /// Bytes of the slots.
     pub(super) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>()
+    }
+
+    fn search(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> usize {
+        let mut at = self.home(hash);
+        while self.slots[at] != 0 && !is_same(self.slots[at]) {
+            at = self.next(at);
+        }
+        at
     }
 
     /// Slot where the search for a hash begins: the hash, scaled from 2^64 to the number of slots.

@@ -2,3 +2,6 @@
 
 mod ngram;
 mod ngram_drafter;
+mod proposed;
+mod suffix;
+mod suffix_model;

@@ -1,14 +1,8 @@
 //! Requests of the n-gram drafter, and the lists of drafts.
 
-use l4_sampler::draft::{CLASSES, DraftError, DraftRow, Drafter, Drafts, NgramDrafter};
+use l4_sampler::draft::{CLASSES, DraftError, Drafter, Drafts, NgramDrafter};
 
-fn propose(drafter: &mut dyn Drafter, rows: &[(u32, usize)]) -> Vec<(Vec<u32>, Vec<u8>)> {
-    let rows: Vec<DraftRow> = rows.iter().map(|&(slot, most)| DraftRow { slot, most }).collect();
-    let mut out = Drafts::default();
-    drafter.propose(&rows, &mut out);
-    assert_eq!(out.len(), rows.len());
-    (0..out.len()).map(|i| (out.row(i).0.to_vec(), out.row(i).1.to_vec())).collect()
-}
+use super::proposed::propose;
 
 #[test]
 fn each_row_gets_the_draft_of_its_own_request() {

@@ -103,6 +103,7 @@ chapters! {
     l4_stops: "src/l4-sampler/stops.md",
     l4_guides: "src/l4-sampler/guides.md",
     l4_verify: "src/l4-sampler/verify.md",
+    l4_drafters: "src/l4-sampler/drafters.md",
     l4_choice: "src/l4-sampler/choice.md",
     l4_tests: "src/l4-sampler/tests.md",
     l4_exercises: "src/l4-sampler/exercises.md",

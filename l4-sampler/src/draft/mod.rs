@@ -59,4 +59,10 @@ pub trait Drafter: Send {
 
     /// Ends a request. An unknown slot is ignored.
     fn end(&mut self, slot: u32);
+
+    /// Whether a proposal takes a noticeable part of a step, as that of a model does. Such a drafter is asked only for
+    /// drafts that are going to be verified.
+    fn costs_time(&self) -> bool {
+        false
+    }
 }

@@ -209,17 +209,19 @@ impl ChoiceState {
     /// Counts the tokens behind each draft, for a request that depends on such counts.
     fn count_drafts(&mut self, drafts: &[u32]) {
         let Some(history) = &self.history else { return };
-        if !self.params.depends_on_history(&self.ends) {
+        if drafts.is_empty() || !self.params.depends_on_history(&self.ends) {
             return;
         }
         let counts = &mut self.draft_histories;
         counts.resize_with(drafts.len().max(counts.len()), History::default);
+        // exercise l4.accept
         let mut before = history;
         for (draft, counts) in drafts.iter().zip(counts) {
             counts.clone_from(before);
             counts.push(*draft);
             before = counts;
         }
+        // end of exercise
     }
 
     /// Lends the guide to the thread that computes masks, if the next token is to be chosen under it.
@@ -281,14 +283,16 @@ impl ChoiceState {
     /// each has the history, the mask and the random number of its own position. So a token does not depend on whether
     /// it was drafted.
     pub fn rows(&self, position: usize, drafts: usize) -> impl Iterator<Item = Option<Row<'_>>> {
-        (0..=drafts).map(move |after| {
+        (0..=drafts).map(move |after| -> Option<Row<'_>> {
+            if after == 0 {
+                return self.row(position);
+            }
+            // exercise l4.accept
             let row = self.row(position + after)?;
-            let counts = after.checked_sub(1).and_then(|last| self.draft_histories.get(last));
-            Some(Row {
-                history: counts.unwrap_or(row.history),
-                mask: self.mask_after(after),
-                ..row
-            })
+            let counts = self.draft_histories.get(after - 1);
+            let history = counts.unwrap_or(row.history);
+            Some(Row { history, mask: self.mask_after(after), ..row })
+            // end of exercise
         })
     }
 
@@ -319,11 +323,16 @@ impl ChoiceState {
                 self.fail(e);
             }
             let taken = &new.tokens[start..];
+            if drafts.is_empty() {
+                break;
+            }
+            // exercise l4.accept
             let all_drafts = drafts.get(row..taken.len()).is_some_and(|fed| fed == &taken[row..]);
             row = taken.len();
             if self.reason.is_some() || !all_drafts || !self.is_verifiable(row) {
                 break;
             }
+            // end of exercise
         }
         self.finish()
     }

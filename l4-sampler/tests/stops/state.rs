@@ -297,3 +297,27 @@ fn tokens_that_the_guide_forces_are_accepted_as_drafts_like_sampled_ones() {
         "rows that were read"
     );
 }
+
+#[test]
+fn nothing_is_taken_behind_a_draft_that_the_guide_does_not_allow() {
+    let tokenizer = tokenizer();
+    let guides = Guides::new(&tokenizer, tokenizer.vocab_size(), &[2]).unwrap();
+    let ahead = MaskAhead::default();
+    let compiled = guides.compile(&GuideSpec::Regex("[a-z ]*[.]".into()), "");
+    let params = SamplingParams::default().into();
+    let mut choice =
+        begun(ChoiceSpec { params, guide: compiled.ok(), ..spec(most(9)) }, &tokenizer);
+    let word = tokenizer.encode("word", false).unwrap()[0];
+    let digit = tokenizer.encode("7", false).unwrap()[0];
+    let drafts = [word, digit, word];
+    choice.open(&PROMPT, &drafts, None);
+    let pending = choice.start_mask(&drafts, &ahead).expect("a guide's masks");
+    choice.finish_mask(pending);
+    let masked = choice.rows(5, 3).map(|row| row.unwrap().mask.is_some());
+    assert_eq!(masked.collect::<Vec<_>>(), [true, true, false, false], "rows under a mask");
+    // The sampler would not choose the digit; rows behind it mean nothing.
+    let rows = [word, word, word, word].map(|id| Sampled { token: Ok(id), ..Sampled::default() });
+    let mut new = NewTokens::default();
+    assert_eq!(choice.choose(&rows, &drafts, &mut new), None);
+    assert_eq!((new.tokens, new.rows), (vec![word, word], vec![0, 1]));
+}

@@ -50,6 +50,9 @@ pub struct SchedulerConfig {
     pub num_lookahead_tokens: usize,
     /// Maximum number of drafts of one request in a step, at most 1,024. 0: no speculation.
     pub num_speculative_tokens: usize,
+    /// Maximum number of drafts of a step, all requests together. `None`: no limit but `max_num_batched_tokens`. The
+    /// executor has memory for a row of logits for each.
+    pub max_num_step_drafts: Option<usize>,
     /// Shapes of steps.
     pub compose: Compose,
     /// If above 0, a step has rows of one adapter only (and of requests without one), and an adapter has at most this
@@ -78,6 +81,7 @@ impl SchedulerConfig {
             watermark: 0.0,
             num_lookahead_tokens: 0,
             num_speculative_tokens: 0,
+            max_num_step_drafts: None,
             compose: Compose::Mixed,
             adapter_turn: 0,
         }
@@ -144,6 +148,17 @@ impl SchedulerConfig {
     /// Number of running requests from which no further one is admitted.
     pub fn seats(&self) -> usize {
         self.max_num_seqs.min(self.max_num_active_seqs.unwrap_or(usize::MAX))
+    }
+
+    /// Maximum number of drafts of a step.
+    pub fn step_drafts(&self) -> usize {
+        let all = self.num_speculative_tokens.saturating_mul(self.max_num_seqs);
+        all.min(self.max_num_step_drafts.unwrap_or(usize::MAX)).min(self.max_num_batched_tokens)
+    }
+
+    /// Maximum number of rows of logits of a step: one for each request, and one for each draft.
+    pub fn max_logit_rows(&self) -> usize {
+        self.max_num_seqs.saturating_add(self.step_drafts())
     }
 
     /// Blocks that the watermark keeps free.

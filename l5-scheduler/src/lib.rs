@@ -47,7 +47,9 @@ pub mod runner;
 mod scheduler;
 mod seats;
 pub mod sim;
+pub mod speculation;
 mod step;
+mod step_time;
 pub mod tiers;
 mod time;
 mod token_lists;
@@ -75,7 +77,9 @@ pub use queue::Rank;
 pub use request::{Adapter, Job, JobKey, Rejection, Request, RequestId};
 pub use requests::{RequestView, Status};
 pub use retention::{Leaving, Retain, Retention};
-pub use runner::{ChoiceJob, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta};
+pub use runner::{
+    ChoiceJob, DraftCounts, ModelRunner, OutputEnd, OutputSink, RelayFailure, TokenDelta,
+};
 pub use scheduler::{
     KvChange, KvChangeRecord, KvCompletion, KvConnector, KvFetches, LeaseStats, MAX_LOOKUP_SECONDS,
     Matched, Resolved, ResolvedRow, Scheduler, SchedulerStats,

@@ -41,6 +41,8 @@ mod state;
 mod tests;
 mod write_back;
 
+pub(crate) use drafts::accepted;
+
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 
 use crate::composer::{Composer, CurrentTurn};
@@ -175,6 +177,8 @@ pub struct Scheduler {
     stats: SchedulerStats,
     lease_stats: LeaseStats,
     kv_log: kv_log::KvLog,
+    /// Number of accepted drafts at each position of a row.
+    accepted_by_position: Vec<u64>,
 }
 
 /// Counters since the scheduler was created.
@@ -190,6 +194,8 @@ pub struct SchedulerStats {
     pub scheduled_tokens: u64,
     /// Tokens sampled.
     pub sampled_tokens: u64,
+    /// Rows with drafts.
+    pub drafted_rows: u64,
     /// Drafts of all rows.
     pub draft_tokens: u64,
     /// Drafts that were accepted.
@@ -249,6 +255,7 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             seats: Seats::new(config.max_num_seqs),
             leases: Leases::default(),
+            accepted_by_position: vec![0; config.num_speculative_tokens],
             inferred: InferredJobs::default(),
             service: ServiceFloor::new(config.policy.policy().service_floor()),
             connector: None,

@@ -13,7 +13,9 @@ use counting::fewest_allocations;
 use l1_tensor::{DType, Precision};
 use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
+use l4_sampler::draft::NgramDrafter;
 use l4_sampler::stop::StopRules;
+use l5_scheduler::speculation::WindowMode;
 use l5_scheduler::{
     Adapter, ChoiceJob, Compose, EngineCore, Job, ModelRunner, OutputEnd, OutputSink, Request,
     RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
@@ -92,5 +94,52 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
             allocations, 0,
             "allocations of forty decode steps on {threads} threads, {compose}"
         );
+    }
+}
+
+/// The same with drafts: proposing, verifying and counting them.
+#[test]
+fn a_steady_step_with_drafts_allocates_nothing() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
+    let files = ModelFiles::open(&path).unwrap();
+    for window in [WindowMode::Fixed, WindowMode::Adaptive] {
+        let rt = runtime(Precision::F32, 1);
+        let config = SchedulerConfig {
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            max_model_len: 256,
+            num_speculative_tokens: 3,
+            ..SchedulerConfig::new(80, 16)
+        };
+        let decoder = Arc::new(files.decoder(&rt).unwrap());
+        let runner = ModelRunner::new(decoder, None, &rt, &config, DType::F32).unwrap();
+        let drafter = NgramDrafter::new(1, 3).unwrap();
+        let runner = runner.with_drafter(Box::new(drafter), 3, window);
+        let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
+        let told = Arc::new(AtomicUsize::new(0));
+        let kinds = [
+            SamplingParams::greedy(),
+            SamplingParams { temperature: 0.3, ..Default::default() },
+            // The history behind each draft is a copy, in memory that is reused.
+            SamplingParams { repetition_penalty: 1.02, ..SamplingParams::greedy() },
+        ];
+        for (id, params) in kinds.into_iter().enumerate() {
+            let stop = StopRules { max_tokens: 240, ..StopRules::default() };
+            let sink = Box::new(Counts(Arc::clone(&told)));
+            let job = ChoiceJob::new(vec![5, 17, 5, 17, id as u32], params, stop, sink);
+            core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
+        }
+        for _ in 0..20 {
+            core.step().unwrap();
+        }
+        let before = core.scheduler().stats();
+        let allocations = fewest_allocations(4, || {
+            for _ in 0..8 {
+                assert_eq!(core.step().unwrap().scheduled, 3, "all requests go on");
+            }
+        });
+        let drafts = core.scheduler().stats().draft_tokens - before.draft_tokens;
+        assert!(drafts > 0, "drafts of these steps, {window:?}");
+        assert_eq!(allocations, 0, "allocations of eight steps with drafts, {window:?}");
     }
 }

@@ -311,7 +311,13 @@ mod tests {
         let mut chunk = OutputChunk::default();
         assert_eq!(failure(&chunk), Ok(()));
         let error = Some("out of memory".to_owned());
-        let end = |finish, error| OutputEnd { finish, stop: None, error, relay_failure: None };
+        let end = |finish, error| OutputEnd {
+            finish,
+            stop: None,
+            error,
+            relay_failure: None,
+            drafts: Default::default(),
+        };
         chunk.end = Some(end(FinishReason::Failed, error.clone()));
         let why = failure(&chunk).unwrap_err();
         assert_eq!(

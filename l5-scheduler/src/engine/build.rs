@@ -20,11 +20,15 @@ use l3_paged_kv::sizing::{
     Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, device_memory, peak_activation,
 };
 use l3_paged_kv::tier::Numerics;
+use l4_sampler::draft::Drafter;
 
 use super::options::DEFAULT_KV_BYTES;
 use super::startup::Startup;
 use super::{EngineOptions, ModelFacts};
 use crate::runner::ModelRunner;
+use crate::speculation::{
+    DraftMemory, DraftMethod, ModelDrafter, SpeculationError, SpeculativeConfig, check_vocabulary,
+};
 use crate::tiers::TierOptionsError;
 use crate::{ConfigError, EngineCore, ExecuteError, Executor, Scheduler, SchedulerConfig};
 
@@ -67,6 +71,9 @@ pub enum StartError {
         /// The device.
         device: Device,
     },
+    /// Speculation is misconfigured.
+    #[error(transparent)]
+    Speculation(#[from] SpeculationError),
     /// The tiers cannot be opened.
     #[error(transparent)]
     Tiers(#[from] TierOptionsError),
@@ -178,6 +185,12 @@ impl EngineModel {
                 Ok((tiers, options.tiers.summary(spec.bytes_per_token())))
             })?;
         }
+        let mut drafter = None;
+        if let Some(config) = &options.speculative {
+            drafter = startup.step("drafter", || {
+                self.drafter(config, &limits).map(|(drafter, what)| (Some(drafter), what))
+            })?;
+        }
         let (scheduler, runner) = startup.step("pool", || -> Result<_, StartError> {
             let blocks = ManagerConfig {
                 prefix_caching: limits.enable_prefix_caching,
@@ -192,9 +205,12 @@ impl EngineModel {
                 scheduler = scheduler.with_retention(retention);
             }
             let (decoder, tokenizer) = (self.decoder.clone(), self.tokenizer.clone());
-            let runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
+            let mut runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
                 .with_turns(options.turns.clone())
                 .with_tiers(tiers.as_ref());
+            if let (Some(config), Some(drafter)) = (&options.speculative, drafter) {
+                runner = runner.with_drafter(drafter, config.num_drafts(), config.window);
+            }
             Ok(((scheduler, runner), plan.to_string()))
         })?;
         let mut core = EngineCore::new(scheduler, runner);
@@ -214,6 +230,34 @@ impl EngineModel {
             Ok(((), what))
         })?;
         Ok((core, startup))
+    }
+
+    /// Creates the drafter of a configuration, for an engine of these limits.
+    fn drafter(
+        &self,
+        config: &SpeculativeConfig,
+        limits: &SchedulerConfig,
+    ) -> Result<(Box<dyn Drafter>, String), StartError> {
+        config.validate()?;
+        let what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
+        let drafter: Box<dyn Drafter> = match (config.method, &config.model) {
+            (DraftMethod::DraftModel, Some(path)) => {
+                let draft = Self::open_on(path.as_ref(), &self.rt)?;
+                let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
+                let (own, target) = (facts(&draft), facts(self));
+                check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
+                // As many tokens as the pool of the model itself has.
+                let memory = DraftMemory {
+                    seqs: limits.max_num_seqs,
+                    max_len: limits.max_model_len,
+                    blocks: limits.num_gpu_blocks,
+                    block_size: limits.block_size,
+                };
+                Box::new(ModelDrafter::new(&self.rt, draft.decoder, memory)?)
+            }
+            _ => config.lookup()?,
+        };
+        Ok((drafter, what))
     }
 
     /// Computes the number of blocks that the pool would have, and how it follows from the memory. Allocates nothing.
@@ -236,7 +280,7 @@ impl EngineModel {
             let total = device_memory(&self.rt, weights).map_err(StartError::Memory)?;
             let step = WorkspaceSpec {
                 max_tokens: options.max_num_batched_tokens,
-                max_rows: options.max_num_seqs,
+                max_rows: options.scheduler(2, 1).max_logit_rows(),
                 max_context: options.max_model_len.unwrap_or(config.max_context),
             };
             let peak_activation = peak_activation(&self.decoder, &self.rt, step)?;

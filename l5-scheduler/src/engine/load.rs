@@ -1,16 +1,15 @@
 //! Load of an engine, for choosing between several, and for admission.
 
 mod deadlines;
-mod fit;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::step_time::StepTime;
+pub(super) use crate::step_time::StepTimeFit;
 use crate::{RequestId, Scheduler, StepLoad, Time};
 pub(super) use deadlines::Deadline;
 use deadlines::Deadlines;
-use fit::StepTime;
-pub(super) use fit::StepTimeFit;
 
 /// Load of an engine. The values may be of slightly different moments: they are read while the engine runs.
 ///

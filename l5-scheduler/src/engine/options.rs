@@ -7,6 +7,7 @@ use l3_paged_kv::sizing::Budget;
 
 use crate::composer::Compose;
 use crate::retention::Ttl;
+use crate::speculation::SpeculativeConfig;
 use crate::tiers::TierOptions;
 use crate::{PolicyKind, SchedulerConfig, Turns};
 
@@ -50,6 +51,8 @@ pub struct EngineOptions {
     pub enable_chunked_prefill: bool,
     /// Share of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,
+    /// Speculation: drafts that steps verify. They change no token. `None`: no speculation.
+    pub speculative: Option<SpeculativeConfig>,
     /// Maximum number of waiting requests; more are rejected.
     pub max_num_waiting: usize,
     /// On a device, launch every kernel of every step separately, instead of capturing and replaying steps that only
@@ -86,6 +89,7 @@ impl Default for EngineOptions {
             enable_prefix_caching: scheduler.enable_prefix_caching,
             enable_chunked_prefill: scheduler.enable_chunked_prefill,
             watermark: scheduler.watermark,
+            speculative: None,
             max_num_waiting: 1 << 16,
             eager: false,
             namespace: None,
@@ -99,6 +103,7 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// The scheduler's configuration for a pool of this many blocks.
     pub fn scheduler(&self, num_gpu_blocks: usize, max_model_len: usize) -> SchedulerConfig {
+        let drafts = self.speculative.as_ref().map_or(0, SpeculativeConfig::num_drafts);
         SchedulerConfig {
             policy: self.policy,
             continuum_ttl: self.continuum_ttl,
@@ -110,6 +115,9 @@ impl EngineOptions {
             enable_prefix_caching: self.enable_prefix_caching,
             enable_chunked_prefill: self.enable_chunked_prefill,
             watermark: self.watermark,
+            num_speculative_tokens: drafts,
+            // Rows of logits take memory: on average one draft for each request when all seats are taken.
+            max_num_step_drafts: Some(drafts.max(self.max_num_seqs)),
             max_model_len,
             ..SchedulerConfig::new(num_gpu_blocks, self.block_size)
         }

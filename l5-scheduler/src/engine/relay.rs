@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use l4_sampler::Sampled;
-use l4_sampler::output::{ChoiceEnd, ChoiceSpec, ChoiceState};
+use l4_sampler::output::{ChoiceEnd, ChoiceSpec, ChoiceState, NewTokens};
 
 use super::handle::{EngineHandle, Shared};
 use super::hub::Hub;
 use super::inbox::{Inbox, Mail, Occupancy, Submission};
 use super::serve::end_all;
 use super::{Engine, EngineError, EngineRequest, ModelFacts, StartError, Startup, SubmitError};
-use crate::runner::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
+use crate::runner::{ChoiceJob, DraftCounts, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 use crate::{FinishReason, RequestId, Scheduler, SchedulerConfig, StepObserver};
 
 /// Maximum time between two polls of the inbox while requests are relayed. A message ends the wait at once.
@@ -120,19 +120,17 @@ pub struct RelayOutput {
     last: Instant,
     count: usize,
     /// Memory of [`RelayOutput::push`].
-    tokens: Vec<u32>,
-    text: String,
+    new: NewTokens,
 }
 
 impl RelayOutput {
     fn new(id: RequestId, job: ChoiceJob, shared: &Shared) -> Self {
-        let ChoiceJob { prompt, params, stop, seed, sample, guide, continues, sink, calls: _ } =
-            job;
+        let ChoiceJob { prompt, params, stop, seed, sample, guide, continues, sink, .. } = job;
         let ModelFacts { vocab, tokenizer, .. } = shared.validator.facts();
         let spec = ChoiceSpec { params, stop, seed, sample, guide, continues };
         let longest = shared.validator.config().max_model_len;
         let mut state = ChoiceState::new(spec, &prompt, tokenizer.as_ref(), *vocab, longest);
-        state.open(&prompt, tokenizer.as_ref());
+        state.open(&prompt, &[], tokenizer.as_ref());
         let now = Instant::now();
         Self {
             id,
@@ -146,8 +144,7 @@ impl RelayOutput {
             first: None,
             last: now,
             count: 0,
-            tokens: Vec::new(),
-            text: String::new(),
+            new: NewTokens::default(),
         }
     }
 
@@ -168,8 +165,7 @@ impl RelayOutput {
             Ok(state) => state,
             Err(finish) => return Some(*finish),
         };
-        self.tokens.clear();
-        self.text.clear();
+        self.new.clear();
         let mut finish = None;
         for &id in tokens {
             if id as usize >= self.vocab {
@@ -182,16 +178,16 @@ impl RelayOutput {
                 break;
             }
             let sampled = Sampled { token: Ok(id), ..Sampled::default() };
-            finish = state.choose(&sampled, &mut self.tokens, &mut self.text);
+            finish = state.choose(&[sampled], &[], &mut self.new);
             if finish.is_some() {
                 break;
             }
         }
-        if !self.tokens.is_empty() {
-            self.count += self.tokens.len();
+        let NewTokens { tokens, text, .. } = &self.new;
+        if !tokens.is_empty() {
+            self.count += tokens.len();
             self.last = Instant::now();
             self.first.get_or_insert((self.last, self.count));
-            let (tokens, text) = (self.tokens.as_slice(), self.text.as_str());
             self.sink.push(&TokenDelta { tokens, text, logprobs: &[] });
         }
         if let Some(finish) = finish {
@@ -227,13 +223,19 @@ impl RelayOutput {
                 return;
             }
         };
-        self.text.clear();
-        let ChoiceEnd { stop, error } = state.close(finish, &mut self.text);
-        if !self.text.is_empty() {
-            self.sink.push(&TokenDelta { text: &self.text, ..TokenDelta::default() });
+        self.new.clear();
+        let ChoiceEnd { stop, error } = state.close(finish, &mut self.new.text);
+        if !self.new.text.is_empty() {
+            self.sink.push(&TokenDelta { text: &self.new.text, ..TokenDelta::default() });
         }
         let relay_failure = self.failure.filter(|_| finish == FinishReason::Failed);
-        self.sink.end(&OutputEnd { finish, stop, error, relay_failure });
+        self.sink.end(&OutputEnd {
+            finish,
+            stop,
+            error,
+            relay_failure,
+            drafts: DraftCounts::default(),
+        });
         let times = self.first.map(|(first, count)| RelayedTimes {
             first: first - self.began,
             prompt: self.prompt,
@@ -357,7 +359,13 @@ impl Queue {
             self.live.remove(&id);
             let (finish, error) = (FinishReason::Failed, Some(why.to_owned()));
             let relay_failure = Some(RelayFailure::Unserved);
-            outbox.end(&OutputEnd { finish, stop: None, error, relay_failure });
+            outbox.end(&OutputEnd {
+                finish,
+                stop: None,
+                error,
+                relay_failure,
+                drafts: DraftCounts::default(),
+            });
             self.hub.lost(&[(id, finish)]);
         }
     }

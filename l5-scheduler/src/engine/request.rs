@@ -40,6 +40,9 @@ pub struct EngineRequest {
     pub cache_salt: Option<String>,
     /// Step of an agent's job that this request is.
     pub job: Option<Job>,
+    /// Maximum number of drafts of the request in a step, where the engine speculates. `None`: that of the engine. 0: no
+    /// speculation. Tokens are the same in any case.
+    pub max_drafts: Option<usize>,
     /// How the output calls tools: the tool that a step of a job calls is noted for the retention
     /// ([`Note`](crate::Note)). `None`: calls of every format that is known, and blocks of shell commands.
     pub calls: Option<Arc<CallFormat>>,

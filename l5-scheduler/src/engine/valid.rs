@@ -162,6 +162,8 @@ impl ValidRequest {
             guide: self.guide.clone(),
             continues: *continues,
             calls: calls.clone(),
+            max_drafts: self.request.max_drafts,
+            tenant: self.request.cache_salt.clone(),
             sink,
         }
     }

@@ -4,9 +4,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use l2_model::tokenizer::Tokenizer;
-use l4_sampler::TokenLogprobs;
-use l4_sampler::output::{CallFormat, ChoiceEnd, ChoiceState};
+use l4_sampler::output::{CallFormat, ChoiceEnd, ChoiceState, NewTokens};
+use l4_sampler::{Sampled, TokenLogprobs};
 
+use super::draft::DraftState;
 use super::job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
 use crate::FinishReason;
 
@@ -15,6 +16,7 @@ pub(super) struct RunningChoice {
     state: ChoiceState,
     sink: Box<dyn OutputSink>,
     pub(super) called: CallSource,
+    pub(super) drafts: DraftState,
 }
 
 /// What the tool is found by that the output calls.
@@ -39,27 +41,42 @@ impl RunningChoice {
             special: job.stop.special_tokens,
             continues: job.continues,
         };
+        let drafts = DraftState::new(job.max_drafts, job.tenant.clone());
         let (prompt, spec, sink) = job.split();
         let state = ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len);
-        Self { state, sink, called }
+        Self { state, sink, called, drafts }
     }
 
-    /// Reports what a step has added.
-    pub(super) fn push(&mut self, tokens: &[u32], text: &str, logprobs: &[TokenLogprobs]) {
+    /// Reports what a step has added, with the log probabilities of the rows that were read. `list` is memory for them.
+    pub(super) fn deliver(
+        &mut self,
+        new: &NewTokens,
+        sampled: &mut [Sampled],
+        list: &mut Vec<TokenLogprobs>,
+    ) {
+        let NewTokens { tokens, text, rows } = new;
+        let sampled = &mut sampled[..rows.len()];
+        list.extend(sampled.iter_mut().filter_map(|row| row.logprobs.take()));
+        // A token that was forced, or none at all, has not been rated.
+        let logprobs = if tokens.len() == list.len() { list.as_slice() } else { &[] };
         if !tokens.is_empty() || !text.is_empty() {
             self.sink.push(&TokenDelta { tokens, text, logprobs });
+        }
+        // Their buffers are used again.
+        for (row, logprobs) in sampled.iter_mut().zip(list.drain(..)) {
+            row.logprobs = Some(logprobs);
         }
     }
 
     /// Reports the text that was held back, and then the end of the request.
     pub(super) fn close(self, finish: FinishReason) {
-        let Self { state, mut sink, .. } = self;
+        let Self { state, mut sink, drafts, .. } = self;
         let mut rest = String::new();
         let ChoiceEnd { stop, error } = state.close(finish, &mut rest);
         if !rest.is_empty() {
             sink.push(&TokenDelta { text: &rest, ..TokenDelta::default() });
         }
-        sink.end(&OutputEnd { finish, stop, error, relay_failure: None });
+        sink.end(&OutputEnd { finish, stop, error, relay_failure: None, drafts: drafts.counts });
     }
 }
 

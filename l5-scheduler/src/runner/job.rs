@@ -7,6 +7,7 @@ use l4_sampler::output::{CallFormat, ChoiceSpec};
 use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{SamplingParams, TokenLogprobs};
 
+use super::draft::DraftCounts;
 use crate::{FinishReason, Request, RequestId, Time};
 
 /// One choice to generate: all that a [`ModelRunner`](crate::ModelRunner) needs of a request beside its tokens.
@@ -29,6 +30,10 @@ pub struct ChoiceJob {
     /// How the output calls tools, for the [`Note`](crate::Note) on a step of an agent's job. `None`: as the default of
     /// [`CallFormat`] has it.
     pub calls: Option<Arc<CallFormat>>,
+    /// Maximum number of drafts of the request in a step. `None`: that of the engine. 0: no speculation.
+    pub max_drafts: Option<usize>,
+    /// Tenant: drafts come from outputs of the same tenant only.
+    pub tenant: Option<String>,
     /// Receiver of the output.
     pub sink: Box<dyn OutputSink>,
 }
@@ -65,6 +70,8 @@ pub struct OutputEnd {
     pub error: Option<String>,
     /// Failure of the relay behind that error. `None`: the choice failed here.
     pub relay_failure: Option<RelayFailure>,
+    /// Drafts that were verified for it.
+    pub drafts: DraftCounts,
 }
 
 /// How the relay of a request failed, and so what may become of the request.
@@ -98,6 +105,8 @@ impl ChoiceJob {
             guide: None,
             continues: false,
             calls: None,
+            max_drafts: None,
+            tenant: None,
             sink,
         }
     }
@@ -111,7 +120,7 @@ impl ChoiceJob {
 
     /// Splits the job into its prompt, the parameters of its choice, and the receiver of the output.
     pub(super) fn split(self) -> (Arc<[u32]>, ChoiceSpec, Box<dyn OutputSink>) {
-        let Self { prompt, params, stop, seed, sample, guide, continues, sink, calls: _ } = self;
+        let Self { prompt, params, stop, seed, sample, guide, continues, sink, .. } = self;
         (prompt, ChoiceSpec { params, stop, seed, sample, guide, continues }, sink)
     }
 

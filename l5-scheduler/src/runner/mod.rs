@@ -12,6 +12,7 @@
 mod called;
 mod capture;
 mod choice;
+mod draft;
 mod job;
 mod pack;
 mod sample;
@@ -19,23 +20,28 @@ mod sample;
 use std::sync::Arc;
 use std::time::Instant;
 
-use l1_tensor::{DType, Device, Runtime, TensorRef};
+use l1_tensor::{DType, Device, Runtime};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, Workspace, WorkspaceSpec};
 use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
+use l4_sampler::draft::Drafter;
 use l4_sampler::guide::MaskAhead;
-use l4_sampler::{Row, Sampled, Sampler};
+use l4_sampler::output::NewTokens;
+use l4_sampler::{Row, Sampled, Sampler, TokenLogprobs};
 
+pub use draft::DraftCounts;
 pub use job::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use pack::Packed;
 
+use crate::speculation::WindowMode;
 use crate::tiers::{TierMover, Tiers};
 use crate::{
     BySeat, Caps, ExecuteError, Executor, FinishReason, KvCompletion, Phases, RequestId,
-    SchedulerConfig, StepHandle, StepOutput, StepView, Turn, Turns,
+    SchedulerConfig, StepHandle, StepOutput, StepRow, StepView, Turn, Turns,
 };
 use capture::Captured;
 use choice::RunningChoice;
+use draft::Speculation;
 
 /// Receives every row of logits that a token is chosen from: request id, position of that token in prompt and output,
 /// and the row as the model computed it.
@@ -71,9 +77,13 @@ pub struct ModelRunner {
     /// Bytes of the large guides in the last step that had any.
     large_guides: usize,
     sampled: Vec<Sampled>,
-    /// Tokens of one row; `text` is their text. Both are reused for every row.
-    tokens: Vec<u32>,
-    text: String,
+    /// Rows of logits that tokens were taken from.
+    read: sample::ReadRows,
+    /// What is new in one row, and its log probabilities. Both are reused for every row.
+    new: NewTokens,
+    rated: Vec<TokenLogprobs>,
+    /// Drafts for the next step. `None`: no speculation.
+    speculation: Option<Speculation>,
     /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
     phases: Phases,
     replayed: Option<usize>,
@@ -105,7 +115,8 @@ impl ModelRunner {
         let SchedulerConfig { block_size, num_gpu_blocks, max_num_seqs, .. } = *config;
         // A request has at most one row in a step, and a row has at least one token.
         let max_tokens = config.max_num_batched_tokens.max(max_num_seqs);
-        let spec = WorkspaceSpec { max_tokens, max_rows: max_num_seqs, max_context: wanted };
+        let max_rows = config.max_logit_rows();
+        let spec = WorkspaceSpec { max_tokens, max_rows, max_context: wanted };
         let max_blocks = config.blocks(wanted).min(config.capacity());
         let model = decoder.config();
         let kv = PagedKv::new_on(rt.device(), model, num_gpu_blocks, block_size, kv_dtype)?;
@@ -117,7 +128,7 @@ impl ModelRunner {
             ws: Workspace::new(rt, model, spec)?,
             kv,
             meta: ForwardMeta::new(max_tokens, max_num_seqs, max_blocks, block_size),
-            packed: Packed::with_capacity(max_tokens, max_num_seqs),
+            packed: Packed::with_capacity(max_tokens, max_num_seqs, max_rows),
             sampler: Sampler::new(rt, model.vocab),
             caps: Caps { max_tokens, max_seqs: max_num_seqs, ..Caps::default() },
             max_model_len: wanted,
@@ -126,12 +137,14 @@ impl ModelRunner {
             masks: Vec::new(),
             guide_memory: sample::GUIDE_MEMORY,
             large_guides: 0,
-            sampled: sample::outcomes(max_num_seqs),
-            tokens: Vec::new(),
-            text: String::new(),
+            sampled: sample::outcomes(max_rows),
+            read: sample::ReadRows::with_capacity(max_rows),
+            new: NewTokens::default(),
+            rated: Vec::new(),
+            speculation: None,
             phases: Phases::default(),
             replayed: None,
-            rows: Vec::with_capacity(max_num_seqs),
+            rows: Vec::with_capacity(max_rows),
             tap: None,
             decoder,
             tokenizer,
@@ -163,6 +176,20 @@ impl ModelRunner {
     pub fn with_tiers(mut self, tiers: Option<&Tiers>) -> Self {
         self.tiers = tiers.map(|tiers| TierMover::new(tiers.clone()));
         self.caps.can_store = tiers.is_some();
+        self
+    }
+
+    /// Proposes drafts of this drafter, at most `most` for a request in a step. The scheduler keeps at most
+    /// [`num_speculative_tokens`](SchedulerConfig::num_speculative_tokens) of them.
+    #[must_use]
+    pub fn with_drafter(
+        mut self,
+        drafter: Box<dyn Drafter>,
+        most: usize,
+        window: WindowMode,
+    ) -> Self {
+        let vocab = self.decoder.config().vocab;
+        self.speculation = Some(Speculation::new(drafter, most, window, vocab));
         self
     }
 
@@ -261,10 +288,12 @@ impl ModelRunner {
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
-        let samples = step.step().samples();
-        if samples > 0 {
-            self.sample(step, samples)?;
+        let logits = step.step().rows.iter().map(StepRow::logit_rows).sum();
+        if logits > 0 {
+            self.sample(step, logits)?;
             self.deal(step, out)?;
+            self.show(logits)?;
+            self.propose(step, out)?;
             self.note_tools(step, out);
         }
         Ok(())
@@ -288,7 +317,7 @@ impl ModelRunner {
 
     /// The forward pass. Returns the width of the captured step that was replayed, if one was.
     fn forward(&mut self, step: &StepView<'_>) -> Result<Option<usize>, ExecuteError> {
-        let Self { decoder, ws, kv, meta, packed, tap, captured, caps, .. } = self;
+        let Self { decoder, ws, kv, meta, packed, captured, caps, .. } = self;
         let width = meta.sequences();
         let padded = kv.device() != Device::Cpu
             && caps.decode_widths.contains(&width)
@@ -307,22 +336,19 @@ impl ModelRunner {
             Some(graph) => unsafe { graph.replay()? },
             None => decoder.run(&batch, &mut state, ws)?,
         }
-        let logits = decoder.finish(&batch, &mut state, ws)?;
-        if let Some(tap) = tap {
-            show(tap, step, logits)?;
-        }
+        decoder.finish(&batch, &mut state, ws)?;
         Ok(replayed)
     }
-}
 
-/// Show a step's logits, row by row. From a device they are fetched, which waits for it.
-fn show(tap: &mut LogitsTap, step: &StepView<'_>, logits: TensorRef<'_>) -> l2_model::Result<()> {
-    let mut copy = None;
-    let logits = logits.on_cpu(&mut copy)?.rows("a step's logits")?;
-    for (i, row) in step.rows().filter(|row| row.row.samples).enumerate() {
-        tap(row.row.id, row.row.computed + row.row.len, logits.row(i));
+    /// Shows the rows of logits that tokens were chosen from. From a device they are fetched, which waits for it.
+    fn show(&mut self, logits: usize) -> Result<(), ExecuteError> {
+        let Self { tap: Some(tap), ws, read, .. } = self else { return Ok(()) };
+        let (logits, mut copy) = (ws.logits(logits)?, None);
+        let logits = logits.on_cpu(&mut copy).and_then(|logits| logits.rows("a step's logits"));
+        let logits = logits.map_err(l2_model::Error::from)?;
+        read.rows.iter().for_each(|(id, position, row)| tap(*id, *position, logits.row(*row)));
+        Ok(())
     }
-    Ok(())
 }
 
 impl Executor for ModelRunner {
@@ -358,6 +384,11 @@ impl Executor for ModelRunner {
         self.abandon(step, sampled)?;
         out.replayed = self.replayed;
         out.phases = Phases { sample: began.elapsed(), ..self.phases };
+        if let Some(speculation) = &mut self.speculation {
+            // Waiting for the turn says nothing about the step.
+            let Phases { pack, forward, sample, .. } = out.phases;
+            speculation.measured(step.step(), pack + forward + sample);
+        }
         Ok(())
     }
 
@@ -388,6 +419,9 @@ impl Executor for ModelRunner {
             tiers.end(id);
         }
         if let Some(choice) = self.choices.remove(id) {
+            if let Some(speculation) = &mut self.speculation {
+                speculation.end(&choice.drafts);
+            }
             choice.close(reason);
         }
     }

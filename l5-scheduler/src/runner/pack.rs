@@ -26,18 +26,18 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Creates arrays for steps of at most `max_tokens` tokens and `max_seqs` sequences.
-    pub fn with_capacity(max_tokens: usize, max_seqs: usize) -> Self {
+    /// Creates arrays for steps of at most `max_tokens` tokens, `max_seqs` sequences and `max_rows` rows of logits.
+    pub fn with_capacity(max_tokens: usize, max_seqs: usize, max_rows: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(max_tokens),
             slots: Vec::with_capacity(max_seqs),
-            logit_rows: Vec::with_capacity(max_seqs),
+            logit_rows: Vec::with_capacity(max_rows),
         }
     }
 
     /// Writes a step's arrays, those of `meta` too. For a row that samples, the logits of its last token are computed,
-    /// and of each draft behind it; a row that ends within a prompt needs none, because the next token is known. `widths`: row counts, ascending, to
-    /// which a step is padded if every sequence has one token.
+    /// and of each draft behind it; a row that ends within a prompt needs none, because the next token is known.
+    /// `widths`: row counts, ascending, to which a step is padded if every sequence has one token.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a step that is larger than the arrays.

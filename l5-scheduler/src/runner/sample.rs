@@ -1,11 +1,12 @@
 //! Samples a token from each row of logits, by the sampling parameters of its request.
 
 use l4_sampler::guide::{GuideError, MaskPending};
+use l4_sampler::output::NewTokens;
 use l4_sampler::{Logits, Row, Sampled};
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
-use crate::{BySeat, ExecuteError, RequestId, StepOutput, StepView};
+use crate::{BySeat, ExecuteError, RequestId, StepOutput, StepRow, StepView};
 
 /// Maximum size in bytes of a small guide's lexer. The lexers of usual schemas are small.
 const SMALL_GUIDE: usize = 512 << 10;
@@ -33,10 +34,10 @@ impl ModelRunner {
                 }
             }
             let prompt = &row.request.tokens()[..row.request.prompt_len()];
-            choice.open(prompt, tokenizer.as_ref());
+            choice.open(prompt, row.drafts, tokenizer.as_ref());
             if choice.is_guided() {
                 let ahead = ahead.get_or_insert_default();
-                masks.extend(choice.start_mask(ahead).map(|pending| (id, pending)));
+                masks.extend(choice.start_mask(row.drafts, ahead).map(|pending| (id, pending)));
             }
         }
         Ok(())
@@ -69,7 +70,8 @@ impl ModelRunner {
         }
     }
 
-    /// Samples a token from each row of logits. The rows are those that sample, in the order of the step.
+    /// Samples a token from each row of logits, `logits` rows in all: of the rows that sample, in the order of the step,
+    /// and of their drafts.
     pub(super) fn sample(
         &mut self,
         step: &StepView<'_>,
@@ -84,26 +86,27 @@ impl ModelRunner {
         Ok(chosen?)
     }
 
-    /// Passes each sampled token to its choice, and new tokens and text to the choice's receiver.
+    /// Passes the sampled tokens to their choices, and new tokens and text to the receiver of each choice.
     pub(super) fn deal(
         &mut self,
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
-        let Self { choices, sampled, tokens, text, .. } = self;
+        let Self { choices, sampled, new, rated, read, .. } = self;
+        read.clear();
+        let mut sampled = sampled.as_mut_slice();
         // exercise l5.sample
         let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
-        for ((number, row), sampled) in due.zip(sampled.iter()) {
+        for (number, row) in due {
             let (seat, id) = (row.row.seat, row.row.id);
             let Some(choice) = choices.seated(seat, id) else { return Err(missing(id)) };
-            tokens.clear();
-            text.clear();
-            let finish = choice.choose(sampled, tokens, text);
-            out.push(number, tokens, finish);
-            // A token that was forced, or none at all, has not been rated.
-            let rated = sampled.logprobs.as_slice();
-            let rated = if tokens.len() == rated.len() { rated } else { &[] };
-            choice.push(tokens, text, rated);
+            let own;
+            (own, sampled) = sampled.split_at_mut(row.row.logit_rows());
+            new.clear();
+            let finish = choice.choose(own, row.drafts, new);
+            out.push(number, &new.tokens, finish);
+            choice.deliver(new, own, rated);
+            read.add(row.row, new);
         }
         Ok(())
         // end of exercise
@@ -115,7 +118,35 @@ fn too_large(memory: usize) -> GuideError {
     GuideError::TooComplex { why: format!("large guides may take {} MiB together", memory >> 20) }
 }
 
-/// Collects the sampler's input for each row of logits: one for each row that samples, in the order of the step.
+/// Rows of logits that tokens were taken from. The memory is reused.
+#[derive(Debug, Default)]
+pub(super) struct ReadRows {
+    /// Request, position of the token, and index of the row.
+    pub rows: Vec<(RequestId, usize, usize)>,
+    /// Number of rows of the requests so far.
+    first: usize,
+}
+
+impl ReadRows {
+    pub fn with_capacity(rows: usize) -> Self {
+        Self { rows: Vec::with_capacity(rows), first: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.first = 0;
+    }
+
+    /// Adds the rows of the next request that samples.
+    fn add(&mut self, row: &StepRow, new: &NewTokens) {
+        let (position, first) = (row.computed + row.fed(), self.first);
+        self.rows.extend(new.rows.iter().map(|after| (row.id, position + after, first + after)));
+        self.first += row.logit_rows();
+    }
+}
+
+/// Collects the sampler's input for each row of logits: of each row that samples, in the order of the step, and of each
+/// of its drafts.
 fn gather<'a>(
     step: &StepView<'_>,
     choices: &'a BySeat<RunningChoice>,
@@ -123,10 +154,13 @@ fn gather<'a>(
 ) -> Result<(), ExecuteError> {
     // exercise l5.sample
     for row in step.rows().filter(|row| row.row.samples) {
-        let position = row.row.computed + row.row.len;
-        let choice = choices.get_seated(row.row.seat, row.row.id);
-        let wants = choice.and_then(|choice| choice.row(position));
-        rows.push(wants.ok_or_else(|| missing(row.row.id))?);
+        let position = row.row.computed + row.row.fed();
+        let Some(choice) = choices.get_seated(row.row.seat, row.row.id) else {
+            return Err(missing(row.row.id));
+        };
+        for wants in choice.rows(position, row.drafts.len()) {
+            rows.push(wants.ok_or_else(|| missing(row.row.id))?);
+        }
     }
     Ok(())
     // end of exercise
@@ -141,7 +175,7 @@ pub(super) fn emptied<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
 /// Masks that are being computed, and the requests that they are for.
 pub(super) type Masks = Vec<(RequestId, MaskPending)>;
 
-/// A [`Sampled`] for each row that a step can sample.
+/// A [`Sampled`] for each row of logits that a step can have.
 pub(super) fn outcomes(rows: usize) -> Vec<Sampled> {
     vec![Sampled::default(); rows]
 }

@@ -24,13 +24,13 @@ use crate::StepRow;
 
 impl Scheduler {
     /// Adds drafts to the row of this request, which was planned last: as many as there are, as have slots in its own
-    /// blocks and in free ones, and at most `most`.
-    pub(super) fn offer_drafts(&mut self, key: u32, most: usize, budget: &mut Budget) {
+    /// blocks and in free ones, and at most `most`. Returns their number.
+    pub(super) fn offer_drafts(&mut self, key: u32, most: usize, budget: &mut Budget) -> usize {
         let Self { config, requests, blocks, step, draft_blocks, .. } = self;
         let entry = requests.at(key);
-        let (Some(row), Some(seq)) = (step.rows.last_mut(), entry.seq) else { return };
+        let (Some(row), Some(seq)) = (step.rows.last_mut(), entry.seq) else { return 0 };
         if entry.drafts.is_empty() || !row.samples || row.id != entry.id {
-            return;
+            return 0;
         }
         let table = blocks.table(seq).map_or(0, |table| table.blocks().len());
         let end = row.computed + row.len;
@@ -46,6 +46,7 @@ impl Scheduler {
         *draft_blocks |= reserved.is_ok_and(|new| !new.is_empty());
         step.tokens += row.drafts;
         budget.take(row.drafts);
+        row.drafts
     }
 
     /// Takes back the blocks that only drafts need, while a step is being planned. Planned drafts without a slot are
@@ -94,6 +95,11 @@ impl Scheduler {
         rows.chain(idle).map(behind).sum()
     }
 
+    /// Number of accepted drafts at each position of a row, the first one first: how fast acceptance falls along a row.
+    pub fn accepted_by_position(&self) -> &[u64] {
+        &self.accepted_by_position
+    }
+
     /// Number of slots that a request needs for its first `tokens` tokens and for its load, without drafts.
     fn needed_slots(&self, key: u32, tokens: usize) -> usize {
         // A load can bring fewer tokens than it has blocks for: the others are for the request's own tokens, too.
@@ -127,8 +133,10 @@ impl Scheduler {
             let accepted = accepted(&entry.drafts[..row.drafts], tokens);
             entry.computed += accepted;
             entry.drafts.clear();
+            self.stats.drafted_rows += u64::from(row.drafts > 0);
             self.stats.draft_tokens += row.drafts as u64;
             self.stats.accepted_tokens += accepted as u64;
+            self.accepted_by_position.iter_mut().take(accepted).for_each(|count| *count += 1);
         }
     }
 
@@ -155,7 +163,7 @@ impl Scheduler {
 
 /// Number of drafts that a step accepted: those that equal the sampled `tokens`. The last token is not computed even if
 /// it equals a draft, since it is fed in the next step as every newest token is.
-fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
+pub(crate) fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
     // exercise l5.drafts
     let equal = drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count();
     equal.min(tokens.len().saturating_sub(1))

@@ -22,7 +22,7 @@ pub(super) enum Outcome {
 impl Scheduler {
     /// Plans the running requests, in the order of their admission.
     pub(super) fn plan_running(&mut self, budget: &mut Budget) {
-        let mut i = 0;
+        let (mut i, mut drafts) = (0, self.config.step_drafts());
         while i < self.running.len() && budget.left() > 0 && !self.ahead.is_blocked() {
             let key = self.running[i];
             let len = self.next_len(key, budget);
@@ -37,7 +37,8 @@ impl Scheduler {
                     if self.config.num_speculative_tokens > 0 {
                         // Each request behind this one can have its token.
                         let behind = self.running.len() - i;
-                        self.offer_drafts(key, budget.left().saturating_sub(behind), budget);
+                        let most = budget.left().saturating_sub(behind).min(drafts);
+                        drafts -= self.offer_drafts(key, most, budget);
                     }
                 }
                 Outcome::Skipped => i += 1,

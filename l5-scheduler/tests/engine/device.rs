@@ -206,7 +206,13 @@ impl Executor for Device {
     fn end(&mut self, id: RequestId, reason: FinishReason) {
         self.seen.lock().unwrap().ends.push((id, reason));
         let mut job = self.jobs.remove(id).expect("a request ends once");
-        job.sink.end(&OutputEnd { finish: reason, stop: None, error: None, relay_failure: None });
+        job.sink.end(&OutputEnd {
+            finish: reason,
+            stop: None,
+            error: None,
+            relay_failure: None,
+            drafts: Default::default(),
+        });
     }
 }
 

@@ -201,6 +201,7 @@ impl Executor for Fake {
                 stop: None,
                 error: None,
                 relay_failure: None,
+                drafts: Default::default(),
             });
         }
     }

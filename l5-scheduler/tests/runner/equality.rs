@@ -6,8 +6,8 @@ use l1_tensor::Precision;
 use l4_sampler::guide::GuideSpec;
 use l4_sampler::{LogprobsOf, SamplingParams};
 use l5_scheduler::{
-    EngineCore, FinishReason, PolicyKind, RequestId, Scheduler, SchedulerConfig, StepObserver,
-    StepResult, StepRow, StepView,
+    EngineCore, FinishReason, ModelRunner, PolicyKind, RequestId, Scheduler, SchedulerConfig,
+    StepObserver, StepResult, StepRow, StepView,
 };
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ const MODELS: [&str; 7] = [
 ];
 
 /// Requests of all kinds. Some begin alike, so that they find each other's blocks.
-fn asks(tiny: &Tiny) -> Vec<Ask> {
+pub fn asks(tiny: &Tiny) -> Vec<Ask> {
     let shared = prompt(0, 24);
     let longer = [&shared[..], &prompt(5, 13)].concat();
     let few = SamplingParams { top_k: 20, min_p: 0.02, ..drawn(0.8) };
@@ -46,16 +46,16 @@ fn asks(tiny: &Tiny) -> Vec<Ask> {
 }
 
 /// What a request is alone: tokens, text, log probabilities, and the rows of logits that its tokens were chosen from.
-struct Alone {
-    ask: Ask,
-    tokens: Vec<u32>,
+pub struct Alone {
+    pub ask: Ask,
+    pub tokens: Vec<u32>,
     text: String,
     logprobs: Vec<l4_sampler::TokenLogprobs>,
     rows: Vec<(usize, Vec<u32>)>,
 }
 
 /// Alone twice: over blocks with the whole pool to itself, and on the layer below, without blocks or scheduler.
-fn alone(tiny: &Tiny, ask_of: Ask) -> Alone {
+pub fn alone(tiny: &Tiny, ask_of: Ask) -> Alone {
     let config = tiny.config(64);
     let (runner, rows) = tiny.tapped(&config);
     let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
@@ -83,15 +83,17 @@ impl StepObserver for Steps {
 }
 
 /// Who comes when, and who leaves before the end: (which request, at which step, aborted how many steps later).
-type Arrivals = Vec<(usize, usize, Option<usize>)>;
+pub type Arrivals = Vec<(usize, usize, Option<usize>)>;
 
 /// What a run had of what makes runs differ.
 #[derive(Debug, Default)]
-struct Seen {
-    preemptions: u64,
+pub struct Seen {
+    pub preemptions: u64,
     cached: u64,
     mixed: usize,
     exhausted: usize,
+    pub drafts: u64,
+    pub accepted: u64,
 }
 
 /// Run a mix, and compare everybody with what they are alone.
@@ -102,8 +104,19 @@ fn mixed(
     arrivals: &Arrivals,
     widths: Vec<usize>,
 ) -> Seen {
+    mixed_with(tiny, alone, config, arrivals, |runner| runner.with_decode_widths(widths))
+}
+
+/// The same, with a runner that is set up.
+pub fn mixed_with(
+    tiny: &Tiny,
+    alone: &[Alone],
+    config: SchedulerConfig,
+    arrivals: &Arrivals,
+    set_up: impl FnOnce(ModelRunner) -> ModelRunner,
+) -> Seen {
     let (runner, rows) = tiny.tapped(&config);
-    let runner = runner.with_decode_widths(widths);
+    let runner = set_up(runner);
     let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
     let steps = Steps::default();
     core.set_observer(Some(Box::new(steps.clone())));
@@ -152,6 +165,7 @@ fn mixed(
     assert_eq!(manager.num_free(), core.scheduler().config().capacity(), "free blocks at the end");
     let stats = core.scheduler().stats();
     (seen.preemptions, seen.cached) = (stats.preemptions, stats.cached_tokens);
+    (seen.drafts, seen.accepted) = (stats.draft_tokens, stats.accepted_tokens);
     let steps = steps.0.lock().unwrap();
     let is_mixed = |rows: &&Vec<StepRow>| {
         rows.iter().any(|row| row.len > 1)
@@ -162,7 +176,7 @@ fn mixed(
 }
 
 /// Everybody at once, over a pool that is too small for them, in chunks: with all that makes runs differ.
-fn crowded(tiny: &Tiny) -> (SchedulerConfig, Arrivals) {
+pub fn crowded(tiny: &Tiny) -> (SchedulerConfig, Arrivals) {
     let config = SchedulerConfig {
         max_num_batched_tokens: 24,
         long_prefill_token_threshold: 7,
@@ -220,7 +234,7 @@ fn samples_of_one_prompt_share_its_blocks() {
     }
 }
 
-fn config(tiny: &Tiny) -> impl Strategy<Value = SchedulerConfig> + use<> {
+pub fn config(tiny: &Tiny) -> impl Strategy<Value = SchedulerConfig> + use<> {
     let base = tiny.config(64);
     let sizes = (prop_oneof![Just(4usize), Just(8), Just(16)], 24..80usize, 1..8usize);
     let shares = (8..64usize, prop_oneof![Just(0usize), 1..20usize], any::<bool>(), any::<bool>());
@@ -244,7 +258,7 @@ fn config(tiny: &Tiny) -> impl Strategy<Value = SchedulerConfig> + use<> {
     })
 }
 
-fn arrivals() -> impl Strategy<Value = Arrivals> {
+pub fn arrivals() -> impl Strategy<Value = Arrivals> {
     let one = (0..8usize, 0..40usize, prop::option::weighted(0.15, 0..30usize));
     prop::collection::vec(one, 1..12)
 }

@@ -1,6 +1,7 @@
 //! Steps run by the real model: what is packed, what is chosen, and that nobody's answer depends on anybody else.
 
 mod called;
+mod drafts;
 mod ends;
 mod equality;
 mod failures;

@@ -51,6 +51,7 @@ pub struct Ask {
     pub sample: u32,
     pub guide: Option<CompiledGuide>,
     pub priority: i64,
+    pub max_drafts: Option<usize>,
 }
 
 impl Ask {
@@ -64,6 +65,7 @@ impl Ask {
             sample: 0,
             guide: None,
             priority: 0,
+            max_drafts: None,
         }
     }
 
@@ -82,9 +84,9 @@ impl Ask {
     }
 
     pub fn job(&self, sink: impl OutputSink + 'static) -> ChoiceJob {
-        let Self { prompt, params, stop, seed, sample, guide, .. } = self.clone();
+        let Self { prompt, params, stop, seed, sample, guide, max_drafts, .. } = self.clone();
         let job = ChoiceJob::new(prompt, params, stop, Box::new(sink));
-        ChoiceJob { seed, sample, guide, ..job }
+        ChoiceJob { seed, sample, guide, max_drafts, ..job }
     }
 
     pub fn request(&self, id: u64, job: &ChoiceJob) -> Request {

@@ -55,6 +55,10 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
         let want = [&[40], output].concat();
         assert_eq!(world.answer(1), want, "output after {drafts:?}");
         assert_eq!(world.tokens(1).1, computed, "computed tokens after {drafts:?}");
+        let (stats, accepted) = (world.scheduler.stats(), computed - 6);
+        assert_eq!(stats.drafted_rows, u64::from(!drafts.is_empty()), "rows with {drafts:?}");
+        let by_position: Vec<_> = (0..3).map(|at| u64::from(at < accepted)).collect();
+        assert_eq!(world.scheduler.accepted_by_position(), by_position, "positions of {drafts:?}");
         world.plan();
         let newest = vec![*output.last().unwrap()];
         assert_eq!(fed(&world), [(newest, vec![])], "the next step after {drafts:?}");

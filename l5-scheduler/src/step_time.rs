@@ -27,7 +27,8 @@ const PREFILL: usize = 1;
 const VERIFY: usize = 2;
 const BASE: usize = 3;
 
-/// Factor by which the weight of a step shrinks with each later one: about the last 25 steps count.
+/// Factor by which the weight of a step shrinks with each later one, unless another is given: about the last 25 steps
+/// count.
 const DECAY: f64 = 0.96;
 
 /// Number of sweeps over the coefficients after each step. More would only reach the least squares sooner.
@@ -47,15 +48,17 @@ const MIN_SECONDS: f64 = 1e-9;
 /// The weight of a step is `1 / (predicted * measured)`. Where the two agree, errors are relative, so that short steps
 /// count as much as long ones. Where they do not, a step moves the fit by the same amount however long it took: so one
 /// step that another program delayed does little harm, and a lasting change of speed is followed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StepTimeFit {
+    /// Factor by which the weight of a step shrinks with each later one.
+    decay: f64,
     /// Sums over the steps without prompt tokens. Steps with prompt tokens do not shrink them: in full steps the sum of
     /// rows and prompt tokens is constant, so these steps do not tell the cost of one from that of the other, and the
     /// cost of a row would be lost.
-    decode: Sums,
+    without_prompts: Sums,
     /// Sums over the steps with prompt tokens. All steps shrink them, so that what is left of an earlier speed does not
     /// contradict the newer steps.
-    prefill: Sums,
+    with_prompts: Sums,
     /// The last solution.
     coefficients: Option<[f64; N]>,
     /// Whether any step had drafts.
@@ -70,9 +73,9 @@ struct Sums {
 }
 
 impl Sums {
-    fn decay(&mut self) {
+    fn decay(&mut self, factor: f64) {
         let products = self.products.as_flattened_mut().iter_mut();
-        products.chain(&mut self.seconds).for_each(|sum| *sum *= DECAY);
+        products.chain(&mut self.seconds).for_each(|sum| *sum *= factor);
     }
 
     fn add(&mut self, step: &[f64; N], seconds: f64, weight: f64) {
@@ -85,10 +88,23 @@ impl Sums {
     }
 }
 
+impl Default for StepTimeFit {
+    fn default() -> Self {
+        Self::with_decay(DECAY)
+    }
+}
+
 impl StepTimeFit {
+    /// Creates a fit in which the weight of a step shrinks by this factor with each later one.
+    pub(crate) fn with_decay(decay: f64) -> Self {
+        let (none, coefficients, verified) = (Sums::default(), None, false);
+        Self { decay, without_prompts: none, with_prompts: none, coefficients, verified }
+    }
+
     /// Adds a step, and returns the fit that includes it.
     pub(crate) fn add(&mut self, load: &StepLoad, took: Duration) -> StepTime {
-        let Self { decode, prefill, coefficients, verified } = self;
+        let Self { decay, without_prompts: decode, with_prompts: prefill, coefficients, verified } =
+            self;
         let StepLoad { prefill_tokens, decode_tokens, verify_tokens, .. } = *load;
         *verified |= verify_tokens > 0;
         let seconds = took.as_secs_f64().max(MIN_SECONDS);
@@ -97,11 +113,11 @@ impl StepTimeFit {
         let coefficients = coefficients.get_or_insert([each, each, each, 0.0]);
         let predicted: f64 = step.iter().zip(&*coefficients).map(|(a, b)| a * b).sum();
         let weight = 1.0 / (predicted.max(MIN_SECONDS) * seconds);
-        prefill.decay();
+        prefill.decay(*decay);
         if prefill_tokens > 0 {
             prefill.add(&step, seconds, weight);
         } else {
-            decode.decay();
+            decode.decay(*decay);
             decode.add(&step, seconds, weight);
         }
         for _ in 0..SWEEPS {

@@ -1,0 +1,222 @@
+//! Proposes drafts for the next step, behind each step.
+
+use std::time::Duration;
+
+use l4_sampler::draft::{DraftRow, Drafter, Drafts};
+
+use super::choice::RunningChoice;
+use super::{ModelRunner, missing};
+use crate::speculation::{Acceptance, Candidates, Window, WindowMode};
+use crate::{BySeat, ExecuteError, StepLoad, StepOutput, StepPlan, StepView};
+
+/// Speculation of a runner: its drafter, and the window.
+pub(super) struct Speculation {
+    drafter: Box<dyn Drafter>,
+    /// Maximum number of drafts of a request in a step.
+    most: usize,
+    mode: WindowMode,
+    /// Number of tokens of the model.
+    vocab: usize,
+    window: Window,
+    /// Slots of the drafter that no request has, and the number of slots so far.
+    vacant: Vec<u32>,
+    slots: u32,
+    /// Of the requests that sampled and go on: index of the row in the step, index of the row in `out.rows`, and the
+    /// request's proposal. The memory is reused.
+    rows: Vec<DraftRow>,
+    asked: Vec<usize>,
+    live: Vec<usize>,
+    drafts: Drafts,
+    candidates: Candidates,
+    counts: Vec<usize>,
+}
+
+/// A request's part of the speculation.
+#[derive(Debug, Default)]
+pub(super) struct DraftState {
+    /// Its slot of the drafter, since its first token was sampled.
+    slot: Option<u32>,
+    acceptance: Acceptance,
+    /// Maximum number of drafts in a step. `None`: that of the engine. 0: none.
+    most: Option<usize>,
+    /// Tenant, whose outputs the drafter may learn from.
+    tenant: Option<String>,
+    pub counts: DraftCounts,
+}
+
+/// Drafts of a request that were verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Drafts that steps verified.
+    pub proposed: usize,
+    /// Those of them that were accepted.
+    pub accepted: usize,
+}
+
+impl DraftState {
+    pub fn new(most: Option<usize>, tenant: Option<String>) -> Self {
+        Self { most, tenant, ..Self::default() }
+    }
+
+    /// Counts the drafts of a row that was verified.
+    pub fn verified(&mut self, drafts: &[u32], tokens: &[u32]) {
+        self.counts.proposed += drafts.len();
+        self.counts.accepted += crate::scheduler::accepted(drafts, tokens);
+    }
+}
+
+impl Speculation {
+    /// Speculates with the drafts of a drafter, at most `most` for a request in a step.
+    pub fn new(drafter: Box<dyn Drafter>, most: usize, mode: WindowMode, vocab: usize) -> Self {
+        Self {
+            drafter,
+            most,
+            mode,
+            vocab,
+            window: Window::default(),
+            vacant: Vec::new(),
+            slots: 0,
+            rows: Vec::new(),
+            asked: Vec::new(),
+            live: Vec::new(),
+            drafts: Drafts::default(),
+            candidates: Candidates::default(),
+            counts: Vec::new(),
+        }
+    }
+
+    /// Ends a request.
+    pub fn end(&mut self, state: &DraftState) {
+        if let Some(slot) = state.slot {
+            self.drafter.end(slot);
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Tells the drafter of a request's new tokens, and compares its last proposal with them.
+    fn learn(&mut self, state: &mut DraftState, row: &crate::RowView<'_>, tokens: &[u32]) {
+        state.acceptance.follow(tokens, &mut self.window);
+        let slot = *state.slot.get_or_insert_with(|| {
+            let slot = self.vacant.pop().unwrap_or(self.slots);
+            self.slots = self.slots.max(slot + 1);
+            let (prompt, output) = row.request.tokens().split_at(row.request.prompt_len());
+            let max_new = row.request.max_tokens();
+            self.drafter.begin(slot, prompt, state.tenant.as_deref(), max_new);
+            self.drafter.extend(slot, output);
+            state.acceptance.reserve(self.most);
+            slot
+        });
+        self.drafter.extend(slot, tokens);
+    }
+}
+
+impl ModelRunner {
+    /// Proposes drafts for the requests that have sampled and go on.
+    pub(super) fn propose(
+        &mut self,
+        step: &StepView<'_>,
+        out: &mut StepOutput,
+    ) -> Result<(), ExecuteError> {
+        let Self { choices, speculation, .. } = self;
+        let Some(speculation) = speculation else { return Ok(()) };
+        speculation.rows.clear();
+        speculation.asked.clear();
+        speculation.live.clear();
+        let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
+        for ((number, row), (_, tokens, finish)) in due.zip(out.rows()) {
+            let (seat, id) = (row.row.seat, row.row.id);
+            let Some(choice) = choices.seated(seat, id) else { return Err(missing(id)) };
+            choice.drafts.verified(row.drafts, tokens);
+            let most = choice.drafts.most.unwrap_or(usize::MAX).min(speculation.most);
+            if finish.is_some() || most == 0 {
+                continue;
+            }
+            speculation.learn(&mut choice.drafts, &row, tokens);
+            speculation.live.push(number);
+            let most = speculation.due(&choice.drafts.acceptance, most);
+            if let Some(slot) = choice.drafts.slot.filter(|_| most > 0) {
+                speculation.rows.push(DraftRow { slot, most });
+                speculation.asked.push(number);
+            }
+        }
+        speculation.ask(step.step(), choices);
+        speculation.decide(step.step(), choices, out);
+        Ok(())
+    }
+}
+
+/// The choice of a row of a step.
+fn choice_of<'a>(
+    step: &StepPlan,
+    number: usize,
+    choices: &'a mut BySeat<RunningChoice>,
+) -> Option<&'a mut RunningChoice> {
+    let row = &step.rows[number];
+    choices.seated(row.seat, row.id)
+}
+
+impl Speculation {
+    /// Number of drafts to ask the drafter for, at most `most`; 0 if no proposal is due.
+    fn due(&self, acceptance: &Acceptance, most: usize) -> usize {
+        match self.mode {
+            WindowMode::Fixed => most,
+            WindowMode::Adaptive if self.drafter.costs_time() => {
+                acceptance.worth_making(&self.window, most)
+            }
+            WindowMode::Adaptive if acceptance.needs_proposal() => most,
+            WindowMode::Adaptive => 0,
+        }
+    }
+
+    /// Asks the drafter for the proposals that are due.
+    fn ask(&mut self, step: &StepPlan, choices: &mut BySeat<RunningChoice>) {
+        self.drafts.clear();
+        self.drafter.propose(&self.rows, &mut self.drafts);
+        for (i, number) in self.asked.iter().enumerate() {
+            if let Some(choice) = choice_of(step, *number, choices) {
+                let (drafts, classes) = self.drafts.row(i);
+                // A token that the model does not have cannot be fed.
+                let known = drafts.iter().take_while(|id| (**id as usize) < self.vocab).count();
+                let kept = known.min(self.rows[i].most);
+                choice.drafts.acceptance.propose(&drafts[..kept], &classes[..kept]);
+            }
+        }
+    }
+
+    /// Decides how many drafts of each proposal the next step verifies.
+    fn decide(
+        &mut self,
+        step: &StepPlan,
+        choices: &mut BySeat<RunningChoice>,
+        out: &mut StepOutput,
+    ) {
+        let Self { live, window, candidates, counts, mode, .. } = self;
+        candidates.clear();
+        counts.clear();
+        for number in &*live {
+            if let Some(choice) = choice_of(step, *number, choices) {
+                match mode {
+                    WindowMode::Adaptive => choice.drafts.acceptance.offer(window, candidates),
+                    WindowMode::Fixed => counts.push(choice.drafts.acceptance.len()),
+                }
+            }
+        }
+        if *mode == WindowMode::Adaptive {
+            window.choose(candidates, live.len(), counts);
+        }
+        for (number, count) in live.iter().zip(&*counts) {
+            let Some(choice) = choice_of(step, *number, choices) else { continue };
+            let drafts = choice.drafts.acceptance.open(*count);
+            if !drafts.is_empty() {
+                out.propose(*number, drafts);
+            }
+        }
+    }
+
+    /// Adds a step that has run, for the price of drafts.
+    pub fn measured(&mut self, step: &StepPlan, took: Duration) {
+        if step.tokens > 0 {
+            self.window.measured(&StepLoad::of(step), took);
+        }
+    }
+}

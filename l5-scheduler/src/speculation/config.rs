@@ -1,0 +1,391 @@
+//! Configuration of speculation: `--speculative-config`, with the fields of vLLM's.
+
+use l4_sampler::draft::{DraftError, Drafter, NgramDrafter, SuffixDrafter, SuffixOptions};
+use serde::{Deserialize, Serialize};
+
+/// Maximum of `num_speculative_tokens`.
+const MAX_DRAFTS: usize = 64;
+
+/// Maximum of `prompt_lookup_max`.
+const MAX_NGRAM: usize = 64;
+
+/// Maximum of `suffix_decoding_max_tree_depth`.
+const MAX_DEPTH: usize = 256;
+
+/// How drafts are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DraftMethod {
+    /// What followed the last tokens where they occurred first in the prompt and the output (prompt lookup).
+    Ngram,
+    /// What followed the last tokens in the prompt, the output and earlier outputs of the same tenant (SuffixDecoding).
+    Suffix,
+    /// A smaller model with the same vocabulary.
+    DraftModel,
+}
+
+/// How many drafts of a proposal are verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowMode {
+    /// As many as save more time than they cost, by measurements of this engine.
+    #[default]
+    Adaptive,
+    /// All of them.
+    Fixed,
+}
+
+/// Configuration of speculation. Names, meanings and defaults are vLLM's, where vLLM has them; vLLM's `max_model_len`
+/// and parallel sizes of a draft model do not apply here.
+///
+/// ```
+/// use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig};
+///
+/// let config = SpeculativeConfig::from_json(r#"{"method": "ngram", "num_speculative_tokens": 5}"#)?;
+/// assert_eq!(config.method, DraftMethod::Ngram);
+/// assert_eq!(config.ngram(), (5, 5), "tokens of an n-gram, at least and at most");
+/// # Ok::<(), l5_scheduler::speculation::SpeculationError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpeculativeConfig {
+    /// How drafts are made.
+    pub method: DraftMethod,
+    /// Maximum number of drafts of one request in a step. `None`: with `suffix`, the depth of the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_speculative_tokens: Option<usize>,
+    /// How many drafts of a proposal are verified.
+    #[serde(default)]
+    pub window: WindowMode,
+    /// With `ngram`: minimum number of tokens of an n-gram. `None`: the maximum, or 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_lookup_min: Option<usize>,
+    /// With `ngram`: maximum number of tokens of an n-gram. `None`: the minimum, or 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_lookup_max: Option<usize>,
+    /// With `suffix`: maximum number of tokens of a match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suffix_decoding_max_tree_depth: Option<usize>,
+    /// With `suffix`: maximum number of tokens of earlier outputs that are remembered, all tenants together. 0: an
+    /// output learns from its own request only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suffix_decoding_max_cached_tokens: Option<usize>,
+    /// With `suffix`: maximum number of drafts for each token of the match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suffix_decoding_max_spec_factor: Option<f64>,
+    /// With `suffix`: probability below which a draft is not proposed, as the share of the occurrences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suffix_decoding_min_token_prob: Option<f64>,
+    /// With `draft_model`: directory or file of the smaller model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+/// Why a configuration of speculation is invalid.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SpeculationError {
+    /// Not JSON, or unknown or missing fields.
+    #[error("the speculative config is invalid: {0}")]
+    Json(String),
+    /// A value is out of its range.
+    #[error("the speculative config is invalid: {name} must be {expected}, got {got}")]
+    OutOfRange {
+        /// Name of the field.
+        name: &'static str,
+        /// What it must be.
+        expected: String,
+        /// Its value.
+        got: f64,
+    },
+    /// A field is missing.
+    #[error("the speculative config is invalid: method {method} needs {name}: {why}")]
+    Missing {
+        /// Name of the method.
+        method: &'static str,
+        /// Name of the field.
+        name: &'static str,
+        /// What it is.
+        why: &'static str,
+    },
+    /// A field belongs to another method.
+    #[error(
+        "the speculative config is invalid: {name} is a field of method {of}, and the method is {method}: remove it"
+    )]
+    OfOtherMethod {
+        /// Name of the field.
+        name: &'static str,
+        /// Method that it belongs to.
+        of: &'static str,
+        /// Method of this configuration.
+        method: &'static str,
+    },
+    /// The options of a lookup are out of range.
+    #[error("the speculative config is invalid: {0}")]
+    Lookup(#[from] DraftError),
+    /// The draft model cannot be used.
+    #[error("the draft model cannot be used: {0}")]
+    DraftModel(String),
+}
+
+impl DraftMethod {
+    /// Name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ngram => "ngram",
+            Self::Suffix => "suffix",
+            Self::DraftModel => "draft_model",
+        }
+    }
+}
+
+impl SpeculativeConfig {
+    /// Drafts by a method, with the defaults of everything else.
+    pub fn new(method: DraftMethod, num_speculative_tokens: usize) -> Self {
+        Self {
+            method,
+            num_speculative_tokens: Some(num_speculative_tokens),
+            window: WindowMode::default(),
+            prompt_lookup_min: None,
+            prompt_lookup_max: None,
+            suffix_decoding_max_tree_depth: None,
+            suffix_decoding_max_cached_tokens: None,
+            suffix_decoding_max_spec_factor: None,
+            suffix_decoding_min_token_prob: None,
+            model: None,
+        }
+    }
+
+    /// Reads a configuration, and validates it.
+    ///
+    /// # Errors
+    /// [`SpeculationError`], naming the field.
+    pub fn from_json(json: &str) -> Result<Self, SpeculationError> {
+        let config: Self =
+            serde_json::from_str(json).map_err(|e| SpeculationError::Json(e.to_string()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`SpeculationError`], naming the field.
+    pub fn validate(&self) -> Result<(), SpeculationError> {
+        self.belongs()?;
+        let Self { method, num_speculative_tokens, .. } = self;
+        if num_speculative_tokens.is_none() && *method != DraftMethod::Suffix {
+            let (method, name) = (method.name(), "num_speculative_tokens");
+            let why = "the maximum number of drafts of one request in a step";
+            return Err(SpeculationError::Missing { method, name, why });
+        }
+        if *method == DraftMethod::DraftModel && self.model.is_none() {
+            let (method, why) =
+                (method.name(), "the path of a smaller model with the same vocabulary");
+            return Err(SpeculationError::Missing { method, name: "model", why });
+        }
+        between("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)?;
+        between("prompt_lookup_min", self.prompt_lookup_min, 1, MAX_NGRAM)?;
+        between("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_NGRAM)?;
+        between(
+            "suffix_decoding_max_tree_depth",
+            self.suffix_decoding_max_tree_depth,
+            2,
+            MAX_DEPTH,
+        )?;
+        let (min, max) = self.ngram();
+        if min > max {
+            return Err(out_of_range(
+                "prompt_lookup_min",
+                format!("at most prompt_lookup_max, {max}"),
+                min as f64,
+            ));
+        }
+        let factor = self.suffix_decoding_max_spec_factor;
+        if let Some(got) = factor.filter(|factor| !(factor.is_finite() && *factor > 0.0)) {
+            return Err(out_of_range("suffix_decoding_max_spec_factor", "above 0".into(), got));
+        }
+        let prob = self.suffix_decoding_min_token_prob;
+        if let Some(got) = prob.filter(|prob| !(0.0..=1.0).contains(prob)) {
+            return Err(out_of_range("suffix_decoding_min_token_prob", "from 0 to 1".into(), got));
+        }
+        self.suffix().check()?;
+        Ok(())
+    }
+
+    /// Checks that no field belongs to another method: it would have no effect.
+    fn belongs(&self) -> Result<(), SpeculationError> {
+        use DraftMethod::{DraftModel, Ngram, Suffix};
+        let fields = [
+            ("prompt_lookup_min", Ngram, self.prompt_lookup_min.is_some()),
+            ("prompt_lookup_max", Ngram, self.prompt_lookup_max.is_some()),
+            (
+                "suffix_decoding_max_tree_depth",
+                Suffix,
+                self.suffix_decoding_max_tree_depth.is_some(),
+            ),
+            (
+                "suffix_decoding_max_cached_tokens",
+                Suffix,
+                self.suffix_decoding_max_cached_tokens.is_some(),
+            ),
+            (
+                "suffix_decoding_max_spec_factor",
+                Suffix,
+                self.suffix_decoding_max_spec_factor.is_some(),
+            ),
+            (
+                "suffix_decoding_min_token_prob",
+                Suffix,
+                self.suffix_decoding_min_token_prob.is_some(),
+            ),
+            ("model", DraftModel, self.model.is_some()),
+        ];
+        let other = |&(_, of, given): &(&str, DraftMethod, bool)| given && of != self.method;
+        match fields.into_iter().find(other) {
+            Some((name, of, _)) => {
+                let (of, method) = (of.name(), self.method.name());
+                Err(SpeculationError::OfOtherMethod { name, of, method })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Creates the drafter of a method that looks drafts up.
+    ///
+    /// # Errors
+    /// [`SpeculationError::Lookup`].
+    pub(crate) fn lookup(&self) -> Result<Box<dyn Drafter>, SpeculationError> {
+        if self.method == DraftMethod::Suffix {
+            let options = self.suffix();
+            options.check()?;
+            return Ok(Box::new(SuffixDrafter::new(options)));
+        }
+        let (min, max) = self.ngram();
+        Ok(Box::new(NgramDrafter::new(min, max)?))
+    }
+
+    /// Options of [`DraftMethod::Suffix`].
+    pub fn suffix(&self) -> SuffixOptions {
+        let default = SuffixOptions::default();
+        SuffixOptions {
+            max_tree_depth: self.suffix_decoding_max_tree_depth.unwrap_or(default.max_tree_depth),
+            max_cached_tokens: self
+                .suffix_decoding_max_cached_tokens
+                .unwrap_or(default.max_cached_tokens),
+            max_spec_factor: self
+                .suffix_decoding_max_spec_factor
+                .unwrap_or(default.max_spec_factor),
+            min_token_prob: self.suffix_decoding_min_token_prob.unwrap_or(default.min_token_prob),
+        }
+    }
+
+    /// Minimum and maximum number of tokens of an n-gram.
+    pub fn ngram(&self) -> (usize, usize) {
+        match (self.prompt_lookup_min, self.prompt_lookup_max) {
+            (None, None) => (5, 5),
+            (Some(one), None) | (None, Some(one)) => (one, one),
+            (Some(min), Some(max)) => (min, max),
+        }
+    }
+
+    /// Maximum number of drafts of one request in a step.
+    pub fn num_drafts(&self) -> usize {
+        self.num_speculative_tokens.unwrap_or(self.suffix().max_tree_depth.min(MAX_DRAFTS))
+    }
+}
+
+fn between(
+    name: &'static str,
+    got: Option<usize>,
+    min: usize,
+    max: usize,
+) -> Result<(), SpeculationError> {
+    match got.filter(|got| !(min..=max).contains(got)) {
+        Some(got) => Err(out_of_range(name, format!("from {min} to {max}"), got as f64)),
+        None => Ok(()),
+    }
+}
+
+fn out_of_range(name: &'static str, expected: String, got: f64) -> SpeculationError {
+    SpeculationError::OutOfRange { name, expected, got }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(json: &str) -> String {
+        SpeculativeConfig::from_json(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_are_those_of_vllm() {
+        let of = |json: &str| SpeculativeConfig::from_json(json).unwrap();
+        let ngram = |lengths: &str| {
+            let json = format!(r#"{{"method": "ngram", "num_speculative_tokens": 4{lengths}}}"#);
+            of(&json).ngram()
+        };
+        assert_eq!(ngram(""), (5, 5));
+        assert_eq!(ngram(r#", "prompt_lookup_max": 3"#), (3, 3));
+        assert_eq!(ngram(r#", "prompt_lookup_min": 2"#), (2, 2));
+        assert_eq!(ngram(r#", "prompt_lookup_min": 2, "prompt_lookup_max": 4"#), (2, 4));
+        let suffix = of(r#"{"method": "suffix"}"#);
+        assert_eq!((suffix.num_drafts(), suffix.suffix().min_token_prob), (24, 0.1));
+        let shallow = of(r#"{"method": "suffix", "suffix_decoding_max_tree_depth": 6}"#);
+        assert_eq!(shallow.num_drafts(), 6, "at most as many drafts as the match may have tokens");
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_what_it_must_be() {
+        for (json, parts) in [
+            ("ngram", &["expected"][..]),
+            (
+                r#"{"method": "eagle", "num_speculative_tokens": 2}"#,
+                &["eagle", "ngram", "draft_model"],
+            ),
+            (r#"{"method": "ngram"}"#, &["ngram", "num_speculative_tokens"]),
+            (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, &["from 1 to 64, got 0"]),
+            (r#"{"method": "ngram", "num_speculative_tokens": 65}"#, &["from 1 to 64, got 65"]),
+            (
+                r#"{"method": "ngram", "num_speculative_tokens": 2, "tree": 1}"#,
+                &["unknown field `tree`"],
+            ),
+            (
+                r#"{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 4, "prompt_lookup_max": 3}"#,
+                &["prompt_lookup_min", "at most prompt_lookup_max, 3", "got 4"],
+            ),
+            (
+                r#"{"method": "ngram", "num_speculative_tokens": 2, "model": "x"}"#,
+                &["model is a field of method draft_model", "the method is ngram"],
+            ),
+            (r#"{"method": "draft_model", "num_speculative_tokens": 2}"#, &["needs model"]),
+            (
+                r#"{"method": "suffix", "suffix_decoding_min_token_prob": 1.5}"#,
+                &["suffix_decoding_min_token_prob", "from 0 to 1", "1.5"],
+            ),
+            (
+                r#"{"method": "suffix", "suffix_decoding_max_spec_factor": 0.0}"#,
+                &["suffix_decoding_max_spec_factor", "above 0"],
+            ),
+            (
+                r#"{"method": "suffix", "suffix_decoding_max_cached_tokens": 1000000000000}"#,
+                &["max_cached_tokens", "at most"],
+            ),
+        ] {
+            let error = error(json);
+            for part in parts {
+                assert!(error.contains(part), "{json}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_config_is_written_as_it_is_read() {
+        let config = SpeculativeConfig::from_json(
+            r#"{"method": "ngram", "num_speculative_tokens": 4, "window": "fixed"}"#,
+        );
+        let config = config.unwrap();
+        let json = serde_json::to_string(&config).unwrap();
+        assert_eq!(SpeculativeConfig::from_json(&json), Ok(config), "{json}");
+    }
+}

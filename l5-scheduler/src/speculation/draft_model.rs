@@ -1,0 +1,389 @@
+//! Drafts of a smaller model: greedy, all rows of a step together.
+//!
+//! ```text
+//! feed      what the model has not seen of each request: its prompt once, later the new tokens
+//! draft     the likeliest next token of each; fed again for the next one, `most` times
+//! keep      keys and values of drafts that are sampled afterwards stay, the others are rolled back
+//! ```
+//!
+//! The model has keys and values of its own, in a pool of its own. A request that waits, or that has no drafts for a
+//! while, can lose its slot there to another one, and is then fed from its beginning again. An error of the model costs
+//! drafts and nothing else.
+
+use std::sync::Arc;
+
+use l1_tensor::ops::argmax;
+use l1_tensor::{Device, Runtime};
+use l2_model::tokenizer::Tokenizer;
+use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
+use l3_paged_kv::{PagedOptions, PagedState};
+use l4_sampler::draft::{CLASSES, DraftRow, Drafter, Drafts, MAX_RESERVED_TOKENS};
+
+use super::SpeculationError;
+
+/// Maximum number of tokens of a step of the draft model, unless there are more sequences.
+const MAX_STEP_TOKENS: usize = 512;
+
+/// Size of the draft model's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DraftMemory {
+    /// Number of requests that have keys and values at once.
+    pub seqs: usize,
+    /// Maximum number of tokens of a request.
+    pub max_len: usize,
+    /// Number of blocks, and tokens of each.
+    pub blocks: usize,
+    pub block_size: usize,
+}
+
+/// Drafter that runs a smaller model.
+pub(crate) struct ModelDrafter {
+    rt: Runtime,
+    decoder: Arc<Decoder>,
+    ws: Workspace,
+    state: PagedState,
+    max_len: usize,
+    max_step_tokens: usize,
+    /// Tokens of each request, by the caller's slot.
+    requests: Vec<Option<Request>>,
+    /// Owner of each sequence of the state, and when it was used last.
+    owners: Vec<(Option<u32>, u64)>,
+    clock: u64,
+    step: Step,
+    live: Vec<Live>,
+    chosen: Vec<u32>,
+    /// Drafts of each row, most of each behind one another.
+    lists: Vec<(u32, u8)>,
+}
+
+/// A request.
+struct Request {
+    tokens: Vec<u32>,
+    /// Its sequence in the state.
+    seq: Option<u32>,
+    /// Tokens whose keys and values are in the sequence.
+    fed: Vec<u32>,
+}
+
+/// A row that is being drafted.
+#[derive(Clone, Copy)]
+struct Live {
+    row: usize,
+    slot: u32,
+    /// Index of its first draft in the list of all, and how many it may have and has.
+    start: usize,
+    most: usize,
+    drafted: usize,
+}
+
+/// Arrays of a batch. The memory is reused.
+#[derive(Default)]
+struct Step {
+    tokens: Vec<u32>,
+    positions: Vec<i32>,
+    ends: Vec<i32>,
+    seqs: Vec<u32>,
+    logit_rows: Vec<u32>,
+    /// Rows whose logits are computed, as indices into the live rows.
+    due: Vec<usize>,
+}
+
+impl ModelDrafter {
+    /// Creates a drafter with the memory for `memory`.
+    ///
+    /// # Errors
+    /// [`SpeculationError::DraftModel`]: too little memory.
+    pub(crate) fn new(
+        rt: &Runtime,
+        decoder: Arc<Decoder>,
+        memory: DraftMemory,
+    ) -> Result<Self, SpeculationError> {
+        let DraftMemory { seqs, max_len, blocks, block_size } = memory;
+        let max_len = max_len.min(decoder.config().max_context);
+        let max_step_tokens = MAX_STEP_TOKENS.max(seqs);
+        let spec =
+            WorkspaceSpec { max_tokens: max_step_tokens, max_rows: seqs, max_context: max_len };
+        let failed = |e: &dyn std::fmt::Display| SpeculationError::DraftModel(e.to_string());
+        let options = PagedOptions {
+            num_blocks: blocks,
+            max_step_tokens,
+            ..PagedOptions::new(seqs, max_len, block_size, rt.activation_dtype())
+        };
+        let state = PagedState::new_on(rt.device(), decoder.config(), options);
+        Ok(Self {
+            ws: Workspace::new(rt, decoder.config(), spec).map_err(|e| failed(&e))?,
+            state: state.map_err(|e| failed(&e))?,
+            rt: rt.clone(),
+            decoder,
+            max_len,
+            max_step_tokens,
+            requests: Vec::new(),
+            owners: vec![(None, 0); seqs],
+            clock: 0,
+            step: Step::default(),
+            live: Vec::with_capacity(seqs),
+            chosen: Vec::with_capacity(seqs),
+            lists: Vec::new(),
+        })
+    }
+
+    fn request(&mut self, slot: u32) -> Option<&mut Request> {
+        self.requests.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Takes a sequence away from its owner.
+    fn evict(&mut self, seq: usize) {
+        self.state.drop_sequence(seq as u32);
+        if let Some(owner) = self.owners[seq].0.take()
+            && let Some(request) = self.request(owner)
+        {
+            request.seq = None;
+            request.fed.clear();
+        }
+    }
+
+    /// Gives a request a sequence, and rolls the sequence back to what it has in common with the request's tokens. At
+    /// least one token is left to feed. Returns whether it has one.
+    fn prepare(&mut self, slot: u32) -> bool {
+        let Some(seq) = self.request(slot).map(|request| request.seq) else { return false };
+        let seq = match seq {
+            Some(seq) => seq as usize,
+            None => {
+                let used = self
+                    .owners
+                    .iter()
+                    .enumerate()
+                    .min_by_key(|(_, (owner, used))| (owner.is_some(), *used));
+                let Some((seq, _)) =
+                    used.filter(|(_, (owner, used))| owner.is_none() || *used < self.clock)
+                else {
+                    return false;
+                };
+                self.evict(seq);
+                self.owners[seq].0 = Some(slot);
+                seq
+            }
+        };
+        self.owners[seq].1 = self.clock;
+        let Self { state, requests, .. } = self;
+        let Some(request) = requests[slot as usize].as_mut() else { return false };
+        request.seq = Some(seq as u32);
+        if request.fed.is_empty() {
+            let resumed = state.resume(seq as u32, &request.tokens);
+            request.fed.extend_from_slice(&request.tokens[..resumed]);
+        }
+        let common = request.fed.iter().zip(&request.tokens).take_while(|(a, b)| a == b).count();
+        let keep = common.min(request.tokens.len().saturating_sub(1));
+        if keep < request.fed.len() {
+            request.fed.truncate(keep);
+            if state.rollback(seq as u32, keep).is_err() {
+                self.evict(seq);
+                return false;
+            }
+        }
+        !self.requests[slot as usize].as_ref().is_none_or(|request| request.tokens.is_empty())
+    }
+
+    /// Packs what is due of the live rows, as far as a step has room. `drafts`: the last drafts are fed, too.
+    fn pack(&mut self) {
+        let Self { step, live, requests, lists, max_step_tokens, .. } = self;
+        step.clear();
+        for (i, row) in live.iter().enumerate() {
+            let list = &lists[row.start..row.start + row.drafted];
+            let Some(request) = requests[row.slot as usize].as_ref() else { continue };
+            let Some(seq) = request.seq else { continue };
+            let (from, end) = (request.fed.len(), request.tokens.len() + row.drafted);
+            let room = *max_step_tokens - step.tokens.len();
+            let len = (end - from).min(room);
+            if len == 0 || row.drafted == row.most {
+                continue;
+            }
+            let all = request.tokens.iter().copied().chain(list.iter().map(|(token, _)| *token));
+            step.tokens.extend(all.skip(from).take(len));
+            step.positions.extend((from..from + len).map(|at| at as i32));
+            step.ends.push(step.tokens.len() as i32);
+            step.seqs.push(seq);
+            if from + len == end {
+                step.logit_rows.push(step.tokens.len() as u32 - 1);
+                step.due.push(i);
+            }
+        }
+    }
+
+    /// Runs the packed step, and appends the likeliest token of each row that is due to its drafts.
+    fn run(&mut self) -> l2_model::Result<()> {
+        let Self { step, live, requests, owners, lists, state, decoder, ws, rt, chosen, .. } = self;
+        let Step { tokens, positions, ends, seqs, logit_rows, due } = step;
+        let batch = Batch {
+            tokens,
+            positions,
+            cu_seqlens_q: ends,
+            state_slots: seqs,
+            logit_rows,
+            ..Batch::default()
+        };
+        decoder.forward(&batch, state, ws)?;
+        for (seq, span) in seqs.iter().zip(ends.windows(2)) {
+            let owner = owners[*seq as usize].0;
+            if let Some(request) = owner.and_then(|slot| requests[slot as usize].as_mut()) {
+                request.fed.extend_from_slice(&tokens[span[0] as usize..span[1] as usize]);
+            }
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        chosen.clear();
+        chosen.resize(due.len(), 0);
+        let logits = ws.logits(due.len())?;
+        argmax(rt, logits, chosen)?;
+        let rows =
+            (logits.device() == Device::Cpu).then(|| logits.rows::<f32>("a draft")).transpose()?;
+        for (i, (at, token)) in due.iter().zip(&*chosen).enumerate() {
+            let class = rows.map_or(CLASSES as u8 / 2, |rows| class(rows.row(i), *token));
+            let row = &mut live[*at];
+            lists[row.start + row.drafted] = (*token, class);
+            row.drafted += 1;
+        }
+        Ok(())
+    }
+
+    /// Forgets the keys and values of all requests but the live rows. Returns whether there were any.
+    fn forget_idle(&mut self) -> bool {
+        let mut any = false;
+        for seq in 0..self.owners.len() {
+            let (owner, used) = self.owners[seq];
+            if owner.is_some() && used < self.clock {
+                self.evict(seq);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Forgets the keys and values of all live rows, after an error that leaves them unknown.
+    fn forget_live(&mut self) {
+        for i in 0..self.live.len() {
+            let seq = self.request(self.live[i].slot).and_then(|request| request.seq);
+            if let Some(seq) = seq {
+                self.evict(seq as usize);
+            }
+        }
+    }
+}
+
+impl Step {
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.ends.clear();
+        self.ends.push(0);
+        self.seqs.clear();
+        self.logit_rows.clear();
+        self.due.clear();
+    }
+}
+
+/// Confidence class of the likeliest token: its probability, in equal parts.
+fn class(logits: &[f32], token: u32) -> u8 {
+    let most = logits[token as usize];
+    let sum: f32 = logits.iter().map(|x| (x - most).exp()).sum();
+    ((CLASSES as f32 / sum) as u8).min(CLASSES as u8 - 1)
+}
+
+impl Drafter for ModelDrafter {
+    fn begin(&mut self, slot: u32, prompt: &[u32], _: Option<&str>, max_new: usize) {
+        self.end(slot);
+        let index = slot as usize;
+        if self.requests.len() <= index {
+            self.requests.resize_with(index + 1, || None);
+        }
+        let room = (prompt.len() + max_new.min(MAX_RESERVED_TOKENS)).min(self.max_len);
+        let mut tokens = Vec::with_capacity(room.max(prompt.len()));
+        tokens.extend_from_slice(prompt);
+        self.requests[index] = Some(Request { tokens, seq: None, fed: Vec::with_capacity(room) });
+    }
+
+    fn extend(&mut self, slot: u32, tokens: &[u32]) {
+        if let Some(request) = self.request(slot) {
+            request.tokens.extend_from_slice(tokens);
+        }
+    }
+
+    fn propose(&mut self, rows: &[DraftRow], out: &mut Drafts) {
+        self.clock += 1;
+        self.live.clear();
+        let mut start = 0;
+        for (row, DraftRow { slot, most }) in rows.iter().enumerate() {
+            let len = self.request(*slot).map_or(0, |request| request.tokens.len());
+            // The last draft is not fed.
+            let most = (*most).min((self.max_len + 1).saturating_sub(len));
+            if most > 0 && self.prepare(*slot) {
+                self.live.push(Live { row, slot: *slot, start, most, drafted: 0 });
+                start += most;
+            }
+        }
+        self.lists.clear();
+        self.lists.resize(start, (0, 0));
+        loop {
+            self.pack();
+            if self.step.tokens.is_empty() {
+                break;
+            }
+            if let Err(e) = self.run() {
+                // Mostly there are too few blocks, and requests that are not drafted for have some.
+                if self.forget_idle() {
+                    continue;
+                }
+                tracing::debug!("the draft model made no drafts: {e}");
+                self.forget_live();
+                break;
+            }
+        }
+        let mut live = self.live.iter().peekable();
+        for row in 0..rows.len() {
+            if let Some(one) = live.next_if(|one| one.row == row) {
+                let list = &self.lists[one.start..one.start + one.drafted];
+                list.iter().for_each(|(token, class)| out.push(*token, *class));
+            }
+            out.end_row();
+        }
+    }
+
+    fn end(&mut self, slot: u32) {
+        let seq = self.request(slot).and_then(|request| request.seq);
+        if let Some(seq) = seq {
+            self.evict(seq as usize);
+        }
+        if let Some(request) = self.requests.get_mut(slot as usize) {
+            *request = None;
+        }
+    }
+
+    fn costs_time(&self) -> bool {
+        true
+    }
+}
+
+/// Checks that a draft model has the vocabulary of the model whose tokens it drafts.
+///
+/// # Errors
+/// [`SpeculationError::DraftModel`].
+pub(crate) fn check_vocabulary(
+    draft: (usize, Option<&Tokenizer>),
+    target: (usize, Option<&Tokenizer>),
+) -> Result<(), SpeculationError> {
+    let differ = |why: String| {
+        let why = format!("{why}; use a smaller model of the same family, with the same tokenizer");
+        Err(SpeculationError::DraftModel(why))
+    };
+    if draft.0 != target.0 {
+        return differ(format!("it has {} tokens, and the model has {}", draft.0, target.0));
+    }
+    if let (Some(own), Some(other)) = (draft.1, target.1) {
+        let differs = |id: &u32| own.token_bytes(*id).ok() != other.token_bytes(*id).ok();
+        if let Some(id) = (0..target.0 as u32).find(differs) {
+            return differ(format!("token {id} is not the same text in both models"));
+        }
+    }
+    Ok(())
+}

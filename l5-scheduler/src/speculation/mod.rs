@@ -1,0 +1,22 @@
+//! Speculation: an engine that verifies drafts.
+//!
+//! ```text
+//! drafter     proposes tokens that may follow, behind each step          l4_sampler::draft
+//! window      decides how many of them the next step verifies            Window
+//! scheduler   gives them what no request needs: tokens and free blocks   Scheduler
+//! runner      samples each position by its own random number, and keeps the tokens that equal their drafts
+//! ```
+//!
+//! Drafts change no token. Each position of a row is sampled as it would be without drafts, with the logits, the
+//! history, the guide's mask and the random number of its position; a draft only decides whether the logits behind it are
+//! already there. A token is accepted with the probability that the model gives it, which is the acceptance rate of
+//! speculative sampling for a draft that was chosen without chance ([`l4_sampler::verify`]), and unlike there the tokens
+//! themselves are those of the same seed without drafts.
+
+mod config;
+mod draft_model;
+mod window;
+
+pub use config::{DraftMethod, SpeculationError, SpeculativeConfig, WindowMode};
+pub(crate) use draft_model::{DraftMemory, ModelDrafter, check_vocabulary};
+pub(crate) use window::{Acceptance, Candidates, Window};

@@ -15,7 +15,7 @@ use crate::engine::{
     Engine, EngineHandle, EngineModel, EngineOptions, EngineRequest, OutputChunk, ResponseStream,
     StartError, Startup, SubmitError,
 };
-use crate::{FinishReason, OutputEnd};
+use crate::{DraftCounts, FinishReason, OutputEnd};
 
 /// Default maximum number of output tokens.
 const MAX_TOKENS: usize = 128;
@@ -139,6 +139,8 @@ pub struct Output {
     pub seed: u64,
     /// Number of prompt tokens that were hit in the prefix cache.
     pub cached: usize,
+    /// Drafts that steps verified, where the engine speculates.
+    pub drafts: DraftCounts,
 }
 
 /// Why a call generated no responses. An error of a single response, while it is generated, is in its [`Output`].
@@ -277,11 +279,11 @@ impl Llm {
     fn output(prompt: Vec<u32>, seed: u64, mut stream: ResponseStream) -> Output {
         let OutputChunk { tokens, text, logprobs, end } = stream.rest();
         let cached = stream.times().cached;
-        let (finish_reason, error) = match end {
-            Some(OutputEnd { finish, error, .. }) => (finish, error),
-            None => (FinishReason::Failed, None),
+        let (finish_reason, error, drafts) = match end {
+            Some(OutputEnd { finish, error, drafts, .. }) => (finish, error, drafts),
+            None => (FinishReason::Failed, None, DraftCounts::default()),
         };
-        Output { prompt, text, tokens, finish_reason, error, logprobs, seed, cached }
+        Output { prompt, text, tokens, finish_reason, error, logprobs, seed, cached, drafts }
     }
 
     /// Tokens of the prompt, and whether the output text continues it.

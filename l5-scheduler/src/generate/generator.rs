@@ -11,7 +11,10 @@ use super::{Choice, GenerateRequest, Generation, Work, rank};
 use crate::engine::{
     EngineModel, EngineOptions, ModelFacts, RequestValidator, StartError, SubmitError, ValidRequest,
 };
-use crate::{EngineCore, ExecuteError, FinishReason, ModelRunner, Rejection, RequestId, Scheduler};
+use crate::{
+    DraftCounts, EngineCore, ExecuteError, FinishReason, ModelRunner, Rejection, RequestId,
+    Scheduler,
+};
 
 /// Why a request gave no choices. Nothing of it is left in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -180,9 +183,10 @@ impl Generator {
             }
         }
         let prefill = prefill.unwrap_or_else(|| started.elapsed());
-        let (choices, output_tokens) = self.take_choices(valid)?;
-        let (work, decode) = (self.work(), started.elapsed() - prefill);
-        Ok(Generation { choices, output_tokens, work, prefill, decode })
+        let (choices, output_tokens, drafts) = self.take_choices(valid)?;
+        let (mut work, decode) = (self.work(), started.elapsed() - prefill);
+        work.output_computed -= (drafts.proposed - drafts.accepted).min(work.output_computed);
+        Ok(Generation { choices, output_tokens, work, drafts, prefill, decode })
     }
 
     /// Adds all choices, so that they can be in one step. An output of no tokens needs no step.
@@ -201,11 +205,19 @@ impl Generator {
         Ok(())
     }
 
-    /// Collects the choices that the request asked for, and counts the output tokens of all that were made.
-    fn take_choices(&mut self, valid: &Valid) -> Result<(Vec<Choice>, usize), GenerateError> {
+    /// Collects the choices that the request asked for, and counts the output tokens and drafts of all that were made.
+    fn take_choices(
+        &mut self,
+        valid: &Valid,
+    ) -> Result<(Vec<Choice>, usize, DraftCounts), GenerateError> {
         let first = valid.request.request().sample as usize;
-        let outputs = self.live.drain(..).map(|(_, receiver)| receiver.take());
-        let choices: Result<Vec<_>, _> = outputs.zip(first..).map(choice).collect();
+        let outputs: Vec<_> = self.live.drain(..).map(|(_, receiver)| receiver.take()).collect();
+        let mut drafts = DraftCounts::default();
+        for end in outputs.iter().filter_map(|output| output.end.as_ref()) {
+            drafts.proposed += end.drafts.proposed;
+            drafts.accepted += end.drafts.accepted;
+        }
+        let choices: Result<Vec<_>, _> = outputs.into_iter().zip(first..).map(choice).collect();
         let mut choices = choices?;
         let output_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
         if valid.ranks {
@@ -215,7 +227,7 @@ impl Generator {
         if !valid.reports {
             choices.iter_mut().for_each(|choice| choice.logprobs.clear());
         }
-        Ok((choices, output_tokens))
+        Ok((choices, output_tokens, drafts))
     }
 
     fn work(&self) -> Work {

@@ -20,7 +20,7 @@ use l4_sampler::stop::StopReason;
 
 pub use generator::{GenerateError, Generator};
 
-use crate::{EngineRequest, FinishReason};
+use crate::{DraftCounts, EngineRequest, FinishReason};
 
 /// A request for one or more choices.
 #[derive(Clone, Debug)]
@@ -66,6 +66,8 @@ pub struct Generation {
     pub output_tokens: usize,
     /// Tokens that were computed.
     pub work: Work,
+    /// Drafts of all choices, where the engine speculates.
+    pub drafts: DraftCounts,
     /// Time from the call to the first token of every choice.
     pub prefill: Duration,
     /// Time from there to the last token.
@@ -81,10 +83,12 @@ pub struct Work {
     /// behind its last full block is computed for each choice.
     pub prompt_computed: usize,
     /// Output tokens that were computed, those of choices that `best_of` dropped included. The last token of a choice
-    /// never is.
+    /// never is, and rejected drafts are not output.
     pub output_computed: usize,
     /// Number of forward passes.
     pub steps: usize,
+    /// Number of rows that sampled, of all steps: each brought one token of a choice or, with drafts, several.
+    pub sampling_rows: usize,
 }
 
 /// Sorts choices for `best_of`, the best first, by the [`mean_logprob`] of what `of` returns. Choices for which it returns

@@ -107,6 +107,7 @@ impl StepObserver for WorkCounter {
             let of_prompt = of_prompt.min(row.row.len);
             work.prompt_computed += of_prompt;
             work.output_computed += row.row.len - of_prompt;
+            work.sampling_rows += usize::from(row.row.samples);
             if row.row.admitted == Admitted::Now && Some(row.row.id) == *first {
                 work.prompt_cached = row.row.cached;
             }

@@ -104,14 +104,6 @@ impl Tiny {
         choices: usize,
         tokenizer: Option<Tokenizer>,
     ) -> Generator {
-        let model = EngineModel {
-            rt: self.rt.clone(),
-            decoder: Arc::clone(&self.decoder),
-            tokenizer,
-            stop_tokens: self.ends.clone(),
-            digest: None,
-            startup: Startup::default(),
-        };
         let options = EngineOptions {
             block_size,
             max_num_seqs: choices,
@@ -119,7 +111,18 @@ impl Tiny {
             max_num_batched_tokens: 128,
             ..EngineOptions::default()
         };
-        Generator::open(model, &options).unwrap()
+        Generator::open(self.model(tokenizer), &options).unwrap()
+    }
+
+    pub fn model(&self, tokenizer: Option<Tokenizer>) -> EngineModel {
+        EngineModel {
+            rt: self.rt.clone(),
+            decoder: Arc::clone(&self.decoder),
+            tokenizer,
+            stop_tokens: self.ends.clone(),
+            digest: None,
+            startup: Startup::default(),
+        }
     }
 
     /// Rules for outputs of so many tokens, whatever the model says.

@@ -2,7 +2,10 @@
 
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::{StopReason, StopRules};
-use l5_scheduler::generate::Work;
+use l5_scheduler::engine::EngineOptions;
+use l5_scheduler::generate::{Generator, Work};
+use l5_scheduler::speculation::SpeculativeConfig;
+use l5_scheduler::{DraftCounts, Engine, Llm};
 
 use crate::support::{PROMPT, Request, answers, empty, generate, reason, tiny};
 
@@ -24,8 +27,13 @@ fn full_blocks_of_the_prompt_are_computed_once() {
         let what = format!("four choices for {} tokens in blocks of {block_size}", prompt.len());
         let work = generate(&mut generator, &request).work;
         // The last token of a choice is never computed.
-        let expected =
-            Work { prompt_cached: 0, prompt_computed: first, output_computed: 4 * 5, steps: 6 };
+        let expected = Work {
+            prompt_cached: 0,
+            prompt_computed: first,
+            output_computed: 4 * 5,
+            steps: 6,
+            sampling_rows: 4 * 6,
+        };
         assert_eq!(work, expected, "{what}");
         let work = generate(&mut generator, &request).work;
         let found = (work.prompt_cached, work.prompt_computed);
@@ -48,6 +56,36 @@ fn an_answer_that_has_ended_leaves_the_batch_at_once() {
     let computed: usize = lens.iter().map(|len| len - 1).sum();
     assert_eq!(got.work.output_computed, computed, "{lens:?}");
     assert_eq!(got.work.steps, *lens.iter().max().unwrap(), "one step for each token: {lens:?}");
+}
+
+#[test]
+fn a_row_brings_one_token_and_those_of_its_drafts_that_are_accepted() {
+    let tiny = tiny("tiny-llama");
+    // Of two tokens each occurred before, and either may follow.
+    let allowed_tokens = Some(vec![17, 100]);
+    let (params, stop) = (SamplingParams { allowed_tokens, ..Default::default() }, tiny.long(40));
+    let request = Request { seed: 3, ..Request::new(&PROMPT, &params, &stop) };
+    let plain = generate(&mut tiny.generator(4, 1), &request);
+    let none = DraftCounts::default();
+    assert_eq!((plain.drafts, plain.work.sampling_rows), (none, 40), "without speculation");
+    let config = r#"{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 1, "window": "fixed"}"#;
+    let options = EngineOptions {
+        max_model_len: Some(64),
+        speculative: Some(SpeculativeConfig::from_json(config).unwrap()),
+        ..EngineOptions::default()
+    };
+    let model = tiny.model(Some(tiny.tokenizer.clone()));
+    let mut generator = Generator::open(model.clone(), &options).unwrap();
+    let drafted = generate(&mut generator, &request);
+    assert_eq!(drafted.choices, plain.choices, "drafts change no token");
+    let DraftCounts { proposed, accepted } = drafted.drafts;
+    assert!(0 < accepted && accepted < proposed, "{:?}", drafted.drafts);
+    assert_eq!(drafted.work.sampling_rows + accepted, 40);
+    assert_eq!(drafted.work.output_computed, 39, "rejected drafts are no output");
+    let llm = Llm::over(Engine::new(model, &options).unwrap());
+    let outputs = llm.run(vec![request.build().request]).unwrap();
+    assert_eq!(outputs[0].tokens, plain.choices[0].tokens);
+    assert_eq!(outputs[0].drafts, drafted.drafts, "the engine's thread counts the same");
 }
 
 #[test]

@@ -60,7 +60,9 @@ pub use ensemble::{EnsembleHeader, QuoteEvent, RefusedEvent, RouteEvent, ShadowE
 pub use ensemble_chrome::write_ensemble_chrome;
 pub use ensemble_recorder::EnsembleRecorder;
 pub use ensemble_run::{EngineRun, EnsembleRun, RequestAt, Route};
-pub use event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedConfig, TracedShape};
+pub use event::{
+    Event, Header, Kv, PhasesUs, Row, RowDrafts, RowPhase, StepEvent, TracedConfig, TracedShape,
+};
 pub use holds::{Hold, Transfer, TransferKind, rows};
 pub use kv::KvEvent;
 pub use read::{EnsembleReader, Reader, Recorded, TraceError, open, read};

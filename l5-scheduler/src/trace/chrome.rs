@@ -123,8 +123,9 @@ impl Tracks {
     /// Events of a run, with the times at which they begin.
     pub fn slices(&self, run: &Run) -> Vec<(u64, Value)> {
         let mut events = Vec::new();
+        let speculates = run.steps.iter().any(|step| step.draft_tokens > 0);
         for step in &run.steps {
-            self.step(step, &mut events);
+            self.step(step, speculates, &mut events);
         }
         for (i, lane) in run.lanes.iter().enumerate() {
             for span in &lane.spans {
@@ -137,7 +138,11 @@ impl Tracks {
                 events.push(self.instant("first token", i, at, json!({})));
             }
             if let Some(end) = &lane.end {
-                let args = json!({"tokens": lane.tokens, "cached": lane.cached});
+                let mut args = json!({"tokens": lane.tokens, "cached": lane.cached});
+                if let (true, Some(args)) = (lane.drafts > 0, args.as_object_mut()) {
+                    args.insert("drafts".into(), json!(lane.drafts));
+                    args.insert("accepted".into(), json!(lane.accepted));
+                }
                 let name = if end.rejected { "rejected" } else { "ended" };
                 events.push(self.instant(&format!("{name}: {}", end.reason), i, end.at, args));
             }
@@ -171,7 +176,7 @@ impl Tracks {
         }
     }
 
-    fn step(&self, step: &StepSpan, events: &mut Vec<(u64, Value)>) {
+    fn step(&self, step: &StepSpan, speculates: bool, events: &mut Vec<(u64, Value)>) {
         let name = format!("step {}{}", step.number, if step.abandoned { " (failed)" } else { "" });
         let mut args = json!({
             "tokens": step.tokens(), "prefill": step.prefill_tokens, "resumed": step.resumed_tokens,
@@ -179,6 +184,10 @@ impl Tracks {
         });
         if let (Some(shape), Some(args)) = (step.shape, args.as_object_mut()) {
             args.insert("shape".into(), json!(shape));
+        }
+        if let (true, Some(args)) = (speculates, args.as_object_mut()) {
+            args.insert("drafts".into(), json!(step.draft_tokens));
+            args.insert("accepted".into(), json!(step.accepted_tokens));
         }
         let (pid, steps) = (self.engine, (self.engine, 1));
         events.push(slice(("step", &name), steps, step.start, step.end, args));
@@ -200,7 +209,11 @@ impl Tracks {
                 json!({"prefill": step.prefill_tokens, "resumed": step.resumed_tokens, "decode": step.decode_tokens}),
             ),
         ];
-        for (name, args) in counters {
+        let drafts = speculates.then(|| {
+            let rejected = step.draft_tokens - step.accepted_tokens;
+            ("drafts a step", json!({"accepted": step.accepted_tokens, "rejected": rejected}))
+        });
+        for (name, args) in counters.into_iter().chain(drafts) {
             let counter = json!({"ph": "C", "name": name, "pid": pid, "tid": 1, "ts": us(step.start), "args": args});
             events.push((step.start, counter));
         }

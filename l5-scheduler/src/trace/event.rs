@@ -127,6 +127,9 @@ pub struct StepEvent {
     pub at_us: f64,
     /// Rows of the step.
     pub rows: Vec<Row>,
+    /// Drafts of the rows that have some, in the order of the rows. Older recordings do not have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drafts: Vec<RowDrafts>,
     /// Number of running requests.
     pub running: usize,
     /// Number of waiting requests.
@@ -200,6 +203,30 @@ impl From<RowTuple> for Row {
 impl From<Row> for RowTuple {
     fn from(row: Row) -> Self {
         (row.id, row.phase, row.tokens, row.computed, row.cached, row.new)
+    }
+}
+
+/// Drafts of a row. In a file it is an array: `[2,5,3]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(usize, usize, usize)", into = "(usize, usize, usize)")]
+pub struct RowDrafts {
+    /// Index of the row in its step.
+    pub row: usize,
+    /// Number of drafts that the step verified: the last tokens of the row.
+    pub proposed: usize,
+    /// Number of them that were accepted, the first ones.
+    pub accepted: usize,
+}
+
+impl From<(usize, usize, usize)> for RowDrafts {
+    fn from((row, proposed, accepted): (usize, usize, usize)) -> Self {
+        Self { row, proposed, accepted: accepted.min(proposed) }
+    }
+}
+
+impl From<RowDrafts> for (usize, usize, usize) {
+    fn from(RowDrafts { row, proposed, accepted }: RowDrafts) -> Self {
+        (row, proposed, accepted)
     }
 }
 

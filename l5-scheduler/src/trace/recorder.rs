@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ensemble::{EngineEvent, EnsembleEvent};
-use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, VERSION};
+use super::event::{Event, Header, Kv, PhasesUs, Row, RowDrafts, RowPhase, StepEvent, VERSION};
 use super::kv::KvEvent;
 use super::queue::EngineQueue;
+use crate::scheduler::accepted;
 use crate::{
     Admitted, FinishReason, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver,
     StepResult, StepView, Time,
@@ -50,6 +51,8 @@ struct Recording {
     line: Vec<u8>,
     /// The step that is planned and not over yet.
     open: Option<StepEvent>,
+    /// Drafts of that step, row by row, which are compared with the sampled tokens.
+    drafts: Vec<u32>,
     /// The previous step, whose memory is reused.
     spare: StepEvent,
     live: HashMap<RequestId, Live>,
@@ -103,6 +106,7 @@ impl Recorder {
             begun: false,
             line: Vec::new(),
             open: None,
+            drafts: Vec::new(),
             spare: StepEvent::default(),
             live: HashMap::new(),
             told: Vec::new(),
@@ -230,6 +234,12 @@ impl Recording {
         event.at_us = us(step.now);
         event.rows.clear();
         event.rows.extend(view.rows().map(|row| traced(&row)));
+        event.drafts.clear();
+        self.drafts.clear();
+        for (at, row) in view.rows().enumerate().filter(|(_, row)| !row.drafts.is_empty()) {
+            event.drafts.push(RowDrafts { row: at, proposed: row.drafts.len(), accepted: 0 });
+            self.drafts.extend_from_slice(row.drafts);
+        }
         event.running = scheduler.num_running();
         event.waiting = scheduler.num_waiting();
         event.preempted.clear();
@@ -284,12 +294,21 @@ impl Recording {
         let at_us = round(event.at_us + event.duration_us());
         let step = event.step;
         self.last = (step, at_us);
-        // Both are in the order of the rows.
-        let mut rows = event.rows.iter_mut();
+        // All are in the order of the rows.
+        let mut rows = event.rows.iter_mut().enumerate();
+        let mut drafted = event.drafts.iter_mut().peekable();
+        let mut drafts = self.drafts.as_slice();
         let mut first = Vec::new();
         for (id, tokens) in result.new_tokens() {
-            if let Some(row) = rows.find(|row| row.id == id.0) {
+            if let Some((at, row)) = rows.find(|(_, row)| row.id == id.0) {
                 row.new = tokens.len();
+                while let Some(own) = drafted.next_if(|own| own.row <= at) {
+                    let (of_row, rest) = drafts.split_at(own.proposed.min(drafts.len()));
+                    drafts = rest;
+                    if own.row == at {
+                        own.accepted = accepted(of_row, tokens);
+                    }
+                }
             }
             let live = self.live.entry(id).or_default();
             if live.tokens == 0 {

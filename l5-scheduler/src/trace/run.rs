@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::BufRead;
 
-use super::event::{Event, Header, Kv, PhasesUs, Row, RowPhase, StepEvent, TracedShape};
+use super::event::{Event, Header, Kv, PhasesUs, Row, RowDrafts, RowPhase, StepEvent, TracedShape};
 use super::holds::{Hold, Open, Transfer};
 use super::read::{Reader, TraceError};
 
@@ -49,6 +49,12 @@ pub struct StepSpan {
     pub shape: Option<TracedShape>,
     /// Rows that do more than decode, with the index of their lane. (Rows that decode are too many to keep.)
     pub prefills: Vec<(usize, Row)>,
+    /// Drafts of rows, with the index of their lane: its number of drafts, and of accepted ones.
+    pub drafts: Vec<(usize, usize, usize)>,
+    /// Number of drafts of all rows, which are among the tokens of rows that decode.
+    pub draft_tokens: usize,
+    /// Number of drafts that were accepted.
+    pub accepted_tokens: usize,
     /// Number of prompt tokens computed.
     pub prefill_tokens: usize,
     /// Number of tokens computed again after a preemption.
@@ -95,6 +101,10 @@ pub struct Lane {
     pub cached: usize,
     /// Number of output tokens.
     pub tokens: usize,
+    /// Number of drafts that steps verified for it.
+    pub drafts: usize,
+    /// Number of drafts that were accepted.
+    pub accepted: usize,
     /// Number of preemptions.
     pub preemptions: u32,
     /// Time of its first output token.
@@ -308,6 +318,18 @@ impl Fold {
             });
         }
         // Nothing of an abandoned step was computed.
+        for RowDrafts { row, proposed, accepted } in
+            event.drafts.into_iter().filter(|_| !event.abandoned)
+        {
+            let Some(row) = event.rows.get(row) else { continue };
+            let lane = self.lane(row.id, start);
+            step.drafts.push((lane, proposed, accepted));
+            step.draft_tokens = step.draft_tokens.saturating_add(proposed);
+            step.accepted_tokens = step.accepted_tokens.saturating_add(accepted);
+            let lane = &mut self.run.lanes[lane];
+            lane.drafts = lane.drafts.saturating_add(proposed);
+            lane.accepted = lane.accepted.saturating_add(accepted);
+        }
         for row in event.rows.into_iter().filter(|_| !event.abandoned) {
             let place = self.lane(row.id, start);
             let lane = &mut self.run.lanes[place];

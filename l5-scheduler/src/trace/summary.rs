@@ -34,6 +34,12 @@ pub struct Summary {
     pub cached_tokens: usize,
     /// Tokens sampled.
     pub new_tokens: usize,
+    /// Rows with drafts.
+    pub drafted_rows: usize,
+    /// Drafts of all rows.
+    pub draft_tokens: usize,
+    /// Drafts that were accepted.
+    pub accepted_tokens: usize,
     /// Tokens sampled a second.
     pub tokens_per_second: f64,
     /// Preemptions.
@@ -89,6 +95,9 @@ impl Summary {
             summary.prefill_tokens += step.prefill_tokens;
             summary.resumed_tokens += step.resumed_tokens;
             summary.new_tokens += step.new_tokens;
+            summary.drafted_rows += step.drafts.len();
+            summary.draft_tokens = summary.draft_tokens.saturating_add(step.draft_tokens);
+            summary.accepted_tokens = summary.accepted_tokens.saturating_add(step.accepted_tokens);
             summary.preemptions += step.preempted.len();
             summary.most_running = summary.most_running.max(step.running);
             summary.most_waiting = summary.most_waiting.max(step.waiting);
@@ -147,6 +156,16 @@ impl fmt::Display for Summary {
             "tokens       {:>10}   chosen; {} prefilled, {} found in the cache, {} computed again",
             self.new_tokens, self.prefill_tokens, self.cached_tokens, self.resumed_tokens
         )?;
+        if self.draft_tokens > 0 {
+            let rate = 100.0 * self.accepted_tokens as f64 / self.draft_tokens as f64;
+            let length = 1.0 + self.accepted_tokens as f64 / self.drafted_rows.max(1) as f64;
+            writeln!(
+                f,
+                "drafts       {:>10}   verified in {} rows; {} accepted ({rate:.1}%), mean acceptance length \
+                 {length:.2}",
+                self.draft_tokens, self.drafted_rows, self.accepted_tokens
+            )?;
+        }
         writeln!(f, "throughput   {:>10.1}   tokens a second", self.tokens_per_second)?;
         writeln!(f, "preemptions  {:>10}", self.preemptions)?;
         writeln!(

@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use l5_scheduler::trace;
-use serde_json::Value;
+use l5_scheduler::{SchedulerConfig, trace};
+use serde_json::{Value, json};
 
-use crate::world::{crowded, run_of};
+use crate::world::{World, crowded, request, run_of, small};
 
 fn exported() -> (Vec<Value>, usize) {
     let (text, results) = crowded().finish();
+    (export(&text), results.len())
+}
+
+/// The events that a recording becomes.
+fn export(text: &str) -> Vec<Value> {
     let mut json = Vec::new();
-    trace::write_chrome(&run_of(&text), &mut json).unwrap();
+    trace::write_chrome(&run_of(text), &mut json).unwrap();
     let file: Value = serde_json::from_slice(&json).unwrap();
-    (file["traceEvents"].as_array().unwrap().clone(), results.len())
+    file["traceEvents"].as_array().unwrap().clone()
 }
 
 fn ns(value: &Value) -> i64 {
@@ -85,5 +90,25 @@ fn a_step_is_a_slice_with_its_phases_inside_and_a_request_is_a_thread() {
     for counter in ["queue", "KV blocks", "tokens a step"] {
         let values = named(counter).iter().filter(|event| event["ph"] == "C").count();
         assert_eq!(values, steps, "values of {counter}");
+    }
+}
+
+#[test]
+fn drafts_are_a_counter_of_runs_that_have_some() {
+    let config = SchedulerConfig { num_speculative_tokens: 2, ..small() };
+    for (config, expected) in [(config, true), (small(), false)] {
+        let mut world = World::new(config);
+        world.core.add_request(request(0, 5, 8, 0.0), ()).unwrap();
+        let (text, results) = world.finish();
+        let events = export(&text);
+        let of = |event: &&Value| event["name"] == "drafts a step";
+        let values: Vec<_> = events.iter().filter(of).map(|event| &event["args"]).collect();
+        let counted = results.iter().map(|result| {
+            let rejected = result.draft_tokens - result.accepted_tokens;
+            json!({"accepted": result.accepted_tokens, "rejected": rejected})
+        });
+        let counted: Vec<_> = counted.collect();
+        assert_eq!(values.len(), if expected { counted.len() } else { 0 });
+        assert!(values.into_iter().eq(counted.iter().filter(|_| expected)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use l5_scheduler::trace::{self, Event, Recorder, RowPhase, SpanKind, Summary};
+use l5_scheduler::trace::{self, Event, Recorder, RowDrafts, RowPhase, SpanKind, Summary};
 use l5_scheduler::{
     ExecuteError, Job, Note, PolicyContext, Request, RequestId, RequestView, Retain, Retention,
     Scheduler, SchedulerConfig,
@@ -54,8 +54,50 @@ fn rows_with_drafts_are_recorded_as_such() {
     assert_eq!(told.collect::<Vec<_>>(), want, "phase, tokens and new tokens of each row");
     let drafts = results.iter().map(|result| (result.draft_tokens, result.accepted_tokens));
     assert_eq!(drafts.collect::<Vec<_>>(), [(0, 0), (2, 1), (2, 1), (2, 1), (0, 0)]);
+    let recorded = steps(&text).into_iter().map(|step| step.drafts).collect::<Vec<_>>();
+    let one = vec![RowDrafts { row: 0, proposed: 2, accepted: 1 }];
+    assert_eq!(recorded, [vec![], one.clone(), one.clone(), one, vec![]], "drafts of each step");
     let decoded: usize = run_of(&text).steps.iter().map(|step| step.decode_tokens).sum();
     assert_eq!(decoded, 3 * 3 + 1, "tokens of rows that decode, drafts included");
+}
+
+#[test]
+fn the_drafts_of_every_row_add_up_to_what_the_scheduler_counts() {
+    let mut world = World::new(SchedulerConfig { num_speculative_tokens: 2, ..small() });
+    for (id, max_tokens) in [(0, 9), (1, 6), (2, 4)] {
+        world.core.add_request(request(id, 3 + id as u32, max_tokens, 0.0), ()).unwrap();
+    }
+    let (text, results) = world.finish();
+    let recorded = steps(&text);
+    for (step, result) in recorded.iter().zip(&results) {
+        let sum = step.drafts.iter().fold((0, 0), |(proposed, accepted), row| {
+            (proposed + row.proposed, accepted + row.accepted)
+        });
+        assert_eq!(sum, (result.draft_tokens, result.accepted_tokens), "step {}", step.step);
+        for drafts in &step.drafts {
+            let row = step.rows[drafts.row];
+            assert_eq!(row.phase, RowPhase::Verify);
+            // Without a guide, a row gives its accepted drafts and one token behind them.
+            assert_eq!(row.new, drafts.accepted + 1, "step {}", step.step);
+        }
+    }
+    assert!(
+        recorded.iter().any(|step| step.drafts.len() > 1),
+        "several rows with drafts in a step"
+    );
+    let (run, summary) = (run_of(&text), Summary::of(&run_of(&text)));
+    let all = |of: fn(&l5_scheduler::StepResult) -> usize| results.iter().map(of).sum::<usize>();
+    let (drafts, accepted) = (all(|r| r.draft_tokens), all(|r| r.accepted_tokens));
+    assert_eq!((summary.draft_tokens, summary.accepted_tokens), (drafts, accepted));
+    assert_eq!(run.lanes.iter().map(|lane| lane.drafts).sum::<usize>(), drafts);
+    assert_eq!(run.lanes.iter().map(|lane| lane.accepted).sum::<usize>(), accepted);
+    let text = summary.to_string();
+    let line = text.lines().find(|line| line.starts_with("drafts")).expect("a line of drafts");
+    assert!(
+        line.contains(&format!("in {} rows; {accepted} accepted", summary.drafted_rows)),
+        "{line}"
+    );
+    assert!(line.ends_with("mean acceptance length 2.00"), "one of each row was right: {line}");
 }
 
 #[test]

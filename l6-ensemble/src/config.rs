@@ -8,6 +8,7 @@ mod reload;
 mod remote;
 pub(crate) mod section;
 mod specialist;
+mod speculation;
 #[cfg(test)]
 mod tests;
 

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use l5_scheduler::speculation::SpeculativeConfig;
+
 use super::{EnsembleConfig, RemoteConfig, SpecialistConfig};
 
 /// A change that needs other engines.
@@ -116,6 +118,7 @@ fn engine_fields(
         max_num_seqs,
         max_num_batched_tokens,
         max_model_len,
+        speculative_config,
         slo: _,
         fallback: _,
         classes: _,
@@ -137,12 +140,23 @@ fn engine_fields(
             count(*max_num_batched_tokens),
         ),
         ("max_model_len", count(old.max_model_len), count(*max_model_len)),
+        (
+            "speculative_config",
+            speculation(old.speculative_config.as_ref()),
+            speculation(speculative_config.as_ref()),
+        ),
     ];
     // What is left is divided, so the sum and its rounding depend on the order of the specialists.
     if shares && (old.kv_share - kv_share).abs() > 1e-9 {
         fields.push(("kv_share", old.kv_share.to_string(), kv_share.to_string()));
     }
     fields
+}
+
+/// A configuration of speculation as JSON.
+fn speculation(config: Option<&SpeculativeConfig>) -> String {
+    let json = |config| serde_json::to_string(config).unwrap_or_default();
+    config.map_or("none".to_owned(), json)
 }
 
 /// Remote replicas with all that their connections depend on.

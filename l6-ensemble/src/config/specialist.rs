@@ -2,11 +2,13 @@
 
 use l3_paged_kv::sizing::Budget;
 use l5_scheduler::PolicyKind;
+use l5_scheduler::speculation::SpeculativeConfig;
 use toml::Table;
 
 use super::ConfigError;
 use super::reader::Reader;
 use super::remote::{self, RemoteConfig};
+use super::speculation;
 use crate::slo::SloTargets;
 
 /// Maximum number of replicas of a specialist.
@@ -45,6 +47,8 @@ pub struct SpecialistConfig {
     pub max_num_batched_tokens: Option<usize>,
     /// Maximum number of tokens of a request.
     pub max_model_len: Option<usize>,
+    /// Speculation of its engines. `None`: no speculation.
+    pub speculative_config: Option<SpeculativeConfig>,
     /// Service-level objectives.
     pub slo: SloTargets,
     /// Name of the specialist that serves requests while this one cannot.
@@ -106,7 +110,7 @@ impl std::str::FromStr for DecodingPolicy {
 }
 
 /// Fields of a specialist.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "name",
     "description",
     "model",
@@ -119,6 +123,7 @@ const FIELDS: [&str; 18] = [
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
+    "speculative_config",
     "slo",
     "fallback",
     "classes",
@@ -192,6 +197,13 @@ pub(super) fn read(
             "is memory of this process, where `replicas = 0` leaves no engine: remove it",
         );
     }
+    let speculative_config = speculation::read(&mut reader);
+    if replicas == 0 && speculative_config.is_some() {
+        reader.error(
+            "speculative_config",
+            "is for engines of this process, where `replicas = 0` leaves none: remove it",
+        );
+    }
     let specialist = SpecialistConfig {
         description: reader.string("description").unwrap_or_default(),
         model: model.unwrap_or_default(),
@@ -203,6 +215,7 @@ pub(super) fn read(
         max_num_seqs: seats,
         max_num_batched_tokens: budget,
         max_model_len: reader.count("max_model_len", 2, MAX_COUNT),
+        speculative_config,
         slo: reader.section("slo"),
         fallback: reader.string("fallback"),
         classes: reader.strings("classes").unwrap_or_else(|| {

@@ -263,6 +263,10 @@ fn every_change_that_needs_other_engines_is_named() {
         ("max_num_seqs = 8", "max_num_seqs"),
         ("max_num_batched_tokens = 64", "max_num_batched_tokens"),
         ("max_model_len = 128", "max_model_len"),
+        (
+            "speculative_config = { method = \"ngram\", num_speculative_tokens = 2 }",
+            "speculative_config",
+        ),
     ] {
         assert_eq!(paths(&a(fields)), [format!("specialist.a.{field}")]);
     }

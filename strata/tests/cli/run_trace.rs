@@ -39,6 +39,14 @@ milliseconds        p50        p95        p99        max
 step time    plan 0.7%   pack 1.1%   forward 89.3%   sample 7.1%   apply 1.8%
 ";
 
+/// A request whose first recorded step verifies four drafts, and whose second one verifies two.
+const DRAFTED: &str = r#"{"strata_trace":1,"model":"tiny","policy":"fcfs","config":{"block_size":4,"num_gpu_blocks":9,"max_num_seqs":4,"max_num_batched_tokens":12,"long_prefill_token_threshold":0,"enable_chunked_prefill":true,"enable_prefix_caching":true,"max_model_len":32,"watermark":0.0}}
+{"event":"arrived","id":5,"at_us":0.0,"prompt":8,"max_tokens":9,"priority":0}
+{"event":"step","step":7,"at_us":100.0,"rows":[[5,"verify",5,8,0,4]],"drafts":[[0,4,3]],"running":1,"waiting":0,"preempted":[],"finished":[],"kv":{"total":8,"free":4,"findable":2,"leased":0},"phases_us":{"plan":2.0,"pack":3.0,"forward":400.0,"sample":20.0,"apply":5.0}}
+{"event":"step","step":8,"at_us":600.0,"rows":[[5,"verify",3,12,0,1]],"drafts":[[0,2,0]],"running":1,"waiting":0,"preempted":[],"finished":[[5,"stop"]],"kv":{"total":8,"free":4,"findable":3,"leased":0},"phases_us":{"plan":2.0,"pack":3.0,"forward":300.0,"sample":20.0,"apply":5.0}}
+{"event":"ended","id":5,"step":8,"at_us":930.0,"reason":"stop","tokens":5,"preemptions":0}
+"#;
+
 fn page(recording: &str) -> String {
     strata_reading(recording.as_bytes(), ["trace", "view", "-"]).text().to_owned()
 }
@@ -64,6 +72,13 @@ fn a_recorded_run_becomes_a_page_beside_it() {
 fn the_summary_says_what_a_run_came_to() {
     let ran = strata_reading(RECORDING.as_bytes(), ["trace", "view", "-", "--summary"]);
     assert_eq!(ran.text(), SUMMARY, "the summary");
+}
+
+#[test]
+fn the_summary_has_the_drafts_of_a_run_that_speculates() {
+    let ran = strata_reading(DRAFTED.as_bytes(), ["trace", "view", "-", "--summary"]);
+    let drafts = "drafts                6   verified in 2 rows; 3 accepted (50.0%), mean acceptance length 2.50";
+    assert!(ran.text().lines().any(|line| line == drafts), "{}", ran.text());
 }
 
 #[test]
@@ -188,6 +203,21 @@ pub fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_browser_shows_the_drafts_of_a_step() {
+    let Some(browser) = browser() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let watched = page(DRAFTED).replacen("<head>", &format!("<head>{WATCH}"), 1);
+    let tell = "<script>document.title = failures.join();</script></body>";
+    fs::write(&file, watched.replace("</body>", tell)).unwrap();
+    let dom = visited(&browser, &file, &dir.path().join("profile"));
+    assert!(dom.contains("<title></title>"), "a script failed: {dom}");
+    assert!(dom.contains("4 drafts of request 5 verified, 3 accepted and 1 rejected."), "{dom}");
+    assert!(dom.contains("<dt>drafts accepted</dt><dd>50% <small>3 of 6</small></dd>"), "{dom}");
+    assert!(dom.contains("id=\"drafts-legend\">"), "the legend of drafts is shown: {dom}");
 }
 
 /// Without a browser on this machine it says so, and passes; `STRATA_BROWSER` names one that must work.

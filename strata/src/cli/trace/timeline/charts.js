@@ -44,19 +44,23 @@ function axis(g, colours, width, height, top, label) {
   return (value) => (value / top) * (height - 12);
 }
 
-// Bars of several colours on each other. `layers`: a column of numbers and a colour each, from below.
+// Bars of several colours on each other. `layers`: a column of numbers and a colour each, from below, and a second
+// colour for those that are hatched.
 function stacked(g, scale, colours, width, height, top, label, layers) {
   const size = axis(g, colours, width, height, top, label);
   const sum = (i) => layers.reduce((all, [column]) => all + column[i], 0);
   const best = tallest(scale, sum);
-  for (const [number, [, colour]] of layers.entries()) {
-    g.fillStyle = colour;
+  for (const [number, [, colour, hatched]] of layers.entries()) {
     stretches(scale, best, (step, x, w) => {
       let below = 0;
       for (let l = 0; l < number; l++) below += layers[l][0][step];
       const h = size(layers[number][0][step]);
       // A gap between bars that are wide enough to have one.
-      if (h > 0) g.fillRect(x, height - 4 - size(below) - h, w > 3 ? w - 1 : w, h);
+      if (h <= 0) return;
+      const [y, wide] = [height - 4 - size(below) - h, w > 3 ? w - 1 : w];
+      g.fillStyle = colour;
+      g.fillRect(x, y, wide, h);
+      if (hatched) hatch(g, hatched, x, y, wide, h);
     });
   }
 }
@@ -100,6 +104,13 @@ const charts = {
     const { decode, prefill, resumed } = page.steps;
     const top = nice(most(decode.map((n, i) => n + prefill[i] + resumed[i])));
     const layers = [[decode, colours.decode], [prefill, colours.prefill], [resumed, colours.resumed]];
+    const { drafts, accepted } = page.steps;
+    if (drafts) {
+      // Drafts are among the tokens of rows that decode. Those that were rejected were computed in vain.
+      layers[0] = [decode.map((n, i) => n - drafts[i]), colours.decode];
+      const rejected = drafts.map((n, i) => n - accepted[i]);
+      layers.splice(1, 0, [accepted, colours.draft], [rejected, colours.draft, colours.card]);
+    }
     stacked(g, scale, colours, width, height, top, count, layers);
   },
 

@@ -23,6 +23,9 @@ pub(super) struct Page<'a> {
     steps: Columns,
     /// `[step, lane, kind, tokens, computed before, cached, new]`, of rows that do more than decode.
     rows: Vec<[u64; 7]>,
+    /// `[step, lane, drafts, accepted]`, of rows with drafts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drafts: Vec<[usize; 4]>,
     /// `[step, lane]`
     preempted: Vec<[usize; 2]>,
     /// `[step, lane, reason]`
@@ -86,6 +89,11 @@ struct Columns {
     decode: Vec<usize>,
     decodes: Vec<usize>,
     chosen: Vec<usize>,
+    /// Drafts that were verified, and those that were accepted; absent of a run without any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    drafts: Vec<usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    accepted: Vec<usize>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +105,8 @@ struct LaneData<'a> {
     priority: i64,
     cached: usize,
     tokens: usize,
+    drafts: usize,
+    accepted: usize,
     preemptions: u32,
     first: Option<f64>,
     end: Option<(f64, &'a str, bool)>,
@@ -153,6 +163,7 @@ impl<'a> Page<'a> {
             kv_total: run.steps.iter().map(|step| step.kv.total).max().unwrap_or(0),
             steps: Columns::default(),
             rows: Vec::new(),
+            drafts: Vec::new(),
             preempted: Vec::new(),
             finished: Vec::new(),
             failed: Vec::new(),
@@ -164,6 +175,7 @@ impl<'a> Page<'a> {
             write_backs: &[],
         };
         page.add_kv(run, clock);
+        page.add_drafts(run);
         if run.steps.iter().any(|step| step.shape.is_some()) {
             page.shapes = run.steps.iter().map(|step| step.shape).collect();
         }
@@ -186,6 +198,23 @@ impl<'a> Page<'a> {
 }
 
 impl<'a> Page<'a> {
+    /// Adds drafts, if there are any.
+    fn add_drafts(&mut self, run: &Run) {
+        if run.steps.iter().all(|step| step.drafts.is_empty()) {
+            return;
+        }
+        self.steps.drafts = run.steps.iter().map(|step| step.draft_tokens).collect();
+        self.steps.accepted = run.steps.iter().map(|step| step.accepted_tokens).collect();
+        let all = run.steps.iter().enumerate();
+        let rows = |(at, step): (usize, &StepSpan)| {
+            let row = move |(lane, proposed, accepted): &(usize, usize, usize)| {
+                [at, *lane, *proposed, *accepted]
+            };
+            step.drafts.iter().map(row).collect::<Vec<_>>()
+        };
+        self.drafts = all.flat_map(rows).collect();
+    }
+
     /// Adds leases, and loads and stores.
     fn add_kv(&mut self, run: &'a Run, clock: Clock) {
         let span = |start, end, from: usize, to: usize| {
@@ -256,6 +285,8 @@ impl<'a> LaneData<'a> {
             priority: lane.priority,
             cached: lane.cached,
             tokens: lane.tokens,
+            drafts: lane.drafts,
+            accepted: lane.accepted,
             preemptions: lane.preemptions,
             first: lane.first_token.map(|at| clock.at(at)),
             end: lane.end.as_ref().map(|end| (clock.at(end.at), end.reason.as_str(), end.rejected)),

@@ -10,7 +10,7 @@ let at = 0; // the step that is looked at
 let hovered = null; // the step under the pointer, which is shown instead while it is there
 let chosen = null; // the lane that is looked at
 let hoveredLane = null;
-let colours = palette();
+let colours = palette(["draft"]);
 
 function element(tag, className, text) {
   const made = document.createElement(tag);
@@ -48,9 +48,13 @@ function element(tag, className, text) {
   for (const [name, p] of [["TTFT", summary.ttft_ms], ["ITL", summary.itl_ms]]) {
     if (p) figure(`${name}, median`, duration(p.p50 * 1e3), `p99 ${duration(p.p99 * 1e3)}`);
   }
+  if (summary.draft_tokens) {
+    const rate = (100 * summary.accepted_tokens) / summary.draft_tokens;
+    figure("drafts accepted", `${rate.toFixed(0)}%`, `${summary.accepted_tokens} of ${summary.draft_tokens}`);
+  }
   figure("preemptions", String(summary.preemptions));
   figure("KV at most", `${(100 * summary.kv_peak).toFixed(0)}%`);
-  figure("forward", `${(100 * summary.shares[2]).toFixed(1)}%`, "of the steps' time");
+  figure("forward", `${(100 * summary.shares[PARTS.indexOf("forward")]).toFixed(1)}%`, "of the steps' time");
 
   const notes = [];
   if (page.left_out) notes.push(`The run goes on for ${plural(page.left_out, "more step", "more steps")} that are not on this page (--max-steps).`);
@@ -70,6 +74,8 @@ function element(tag, className, text) {
   }
   $("seek").max = Math.max(0, steps - 1);
   $("preemption").disabled = page.preempted.length === 0;
+
+  $("drafts-legend").hidden = !page.drafts;
 
   if (page.holds) {
     $("holds-section").hidden = false;
@@ -143,7 +149,7 @@ function redraw() {
 }
 
 function repaint() {
-  colours = palette();
+  colours = palette(["draft"]);
   drawOverview();
   redraw();
 }

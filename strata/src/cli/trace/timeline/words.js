@@ -49,6 +49,7 @@ function stepInWords(page, i) {
   });
   if (steps.decodes[i]) rows.push(`${plural(steps.decodes[i], "request")} decode${steps.decodes[i] === 1 ? "s" : ""}`);
   sentences.push(rows.length ? `It computed ${plural(tokens, "token")}: ${some(rows)}. ${plural(steps.chosen[i], "token")} sampled.` : "It computed nothing.");
+  sentences.push(...draftsInWords(page, i, name));
   sentences.push(`${plural(steps.running[i], "request")} ran and ${steps.waiting[i]} waited.`);
   const preempted = ofStep(page.preempted, i).map(([, lane]) => name(lane));
   if (preempted.length) sentences.push(`Preempted to make room: ${some(preempted)}.`);
@@ -58,6 +59,17 @@ function stepInWords(page, i) {
   sentences.push(`KV: ${steps.used[i]} of ${plural(page.kv_total, "block")} in use${leased}; ${steps.findable[i]} in the prefix cache.`);
   sentences.push(...holdsInWords(page, i));
   return sentences.join(" ");
+}
+
+// Drafts of a step: how many were accepted, and of whom.
+function draftsInWords(page, i, name) {
+  const rows = ofStep(page.drafts ?? [], i);
+  if (!rows.length) return [];
+  const [all, accepted] = [page.steps.drafts[i], page.steps.accepted[i]];
+  const counts = `${accepted} accepted and ${all - accepted} rejected`;
+  if (rows.length === 1) return [`${plural(all, "draft")} of ${name(rows[0][1])} verified, ${counts}.`];
+  const each = rows.map(([, lane, drafts, right]) => `${right} of ${drafts} of ${name(lane)}`);
+  return [`${plural(all, "draft")} verified, ${counts}; accepted were ${some(each)}.`];
 }
 
 // Leases and transfers that begin or end with a step.
@@ -115,6 +127,7 @@ function laneInWords(lane, phase, transfers = []) {
     const loaded = arrived === null ? "" : arrived < tokens ? `, of which ${arrived} arrived` : "";
     sentences.push(store ? `Its ${plural(tokens, "token")} were stored in ${took}.` : `${plural(tokens, "token")} of it ${tokens === 1 ? "was" : "were"} loaded from a tier in ${took}${loaded}.`);
   }
+  if (lane.drafts) sentences.push(`${lane.accepted} of its ${plural(lane.drafts, "draft")} ${lane.accepted === 1 ? "was" : "were"} accepted.`);
   if (lane.preemptions) sentences.push(`It was preempted ${lane.preemptions === 1 ? "once" : `${lane.preemptions} times`}.`);
   const tokens = `${plural(lane.tokens, "token")} of at most ${lane.max_tokens}`;
   sentences.push(end ? `It ended after ${duration(end[0] - lane.at)} with ${tokens} (${end[1]}).` : `It had not ended at the end of the recording, with ${tokens}.`);

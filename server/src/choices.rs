@@ -12,7 +12,7 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 use l4_sampler::TokenLogprobs;
 use l4_sampler::output::{OutputDelta, OutputEvent, OutputParser, OutputUsage};
-use l5_scheduler::OutputChunk;
+use l5_scheduler::{DraftCounts, OutputChunk};
 
 use crate::error::ApiError;
 use crate::observed::PrimaryResponse;
@@ -29,6 +29,8 @@ pub struct Choices {
     prompt_tokens: usize,
     /// Tokens of all choices so far.
     completion_tokens: usize,
+    /// Drafts of all choices that have ended.
+    drafts: DraftCounts,
     /// First choice, if something is learned from it.
     primary: Option<PrimaryResponse>,
 }
@@ -53,7 +55,8 @@ impl Choices {
         parsers: Vec<OutputParser>,
         prompt_tokens: usize,
     ) -> Self {
-        Self { responses, parsers, prompt_tokens, completion_tokens: 0, primary: None }
+        let drafts = DraftCounts::default();
+        Self { responses, parsers, prompt_tokens, completion_tokens: 0, drafts, primary: None }
     }
 
     /// Has the first choice observed.
@@ -68,9 +71,13 @@ impl Choices {
         &self.responses
     }
 
-    /// Tokens of the whole request so far: the prompts once, and all choices.
+    /// Tokens of the whole request so far: the prompts once, and all choices. Drafts are counted with a choice's end.
     pub fn usage(&self) -> Usage {
-        Usage::new(self.prompt_tokens, self.responses.cached(), self.completion_tokens)
+        let details = self.responses.speculates().then(|| self.drafts.into());
+        Usage {
+            completion_tokens_details: details,
+            ..Usage::new(self.prompt_tokens, self.responses.cached(), self.completion_tokens)
+        }
     }
 
     /// Waits for the first output, so that a failure before it is a response with an error status.
@@ -103,6 +110,10 @@ impl Choices {
     fn parse(&mut self, index: usize, chunk: OutputChunk) -> ChoiceDelta {
         let OutputChunk { tokens, text, logprobs, end } = chunk;
         self.completion_tokens += tokens.len();
+        if let Some(DraftCounts { proposed, accepted }) = end.as_ref().map(|end| end.drafts) {
+            self.drafts.proposed += proposed;
+            self.drafts.accepted += accepted;
+        }
         if index == 0
             && let Some(mut primary) = self.primary.take()
         {

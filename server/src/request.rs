@@ -183,6 +183,7 @@ pub fn plan(
         priority: sampling.priority.unwrap_or(0).max(rules.min_priority).min(SHADOW_PRIORITY - 1),
         cache_salt: tenant.salt(sampling.cache_salt.clone()),
         job: job(tenant, sampling),
+        max_drafts: sampling.num_speculative_tokens,
         ..EngineRequest::default()
     };
     Ok(Plan { template, n, samples: n })

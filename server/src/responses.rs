@@ -180,6 +180,11 @@ impl ResponseStreams {
         self.replica
     }
 
+    /// Whether the engine of that replica speculates.
+    pub fn speculates(&self) -> bool {
+        self.lane.speculates(self.replica)
+    }
+
     /// Times of one engine request, as far as they are known.
     pub fn times(&self, at: usize) -> Option<ResponseTimes> {
         let open = self.open.get(at).and_then(Option::as_ref).map(ResponseStream::times);

@@ -1,12 +1,14 @@
 //! Metrics of one engine. Names, labels and meanings are vLLM's (0.32) where it has the same metric.
 //!
-//! Metrics of features that this server does not have are left out: sleep mode, multi-modal caches, adapters, drafts, and
-//! estimates of GPU performance. Those of each tier behind the pool are in `tiers.rs`.
+//! Metrics of features that this server does not have are left out: sleep mode, multi-modal caches, adapters, and
+//! estimates of GPU performance. Those of each tier behind the pool are in `tiers.rs`, those of drafts in
+//! `speculation.rs`.
 
 use l5_scheduler::{FinishReason, SchedulerConfig};
 
 use super::buckets;
 use super::registry::{Counter, Gauge, Histogram, Registry};
+use super::speculation::SpeculationFamilies;
 
 /// Metrics that the engine's thread counts, with the label `engine` of one replica.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub struct EngineFamilies {
     pub steps: Counter,
     pub replayed: Counter,
     pub phases: Phases,
+    /// Metrics of drafts, if the engine speculates.
+    pub speculation: Option<SpeculationFamilies>,
 }
 
 /// One histogram for each part of a step.
@@ -262,6 +266,7 @@ impl EngineFamilies {
                 sample: phase("sample"),
                 apply: phase("apply"),
             },
+            speculation: SpeculationFamilies::new(registry, model, engine, config),
         };
         families.kv_free.set(config.capacity() as f64);
         families

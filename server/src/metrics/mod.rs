@@ -18,6 +18,7 @@ mod routes;
 mod scrape;
 mod shadows;
 mod slo;
+mod speculation;
 pub mod state;
 mod stream;
 mod tiers;
@@ -270,6 +271,12 @@ impl LaneMetrics {
         }
     }
 
+    /// Whether the engine of this replica speculates.
+    pub fn speculates(&self, replica: ReplicaId) -> bool {
+        let own = self.replicas.iter().find(|own| own.id == replica);
+        own.is_some_and(|own| own.watch.families.speculation.is_some())
+    }
+
     fn choices_of(&self, replica: ReplicaId) -> Option<&ChoiceFamilies> {
         self.replicas.iter().find(|own| own.id == replica).map(|own| &own.choices)
     }
@@ -311,6 +318,15 @@ impl LaneMetrics {
         self.replicas.iter().map(|replica| of(&replica.watch.families)).sum()
     }
 
+    /// Drafts of all replicas; `None`: none of them speculates.
+    fn speculation(&self) -> Option<state::Speculation> {
+        let mut sum = None;
+        for own in self.replicas.iter().filter_map(|own| own.watch.families.speculation.as_ref()) {
+            own.add_to(sum.get_or_insert_default());
+        }
+        sum.map(state::Speculation::with_rates)
+    }
+
     /// The lane's part of a snapshot, all replicas together.
     fn state(&self, lane: &ModelLane) -> State {
         let (load, config, replicas) = (lane.load(), lane.config(), self.replicas.len());
@@ -349,6 +365,7 @@ impl LaneMetrics {
                     self.sum(|own| own.prefix_queries.get()),
                 ),
             },
+            speculation: self.speculation(),
             recent: self.window.recent(Instant::now()),
             steps: state::Steps {
                 count: load.steps,

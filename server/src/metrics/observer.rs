@@ -167,6 +167,9 @@ impl StepObserver for Watch {
     fn applied(&mut self, result: &StepResult, scheduler: &Scheduler) {
         let now = Instant::now();
         self.families.blocks(scheduler);
+        if let Some(speculation) = &self.families.speculation {
+            speculation.set(scheduler);
+        }
         if let Some(tiers) = &self.tiers {
             tiers.fetches(scheduler.kv_fetches());
         }

@@ -24,6 +24,9 @@ pub struct State {
     pub tokens: Tokens,
     /// KV cache.
     pub kv: Kv,
+    /// Drafts; absent where no engine speculates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// Rates and latencies of the last minute.
     pub recent: Recent,
     /// Steps of the engine.
@@ -102,6 +105,36 @@ pub struct Kv {
     pub usage: f64,
     /// Fraction of looked-up prompt tokens that were cached; `null` before the first.
     pub hit_rate: Option<f64>,
+}
+
+/// Drafts of all steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct Speculation {
+    /// Number of drafts: each is one or more tokens that a step verified for a request.
+    pub drafts: u64,
+    /// Draft tokens that were verified.
+    pub draft_tokens: u64,
+    /// Draft tokens that were accepted.
+    pub accepted_tokens: u64,
+    /// `accepted_tokens / draft_tokens`; `null` before the first.
+    pub acceptance_rate: Option<f64>,
+    /// Mean acceptance length: tokens that a draft's step brought its request, `1 + accepted_tokens / drafts`; `null`
+    /// before the first.
+    pub mean_acceptance_length: Option<f64>,
+}
+
+impl Speculation {
+    /// The same counts, with what follows from them.
+    #[must_use]
+    pub fn with_rates(self) -> Self {
+        let Self { drafts, draft_tokens, accepted_tokens, .. } = self;
+        let of = |all: u64| (all > 0).then(|| accepted_tokens as f64 / all as f64);
+        Self {
+            acceptance_rate: of(draft_tokens),
+            mean_acceptance_length: of(drafts).map(|accepted| 1.0 + accepted),
+            ..self
+        }
+    }
 }
 
 /// The last minute.

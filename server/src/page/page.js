@@ -188,6 +188,17 @@ const spark = (rate) => {
   $("spark-line").setAttribute("points", points.join(" "));
 };
 
+/** Acceptance of drafts since the start; hidden where the engine does not speculate, and before the first draft. */
+const drafts = (speculation) => {
+  const any = speculation && speculation.drafts > 0;
+  $("speculation").hidden = !any;
+  if (!any) return;
+  const accepted = (100 * speculation.acceptance_rate).toFixed(0);
+  const mean = speculation.mean_acceptance_length.toFixed(2);
+  $("speculation").textContent =
+    `Speculation: ${accepted}% of ${speculation.draft_tokens} draft tokens accepted, mean acceptance length ${mean}`;
+};
+
 const show = (state) => {
   $("model").textContent = state.model;
   $("state").textContent = state.state;
@@ -204,6 +215,7 @@ const show = (state) => {
   };
   for (const [id, value] of Object.entries(figures)) $(id).textContent = value;
   bar(state.kv);
+  drafts(state.speculation);
   spread("ttft", state.recent.ttft_ms);
   spread("itl", state.recent.itl_ms);
   const rows = state.running.map((one) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use l5_scheduler::DraftCounts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -88,6 +89,12 @@ pub struct Sampling {
     /// Priority: a lower one is scheduled first, with a policy that has priorities.
     #[serde(deserialize_with = "whole::option")]
     pub priority: Option<i64>,
+    /// Maximum number of drafts of this request in a step, where the server speculates (`--speculative-config`). 0: no
+    /// speculation. A number above the server's maximum counts as that maximum. Drafts change no token, so the field is
+    /// ignored by a server that does not speculate, and for a model on another server.
+    #[schema(minimum = 0)]
+    #[serde(deserialize_with = "whole::option")]
+    pub num_speculative_tokens: Option<usize>,
     /// Salt of the prefix cache: blocks are shared only between requests with the same one. At most 512 bytes.
     #[schema(max_length = 512)]
     pub cache_salt: Option<String>,
@@ -253,6 +260,10 @@ pub struct Usage {
     pub total_tokens: usize,
     /// Details of the prompt tokens.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Details of the completion tokens, where the server speculates: in the usage of a whole request, not in that of
+    /// single events of a stream (`continuous_usage_stats`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 /// Details of prompt tokens.
@@ -260,6 +271,24 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// Tokens found in the prefix cache.
     pub cached_tokens: usize,
+}
+
+/// Details of completion tokens: drafts of all choices, under the names that OpenAI has for tokens of a prediction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Drafts that became completion tokens.
+    pub accepted_prediction_tokens: usize,
+    /// Drafts that did not. Unlike OpenAI's, they are not among the completion tokens.
+    pub rejected_prediction_tokens: usize,
+}
+
+impl From<DraftCounts> for CompletionTokensDetails {
+    fn from(DraftCounts { proposed, accepted }: DraftCounts) -> Self {
+        Self {
+            accepted_prediction_tokens: accepted,
+            rejected_prediction_tokens: proposed.saturating_sub(accepted),
+        }
+    }
 }
 
 impl Usage {
@@ -270,6 +299,7 @@ impl Usage {
             completion_tokens: completion,
             total_tokens: prompt + completion,
             prompt_tokens_details: PromptTokensDetails { cached_tokens: cached },
+            completion_tokens_details: None,
         }
     }
 }

@@ -23,6 +23,7 @@ mod report;
 mod serve;
 mod serve_offline;
 mod span;
+mod speculation;
 
 use std::path::PathBuf;
 use std::sync::Arc;

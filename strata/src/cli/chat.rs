@@ -23,9 +23,10 @@ use super::error::print_error;
 use super::interrupt::Interruptible;
 use super::kv::KvArgs;
 use super::load::Loaded;
+use super::options::SpeculationOptions;
 use super::response::summary;
 use super::sampling::SamplingArgs;
-use super::serving::Parts;
+use super::serving::{Parts, start_error};
 use super::wrap::Wrap;
 use super::{out, prompt};
 
@@ -56,6 +57,8 @@ pub struct ChatArgs {
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
+    #[command(flatten)]
+    speculation: SpeculationOptions,
     // Last, because it has its own heading in the help.
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -78,7 +81,7 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
     kv.explain(&args.kv, context);
     args.sampling.explain(&[], context);
     let mut chat = Chat {
-        generator: Generator::open(model, &kv.engine())?,
+        generator: Generator::open(model, &kv.engine(&args.speculation)).map_err(start_error)?,
         tokenizer,
         template,
         params: args.sampling.params(),
@@ -214,7 +217,8 @@ impl Chat {
         if stopped {
             context.say("stopped");
         } else {
-            context.say(summary(generation.work.prompt_computed, &generation));
+            let speculates = self.generator.scheduler().config().num_speculative_tokens > 0;
+            context.say(summary(generation.work.prompt_computed, &generation, speculates));
         }
         Ok(generation.choices.into_iter().map(|choice| choice.text).collect())
     }

@@ -17,13 +17,14 @@ use super::error::CliError;
 use super::guides::GuideArgs;
 use super::kv::{KvArgs, StateKind};
 use super::load::Loaded;
+use super::options::SpeculationOptions;
 use super::out::{self, Out};
 use super::prompt;
 use super::prompts::{self, PromptOptions};
 use super::recording::Recording;
 use super::response::{Response, summary};
 use super::sampling::SamplingArgs;
-use super::serving::{Parts, SchedulerArgs};
+use super::serving::{Parts, SchedulerArgs, start_error};
 
 /// Generate a completion of a prompt
 ///
@@ -69,6 +70,8 @@ pub struct GenerateArgs {
     pub(super) kv: KvArgs,
     #[command(flatten)]
     pub(super) runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(super) speculation: SpeculationOptions,
     #[command(flatten)]
     pub(super) scheduler: SchedulerArgs,
     // Groups with their own heading in the help are last: options after them would appear under it.
@@ -200,13 +203,15 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
         ..EngineRequest::new(prompt.clone(), params.clone(), args.stop())
     };
     let request = GenerateRequest { request, n: args.choices.n.into(), best_of: samples };
-    let mut generator = Generator::open(model, &kv.engine())?;
+    let mut generator =
+        Generator::open(model, &kv.engine(&args.speculation)).map_err(start_error)?;
     // Before the file of a recording is created.
     generator.check(&request).map_err(usage)?;
     let recording = args.trace_blocks.as_deref().map(Recording::create).transpose()?;
     if let Some(recording) = &recording {
         generator.scheduler_mut().set_block_observer(Some(recording.observer()))?;
     }
+    let speculates = args.speculation.speculative_config.is_some();
     let streams = samples == 1 && !args.json;
     let mut written = Ok(());
     let generation = generator.run(&request, |_, text| {
@@ -222,7 +227,8 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
 
     if args.json {
         let kv = kv.report(generation.work.prompt_cached);
-        let response = Response::new(&prompt, seed, &generation, params.logprobs, took, kv);
+        let logprobs = params.logprobs;
+        let response = Response::new(&prompt, seed, &generation, speculates, logprobs, took, kv);
         out::json_line(&response)?;
     } else if streams {
         Out::end_of_text()?;
@@ -234,7 +240,7 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
         }
         out.finish()?;
     }
-    context.say(summary(prompt.len(), &generation));
+    context.say(summary(prompt.len(), &generation, speculates));
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use l5_scheduler::EngineOptions;
 use serde::Serialize;
 
 use super::context::Context;
-use super::options::{BlockOptions, KvMemoryOptions, defaults_to};
+use super::options::{BlockOptions, KvMemoryOptions, SpeculationOptions, defaults_to};
 
 /// Options of the KV cache.
 #[derive(Debug, Clone, clap::Args)]
@@ -253,7 +253,7 @@ impl Kv {
     }
 
     /// Options of an engine with this memory. It runs all of its sequences at once.
-    pub fn engine(&self) -> EngineOptions {
+    pub fn engine(&self, speculation: &SpeculationOptions) -> EngineOptions {
         // Nothing is written to the null block: contiguous memory does not count it, and the system does not back it.
         let null = match self.state {
             StateKind::Paged => 0,
@@ -269,6 +269,7 @@ impl Kv {
             enable_prefix_caching: self.state == StateKind::Paged,
             // Capturing steps pays off for long-running engines only.
             eager: true,
+            speculative: speculation.speculative_config.clone(),
             ..EngineOptions::default()
         }
     }

@@ -10,7 +10,7 @@ use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 use l5_scheduler::engine::ResponseTimes;
 use l5_scheduler::generate::rank;
-use l5_scheduler::{EngineHandle, EngineRequest, FinishReason, ResponseStream};
+use l5_scheduler::{DraftCounts, EngineHandle, EngineRequest, FinishReason, ResponseStream};
 use serde_json::Value;
 
 use super::context::Context;
@@ -83,7 +83,8 @@ pub fn run(
         longest: prompts.iter().map(longest).max().unwrap_or(0),
     };
     let (model, name) = (parts.model, &args.model.model);
-    let serving = Serving::start(model, name, &args.scheduler, &args.kv, demand, context)?;
+    let (scheduler, speculation) = (&args.scheduler, &args.speculation);
+    let serving = Serving::start(model, name, scheduler, speculation, &args.kv, demand, context)?;
     let handle = serving.engine.handle();
     for PreparedPrompt { at, requests, .. } in &prompts {
         for request in requests.iter().take(1) {
@@ -210,11 +211,17 @@ fn print(
     failed: &mut usize,
 ) -> anyhow::Result<usize> {
     let mut times: Option<ResponseTimes> = None;
+    let speculates = serving.engine.handle().config().num_speculative_tokens > 0;
+    let mut drafts = speculates.then(DraftCounts::default);
     let mut choices = Vec::new();
     for mut stream in streams {
         let mut output = stream.rest();
         let end = output.end.take();
         let finish = end.as_ref().map_or(FinishReason::Failed, |end| end.finish);
+        if let (Some(sum), Some(end)) = (&mut drafts, &end) {
+            sum.proposed += end.drafts.proposed;
+            sum.accepted += end.drafts.accepted;
+        }
         choices.push(EngineChoice { output, finish, error: end.and_then(|end| end.error) });
         let own = stream.times();
         times =
@@ -242,6 +249,7 @@ fn print(
         seed: prompt.requests.first().map_or(0, |request| request.seed),
         choices: &choices,
         completion_tokens: tokens,
+        drafts,
         logprobs: prompt.logprobs,
         load,
         prefill: since(submitted, first),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use l4_sampler::{LogprobsRequest, TokenLogprobs};
 use l5_scheduler::generate::{Choice, Generation};
-use l5_scheduler::{FinishReason, OutputChunk};
+use l5_scheduler::{DraftCounts, FinishReason, OutputChunk};
 use serde::Serialize;
 
 use super::kv::KvReport;
@@ -50,6 +50,8 @@ pub struct EngineResponse<'a> {
     pub choices: &'a [EngineChoice],
     /// Output tokens of all choices, those that `best_of` dropped included.
     pub completion_tokens: usize,
+    /// Drafts of the same choices; `None`: the engine does not speculate.
+    pub drafts: Option<DraftCounts>,
     /// Whether log probabilities are printed.
     pub logprobs: bool,
     /// Time to load the model.
@@ -83,7 +85,7 @@ pub struct ResponseLine<'a> {
 impl<'a> ResponseLine<'a> {
     /// Formats the output for one prompt.
     pub fn new(served: EngineResponse<'a>) -> Self {
-        let EngineResponse { id, prompt, seed, completion_tokens, .. } = served;
+        let EngineResponse { id, prompt, seed, completion_tokens, drafts, .. } = served;
         let EngineResponse { logprobs, load, prefill, decode, kv, .. } = served;
         let report = |choice| ChoiceReport::of_engine(choice, logprobs);
         let choices: Vec<_> = served.choices.iter().map(report).collect();
@@ -92,7 +94,7 @@ impl<'a> ResponseLine<'a> {
             seed,
             first: choices.first().cloned(),
             choices,
-            usage: Usage::new(prompt.len(), completion_tokens),
+            usage: Usage::new(prompt.len(), completion_tokens, drafts),
             timings: Timings { load_ms: ms(load), prefill_ms: ms(prefill), decode_ms: ms(decode) },
             kv,
         };
@@ -120,6 +122,18 @@ struct Usage {
     /// Output tokens of all choices, those that `best_of` dropped included.
     completion_tokens: usize,
     total_tokens: usize,
+    /// Absent unless the engine speculates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// Drafts of the output, by the names that OpenAI's API has for tokens of a prediction.
+#[derive(Serialize)]
+struct CompletionTokensDetails {
+    /// Drafts that became output tokens.
+    accepted_prediction_tokens: usize,
+    /// Drafts that did not. They are not among the output tokens.
+    rejected_prediction_tokens: usize,
 }
 
 /// Milliseconds.
@@ -131,15 +145,17 @@ struct Timings {
 }
 
 impl<'a> Response<'a> {
-    /// Formats a generation.
+    /// Formats a generation, of an engine that speculates or does not.
     pub fn new(
         prompt: &'a [u32],
         seed: u64,
         generation: &'a Generation,
+        speculates: bool,
         logprobs: Option<LogprobsRequest>,
         load: Duration,
         kv: KvReport,
     ) -> Self {
+        let drafts = speculates.then_some(generation.drafts);
         let report = |choice| ChoiceReport::new(choice, logprobs.is_some());
         let choices: Vec<_> = generation.choices.iter().map(report).collect();
         Self {
@@ -147,7 +163,7 @@ impl<'a> Response<'a> {
             seed,
             first: choices.first().cloned(),
             choices,
-            usage: Usage::new(prompt.len(), generation.output_tokens),
+            usage: Usage::new(prompt.len(), generation.output_tokens, drafts),
             timings: Timings {
                 load_ms: ms(load),
                 prefill_ms: ms(generation.prefill),
@@ -159,9 +175,14 @@ impl<'a> Response<'a> {
 }
 
 impl Usage {
-    fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
+    fn new(prompt_tokens: usize, completion_tokens: usize, drafts: Option<DraftCounts>) -> Self {
         let total_tokens = prompt_tokens + completion_tokens;
-        Self { prompt_tokens, completion_tokens, total_tokens }
+        let details = |DraftCounts { proposed, accepted }| CompletionTokensDetails {
+            accepted_prediction_tokens: accepted,
+            rejected_prediction_tokens: proposed - accepted,
+        };
+        let completion_tokens_details = drafts.map(details);
+        Self { prompt_tokens, completion_tokens, total_tokens, completion_tokens_details }
     }
 }
 
@@ -207,13 +228,24 @@ fn ms(d: Duration) -> f64 {
 }
 
 /// Summary of a generation: tokens, times, speeds and finish reasons. The prefill samples the first token of each
-/// choice; the others are of decode steps.
-pub fn summary(prompt: usize, generation: &Generation) -> String {
+/// choice; the others are of decode steps. Of an engine that speculates it has the drafts, and the mean number of
+/// tokens that a step brought a choice.
+pub fn summary(prompt: usize, generation: &Generation, speculates: bool) -> String {
     let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
     let mut reasons: Vec<_> = generation.choices.iter().map(|c| c.finish.as_str()).collect();
     reasons.dedup();
+    let DraftCounts { proposed, accepted } = generation.drafts;
+    let drafts = match speculates {
+        true => {
+            let rows = generation.work.sampling_rows.max(1) as f64;
+            let mean = generation.output_tokens as f64 / rows;
+            format!("drafts {accepted} of {proposed} accepted, {mean:.2} tokens a step, ")
+        }
+        false => String::new(),
+    };
     format!(
-        "{prompt} prompt tokens in {:.0} ms ({:.0}/s), {} output tokens in {:.0} ms ({:.1}/s), finish reason: {}",
+        "{prompt} prompt tokens in {:.0} ms ({:.0}/s), {} output tokens in {:.0} ms ({:.1}/s), {drafts}finish \
+         reason: {}",
         ms(generation.prefill),
         rate(prompt, generation.prefill),
         generation.output_tokens,

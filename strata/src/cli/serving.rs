@@ -16,7 +16,8 @@ use super::generate::tokenizer_if_any;
 use super::kv::{KvArgs, KvReport};
 use super::load::Loaded;
 use super::options::{
-    CaptureOptions, PrefixCachingOptions, SchedulerOptions, TraceOptions, defaults_to,
+    CaptureOptions, PrefixCachingOptions, SchedulerOptions, SpeculationOptions, TraceOptions,
+    defaults_to,
 };
 use super::recording::StepRecording;
 
@@ -95,7 +96,13 @@ impl SchedulerArgs {
         self.given.as_deref()
     }
 
-    fn options(&self, kv: &KvArgs, demand: Demand, context: usize) -> EngineOptions {
+    fn options(
+        &self,
+        speculation: &SpeculationOptions,
+        kv: &KvArgs,
+        demand: Demand,
+        context: usize,
+    ) -> EngineOptions {
         let limits = &self.options.limits;
         let mut options = EngineOptions {
             max_model_len: Some(demand.longest.clamp(2, context)),
@@ -104,6 +111,7 @@ impl SchedulerArgs {
             kv_memory: kv.memory.kv_memory,
             enable_prefix_caching: self.options.prefix_caching.on(),
             eager: self.options.capture.eager,
+            speculative: speculation.speculative_config.clone(),
             ..EngineOptions::default()
         };
         limits.set(&mut options);
@@ -149,6 +157,16 @@ impl Parts {
     }
 }
 
+/// Converts errors that options of the command line cause to [`CliError::Usage`].
+pub fn start_error(why: StartError) -> anyhow::Error {
+    match why {
+        StartError::Config(_) | StartError::Context { .. } | StartError::Speculation(_) => {
+            CliError::Usage(why.to_string()).into()
+        }
+        why => why.into(),
+    }
+}
+
 impl Serving {
     /// Starts an engine with memory for these requests.
     ///
@@ -158,6 +176,7 @@ impl Serving {
         model: EngineModel,
         name: &str,
         args: &SchedulerArgs,
+        speculation: &SpeculationOptions,
         kv: &KvArgs,
         demand: Demand,
         context: &Context,
@@ -165,15 +184,10 @@ impl Serving {
         let on_device = model.rt.device() != Device::Cpu;
         let config = model.decoder.config();
         let spec = kv.spec(config, &model.rt)?;
-        let options = args.options(kv, demand, config.max_context);
+        let options = args.options(speculation, kv, demand, config.max_context);
         // Before the pool, so that a file that cannot be created is reported at once.
         let recording = args.options.trace.recording(name)?;
-        let engine = Engine::new(model, &options).map_err(|why| match why {
-            StartError::Config(_) | StartError::Context { .. } => {
-                CliError::Usage(why.to_string()).into()
-            }
-            why => anyhow::Error::from(why),
-        })?;
+        let engine = Engine::new(model, &options).map_err(start_error)?;
         if context.verbose {
             engine.startup().to_string().lines().for_each(|line| context.say(line));
         } else if on_device {

@@ -19,6 +19,7 @@ mod run_trace_ensemble;
 mod sampling;
 mod serve_offline;
 mod simulate;
+mod speculation;
 mod strata;
 mod sweep;
 mod text;

@@ -20,6 +20,7 @@ use super::serve::LONGEST_TIMEOUT;
 use super::serve::client::Client;
 use super::serve::dataset::Endpoint;
 use super::span::Span;
+use super::speculation::{DraftTotals, SpeculationReport};
 use super::{at_least_one, positive, serve};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -85,6 +86,10 @@ pub struct AgentsBenchArgs {
     /// server: run one job at a time to see those of a job
     #[arg(long)]
     verify_pins: bool,
+    /// Read /metrics before and after, and report how often drafts of the server were accepted: acceptance rate and
+    /// mean acceptance length. The counts are of the whole server
+    #[arg(long)]
+    speculation: bool,
     /// Write the report as JSON to a file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -128,11 +133,14 @@ async fn measure(args: &AgentsBenchArgs, context: &Context) -> anyhow::Result<()
         ids: args.token_ids,
         write_calls: args.write_calls,
     };
+    let before = DraftTotals::of(&client, args.speculation).await?;
     let run = Run { client, form, seed: args.seed, verify_pins: args.verify_pins };
-    let records = drive(Arc::new(run), jobs).await?;
+    let run = Arc::new(run);
+    let records = drive(run.clone(), jobs).await?;
+    let speculation = SpeculationReport::since(before, &run.client).await;
     let subject =
         Subject { url, model_id: model, request_rate: args.request_rate, seed: args.seed, number };
-    let report = Report::new(subject, records);
+    let report = Report::new(subject, records, speculation);
     args.print(&report)?;
     if report.interrupted() > 0 {
         bail!("interrupted: {} jobs did not finish", report.interrupted());

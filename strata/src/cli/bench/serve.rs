@@ -27,6 +27,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use super::span::Span;
+use super::speculation::{DraftTotals, SpeculationReport};
 use super::{at_least_one, positive};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -115,6 +116,10 @@ pub struct ServeBenchArgs {
     /// During the run, GET this path every 50 ms and report its latency, such as /health
     #[arg(long, value_name = "PATH", value_parser = path)]
     probe: Option<String>,
+    /// Read /metrics before and after, and report how often drafts of the server were accepted: acceptance rate and
+    /// mean acceptance length. The counts are of the whole server
+    #[arg(long)]
+    speculation: bool,
     /// Seed of lengths, tokens and arrivals. A repeated run with the same seed finds its prompts in the server's prefix
     /// cache
     #[arg(long, value_name = "SEED", default_value_t = 0)]
@@ -200,8 +205,12 @@ async fn measure(args: &ServeBenchArgs, context: &Context) -> anyhow::Result<()>
     context.say(format_args!("sending {} requests to {}", bodies.len(), client.url()));
     let url = client.url().to_owned();
     client.begin();
-    let (driven, cpu) = watched(client, &bodies, &load, args, context).await?;
-    let subject = Subject { url: &url, model: &model, load: &load, bounds: args.goodput, cpu };
+    let client = Arc::new(client);
+    let before = DraftTotals::of(&client, args.speculation).await?;
+    let (driven, cpu) = watched(client.clone(), &bodies, &load, args, context).await?;
+    let speculation = SpeculationReport::since(before, &client).await;
+    let bounds = args.goodput;
+    let subject = Subject { url: &url, model: &model, load: &load, bounds, cpu, speculation };
     let report = Report::new(&subject, &driven);
     args.print(&report, &driven)?;
     if driven.interrupted > 0 {
@@ -215,7 +224,7 @@ async fn measure(args: &ServeBenchArgs, context: &Context) -> anyhow::Result<()>
 
 /// Runs the load; also returns the processor time of the client in seconds.
 async fn watched(
-    client: Client,
+    client: Arc<Client>,
     bodies: &[Bytes],
     load: &Load,
     args: &ServeBenchArgs,
@@ -223,7 +232,7 @@ async fn watched(
 ) -> anyhow::Result<(Driven, Option<f64>)> {
     let progress = Progress::start(bodies.len(), context);
     let before = thread_seconds();
-    let driven = drive(Arc::new(client), bodies, load, args.probe.as_deref(), &progress).await?;
+    let driven = drive(client, bodies, load, args.probe.as_deref(), &progress).await?;
     let cpu = thread_seconds().zip(before).map(|(after, before)| after - before);
     Ok((driven, cpu))
 }

@@ -26,6 +26,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::kv::{KvArgs, StateKind};
 use crate::cli::load::Loaded;
+use crate::cli::options::SpeculationOptions;
 use crate::cli::out;
 use crate::cli::serving::{Demand, Parts, SchedulerArgs, Serving};
 use meter::{Meter, Tally};
@@ -76,6 +77,8 @@ pub struct ServeOfflineArgs {
     #[command(flatten)]
     runtime: RuntimeArgs,
     #[command(flatten)]
+    speculation: SpeculationOptions,
+    #[command(flatten)]
     scheduler: SchedulerArgs,
 }
 
@@ -105,7 +108,8 @@ pub fn run(args: &ServeOfflineArgs, context: &Context) -> anyhow::Result<()> {
     }
     let demand = Demand { requests: args.requests, longest };
     let (name, kv) = (&args.model.model, &args.kv);
-    let serving = Serving::start(parts.model, name, &args.scheduler, kv, demand, context)?;
+    let (scheduler, speculation) = (&args.scheduler, &args.speculation);
+    let serving = Serving::start(parts.model, name, scheduler, speculation, kv, demand, context)?;
     let handle = serving.engine.handle().clone();
     warm_up(&handle)?;
     let meter = Meter::default();
@@ -123,7 +127,9 @@ pub fn run(args: &ServeOfflineArgs, context: &Context) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let report = Report::new(name, blocks, &served, &tally, rt.gpu().is_some(), compared);
+    let (captures, config) = (rt.gpu().is_some(), &args.speculation.speculative_config);
+    let method = config.as_ref().map(|config| config.method);
+    let report = Report::new(name, blocks, &served, &tally, captures, method, compared);
     match args.json {
         true => out::json_line(&report)?,
         false => out::text(&report.to_string())?,

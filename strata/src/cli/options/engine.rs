@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use l3_paged_kv::sizing::Budget;
 use l5_scheduler::retention::Ttl;
+use l5_scheduler::speculation::SpeculativeConfig;
 use l5_scheduler::{Compose, EngineOptions, PolicyKind};
 
 use super::Switch;
@@ -101,6 +102,19 @@ pub struct CaptureOptions {
     /// On CUDA: launch every kernel of every step separately, instead of capturing and replaying steps that only decode
     #[arg(long, alias = "enforce-eager", switch("false"))]
     pub eager: bool,
+}
+
+/// Speculation.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct SpeculationOptions {
+    /// Speculation: a drafter proposes tokens, and a step verifies several of them for a request. Drafts change no
+    /// token. JSON with the fields of vLLM's option, such as {"method": "ngram", "num_speculative_tokens": 5}. `method`
+    /// is one of:
+    ///   ngram        what followed the last tokens where they occurred first in the prompt and the output
+    ///   suffix       what followed the last tokens in the prompt, the output and earlier outputs
+    ///   draft_model  a smaller model with the same vocabulary
+    #[arg(long, value_name = "JSON", value_parser = values::speculative_config, verbatim_doc_comment)]
+    pub speculative_config: Option<SpeculativeConfig>,
 }
 
 /// Recording of the engine's steps.

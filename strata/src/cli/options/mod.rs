@@ -13,7 +13,7 @@ use clap::{Arg, ArgAction};
 
 pub use engine::{
     BlockOptions, CaptureOptions, KvMemoryOptions, PrefixCachingOptions, SchedulerOptions,
-    TraceOptions,
+    SpeculationOptions, TraceOptions,
 };
 pub use given::GivenOptions;
 

@@ -20,7 +20,8 @@ const ACCEPTED: [(&str, &str); 5] = [
         "bench serve-offline",
         "--state=paged --block-size=32 --kv-dtype=fp8 --kv-memory=2GiB --device=auto --precision=bf16 --threads=2 \
          --batch-invariant --max-num-seqs=3 --max-num-batched-tokens=16 --long-prefill-token-threshold=8 \
-         --max-model-len=4096 --policy=priority --no-prefix-caching --eager --trace=f",
+         --max-model-len=4096 --policy=priority --no-prefix-caching --eager --trace=f \
+         --speculative-config={\"method\":\"ngram\",\"num_speculative_tokens\":64}",
     ),
     (
         "bench",
@@ -48,12 +49,13 @@ const ACCEPTED: [(&str, &str); 5] = [
          --long-prefill-token-threshold=0 --policy=priority --scheduling-policy=fcfs --policy=adaptive --policy=context-serve \
          --continuum-ttl=cdf --infer-jobs --infer-jobs=false --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
-         --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256",
+         --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256 \
+         --speculative-config={\"method\":\"suffix\"}",
     ),
 ];
 
 /// What no subcommand with this option may take.
-const REFUSED: [&str; 21] = [
+const REFUSED: [&str; 22] = [
     "--block-size=0",
     "--block-size=12",
     "--block-size=2147483648",
@@ -75,6 +77,7 @@ const REFUSED: [&str; 21] = [
     "--max-decode-steps=0",
     "--prefill-chunk=-1",
     "--decode-widths=1,0",
+    "--speculative-config={}",
 ];
 
 /// Parses a command line, whose words are separated by spaces.
@@ -141,6 +144,7 @@ fn an_option_is_one_definition_in_every_command() {
         "max-decode-steps",
         "prefill-chunk",
         "enable-chunked-prefill",
+        "speculative-config",
         "trace",
     ] {
         let own = help(serve, long).unwrap();

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use l1_tensor::{DType, Precision, PrecisionRequest};
+use l5_scheduler::speculation::SpeculativeConfig;
 
 /// Data type of the KV cache; `None` (`auto`): that of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,11 @@ pub fn precision(s: &str) -> Result<PrecisionRequest, String> {
         "bf16" | "bfloat16" => Ok(PrecisionRequest::Exactly(Precision::Bf16)),
         _ => Err("use auto, f32 or bf16".into()),
     }
+}
+
+/// A configuration of speculation, as JSON.
+pub fn speculative_config(s: &str) -> Result<SpeculativeConfig, String> {
+    SpeculativeConfig::from_json(s).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ pub fn beside(id: &str) -> Beside {
         "kv_tier_dram" | "kv_tier_disk" | "kv_tier_disk_size" | "kv_tier_redis"
         | "kv_tier_chunk" | "kv_transfer_config" | "job_history" => Beside::OneModel,
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
+        "speculative_config" => Beside::InFile("`speculative_config` of a [[specialist]]"),
         _ => Beside::All,
     }
 }
@@ -103,6 +104,11 @@ mod tests {
             ("memory-utilization", "0.5", "`kv_memory` of the file"),
             ("block-size", "8", "`block_size` of a [[specialist]]"),
             ("policy", "fcfs", "`policy` of a [[specialist]]"),
+            (
+                "speculative-config",
+                r#"{"method":"suffix"}"#,
+                "`speculative_config` of a [[specialist]]",
+            ),
             ("kv-tier-dram", "1GiB", "a server of one model"),
         ] {
             let word = format!("--{long}={value}");

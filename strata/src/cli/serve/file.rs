@@ -79,8 +79,11 @@ fn texts(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
             values.iter().map(text).collect()
         }
         Value::Array(_) => Err("must be one value, not a list".into()),
-        // The one flag whose value is an object.
-        Value::Table(table) if arg.get_id() == "override_generation_config" => {
+        // The flags whose value is an object.
+        Value::Table(table)
+            if arg.get_id() == "override_generation_config"
+                || arg.get_id() == "speculative_config" =>
+        {
             let json = serde_json::to_string(table).map_err(|e| e.to_string())?;
             Ok(vec![json.into()])
         }

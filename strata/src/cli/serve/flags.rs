@@ -16,8 +16,8 @@ use super::values;
 use crate::cli::args::{ModelArgs, RuntimeArgs};
 use crate::cli::options::values::{any_count, count, share};
 use crate::cli::options::{
-    BlockOptions, CaptureOptions, KvMemoryOptions, PrefixCachingOptions, SchedulerOptions, Switch,
-    TraceOptions, defaults_to,
+    BlockOptions, CaptureOptions, KvMemoryOptions, PrefixCachingOptions, SchedulerOptions,
+    SpeculationOptions, Switch, TraceOptions, defaults_to,
 };
 
 /// The model and its formats.
@@ -227,6 +227,8 @@ impl TierFlags {
 pub struct SchedulerFlags {
     #[command(flatten)]
     pub limits: SchedulerOptions,
+    #[command(flatten)]
+    pub speculation: SpeculationOptions,
     #[command(flatten)]
     pub trace: TraceOptions,
     /// Write which KV blocks were held for agents' jobs, for how long and of what use, to this file: JSON, replaced every 10

@@ -34,6 +34,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::kv;
 use crate::cli::recording::ServerRecording;
+use crate::cli::serving::start_error;
 use crate::hub;
 
 /// What all lanes of a server share.
@@ -160,6 +161,7 @@ pub fn ensemble(
         let mut options = flags.engine(rt.device());
         options.policy = specialist.policy;
         options.block_size = specialist.block_size;
+        options.speculative = specialist.speculative_config.clone();
         options.kv_memory = Some(specialist.kv_memory(config.kv_memory));
         options.memory_utilization = None;
         options.max_model_len = specialist.max_model_len.or(options.max_model_len);
@@ -259,12 +261,7 @@ impl LanePlan<'_> {
         let kv_dtype = self.options.kv_dtype.unwrap_or(own_dtype);
         let mut engines = Vec::new();
         for model in model.iter().flat_map(|model| std::iter::repeat_n(model, self.replicas)) {
-            let engine = Engine::new(model.clone(), &self.options).map_err(|why| match why {
-                StartError::Config(_) | StartError::Context { .. } => {
-                    CliError::Usage(why.to_string()).into()
-                }
-                why => anyhow::Error::from(why),
-            })?;
+            let engine = Engine::new(model.clone(), &self.options).map_err(start_error)?;
             engines.push(engine);
         }
         let own =

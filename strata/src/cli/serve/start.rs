@@ -326,6 +326,7 @@ impl Flags {
             enable_prefix_caching: self.kv.prefix_caching.on(),
             max_num_waiting: self.limits.max_num_waiting,
             eager: self.machine.capture.eager,
+            speculative: self.scheduler.speculation.speculative_config.clone(),
             tiers: self.kv.tiers.options(),
             ..EngineOptions::default()
         };

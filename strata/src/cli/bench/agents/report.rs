@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::drive::{JobRecord, TurnRecord};
 use super::pins::Gap;
 use crate::cli::bench::serve::measure::Sample;
+use crate::cli::bench::speculation::SpeculationReport;
 
 /// What the report is about.
 #[derive(Debug, Serialize)]
@@ -50,6 +51,9 @@ pub(super) struct Report {
     total_input_tokens: Option<u64>,
     cached_tokens: Option<u64>,
     total_output_tokens: Option<u64>,
+    /// Drafts of the server meanwhile; absent if it does not speculate.
+    #[serde(flatten)]
+    speculation: Option<SpeculationReport>,
     turns: Vec<TurnSummary>,
     jobs: Vec<JobSummary>,
 }
@@ -117,7 +121,11 @@ struct TurnLine {
 }
 
 impl Report {
-    pub(super) fn new(subject: Subject, records: Vec<JobRecord>) -> Self {
+    pub(super) fn new(
+        subject: Subject,
+        records: Vec<JobRecord>,
+        speculation: Option<SpeculationReport>,
+    ) -> Self {
         let finished = || records.iter().filter(|job| job.failure.is_none());
         let turns = || records.iter().flat_map(|job| &job.turns);
         let duration = records.iter().map(|job| job.end).fold(0.0, f64::max).max(1e-9);
@@ -148,6 +156,7 @@ impl Report {
             total_input_tokens: sum(|turn| turn.counts.prompt),
             cached_tokens: sum(|turn| turn.counts.cached),
             total_output_tokens: sum(|turn| turn.counts.completion),
+            speculation,
             turns: (1..=longest).map(|number| TurnSummary::of(number, &records)).collect(),
             jobs: records.iter().map(JobSummary::of).collect(),
             subject,
@@ -262,6 +271,9 @@ impl fmt::Display for Report {
                 None => writeln!(f)?,
             }
         }
+        if let Some(speculation) = &self.speculation {
+            writeln!(f, "{speculation}")?;
+        }
         write!(f, "{:12}", "seconds")?;
         ["mean", "p50", "p90", "p95", "p99", "max"]
             .iter()
@@ -369,7 +381,7 @@ mod tests {
             seed: 3,
             number: 3,
         };
-        Report::new(subject, records)
+        Report::new(subject, records, None)
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::drive::Driven;
 use super::failure::Failure;
 use super::goodput::Bounds;
 use super::measure::{Latencies, Sample, peak};
+use crate::cli::bench::speculation::SpeculationReport;
 
 /// Delay of sending, in milliseconds, above which the client may be what was measured.
 const LATE: f64 = 20.0;
@@ -76,6 +77,9 @@ pub(super) struct Report {
     probe: Spread,
     probe_failed: usize,
     client: Cost,
+    /// Drafts of the server while it was measured; absent if it does not speculate.
+    #[serde(flatten)]
+    speculation: Option<SpeculationReport>,
 }
 
 /// Refusals with 429.
@@ -142,6 +146,8 @@ pub(super) struct Subject<'a> {
     pub bounds: Option<Bounds>,
     /// Seconds of a processor that the client took.
     pub cpu: Option<f64>,
+    /// Drafts of the server.
+    pub speculation: Option<SpeculationReport>,
 }
 
 impl Report {
@@ -207,6 +213,7 @@ impl Report {
             probe: Spread::new("probe", probes.iter().copied().flatten()),
             probe_failed: probes.iter().filter(|probe| probe.is_none()).count(),
             client: Cost::new(subject.cpu, total_output_tokens, duration),
+            speculation: subject.speculation,
         }
     }
 
@@ -369,6 +376,9 @@ impl fmt::Display for Report {
         if self.probe_failed > 0 {
             writeln!(f, "probe        {} failed", self.probe_failed)?;
         }
+        if let Some(speculation) = &self.speculation {
+            writeln!(f, "{speculation}")?;
+        }
         if let Cost { cpu_s: Some(cpu), cpu_share: Some(share), .. } = self.client {
             write!(f, "client       {cpu:.2} s of CPU time, {:.1}% of one core", share * 100.0)?;
             match self.client.cpu_s_per_1000_tokens {
@@ -406,6 +416,7 @@ mod tests {
             load: &Load::Open(vec![0.0, 1.0, 2.0]),
             bounds: bounds.parse().ok(),
             cpu: Some(0.01),
+            speculation: None,
         };
         Report::new(&subject, &driven)
     }

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use l5_scheduler::{RequestId, Scheduler, StepObserver, StepResult, StepView};
 
+use crate::cli::bench::speculation::DraftTotals;
+
 /// Measures steps, on the engine's thread. Clones share what is measured.
 #[derive(Clone, Default)]
 pub(super) struct Meter(Arc<Mutex<Measured>>);
@@ -32,6 +34,8 @@ pub(super) struct Tally {
     pub preemptions: usize,
     /// Tokens of prompts that were in the cache.
     pub cached: usize,
+    /// Drafts of all steps.
+    pub drafts: DraftTotals,
 }
 
 /// A step.
@@ -43,8 +47,10 @@ pub(super) struct Measure {
     pub scheduling: f64,
     /// Number of requests.
     pub rows: usize,
-    /// Whether each of them had one token to compute, and the next to choose.
+    /// Whether each of them had one token to compute, drafts apart, and the next to choose.
     pub decodes: bool,
+    /// Number of tokens that were chosen: one for each request or, with drafts, more.
+    pub tokens: usize,
     /// Tokens that its requests had, together.
     pub context: usize,
     /// Whether it had been captured and was launched as a whole.
@@ -66,9 +72,11 @@ impl StepObserver for Meter {
     fn planned(&mut self, view: &StepView<'_>, _: &Scheduler) {
         let mut measured = self.lock();
         let decodes = |row: l5_scheduler::RowView<'_>| {
-            row.row.len == 1 && row.row.computed >= row.request.prompt_len()
+            row.row.fed() == 1 && row.row.computed >= row.request.prompt_len()
         };
-        measured.tally.cached += view.step().rows.iter().map(|row| row.cached).sum::<usize>();
+        let rows = &view.step().rows;
+        measured.tally.drafts.drafts += rows.iter().filter(|row| row.drafts > 0).count() as u64;
+        measured.tally.cached += rows.iter().map(|row| row.cached).sum::<usize>();
         measured.open = Measure {
             rows: view.rows().len(),
             decodes: view.rows().all(decodes),
@@ -90,7 +98,10 @@ impl StepObserver for Meter {
         if result.scheduled > 0 {
             let scheduling = (result.phases.plan + result.phases.apply).as_secs_f64();
             let replayed = result.replayed.is_some();
-            tally.steps.push(Measure { seconds, scheduling, replayed, ..*open });
+            let tokens = result.new_tokens().map(|(_, tokens)| tokens.len()).sum();
+            tally.steps.push(Measure { seconds, scheduling, replayed, tokens, ..*open });
+            tally.drafts.draft_tokens += result.draft_tokens as u64;
+            tally.drafts.accepted_tokens += result.accepted_tokens as u64;
         }
         for (id, tokens) in result.new_tokens() {
             if let Some(before) = last.insert(id, now) {
@@ -108,7 +119,8 @@ impl StepObserver for Meter {
 impl Tally {
     /// What one request gets in a second, in each step that only decodes; `width`: in those of so many requests.
     pub(super) fn decode_rates(&self, width: Option<usize>) -> Vec<f64> {
-        self.decodes(width).map(|step| 1.0 / step.seconds).collect()
+        let each = |step: &Measure| step.tokens as f64 / step.rows.max(1) as f64;
+        self.decodes(width).map(|step| each(step) / step.seconds).collect()
     }
 
     /// Tokens that a request had, on average over the steps that only decode, of so many requests.

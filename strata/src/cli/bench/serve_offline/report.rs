@@ -4,11 +4,13 @@ use std::fmt;
 use std::time::Instant;
 
 use l5_scheduler::sim::Durations;
+use l5_scheduler::speculation::DraftMethod;
 use serde::Serialize;
 
 use super::Served;
 use super::meter::Tally;
 use crate::cli::bench;
+use crate::cli::bench::speculation::SpeculationReport;
 
 /// The whole object of `--json`.
 #[derive(Debug, Serialize)]
@@ -39,6 +41,9 @@ pub(super) struct Report {
     /// Whether there is anything to replay.
     #[serde(skip)]
     captures: bool,
+    /// Absent without speculation.
+    #[serde(flatten)]
+    speculation: Option<SpeculationReport>,
     #[serde(rename = "static")]
     compared: Option<Compared>,
 }
@@ -103,6 +108,7 @@ impl Report {
         served: &Served,
         tally: &Tally,
         captures: bool,
+        method: Option<DraftMethod>,
         alone: Option<Static>,
     ) -> Self {
         let seconds = served.took.as_secs_f64().max(1e-9);
@@ -145,6 +151,7 @@ impl Report {
             },
             replay_rate: sum(|step| f64::from(u8::from(step.replayed))) / steps.max(1) as f64,
             captures,
+            speculation: method.map(|own| SpeculationReport::new(Some(own), tally.drafts)),
             compared,
         }
     }
@@ -187,6 +194,9 @@ impl fmt::Display for Report {
                 "replay rate  {:.1}% of the steps were replayed, the others launched eagerly",
                 self.replay_rate * 100.0
             )?;
+        }
+        if let Some(speculation) = &self.speculation {
+            writeln!(f, "{speculation}")?;
         }
         let Some(compared) = &self.compared else { return Ok(()) };
         let Static { batch, context, tokens_per_s } = compared.alone;

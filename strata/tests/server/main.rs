@@ -32,6 +32,7 @@ mod sampling;
 mod scripted;
 mod served;
 mod shadows;
+mod speculation;
 mod tiers;
 mod tokens;
 mod tools;

@@ -80,6 +80,18 @@ const OF_TIERS: &[(&str, &str, &[&str])] = &[
     ("strata:kv_tier_breaker_trips_total", "counter", &["tier"]),
 ];
 
+/// Families that a server that speculates has beside these.
+const OF_SPECULATION: &[(&str, &str, &[&str])] = &[
+    ("vllm:spec_decode_num_drafts_total", "counter", &[]),
+    ("vllm:spec_decode_num_draft_tokens_total", "counter", &[]),
+    ("vllm:spec_decode_num_accepted_tokens_total", "counter", &[]),
+    ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", &["position"]),
+];
+
+/// Drafts by n-grams, as a flag.
+const NGRAM: [&str; 2] =
+    ["--speculative-config", r#"{"method": "ngram", "num_speculative_tokens": 3}"#];
+
 /// Families with labels of their own.
 const OTHERS: &[(&str, &str, &[&str])] = &[
     (
@@ -151,6 +163,8 @@ fn every_family_is_there_and_nothing_else() {
     let tiers = ["--kv-tier-dram", "1MiB", "--kv-tier-disk", dir.path().to_str().unwrap()];
     let with_tiers = [VLLM, OF_TIERS].concat();
     families_are(&Served::start("tiny-llama", tiers), &with_tiers);
+    let speculates = [VLLM, OF_SPECULATION].concat();
+    families_are(&Served::start("tiny-llama", NGRAM), &speculates);
 }
 
 /// A server has these families of an engine, and the others.
@@ -417,10 +431,11 @@ fn named(file: &str) -> BTreeSet<String> {
 
 #[test]
 fn dashboard_and_alerts_know_only_what_is_there() {
-    // What an ensemble has beside a server of one model is there as well, and what there is of tiers.
+    // What an ensemble has beside a server of one model is there as well, and what there is of tiers and speculation.
     let dir = tempfile::tempdir().unwrap();
     let tiers = ["--kv-tier-dram", "1MiB", "--kv-tier-disk", dir.path().to_str().unwrap()];
-    let servers = [Served::start("tiny-llama", tiers), crate::ensemble::served("", &[])];
+    let alone = Served::start("tiny-llama", [&tiers[..], &NGRAM].concat());
+    let servers = [alone, crate::ensemble::served("", &[])];
     // The first scrape is the first HTTP request, which the second one counts.
     servers.iter().for_each(|server| drop(server.get("/metrics")));
     let scrapes = servers.each_ref().map(scrape);

@@ -180,6 +180,7 @@ chapters! {
     operate_ensemble: "src/operate/ensemble.md",
     operate_compile_check: "src/operate/compile-check.md",
     operate_tiers: "src/operate/tiers.md",
+    operate_speculation: "src/operate/speculation.md",
     operate_watch: "src/operate/watch.md",
     operate_runbook: "src/operate/runbook.md",
     operate_measure: "src/operate/measure.md",

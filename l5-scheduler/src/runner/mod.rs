@@ -20,7 +20,7 @@ mod sample;
 use std::sync::Arc;
 use std::time::Instant;
 
-use l1_tensor::{DType, Device, Runtime};
+use l1_tensor::{DType, Device, Runtime, Tensor};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, Workspace, WorkspaceSpec};
 use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
@@ -291,8 +291,10 @@ impl ModelRunner {
         let logits = step.step().rows.iter().map(StepRow::logit_rows).sum();
         if logits > 0 {
             self.sample(step, logits)?;
+            // What can fail comes before any choice takes a token.
+            let copy = self.fetch_logits(logits)?;
             self.deal(step, out)?;
-            self.show(logits)?;
+            self.show(logits, copy.as_ref())?;
             self.propose(step, out)?;
             self.note_tools(step, out);
         }
@@ -340,12 +342,21 @@ impl ModelRunner {
         Ok(replayed)
     }
 
-    /// Shows the rows of logits that tokens were chosen from. From a device they are fetched, which waits for it.
-    fn show(&mut self, logits: usize) -> Result<(), ExecuteError> {
+    /// Copies the step's logits from a device, if they are to be shown, which waits for it.
+    fn fetch_logits(&self, logits: usize) -> Result<Option<Tensor>, ExecuteError> {
+        let mut copy = None;
+        if self.tap.is_some() {
+            let logits = self.ws.logits(logits)?;
+            logits.on_cpu(&mut copy).map_err(l2_model::Error::from)?;
+        }
+        Ok(copy)
+    }
+
+    /// Shows the rows of logits that tokens were taken from.
+    fn show(&mut self, logits: usize, copy: Option<&Tensor>) -> Result<(), ExecuteError> {
         let Self { tap: Some(tap), ws, read, .. } = self else { return Ok(()) };
-        let (logits, mut copy) = (ws.logits(logits)?, None);
-        let logits = logits.on_cpu(&mut copy).and_then(|logits| logits.rows("a step's logits"));
-        let logits = logits.map_err(l2_model::Error::from)?;
+        let logits = copy.map_or_else(|| ws.logits(logits), |copy| Ok(copy.view()))?;
+        let logits = logits.rows("a step's logits").map_err(l2_model::Error::from)?;
         read.rows.iter().for_each(|(id, position, row)| tap(*id, *position, logits.row(*row)));
         Ok(())
     }

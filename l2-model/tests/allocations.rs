@@ -2,27 +2,18 @@
 
 #[path = "../../l1-tensor/tests/support/counting.rs"]
 mod counting;
+#[path = "../../l1-tensor/tests/support/runtime.rs"]
+mod runtime;
 
 use std::path::Path;
 
 use counting::fewest_allocations;
-use l1_tensor::{
-    Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, Tensor,
-};
+use l1_tensor::{Precision, Runtime, Tensor};
 use l2_model::draft_head::{DraftHead, EagleWorkspace, Hidden, MedusaWorkspace};
 use l2_model::{
     Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Session, WorkspaceSpec,
 };
-
-fn runtime(precision: Precision, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        device: DeviceRequest::Exactly(Device::Cpu),
-        precision: PrecisionRequest::Exactly(precision),
-        threads: Some(threads),
-        ..Default::default()
-    })
-    .unwrap()
-}
+use runtime::runtime;
 
 fn decoder(rt: &Runtime, name: &str) -> Decoder {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);

@@ -3,29 +3,22 @@
 //! `make_tiny_gguf.py`.
 
 mod judge;
+#[path = "../../l1-tensor/tests/support/runtime.rs"]
+mod runtime;
 
 use std::path::{Path, PathBuf};
 
 use l1_tensor::safetensors::SafetensorsFile;
-use l1_tensor::{Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions};
+use l1_tensor::{Precision, Runtime};
 use l2_model::compare::{compare, default_tolerance};
 use l2_model::{
     Batch, ContiguousState, Decoder, GenerateOptions, ModelFiles, SequenceState, Session,
     Workspace, WorkspaceSpec, generate,
 };
+use runtime::runtime;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
-}
-
-fn runtime(precision: Precision, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        device: DeviceRequest::Exactly(Device::Cpu),
-        precision: PrecisionRequest::Exactly(precision),
-        threads: Some(threads),
-        ..Default::default()
-    })
-    .unwrap()
 }
 
 /// (name, model, golden) of every tiny model.

@@ -6,7 +6,7 @@
 
 #[path = "../../l2-model/tests/support/smollm2.rs"]
 mod real;
-#[path = "../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 #[path = "../../l1-tensor/tests/support/counting.rs"]
 mod counting;
-#[path = "../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 
 use std::path::Path;

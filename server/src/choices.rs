@@ -110,10 +110,7 @@ impl Choices {
     fn parse(&mut self, index: usize, chunk: OutputChunk) -> ChoiceDelta {
         let OutputChunk { tokens, text, logprobs, end } = chunk;
         self.completion_tokens += tokens.len();
-        if let Some(DraftCounts { proposed, accepted }) = end.as_ref().map(|end| end.drafts) {
-            self.drafts.proposed += proposed;
-            self.drafts.accepted += accepted;
-        }
+        self.drafts += end.as_ref().map(|end| end.drafts).unwrap_or_default();
         if index == 0
             && let Some(mut primary) = self.primary.take()
         {

@@ -316,13 +316,7 @@ mod tests {
         let mut chunk = OutputChunk::default();
         assert_eq!(failure(&chunk), Ok(()));
         let error = Some("out of memory".to_owned());
-        let end = |finish, error| OutputEnd {
-            finish,
-            stop: None,
-            error,
-            relay_failure: None,
-            drafts: Default::default(),
-        };
+        let end = |finish, error| OutputEnd { error, ..OutputEnd::of(finish) };
         chunk.end = Some(end(FinishReason::Failed, error.clone()));
         let why = failure(&chunk).unwrap_err();
         assert_eq!(

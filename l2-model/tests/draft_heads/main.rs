@@ -8,4 +8,6 @@ mod bits;
 mod eagle;
 mod medusa;
 mod refused;
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
+mod runtime;
 mod support;

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use l1_tensor::safetensors::SafetensorsFile;
-use l1_tensor::{
-    Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, Tensor, TensorRef,
-};
+use l1_tensor::{Runtime, Tensor, TensorRef};
 use l2_model::draft_head::{EagleHead, EagleWorkspace, Hidden};
 use l2_model::{
     Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Tap, Workspace, WorkspaceSpec,
 };
 use tempfile::TempDir;
+
+pub use crate::runtime::runtime;
 
 /// (directory of an EAGLE head, its target).
 pub const EAGLES: [(&str, &str); 2] = [("eagle", "tiny-qwen2"), ("eagle3", "tiny-llama-untied")];
@@ -27,16 +27,6 @@ pub fn fixtures() -> PathBuf {
 
 pub fn head_dir(name: &str) -> PathBuf {
     fixtures().join("draft-heads").join(name)
-}
-
-pub fn runtime(precision: Precision, threads: usize) -> Runtime {
-    Runtime::new(RuntimeOptions {
-        device: DeviceRequest::Exactly(Device::Cpu),
-        precision: PrecisionRequest::Exactly(precision),
-        threads: Some(threads),
-        ..Default::default()
-    })
-    .unwrap()
 }
 
 pub fn target(rt: &Runtime, name: &str) -> Decoder {

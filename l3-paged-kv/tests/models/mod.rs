@@ -1,7 +1,7 @@
 //! Tiny models, and steps through them over any state.
 #![allow(dead_code, unused_imports)]
 
-#[path = "../support/runtime.rs"]
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -171,13 +171,7 @@ impl Outbox {
 
     /// Ends the response with a reason that the executor did not report.
     pub(super) fn end_with(&self, finish: FinishReason, error: Option<String>) {
-        self.end(&OutputEnd {
-            finish,
-            stop: None,
-            error,
-            relay_failure: None,
-            drafts: Default::default(),
-        });
+        self.end(&OutputEnd { error, ..OutputEnd::of(finish) });
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State>) {

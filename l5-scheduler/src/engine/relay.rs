@@ -24,7 +24,7 @@ use super::hub::Hub;
 use super::inbox::{Inbox, Mail, Occupancy, Submission};
 use super::serve::end_all;
 use super::{Engine, EngineError, EngineRequest, ModelFacts, StartError, Startup, SubmitError};
-use crate::runner::{ChoiceJob, DraftCounts, OutputEnd, OutputSink, RelayFailure, TokenDelta};
+use crate::runner::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 use crate::{FinishReason, RequestId, Scheduler, SchedulerConfig, StepObserver};
 
 /// Maximum time between two polls of the inbox while requests are relayed. A message ends the wait at once.
@@ -229,13 +229,7 @@ impl RelayOutput {
             self.sink.push(&TokenDelta { text: &self.new.text, ..TokenDelta::default() });
         }
         let relay_failure = self.failure.filter(|_| finish == FinishReason::Failed);
-        self.sink.end(&OutputEnd {
-            finish,
-            stop,
-            error,
-            relay_failure,
-            drafts: DraftCounts::default(),
-        });
+        self.sink.end(&OutputEnd { stop, error, relay_failure, ..OutputEnd::of(finish) });
         let times = self.first.map(|(first, count)| RelayedTimes {
             first: first - self.began,
             prompt: self.prompt,
@@ -359,13 +353,7 @@ impl Queue {
             self.live.remove(&id);
             let (finish, error) = (FinishReason::Failed, Some(why.to_owned()));
             let relay_failure = Some(RelayFailure::Unserved);
-            outbox.end(&OutputEnd {
-                finish,
-                stop: None,
-                error,
-                relay_failure,
-                drafts: DraftCounts::default(),
-            });
+            outbox.end(&OutputEnd { error, relay_failure, ..OutputEnd::of(finish) });
             self.hub.lost(&[(id, finish)]);
         }
     }

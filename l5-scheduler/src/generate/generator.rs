@@ -185,7 +185,7 @@ impl Generator {
         let prefill = prefill.unwrap_or_else(|| started.elapsed());
         let (choices, output_tokens, drafts) = self.take_choices(valid)?;
         let (mut work, decode) = (self.work(), started.elapsed() - prefill);
-        work.output_computed -= (drafts.proposed - drafts.accepted).min(work.output_computed);
+        work.output_computed -= drafts.rejected().min(work.output_computed);
         Ok(Generation { choices, output_tokens, work, drafts, prefill, decode })
     }
 
@@ -214,8 +214,7 @@ impl Generator {
         let outputs: Vec<_> = self.live.drain(..).map(|(_, receiver)| receiver.take()).collect();
         let mut drafts = DraftCounts::default();
         for end in outputs.iter().filter_map(|output| output.end.as_ref()) {
-            drafts.proposed += end.drafts.proposed;
-            drafts.accepted += end.drafts.accepted;
+            drafts += end.drafts;
         }
         let choices: Result<Vec<_>, _> = outputs.into_iter().zip(first..).map(choice).collect();
         let mut choices = choices?;

@@ -1,5 +1,6 @@
 //! Proposes drafts for the next step, behind each step.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use l4_sampler::draft::{DraftRow, Drafter, Drafts};
@@ -21,12 +22,13 @@ pub(super) struct Speculation {
     /// Slots of the drafter that no request has, and the number of slots so far.
     vacant: Vec<u32>,
     slots: u32,
-    /// Of the requests that sampled and go on: index of the row in the step, index of the row in `out.rows`, and the
-    /// request's proposal. The memory is reused.
-    rows: Vec<DraftRow>,
-    asked: Vec<usize>,
+    /// Rows of the step whose requests sampled and go on, as indices. The memory is reused, as that of all below.
     live: Vec<usize>,
+    /// Those of them for which the drafter is asked, the questions, and its proposals.
+    asked: Vec<usize>,
+    rows: Vec<DraftRow>,
     drafts: Drafts,
+    /// Proposals that the window decides about, and how many drafts of each live row it chose.
     candidates: Candidates,
     counts: Vec<usize>,
 }
@@ -53,6 +55,20 @@ pub struct DraftCounts {
     pub accepted: usize,
 }
 
+impl DraftCounts {
+    /// Those of them that were rejected.
+    pub fn rejected(&self) -> usize {
+        self.proposed.saturating_sub(self.accepted)
+    }
+}
+
+impl AddAssign for DraftCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.proposed += other.proposed;
+        self.accepted += other.accepted;
+    }
+}
+
 impl DraftState {
     pub fn new(most: Option<usize>, tenant: Option<String>) -> Self {
         Self { most, tenant, ..Self::default() }
@@ -60,8 +76,8 @@ impl DraftState {
 
     /// Counts the drafts of a row that was verified.
     pub fn verified(&mut self, drafts: &[u32], tokens: &[u32]) {
-        self.counts.proposed += drafts.len();
-        self.counts.accepted += crate::scheduler::accepted(drafts, tokens);
+        let accepted = crate::scheduler::accepted(drafts, tokens);
+        self.counts += DraftCounts { proposed: drafts.len(), accepted };
     }
 }
 

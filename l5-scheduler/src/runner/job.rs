@@ -87,6 +87,14 @@ pub enum RelayFailure {
     Final,
 }
 
+impl OutputEnd {
+    /// An end for this reason, about which nothing else is known.
+    pub fn of(finish: FinishReason) -> Self {
+        let drafts = DraftCounts::default();
+        Self { finish, stop: None, error: None, relay_failure: None, drafts }
+    }
+}
+
 impl ChoiceJob {
     /// Creates a choice with seed 0 and without a guide, whose text is decoded as a text of its own.
     pub fn new(

@@ -1,13 +1,12 @@
 //! Configuration of speculation: `--speculative-config`, with the fields of vLLM's.
 
-use l4_sampler::draft::{DraftError, Drafter, NgramDrafter, SuffixDrafter, SuffixOptions};
+use l4_sampler::draft::{
+    DraftError, Drafter, MAX_NGRAM, NgramDrafter, SuffixDrafter, SuffixOptions,
+};
 use serde::{Deserialize, Serialize};
 
 /// Maximum of `num_speculative_tokens`.
 const MAX_DRAFTS: usize = 64;
-
-/// Maximum of `prompt_lookup_max`.
-const MAX_NGRAM: usize = 64;
 
 /// Maximum of `suffix_decoding_max_tree_depth`.
 const MAX_DEPTH: usize = 256;

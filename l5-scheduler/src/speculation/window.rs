@@ -21,11 +21,12 @@
 //! A request without drafts in the last step needs a little more than the price, so that a window does not open and close
 //! with every step.
 
+use std::time::Duration;
+
 use l4_sampler::draft::CLASSES;
 
 use crate::StepLoad;
 use crate::step_time::{StepTime, StepTimeFit};
-use std::time::Duration;
 
 /// Factor by which the weight of a step shrinks with each later one in the fit of `c`: about the last 100 steps count,
 /// since the price is a small difference of durations.

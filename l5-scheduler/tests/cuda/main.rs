@@ -5,7 +5,7 @@
 #[path = "../support/naive.rs"]
 #[allow(dead_code)]
 mod naive;
-#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
 #[allow(dead_code)]
 mod runtime;
 #[path = "../runner/support.rs"]

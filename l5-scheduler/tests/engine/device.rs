@@ -206,13 +206,7 @@ impl Executor for Device {
     fn end(&mut self, id: RequestId, reason: FinishReason) {
         self.seen.lock().unwrap().ends.push((id, reason));
         let mut job = self.jobs.remove(id).expect("a request ends once");
-        job.sink.end(&OutputEnd {
-            finish: reason,
-            stop: None,
-            error: None,
-            relay_failure: None,
-            drafts: Default::default(),
-        });
+        job.sink.end(&OutputEnd::of(reason));
     }
 }
 

@@ -196,13 +196,7 @@ impl Executor for Fake {
     fn end(&mut self, id: RequestId, reason: FinishReason) {
         self.control.lock().ends.push((id, reason));
         if let Some((mut job, _)) = self.jobs.remove(id) {
-            job.sink.end(&OutputEnd {
-                finish: reason,
-                stop: None,
-                error: None,
-                relay_failure: None,
-                drafts: Default::default(),
-            });
+            job.sink.end(&OutputEnd::of(reason));
         }
     }
 }

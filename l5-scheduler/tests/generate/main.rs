@@ -9,7 +9,7 @@ mod guided;
 mod naive;
 mod ranking;
 mod refusals;
-#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 mod support;
 mod work;

@@ -12,7 +12,7 @@ use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{EngineCore, ModelRunner, Scheduler, SchedulerConfig};
 use proptest::prelude::*;
 
-use crate::equality::{Alone, alone, arrivals, asks, config, crowded, mixed_with};
+use crate::equality::{Alone, alone, arrivals, asks, config, crowded, for_any, mixed_with};
 use crate::runtime::runtime;
 use crate::support::{
     Apart, Ask, MAX_LEN, Tiny, ask, drawn, on, penalised, prompt, rated, run, tiny,
@@ -153,24 +153,15 @@ fn drafts_in_bf16_on_other_numbers_of_threads_change_nothing_either() {
 fn any_mix_with_any_drafts_gives_the_same_bits() {
     let tiny = tiny("tiny-llama");
     let alone: Vec<_> = asks(&tiny).into_iter().map(|ask| alone(&tiny, ask)).collect();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 40,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
     let kinds = [Kind::Right, Kind::Often, Kind::Garbage, Kind::Ngram, Kind::Suffix];
     let kinds = prop::sample::select(kinds.to_vec());
     let window = prop::sample::select(vec![WindowMode::Fixed, WindowMode::Adaptive]);
     let cases =
         (config(&tiny), arrivals(), kinds, window, 0..=8usize, prop::option::of(0..12usize));
-    let ran = runner.run(&cases, |(config, arrivals, kind, window, drafts, all)| {
+    for_any(cases, |(config, arrivals, kind, window, drafts, all)| {
         let config = SchedulerConfig { max_num_step_drafts: all, ..speculating(config, drafts) };
         mixed_with(&tiny, &alone, config, &arrivals, with(kind, &alone, drafts.max(1), window));
-        Ok(())
     });
-    if let Err(e) = ran {
-        panic!("{e}");
-    }
 }
 
 /// Runs one request beside nothing, with right drafts. Returns the number of steps, and the counts of its drafts.

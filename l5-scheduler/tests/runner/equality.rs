@@ -263,22 +263,28 @@ pub fn arrivals() -> impl Strategy<Value = Arrivals> {
     prop::collection::vec(one, 1..12)
 }
 
-#[test]
-fn any_mix_under_any_configuration_gives_the_same_bits() {
-    let tiny = tiny("tiny-llama");
-    let alone: Vec<_> = asks(&tiny).into_iter().map(|ask| alone(&tiny, ask)).collect();
+/// Checks forty cases.
+pub fn for_any<S: Strategy>(cases: S, check: impl Fn(S::Value)) {
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
         cases: 40,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let widths = prop_oneof![Just(vec![]), Just(vec![2, 5, 8])];
-    let cases = (config(&tiny), arrivals(), widths);
-    let ran = runner.run(&cases, |(config, arrivals, widths)| {
-        mixed(&tiny, &alone, config, &arrivals, widths);
+    let ran = runner.run(&cases, |case| {
+        check(case);
         Ok(())
     });
     if let Err(e) = ran {
         panic!("{e}");
     }
+}
+
+#[test]
+fn any_mix_under_any_configuration_gives_the_same_bits() {
+    let tiny = tiny("tiny-llama");
+    let alone: Vec<_> = asks(&tiny).into_iter().map(|ask| alone(&tiny, ask)).collect();
+    let widths = prop_oneof![Just(vec![]), Just(vec![2, 5, 8])];
+    for_any((config(&tiny), arrivals(), widths), |(config, arrivals, widths)| {
+        mixed(&tiny, &alone, config, &arrivals, widths);
+    });
 }

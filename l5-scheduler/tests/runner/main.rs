@@ -8,7 +8,7 @@ mod failures;
 #[path = "../support/naive.rs"]
 mod naive;
 mod pack;
-#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 mod sample;
 mod step;

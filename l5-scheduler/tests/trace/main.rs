@@ -6,6 +6,6 @@ mod leases;
 mod model;
 mod reading;
 mod recording;
-#[path = "../../../l3-paged-kv/tests/support/runtime.rs"]
+#[path = "../../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 mod world;

@@ -87,13 +87,7 @@ impl Executor for Scripted {
         // A sink that is dropped without an end reports a failure.
         let Some(mut job) = self.jobs.remove(id) else { return };
         if finish == FinishReason::Length {
-            job.sink.end(&OutputEnd {
-                finish,
-                stop: None,
-                error: None,
-                relay_failure: None,
-                drafts: Default::default(),
-            });
+            job.sink.end(&OutputEnd::of(finish));
         }
     }
 }

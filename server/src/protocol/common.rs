@@ -283,10 +283,10 @@ pub struct CompletionTokensDetails {
 }
 
 impl From<DraftCounts> for CompletionTokensDetails {
-    fn from(DraftCounts { proposed, accepted }: DraftCounts) -> Self {
+    fn from(drafts: DraftCounts) -> Self {
         Self {
-            accepted_prediction_tokens: accepted,
-            rejected_prediction_tokens: proposed.saturating_sub(accepted),
+            accepted_prediction_tokens: drafts.accepted,
+            rejected_prediction_tokens: drafts.rejected(),
         }
     }
 }

@@ -219,8 +219,7 @@ fn print(
         let end = output.end.take();
         let finish = end.as_ref().map_or(FinishReason::Failed, |end| end.finish);
         if let (Some(sum), Some(end)) = (&mut drafts, &end) {
-            sum.proposed += end.drafts.proposed;
-            sum.accepted += end.drafts.accepted;
+            *sum += end.drafts;
         }
         choices.push(EngineChoice { output, finish, error: end.and_then(|end| end.error) });
         let own = stream.times();

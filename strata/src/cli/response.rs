@@ -177,9 +177,9 @@ impl<'a> Response<'a> {
 impl Usage {
     fn new(prompt_tokens: usize, completion_tokens: usize, drafts: Option<DraftCounts>) -> Self {
         let total_tokens = prompt_tokens + completion_tokens;
-        let details = |DraftCounts { proposed, accepted }| CompletionTokensDetails {
-            accepted_prediction_tokens: accepted,
-            rejected_prediction_tokens: proposed - accepted,
+        let details = |drafts: DraftCounts| CompletionTokensDetails {
+            accepted_prediction_tokens: drafts.accepted,
+            rejected_prediction_tokens: drafts.rejected(),
         };
         let completion_tokens_details = drafts.map(details);
         Self { prompt_tokens, completion_tokens, total_tokens, completion_tokens_details }

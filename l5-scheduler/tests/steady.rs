@@ -15,7 +15,8 @@ use l2_model::ModelFiles;
 use l4_sampler::SamplingParams;
 use l4_sampler::draft::NgramDrafter;
 use l4_sampler::stop::StopRules;
-use l5_scheduler::speculation::WindowMode;
+use l5_scheduler::engine::{EngineModel, EngineOptions};
+use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{
     Adapter, ChoiceJob, Compose, EngineCore, Job, ModelRunner, OutputEnd, OutputSink, Request,
     RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
@@ -115,31 +116,60 @@ fn a_steady_step_with_drafts_allocates_nothing() {
         let runner = ModelRunner::new(decoder, None, &rt, &config, DType::F32).unwrap();
         let drafter = NgramDrafter::new(1, 3).unwrap();
         let runner = runner.with_drafter(Box::new(drafter), 3, window);
-        let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
-        let told = Arc::new(AtomicUsize::new(0));
-        let kinds = [
-            SamplingParams::greedy(),
-            SamplingParams { temperature: 0.3, ..Default::default() },
-            // The history behind each draft is a copy, in memory that is reused.
-            SamplingParams { repetition_penalty: 1.02, ..SamplingParams::greedy() },
-        ];
-        for (id, params) in kinds.into_iter().enumerate() {
-            let stop = StopRules { max_tokens: 240, ..StopRules::default() };
-            let sink = Box::new(Counts(Arc::clone(&told)));
-            let job = ChoiceJob::new(vec![5, 17, 5, 17, id as u32], params, stop, sink);
-            core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
-        }
-        for _ in 0..20 {
-            core.step().unwrap();
-        }
-        let before = core.scheduler().stats();
-        let allocations = fewest_allocations(4, || {
-            for _ in 0..8 {
-                assert_eq!(core.step().unwrap().scheduled, 3, "all requests go on");
-            }
-        });
-        let drafts = core.scheduler().stats().draft_tokens - before.draft_tokens;
-        assert!(drafts > 0, "drafts of these steps, {window:?}");
-        assert_eq!(allocations, 0, "allocations of eight steps with drafts, {window:?}");
+        let core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
+        steady_with_drafts(core, &format!("{window:?}"));
     }
+}
+
+/// The same with draft heads, which read hidden rows of the model.
+#[test]
+fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
+    let fixture = |name: &str| format!("{}/../fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    for (method, head, target) in [
+        (DraftMethod::Eagle, "eagle", "tiny-qwen2"),
+        (DraftMethod::Eagle3, "eagle3", "tiny-llama-untied"),
+        (DraftMethod::Medusa, "medusa", "tiny-llama-linear"),
+    ] {
+        let model = Some(fixture(&format!("draft-heads/{head}")));
+        let window = WindowMode::Fixed;
+        let config = SpeculativeConfig { model, window, ..SpeculativeConfig::new(method, 3) };
+        let options = EngineOptions {
+            speculative: Some(config),
+            max_model_len: Some(256),
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            ..EngineOptions::default()
+        };
+        let rt = runtime(Precision::F32, 1);
+        let model = EngineModel::open_on(fixture(target).as_ref(), &rt).unwrap();
+        steady_with_drafts(model.core(&options).unwrap().0, head);
+    }
+}
+
+fn steady_with_drafts(mut core: EngineCore<ModelRunner>, what: &str) {
+    let told = Arc::new(AtomicUsize::new(0));
+    let kinds = [
+        SamplingParams::greedy(),
+        SamplingParams { temperature: 0.3, ..Default::default() },
+        // The history behind each draft is a copy, in memory that is reused.
+        SamplingParams { repetition_penalty: 1.02, ..SamplingParams::greedy() },
+    ];
+    for (id, params) in kinds.into_iter().enumerate() {
+        let stop = StopRules { max_tokens: 240, ..StopRules::default() };
+        let sink = Box::new(Counts(Arc::clone(&told)));
+        let job = ChoiceJob::new(vec![5, 17, 5, 17, id as u32], params, stop, sink);
+        core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
+    }
+    for _ in 0..20 {
+        core.step().unwrap();
+    }
+    let before = core.scheduler().stats();
+    let allocations = fewest_allocations(4, || {
+        for _ in 0..8 {
+            assert_eq!(core.step().unwrap().scheduled, 3, "all requests go on");
+        }
+    });
+    let drafts = core.scheduler().stats().draft_tokens - before.draft_tokens;
+    assert!(drafts > 0, "drafts of these steps, {what}");
+    assert_eq!(allocations, 0, "allocations of eight steps with drafts, {what}");
 }

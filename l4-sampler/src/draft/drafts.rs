@@ -1,5 +1,7 @@
 //! Drafts of one step, and what is asked for.
 
+use std::ops::Range;
+
 /// Number of confidence classes of a drafted token.
 pub const CLASSES: usize = 16;
 
@@ -9,6 +11,19 @@ pub struct DraftRow {
     /// Slot that the request has begun with.
     pub slot: u32,
     /// Maximum number of tokens of the draft.
+    pub most: usize,
+}
+
+/// Hidden rows of one request in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenSpan {
+    /// Slot that the request has begun with.
+    pub slot: u32,
+    /// Position in prompt and output of the token that the first row belongs to.
+    pub first: usize,
+    /// Indices of the rows among those of the step.
+    pub rows: Range<usize>,
+    /// Maximum number of drafts that the request is asked for behind this step; 0 if for none.
     pub most: usize,
 }
 

@@ -29,7 +29,9 @@ mod ngram;
 mod positions;
 mod suffix;
 
-pub use drafts::{CLASSES, DraftRow, Drafts};
+use l1_tensor::TensorRef;
+
+pub use drafts::{CLASSES, DraftRow, Drafts, HiddenSpan};
 pub use error::DraftError;
 pub use ngram::{MAX_NGRAM, NgramDrafter, NgramIndex, NgramMatch};
 pub use suffix::{MAX_CACHED_TOKENS, MAX_TREE_DEPTH, SuffixDrafter, SuffixOptions};
@@ -52,6 +54,17 @@ pub trait Drafter: Send {
 
     /// Appends output tokens. An unknown slot is ignored.
     fn extend(&mut self, slot: u32, tokens: &[u32]);
+
+    /// Reads hidden rows of the model: `hidden` has those of all tokens of the step that just ran, float `[T, H]` for each
+    /// place of the model that the drafter reads, and `spans` says which of them belong to which request. They are rows
+    /// of tokens that are part of the output, not of drafts that were rejected. A drafter without a network of its own
+    /// reads none.
+    ///
+    /// Called once a step, behind [`Drafter::extend`] and before [`Drafter::propose`]. A request whose rows were not
+    /// handed over in some step has a gap: the drafter goes on with the rows behind it.
+    fn read(&mut self, spans: &[HiddenSpan], hidden: &[TensorRef<'_>]) {
+        let _ = (spans, hidden);
+    }
 
     /// Proposes drafts for every row, one list a row in the order of `rows`, appended to `out`, which the caller has
     /// cleared. A list has at most [`DraftRow::most`] tokens, and may be empty; that of an unknown slot is.

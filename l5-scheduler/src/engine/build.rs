@@ -20,15 +20,12 @@ use l3_paged_kv::sizing::{
     Budget, Bytes, KvSpec, Memory, Plan, Room, SizingError, device_memory, peak_activation,
 };
 use l3_paged_kv::tier::Numerics;
-use l4_sampler::draft::Drafter;
 
 use super::options::DEFAULT_KV_BYTES;
 use super::startup::Startup;
 use super::{EngineOptions, ModelFacts};
 use crate::runner::ModelRunner;
-use crate::speculation::{
-    DraftMemory, DraftMethod, ModelDrafter, SpeculationError, SpeculativeConfig, check_vocabulary,
-};
+use crate::speculation::SpeculationError;
 use crate::tiers::TierOptionsError;
 use crate::{ConfigError, EngineCore, ExecuteError, Executor, Scheduler, SchedulerConfig};
 
@@ -208,8 +205,10 @@ impl EngineModel {
             let mut runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
                 .with_turns(options.turns.clone())
                 .with_tiers(tiers.as_ref());
-            if let (Some(config), Some(drafter)) = (&options.speculative, drafter) {
-                runner = runner.with_drafter(drafter, config.num_drafts(), config.window);
+            if let (Some(config), Some(source)) = (&options.speculative, drafter) {
+                runner = runner
+                    .with_drafter(source.drafter, config.num_drafts(), config.window)
+                    .with_hidden_rows(source.taps);
             }
             Ok(((scheduler, runner), plan.to_string()))
         })?;
@@ -230,34 +229,6 @@ impl EngineModel {
             Ok(((), what))
         })?;
         Ok((core, startup))
-    }
-
-    /// Creates the drafter of a configuration, for an engine of these limits.
-    fn drafter(
-        &self,
-        config: &SpeculativeConfig,
-        limits: &SchedulerConfig,
-    ) -> Result<(Box<dyn Drafter>, String), StartError> {
-        config.validate()?;
-        let what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
-        let drafter: Box<dyn Drafter> = match (config.method, &config.model) {
-            (DraftMethod::DraftModel, Some(path)) => {
-                let draft = Self::open_on(path.as_ref(), &self.rt)?;
-                let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
-                let (own, target) = (facts(&draft), facts(self));
-                check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
-                // As many tokens as the pool of the model itself has.
-                let memory = DraftMemory {
-                    seqs: limits.max_num_seqs,
-                    max_len: limits.max_model_len,
-                    blocks: limits.num_gpu_blocks,
-                    block_size: limits.block_size,
-                };
-                Box::new(ModelDrafter::new(&self.rt, draft.decoder, memory)?)
-            }
-            _ => config.lookup()?,
-        };
-        Ok((drafter, what))
     }
 
     /// Computes the number of blocks that the pool would have, and how it follows from the memory. Allocates nothing.

@@ -15,6 +15,7 @@
 //! An engine may also relay its requests to another server instead of computing them: see [`Relay`].
 
 mod build;
+mod drafter;
 mod handle;
 mod hub;
 mod inbox;

@@ -19,6 +19,7 @@
 //! its graphs first. None of it may be reallocated while a graph exists.
 
 use l1_tensor::cuda::Graph;
+use l2_model::Batch;
 use l3_paged_kv::StepState;
 
 use super::ModelRunner;
@@ -74,8 +75,8 @@ impl ModelRunner {
         // The widest first: it allocates the scratch memory that all the others use.
         for width in widths.iter().rev() {
             self.packed.fill(&mut self.meta, *width)?;
-            let Self { decoder, ws, kv, meta, packed, captured, .. } = self;
-            let batch = packed.batch(meta);
+            let Self { decoder, ws, kv, meta, packed, captured, taps, .. } = self;
+            let batch = Batch { taps, ..packed.batch(meta) };
             let mut state = StepState { kv, meta, captured: true };
             decoder.stage(&batch, &mut state, ws)?;
             decoder.run(&batch, &mut state, ws)?;

@@ -3,12 +3,17 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use l4_sampler::draft::{DraftRow, Drafter, Drafts};
+use l2_model::{Tap, Workspace};
+use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan};
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
+use crate::scheduler::accepted;
 use crate::speculation::{Acceptance, Candidates, Window, WindowMode};
-use crate::{BySeat, ExecuteError, StepLoad, StepOutput, StepPlan, StepView};
+use crate::{BySeat, ExecuteError, RowView, StepLoad, StepOutput, StepPlan, StepView};
+
+/// Maximum number of taps that a drafter can read.
+pub(super) const MAX_TAPS: usize = 4;
 
 /// Speculation of a runner: its drafter, and the window.
 pub(super) struct Speculation {
@@ -28,6 +33,8 @@ pub(super) struct Speculation {
     asked: Vec<usize>,
     rows: Vec<DraftRow>,
     drafts: Drafts,
+    /// Hidden rows that the drafter reads.
+    spans: Vec<HiddenSpan>,
     /// Proposals that the window decides about, and how many drafts of each live row it chose.
     candidates: Candidates,
     counts: Vec<usize>,
@@ -76,7 +83,7 @@ impl DraftState {
 
     /// Counts the drafts of a row that was verified.
     pub fn verified(&mut self, drafts: &[u32], tokens: &[u32]) {
-        let accepted = crate::scheduler::accepted(drafts, tokens);
+        let accepted = accepted(drafts, tokens);
         self.counts += DraftCounts { proposed: drafts.len(), accepted };
     }
 }
@@ -93,6 +100,7 @@ impl Speculation {
             vacant: Vec::new(),
             slots: 0,
             rows: Vec::new(),
+            spans: Vec::new(),
             asked: Vec::new(),
             live: Vec::new(),
             drafts: Drafts::default(),
@@ -109,8 +117,16 @@ impl Speculation {
         }
     }
 
-    /// Tells the drafter of a request's new tokens, and compares its last proposal with them.
-    fn learn(&mut self, state: &mut DraftState, row: &crate::RowView<'_>, tokens: &[u32]) {
+    /// Forgets the rows of the step before.
+    fn begin_step(&mut self) {
+        self.rows.clear();
+        self.asked.clear();
+        self.live.clear();
+        self.spans.clear();
+    }
+
+    /// Tells the drafter of a request's new tokens, and compares its last proposal with them. Returns its slot.
+    fn learn(&mut self, state: &mut DraftState, row: &RowView<'_>, tokens: &[u32]) -> u32 {
         state.acceptance.follow(tokens, &mut self.window);
         let slot = *state.slot.get_or_insert_with(|| {
             let slot = self.vacant.pop().unwrap_or(self.slots);
@@ -123,6 +139,7 @@ impl Speculation {
             slot
         });
         self.drafter.extend(slot, tokens);
+        slot
     }
 }
 
@@ -133,28 +150,42 @@ impl ModelRunner {
         step: &StepView<'_>,
         out: &mut StepOutput,
     ) -> Result<(), ExecuteError> {
-        let Self { choices, speculation, .. } = self;
+        let Self { choices, speculation, taps, ws, .. } = self;
         let Some(speculation) = speculation else { return Ok(()) };
-        speculation.rows.clear();
-        speculation.asked.clear();
-        speculation.live.clear();
-        let due = step.rows().enumerate().filter(|(_, row)| row.row.samples);
-        for ((number, row), (_, tokens, finish)) in due.zip(out.rows()) {
+        speculation.begin_step();
+        let (mut outputs, mut end) = (out.rows(), 0);
+        for (number, row) in step.rows().enumerate() {
+            let start = end;
+            end += row.row.len;
             let (seat, id) = (row.row.seat, row.row.id);
             let Some(choice) = choices.seated(seat, id) else { return Err(missing(id)) };
+            let output = if row.row.samples { outputs.next() } else { None };
+            let (tokens, finish) = output.map_or((&[][..], None), |(_, new, end)| (new, end));
             choice.drafts.verified(row.drafts, tokens);
             let most = choice.drafts.most.unwrap_or(usize::MAX).min(speculation.most);
-            if finish.is_some() || most == 0 {
+            // A prompt that is not complete is of interest to a drafter that reads hidden rows.
+            if finish.is_some() || most == 0 || (output.is_none() && taps.is_empty()) {
                 continue;
             }
-            speculation.learn(&mut choice.drafts, &row, tokens);
-            speculation.live.push(number);
-            let most = speculation.due(&choice.drafts.acceptance, most);
-            if let Some(slot) = choice.drafts.slot.filter(|_| most > 0) {
-                speculation.rows.push(DraftRow { slot, most });
+            let slot = speculation.learn(&mut choice.drafts, &row, tokens);
+            let mut due = 0;
+            if output.is_some() {
+                speculation.live.push(number);
+                due = speculation.due(&choice.drafts.acceptance, most);
+            }
+            if due > 0 {
+                speculation.rows.push(DraftRow { slot, most: due });
                 speculation.asked.push(number);
             }
+            if !taps.is_empty() && speculation.reads(&choice.drafts.acceptance, most) {
+                // Rows of rejected drafts are rows of other texts.
+                let rows = row.row.fed() + accepted(row.drafts, tokens);
+                let (first, rows) = (row.row.computed, start..start + rows);
+                speculation.spans.push(HiddenSpan { slot, first, rows, most: due });
+            }
         }
+        drop(outputs);
+        speculation.read(ws, taps);
         speculation.ask(step.step(), choices);
         speculation.decide(step.step(), choices, out);
         Ok(())
@@ -182,6 +213,21 @@ impl Speculation {
             WindowMode::Adaptive if acceptance.needs_proposal() => most,
             WindowMode::Adaptive => 0,
         }
+    }
+
+    /// Whether the drafter reads the hidden rows of a request's last step.
+    fn reads(&self, acceptance: &Acceptance, most: usize) -> bool {
+        self.mode == WindowMode::Fixed || acceptance.reads(&self.window, most)
+    }
+
+    /// Hands the drafter the hidden rows of the step.
+    fn read(&mut self, ws: &Workspace, taps: &[Tap]) {
+        let Some(first) = taps.first().and_then(|tap| ws.tapped(*tap)) else { return };
+        let mut hidden = [first; MAX_TAPS];
+        for (rows, tap) in hidden.iter_mut().zip(taps) {
+            *rows = ws.tapped(*tap).unwrap_or(first);
+        }
+        self.drafter.read(&self.spans, &hidden[..taps.len().min(MAX_TAPS)]);
     }
 
     /// Asks the drafter for the proposals that are due.

@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use l1_tensor::{DType, Device, Runtime, Tensor};
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{Decoder, Workspace, WorkspaceSpec};
+use l2_model::{Batch, Decoder, Tap, Workspace, WorkspaceSpec};
 use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
 use l4_sampler::draft::Drafter;
 use l4_sampler::guide::MaskAhead;
@@ -84,6 +84,8 @@ pub struct ModelRunner {
     rated: Vec<TokenLogprobs>,
     /// Drafts for the next step. `None`: no speculation.
     speculation: Option<Speculation>,
+    /// Hidden rows that the drafter reads.
+    taps: Vec<Tap>,
     /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
     phases: Phases,
     replayed: Option<usize>,
@@ -142,6 +144,7 @@ impl ModelRunner {
             new: NewTokens::default(),
             rated: Vec::new(),
             speculation: None,
+            taps: Vec::new(),
             phases: Phases::default(),
             replayed: None,
             rows: Vec::with_capacity(max_rows),
@@ -190,6 +193,14 @@ impl ModelRunner {
     ) -> Self {
         let vocab = self.decoder.config().vocab;
         self.speculation = Some(Speculation::new(drafter, most, window, vocab));
+        self
+    }
+
+    /// Hands the drafter the hidden rows of every step at these taps, at most four of them.
+    #[must_use]
+    pub fn with_hidden_rows(mut self, mut taps: Vec<Tap>) -> Self {
+        taps.truncate(draft::MAX_TAPS);
+        self.taps = taps;
         self
     }
 
@@ -295,9 +306,9 @@ impl ModelRunner {
             let copy = self.fetch_logits(logits)?;
             self.deal(step, out)?;
             self.show(logits, copy.as_ref())?;
-            self.propose(step, out)?;
-            self.note_tools(step, out);
         }
+        self.propose(step, out)?;
+        self.note_tools(step, out);
         Ok(())
     }
 
@@ -319,7 +330,7 @@ impl ModelRunner {
 
     /// The forward pass. Returns the width of the captured step that was replayed, if one was.
     fn forward(&mut self, step: &StepView<'_>) -> Result<Option<usize>, ExecuteError> {
-        let Self { decoder, ws, kv, meta, packed, captured, caps, .. } = self;
+        let Self { decoder, ws, kv, meta, packed, captured, caps, taps, .. } = self;
         let width = meta.sequences();
         let padded = kv.device() != Device::Cpu
             && caps.decode_widths.contains(&width)
@@ -327,7 +338,7 @@ impl ModelRunner {
         if padded {
             packed.want_all();
         }
-        let batch = packed.batch(meta);
+        let batch = Batch { taps, ..packed.batch(meta) };
         let mut state = StepState { kv, meta, captured: padded };
         decoder.stage(&batch, &mut state, ws)?;
         let graph = captured.of(width).filter(|_| padded);

@@ -21,6 +21,12 @@ pub enum DraftMethod {
     Suffix,
     /// A smaller model with the same vocabulary.
     DraftModel,
+    /// An EAGLE head, of the generations that read the model's last hidden rows (EAGLE and EAGLE-2).
+    Eagle,
+    /// An EAGLE-3 head.
+    Eagle3,
+    /// Medusa heads.
+    Medusa,
 }
 
 /// How many drafts of a proposal are verified.
@@ -75,7 +81,8 @@ pub struct SpeculativeConfig {
     /// With `suffix`: probability below which a draft is not proposed, as the share of the occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suffix_decoding_min_token_prob: Option<f64>,
-    /// With `draft_model`: directory or file of the smaller model.
+    /// With `draft_model`: directory or file of the smaller model. With `eagle`, `eagle3` and `medusa`: directory of the
+    /// head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
@@ -108,12 +115,12 @@ pub enum SpeculationError {
     },
     /// A field belongs to another method.
     #[error(
-        "the speculative config is invalid: {name} is a field of method {of}, and the method is {method}: remove it"
+        "the speculative config is invalid: {name} is a field of {of}, and the method is {method}: remove it"
     )]
     OfOtherMethod {
         /// Name of the field.
         name: &'static str,
-        /// Method that it belongs to.
+        /// Methods that it belongs to.
         of: &'static str,
         /// Method of this configuration.
         method: &'static str,
@@ -124,6 +131,9 @@ pub enum SpeculationError {
     /// The draft model cannot be used.
     #[error("the draft model cannot be used: {0}")]
     DraftModel(String),
+    /// The draft head cannot be used.
+    #[error("the draft head cannot be used: {0}")]
+    Head(String),
 }
 
 impl DraftMethod {
@@ -133,6 +143,20 @@ impl DraftMethod {
             Self::Ngram => "ngram",
             Self::Suffix => "suffix",
             Self::DraftModel => "draft_model",
+            Self::Eagle => "eagle",
+            Self::Eagle3 => "eagle3",
+            Self::Medusa => "medusa",
+        }
+    }
+
+    /// What `model` is the path of; `None` for a method without weights.
+    fn weights(self) -> Option<&'static str> {
+        match self {
+            Self::Ngram | Self::Suffix => None,
+            Self::DraftModel => Some("the path of a smaller model with the same vocabulary"),
+            Self::Eagle | Self::Eagle3 | Self::Medusa => {
+                Some("the directory of a head that was trained for this model")
+            }
         }
     }
 }
@@ -177,9 +201,8 @@ impl SpeculativeConfig {
             let why = "the maximum number of drafts of one request in a step";
             return Err(SpeculationError::Missing { method, name, why });
         }
-        if *method == DraftMethod::DraftModel && self.model.is_none() {
-            let (method, why) =
-                (method.name(), "the path of a smaller model with the same vocabulary");
+        if let Some(why) = method.weights().filter(|_| self.model.is_none()) {
+            let method = method.name();
             return Err(SpeculationError::Missing { method, name: "model", why });
         }
         between("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFTS)?;
@@ -213,36 +236,41 @@ impl SpeculativeConfig {
 
     /// Checks that no field belongs to another method: it would have no effect.
     fn belongs(&self) -> Result<(), SpeculationError> {
-        use DraftMethod::{DraftModel, Ngram, Suffix};
+        use DraftMethod::{DraftModel, Eagle, Eagle3, Medusa, Ngram, Suffix};
+        type Of = (&'static [DraftMethod], &'static str);
+        const NGRAM: Of = (&[Ngram], "method ngram");
+        const SUFFIX: Of = (&[Suffix], "method suffix");
+        const WEIGHTS: Of =
+            (&[DraftModel, Eagle, Eagle3, Medusa], "methods draft_model, eagle, eagle3 and medusa");
         let fields = [
-            ("prompt_lookup_min", Ngram, self.prompt_lookup_min.is_some()),
-            ("prompt_lookup_max", Ngram, self.prompt_lookup_max.is_some()),
+            ("prompt_lookup_min", NGRAM, self.prompt_lookup_min.is_some()),
+            ("prompt_lookup_max", NGRAM, self.prompt_lookup_max.is_some()),
             (
                 "suffix_decoding_max_tree_depth",
-                Suffix,
+                SUFFIX,
                 self.suffix_decoding_max_tree_depth.is_some(),
             ),
             (
                 "suffix_decoding_max_cached_tokens",
-                Suffix,
+                SUFFIX,
                 self.suffix_decoding_max_cached_tokens.is_some(),
             ),
             (
                 "suffix_decoding_max_spec_factor",
-                Suffix,
+                SUFFIX,
                 self.suffix_decoding_max_spec_factor.is_some(),
             ),
             (
                 "suffix_decoding_min_token_prob",
-                Suffix,
+                SUFFIX,
                 self.suffix_decoding_min_token_prob.is_some(),
             ),
-            ("model", DraftModel, self.model.is_some()),
+            ("model", WEIGHTS, self.model.is_some()),
         ];
-        let other = |&(_, of, given): &(&str, DraftMethod, bool)| given && of != self.method;
+        let other = |&(_, (of, _), given): &(&str, Of, bool)| given && !of.contains(&self.method);
         match fields.into_iter().find(other) {
-            Some((name, of, _)) => {
-                let (of, method) = (of.name(), self.method.name());
+            Some((name, (_, of), _)) => {
+                let method = self.method.name();
                 Err(SpeculationError::OfOtherMethod { name, of, method })
             }
             None => Ok(()),
@@ -339,8 +367,8 @@ mod tests {
         for (json, parts) in [
             ("ngram", &["expected"][..]),
             (
-                r#"{"method": "eagle", "num_speculative_tokens": 2}"#,
-                &["eagle", "ngram", "draft_model"],
+                r#"{"method": "lookahead", "num_speculative_tokens": 2}"#,
+                &["lookahead", "ngram", "draft_model", "eagle3"],
             ),
             (r#"{"method": "ngram"}"#, &["ngram", "num_speculative_tokens"]),
             (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, &["from 1 to 64, got 0"]),
@@ -355,7 +383,11 @@ mod tests {
             ),
             (
                 r#"{"method": "ngram", "num_speculative_tokens": 2, "model": "x"}"#,
-                &["model is a field of method draft_model", "the method is ngram"],
+                &["model is a field of methods draft_model, eagle", "the method is ngram"],
+            ),
+            (
+                r#"{"method": "eagle3", "num_speculative_tokens": 2}"#,
+                &["method eagle3 needs model: the directory of a head"],
             ),
             (r#"{"method": "draft_model", "num_speculative_tokens": 2}"#, &["needs model"]),
             (

@@ -12,19 +12,20 @@
 
 use std::sync::Arc;
 
-use l1_tensor::ops::argmax;
-use l1_tensor::{Device, Runtime};
+use l1_tensor::Runtime;
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
-use l4_sampler::draft::{CLASSES, DraftRow, Drafter, Drafts, MAX_RESERVED_TOKENS};
+use l4_sampler::draft::{DraftRow, Drafter, Drafts, MAX_RESERVED_TOKENS};
 
 use super::SpeculationError;
+use super::greedy::likeliest;
+use super::sequences::Sequences;
 
 /// Maximum number of tokens of a step of the draft model, unless there are more sequences.
 const MAX_STEP_TOKENS: usize = 512;
 
-/// Size of the draft model's memory.
+/// Size of the KV cache of a draft model or head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DraftMemory {
     /// Number of requests that have keys and values at once.
@@ -46,9 +47,7 @@ pub(crate) struct ModelDrafter {
     max_step_tokens: usize,
     /// Tokens of each request, by the caller's slot.
     requests: Vec<Option<Request>>,
-    /// Owner of each sequence of the state, and when it was used last.
-    owners: Vec<(Option<u32>, u64)>,
-    clock: u64,
+    sequences: Sequences,
     step: Step,
     live: Vec<Live>,
     chosen: Vec<u32>,
@@ -118,8 +117,7 @@ impl ModelDrafter {
             max_len,
             max_step_tokens,
             requests: Vec::new(),
-            owners: vec![(None, 0); seqs],
-            clock: 0,
+            sequences: Sequences::new(seqs),
             step: Step::default(),
             live: Vec::with_capacity(seqs),
             chosen: Vec::with_capacity(seqs),
@@ -131,12 +129,15 @@ impl ModelDrafter {
         self.requests.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Takes a sequence away from its owner.
-    fn evict(&mut self, seq: usize) {
-        self.state.drop_sequence(seq as u32);
-        if let Some(owner) = self.owners[seq].0.take()
-            && let Some(request) = self.request(owner)
-        {
+    /// Empties a sequence, and takes it away from its request.
+    fn evict(&mut self, seq: u32) {
+        self.state.drop_sequence(seq);
+        let owner = self.sequences.release(seq);
+        self.forget(owner);
+    }
+
+    fn forget(&mut self, owner: Option<u32>) {
+        if let Some(request) = owner.and_then(|owner| self.request(owner)) {
             request.seq = None;
             request.fed.clear();
         }
@@ -147,36 +148,27 @@ impl ModelDrafter {
     fn prepare(&mut self, slot: u32) -> bool {
         let Some(seq) = self.request(slot).map(|request| request.seq) else { return false };
         let seq = match seq {
-            Some(seq) => seq as usize,
+            Some(seq) => seq,
             None => {
-                let used = self
-                    .owners
-                    .iter()
-                    .enumerate()
-                    .min_by_key(|(_, (owner, used))| (owner.is_some(), *used));
-                let Some((seq, _)) =
-                    used.filter(|(_, (owner, used))| owner.is_none() || *used < self.clock)
-                else {
-                    return false;
-                };
-                self.evict(seq);
-                self.owners[seq].0 = Some(slot);
+                let Some((seq, lost)) = self.sequences.claim(slot) else { return false };
+                self.state.drop_sequence(seq);
+                self.forget(lost);
                 seq
             }
         };
-        self.owners[seq].1 = self.clock;
+        self.sequences.touch(seq);
         let Self { state, requests, .. } = self;
         let Some(request) = requests[slot as usize].as_mut() else { return false };
-        request.seq = Some(seq as u32);
+        request.seq = Some(seq);
         if request.fed.is_empty() {
-            let resumed = state.resume(seq as u32, &request.tokens);
+            let resumed = state.resume(seq, &request.tokens);
             request.fed.extend_from_slice(&request.tokens[..resumed]);
         }
         let common = request.fed.iter().zip(&request.tokens).take_while(|(a, b)| a == b).count();
         let keep = common.min(request.tokens.len().saturating_sub(1));
         if keep < request.fed.len() {
             request.fed.truncate(keep);
-            if state.rollback(seq as u32, keep).is_err() {
+            if state.rollback(seq, keep).is_err() {
                 self.evict(seq);
                 return false;
             }
@@ -212,7 +204,7 @@ impl ModelDrafter {
 
     /// Runs the packed step, and appends the likeliest token of each row that is due to its drafts.
     fn run(&mut self) -> l2_model::Result<()> {
-        let Self { step, live, requests, owners, lists, state, decoder, ws, rt, chosen, .. } = self;
+        let Self { step, live, requests, sequences, lists, state, .. } = self;
         let Step { tokens, positions, ends, seqs, logit_rows, due } = step;
         let batch = Batch {
             tokens,
@@ -222,9 +214,9 @@ impl ModelDrafter {
             logit_rows,
             ..Batch::default()
         };
-        decoder.forward(&batch, state, ws)?;
+        self.decoder.forward(&batch, state, &mut self.ws)?;
         for (seq, span) in seqs.iter().zip(ends.windows(2)) {
-            let owner = owners[*seq as usize].0;
+            let owner = sequences.owner(*seq);
             if let Some(request) = owner.and_then(|slot| requests[slot as usize].as_mut()) {
                 request.fed.extend_from_slice(&tokens[span[0] as usize..span[1] as usize]);
             }
@@ -232,30 +224,20 @@ impl ModelDrafter {
         if due.is_empty() {
             return Ok(());
         }
-        chosen.clear();
-        chosen.resize(due.len(), 0);
-        let logits = ws.logits(due.len())?;
-        argmax(rt, logits, chosen)?;
-        let rows =
-            (logits.device() == Device::Cpu).then(|| logits.rows::<f32>("a draft")).transpose()?;
-        for (i, (at, token)) in due.iter().zip(&*chosen).enumerate() {
-            let class = rows.map_or(CLASSES as u8 / 2, |rows| class(rows.row(i), *token));
-            let row = &mut live[*at];
-            lists[row.start + row.drafted] = (*token, class);
+        let logits = self.ws.logits(due.len())?;
+        likeliest(&self.rt, logits, &mut self.chosen, |i, token, class| {
+            let row = &mut live[due[i]];
+            lists[row.start + row.drafted] = (token, class);
             row.drafted += 1;
-        }
-        Ok(())
+        })
     }
 
     /// Forgets the keys and values of all requests but the live rows. Returns whether there were any.
     fn forget_idle(&mut self) -> bool {
         let mut any = false;
-        for seq in 0..self.owners.len() {
-            let (owner, used) = self.owners[seq];
-            if owner.is_some() && used < self.clock {
-                self.evict(seq);
-                any = true;
-            }
+        while let Some(seq) = self.sequences.idle() {
+            self.evict(seq);
+            any = true;
         }
         any
     }
@@ -265,7 +247,7 @@ impl ModelDrafter {
         for i in 0..self.live.len() {
             let seq = self.request(self.live[i].slot).and_then(|request| request.seq);
             if let Some(seq) = seq {
-                self.evict(seq as usize);
+                self.evict(seq);
             }
         }
     }
@@ -281,13 +263,6 @@ impl Step {
         self.logit_rows.clear();
         self.due.clear();
     }
-}
-
-/// Confidence class of the likeliest token: its probability, in equal parts.
-fn class(logits: &[f32], token: u32) -> u8 {
-    let most = logits[token as usize];
-    let sum: f32 = logits.iter().map(|x| (x - most).exp()).sum();
-    ((CLASSES as f32 / sum) as u8).min(CLASSES as u8 - 1)
 }
 
 impl Drafter for ModelDrafter {
@@ -310,7 +285,7 @@ impl Drafter for ModelDrafter {
     }
 
     fn propose(&mut self, rows: &[DraftRow], out: &mut Drafts) {
-        self.clock += 1;
+        self.sequences.tick();
         self.live.clear();
         let mut start = 0;
         for (row, DraftRow { slot, most }) in rows.iter().enumerate() {
@@ -352,7 +327,7 @@ impl Drafter for ModelDrafter {
     fn end(&mut self, slot: u32) {
         let seq = self.request(slot).and_then(|request| request.seq);
         if let Some(seq) = seq {
-            self.evict(seq as usize);
+            self.evict(seq);
         }
         if let Some(request) = self.requests.get_mut(slot as usize) {
             *request = None;

@@ -15,8 +15,16 @@
 
 mod config;
 mod draft_model;
+mod eagle;
+mod greedy;
+#[cfg(test)]
+mod head_tests;
+mod medusa;
+mod sequences;
 mod window;
 
 pub use config::{DraftMethod, SpeculationError, SpeculativeConfig, WindowMode};
 pub(crate) use draft_model::{DraftMemory, ModelDrafter, check_vocabulary};
+pub(crate) use eagle::EagleDrafter;
+pub(crate) use medusa::MedusaDrafter;
 pub(crate) use window::{Acceptance, Candidates, Window};

@@ -59,6 +59,9 @@ const REQUEST_DECAY: f64 = 0.95;
 const PROBE_STEPS: u32 = 64;
 const PROBE_DRAFTS: usize = 2;
 
+/// Number of steps before that one whose hidden rows are read, if the drafter reads any.
+const READ_STEPS: u32 = 16;
+
 /// Number of imaginary drafts that a request begins with, as good as those of the engine.
 const REQUEST_PRIOR: f64 = 4.0;
 
@@ -238,6 +241,12 @@ impl Acceptance {
         let chances = std::iter::successors(Some(one), |all| Some(all * one));
         let count = chances.take(most).take_while(|chance| *chance > price).count();
         if count == 0 && self.idle >= PROBE_STEPS { PROBE_DRAFTS.min(most) } else { count }
+    }
+
+    /// Whether a drafter that reads hidden rows is given those of the last step: drafts are worth making, or are soon
+    /// tried again. Rows that are not read cost nothing, and leave a gap.
+    pub(crate) fn reads(&self, window: &Window, most: usize) -> bool {
+        self.worth_making(window, most) > 0 || self.idle + READ_STEPS >= PROBE_STEPS
     }
 
     /// Keeps a new proposal.

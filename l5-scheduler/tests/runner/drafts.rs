@@ -20,7 +20,7 @@ use crate::support::{
 
 /// What a drafter proposes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub enum Kind {
     /// What the request will sample.
     Right,
     /// The same, with every third token replaced.
@@ -34,7 +34,7 @@ enum Kind {
 }
 
 /// Knows every output, and proposes it, or something else.
-struct Knowing {
+pub struct Knowing {
     kind: Kind,
     /// Prompt and output of each request.
     outputs: Arc<[(Vec<u32>, Vec<u32>)]>,
@@ -44,7 +44,7 @@ struct Knowing {
 }
 
 impl Knowing {
-    fn new(kind: Kind, alone: &[Alone]) -> Box<Self> {
+    pub fn new(kind: Kind, alone: &[Alone]) -> Box<Self> {
         let outputs =
             alone.iter().map(|one| (one.ask.prompt.clone(), one.tokens.clone())).collect();
         Box::new(Self { kind, outputs, slots: HashMap::new(), dice: 1 })
@@ -247,8 +247,8 @@ fn drafted_by(model: &str, drafts: usize, window: WindowMode) -> EngineOptions {
     }
 }
 
-/// Runs requests on an engine with a draft model, and compares their outputs with those without.
-fn run_drafted(
+/// Runs requests on an engine with a draft model or head, and compares their outputs with those without.
+pub fn run_drafted(
     target: &str,
     options: &EngineOptions,
     asks: &[Ask],
@@ -257,7 +257,8 @@ fn run_drafted(
     let path = format!("{}/../fixtures/{target}", env!("CARGO_MANIFEST_DIR"));
     let model = EngineModel::open_on(path.as_ref(), &tiny.rt).unwrap();
     let (mut core, startup) = model.core(options).unwrap();
-    assert!(startup.to_string().contains("draft_model"), "{startup}");
+    let method = options.speculative.as_ref().unwrap().method.name();
+    assert!(startup.to_string().contains(method), "{startup}");
     let ears: Vec<_> = asks.iter().zip(0..).map(|(one, id)| ask(&mut core, id, one)).collect();
     run(&mut core);
     for (i, (ear, one)) in ears.iter().zip(asks).enumerate() {
@@ -269,7 +270,7 @@ fn run_drafted(
 }
 
 /// More requests than seats, of several kinds.
-fn various() -> Vec<Ask> {
+pub fn various() -> Vec<Ask> {
     let kinds = [SamplingParams::greedy(), drawn(0.8), rated(penalised(), LogprobsOf::Raw)];
     let of = |i: u32| {
         Ask::greedy(&prompt(i, 5 + 9 * i as usize), 30).with(kinds[i as usize % 3].clone())

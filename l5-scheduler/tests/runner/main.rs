@@ -5,6 +5,7 @@ mod drafts;
 mod ends;
 mod equality;
 mod failures;
+mod heads;
 #[path = "../support/naive.rs"]
 mod naive;
 mod pack;

@@ -41,7 +41,7 @@ fn described(why: &SpeculationError) -> (String, String) {
             (format!(".{name}"), format!("is missing: method {method} needs {why}"))
         }
         SpeculationError::OfOtherMethod { name, of, method } => {
-            let what = format!("is a field of method {of}, and the method is {method}: remove it");
+            let what = format!("is a field of {of}, and the method is {method}: remove it");
             (format!(".{name}"), what)
         }
         why => (String::new(), format!("is invalid: {why}")),

@@ -127,7 +127,7 @@ fn every_command_with_an_engine_takes_the_flag_and_names_the_wrong_field() {
     }
     for command in ["generate", "chat", "bench serve-offline", "serve"] {
         let help = strata(command.split(' ').chain(["--help"])).text().to_owned();
-        for method in ["ngram", "suffix", "draft_model"] {
+        for method in ["ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa"] {
             let lines =
                 help.lines().filter(|line| line.trim_start().starts_with(&format!("{method} ")));
             assert_eq!(lines.count(), 1, "{method} in the help of {command}");

@@ -249,7 +249,7 @@ fn a_configuration_is_a_flag_a_variable_or_a_table_of_the_file() {
         (r#"{"method": "ngram", "num_speculative_tokens": 65}"#, "from 1 to 64, got 65"),
         (
             r#"{"method": "ngram", "num_speculative_tokens": 3, "model": "m"}"#,
-            "model is a field of method draft_model",
+            "model is a field of methods draft_model, eagle, eagle3 and medusa",
         ),
     ] {
         let complaint = printed(json, "").unwrap_err();

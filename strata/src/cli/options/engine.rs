@@ -112,7 +112,10 @@ pub struct SpeculationOptions {
     /// is one of:
     ///   ngram        what followed the last tokens where they occurred first in the prompt and the output
     ///   suffix       what followed the last tokens in the prompt, the output and earlier outputs
-    ///   draft_model  a smaller model with the same vocabulary
+    ///   draft_model  a smaller model with the same vocabulary (`model`: its path)
+    ///   eagle        an EAGLE head, a layer that reads hidden rows of the model (`model`: its directory)
+    ///   eagle3       an EAGLE-3 head
+    ///   medusa       Medusa heads, one for each draft
     #[arg(long, value_name = "JSON", value_parser = values::speculative_config, verbatim_doc_comment)]
     pub speculative_config: Option<SpeculativeConfig>,
 }

@@ -27,8 +27,7 @@ const PREFILL: usize = 1;
 const VERIFY: usize = 2;
 const BASE: usize = 3;
 
-/// Factor by which the weight of a step shrinks with each later one, unless another is given: about the last 25 steps
-/// count.
+/// Factor by which the weight of a step shrinks with each later one: about the last 25 steps count.
 const DECAY: f64 = 0.96;
 
 /// Number of sweeps over the coefficients after each step. More would only reach the least squares sooner.
@@ -48,10 +47,8 @@ const MIN_SECONDS: f64 = 1e-9;
 /// The weight of a step is `1 / (predicted * measured)`. Where the two agree, errors are relative, so that short steps
 /// count as much as long ones. Where they do not, a step moves the fit by the same amount however long it took: so one
 /// step that another program delayed does little harm, and a lasting change of speed is followed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StepTimeFit {
-    /// Factor by which the weight of a step shrinks with each later one.
-    decay: f64,
     /// Sums over the steps without prompt tokens. Steps with prompt tokens do not shrink them: in full steps the sum of
     /// rows and prompt tokens is constant, so these steps do not tell the cost of one from that of the other, and the
     /// cost of a row would be lost.
@@ -88,23 +85,10 @@ impl Sums {
     }
 }
 
-impl Default for StepTimeFit {
-    fn default() -> Self {
-        Self::with_decay(DECAY)
-    }
-}
-
 impl StepTimeFit {
-    /// Creates a fit in which the weight of a step shrinks by this factor with each later one.
-    pub(crate) fn with_decay(decay: f64) -> Self {
-        let (none, coefficients, verified) = (Sums::default(), None, false);
-        Self { decay, without_prompts: none, with_prompts: none, coefficients, verified }
-    }
-
     /// Adds a step, and returns the fit that includes it.
     pub(crate) fn add(&mut self, load: &StepLoad, took: Duration) -> StepTime {
-        let Self { decay, without_prompts: decode, with_prompts: prefill, coefficients, verified } =
-            self;
+        let Self { without_prompts: decode, with_prompts: prefill, coefficients, verified } = self;
         let StepLoad { prefill_tokens, decode_tokens, verify_tokens, .. } = *load;
         *verified |= verify_tokens > 0;
         let seconds = took.as_secs_f64().max(MIN_SECONDS);
@@ -113,11 +97,11 @@ impl StepTimeFit {
         let coefficients = coefficients.get_or_insert([each, each, each, 0.0]);
         let predicted: f64 = step.iter().zip(&*coefficients).map(|(a, b)| a * b).sum();
         let weight = 1.0 / (predicted.max(MIN_SECONDS) * seconds);
-        prefill.decay(*decay);
+        prefill.decay(DECAY);
         if prefill_tokens > 0 {
             prefill.add(&step, seconds, weight);
         } else {
-            decode.decay(*decay);
+            decode.decay(DECAY);
             decode.add(&step, seconds, weight);
         }
         for _ in 0..SWEEPS {

@@ -4,9 +4,12 @@
 //! STRATA_SMOLLM2=SmolLM2-135M-Instruct.Q4_1.gguf cargo bench -p l5-scheduler --bench speculation [-- FILTER]
 //! ```
 //!
+//! `STRATA_SMOLLM2_EAGLE=DIR` adds a variant with the EAGLE head in that directory.
+//!
 //! A workload is a queue of requests for so many seats: when one ends, the next one begins. Prompts are computed within
-//! the measured time, as in a server. Each round runs all variants, each with a new engine, and the ratio is the median
-//! of the rounds' ratios to the variant without drafts. Outputs are compared: they must be equal.
+//! the measured time, as in a server. Each round runs all variants, each with a new engine. There are two ratios to the
+//! variant without drafts, both the median of the rounds: of the output tokens a second of the whole run, and of those
+//! of the steps without prompts, since drafts speed up decoding only. Outputs are compared: they must be equal.
 
 mod texts;
 
@@ -60,6 +63,9 @@ struct Workload {
 struct Run {
     time: Duration,
     tokens: usize,
+    /// Of the steps without prompts.
+    decode_time: Duration,
+    decode_tokens: usize,
     steps: u64,
     drafts: u64,
     accepted: u64,
@@ -69,6 +75,11 @@ struct Run {
 impl Run {
     fn rate(&self) -> f64 {
         self.tokens as f64 / self.time.as_secs_f64()
+    }
+
+    /// Tokens a second of the steps without prompts.
+    fn decode_rate(&self) -> f64 {
+        self.decode_tokens as f64 / self.decode_time.as_secs_f64()
     }
 }
 
@@ -82,15 +93,22 @@ fn run(mut core: EngineCore<ModelRunner>, workload: &Workload) -> Run {
         let request = job.request(RequestId(i as u64), core.now());
         core.add_request(request, job).expect("a request that fits");
     }
-    let began = Instant::now();
+    let (began, mut decode_time, mut decode_tokens) = (Instant::now(), Duration::ZERO, 0);
     while core.has_unfinished() {
-        core.step().expect("a step");
+        let step = Instant::now();
+        let result = core.step().expect("a step");
+        if result.scheduled_tokens == result.decode_rows + result.draft_tokens {
+            decode_time += step.elapsed();
+            decode_tokens += result.new_tokens().map(|(_, tokens)| tokens.len()).sum::<usize>();
+        }
     }
     let (time, stats) = (began.elapsed(), core.scheduler().stats());
     let outputs: Vec<_> = sinks.iter().map(|sink| sink.0.lock().unwrap().clone()).collect();
     Run {
         time,
         tokens: outputs.iter().map(Vec::len).sum(),
+        decode_time,
+        decode_tokens,
         steps: stats.steps,
         drafts: stats.draft_tokens,
         accepted: stats.accepted_tokens,
@@ -154,7 +172,12 @@ fn main() {
         return;
     };
     let model = EngineModel::open(path.as_ref(), RuntimeOptions::default()).expect("the model");
-    let variants = [("off", None), ("ngram", Some(NGRAM)), ("suffix", Some(SUFFIX))];
+    let eagle = std::env::var("STRATA_SMOLLM2_EAGLE").ok().map(|head| {
+        let model = serde_json::Value::from(head);
+        format!(r#"{{"method": "eagle", "num_speculative_tokens": 4, "model": {model}}}"#)
+    });
+    let mut variants = vec![("off", None), ("ngram", Some(NGRAM)), ("suffix", Some(SUFFIX))];
+    variants.extend(eagle.as_deref().map(|config| ("eagle", Some(config))));
     let engine = |config: Option<&str>, seats| {
         let speculative = config.map(|json| SpeculativeConfig::from_json(json).expect("a config"));
         let options = EngineOptions {
@@ -167,11 +190,12 @@ fn main() {
         model.clone().core(&options).expect("an engine").0
     };
     println!(
-        "{:<18} {:<8} {:>9} {:>7} {:>8} {:>12} {:>10} {:>11}",
+        "{:<18} {:<8} {:>9} {:>7} {:>8} {:>8} {:>12} {:>10} {:>11}",
         "workload",
         "drafts",
         "tokens/s",
         "ratio",
+        "decoding",
         "ms/step",
         "tokens/step",
         "accepted",
@@ -180,7 +204,7 @@ fn main() {
     for workload in
         workloads(&model).iter().filter(|w| filter.is_none_or(|f| w.name.contains(f.as_str())))
     {
-        let mut ratios = vec![Vec::new(); variants.len()];
+        let mut ratios = vec![(Vec::new(), Vec::new()); variants.len()];
         let mut last: Vec<Run> = Vec::new();
         for _ in 0..ROUNDS {
             // A new engine knows nothing of earlier rounds' outputs.
@@ -188,17 +212,19 @@ fn main() {
             last = variants
                 .map(|(_, config)| run(engine(*config, workload.seats), workload))
                 .collect();
-            for (ratios, run) in ratios.iter_mut().zip(&last) {
+            for ((whole, decoding), run) in ratios.iter_mut().zip(&last) {
                 assert_eq!(run.outputs, last[0].outputs, "{}: outputs", workload.name);
-                ratios.push(run.rate() / last[0].rate());
+                whole.push(run.rate() / last[0].rate());
+                decoding.push(run.decode_rate() / last[0].decode_rate());
             }
         }
-        for ((name, _), (run, ratios)) in variants.iter().zip(last.iter().zip(ratios)) {
+        for ((name, _), (run, (whole, decoding))) in variants.iter().zip(last.iter().zip(ratios)) {
             println!(
-                "{:<18} {name:<8} {:>9.0} {:>7.3} {:>8.1} {:>12.2} {:>10} {:>11}",
+                "{:<18} {name:<8} {:>9.0} {:>7.3} {:>8.3} {:>8.1} {:>12.2} {:>10} {:>11}",
                 workload.name,
                 run.rate(),
-                median(ratios),
+                median(whole),
+                median(decoding),
                 1e3 * run.time.as_secs_f64() / run.steps as f64,
                 run.tokens as f64 / run.steps as f64,
                 run.accepted,

@@ -27,8 +27,8 @@ pub(super) struct Speculation {
     /// Slots of the drafter that no request has, and the number of slots so far.
     vacant: Vec<u32>,
     slots: u32,
-    /// Rows of the step whose requests sampled and go on, as indices. The memory is reused, as that of all below.
-    live: Vec<usize>,
+    /// Requests that sampled in the step and go on. The memory is reused, as that of all below.
+    live: Vec<Live>,
     /// Those of them for which the drafter is asked, the questions, and its proposals.
     asked: Vec<usize>,
     rows: Vec<DraftRow>,
@@ -38,6 +38,18 @@ pub(super) struct Speculation {
     /// Proposals that the window decides about, and how many drafts of each live row it chose.
     candidates: Candidates,
     counts: Vec<usize>,
+}
+
+/// A request that sampled in a step and goes on.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    /// Index of its row in the step.
+    number: usize,
+    slot: u32,
+    /// Maximum number of its drafts.
+    most: usize,
+    /// Index of its hidden rows, if there are any.
+    span: usize,
 }
 
 /// A request's part of the speculation.
@@ -168,23 +180,19 @@ impl ModelRunner {
                 continue;
             }
             let slot = speculation.learn(&mut choice.drafts, &row, tokens);
-            let mut due = 0;
+            let span = speculation.spans.len();
             if output.is_some() {
-                speculation.live.push(number);
-                due = speculation.due(&choice.drafts.acceptance, most);
+                speculation.live.push(Live { number, slot, most, span });
             }
-            if due > 0 {
-                speculation.rows.push(DraftRow { slot, most: due });
-                speculation.asked.push(number);
-            }
-            if !taps.is_empty() && speculation.reads(&choice.drafts.acceptance, most) {
+            if !taps.is_empty() && (output.is_some() || speculation.reads_prompts()) {
                 // Rows of rejected drafts are rows of other texts.
                 let rows = row.row.fed() + accepted(row.drafts, tokens);
                 let (first, rows) = (row.row.computed, start..start + rows);
-                speculation.spans.push(HiddenSpan { slot, first, rows, most: due });
+                speculation.spans.push(HiddenSpan { slot, first, rows, most: 0 });
             }
         }
         drop(outputs);
+        speculation.plan(step.step(), choices);
         speculation.read(ws, taps);
         speculation.ask(step.step(), choices);
         speculation.decide(step.step(), choices, out);
@@ -203,21 +211,46 @@ fn choice_of<'a>(
 }
 
 impl Speculation {
-    /// Number of drafts to ask the drafter for, at most `most`; 0 if no proposal is due.
-    fn due(&self, acceptance: &Acceptance, most: usize) -> usize {
-        match self.mode {
-            WindowMode::Fixed => most,
-            WindowMode::Adaptive if self.drafter.costs_time() => {
-                acceptance.worth_making(&self.window, most)
-            }
-            WindowMode::Adaptive if acceptance.needs_proposal() => most,
-            WindowMode::Adaptive => 0,
-        }
+    /// Whether the drafter reads the hidden rows of prompts.
+    fn reads_prompts(&self) -> bool {
+        self.mode == WindowMode::Fixed || self.window.reads_prompts()
     }
 
-    /// Whether the drafter reads the hidden rows of a request's last step.
-    fn reads(&self, acceptance: &Acceptance, most: usize) -> bool {
-        self.mode == WindowMode::Fixed || acceptance.reads(&self.window, most)
+    /// Decides how many drafts the drafter is asked for, and which hidden rows it reads.
+    fn plan(&mut self, step: &StepPlan, choices: &mut BySeat<RunningChoice>) {
+        let Self { live, rows, asked, spans, window, candidates, counts, mode, drafter, .. } = self;
+        let judged = *mode == WindowMode::Adaptive && drafter.costs_time();
+        candidates.clear();
+        counts.clear();
+        if judged {
+            for one in &*live {
+                if let Some(choice) = choice_of(step, one.number, choices) {
+                    choice.drafts.acceptance.imagine(window, one.most, candidates);
+                }
+            }
+            window.choose(candidates, live.len(), counts);
+        }
+        for (i, one) in live.iter().enumerate() {
+            let Some(choice) = choice_of(step, one.number, choices) else { continue };
+            let acceptance = &choice.drafts.acceptance;
+            let due = match mode {
+                WindowMode::Fixed => one.most,
+                WindowMode::Adaptive if judged => acceptance.to_make(counts[i], one.most),
+                WindowMode::Adaptive if acceptance.needs_proposal() => one.most,
+                WindowMode::Adaptive => 0,
+            };
+            if due > 0 {
+                rows.push(DraftRow { slot: one.slot, most: due });
+                asked.push(one.number);
+            }
+            if let Some(span) = spans.get_mut(one.span) {
+                span.most = due;
+                if judged && !acceptance.reads(due) {
+                    span.rows.end = span.rows.start;
+                }
+            }
+        }
+        spans.retain(|span| !span.rows.is_empty());
     }
 
     /// Hands the drafter the hidden rows of the step.
@@ -255,8 +288,8 @@ impl Speculation {
         let Self { live, window, candidates, counts, mode, .. } = self;
         candidates.clear();
         counts.clear();
-        for number in &*live {
-            if let Some(choice) = choice_of(step, *number, choices) {
+        for one in &*live {
+            if let Some(choice) = choice_of(step, one.number, choices) {
                 match mode {
                     WindowMode::Adaptive => choice.drafts.acceptance.offer(window, candidates),
                     WindowMode::Fixed => counts.push(choice.drafts.acceptance.len()),
@@ -266,7 +299,7 @@ impl Speculation {
         if *mode == WindowMode::Adaptive {
             window.choose(candidates, live.len(), counts);
         }
-        for (number, count) in live.iter().zip(&*counts) {
+        for (Live { number, .. }, count) in live.iter().zip(&*counts) {
             let Some(choice) = choice_of(step, *number, choices) else { continue };
             let drafts = choice.drafts.acceptance.open(*count);
             if !drafts.is_empty() {
@@ -275,7 +308,7 @@ impl Speculation {
         }
     }
 
-    /// Adds a step that has run, for the price of drafts.
+    /// Adds a step that has run, for the cost of drafts.
     pub fn measured(&mut self, step: &StepPlan, took: Duration) {
         if step.tokens > 0 {
             self.window.measured(&StepLoad::of(step), took);

@@ -14,6 +14,7 @@
 //! themselves are those of the same seed without drafts.
 
 mod config;
+mod curve;
 mod draft_model;
 mod eagle;
 mod greedy;

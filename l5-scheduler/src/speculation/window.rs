@@ -269,11 +269,12 @@ mod tests {
     use super::*;
 
     /// Milliseconds of a step by its number of rows: bound by memory; the same, and rows cost something; rows in tiles of
-    /// six beyond twelve; rows alone.
-    const MACHINES: [fn(f64) -> f64; 4] = [
+    /// six beyond twelve; in tiles of four; rows alone.
+    const MACHINES: [fn(f64) -> f64; 5] = [
         |_| 5.0,
         |rows| 5.0 + 0.28 * rows,
         |rows| if rows <= 12.0 { 13.0 + 0.6 * rows } else { 10.0 + 10.0 * (rows / 6.0).ceil() },
+        |rows| 4.0 + 4.0 * (rows / 4.0).ceil(),
         |rows| rows,
     ];
 
@@ -378,7 +379,7 @@ mod tests {
     fn a_cost_that_is_not_known_is_measured_with_promising_drafts_only() {
         let mut window = Window::default();
         assert_eq!(taken(&mut window, 1, 0.9), [0], "before the first step");
-        measure(&mut window, MACHINES[3], 1, 0);
+        measure(&mut window, MACHINES[4], 1, 0);
         assert!(taken(&mut window, 1, 0.8)[0] > 0);
         assert_eq!(taken(&mut window, 1, 0.2), [0]);
     }

@@ -317,3 +317,36 @@ fn a_draft_model_with_another_vocabulary_is_an_error_that_says_so() {
         assert!(model != "tiny-qwen2" || matches!(error, StartError::Speculation(_)), "{error:?}");
     }
 }
+
+/// Steps before the first one at which two tokens are nearly as likely, so that rounding decides.
+fn decided(margins: &[f64]) -> usize {
+    margins.iter().take_while(|margin| **margin > 2e-3).count()
+}
+
+#[test]
+fn greedy_outputs_with_lookup_are_those_of_transformers_with_lookup() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/drafts/prompt_lookup.json");
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (mut compared, mut steps, mut passes) = (0, 0, 0);
+    for case in &cases {
+        let list = |name: &str| case[name].as_array().unwrap().iter();
+        let ids = |name| list(name).map(|id| id.as_u64().unwrap() as u32).collect::<Vec<_>>();
+        let margins: Vec<_> = list("margins").map(|margin| margin.as_f64().unwrap()).collect();
+        let tiny = tiny(case["model"].as_str().unwrap());
+        let (prompt, tokens) = (ids("prompt"), ids("tokens"));
+        let config = speculating(tiny.config(64), 5);
+        let drafter = NgramDrafter::new(1, 2).unwrap();
+        let runner = tiny.runner(&config).with_drafter(Box::new(drafter), 5, WindowMode::Fixed);
+        let mut core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
+        let ear = ask(&mut core, 0, &Ask::greedy(&prompt, tokens.len()));
+        run(&mut core);
+        let known = decided(&margins);
+        assert_eq!(ear.told().tokens[..known], tokens[..known], "{} {prompt:?}", case["model"]);
+        compared += known;
+        steps += core.scheduler().stats().steps;
+        passes += case["passes"].as_u64().unwrap();
+    }
+    assert!(compared > 300, "{compared} tokens");
+    assert!(steps.abs_diff(passes) < 10, "{steps} steps, and {passes} of transformers");
+}

@@ -156,12 +156,11 @@ impl StepPlan {
         self.rows.is_empty() && self.ops.is_empty()
     }
 
-    /// Number of rows, if all of them decode without drafts: a step of this width can be replayed from a recording.
-    /// `None` for a step with another row, or without rows.
+    /// Number of rows and drafts, if all rows decode: a step of this width can be replayed from a recording. `None` for a
+    /// step with another row, or without rows.
     pub fn decode_width(&self) -> Option<usize> {
-        let decodes = |row: &StepRow| row.decodes() && row.drafts == 0;
-        let decodes = !self.rows.is_empty() && self.rows.iter().all(decodes);
-        decodes.then_some(self.rows.len())
+        let decodes = !self.rows.is_empty() && self.rows.iter().all(StepRow::decodes);
+        decodes.then(|| self.rows.len() + self.drafts())
     }
 
     /// Number of rows for which a token is sampled.

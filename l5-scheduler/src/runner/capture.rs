@@ -11,6 +11,7 @@
 //! replay   the whole forward pass
 //! ```
 //!
+//! A step with drafts is one of as many rows as it has tokens ([`Packed::pack_decodes`](super::Packed::pack_decodes)).
 //! Steps with a prompt, or with a row that does not sample, are launched kernel by kernel, because they have too many
 //! different shapes to capture.
 //!
@@ -39,23 +40,23 @@ impl Captured {
 }
 
 /// Widths that [`ModelRunner::capture`] captures: 1, 2, 4, 8, then every 8 up to 64 and every 16 up to 256; the last is
-/// `max_seqs` if that is less. Padding at most doubles a small step, and adds at most an eighth to a large one.
-fn widths(max_seqs: usize) -> Vec<usize> {
+/// `most` if that is less. Padding at most doubles a small step, and adds at most an eighth to a large one.
+fn widths(most: usize) -> Vec<usize> {
     let all = [1, 2, 4].into_iter().chain((8..64).step_by(8)).chain((64..=256).step_by(16));
-    let mut widths: Vec<_> = all.filter(|width| *width < max_seqs).collect();
-    widths.push(max_seqs.min(256));
+    let mut widths: Vec<_> = all.filter(|width| *width < most).collect();
+    widths.push(most.min(256));
     widths.dedup();
     widths
 }
 
 impl ModelRunner {
-    /// Captures steps that only decode, of up to 256 rows, and replays them from now on:
+    /// Captures steps that only decode, of up to 256 rows and drafts, and replays them from now on:
     /// [`ModelRunner::capture_widths`] with 1, 2, 4, 8 rows, then every 8 up to 64 and every 16 above.
     ///
     /// # Errors
     /// Errors of the device; too little memory for the largest step.
     pub fn capture(&mut self) -> Result<(), ExecuteError> {
-        self.capture_widths(widths(self.caps.max_seqs))
+        self.capture_widths(widths(self.max_width()))
     }
 
     /// Captures steps that only decode, of these numbers of rows. From now on each such step is padded to the next of
@@ -69,7 +70,7 @@ impl ModelRunner {
         let Some(gpu) = rt.gpu() else { return Ok(()) };
         self.captured.graphs.clear();
         self.caps.decode_widths.clear();
-        widths.retain(|width| (1..=self.caps.max_seqs).contains(width));
+        widths.retain(|width| (1..=self.max_width()).contains(width));
         widths.sort_unstable();
         widths.dedup();
         // The widest first: it allocates the scratch memory that all the others use.

@@ -118,6 +118,7 @@ impl ModelRunner {
         // A request has at most one row in a step, and a row has at least one token.
         let max_tokens = config.max_num_batched_tokens.max(max_num_seqs);
         let max_rows = config.max_logit_rows();
+        let max_tokens = max_tokens.max(max_rows);
         let spec = WorkspaceSpec { max_tokens, max_rows, max_context: wanted };
         let max_blocks = config.blocks(wanted).min(config.capacity());
         let model = decoder.config();
@@ -129,8 +130,9 @@ impl ModelRunner {
             turn: None,
             ws: Workspace::new(rt, model, spec)?,
             kv,
-            meta: ForwardMeta::new(max_tokens, max_num_seqs, max_blocks, block_size),
-            packed: Packed::with_capacity(max_tokens, max_num_seqs, max_rows),
+            // In a captured step, each draft is a sequence.
+            meta: ForwardMeta::new(max_tokens, max_rows, max_blocks, block_size),
+            packed: Packed::with_capacity(max_tokens, max_rows, max_rows),
             sampler: Sampler::new(rt, model.vocab),
             caps: Caps { max_tokens, max_seqs: max_num_seqs, ..Caps::default() },
             max_model_len: wanted,
@@ -158,11 +160,16 @@ impl ModelRunner {
     /// ([`ModelRunner::capture`]). On a CPU, and in batch-invariant mode, padding does not change a bit of the results.
     #[must_use]
     pub fn with_decode_widths(mut self, mut widths: Vec<usize>) -> Self {
-        widths.retain(|width| (1..=self.caps.max_seqs).contains(width));
+        widths.retain(|width| (1..=self.max_width()).contains(width));
         widths.sort_unstable();
         widths.dedup();
         self.caps.decode_widths = widths;
         self
+    }
+
+    /// Maximum number of rows and drafts of a step.
+    fn max_width(&self) -> usize {
+        self.ws.spec().max_rows
     }
 
     /// Takes turns with the runners of other engines on the same runtime: a step waits for its turn, and has it until it
@@ -313,7 +320,12 @@ impl ModelRunner {
     }
 
     fn pack(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        self.packed.pack(step, &mut self.meta, &self.caps.decode_widths)?;
+        let Self { packed, meta, caps, .. } = self;
+        let Caps { decode_widths, max_seqs, .. } = caps;
+        let drafts = step.step().drafts() > 0;
+        if !(drafts && packed.pack_decodes(step, meta, decode_widths, *max_seqs)?) {
+            packed.pack(step, meta, decode_widths)?;
+        }
         let mut failed = false;
         for row in step.rows() {
             match self.choices.seated(row.row.seat, row.row.id) {
@@ -334,7 +346,7 @@ impl ModelRunner {
         let width = meta.sequences();
         let padded = kv.device() != Device::Cpu
             && caps.decode_widths.contains(&width)
-            && packed.only_decodes(meta, step.step().rows.len());
+            && packed.only_decodes(meta, step.step().tokens);
         if padded {
             packed.want_all();
         }

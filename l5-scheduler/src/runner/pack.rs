@@ -10,6 +10,11 @@
 //! Sequences follow each other at their own lengths, so no token is padding. The exception is a step that only decodes,
 //! on a device with captured decode steps: it is padded to the next captured width with rows that read no keys and
 //! values and store none, and that sit on free seats.
+//!
+//! Drafts do not leave the captured shapes. Where all rows decode, each token of a row with drafts can be a sequence of
+//! its own, with the block table of its request and as many keys as stand before it: keys and values of a step are
+//! stored before any of its tokens attends. Such a step is a decode step of as many rows as it has tokens. What it costs
+//! is that the keys of a request are read once for each of its tokens.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
@@ -76,6 +81,40 @@ impl Packed {
         // end of exercise
     }
 
+    /// Writes a step in which all rows decode as one of a captured width: every token, drafts too, is a sequence of its
+    /// own. The logits of all of them are computed. Returns whether there is such a width, and writes nothing if there
+    /// is none. `widths`: row counts, ascending; `max_seqs`: maximum number of seats.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] for a step that is larger than the arrays.
+    pub fn pack_decodes(
+        &mut self,
+        step: &StepView<'_>,
+        meta: &mut ForwardMeta,
+        widths: &[usize],
+        max_seqs: usize,
+    ) -> Result<bool, KvError> {
+        let Some(rows) = step.step().decode_width() else { return Ok(false) };
+        let Some(width) = widths.iter().find(|width| **width >= rows) else { return Ok(false) };
+        self.tokens.clear();
+        self.slots.clear();
+        self.logit_rows.clear();
+        meta.clear();
+        for row in step.rows() {
+            for (i, token) in row.tokens.iter().chain(row.drafts).enumerate() {
+                meta.push(row.table, row.row.computed + i, 1)?;
+                self.tokens.push(*token);
+                self.slots.push(row.row.seat.index);
+            }
+        }
+        self.logit_rows.extend(0..rows as u32);
+        meta.pad_to(*width)?;
+        self.tokens.resize(*width, 0);
+        // Seats that no request can have.
+        self.slots.extend((max_seqs as u32..).take(*width - rows));
+        Ok(true)
+    }
+
     /// The step's tokens, sequence after sequence, padding included.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -88,7 +127,7 @@ impl Packed {
     }
 
     /// Whether every sequence but the padding has one token, whose logits are computed: then the step has the same
-    /// shapes as any other of its width. `rows`: number of sequences without padding.
+    /// shapes as any other of its width. `rows`: number of tokens without padding.
     pub(super) fn only_decodes(&self, meta: &ForwardMeta, rows: usize) -> bool {
         meta.tokens() == meta.sequences() && self.logit_rows.len() == rows
     }

@@ -3,8 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use l1_tensor::Precision;
+use l4_sampler::draft::NgramDrafter;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, SamplingParams};
+use l5_scheduler::engine::{EngineModel, EngineOptions};
+use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{
     EngineCore, FinishReason, ModelRunner, Scheduler, SchedulerConfig, StepObserver, StepResult,
     StepView,
@@ -128,6 +131,70 @@ fn captured_steps_give_the_bits_of_eager_ones_and_are_counted() {
             let next = WIDTHS.iter().copied().find(|width| width >= rows);
             assert!(width.is_none() || *width == next, "{rows} rows in a step of {width:?}");
         }
+    }
+}
+
+#[test]
+fn steps_with_drafts_are_replayed_and_give_the_bits_of_steps_without() {
+    let tiny = on("tiny-llama", device(Precision::Bf16, true));
+    // Texts that repeat, so that drafts are found.
+    let mut asks = asks();
+    for (ask, len) in asks.iter_mut().zip(2..) {
+        ask.prompt = prompt(0, len).repeat(4);
+        ask.stop.max_tokens = 40;
+    }
+    let plain = config(&tiny, 64);
+    let want = serve(&tiny, &asks, &plain, captured);
+    let config = SchedulerConfig { num_speculative_tokens: 3, ..plain };
+    let got = serve(&tiny, &asks, &config, |runner| {
+        let drafter = Box::new(NgramDrafter::new(1, 2).unwrap());
+        let mut runner = runner.with_drafter(drafter, 3, WindowMode::Fixed);
+        runner.capture_widths(vec![1, 2, 4, 6, 8]).unwrap();
+        runner
+    });
+    assert_eq!(got.tokens(), want.tokens());
+    same_rows("with drafts and without", asks.len(), &got.rows, &want.rows);
+    let wider = |(rows, width): &&Launched| width.is_some_and(|w| w > rows.next_power_of_two());
+    assert!(
+        got.steps.iter().filter(wider).count() > 2,
+        "steps with drafts that were replayed: {:?}",
+        got.steps
+    );
+    assert!(got.steps.len() < want.steps.len(), "drafts were accepted");
+}
+
+#[test]
+fn heads_draft_on_the_device_and_change_no_token() {
+    let fixture = |name: &str| format!("{}/../fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    for (method, head, target) in [
+        (DraftMethod::Eagle, "eagle", "tiny-qwen2"),
+        (DraftMethod::Eagle3, "eagle3", "tiny-llama-untied"),
+        (DraftMethod::Medusa, "medusa", "tiny-llama-linear"),
+    ] {
+        let rt = device(Precision::F32, true);
+        let outputs = |speculative: Option<SpeculativeConfig>| {
+            let options = EngineOptions {
+                speculative,
+                max_model_len: Some(64),
+                max_num_seqs: 2,
+                max_num_batched_tokens: 16,
+                ..EngineOptions::default()
+            };
+            let model = EngineModel::open_on(fixture(target).as_ref(), &rt).unwrap();
+            let mut core = model.core(&options).unwrap().0;
+            let asks = [Ask::greedy(&prompt(0, 20), 8), Ask::greedy(&prompt(1, 5), 12)];
+            let ears: Vec<_> =
+                asks.iter().zip(0..).map(|(of, id)| ask(&mut core, id, of)).collect();
+            run(&mut core);
+            let tokens: Vec<_> = ears.iter().map(|ear| ear.told().tokens).collect();
+            (tokens, core.scheduler().stats().draft_tokens)
+        };
+        let model = Some(fixture(&format!("draft-heads/{head}")));
+        let window = WindowMode::Fixed;
+        let config = SpeculativeConfig { model, window, ..SpeculativeConfig::new(method, 2) };
+        let ((want, _), (got, drafts)) = (outputs(None), outputs(Some(config)));
+        assert_eq!(got, want, "{head}");
+        assert!(drafts > 10, "{head}: {drafts} drafts");
     }
 }
 

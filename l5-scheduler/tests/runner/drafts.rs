@@ -150,6 +150,20 @@ fn drafts_in_bf16_on_other_numbers_of_threads_change_nothing_either() {
 }
 
 #[test]
+fn drafts_as_rows_of_padded_decode_steps_change_nothing_either() {
+    for model in ["tiny-llama", "tiny-mistral"] {
+        let tiny = tiny(model);
+        let alone: Vec<_> = asks(&tiny).into_iter().map(|ask| alone(&tiny, ask)).collect();
+        let (config, arrivals) = crowded(&tiny);
+        let set_up = with(Kind::Often, &alone, 4, WindowMode::Fixed);
+        let seen = mixed_with(&tiny, &alone, speculating(config, 4), &arrivals, |runner| {
+            set_up(runner).with_decode_widths(vec![2, 5, 8, 12])
+        });
+        assert!(seen.accepted > 0, "{seen:?}");
+    }
+}
+
+#[test]
 fn any_mix_with_any_drafts_gives_the_same_bits() {
     let tiny = tiny("tiny-llama");
     let alone: Vec<_> = asks(&tiny).into_iter().map(|ask| alone(&tiny, ask)).collect();

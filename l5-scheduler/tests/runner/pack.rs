@@ -107,6 +107,34 @@ fn a_row_with_drafts_wants_the_logits_of_its_newest_token_and_of_each_draft() {
 }
 
 #[test]
+fn tokens_of_a_decode_step_with_drafts_can_be_sequences_of_their_own() {
+    let mut planner = Planner::new(|config| config.num_speculative_tokens = 3);
+    planner.add(0, prompt(0, 3));
+    planner.add(1, prompt(1, 4));
+    planner.pack(&[]);
+    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+    out.push(0, &[70], None);
+    out.push(1, &[71], None);
+    out.propose(0, &[5, 6]);
+    planner.scheduler.resolve(&out, &mut resolved).unwrap();
+    planner.scheduler.apply(&resolved, Time::ZERO);
+    let table = planner.pack(&[]).rows().next().unwrap().table.blocks().to_vec();
+    planner.meta = ForwardMeta::new(24, 16, 16, BLOCK);
+    let Planner { scheduler, meta, packed, .. } = &mut planner;
+    let step = scheduler.view();
+    assert!(!packed.pack_decodes(&step, meta, &[1, 2], 8).unwrap(), "four rows fit no width");
+    assert!(packed.pack_decodes(&step, meta, &[2, 6], 8).unwrap());
+    assert_eq!(lens(meta), [1; 6]);
+    assert_eq!(packed.tokens(), [70, 5, 6, 71, 0, 0], "the newest tokens, drafts and padding");
+    assert_eq!(packed.logit_rows(), [0, 1, 2, 3]);
+    assert_eq!(meta.positions()[..4], [3, 4, 5, 4]);
+    assert_eq!(meta.seq_lens_kv(), [4, 5, 6, 5, 0, 0], "keys up to each token itself");
+    let slot = |at: usize| i64::from(table[at / BLOCK]) * BLOCK as i64 + (at % BLOCK) as i64;
+    assert_eq!(meta.slot_mapping()[..3], [3, 4, 5].map(slot));
+    assert_eq!(meta.slot_mapping()[4..], [-1, -1]);
+}
+
+#[test]
 fn everybodys_tokens_lie_behind_each_other() {
     let mut planner = mixed();
     planner.pack(&[]);

@@ -162,7 +162,7 @@ struct PlanArgs {
     #[arg(long, value_name = "P", default_value_t = 0.7, value_parser = share)]
     acceptance_rate: f64,
     /// Also report how many steps a device would replay that has captured decode steps of these widths: steps of as
-    /// many rows or fewer that all decode. A step with drafts (--num-speculative-tokens) is not replayed
+    /// many rows or fewer that all decode. A draft (--num-speculative-tokens) counts as a row
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = values::count)]
     decode_widths: Option<Vec<usize>>,
 }

@@ -200,6 +200,8 @@ pub struct SchedulerStats {
     pub draft_tokens: u64,
     /// Drafts that were accepted.
     pub accepted_tokens: u64,
+    /// Drafts that were proposed and not verified, because the step had no tokens or blocks left for them.
+    pub cut_draft_tokens: u64,
     /// Tokens hit in the cache at admissions, also at those of resumed requests and of abandoned steps.
     pub cached_tokens: u64,
     /// Requests that have ended.

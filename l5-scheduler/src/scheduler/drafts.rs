@@ -132,6 +132,7 @@ impl Scheduler {
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
             let accepted = accepted(&entry.drafts[..row.drafts], tokens);
             entry.computed += accepted;
+            self.stats.cut_draft_tokens += (entry.drafts.len() - row.drafts) as u64;
             entry.drafts.clear();
             self.stats.drafted_rows += u64::from(row.drafts > 0);
             self.stats.draft_tokens += row.drafts as u64;

@@ -221,6 +221,8 @@ fn drafts_use_free_slots_of_their_own_block() {
     assert_eq!(world.scheduler.view().step().tokens, 3, "tokens of the step");
     world.run();
     assert_eq!(world.answer(1), [40, 41, 42, 43], "output");
+    let stats = world.scheduler.stats();
+    assert_eq!((stats.draft_tokens, stats.cut_draft_tokens), (2, 1), "drafts that had no slot");
 }
 
 #[test]

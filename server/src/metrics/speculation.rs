@@ -11,6 +11,7 @@ pub struct SpeculationFamilies {
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
+    cut_tokens: Counter,
     /// By the position of a draft in its row.
     accepted_at: Vec<Counter>,
 }
@@ -45,17 +46,25 @@ impl SpeculationFamilies {
                 "vllm:spec_decode_num_accepted_tokens_total",
                 "Number of draft tokens that were accepted: they equalled what the model sampled.",
             ),
+            cut_tokens: counter(
+                "strata:spec_decode_num_cut_draft_tokens_total",
+                "Number of draft tokens that were proposed and not verified, because the step had no tokens or no KV \
+                 blocks left for them.",
+            ),
             accepted_at: (0..config.num_speculative_tokens).map(accepted_at).collect(),
         })
     }
 
     /// Sets all of them to what the scheduler has counted.
     pub fn set(&self, scheduler: &Scheduler) {
-        let SchedulerStats { drafted_rows, draft_tokens, accepted_tokens, .. } = scheduler.stats();
+        let SchedulerStats {
+            drafted_rows, draft_tokens, accepted_tokens, cut_draft_tokens, ..
+        } = scheduler.stats();
         let own = [
             (&self.drafts, drafted_rows),
             (&self.draft_tokens, draft_tokens),
             (&self.accepted_tokens, accepted_tokens),
+            (&self.cut_tokens, cut_draft_tokens),
         ];
         let by_position = scheduler.accepted_by_position().iter().copied();
         for (counter, count) in own.into_iter().chain(self.accepted_at.iter().zip(by_position)) {

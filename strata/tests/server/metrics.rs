@@ -86,6 +86,7 @@ const OF_SPECULATION: &[(&str, &str, &[&str])] = &[
     ("vllm:spec_decode_num_draft_tokens_total", "counter", &[]),
     ("vllm:spec_decode_num_accepted_tokens_total", "counter", &[]),
     ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter", &["position"]),
+    ("strata:spec_decode_num_cut_draft_tokens_total", "counter", &[]),
 ];
 
 /// Drafts by n-grams, as a flag.

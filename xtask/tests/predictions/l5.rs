@@ -13,7 +13,7 @@ use l5_scheduler::{
 };
 use serde_json::Value;
 
-use super::{agree, number, numbers};
+use super::{agree, agree_closely, number, numbers};
 
 /// A pool of so many blocks beside the null block, and steps without a limit in practice.
 pub(super) fn config(capacity: usize, block_size: usize) -> SchedulerConfig {
@@ -401,30 +401,50 @@ fn an_abandoned_step_leaves_what_was_said() {
     });
 }
 
+/// Tokens of a request, and how many of them are computed, after a step in which the first `right` of its drafts are.
+fn after_drafts(prompt: usize, output: usize, drafts: usize, right: usize) -> [usize; 2] {
+    let speculative = SchedulerConfig { num_speculative_tokens: drafts, ..config(100, 16) };
+    let mut scheduler = scheduler(speculative);
+    add(&mut scheduler, request(0, prompt));
+    // The output is 7 again and again.
+    (1..output).for_each(|_| step(&mut scheduler, 7));
+    scheduler.plan(Time::ZERO);
+    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+    out.push(0, &[7], None);
+    let guesses: Vec<u32> = (0..drafts).map(|i| if i < right { 7 } else { 8 }).collect();
+    out.propose(0, &guesses);
+    scheduler.resolve(&out, &mut resolved).unwrap();
+    scheduler.apply(&resolved, Time::ZERO);
+    out.clear();
+    assert_eq!(scheduler.plan(Time::ZERO).rows[0].drafts, drafts);
+    out.push(0, &vec![7; right + 1], None);
+    scheduler.resolve(&out, &mut resolved).unwrap();
+    scheduler.apply(&resolved, Time::ZERO);
+    let request = scheduler.request(RequestId(0)).unwrap();
+    [request.num_tokens(), request.num_computed()]
+}
+
 #[test]
 fn a_step_with_drafts_computes_what_is_said() {
     agree(("l5", "drafts"), 100, numbers, |facts| {
         let [prompt, output, drafts, right] =
             ["prompt", "output", "drafts", "right"].map(|name| number(&facts[name]));
-        let speculative = SchedulerConfig { num_speculative_tokens: drafts, ..config(100, 16) };
-        let mut scheduler = scheduler(speculative);
-        add(&mut scheduler, request(0, prompt));
-        // The output is 7 again and again.
-        (1..output).for_each(|_| step(&mut scheduler, 7));
-        scheduler.plan(Time::ZERO);
-        let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
-        out.push(0, &[7], None);
-        let guesses: Vec<u32> = (0..drafts).map(|i| if i < right { 7 } else { 8 }).collect();
-        out.propose(0, &guesses);
-        scheduler.resolve(&out, &mut resolved).unwrap();
-        scheduler.apply(&resolved, Time::ZERO);
-        out.clear();
-        assert_eq!(scheduler.plan(Time::ZERO).rows[0].drafts, drafts);
-        out.push(0, &vec![7; right + 1], None);
-        scheduler.resolve(&out, &mut resolved).unwrap();
-        scheduler.apply(&resolved, Time::ZERO);
-        let request = scheduler.request(RequestId(0)).unwrap();
-        vec![request.num_tokens(), request.num_computed()]
+        after_drafts(prompt, output, drafts, right).to_vec()
+    });
+}
+
+#[test]
+fn drafts_speed_an_engine_up_as_is_said() {
+    agree_closely(("l5", "draft-speed-up"), |facts| {
+        let [percent, k, without, with] =
+            ["percent", "k", "without", "with"].map(|name| number(&facts[name]));
+        let a = percent as f64 / 100.0;
+        // Every way in which a step can end, as the scheduler counts its tokens.
+        let tokens = (0..=k).map(|right| {
+            let chance = a.powi(right as i32) * if right < k { 1.0 - a } else { 1.0 };
+            chance * (after_drafts(5, 2, k, right)[0] - 7) as f64
+        });
+        (tokens.sum::<f64>() * without as f64 / with as f64) as f32
     });
 }
 

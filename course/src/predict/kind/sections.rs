@@ -88,6 +88,7 @@ const HEADINGS: &[(&str, &str)] = &[
     ("budget-shares", "The threshold"),
     ("shared-prompt", "Sharing the prompt"),
     ("drafts", "Why guess"),
+    ("draft-speed-up", "The fastest number of drafts"),
     ("leased-blocks", "The union, not the sum"),
     ("fed-tokens", "Which tokens are fed"),
     ("recomputed-tokens", "Ten blocks, three requests"),

@@ -7,6 +7,7 @@ mod arrival_verdict;
 mod budget_shares;
 mod chunk_steps;
 mod computed_after;
+mod draft_speed_up;
 mod drafts;
 pub(super) mod drawn;
 mod fed_tokens;
@@ -47,6 +48,7 @@ pub const KINDS: &[Kind] = &[
     recomputed_tokens::KIND,
     abandoned_step::KIND,
     drafts::KIND,
+    draft_speed_up::KIND,
     rows_ahead::KIND,
     strict_room::KIND,
     replayable_steps::KIND,

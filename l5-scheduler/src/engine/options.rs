@@ -14,6 +14,9 @@ use crate::{PolicyKind, SchedulerConfig, Turns};
 /// Default maximum of the KV cache's memory on a CPU, as in vLLM's CPU backend: bytes.
 pub(super) const DEFAULT_KV_BYTES: u64 = 4 << 30;
 
+/// Drafts of a step for which an engine has memory, all requests together, if it has fewer seats.
+const MIN_STEP_DRAFTS: usize = 64;
+
 /// Limits and policies of an engine. Names and meanings are vLLM's where it has them; [`Default`] suits a small server.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -116,8 +119,8 @@ impl EngineOptions {
             enable_chunked_prefill: self.enable_chunked_prefill,
             watermark: self.watermark,
             num_speculative_tokens: drafts,
-            // Rows of logits take memory: on average one draft for each request when all seats are taken.
-            max_num_step_drafts: Some(drafts.max(self.max_num_seqs)),
+            // Rows of logits take memory. When many seats are taken, one draft for each is more than pays.
+            max_num_step_drafts: Some(self.max_num_seqs.max(MIN_STEP_DRAFTS)),
             max_model_len,
             ..SchedulerConfig::new(num_gpu_blocks, self.block_size)
         }

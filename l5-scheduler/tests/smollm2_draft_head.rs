@@ -54,7 +54,7 @@ fn outputs(
     let mut core = model.clone().core(&options).unwrap().0;
     let mut sinks = Vec::new();
     for (id, text) in ASKED.iter().enumerate() {
-        let chat = [Message::new("user", *text)];
+        let chat = [Message::new("user", text)];
         let rendered = template.render(&chat, true, &serde_json::Map::new()).unwrap();
         let prompt = tokenizer.encode(&rendered, false).unwrap();
         let stop = StopRules { max_tokens: 48, ignore_eos: true, ..StopRules::default() };

@@ -22,6 +22,10 @@ const AUX: &str = "eagle_aux_hidden_state_layer_ids";
 /// Reads `config.json` of a head's directory.
 pub(super) fn read(dir: &Path) -> Result<Value> {
     let path = dir.join("config.json");
+    // Reading a pipe would wait for its writer.
+    if !path.is_file() {
+        return Err(DraftHeadError::NoConfig { path: dir.into() }.into());
+    }
     let text = std::fs::read_to_string(&path)
         .map_err(|source| ConfigError::Io { path: path.clone(), source })?;
     let value =

@@ -17,6 +17,12 @@ pub enum DraftHeadError {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory has no config.
+    #[error("{} has no config.json: pass the directory of a draft head", path.display())]
+    NoConfig {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The head was trained for another model.
     #[error(
         "the draft head's {what} is {head}, the model's is {target}: pass the head that was trained for this model"

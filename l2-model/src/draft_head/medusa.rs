@@ -94,6 +94,10 @@ impl MedusaHead {
         };
         let out = |i: usize| format!("{i}.{blocks}.weight");
         let Some(shape) = dir.tensor(&out(0)).map(|t| t.shape) else {
+            if dir.tensor("0.0.linear.weight").is_some() {
+                let why = format!("it is {blocks}, but there is no tensor `{}`", out(0));
+                return Err(DraftHeadError::Unsupported { key: "medusa_num_layers", why }.into());
+            }
             return Err(DraftHeadError::NotAHead { path: path.into() }.into());
         };
         let (hidden, vocab) = (target.config().hidden, target.config().vocab);

@@ -50,6 +50,22 @@ fn a_head_of_another_model_is_refused() {
 }
 
 #[test]
+fn a_directory_without_a_config_and_blocks_that_are_not_stored_are_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    fails_with!(
+        "an empty directory",
+        open(empty.path(), "tiny-qwen2"),
+        Error::DraftHead(DraftHeadError::NoConfig { .. })
+    );
+    let dir = with_config("medusa", |config| config["medusa_num_layers"] = 2.into());
+    fails_with!(
+        "heads of one block as heads of two",
+        open(dir.path(), "tiny-llama-linear"),
+        Error::DraftHead(DraftHeadError::Unsupported { key: "medusa_num_layers", .. })
+    );
+}
+
+#[test]
 fn a_model_is_no_head() {
     let rt = runtime(Precision::F32, 1);
     let (path, decoder) = (fixtures().join("tiny-llama"), target(&rt, "tiny-llama"));
@@ -67,7 +83,7 @@ fn a_model_is_no_head() {
     fails_with!(
         "a directory without a config",
         open(&fixtures().join("draft-heads"), "tiny-qwen2"),
-        Error::Config(_)
+        Error::DraftHead(DraftHeadError::NoConfig { .. })
     );
 }
 

@@ -73,6 +73,13 @@ pub trait Drafter: Send {
     /// Ends a request. An unknown slot is ignored.
     fn end(&mut self, slot: u32);
 
+    /// Number of tokens of a request that the drafter has to compute before it can propose for it: 0 but for a model of
+    /// its own.
+    fn num_unread(&self, slot: u32) -> usize {
+        let _ = slot;
+        0
+    }
+
     /// Whether a proposal takes a noticeable part of a step, as that of a model does. Such a drafter is asked only for
     /// drafts that are going to be verified.
     fn costs_time(&self) -> bool {

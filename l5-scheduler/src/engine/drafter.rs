@@ -1,9 +1,11 @@
 //! The drafter of an engine, from its configuration.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use l2_model::Tap;
 use l2_model::draft_head::{DraftHead, EagleKind};
+use l3_paged_kv::sizing::Bytes;
 use l4_sampler::draft::Drafter;
 
 use super::{EngineModel, StartError};
@@ -17,6 +19,8 @@ use crate::speculation::{
 pub(super) struct DraftSource {
     pub drafter: Box<dyn Drafter>,
     pub taps: Vec<Tap>,
+    /// Size of its weights and of its KV cache, in bytes.
+    memory: Option<[usize; 2]>,
 }
 
 impl EngineModel {
@@ -27,15 +31,19 @@ impl EngineModel {
         limits: &SchedulerConfig,
     ) -> Result<(DraftSource, String), StartError> {
         config.validate()?;
-        let what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
+        let mut what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
         let path = config.model.as_deref().map(Path::new);
         let source = match (config.method, path) {
             (DraftMethod::DraftModel, Some(path)) => self.draft_model(path, limits)?,
             (DraftMethod::Eagle | DraftMethod::Eagle3 | DraftMethod::Medusa, Some(path)) => {
                 self.draft_head(config, path, limits)?
             }
-            _ => DraftSource { drafter: config.lookup()?, taps: Vec::new() },
+            _ => DraftSource { drafter: config.lookup()?, taps: Vec::new(), memory: None },
         };
+        if let Some(memory) = source.memory {
+            let [weights, kv] = memory.map(|bytes| Bytes(bytes as u64));
+            what += &format!("; {weights} of weights, {kv} of KV cache");
+        }
         Ok((source, what))
     }
 
@@ -44,12 +52,14 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let draft = Self::open_on(path, &self.rt)?;
+        let draft = Self::open_on(path, &self.rt).map_err(unreadable)?;
         let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
         let (own, target) = (facts(&draft), facts(self));
         check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
+        let weights = draft.decoder.weight_bytes();
         let drafter = ModelDrafter::new(&self.rt, draft.decoder, memory(limits))?;
-        Ok(DraftSource { drafter: Box::new(drafter), taps: Vec::new() })
+        let memory = Some([weights, drafter.kv_bytes()]);
+        Ok(DraftSource { drafter: Box::new(drafter), taps: Vec::new(), memory })
     }
 
     fn draft_head(
@@ -58,7 +68,7 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let head = DraftHead::open(&self.rt, path, &self.decoder)?;
+        let head = DraftHead::open(&self.rt, path, &self.decoder).map_err(unreadable)?;
         let taps = head.taps().to_vec();
         let found = match &head {
             DraftHead::Eagle(head) if head.kind() == EagleKind::Eagle1 => DraftMethod::Eagle,
@@ -73,26 +83,34 @@ impl EngineModel {
                 path.display()
             )));
         }
-        let drafter: Box<dyn Drafter> = match head {
+        let weights = head.weight_bytes();
+        let (drafter, kv): (Box<dyn Drafter>, usize) = match head {
             DraftHead::Eagle(head) => {
                 let max_tokens = limits.max_num_batched_tokens.max(limits.max_num_seqs);
-                Box::new(EagleDrafter::new(&self.rt, head, memory(limits), max_tokens)?)
+                let drafter = EagleDrafter::new(&self.rt, head, memory(limits), max_tokens)?;
+                let kv = drafter.kv_bytes();
+                (Box::new(drafter), kv)
             }
             DraftHead::Medusa(heads) => {
                 let (most, wanted) = (heads.heads(), config.num_drafts());
                 if wanted > most {
                     return Err(unfit(format!(
-                        "{} has {most} heads, one for each draft: set num_speculative_tokens to at most {most}, got \
+                        "{} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got \
                          {wanted}",
                         path.display()
                     )));
                 }
                 let hidden = self.decoder.config().hidden;
-                Box::new(MedusaDrafter::new(&self.rt, heads, hidden, limits.max_num_seqs)?)
+                (Box::new(MedusaDrafter::new(&self.rt, heads, hidden, limits.max_num_seqs)?), 0)
             }
         };
-        Ok(DraftSource { drafter, taps })
+        Ok(DraftSource { drafter, taps, memory: Some([weights, kv]) })
     }
+}
+
+/// Error of a draft model or head that cannot be read. It names the field, since the model itself has a path, too.
+fn unreadable(e: impl Display) -> StartError {
+    StartError::Speculation(SpeculationError::Model(e.to_string()))
 }
 
 /// Memory of a drafter's own KV cache: as many tokens as the pool of the model itself has.

@@ -1,7 +1,7 @@
 //! Proposes drafts for the next step, behind each step.
 
 use std::ops::AddAssign;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use l2_model::{Tap, Workspace};
 use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan};
@@ -15,6 +15,9 @@ use crate::{BySeat, ExecuteError, RowView, StepLoad, StepOutput, StepPlan, StepV
 /// Maximum number of taps that a drafter can read.
 pub(super) const MAX_TAPS: usize = 4;
 
+/// Maximum number of tokens that a drafter may compute for a probe.
+const MAX_CREDIT: usize = 4096;
+
 /// Speculation of a runner: its drafter, and the window.
 pub(super) struct Speculation {
     drafter: Box<dyn Drafter>,
@@ -24,6 +27,12 @@ pub(super) struct Speculation {
     /// Number of tokens of the model.
     vocab: usize,
     window: Window,
+    /// Tokens that the drafter may compute to see whether drafts are better now: one for each step.
+    credit: usize,
+    /// Time that the last proposals took, which the next step verifies.
+    making: Duration,
+    /// Time that the proposals took which the last step verified.
+    made: Duration,
     /// Slots of the drafter that no request has, and the number of slots so far.
     vacant: Vec<u32>,
     slots: u32,
@@ -109,6 +118,9 @@ impl Speculation {
             mode,
             vocab,
             window: Window::default(),
+            credit: 0,
+            making: Duration::ZERO,
+            made: Duration::ZERO,
             vacant: Vec::new(),
             slots: 0,
             rows: Vec::new(),
@@ -135,6 +147,14 @@ impl Speculation {
         self.asked.clear();
         self.live.clear();
         self.spans.clear();
+        self.credit = (self.credit + 1).min(MAX_CREDIT);
+    }
+
+    /// Tells the drafter of the last tokens of a request.
+    fn extend(&mut self, state: &DraftState, tokens: &[u32]) {
+        if let Some(slot) = state.slot {
+            self.drafter.extend(slot, tokens);
+        }
     }
 
     /// Tells the drafter of a request's new tokens, and compares its last proposal with them. Returns its slot.
@@ -164,6 +184,7 @@ impl ModelRunner {
     ) -> Result<(), ExecuteError> {
         let Self { choices, speculation, taps, ws, .. } = self;
         let Some(speculation) = speculation else { return Ok(()) };
+        let began = Instant::now();
         speculation.begin_step();
         let (mut outputs, mut end) = (out.rows(), 0);
         for (number, row) in step.rows().enumerate() {
@@ -176,7 +197,12 @@ impl ModelRunner {
             choice.drafts.verified(row.drafts, tokens);
             let most = choice.drafts.most.unwrap_or(usize::MAX).min(speculation.most);
             // A prompt that is not complete is of interest to a drafter that reads hidden rows.
-            if finish.is_some() || most == 0 || (output.is_none() && taps.is_empty()) {
+            if finish.is_some() {
+                // Other requests may learn from the end of this one.
+                speculation.extend(&choice.drafts, tokens);
+                continue;
+            }
+            if most == 0 || (output.is_none() && taps.is_empty()) {
                 continue;
             }
             let slot = speculation.learn(&mut choice.drafts, &row, tokens);
@@ -196,6 +222,7 @@ impl ModelRunner {
         speculation.read(ws, taps);
         speculation.ask(step.step(), choices);
         speculation.decide(step.step(), choices, out);
+        speculation.made = std::mem::replace(&mut speculation.making, began.elapsed());
         Ok(())
     }
 }
@@ -218,7 +245,9 @@ impl Speculation {
 
     /// Decides how many drafts the drafter is asked for, and which hidden rows it reads.
     fn plan(&mut self, step: &StepPlan, choices: &mut BySeat<RunningChoice>) {
-        let Self { live, rows, asked, spans, window, candidates, counts, mode, drafter, .. } = self;
+        let Self { live, rows, asked, spans, window, candidates, counts, drafter, credit, .. } =
+            self;
+        let mode = &self.mode;
         let judged = *mode == WindowMode::Adaptive && drafter.costs_time();
         candidates.clear();
         counts.clear();
@@ -235,7 +264,10 @@ impl Speculation {
             let acceptance = &choice.drafts.acceptance;
             let due = match mode {
                 WindowMode::Fixed => one.most,
-                WindowMode::Adaptive if judged => acceptance.to_make(counts[i], one.most),
+                WindowMode::Adaptive if judged => {
+                    let unread = drafter.num_unread(one.slot);
+                    acceptance.to_make(counts[i], one.most, unread, credit)
+                }
                 WindowMode::Adaptive if acceptance.needs_proposal() => one.most,
                 WindowMode::Adaptive => 0,
             };
@@ -308,9 +340,10 @@ impl Speculation {
         }
     }
 
-    /// Adds a step that has run, for the cost of drafts.
+    /// Adds a step that has run, for the cost of drafts: those that it verified, not those that were made behind it.
     pub fn measured(&mut self, step: &StepPlan, took: Duration) {
         if step.tokens > 0 {
+            let took = took.saturating_sub(self.making) + self.made;
             self.window.measured(&StepLoad::of(step), took);
         }
     }

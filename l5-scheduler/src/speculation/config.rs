@@ -1,7 +1,7 @@
 //! Configuration of speculation: `--speculative-config`, with the fields of vLLM's.
 
 use l4_sampler::draft::{
-    DraftError, Drafter, MAX_NGRAM, NgramDrafter, SuffixDrafter, SuffixOptions,
+    DraftError, Drafter, MAX_CACHED_TOKENS, MAX_NGRAM, NgramDrafter, SuffixDrafter, SuffixOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -128,6 +128,9 @@ pub enum SpeculationError {
     /// The options of a lookup are out of range.
     #[error("the speculative config is invalid: {0}")]
     Lookup(#[from] DraftError),
+    /// The draft model or head cannot be read.
+    #[error("cannot use `model` of the speculative config: {0}")]
+    Model(String),
     /// The draft model cannot be used.
     #[error("the draft model cannot be used: {0}")]
     DraftModel(String),
@@ -201,7 +204,8 @@ impl SpeculativeConfig {
             let why = "the maximum number of drafts of one request in a step";
             return Err(SpeculationError::Missing { method, name, why });
         }
-        if let Some(why) = method.weights().filter(|_| self.model.is_none()) {
+        let unnamed = self.model.as_ref().is_none_or(String::is_empty);
+        if let Some(why) = method.weights().filter(|_| unnamed) {
             let method = method.name();
             return Err(SpeculationError::Missing { method, name: "model", why });
         }
@@ -213,6 +217,12 @@ impl SpeculativeConfig {
             self.suffix_decoding_max_tree_depth,
             2,
             MAX_DEPTH,
+        )?;
+        between(
+            "suffix_decoding_max_cached_tokens",
+            self.suffix_decoding_max_cached_tokens,
+            0,
+            MAX_CACHED_TOKENS,
         )?;
         let (min, max) = self.ngram();
         if min > max {
@@ -400,7 +410,7 @@ mod tests {
             ),
             (
                 r#"{"method": "suffix", "suffix_decoding_max_cached_tokens": 1000000000000}"#,
-                &["max_cached_tokens", "at most"],
+                &["suffix_decoding_max_cached_tokens must be from 0 to 268435456"],
             ),
         ] {
             let error = error(json);

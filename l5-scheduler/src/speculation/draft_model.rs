@@ -125,6 +125,11 @@ impl ModelDrafter {
         })
     }
 
+    /// Size of its KV cache, in bytes.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.state.kv().bytes()
+    }
+
     fn request(&mut self, slot: u32) -> Option<&mut Request> {
         self.requests.get_mut(slot as usize)?.as_mut()
     }
@@ -332,6 +337,11 @@ impl Drafter for ModelDrafter {
         if let Some(request) = self.requests.get_mut(slot as usize) {
             *request = None;
         }
+    }
+
+    fn num_unread(&self, slot: u32) -> usize {
+        let request = self.requests.get(slot as usize).and_then(Option::as_ref);
+        request.map_or(0, |request| request.tokens.len().saturating_sub(request.fed.len()))
     }
 
     fn costs_time(&self) -> bool {

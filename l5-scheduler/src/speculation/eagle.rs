@@ -190,6 +190,11 @@ impl EagleDrafter {
         })
     }
 
+    /// Size of its KV cache, in bytes.
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.state.kv().bytes()
+    }
+
     fn request(&mut self, slot: u32) -> Option<&mut Request> {
         self.requests.get_mut(slot as usize)?.as_mut()
     }

@@ -211,9 +211,20 @@ impl Acceptance {
     }
 
     /// Number of drafts to make, of `count` that are worth it and at most `most`: some now and then although none are, to
-    /// see whether drafts are better now.
-    pub(crate) fn to_make(&self, count: usize, most: usize) -> usize {
-        if count == 0 && self.idle >= PROBE_STEPS { PROBE_DRAFTS.min(most) } else { count }
+    /// see whether drafts are better now. Tokens that the drafter has to compute for such a probe, `unread`, are taken
+    /// from `credit`.
+    pub(crate) fn to_make(
+        &self,
+        count: usize,
+        most: usize,
+        unread: usize,
+        credit: &mut usize,
+    ) -> usize {
+        if count > 0 || self.idle < PROBE_STEPS || unread > *credit {
+            return count;
+        }
+        *credit -= unread;
+        PROBE_DRAFTS.min(most)
     }
 
     /// Whether a drafter that reads hidden rows reads those of the last step, behind which it makes `drafts` drafts: it
@@ -403,12 +414,13 @@ mod tests {
     fn drafts_that_take_time_are_made_where_they_are_worth_it_and_else_now_and_then() {
         let (mut window, mut request) = (Window::default(), Acceptance::default());
         (0..=4).for_each(|drafts| measure(&mut window, MACHINES[1], 1, drafts));
-        let mut made = Vec::new();
+        let (mut made, mut credit) = (Vec::new(), 0);
         for step in 0..200 {
             let (mut candidates, mut counts) = (Candidates::default(), Vec::new());
             request.imagine(&window, 4, &mut candidates);
             window.choose(&candidates, 1, &mut counts);
-            let drafts = request.to_make(counts[0], 4);
+            let drafts = request.to_make(counts[0], 4, 10, &mut credit);
+            credit += 1;
             if drafts > 0 {
                 request.propose(&vec![7; drafts], &vec![0; drafts]);
                 made.push((step, drafts));
@@ -420,6 +432,7 @@ mod tests {
         let late: Vec<_> = made.iter().filter(|(step, _)| *step >= 70).collect();
         assert!(made.len() < 30, "{made:?}");
         assert!(matches!(late[..], [(_, PROBE_DRAFTS), ..]) && late.len() <= 3, "{late:?}");
+        assert_eq!(request.to_make(0, 4, credit + 1, &mut credit), 0, "a probe that is too dear");
     }
 
     #[test]

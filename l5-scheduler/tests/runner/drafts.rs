@@ -321,7 +321,7 @@ fn drafts_of_another_model_change_no_output() {
 fn a_draft_model_with_another_vocabulary_is_an_error_that_says_so() {
     for (model, why) in [
         ("tiny-qwen2", "the draft model cannot be used: it has 351 tokens, and the model has 325"),
-        ("no-such-model", "no-such-model"),
+        ("no-such-model", "cannot use `model` of the speculative config"),
     ] {
         let options = drafted_by(model, 3, WindowMode::Fixed);
         let path = format!("{}/../fixtures/tiny-llama-linear", env!("CARGO_MANIFEST_DIR"));

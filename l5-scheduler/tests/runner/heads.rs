@@ -175,10 +175,14 @@ fn a_head_that_does_not_fit_is_an_error_that_says_what_to_do() {
         (
             "tiny-llama-linear",
             fixed(DraftMethod::Medusa, "medusa", 4),
-            &["has 3 heads", "num_speculative_tokens to at most 3, got 4"],
+            &["has a head for each of 3 drafts", "num_speculative_tokens to at most 3, got 4"],
         ),
         ("tiny-llama-linear", fixed(DraftMethod::Eagle, "eagle", 3), &["hidden_size"]),
-        ("tiny-llama-linear", fixed(DraftMethod::Eagle, "no-such-head", 3), &["no-such-head"]),
+        (
+            "tiny-llama-linear",
+            fixed(DraftMethod::Eagle, "no-such-head", 3),
+            &["cannot use `model` of the speculative config", "no-such-head"],
+        ),
     ] {
         let error = error(target, options);
         parts.iter().for_each(|part| assert!(error.contains(part), "{part}: {error}"));

@@ -86,7 +86,7 @@ mod tests {
             ),
             (
                 r#"method = "ngram", num_speculative_tokens = 3, model = "m""#,
-                "`specialist.a.speculative_config.model` is a field of method draft_model",
+                "`specialist.a.speculative_config.model` is a field of methods draft_model, eagle,",
             ),
             (
                 r#"method = "guess", num_speculative_tokens = 3, n = 1"#,

@@ -18,6 +18,9 @@ pub(super) trait Text {
 /// breaks, an indentation) are so frequent that the long match is not among fewer.
 pub(super) const MAX_CANDIDATES: usize = 128;
 
+/// Maximum number of occurrences that are visited for them: many outputs can end alike, and nothing follows their ends.
+const MAX_VISITED: usize = 4 * MAX_CANDIDATES;
+
 /// Fewest tokens of a match.
 pub(super) const MIN_MATCH: usize = 2;
 
@@ -99,12 +102,14 @@ impl Search {
     /// behind which nothing follows yet are no candidates.
     fn longest(&mut self, text: &impl Text, newest: Option<u64>, last: &[u32]) -> usize {
         self.behind.clear();
-        let (mut best, mut candidates) = (0, 0);
+        let (mut best, mut candidates, mut visited) = (0, 0, 0);
         let mut next = newest;
         while let Some(at) = next
             && candidates < MAX_CANDIDATES
+            && visited < MAX_VISITED
         {
             next = text.older(at);
+            visited += 1;
             let Some(behind) = text.after(at) else { continue };
             candidates += 1;
             let matched = matched(text, at, last);

@@ -95,23 +95,25 @@ impl Packed {
         max_seqs: usize,
     ) -> Result<bool, KvError> {
         let Some(rows) = step.step().decode_width() else { return Ok(false) };
-        let Some(width) = widths.iter().find(|width| **width >= rows) else { return Ok(false) };
+        let width = widths.iter().copied().find(|width| *width >= rows);
+        let Some(width) = width else { return Ok(false) };
         self.tokens.clear();
         self.slots.clear();
         self.logit_rows.clear();
         meta.clear();
         for row in step.rows() {
+            let seat = row.row.seat.index;
             for (i, token) in row.tokens.iter().chain(row.drafts).enumerate() {
                 meta.push(row.table, row.row.computed + i, 1)?;
                 self.tokens.push(*token);
-                self.slots.push(row.row.seat.index);
+                self.slots.push(seat);
             }
         }
         self.logit_rows.extend(0..rows as u32);
-        meta.pad_to(*width)?;
-        self.tokens.resize(*width, 0);
+        meta.pad_to(width)?;
+        self.tokens.resize(width, 0);
         // Seats that no request can have.
-        self.slots.extend((max_seqs as u32..).take(*width - rows));
+        self.slots.extend((max_seqs as u32..).take(width - rows));
         Ok(true)
     }
 

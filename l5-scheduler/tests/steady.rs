@@ -6,8 +6,8 @@ mod counting;
 mod runtime;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use counting::fewest_allocations;
 use l1_tensor::{DType, Precision};
@@ -22,6 +22,13 @@ use l5_scheduler::{
     RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
 };
 use runtime::runtime;
+
+/// Held by a test while it runs: the counter sees the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Counts tokens.
 struct Counts(Arc<AtomicUsize>);
@@ -38,6 +45,7 @@ impl OutputSink for Counts {
 /// new blocks and hash full ones as they go along.
 #[test]
 fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
+    let _alone = alone();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let files = ModelFiles::open(&path).unwrap();
     for (threads, compose) in [(1, Compose::Mixed), (2, Compose::Mixed), (1, Compose::STABLE)] {
@@ -101,6 +109,7 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
 /// The same with drafts: proposing, verifying and counting them.
 #[test]
 fn a_steady_step_with_drafts_allocates_nothing() {
+    let _alone = alone();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
     let files = ModelFiles::open(&path).unwrap();
     for window in [WindowMode::Fixed, WindowMode::Adaptive] {
@@ -124,6 +133,7 @@ fn a_steady_step_with_drafts_allocates_nothing() {
 /// The same with draft heads, which read hidden rows of the model.
 #[test]
 fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
+    let _alone = alone();
     let fixture = |name: &str| format!("{}/../fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
     for (method, head, target) in [
         (DraftMethod::Eagle, "eagle", "tiny-qwen2"),

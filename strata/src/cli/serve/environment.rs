@@ -7,7 +7,7 @@ use super::layers::{command, is_setting, variable};
 const PREFIX: &str = "STRATA_";
 
 /// Other variables with that prefix: of the program itself, its tests and its tools.
-const OTHERS: [&str; 34] = [
+const OTHERS: [&str; 35] = [
     "STRATA_ASAN_CHILD",
     "STRATA_BROWSER",
     "STRATA_CACHE",
@@ -38,6 +38,7 @@ const OTHERS: [&str; 34] = [
     "STRATA_SHIM_SANITIZE",
     "STRATA_SHIM_THREADS",
     "STRATA_SMOLLM2",
+    "STRATA_SMOLLM2_EAGLE",
     "STRATA_TEST_DEVICE",
     "STRATA_TIKTOKEN",
     "STRATA_TOKENIZER",

@@ -196,12 +196,12 @@ impl ModelRunner {
             let (tokens, finish) = output.map_or((&[][..], None), |(_, new, end)| (new, end));
             choice.drafts.verified(row.drafts, tokens);
             let most = choice.drafts.most.unwrap_or(usize::MAX).min(speculation.most);
-            // A prompt that is not complete is of interest to a drafter that reads hidden rows.
             if finish.is_some() {
                 // Other requests may learn from the end of this one.
                 speculation.extend(&choice.drafts, tokens);
                 continue;
             }
+            // A prompt that is not complete is of interest to a drafter that reads hidden rows.
             if most == 0 || (output.is_none() && taps.is_empty()) {
                 continue;
             }

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use l1_tensor::Runtime;
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
+use l2_model::{Decoder, SequenceState, Workspace, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
 use l4_sampler::draft::{DraftRow, Drafter, Drafts, MAX_RESERVED_TOKENS};
 
 use super::SpeculationError;
+use super::arrays::BatchArrays;
 use super::greedy::likeliest;
 use super::sequences::Sequences;
 
@@ -48,8 +49,10 @@ pub(crate) struct ModelDrafter {
     /// Tokens of each request, by the caller's slot.
     requests: Vec<Option<Request>>,
     sequences: Sequences,
-    step: Step,
+    step: BatchArrays,
     live: Vec<Live>,
+    /// Rows whose logits are computed, as indices into the live rows. The memory is reused.
+    due: Vec<usize>,
     chosen: Vec<u32>,
     /// Drafts of each row, most of each behind one another.
     lists: Vec<(u32, u8)>,
@@ -73,18 +76,6 @@ struct Live {
     start: usize,
     most: usize,
     drafted: usize,
-}
-
-/// Arrays of a batch. The memory is reused.
-#[derive(Default)]
-struct Step {
-    tokens: Vec<u32>,
-    positions: Vec<i32>,
-    ends: Vec<i32>,
-    seqs: Vec<u32>,
-    logit_rows: Vec<u32>,
-    /// Rows whose logits are computed, as indices into the live rows.
-    due: Vec<usize>,
 }
 
 impl ModelDrafter {
@@ -118,8 +109,9 @@ impl ModelDrafter {
             max_step_tokens,
             requests: Vec::new(),
             sequences: Sequences::new(seqs),
-            step: Step::default(),
+            step: BatchArrays::default(),
             live: Vec::with_capacity(seqs),
+            due: Vec::with_capacity(seqs),
             chosen: Vec::with_capacity(seqs),
             lists: Vec::new(),
         })
@@ -183,47 +175,36 @@ impl ModelDrafter {
 
     /// Packs what is due of the live rows, as far as a step has room. `drafts`: the last drafts are fed, too.
     fn pack(&mut self) {
-        let Self { step, live, requests, lists, max_step_tokens, .. } = self;
+        let Self { step, live, due, requests, lists, max_step_tokens, .. } = self;
         step.clear();
+        due.clear();
         for (i, row) in live.iter().enumerate() {
             let list = &lists[row.start..row.start + row.drafted];
             let Some(request) = requests[row.slot as usize].as_ref() else { continue };
             let Some(seq) = request.seq else { continue };
             let (from, end) = (request.fed.len(), request.tokens.len() + row.drafted);
-            let room = *max_step_tokens - step.tokens.len();
+            let room = *max_step_tokens - step.num_tokens();
             let len = (end - from).min(room);
             if len == 0 || row.drafted == row.most {
                 continue;
             }
             let all = request.tokens.iter().copied().chain(list.iter().map(|(token, _)| *token));
-            step.tokens.extend(all.skip(from).take(len));
-            step.positions.extend((from..from + len).map(|at| at as i32));
-            step.ends.push(step.tokens.len() as i32);
-            step.seqs.push(seq);
-            if from + len == end {
-                step.logit_rows.push(step.tokens.len() as u32 - 1);
-                step.due.push(i);
+            let whole = from + len == end;
+            step.add(seq, from, all.skip(from).take(len), whole);
+            if whole {
+                due.push(i);
             }
         }
     }
 
     /// Runs the packed step, and appends the likeliest token of each row that is due to its drafts.
     fn run(&mut self) -> l2_model::Result<()> {
-        let Self { step, live, requests, sequences, lists, state, .. } = self;
-        let Step { tokens, positions, ends, seqs, logit_rows, due } = step;
-        let batch = Batch {
-            tokens,
-            positions,
-            cu_seqlens_q: ends,
-            state_slots: seqs,
-            logit_rows,
-            ..Batch::default()
-        };
-        self.decoder.forward(&batch, state, &mut self.ws)?;
-        for (seq, span) in seqs.iter().zip(ends.windows(2)) {
-            let owner = sequences.owner(*seq);
+        let Self { step, live, due, requests, sequences, lists, state, .. } = self;
+        self.decoder.forward(&step.batch(), state, &mut self.ws)?;
+        for (seq, tokens) in step.sequences() {
+            let owner = sequences.owner(seq);
             if let Some(request) = owner.and_then(|slot| requests[slot as usize].as_mut()) {
-                request.fed.extend_from_slice(&tokens[span[0] as usize..span[1] as usize]);
+                request.fed.extend_from_slice(tokens);
             }
         }
         if due.is_empty() {
@@ -255,18 +236,6 @@ impl ModelDrafter {
                 self.evict(seq);
             }
         }
-    }
-}
-
-impl Step {
-    fn clear(&mut self) {
-        self.tokens.clear();
-        self.positions.clear();
-        self.ends.clear();
-        self.ends.push(0);
-        self.seqs.clear();
-        self.logit_rows.clear();
-        self.due.clear();
     }
 }
 
@@ -306,7 +275,7 @@ impl Drafter for ModelDrafter {
         self.lists.resize(start, (0, 0));
         loop {
             self.pack();
-            if self.step.tokens.is_empty() {
+            if self.step.num_tokens() == 0 {
                 break;
             }
             if let Err(e) = self.run() {

@@ -14,10 +14,11 @@
 use l1_tensor::ops::gather_rows;
 use l1_tensor::{DType, Runtime, Tensor, TensorRef};
 use l2_model::draft_head::{EagleHead, EagleWorkspace, Hidden};
-use l2_model::{Batch, SequenceState, WorkspaceSpec};
+use l2_model::{SequenceState, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
 use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan, MAX_RESERVED_TOKENS};
 
+use super::arrays::BatchArrays;
 use super::greedy::likeliest;
 use super::sequences::Sequences;
 use super::{DraftMemory, SpeculationError};
@@ -39,7 +40,9 @@ pub(crate) struct EagleDrafter {
     gathered: Vec<Tensor>,
     /// f32 `[R, H]`: the head's own rows of the requests that go on.
     carried: Tensor,
-    step: Step,
+    step: BatchArrays,
+    /// For each token of the step, the index of its hidden row. The memory is reused.
+    sources: Vec<u32>,
     live: Vec<Live>,
     /// Drafts of each live row, `most` of each behind one another.
     lists: Vec<(u32, u8)>,
@@ -78,66 +81,20 @@ struct Live {
     drafted: usize,
 }
 
-/// Arrays of a batch. The memory is reused.
-#[derive(Default)]
-struct Step {
-    tokens: Vec<u32>,
-    positions: Vec<i32>,
-    ends: Vec<i32>,
-    seqs: Vec<u32>,
-    logit_rows: Vec<u32>,
-    /// For each token, the index of its hidden row.
-    sources: Vec<u32>,
-}
-
-impl Step {
-    fn with_capacity(tokens: usize, seqs: usize) -> Self {
-        Self {
-            tokens: Vec::with_capacity(tokens),
-            positions: Vec::with_capacity(tokens),
-            ends: Vec::with_capacity(seqs + 1),
-            seqs: Vec::with_capacity(seqs),
-            logit_rows: Vec::with_capacity(seqs),
-            sources: Vec::with_capacity(tokens),
-        }
+/// The rows of `rows`, `[N, H]`, at these indices: a part of them, or a copy in `gathered`.
+fn rows_at<'a>(
+    rt: &Runtime,
+    rows: TensorRef<'a>,
+    sources: &[u32],
+    gathered: &'a mut Tensor,
+) -> l2_model::Result<TensorRef<'a>> {
+    let n = sources.len();
+    let first = sources.first().map_or(0, |first| *first as usize);
+    if sources.iter().enumerate().all(|(i, source)| *source as usize == first + i) {
+        return Ok(rows.narrow(0, first, n)?);
     }
-
-    fn clear(&mut self) {
-        self.tokens.clear();
-        self.positions.clear();
-        self.ends.clear();
-        self.ends.push(0);
-        self.seqs.clear();
-        self.logit_rows.clear();
-        self.sources.clear();
-    }
-
-    fn batch(&self) -> Batch<'_> {
-        Batch {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            cu_seqlens_q: &self.ends,
-            state_slots: &self.seqs,
-            logit_rows: &self.logit_rows,
-            ..Batch::default()
-        }
-    }
-
-    /// The rows of `rows`, `[N, H]`, that this step reads: a part of them, or a copy in `gathered`.
-    fn rows_of<'a>(
-        &self,
-        rt: &Runtime,
-        rows: TensorRef<'a>,
-        gathered: &'a mut Tensor,
-    ) -> l2_model::Result<TensorRef<'a>> {
-        let n = self.sources.len();
-        let first = self.sources.first().map_or(0, |first| *first as usize);
-        if self.sources.iter().enumerate().all(|(i, source)| *source as usize == first + i) {
-            return Ok(rows.narrow(0, first, n)?);
-        }
-        gather_rows(rt, rows, &self.sources, gathered.view_mut().narrow(0, 0, n)?)?;
-        Ok(gathered.view().narrow(0, 0, n)?)
-    }
+    gather_rows(rt, rows, sources, gathered.view_mut().narrow(0, 0, n)?)?;
+    Ok(gathered.view().narrow(0, 0, n)?)
 }
 
 impl EagleDrafter {
@@ -183,7 +140,8 @@ impl EagleDrafter {
             max_len,
             sequences: Sequences::new(seqs),
             requests: Vec::new(),
-            step: Step::with_capacity(max_tokens, seqs),
+            step: BatchArrays::with_capacity(max_tokens, seqs),
+            sources: Vec::with_capacity(max_tokens),
             live: Vec::with_capacity(seqs),
             lists: Vec::new(),
             chosen: Vec::with_capacity(seqs),
@@ -246,20 +204,17 @@ impl EagleDrafter {
         }
         let Some(mut run) = self.continue_at(slot, first) else { return };
         let (n, at) = (end - first, first - run.base);
-        let Self { step, requests, live, lists, max_len, .. } = self;
+        let Self { step, sources, requests, live, lists, max_len, .. } = self;
         let Some(request) = requests[slot as usize].as_mut() else { return };
-        step.tokens.extend_from_slice(&request.tokens[first + 1..=end]);
-        step.positions.extend((at..at + n).map(|at| at as i32));
-        step.sources.extend((rows.start..rows.start + n).map(|row| row as u32));
-        step.ends.push(step.tokens.len() as i32);
-        step.seqs.push(run.seq);
+        sources.extend((rows.start..rows.start + n).map(|row| row as u32));
         run.len = at + n;
         run.stored = run.len;
         request.run = Some(run);
         // The last draft is not fed.
         let most = most.min((*max_len + 1).saturating_sub(run.len));
-        if most > 0 && end == last {
-            step.logit_rows.push(step.tokens.len() as u32 - 1);
+        let drafts = most > 0 && end == last;
+        step.add(run.seq, at, request.tokens[first + 1..=end].iter().copied(), drafts);
+        if drafts {
             let (row, start) = (live.len(), lists.len());
             live.push(Live { slot, seq: run.seq, at: run.len, row, start, most, drafted: 0 });
             lists.resize(start + most, (0, 0));
@@ -268,12 +223,12 @@ impl EagleDrafter {
 
     /// Runs the head over the step's rows.
     fn run(&mut self, hidden: &[TensorRef<'_>]) -> l2_model::Result<()> {
-        let Self { rt, head, ws, state, gathered, step, .. } = self;
+        let Self { rt, head, ws, state, gathered, step, sources, .. } = self;
         let [first, ..] = hidden else { return Ok(()) };
         let mut rows = [*first; MAX_TAPS];
         let all = rows.iter_mut().zip(hidden).zip(gathered);
         for ((rows, hidden), gathered) in all {
-            *rows = step.rows_of(rt, *hidden, gathered)?;
+            *rows = rows_at(rt, *hidden, sources, gathered)?;
         }
         let rows = Hidden::Target(&rows[..hidden.len().min(MAX_TAPS)]);
         head.forward(&step.batch(), rows, state, ws)?;
@@ -282,41 +237,39 @@ impl EagleDrafter {
 
     /// Runs the head over the last drafts of all rows that want another one. Returns whether there were any.
     fn extend_drafts(&mut self) -> l2_model::Result<bool> {
-        let Self { rt, head, ws, state, requests, carried, step, live, lists, max_len, .. } = self;
+        let Self { rt, head, ws, state, requests, carried, step, sources, live, .. } = self;
+        let (lists, max_len) = (&self.lists, self.max_len);
         step.clear();
+        sources.clear();
         for live in live.iter_mut() {
             let row = std::mem::replace(&mut live.row, usize::MAX);
             if live.drafted == 0
                 || live.drafted == live.most
                 || row == usize::MAX
-                || live.at >= *max_len
+                || live.at >= max_len
             {
                 continue;
             }
-            live.row = step.tokens.len();
-            step.logit_rows.push(step.tokens.len() as u32);
-            step.tokens.push(lists[live.start + live.drafted - 1].0);
-            step.positions.push(live.at as i32);
-            step.sources.push(row as u32);
-            step.ends.push(step.tokens.len() as i32);
-            step.seqs.push(live.seq);
+            live.row = step.num_tokens();
+            step.add(live.seq, live.at, [lists[live.start + live.drafted - 1].0], true);
+            sources.push(row as u32);
             live.at += 1;
             if let Some(run) = requests[live.slot as usize].as_mut().and_then(|r| r.run.as_mut()) {
                 run.stored = live.at;
             }
         }
-        if step.tokens.is_empty() {
+        if step.num_tokens() == 0 {
             return Ok(false);
         }
         let rows = ws.hidden()?;
-        if step.sources.len() == rows.dims()[0] {
-            head.forward(&step.batch(), Hidden::Previous, state, ws)?;
+        let hidden = if sources.len() == rows.dims()[0] {
+            Hidden::Previous
         } else {
-            let n = step.sources.len();
-            gather_rows(rt, rows, &step.sources, carried.view_mut().narrow(0, 0, n)?)?;
-            let rows = Hidden::Head(carried.view().narrow(0, 0, n)?);
-            head.forward(&step.batch(), rows, state, ws)?;
-        }
+            let n = sources.len();
+            gather_rows(rt, rows, &*sources, carried.view_mut().narrow(0, 0, n)?)?;
+            Hidden::Head(carried.view().narrow(0, 0, n)?)
+        };
+        head.forward(&step.batch(), hidden, state, ws)?;
         self.choose()?;
         Ok(true)
     }
@@ -324,7 +277,7 @@ impl EagleDrafter {
     /// Appends the likeliest token of each row of logits to the drafts of its request.
     fn choose(&mut self) -> l2_model::Result<()> {
         let Self { rt, head, ws, live, lists, chosen, step, .. } = self;
-        if step.logit_rows.is_empty() {
+        if !step.wants_logits() {
             return Ok(());
         }
         let mut due = live.iter_mut().filter(|live| live.row != usize::MAX);
@@ -343,8 +296,8 @@ impl EagleDrafter {
     /// Forgets the runs of all requests of this step, after an error that leaves them unknown.
     fn forget_step(&mut self, e: &l2_model::Error) {
         tracing::debug!("the draft head made no drafts: {e}");
-        for i in 0..self.step.seqs.len() {
-            self.evict(self.step.seqs[i]);
+        for i in 0..self.step.seqs().len() {
+            self.evict(self.step.seqs()[i]);
         }
         self.live.clear();
     }
@@ -374,8 +327,9 @@ impl Drafter for EagleDrafter {
         self.live.clear();
         self.lists.clear();
         self.step.clear();
+        self.sources.clear();
         spans.iter().for_each(|span| self.enter(span));
-        if self.step.tokens.is_empty() {
+        if self.step.num_tokens() == 0 {
             return;
         }
         // Too few free blocks: requests that do not run now have some.

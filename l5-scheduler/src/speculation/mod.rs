@@ -13,6 +13,7 @@
 //! speculative sampling for a draft that was chosen without chance ([`l4_sampler::verify`]), and unlike there the tokens
 //! themselves are those of the same seed without drafts.
 
+mod arrays;
 mod config;
 mod curve;
 mod draft_model;

@@ -78,6 +78,21 @@ fn mixed() -> Planner {
     planner
 }
 
+/// Two requests that decode, the first one with two drafts.
+fn drafting() -> Planner {
+    let mut planner = Planner::new(|config| config.num_speculative_tokens = 3);
+    planner.add(0, prompt(0, 3));
+    planner.add(1, prompt(1, 4));
+    planner.pack(&[]);
+    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
+    out.push(0, &[70], None);
+    out.push(1, &[71], None);
+    out.propose(0, &[5, 6]);
+    planner.scheduler.resolve(&out, &mut resolved).unwrap();
+    planner.scheduler.apply(&resolved, Time::ZERO);
+    planner
+}
+
 #[test]
 fn rows_of_5_1_and_3_tokens_want_logits_4_5_and_8() {
     let mut planner = mixed();
@@ -88,16 +103,7 @@ fn rows_of_5_1_and_3_tokens_want_logits_4_5_and_8() {
 
 #[test]
 fn a_row_with_drafts_wants_the_logits_of_its_newest_token_and_of_each_draft() {
-    let mut planner = Planner::new(|config| config.num_speculative_tokens = 3);
-    planner.add(0, prompt(0, 3));
-    planner.add(1, prompt(1, 4));
-    planner.pack(&[]);
-    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
-    out.push(0, &[70], None);
-    out.push(1, &[71], None);
-    out.propose(0, &[5, 6]);
-    planner.scheduler.resolve(&out, &mut resolved).unwrap();
-    planner.scheduler.apply(&resolved, Time::ZERO);
+    let mut planner = drafting();
     planner.pack(&[4, 8]);
     assert_eq!(lens(&planner.meta), [3, 1], "q_len of each row, without filler");
     assert_eq!(planner.packed.tokens(), [70, 5, 6, 71], "the newest tokens and the drafts");
@@ -108,16 +114,7 @@ fn a_row_with_drafts_wants_the_logits_of_its_newest_token_and_of_each_draft() {
 
 #[test]
 fn tokens_of_a_decode_step_with_drafts_can_be_sequences_of_their_own() {
-    let mut planner = Planner::new(|config| config.num_speculative_tokens = 3);
-    planner.add(0, prompt(0, 3));
-    planner.add(1, prompt(1, 4));
-    planner.pack(&[]);
-    let (mut out, mut resolved) = (StepOutput::default(), Resolved::default());
-    out.push(0, &[70], None);
-    out.push(1, &[71], None);
-    out.propose(0, &[5, 6]);
-    planner.scheduler.resolve(&out, &mut resolved).unwrap();
-    planner.scheduler.apply(&resolved, Time::ZERO);
+    let mut planner = drafting();
     let table = planner.pack(&[]).rows().next().unwrap().table.blocks().to_vec();
     planner.meta = ForwardMeta::new(24, 16, 16, BLOCK);
     let Planner { scheduler, meta, packed, .. } = &mut planner;

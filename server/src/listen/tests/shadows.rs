@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use l5_scheduler::trace::{self, EnsembleRecorder, EnsembleRun, Recorded};
 
@@ -24,7 +24,11 @@ impl Write for Recording {
 
 /// Number of steps that an engine may begin. A test that fails opens it, so that the engine ends.
 #[derive(Clone)]
-struct Gate(Arc<AtomicUsize>);
+struct Gate {
+    steps: Arc<AtomicUsize>,
+    /// Whether the engine is in a step that it may not begin, and takes no request.
+    held: Arc<AtomicBool>,
+}
 
 /// No limit.
 const OPEN: usize = usize::MAX;
@@ -37,9 +41,11 @@ impl Gate {
             OPEN => Some(OPEN),
             steps => Some(steps - 1),
         };
-        while self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_err() {
+        while self.steps.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_err() {
+            self.held.store(true, Ordering::Release);
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.held.store(false, Ordering::Release);
     }
 }
 
@@ -47,7 +53,7 @@ struct Gates([Gate; 2]);
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        self.0.iter().for_each(|gate| gate.0.store(OPEN, Ordering::Release));
+        self.0.iter().for_each(|gate| gate.steps.store(OPEN, Ordering::Release));
     }
 }
 
@@ -74,7 +80,8 @@ impl Pair {
         let ensemble = l6_ensemble::EnsembleConfig::parse(&file).unwrap();
         let (metrics, background) = (Metrics::default(), Background::default());
         let options = ServerOptions { port: 0, ..ServerOptions::default() };
-        let gates = Gates([(), ()].map(|()| Gate(Arc::new(AtomicUsize::new(OPEN)))));
+        let gate = || Gate { steps: Arc::new(AtomicUsize::new(OPEN)), held: Arc::default() };
+        let gates = Gates([gate(), gate()]);
         let (mut engines, mut lanes) = (Vec::new(), Vec::new());
         let recording = Recording::default();
         let recorder = EnsembleRecorder::new(recording.clone(), "pair", &["one", "two"]).unwrap();
@@ -113,7 +120,7 @@ impl Pair {
 
     /// Allows a lane so many steps from here on.
     pub(super) fn allow(&self, lane: usize, steps: usize) {
-        self.gates.0[lane].0.store(steps, Ordering::Release);
+        self.gates.0[lane].steps.store(steps, Ordering::Release);
     }
 
     /// Response to a request with these fields, as text.
@@ -126,6 +133,20 @@ impl Pair {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.write_all(request(more).as_bytes()).unwrap();
         stream
+    }
+
+    /// Holds a lane in a step and fills its queue, which stays full: an engine takes nothing from its inbox in a step.
+    pub(super) fn fill(&self, lane: usize, specialist: &str) -> Vec<TcpStream> {
+        self.allow(lane, 0);
+        let mut clients = Vec::new();
+        let lanes = self.app.lanes.now();
+        let engine = &lanes[lane].lane;
+        while engine.room_for(1).is_ok() {
+            clients.push(self.send(&format!(r#", "specialist": "{specialist}""#)));
+            let held = || self.gates.0[lane].held.load(Ordering::Acquire);
+            wait(|| held() && engine.load().waiting == clients.len());
+        }
+        clients
     }
 
     /// The response to a request that asks for a shadow.
@@ -306,9 +327,7 @@ fn a_primary_that_does_not_complete_has_no_shadow() {
 #[test]
 fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     let pair = Pair::new("", PolicyKind::StrictPriority);
-    pair.allow(0, 0);
-    let clients = [(); 3].map(|()| pair.send(r#", "specialist": "one""#));
-    wait(|| pair.app.lanes.now()[0].lane.room_for(1).is_err());
+    let clients = pair.fill(0, "one");
     pair.patch(r#"{"spill_below": 0.0, "shadow_below": 1.0}"#);
     let refused = pair.ask("");
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("queue_full"), "{refused}");
@@ -357,9 +376,7 @@ fn a_full_queue_sends_requests_of_unsure_routes_to_the_second_choice() {
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     ensemble.patch(1, &serde_json::from_str(r#"{"breaker": null}"#).unwrap(), "test").unwrap();
     // If the second choice refuses as well, the client gets the refusal of the first, which counts once.
-    pair.allow(1, 0);
-    let others = [(); 3].map(|()| pair.send(r#", "specialist": "two""#));
-    wait(|| pair.app.lanes.now()[1].lane.room_for(1).is_err());
+    let others = pair.fill(1, "two");
     let before = refusals("one");
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     assert_eq!((refusals("one"), refusals("two")), (before + 1, 0));

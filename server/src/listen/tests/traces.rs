@@ -62,16 +62,12 @@ fn a_recording_has_the_way_of_each_request_to_its_engine_and_that_of_its_shadow(
 #[test]
 fn a_recording_says_who_refused_a_request_and_where_it_spilled_to() {
     let pair = Pair::new("", PolicyKind::StrictPriority);
-    pair.allow(0, 0);
-    let clients = [(); 3].map(|()| pair.send(r#", "specialist": "one""#));
-    wait(|| pair.app.lanes.now()[0].lane.room_for(1).is_err());
+    let clients = pair.fill(0, "one");
     pair.patch(r#"{"spill_below": 0.0}"#);
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     pair.patch(r#"{"spill_below": 1.0}"#);
     assert!(pair.ask("").starts_with("HTTP/1.1 200"));
-    pair.allow(1, 0);
-    let others = [(); 3].map(|()| pair.send(r#", "specialist": "two""#));
-    wait(|| pair.app.lanes.now()[1].lane.room_for(1).is_err());
+    let others = pair.fill(1, "two");
     assert!(pair.ask("").starts_with("HTTP/1.1 429"));
     let run = pair.end();
     drop((clients, others));

@@ -15,8 +15,12 @@ use proptest::prelude::*;
 
 const DTYPES: [DType; 2] = [DType::F32, DType::BF16];
 
+/// Instruction sets whose orders of sums differ, whether this processor has them or not.
+const ORDERS: [Isa; 2] = [Isa::Portable, Isa::Amx];
+
 /// The reference on the values a kernel sees: weights rounded to bf16, and `x` too in bf16.
 fn expected(
+    isa: Isa,
     x: &[f32],
     w: &[f32],
     bias: Option<&[f32]>,
@@ -29,7 +33,11 @@ fn expected(
         DType::F32 => reference::linear(x, &w, bias, t, k, n, &mut out),
         _ => {
             let x: Vec<bf16> = x.iter().map(|v| bf16::from_f32(*v)).collect();
-            reference::linear_bf16(&x, &w, bias, t, k, n, &mut out);
+            let linear = match isa {
+                Isa::Amx => reference::linear_bf16_tiles,
+                _ => reference::linear_bf16,
+            };
+            linear(&x, &w, bias, t, k, n, &mut out);
         }
     }
     out
@@ -60,7 +68,7 @@ fn check(t: usize, k: usize, n: usize, with_bias: bool, seed: u64) {
                 out.view_mut(),
             )
             .unwrap();
-            let want = expected(&x, &w, bias.as_deref(), (t, k, n), dtype);
+            let want = expected(isa, &x, &w, bias.as_deref(), (t, k, n), dtype);
             assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
         }
     }
@@ -82,8 +90,11 @@ fn linear_agrees_with_torch() {
         let bf16s = within(4e-3, 4e-3 * (k as f32).sqrt() * 2.0);
         for (dtype, allowed) in [(DType::F32, f32s), (DType::BF16, bf16s)] {
             let what = |on: &str| format!("linear {dtype}, {on}, {case} of torch, x [{t}, {k}]");
-            let got = expected(&xs, &ws, bs.as_deref(), (t, k, n), dtype);
-            assert_close(what("the reference"), &[t, n], &got, &want, allowed);
+            for order in ORDERS {
+                let got = expected(order, &xs, &ws, bs.as_deref(), (t, k, n), dtype);
+                let what = what(&format!("the reference of {order}"));
+                assert_close(what, &[t, n], &got, &want, allowed);
+            }
             for isa in Isa::available() {
                 let rt = runtime(isa, 1);
                 let packed = weight(&rt, &ws, n, k, RowOrder::Plain);
@@ -98,26 +109,44 @@ fn linear_agrees_with_torch() {
     }
 }
 
+/// `x w^T` for one row and one output, on every instruction set for which `keeps` and by its reference.
+fn assert_sum(x: &[f32], w: &[f32], dtype: DType, keeps: impl Fn(Isa) -> bool, want: f32) {
+    let k = x.len();
+    for isa in Isa::ALL.into_iter().filter(|isa| keeps(*isa)) {
+        let got = expected(isa, x, w, None, (1, k, 1), dtype);
+        assert_same_bits(&got, &[want], &[1, 1], &format!("{dtype}, the reference of {isa}"));
+        if !isa.is_available() {
+            continue;
+        }
+        let rt = runtime(isa, 1);
+        let packed = weight(&rt, w, 1, k, RowOrder::Plain);
+        let mut out = zeros(1, 1, DType::F32);
+        let input = activations(x, 1, k, dtype);
+        linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
+        let out = out.to_vec_f32().unwrap();
+        assert_same_bits(&out, &[want], &[1, 1], &format!("{dtype} on {isa}"));
+    }
+}
+
 /// Products 2^24, 0, -2^24, 1 in the order of K. Next to 2^24 a 1 is lost, so the sum says when it
 /// was added: f32 takes K in order and keeps it, bf16 takes the odd element of a pair first.
 #[test]
 fn the_odd_element_of_a_bf16_pair_is_added_first() {
     let x = [4096.0f32, 0.0, -4096.0, 1.0];
     let w = [4096.0f32, 1.0, 4096.0, 1.0];
-    for (dtype, want) in [(DType::F32, 1.0), (DType::BF16, 0.0)] {
-        let got = expected(&x, &w, None, (1, 4, 1), dtype);
-        let what = |on: &str| format!("{dtype}, {on}, products 2^24, 0, -2^24, 1");
-        assert_same_bits(&got, &[want], &[1, 1], &what("the reference"));
-        for isa in Isa::available() {
-            let rt = runtime(isa, 1);
-            let packed = weight(&rt, &w, 1, 4, RowOrder::Plain);
-            let mut out = zeros(1, 1, DType::F32);
-            let input = activations(&x, 1, 4, dtype);
-            linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
-            let what = what(&format!("on {isa}"));
-            assert_same_bits(&out.to_vec_f32().unwrap(), &[want], &[1, 1], &what);
-        }
-    }
+    assert_sum(&x, &w, DType::F32, |_| true, 1.0);
+    assert_sum(&x, &w, DType::BF16, |isa| isa != Isa::Amx, 0.0);
+}
+
+/// Products 2^24, -2^24, 1 at the beginning of a block of 32, and another 1 in the next. Pairs add the first two and
+/// keep both ones. A tile loses the first 1 in the chain of even elements, and keeps that of the second block.
+#[test]
+fn tiles_add_even_and_odd_elements_apart_and_then_a_block_at_once() {
+    let (mut x, mut w) = ([0.0f32; 40], [1.0f32; 40]);
+    (x[0], x[1], x[2], x[34]) = (4096.0, -4096.0, 1.0, 1.0);
+    (w[0], w[1]) = (4096.0, 4096.0);
+    assert_sum(&x, &w, DType::BF16, |isa| isa != Isa::Amx, 2.0);
+    assert_sum(&x, &w, DType::BF16, |isa| isa == Isa::Amx, 1.0);
 }
 
 proptest! {
@@ -137,9 +166,9 @@ proptest! {
         k in 0usize..2000, seed in 0u64..1 << 40,
     ) {
         let (x, w) = (numbers(seed, k), rounded(&numbers(seed + 1, k)));
-        for dtype in DTYPES {
+        for (dtype, order) in [(DType::F32, ORDERS[0]), (DType::BF16, ORDERS[0]), (DType::BF16, ORDERS[1])] {
             let x = if dtype == DType::F32 { x.clone() } else { rounded(&x) };
-            let got = f64::from(expected(&x, &w, None, (1, k, 1), dtype)[0]);
+            let got = f64::from(expected(order, &x, &w, None, (1, k, 1), dtype)[0]);
             let products = || x.iter().zip(&w).map(|(x, w)| f64::from(*x) * f64::from(*w));
             let exact: f64 = products().sum();
             let magnitude: f64 = products().map(f64::abs).sum();
@@ -151,7 +180,7 @@ proptest! {
 
 #[test]
 fn sizes_at_the_edges_of_tiles_panels_and_chunks_agree_too() {
-    for t in [1, 2, 5, 6, 7, 10, 11, 12, 13, 24, 25, 127, 128, 129, 300] {
+    for t in [1, 2, 5, 6, 7, 10, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 127, 128, 129, 300] {
         check(t, 19, 65, true, t as u64);
     }
     check(1, 100_003, 1, true, 1);
@@ -178,7 +207,7 @@ fn nan_and_infinity_reach_their_outputs_and_no_others() {
                 let input = activations(&x, t, k, dtype);
                 linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
                 let out = out.to_vec_f32().unwrap();
-                let want = expected(&x, &w, None, (t, k, n), dtype);
+                let want = expected(isa, &x, &w, None, (t, k, n), dtype);
                 let what = format!("{dtype} on {isa}, {poison} in row 1 of x [{t}, {k}]");
                 assert_same_bits(&out, &want, &[t, n], &what);
                 let hit = |v: &f32| !v.is_finite();
@@ -204,7 +233,7 @@ fn rows_may_lie_apart_on_both_sides_and_nothing_between_them_is_touched() {
             let into = out.view_mut().narrow(1, 2, n).unwrap();
             linear(&rt, columns, &packed, None, Epilogue::Store, into).unwrap();
             let out = out.to_vec_f32().unwrap();
-            let want = expected(&dense, &w, None, (t, k, n), dtype);
+            let want = expected(isa, &dense, &w, None, (t, k, n), dtype);
             for i in 0..t {
                 let row = &out[i * (n + 5)..][..n + 5];
                 let what = format!("{dtype} on {isa}, row {i} of a strided x");
@@ -264,7 +293,7 @@ fn store_writes_gate_up_rows_in_their_logical_order() {
         let mut out = zeros(t, n, DType::F32);
         let input = activations(&x, t, k, DType::F32);
         linear(&rt, input.view(), &packed, None, Epilogue::Store, out.view_mut()).unwrap();
-        let want = expected(&x, &w, None, (t, k, n), DType::F32);
+        let want = expected(isa, &x, &w, None, (t, k, n), DType::F32);
         let what = format!("gate-up rows on {isa}, x [{t}, {k}]");
         assert_same_bits(&out.to_vec_f32().unwrap(), &want, &[t, n], &what);
     }
@@ -278,7 +307,7 @@ fn add_is_one_addition_to_what_was_there_and_a_bf16_output_is_rounded_once() {
         let rt = runtime(isa, 2);
         let packed = weight(&rt, &w, n, k, RowOrder::Plain);
         for dtype in DTYPES {
-            let y = expected(&x, &w, None, (t, k, n), dtype);
+            let y = expected(isa, &x, &w, None, (t, k, n), dtype);
             let input = activations(&x, t, k, dtype);
             let mut out = Tensor::from_slice(&old, &[t, n]).unwrap();
             linear(&rt, input.view(), &packed, None, Epilogue::Add, out.view_mut()).unwrap();
@@ -308,11 +337,11 @@ fn the_low_rank_side_term_is_two_matmuls_and_a_scaled_addition() {
             scale: 0.3,
         };
         for dtype in DTYPES {
-            let mut down = expected(&x, &a, None, (t, k, r), dtype);
+            let mut down = expected(isa, &x, &a, None, (t, k, r), dtype);
             if dtype == DType::BF16 {
                 down = rounded(&down);
             }
-            let up = expected(&down, &b, None, (t, r, n), dtype);
+            let up = expected(isa, &down, &b, None, (t, r, n), dtype);
             let want: Vec<f32> = old.iter().zip(&up).map(|(o, y)| o + 0.3 * y).collect();
             let mut scratch = zeros(t, r, dtype);
             let mut out = Tensor::from_slice(&old, &[t, n]).unwrap();

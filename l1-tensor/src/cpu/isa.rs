@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use crate::{Error, Result};
 
 /// An instruction set the kernels know, from narrow to wide.
@@ -16,11 +18,13 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the bf16 pair dot product `vdpbf16ps`.
     Avx512Bf16,
+    /// The same, and tiles that multiply bf16 matrices (AMX): Intel's Xeons since 2023.
+    Amx,
 }
 
 impl Isa {
     /// All of them, narrow to wide.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// Whether this processor (and its operating system) can run it.
     pub fn is_available(self) -> bool {
@@ -38,6 +42,8 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512Bf16.is_available() && amx::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -84,7 +90,7 @@ impl Isa {
 
     /// Whether it multiplies bf16 pairs in one instruction.
     pub fn has_bf16_dot(self) -> bool {
-        self == Isa::Avx512Bf16
+        self >= Isa::Avx512Bf16
     }
 }
 
@@ -95,6 +101,7 @@ impl fmt::Display for Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
         })
     }
 }
@@ -104,7 +111,9 @@ impl FromStr for Isa {
 
     fn from_str(s: &str) -> std::result::Result<Self, String> {
         Self::ALL.into_iter().find(|isa| isa.to_string() == s).ok_or_else(|| {
-            format!("`{s}` is not an instruction set: use portable, avx2, avx512 or avx512bf16")
+            format!(
+                "`{s}` is not an instruction set: use portable, avx2, avx512, avx512bf16 or amx"
+            )
         })
     }
 }

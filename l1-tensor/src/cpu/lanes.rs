@@ -82,7 +82,9 @@ macro_rules! __dispatch {
 
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::Isa::Avx512 | $crate::cpu::Isa::Avx512Bf16 if isa.is_available() => {
+                $crate::cpu::Isa::Avx512 | $crate::cpu::Isa::Avx512Bf16 | $crate::cpu::Isa::Amx
+                    if isa.is_available() =>
+                {
                     // SAFETY: the guard has asked the processor for these features.
                     unsafe { avx512::<$($g),*>($($arg),*) }
                 }

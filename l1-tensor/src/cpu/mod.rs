@@ -1,5 +1,7 @@
 //! The fast CPU side: which instructions there are, the threads, and the kernels.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod attention;
 mod isa;
 pub mod lanes;

@@ -26,8 +26,9 @@
 //! `acc = fma(x[k], w[k], acc)` for k = 0, 1, 2, ..; for bf16 activations the pairs in turn, in
 //! each the odd element first, because that is what the bf16 dot product of AVX-512 does (an odd K
 //! gets a zero at its end). Then the bias, then the [`Epilogue`]. All instruction sets keep this
-//! order and fuse every step, so they agree to the last bit, with one exception: the bf16 dot
-//! product reads and writes numbers below 2^-126 as zero.
+//! order and fuse every step, so they agree to the last bit, with two exceptions. The bf16 dot
+//! product reads and writes numbers below 2^-126 as zero. And the tiles of AMX add bf16 activations
+//! in blocks of 32: also one order for every batch, but another one.
 
 use crate::cpu::matmul::{After, Input, Kernels, Out, OutData, matmul};
 use crate::{
@@ -305,5 +306,32 @@ pub mod reference {
             }
         }
         // end of exercise
+    }
+
+    /// The same in the order of `tdpbf16ps`, the tiles of AMX: blocks of 32 inputs, in each a chain of the even ones and
+    /// a chain of the odd ones, which begin at zero.
+    pub fn linear_bf16_tiles(
+        x: &[bf16],
+        w: &[f32],
+        bias: Option<&[f32]>,
+        t: usize,
+        k: usize,
+        n: usize,
+        out: &mut [f32],
+    ) {
+        for row in 0..t {
+            for col in 0..n {
+                let mut acc = 0.0f32;
+                for block in (0..k).step_by(32) {
+                    let chain = |first: usize| {
+                        (first..k.min(block + 32)).step_by(2).fold(0.0f32, |acc, i| {
+                            x[row * k + i].to_f32().mul_add(w[col * k + i], acc)
+                        })
+                    };
+                    acc += chain(block) + chain(block + 1);
+                }
+                out[row * n + col] = bias.map_or(acc, |bias| acc + bias[col]);
+            }
+        }
     }
 }

@@ -174,9 +174,9 @@ unsafe fn run_item(isa: Isa, job: &Job, item: &Item, work: Work, area: &mut Area
     unsafe {
         match (isa, pairs) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16, true) => avx512_bf16(job, item, work, area),
+            (Isa::Amx | Isa::Avx512Bf16, true) => avx512_bf16(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Bf16 | Isa::Avx512, false) => avx512_f32(job, item, work, area),
+            (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, false) => avx512_f32(job, item, work, area),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512, true) => avx512_wide(job, item, work, area),
             #[cfg(target_arch = "x86_64")]

@@ -6,12 +6,15 @@
 //! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
 //!   that a panel comes from memory once and is then reused from the cache.
 //! * [`tile`] is the inner loop: a few rows by one panel, all of K, sums in registers.
+//! * `amx` is the same for tiles of whole matrices, which have registers of their own.
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
 //!
 //! None of the cuts goes through K. Every output is summed by one thread, in one register lane,
 //! from the first input to the last, so how the work is cut cannot show in the result.
 
 mod activation;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod epilogue;
 mod portable;
 mod tile;
@@ -22,6 +25,8 @@ pub(crate) use epilogue::{After, Out, OutData};
 pub(in crate::cpu) use tile::prefetch;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::cpu) use x86::round_16;
+
+use std::ops::Range;
 
 use half::bf16;
 
@@ -63,6 +68,17 @@ pub(crate) struct Job<'a, X> {
     chunk_rows: usize,
 }
 
+impl<X> Job<'_, X> {
+    /// Rows and panels of a chunk.
+    fn part(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
+        let across = self.panels.div_ceil(self.chunk_panels);
+        let panel = chunk % across * self.chunk_panels;
+        let row = chunk / across * self.chunk_rows;
+        let rows = row..self.x.rows.min(row + self.chunk_rows);
+        (rows, panel..self.panels.min(panel + self.chunk_panels))
+    }
+}
+
 // SAFETY: the pointers are to memory that outlives the call; `x` is only read, and chunks write
 // disjoint parts of `out`.
 unsafe impl<X> Sync for Job<'_, X> {}
@@ -99,7 +115,9 @@ impl Kernels for f32 {
     fn kernel(isa: Isa) -> Kernel<f32> {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 | Isa::Avx512 if isa.is_available() => Kernel::of::<Avx512<f32>>(),
+            Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 if isa.is_available() => {
+                Kernel::of::<Avx512<f32>>()
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 if isa.is_available() => Kernel::of::<Avx2<f32>>(),
             _ => Kernel::of::<Portable<f32>>(),
@@ -110,6 +128,8 @@ impl Kernels for f32 {
 impl Kernels for bf16 {
     fn kernel(isa: Isa) -> Kernel<bf16> {
         match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx if isa.is_available() => amx::kernel(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 if isa.is_available() => Kernel::of::<Avx512Dot>(),
             #[cfg(target_arch = "x86_64")]
@@ -177,11 +197,7 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
 /// As [`matmul`], on a processor that runs `D`'s instruction set.
 #[inline(always)]
 unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
-    let across = job.panels.div_ceil(job.chunk_panels);
-    let panel = chunk % across * job.chunk_panels;
-    let panels = panel..job.panels.min(panel + job.chunk_panels);
-    let row = chunk / across * job.chunk_rows;
-    let rows = row..job.x.rows.min(row + job.chunk_rows);
+    let (rows, panels) = job.part(chunk);
     let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
     // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
     let tiles = rows.len().div_ceil(D::ROWS);

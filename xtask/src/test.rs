@@ -230,6 +230,11 @@ fn instruction_sets() -> Vec<&'static str> {
             sets.push("avx512");
             if is_x86_feature_detected!("avx512bf16") {
                 sets.push("avx512bf16");
+                // The standard library cannot be asked for it yet.
+                let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                if processor.split_whitespace().any(|flag| flag == "amx_bf16") {
+                    sets.push("amx");
+                }
             }
         }
     }

@@ -4,7 +4,7 @@
 const TIMES: [&str; 6] = ["ns", "us", "µs", "ms", "s", "seconds"];
 const RATES: [&str; 7] = ["tokens/s", "MB/s", "GB/s", "GFLOP/s", "TFLOP/s", "Gflop/s", "Tflop/s"];
 /// What `STRATA_CPU` may say.
-const INSTRUCTION_SETS: [&str; 4] = ["portable", "avx2", "avx512", "avx512bf16"];
+const INSTRUCTION_SETS: [&str; 5] = ["portable", "avx2", "avx512", "avx512bf16", "amx"];
 /// Words with which cargo begins a line of its own, right-aligned in twelve columns.
 const CARGO: [&str; 14] = [
     "Adding",

@@ -8,7 +8,7 @@ use crate::{Element, Error, Layout, Result, Runtime, TensorMut, TensorRef};
 
 /// Number of elements below which an op runs on one thread: it ends before a second thread has
 /// woken up.
-pub(crate) const PARALLEL_ELEMENTS: usize = 32 * 1024;
+pub(crate) const PARALLEL_ELEMENTS: usize = 16 * 1024;
 
 /// Minimum number of elements of a piece for a thread.
 const CHUNK_ELEMENTS: usize = 8 * 1024;

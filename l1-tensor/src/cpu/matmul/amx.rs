@@ -7,7 +7,7 @@
 //!
 //! The packed panels need no other layout: a line is 16 outputs by one pair of inputs, which is a row of a tile. A
 //! processor with AMX has some thirty times the multiplications of its own `vdpbf16ps` (measured: 3.7 against 0.115
-//! TFLOP/s a core of a Xeon), so that rows cost nothing until there are hundreds: the weights come from memory once.
+//! TFLOP/s a core of a Xeon). So the weights from memory are the limit for many more rows.
 //!
 //! **Order of sums.** Each `tdpbf16ps` adds a *block* of 32 inputs to every sum: the even inputs in one chain of fused
 //! steps that begins at zero, the odd ones in another, then `sum + (even + odd)`. Intel's manual specifies it, with

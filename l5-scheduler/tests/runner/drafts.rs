@@ -308,13 +308,20 @@ fn drafts_of_another_model_change_no_output() {
         let stats = run_drafted("tiny-llama-linear", &options, &various());
         assert!(stats.draft_tokens > 0, "{stats:?}");
     }
-    // A pool for little more than one request: the draft model's sequences are evicted, too.
-    let options = EngineOptions {
-        kv_memory: Some(l3_paged_kv::sizing::Budget::exact(32_000)),
-        ..drafted_by("tiny-llama-yarn", 3, WindowMode::Fixed)
-    };
-    let stats = run_drafted("tiny-llama-linear", &options, &various());
-    assert!(stats.preemptions > 0 && stats.accepted_tokens > 0, "{stats:?}");
+}
+
+#[test]
+fn drafts_of_a_model_whose_sequences_are_evicted_change_no_output() {
+    // A pool for little more than one request. Whether another model's drafts are ever right is chance.
+    for (model, some_right) in [("tiny-llama-yarn", false), ("tiny-llama-linear", true)] {
+        let options = EngineOptions {
+            kv_memory: Some(l3_paged_kv::sizing::Budget::exact(32_000)),
+            ..drafted_by(model, 3, WindowMode::Fixed)
+        };
+        let stats = run_drafted("tiny-llama-linear", &options, &various());
+        assert!(stats.preemptions > 0 && stats.draft_tokens > 0, "{stats:?}");
+        assert!(stats.accepted_tokens > 0 || !some_right, "{stats:?}");
+    }
 }
 
 #[test]

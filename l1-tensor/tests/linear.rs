@@ -183,6 +183,11 @@ fn sizes_at_the_edges_of_tiles_panels_and_chunks_agree_too() {
     for t in [1, 2, 5, 6, 7, 10, 11, 12, 13, 16, 17, 24, 25, 31, 32, 33, 127, 128, 129, 300] {
         check(t, 19, 65, true, t as u64);
     }
+    // Whole blocks of a tile of AMX, with a part of one and without.
+    for t in [15, 16, 17, 31, 32, 33] {
+        check(t, 83, 65, true, t as u64);
+        check(t, 64, 33, false, t as u64);
+    }
     check(1, 100_003, 1, true, 1);
     check(2, 1, 4099, true, 2);
     check(257, 3, 33, false, 3);
@@ -193,8 +198,10 @@ fn sizes_at_the_edges_of_tiles_panels_and_chunks_agree_too() {
 
 #[test]
 fn nan_and_infinity_reach_their_outputs_and_no_others() {
-    let (t, k, n) = (3, 7, 37);
-    for (poison, at) in [(f32::NAN, 0), (f32::INFINITY, 6), (f32::NEG_INFINITY, 3)] {
+    let (t, n) = (3, 37);
+    let short = [(7, f32::NAN, 0), (7, f32::INFINITY, 6), (7, f32::NEG_INFINITY, 3)];
+    let long = [(71, f32::INFINITY, 0), (71, f32::NAN, 31), (71, f32::INFINITY, 32)];
+    for (k, poison, at) in short.into_iter().chain(long) {
         let mut w = numbers(7, n * k);
         w.iter_mut().for_each(|w| *w = if *w == 0.0 { 0.5 } else { *w });
         let mut x = numbers(8, t * k);
@@ -220,7 +227,12 @@ fn nan_and_infinity_reach_their_outputs_and_no_others() {
 
 #[test]
 fn rows_may_lie_apart_on_both_sides_and_nothing_between_them_is_touched() {
-    let (t, k, n) = (5, 11, 40);
+    for (t, k) in [(5, 11), (20, 75)] {
+        rows_apart(t, k, 40);
+    }
+}
+
+fn rows_apart(t: usize, k: usize, n: usize) {
     let (x, w) = (numbers(1, t * (k + 6)), numbers(2, n * k));
     let dense: Vec<f32> = (0..t).flat_map(|i| x[i * (k + 6) + 3..][..k].to_vec()).collect();
     for isa in Isa::available() {

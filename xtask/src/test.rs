@@ -230,9 +230,10 @@ fn instruction_sets() -> Vec<&'static str> {
             sets.push("avx512");
             if is_x86_feature_detected!("avx512bf16") {
                 sets.push("avx512bf16");
-                // The standard library cannot be asked for it yet.
+                // The standard library cannot be asked for it yet, and neither for the system's permission.
                 let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-                if processor.split_whitespace().any(|flag| flag == "amx_bf16") {
+                let has = |wanted| processor.split_whitespace().any(|flag| flag == wanted);
+                if has("amx_tile") && has("amx_bf16") {
                     sets.push("amx");
                 }
             }

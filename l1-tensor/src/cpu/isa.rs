@@ -18,7 +18,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the bf16 pair dot product `vdpbf16ps`.
     Avx512Bf16,
-    /// The same, and tiles that multiply bf16 matrices (AMX): Intel's Xeons since 2023.
+    /// The same, and tiles that multiply bf16 matrices (AMX): most of Intel's Xeons since 2023, on Linux, which is asked
+    /// for the permission of this process.
     Amx,
 }
 

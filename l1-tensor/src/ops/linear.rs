@@ -26,9 +26,9 @@
 //! `acc = fma(x[k], w[k], acc)` for k = 0, 1, 2, ..; for bf16 activations the pairs in turn, in
 //! each the odd element first, because that is what the bf16 dot product of AVX-512 does (an odd K
 //! gets a zero at its end). Then the bias, then the [`Epilogue`]. All instruction sets keep this
-//! order and fuse every step, so they agree to the last bit, with two exceptions. The bf16 dot
-//! product reads and writes numbers below 2^-126 as zero. And the tiles of AMX add bf16 activations
-//! in blocks of 32: also one order for every batch, but another one.
+//! order and fuse every step, so they agree to the last bit, with two exceptions. The bf16
+//! instructions read and write numbers below 2^-126 as zero. And the tiles of AMX add bf16
+//! activations in blocks of 32, not all of it fused: also one order for every batch, but another one.
 
 use crate::cpu::matmul::{After, Input, Kernels, Out, OutData, matmul};
 use crate::{

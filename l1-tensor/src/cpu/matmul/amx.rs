@@ -5,9 +5,8 @@
 //!            as they lie in memory                       every second line of a panel
 //! ```
 //!
-//! The packed panels need no other layout: a line is 16 outputs by one pair of inputs, which is a row of a tile. A
-//! processor with AMX has some thirty times the multiplications of its own `vdpbf16ps` (measured: 3.7 against 0.115
-//! TFLOP/s a core of a Xeon). So the weights from memory are the limit for many more rows.
+//! The packed panels need no other layout: a line is 16 outputs by one pair of inputs, which is a row of a tile. The
+//! tiles of a Xeon make 26 times the multiplications of its `vdpbf16ps`, so memory is the limit for more rows.
 //!
 //! **Order of sums.** Each `tdpbf16ps` adds a *block* of 32 inputs to every sum: the even inputs in one chain of fused
 //! steps that begins at zero, the odd ones in another, then `sum + (even + odd)`. Intel's manual specifies it, with
@@ -78,7 +77,7 @@ impl Shapes {
     /// 6 and 7 are weights.
     fn of(rows: usize) -> Self {
         let first = rows.min(TILE_ROWS) as u8;
-        // A register that is not used must have a shape all the same where the code names it.
+        // `ldtilecfg` refuses a register with columns and no rows, so one that is not used gets a row.
         let second = rows.saturating_sub(TILE_ROWS).max(1) as u8;
         let weights = TILE_ROWS as u8;
         let mut shapes =
@@ -98,7 +97,8 @@ pub(super) fn kernel() -> Kernel<bf16> {
 /// Computes one chunk: see [`super::sweep`].
 ///
 /// # Safety
-/// As [`super::matmul`], on a processor that has AVX-512 with bf16 and AMX.
+/// As [`super::matmul`], where [`Isa::Amx`](crate::cpu::Isa::Amx) is available: without the permission that it has
+/// asked for, the first tile is an illegal instruction.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn chunk(job: &Job<'_, bf16>, chunk: usize) {
     let (rows, panels) = job.part(chunk);
@@ -175,27 +175,32 @@ unsafe fn add_blocks(
     debug_assert!((1..=ROWS).contains(&rows) && blocks > 0);
     let stride = stride * size_of::<bf16>();
     let sums = sums.0.as_mut_ptr();
+    // The distance of rows of sums is that of lines of a vector too; the others are literals in the text.
+    const {
+        assert!(size_of::<[f32; PANEL]>() == 2 * size_of::<Line>());
+        assert!(BLOCK * size_of::<bf16>() == 64 && BLOCK_LINES * size_of::<Line>() == 2048);
+    }
     // The tiles are configured and released here: they are state of the thread which nobody else knows of.
     // SAFETY: the caller's promise for what is read; the sums have room for two tiles of rows.
     unsafe {
         if rows <= TILE_ROWS {
             asm!(
                 "ldtilecfg [{shapes}]",
-                "tileloadd tmm0, [{sums} + {apart}]",
-                "tileloadd tmm1, [{sums} + {apart} + 64]",
+                "tileloadd tmm0, [{sums} + 1*{apart}]",
+                "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
                 "2:",
-                "tileloadd tmm4, [{x} + {stride}]",
-                "tileloadd tmm6, [{lines} + {apart}]",
+                "tileloadd tmm4, [{x} + 1*{stride}]",
+                "tileloadd tmm6, [{lines} + 1*{apart}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{lines} + {apart} + 64]",
+                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "add {x}, 64",
                 prefetch_lines!(),
                 "add {lines}, 2048",
                 "dec {blocks}",
                 "jnz 2b",
-                "tilestored [{sums} + {apart}], tmm0",
-                "tilestored [{sums} + {apart} + 64], tmm1",
+                "tilestored [{sums} + 1*{apart}], tmm0",
+                "tilestored [{sums} + 1*{apart} + 64], tmm1",
                 "tilerelease",
                 shapes = in(reg) shapes,
                 sums = in(reg) sums,
@@ -210,17 +215,17 @@ unsafe fn add_blocks(
         } else {
             asm!(
                 "ldtilecfg [{shapes}]",
-                "tileloadd tmm0, [{sums} + {apart}]",
-                "tileloadd tmm1, [{sums} + {apart} + 64]",
-                "tileloadd tmm2, [{second} + {apart}]",
-                "tileloadd tmm3, [{second} + {apart} + 64]",
+                "tileloadd tmm0, [{sums} + 1*{apart}]",
+                "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
+                "tileloadd tmm2, [{second} + 1*{apart}]",
+                "tileloadd tmm3, [{second} + 1*{apart} + 64]",
                 "2:",
-                "tileloadd tmm4, [{x} + {stride}]",
-                "tileloadd tmm6, [{lines} + {apart}]",
+                "tileloadd tmm4, [{x} + 1*{stride}]",
+                "tileloadd tmm6, [{lines} + 1*{apart}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{lines} + {apart} + 64]",
+                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{below} + {stride}]",
+                "tileloadd tmm5, [{below} + 1*{stride}]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "add {x}, 64",
@@ -229,10 +234,10 @@ unsafe fn add_blocks(
                 "add {lines}, 2048",
                 "dec {blocks}",
                 "jnz 2b",
-                "tilestored [{sums} + {apart}], tmm0",
-                "tilestored [{sums} + {apart} + 64], tmm1",
-                "tilestored [{second} + {apart}], tmm2",
-                "tilestored [{second} + {apart} + 64], tmm3",
+                "tilestored [{sums} + 1*{apart}], tmm0",
+                "tilestored [{sums} + 1*{apart} + 64], tmm1",
+                "tilestored [{second} + 1*{apart}], tmm2",
+                "tilestored [{second} + 1*{apart} + 64], tmm3",
                 "tilerelease",
                 shapes = in(reg) shapes,
                 sums = in(reg) sums,
@@ -255,7 +260,7 @@ unsafe fn add_blocks(
 /// point operations.
 ///
 /// # Safety
-/// The processor must have AMX.
+/// As [`chunk`].
 unsafe fn peak(rounds: usize) -> usize {
     let shapes = Shapes::of(ROWS);
     // SAFETY: the caller's promise; no memory is accessed but the shapes.

@@ -10,7 +10,8 @@
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
 //!
 //! None of the cuts goes through K. Every output is summed by one thread, in one register lane,
-//! from the first input to the last, so how the work is cut cannot show in the result.
+//! from the first input to the last (by `amx`: from the first block of inputs to the last), so how
+//! the work is cut cannot show in the result.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]

@@ -51,9 +51,8 @@ pub(crate) use places::Geometry;
 /// Tokens in a tile.
 pub const TILE: usize = 16;
 
-/// Number of elements of keys from which on the heads of a write are shared among threads. A key is scattered over its
-/// tile, which takes longer than the rows of other ops: with them on two threads, a step of 32 sequences of SmolLM2 gains
-/// 4% (two cores of a Xeon).
+/// From so many elements of keys on, threads share the heads of a write. That is fewer than for other ops, since a key is
+/// scattered over its tile: two threads make a step of 32 sequences of SmolLM2 4% faster (two cores of a Xeon).
 const PARALLEL_WRITE: usize = 4 * 1024;
 
 /// Keys and values of one layer, for many sequences.

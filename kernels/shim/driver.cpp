@@ -225,6 +225,20 @@ STRATA_CALL cuMemFreeHost(void* at) {
     return shim::release(shim::Kind::pinned, reinterpret_cast<uint64_t>(at)) ? SUCCESS : INVALID_VALUE;
 }
 
+STRATA_CALL cuPointerGetAttributes(unsigned count, const int* attributes, void** data, uint64_t at) {
+    shim::forget();
+    for (unsigned i = 0; i < count; i++) {
+        // 2 is the type of memory: 1 for the host's, 2 for the device's, 0 for what the driver does not know.
+        if (attributes[i] != 2) {
+            return INVALID_VALUE;
+        }
+        shim::Kind kind;
+        const bool known = shim::kind_of(at, kind);
+        *static_cast<unsigned*>(data[i]) = !known ? 0 : kind == shim::Kind::pinned ? 1 : 2;
+    }
+    return SUCCESS;
+}
+
 STRATA_CALL cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
     shim::forget();
     const uint64_t host = reinterpret_cast<uint64_t>(from);

@@ -186,6 +186,16 @@ bool known(uint64_t at) {
     return found != nullptr && at - found->first <= found->second.bytes;
 }
 
+bool kind_of(uint64_t at, Kind& kind) {
+    std::lock_guard<std::mutex> guard(lock);
+    const auto* found = find(at);
+    if (found == nullptr || at - found->first >= found->second.bytes) {
+        return false;
+    }
+    kind = found->second.kind;
+    return true;
+}
+
 size_t live_count() {
     std::lock_guard<std::mutex> guard(lock);
     return count;

@@ -14,6 +14,8 @@ uint64_t allocate(Kind kind, size_t bytes);
 bool release(Kind kind, uint64_t at);
 // Whether all these bytes lie within one allocation of this kind.
 bool inside(Kind kind, uint64_t at, size_t bytes);
+// Whether an address is one of an allocation, and then of which kind.
+bool kind_of(uint64_t at, Kind& kind);
 // Whether an address is one of an allocation, of either kind, or the one just behind it.
 bool known(uint64_t at);
 // memset, without touching the pages of something large that is to be zero.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::{result, sys};
 
 use crate::error::{Called, Error, Result};
+use crate::exchange::Exchange;
 use crate::{Scratch, compile, probe};
 
 /// Properties of a device.
@@ -41,6 +42,7 @@ pub struct Gpu {
     emulated: bool,
     modules: Mutex<HashMap<&'static str, Module>>,
     scratch: Mutex<Scratch>,
+    pub(crate) exchange: Mutex<Option<Exchange>>,
     pub(crate) blas: crate::blas::Blas,
 }
 
@@ -117,6 +119,7 @@ impl Gpu {
             emulated: crate::is_emulated(),
             modules: Mutex::default(),
             scratch: Mutex::default(),
+            exchange: Mutex::default(),
             blas: crate::blas::Blas::new(),
         })
     }

@@ -26,6 +26,7 @@ mod batch_copy;
 mod blas;
 pub mod compile;
 mod error;
+mod exchange;
 mod gpu;
 mod graph;
 mod launch;

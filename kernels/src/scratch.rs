@@ -19,6 +19,10 @@ pub(crate) enum Purpose {
     GateUp,
     /// Workspace of cuBLASLt.
     MatmulWorkspace,
+    /// Bytes on their way from the device or to it.
+    Exchange,
+    /// Where these bytes come from or go to.
+    ExchangeLists,
     /// Partial results of sampling.
     Sampling,
 }

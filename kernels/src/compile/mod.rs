@@ -34,7 +34,7 @@ macro_rules! sources {
 
 /// Files with kernels.
 pub const SOURCES: &[Source] = sources!(".cu":
-    "elementwise", "embedding", "norm", "rope", "gated", "kv_cache",
+    "elementwise", "embedding", "norm", "rope", "gated", "kv_cache", "exchange",
     "attention_decode", "attention_prefill", "attention_rows",
     "gemv", "gemm", "argmax", "top_k", "sample",
 );

@@ -1,5 +1,5 @@
 //! A typed launcher for each kernel. It checks shapes on the host and then enqueues the kernel. No launcher
-//! waits for the device.
+//! waits for the device, except for those that copy blocks to the host and back.
 //!
 //! Values in device memory (indices, lengths, tables) cannot be checked here; the code that uploads them must
 //! check them. A kernel ignores an index of -1 where the docs say so.
@@ -22,6 +22,7 @@
 //! | [`kv_write`] | `kv_cache` | 4 | 4 or 2 |
 //! | [`copy_blocks`] | `kv_cache` | 4 or 2 | as it reads |
 //! | [`clear_slots`] | none: the driver's memset | 0 | 4 or 2 |
+//! | [`read_blocks`], [`write_blocks`] | `exchange`, and the bus | 4 or 2 | as it reads |
 //! | [`linear`], few rows | `gemv` | 2 for each weight | 4 or 2 |
 //! | [`linear`], many rows | cuBLASLt, `gemm` | bound by multiplying | |
 //! | [`attention`], one query | `attention_decode` | 2 for each element of a key and a value | 4 or 2 |
@@ -31,6 +32,7 @@
 mod attention;
 mod elementwise;
 mod embedding;
+mod exchange;
 mod gated;
 mod kv_cache;
 mod linear;
@@ -43,6 +45,7 @@ pub mod traffic;
 pub use attention::{AttentionParams, Sequences, attention};
 pub use elementwise::{add_bias, add_in_place, convert, scale_in_place};
 pub use embedding::{embedding, gather_rows};
+pub use exchange::{read_blocks, write_blocks};
 pub use gated::{Activation, gated};
 pub use kv_cache::{clear_slots, copy_blocks, kv_write};
 pub use linear::{Accumulate, linear, linear_gated};

@@ -5,6 +5,7 @@ mod common;
 
 mod elementwise;
 mod embedding;
+mod exchange;
 mod field;
 mod gated;
 mod kv_cache;

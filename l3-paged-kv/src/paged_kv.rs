@@ -99,6 +99,16 @@ impl PagedKv {
         self.layers.get(layer)?.as_ref()
     }
 
+    /// KV caches of all layers.
+    pub(crate) fn layers(&self) -> &[Option<KvCache>] {
+        &self.layers
+    }
+
+    /// KV caches of all layers, to write.
+    pub(crate) fn layers_mut(&mut self) -> &mut [Option<KvCache>] {
+        &mut self.layers
+    }
+
     /// Copies a step's arrays to the device, before its first layer; does nothing on a CPU. Only enqueues.
     /// `captured`: the step is being recorded, or a recorded one will be replayed: see [`MetaOnDevice::stage`].
     ///
@@ -282,7 +292,7 @@ impl PagedKv {
         Ok(cache.ok_or_else(|| no_cache(layer))?.write_blocks(blocks, bytes)?)
     }
 
-    fn check_blocks(&self, blocks: &[BlockId]) -> Result<()> {
+    pub(crate) fn check_blocks(&self, blocks: &[BlockId]) -> Result<()> {
         let num_blocks = self.num_blocks;
         match blocks.iter().find(|block| **block as usize >= num_blocks) {
             Some(block) => Err(KvError::UnknownBlock { block: *block, num_blocks }),

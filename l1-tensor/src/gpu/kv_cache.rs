@@ -2,7 +2,8 @@
 //!
 //! The places of a block lie behind each other there, all heads of a token together. So a prefix of a
 //! block is one run of bytes, and copying or clearing it is one call of the driver for the keys and
-//! one for the values, between caches with blocks of any sizes. All of it is only enqueued.
+//! one for the values, between caches with blocks of any sizes. All of it is only enqueued. Blocks that leave for
+//! the host, or come from there, are collected by a kernel first, and waited for.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -101,39 +102,40 @@ impl KvCache {
         Ok((keys?, values?))
     }
 
-    /// Copies the keys and the values of blocks to the host, one block behind the other, and waits for them.
-    pub(crate) fn read_from_cuda(
-        &self,
+    /// Copies the keys and the values of blocks of caches to the host, those of each to the bytes from its number on,
+    /// and waits for them.
+    pub(crate) fn read_from_cuda<'a>(
         op: &'static str,
+        caches: impl IntoIterator<Item = (&'a KvCache, usize)>,
         blocks: &[u32],
         out: &mut [u8],
     ) -> Result<()> {
-        let [_, len] = self.run(0, 0..self.block_size());
-        for (nth, part) in self.stored().into_iter().enumerate() {
-            let memory = part.storage().on_cuda(op)?;
-            let out = out.chunks_exact_mut(len.max(1)).skip(nth).step_by(2);
-            let starts = blocks.iter().map(|block| *block as usize * len);
-            memory.view().copy_parts_to(memory.gpu(), starts.zip(out))?;
-        }
-        Ok(())
+        let mut caches = caches.into_iter().peekable();
+        let Some((first, _)) = caches.peek() else { return Ok(()) };
+        let gpu = Arc::clone(first.stored()[0].storage().on_cuda(op)?.gpu());
+        let caches = caches.map(|(cache, start)| Ok((cache.on_cuda(op, &gpu)?, start)));
+        Ok(ops::read_blocks(&gpu, caches.collect::<Result<Vec<_>>>()?, blocks, out)?)
     }
 
-    /// Copies the keys and the values of blocks from the host, where they lie one block behind the other, and waits for it.
-    pub(crate) fn write_to_cuda(
-        &mut self,
+    /// Copies the keys and the values of blocks of caches from the host, those of each from the bytes from its number
+    /// on, and waits for it.
+    pub(crate) fn write_to_cuda<'a>(
         op: &'static str,
+        caches: impl IntoIterator<Item = (&'a mut KvCache, usize)>,
         blocks: &[u32],
         bytes: &[u8],
     ) -> Result<()> {
-        let [_, len] = self.run(0, 0..self.block_size());
-        for (nth, part) in self.stored_mut().into_iter().enumerate() {
-            let memory = part.storage_mut().on_cuda_mut(op)?;
-            let gpu = Arc::clone(memory.gpu());
-            let bytes = bytes.chunks_exact(len.max(1)).skip(nth).step_by(2);
-            let starts = blocks.iter().map(|block| *block as usize * len);
-            memory.view_mut().copy_parts_from(&gpu, starts.zip(bytes))?;
-        }
-        Ok(())
+        let mut caches = caches.into_iter().peekable();
+        let Some((first, _)) = caches.peek() else { return Ok(()) };
+        let gpu = Arc::clone(first.stored()[0].storage().on_cuda(op)?.gpu());
+        let caches = caches.map(|(cache, start)| {
+            let shape = cache.shape(op)?;
+            let [keys, values] = cache.stored_mut().map(|t| t.storage_mut().on_cuda_mut(op));
+            let (keys, values) = (keys?, values?);
+            same_device(op, &gpu, keys.gpu())?;
+            Ok((KvMut::new(shape, keys.view_mut(), values.view_mut())?, start))
+        });
+        Ok(ops::write_blocks(&gpu, caches.collect::<Result<Vec<_>>>()?, blocks, bytes)?)
     }
 
     /// Copy the first places of another cache's block.

@@ -69,6 +69,47 @@ fn what_is_written_is_read_back_and_padding_writes_nothing() {
     }
 }
 
+/// Caches of different shapes, as the layers of a model; one layer has none.
+fn layers(rt: &Runtime, seed: u64) -> [Option<KvCache>; 3] {
+    let wide = Shape { kv_heads: 3, dim: 64, dtype: DType::BF16, ..SMALL };
+    [Some(SMALL.full(rt, seed)), None, Some(wide.full(rt, seed + 2))]
+}
+
+#[test]
+fn blocks_of_all_layers_leave_and_come_back_as_on_the_cpu() {
+    let one = 4 * 16 * (2 * 18) * 2 + 2 * 16 * (3 * 64) * 2;
+    let read = |layers: &[Option<KvCache>], blocks: &[u32]| -> Result<Vec<u8>> {
+        let mut out = vec![0; blocks.len() * one];
+        KvCache::read_layers(layers, blocks, &mut out)?;
+        Ok(out)
+    };
+    let numbers = |bytes: Vec<u8>| bytes.into_iter().map(f32::from).collect::<Vec<_>>();
+    same("read_layers", SAME_BITS, |rt| Ok(numbers(read(&layers(rt, 1), &[3, 0, 3])?)));
+    // Blocks 1 to 3 of four; the second one is overwritten by the third.
+    for (blocks, first) in [(&[0, 4, 4][..], 1), (&[2], 3), (&[], 4)] {
+        same("write_layers", SAME_BITS, |rt| {
+            let (sent, mut to) = (read(&layers(rt, 1), &[1, 2, 4, 3])?, layers(rt, 7));
+            KvCache::write_layers(&mut to, blocks, (first, 4), &sent)?;
+            Ok(numbers(read(&to, &[0, 1, 2, 3, 4])?))
+        });
+    }
+    for (blocks, first, of, len) in
+        [(&[0, 5][..], 0, 2, 2 * one), (&[0], 0, 1, one - 1), (&[0, 1], 1, 2, 2 * one)]
+    {
+        same_error(|rt| {
+            let bytes = vec![0; len];
+            KvCache::write_layers(&mut layers(rt, 1), blocks, (first, of), &bytes)?;
+            Ok(vec![])
+        });
+    }
+    same_error(|rt| KvCache::read_layers(&layers(rt, 1), &[5], &mut vec![0; one]).map(|()| vec![]));
+    same_error(|rt| KvCache::read_layers(&layers(rt, 1), &[0], &mut [0; 1]).map(|()| vec![]));
+    same("no layers", SAME_BITS, |_| {
+        KvCache::read_layers(&[None, None], &[7], &mut [])?;
+        KvCache::write_layers(&mut [], &[7], (0, 1), &[]).map(|()| vec![])
+    });
+}
+
 #[test]
 fn a_cache_has_the_sizes_it_says() {
     let shape = Shape { dtype: DType::BF16, ..SMALL };

@@ -1,5 +1,7 @@
 //! Chunks: runs of whole blocks, as a tier keeps them.
 
+use l1_tensor::ops::KvCache;
+
 use crate::tier::{ChunkKey, KeySpace, KvTier, Presence};
 use crate::{BlockHash, BlockId, GroupId, KvError, PagedKv, Result};
 
@@ -86,20 +88,14 @@ impl PagedKv {
     }
 
     /// Copies a chunk out of the memory: for each layer that attends, in order, its part of each block as
-    /// [`PagedKv::read_blocks`] gives it. `out` has [`PagedKv::chunk_bytes`].
+    /// [`PagedKv::read_blocks`] gives it. `out` has [`PagedKv::chunk_bytes`]. On CUDA it waits for the device once.
     ///
     /// # Errors
     /// [`KvError::UnknownBlock`]; [`KvError::Malformed`] for another length; errors of the device.
-    pub fn read_chunk(&self, blocks: &[BlockId], mut out: &mut [u8]) -> Result<()> {
+    pub fn read_chunk(&self, blocks: &[BlockId], out: &mut [u8]) -> Result<()> {
         self.check_chunk(blocks.len(), out.len())?;
-        for layer in 0..self.num_layers() {
-            let (part, rest) = out.split_at_mut(blocks.len() * self.exchange_bytes(layer));
-            if self.layer(layer).is_some() {
-                self.read_blocks(blocks, layer, part)?;
-            }
-            out = rest;
-        }
-        Ok(())
+        self.check_blocks(blocks)?;
+        Ok(KvCache::read_layers(self.layers(), blocks, out)?)
     }
 
     /// Copies blocks of a chunk of `of` blocks into the memory: those from `first` on, as many as `blocks` has. The pool may
@@ -113,7 +109,7 @@ impl PagedKv {
         blocks: &[BlockId],
         first: usize,
         of: usize,
-        mut bytes: &[u8],
+        bytes: &[u8],
     ) -> Result<()> {
         self.check_chunk(of, bytes.len())?;
         if first.checked_add(blocks.len()).is_none_or(|end| end > of) {
@@ -121,15 +117,8 @@ impl PagedKv {
             let why = format!("blocks {first} to {first} + {n} of a chunk of {of} blocks");
             return Err(KvError::Malformed(why));
         }
-        for layer in 0..self.num_layers() {
-            let one = self.exchange_bytes(layer);
-            let (part, rest) = bytes.split_at(of * one);
-            if self.layer(layer).is_some() {
-                self.write_blocks(blocks, layer, &part[first * one..][..blocks.len() * one])?;
-            }
-            bytes = rest;
-        }
-        Ok(())
+        self.check_blocks(blocks)?;
+        Ok(KvCache::write_layers(self.layers_mut(), blocks, (first, of), bytes)?)
     }
 
     fn check_chunk(&self, blocks: usize, bytes: usize) -> Result<()> {

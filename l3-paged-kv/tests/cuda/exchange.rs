@@ -95,6 +95,33 @@ fn a_chunk_is_kept_in_pinned_memory_and_used_again() {
 }
 
 #[test]
+fn the_rest_of_a_chunk_comes_to_a_device_from_memory_of_either_kind() {
+    let (rt, host) = (device(Precision::Bf16), host(Precision::Bf16));
+    for size in [8, 16] {
+        let (here, _) = filled(&host, size, DType::BF16);
+        let mut sent = vec![0; here.chunk_bytes(3)];
+        here.read_chunk(&[1, 4, 3], &mut sent).unwrap();
+        for pinned in [true, false] {
+            let (mut there, _) = filled(&rt, size, DType::BF16);
+            let mut got = there.host_buffer(sent.len());
+            there.read_chunk(&[1, 4, 3], &mut got).unwrap();
+            assert!(*got == *sent, "blocks of {size}");
+            let before: Vec<_> =
+                (0..there.num_layers()).map(|layer| bytes(&there, &[0, 1, 3, 4], layer)).collect();
+            if !pinned {
+                got = sent.clone().into();
+            }
+            there.write_chunk(&[5, 2], 1, 3, &got).unwrap();
+            for (layer, before) in before.iter().enumerate() {
+                let want = bytes(&here, &[4, 3], layer);
+                assert!(bytes(&there, &[5, 2], layer) == want, "layer {layer}");
+                assert!(bytes(&there, &[0, 1, 3, 4], layer) == *before, "beside, layer {layer}");
+            }
+        }
+    }
+}
+
+#[test]
 fn wrong_bytes_are_refused_on_a_device() {
     let rt = device(Precision::Bf16);
     let (mut kv, _) = filled(&rt, 8, DType::BF16);

@@ -11,9 +11,9 @@
 //! value scales   [block_size, heads]
 //! ```
 //!
-//! in row-major order, without padding, numbers little-endian. Several blocks lie one behind the other. On CUDA the keys
-//! of a block are one run of bytes in the cache and here, and so are its values: a copy for each, that are waited for
-//! together. No cache there is in 8 bits.
+//! in row-major order, without padding, numbers little-endian. Several blocks lie one behind the other. On CUDA the
+//! keys of a block are one run of bytes in the cache and here, and so are its values: a kernel collects the runs of all
+//! blocks and of all layers, and few large copies move them. No cache there is in 8 bits.
 
 use super::{Geometry, KvCache, TILE};
 use crate::{DType, Device, Error, Result};
@@ -40,7 +40,7 @@ impl KvCache {
         const OP: &str = "kv_read_blocks";
         self.check_exchange(OP, blocks, out.len())?;
         if let Device::Cuda(_) = self.device() {
-            return self.read_from_cuda(OP, blocks, out);
+            return Self::read_from_cuda(OP, [(self, 0)], blocks, out);
         }
         for (block, out) in blocks.iter().zip(out.chunks_exact_mut(self.exchange_bytes().max(1))) {
             let [keys, values, scales] = self.parts_mut(out);
@@ -50,7 +50,7 @@ impl KvCache {
     }
 
     /// Copies bytes in the exchange layout into blocks: the inverse of [`KvCache::read_blocks`]. Every slot of each block
-    /// is written, and no other one.
+    /// is written, and no other one. Of a block that occurs twice, the last bytes stay.
     ///
     /// The bytes are not inspected. A scale or a number that no cache would store gives wrong attention, not a wrong
     /// access to memory.
@@ -61,7 +61,7 @@ impl KvCache {
         const OP: &str = "kv_write_blocks";
         self.check_exchange(OP, blocks, bytes.len())?;
         if let Device::Cuda(_) = self.device() {
-            return self.write_to_cuda(OP, blocks, bytes);
+            return Self::write_to_cuda(OP, [(self, 0)], blocks, bytes);
         }
         let size = self.exchange_bytes().max(1);
         for (block, bytes) in blocks.iter().zip(bytes.chunks_exact(size)) {
@@ -70,6 +70,63 @@ impl KvCache {
             self.write_tiles(*block, keys, values, scales);
         }
         Ok(())
+    }
+
+    /// Copies blocks of all layers of a model into `out`, one layer behind the other, each as [`KvCache::read_blocks`]
+    /// does. `None` is a layer without attention, of which there are no bytes. On CUDA it waits for the device once.
+    ///
+    /// # Errors
+    /// As for [`KvCache::read_blocks`]; `out` has [`KvCache::exchange_bytes`] bytes of each layer for each block.
+    pub fn read_layers(layers: &[Option<KvCache>], blocks: &[u32], out: &mut [u8]) -> Result<()> {
+        const OP: &str = "kv_read_layers";
+        let caches = layers.iter().flatten();
+        check_layers(OP, caches.clone(), blocks, blocks.len(), out.len())?;
+        let mut end = 0;
+        let mut places = caches.map(|cache| {
+            let start = end;
+            end += blocks.len() * cache.exchange_bytes();
+            (cache, start)
+        });
+        if on_cuda(layers) {
+            return Self::read_from_cuda(OP, places, blocks, out);
+        }
+        places.try_for_each(|(cache, start)| {
+            let len = blocks.len() * cache.exchange_bytes();
+            cache.read_blocks(blocks, &mut out[start..][..len])
+        })
+    }
+
+    /// Copies bytes into blocks of all layers: the inverse of [`KvCache::read_layers`]. `bytes` has `of` blocks of each
+    /// layer, of which those from `first` on are written, as many as `blocks` has.
+    ///
+    /// # Errors
+    /// As for [`KvCache::write_blocks`]; [`Error::BadParameter`] when there are no such blocks in `bytes`.
+    pub fn write_layers(
+        layers: &mut [Option<KvCache>],
+        blocks: &[u32],
+        (first, of): (usize, usize),
+        bytes: &[u8],
+    ) -> Result<()> {
+        const OP: &str = "kv_write_layers";
+        if first.checked_add(blocks.len()).is_none_or(|end| end > of) {
+            let why = format!("{} blocks from block {first} on of {of}", blocks.len());
+            return Err(Error::BadParameter { op: OP, why });
+        }
+        check_layers(OP, layers.iter().flatten(), blocks, of, bytes.len())?;
+        let cuda = on_cuda(layers);
+        let mut end = 0;
+        let mut places = layers.iter_mut().flatten().map(|cache| {
+            let start = end + first * cache.exchange_bytes();
+            end += of * cache.exchange_bytes();
+            (cache, start)
+        });
+        if cuda {
+            return Self::write_to_cuda(OP, places, blocks, bytes);
+        }
+        places.try_for_each(|(cache, start)| {
+            let len = blocks.len() * cache.exchange_bytes();
+            cache.write_blocks(blocks, &bytes[start..][..len])
+        })
     }
 
     fn check_exchange(&self, op: &'static str, blocks: &[u32], bytes: usize) -> Result<()> {
@@ -135,6 +192,31 @@ impl KvCache {
             stored[(2 * part + 1) * TILE + i] = *value;
         }
     }
+}
+
+/// Whether a model's caches are on CUDA. All are on one device.
+fn on_cuda(layers: &[Option<KvCache>]) -> bool {
+    layers.iter().flatten().next().is_some_and(|cache| matches!(cache.device(), Device::Cuda(_)))
+}
+
+/// Checks that all caches have these blocks, and that so many bytes are `of` blocks of each.
+fn check_layers<'a>(
+    op: &'static str,
+    caches: impl Iterator<Item = &'a KvCache>,
+    blocks: &[u32],
+    of: usize,
+    bytes: usize,
+) -> Result<()> {
+    let mut one = 0;
+    for cache in caches {
+        cache.check_blocks(op, blocks)?;
+        one += cache.exchange_bytes();
+    }
+    if of.checked_mul(one) == Some(bytes) {
+        return Ok(());
+    }
+    let why = format!("{of} blocks of {one} bytes in all layers are not {bytes} bytes");
+    Err(Error::BadParameter { op, why })
 }
 
 /// One head of one token: `head_dim` elements here, a column of a key tile or a row of a value tile there.

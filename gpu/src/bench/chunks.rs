@@ -1,10 +1,11 @@
-//! Chunks of keys and values on their way to host memory and back, as the tiers move them.
+//! Chunks of keys and values on their way to host memory and back, by the calls that the tiers use.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use kernels::{Buffer, Gpu, PinnedPool};
+use anyhow::{Context as _, Result, ensure};
+use l1_tensor::{DType, Device};
+use l2_model::ModelConfig;
+use l3_paged_kv::{BlockId, PagedKv};
 
 use super::{Measure, Ratio, Target, filled};
 use crate::Context;
@@ -12,17 +13,27 @@ use crate::Context;
 /// Target fraction of the bandwidth of one pinned copy.
 const LEAST: f64 = 0.5;
 
-/// Measures a chunk of 256 tokens in the blocks of a model of 8B parameters: 32 layers, in each the keys and the values of
-/// 16 blocks of 32 KiB.
+/// Number of tokens per block.
+const BLOCK_SIZE: usize = 16;
+
+/// Measures a chunk of 256 tokens of a model of 8B parameters: 32 layers, in each the keys and the values of 16 blocks
+/// of 32 KiB.
 pub(super) fn run(ctx: &Context, take: &mut dyn FnMut(Measure)) -> Result<()> {
-    let (layers, blocks, run) = if ctx.tiny() { (2, 2, 1 << 8) } else { (32, 16, 32 << 10) };
-    let bytes = 2 * layers * blocks * run;
-    // Every second block of each layer, so that no two lie side by side.
-    let mut memory: Vec<Buffer> =
-        (0..2 * layers).map(|_| filled(&ctx.gpu, 2 * blocks * run)).collect::<Result<_>>()?;
+    let (config, num_blocks) = match ctx.tiny() {
+        true => ("tiny-llama/config.json", 2),
+        false => ("configs/llama-3.1-8b.json", 16),
+    };
+    let path = ctx.fixtures.join(config);
+    let config = ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())?;
+    let device = Device::Cuda(ctx.gpu.ordinal());
+    let mut kv = PagedKv::new_on(device, &config, 2 * num_blocks, BLOCK_SIZE, DType::BF16)?;
+    // Every second block, so that no two lie side by side.
+    let blocks: Vec<BlockId> = (1..).step_by(2).take(num_blocks).collect();
+    let bytes = kv.chunk_bytes(num_blocks);
+    let pieces = 2 * num_blocks * config.attention_layers().count();
     let whole = filled(&ctx.gpu, bytes)?;
-    let pool = PinnedPool::new(&ctx.gpu);
-    let (mut pinned, mut pageable) = (pool.alloc(bytes)?, vec![0; bytes]);
+    let (mut pinned, mut pageable) = (kv.host_buffer(bytes), vec![0; bytes]);
+    ensure!(pinned.is_pinned(), "the system pins no memory");
     let repeats = if ctx.tiny() { 1 } else { 15 };
 
     let took = median(repeats, || Ok(whole.view().copy_to(&ctx.gpu, &mut pinned)?))?;
@@ -31,7 +42,7 @@ pub(super) fn run(ctx: &Context, take: &mut dyn FnMut(Measure)) -> Result<()> {
         let rate = bytes as f64 / took.as_secs_f64().max(1e-9);
         take(Measure {
             name: name.into(),
-            workload: format!("{} pieces of {} KiB", 2 * layers * blocks, run >> 10),
+            workload: format!("{pieces} pieces of {} bytes", bytes / pieces),
             value: rate / 1e9,
             unit: "GB/s",
             seconds: took.as_secs_f64(),
@@ -43,13 +54,13 @@ pub(super) fn run(ctx: &Context, take: &mut dyn FnMut(Measure)) -> Result<()> {
             }),
         });
     };
-    let took = median(repeats, || read(&ctx.gpu, &memory, run, &mut pinned))?;
+    let took = median(repeats, || Ok(kv.read_chunk(&blocks, &mut pinned)?))?;
     add("chunk to pinned memory", took, Some(LEAST));
-    let took = median(repeats, || read(&ctx.gpu, &memory, run, &mut pageable))?;
+    let took = median(repeats, || Ok(kv.read_chunk(&blocks, &mut pageable)?))?;
     add("chunk to other memory", took, None);
-    let took = median(repeats, || write(&ctx.gpu, &mut memory, run, &pinned))?;
+    let took = median(repeats, || Ok(kv.write_chunk(&blocks, 0, num_blocks, &pinned)?))?;
     add("chunk from pinned memory", took, Some(LEAST));
-    let took = median(repeats, || write(&ctx.gpu, &mut memory, run, &pageable))?;
+    let took = median(repeats, || Ok(kv.write_chunk(&blocks, 0, num_blocks, &pageable)?))?;
     add("chunk from other memory", took, None);
     Ok(())
 }
@@ -65,22 +76,4 @@ fn median(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<Durati
     }
     times.sort_unstable();
     Ok(times[times.len() / 2])
-}
-
-/// Every second run of each part.
-fn read(gpu: &Arc<Gpu>, memory: &[Buffer], run: usize, out: &mut [u8]) -> Result<()> {
-    for (part, out) in memory.iter().zip(out.chunks_exact_mut(memory[0].len() / 2)) {
-        let starts = (0..).step_by(2 * run);
-        part.view().copy_parts_to(gpu, starts.zip(out.chunks_exact_mut(run)))?;
-    }
-    Ok(())
-}
-
-fn write(gpu: &Arc<Gpu>, memory: &mut [Buffer], run: usize, bytes: &[u8]) -> Result<()> {
-    let half = memory[0].len() / 2;
-    for (part, bytes) in memory.iter_mut().zip(bytes.chunks_exact(half)) {
-        let starts = (0..).step_by(2 * run);
-        part.view_mut().copy_parts_from(gpu, starts.zip(bytes.chunks_exact(run)))?;
-    }
-    Ok(())
 }

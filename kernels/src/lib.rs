@@ -22,7 +22,6 @@
 
 #![warn(missing_docs)]
 
-mod batch_copy;
 mod blas;
 pub mod compile;
 mod error;

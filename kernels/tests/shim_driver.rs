@@ -254,26 +254,6 @@ fn an_upload_in_pieces_is_the_whole() {
 }
 
 #[test]
-fn parts_are_copied_to_the_host_and_back_each_to_its_place() {
-    let gpu = gpu();
-    let numbers: Vec<u32> = (0..10).collect();
-    let mut x = Buffer::from_slice(&gpu, &numbers).unwrap();
-    let (mut first, mut second) = ([0; 3], [0; 2]);
-    let parts = [(7, &mut first[..]), (0, &mut second[..]), (10, &mut [])];
-    x.view().cast::<u32>().copy_parts_to(&gpu, parts).unwrap();
-    assert_eq!((first, second), ([7, 8, 9], [0, 1]));
-    let parts: [(usize, &[u32]); 3] = [(1, &[70, 71]), (8, &[90, 91]), (8, &[80])];
-    x.view_mut().cast().copy_parts_from(&gpu, parts).unwrap();
-    assert_eq!(x.to_vec::<u32>().unwrap(), [0, 70, 71, 3, 4, 5, 6, 7, 80, 91]);
-    for start in [9, usize::MAX] {
-        let beyond = x.view().cast::<u32>().copy_parts_to(&gpu, [(start, &mut second[..])]);
-        assert!(matches!(beyond, Err(Error::Shape { .. })), "{start}");
-        let beyond = x.view_mut().cast::<u32>().copy_parts_from(&gpu, [(start, &second[..])]);
-        assert!(matches!(beyond, Err(Error::Shape { .. })), "{start}");
-    }
-}
-
-#[test]
 fn pinned_buffers_are_used_again_by_their_length() {
     let gpu = gpu();
     let pool = PinnedPool::new(&gpu);

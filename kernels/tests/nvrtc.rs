@@ -31,7 +31,14 @@ fn of_every_file(check: impl Fn(&Source) -> Vec<String> + Sync) -> Vec<String> {
 /// Names of the kernels as they stand in the text.
 fn written(source: &Source) -> BTreeSet<String> {
     let parts = source.text.split("extern \"C\" __global__ void ").skip(1);
-    parts.filter_map(|part| Some(part.split('(').next()?.trim().to_string())).collect()
+    let name = |part: &str| {
+        let part = match part.strip_prefix("__launch_bounds__(") {
+            Some(bounds) => bounds.split_once(')')?.1,
+            None => part,
+        };
+        Some(part.split('(').next()?.trim().to_string())
+    };
+    parts.filter_map(name).collect()
 }
 
 #[test]

@@ -121,6 +121,14 @@ fn runs_real_kernels() {
         let mut best = zeros(rows);
         ops::argmax(&gpu, x_f32, best.view_mut().cast()).unwrap();
 
+        let rule =
+            ops::SampleRow { temperature: 1.0, top_p: 0.9, min_p: 0.01, uniform: 0.7, top_k: 20 };
+        let rules = Buffer::from_slice(&gpu, &vec![rule; rows]).unwrap();
+        ops::sample(&gpu, x_f32, rules.view().cast(), best.view_mut().cast()).unwrap();
+        let (mut values, mut ids) = (zeros(rows * 5), zeros(rows * 5));
+        let values = MatMut::dense(values.view_mut(), Float::F32, rows, 5).unwrap();
+        ops::top_k(&gpu, x_f32, 5, values, ids.view_mut().cast()).unwrap();
+
         let x_bf16 = Mat::dense(x.view(), Float::Bf16, rows, width).unwrap();
         let weight = Mat::dense(weight.view(), Float::Bf16, 24, width).unwrap();
         for arithmetic in [ops::Arithmetic::Fast, ops::Arithmetic::BatchInvariant] {

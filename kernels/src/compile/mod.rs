@@ -40,8 +40,7 @@ pub const SOURCES: &[Source] = sources!(".cu":
 );
 
 /// Files that these include.
-pub const HEADERS: &[Source] =
-    sources!(".cuh": "types", "reduce", "ptx", "quads", "linear", "select", "attention");
+pub const HEADERS: &[Source] = sources!(".cuh": "types", "reduce", "ptx", "quads", "linear", "row_scan", "select", "boundary", "attention");
 
 /// The source of this name.
 ///

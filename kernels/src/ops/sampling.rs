@@ -40,6 +40,13 @@ const MOST_LOGITS: usize = 1 << 20;
 /// Minimum number of elements of a row for each block of argmax.
 const PIECE: usize = 4096;
 
+/// Maximum number of threads of a block of argmax. Several blocks of a multiprocessor hide each other's first
+/// loads and last barriers.
+const ARGMAX_THREADS: usize = 256;
+
+/// Maximum number of threads of a row that one block has: as many as a block can have.
+const MAX_THREADS: usize = 1024;
+
 /// Writes the index of the largest element of every row of `x` (f32), of equal ones the first, a NaN before
 /// all.
 ///
@@ -50,10 +57,11 @@ pub fn argmax(gpu: &Arc<Gpu>, x: Mat<'_>, out: ViewMut<'_, u32>) -> Result<()> {
     if x.rows == 0 {
         return Ok(());
     }
-    // Few rows are split, so that the whole device reads them.
-    let blocks = 2 * gpu.properties().multiprocessors;
+    // Rows are split, so that the whole device reads them, and several blocks for each multiprocessor end at
+    // about the same time.
+    let blocks = 8 * gpu.properties().multiprocessors;
     let splits = x.width.div_ceil(PIECE).min(blocks.div_ceil(x.rows)).max(1);
-    let threads = threads_for(x.width.div_ceil(splits));
+    let threads = threads_for(x.width.div_ceil(splits)).min(ARGMAX_THREADS);
     let launch = Launch::new("argmax", "argmax", 0, threads).grid([splits, x.rows, 1]);
     let args = Args::new().ptr(x.ptr).long(x.stride).int(x.width);
     if splits == 1 {
@@ -155,8 +163,8 @@ fn check(op: &'static str, x: &Mat<'_>, out: usize, expected: usize) -> Result<(
     Ok(())
 }
 
-/// Number of threads for a row: enough warps to read it, at least two (`draw` divides a row among warps) and
-/// at most sixteen (`sample` has too many registers for more). No result depends on it.
+/// Number of threads for a row: four elements for each, and at least two warps (`draw` divides a row among
+/// warps). No result depends on it.
 fn threads_for(width: usize) -> usize {
-    (width.div_ceil(4).div_ceil(32) * 32).clamp(64, 512)
+    (width.div_ceil(4).div_ceil(32) * 32).clamp(64, MAX_THREADS)
 }

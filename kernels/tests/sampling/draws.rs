@@ -8,7 +8,7 @@ use kernels::{Buffer, Error, Gpu};
 use crate::{Logits, Random, common};
 
 /// Nothing but temperature 1.
-const PLAIN: SampleRow =
+pub(crate) const PLAIN: SampleRow =
     SampleRow { temperature: 1.0, top_p: 1.0, min_p: 0.0, uniform: 0.5, top_k: 0 };
 
 fn draw(gpu: &Arc<Gpu>, rows: &[Vec<f32>], rules: &[SampleRow]) -> Vec<u32> {
@@ -57,7 +57,7 @@ fn kept(row: &[f32], rule: &SampleRow) -> Vec<(u32, f64)> {
 }
 
 /// The first token at which the sum of shares exceeds `uniform` of all.
-fn drawn(row: &[f32], rule: &SampleRow) -> u32 {
+pub(crate) fn drawn(row: &[f32], rule: &SampleRow) -> u32 {
     let kept = kept(row, rule);
     let dart = f64::from(rule.uniform) * kept.iter().map(|(_, share)| share).sum::<f64>();
     let mut walked = 0.0;
@@ -70,7 +70,7 @@ fn drawn(row: &[f32], rule: &SampleRow) -> u32 {
     kept.last().map_or(NO_TOKEN, |(id, _)| *id)
 }
 
-fn assert_drawn(rows: &[Vec<f32>], rules: &[SampleRow]) {
+pub(crate) fn assert_drawn(rows: &[Vec<f32>], rules: &[SampleRow]) {
     let gpu = common::gpu().unwrap();
     let tokens = draw(&gpu, rows, rules);
     for ((token, row), rule) in tokens.iter().zip(rows).zip(rules) {

@@ -8,7 +8,7 @@ use kernels::{Buffer, Float, Gpu, MatMut};
 use crate::{Logits, Random, common};
 
 /// Ids in line: NaN first, then the larger, of equal ones the lower.
-fn line(row: &[f32]) -> Vec<u32> {
+pub(crate) fn line(row: &[f32]) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..row.len() as u32).collect();
     ids.sort_by(|a, b| {
         let (x, y) = (row[*a as usize], row[*b as usize]);
@@ -33,7 +33,7 @@ fn top_k_of(gpu: &Arc<Gpu>, rows: &[Vec<f32>], k: usize) -> (Vec<u32>, Vec<f32>)
     (ids.to_vec().unwrap(), values.to_vec().unwrap())
 }
 
-fn assert_largest(rows: &[Vec<f32>], ks: &[usize]) {
+pub(crate) fn assert_largest(rows: &[Vec<f32>], ks: &[usize]) {
     let gpu = common::gpu().unwrap();
     let lines: Vec<Vec<u32>> = rows.iter().map(|row| line(row)).collect();
     for apart in [0, 5] {

@@ -4,6 +4,7 @@
 mod common;
 mod draws;
 mod largest;
+mod passes;
 
 use std::sync::Arc;
 

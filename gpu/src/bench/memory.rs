@@ -79,7 +79,8 @@ pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure))
 
     blocks(ctx, &mut add)?;
     by_number(ctx, &mut add)?;
-    logits(ctx, &mut add)
+    logits(ctx, &mut add)?;
+    sampled(ctx, limits, take)
 }
 
 /// The same rows as a matrix of f32.
@@ -184,6 +185,58 @@ fn logits(ctx: &Context, add: &mut Add<'_>) -> Result<()> {
         Ok(ops::sample(gpu, all()?, rules.view().cast(), out.view_mut().cast())?)
     })?;
     add("sample (0.8, top-p 0.95)", workload, 4 * rows * vocab, took);
+    Ok(())
+}
+
+/// Rows of logits as a model has them: normally distributed, and a few tokens far above the rest.
+fn model_logits(ctx: &Context, rows: usize, vocab: usize) -> Result<Buffer> {
+    let mut numbers = Numbers::new("logits");
+    let mut row = numbers.normals(vocab, 2.0);
+    let mut buffer = Buffer::zeroed(&ctx.gpu, 4 * rows * vocab)?;
+    for r in 0..rows {
+        // Each row has likely tokens of its own. The others are those of the row before, rotated.
+        row.rotate_left(numbers.below(vocab));
+        let likely: Vec<(usize, f32)> =
+            (0..8).map(|_| (numbers.below(vocab), 10.0 + 10.0 * numbers.unit())).collect();
+        let before: Vec<(usize, f32)> = likely.iter().map(|(id, _)| (*id, row[*id])).collect();
+        likely.iter().for_each(|(id, x)| row[*id] = *x);
+        buffer.view_mut().cast::<f32>().part(r * vocab, vocab).copy_from(&ctx.gpu, &row)?;
+        before.iter().rev().for_each(|(id, x)| row[*id] = *x);
+    }
+    Ok(buffer)
+}
+
+/// The sampler on logits as a model has them: all rows, and the time of one row alone.
+fn sampled(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)) -> Result<()> {
+    const KIND: &str = "f32, N(0, 2) and eight of 10 to 20";
+    let gpu = &ctx.gpu;
+    let (rows, vocab) = if ctx.tiny() { (3, 100) } else { (256, 151_936) };
+    let x = model_logits(ctx, rows, vocab)?;
+    let mut out = Buffer::zeroed(gpu, 4 * rows)?;
+    let off = SampleRow { temperature: 0.8, top_p: 1.0, min_p: 0.0, uniform: 0.4, top_k: 0 };
+    let rules = [
+        ("sample (0.8, top-p 0.95)", SampleRow { top_p: 0.95, ..off }),
+        ("sample (0.8, top-k 50, top-p 0.95)", SampleRow { top_k: 50, top_p: 0.95, ..off }),
+        ("sample (0.8)", off),
+    ];
+    for (name, rule) in rules {
+        let rules = Buffer::from_slice(gpu, &vec![rule; rows])?;
+        let mut time = |n: usize| {
+            // One row stays in the second-level cache, where a step's last matmul leaves it too.
+            time(gpu, Runs::short(ctx), |_| {
+                let logits = x.view().cast::<f32>().part(0, n * vocab).cast();
+                let logits = Mat::dense(logits, Float::F32, n, vocab)?;
+                let rules = rules.view().cast().part(0, n);
+                Ok(ops::sample(gpu, logits, rules, out.view_mut().cast().part(0, n))?)
+            })
+        };
+        let (all, one) = (time(rows)?, time(1)?);
+        let workload = |n: usize| format!("[{n}, {vocab}] {KIND}");
+        take(by_bandwidth(limits, name, workload(rows), 4 * rows * vocab, all, None));
+        let seconds = one.as_secs_f64();
+        let (name, workload, value) = (name.to_string(), workload(1), 1e6 * seconds);
+        take(Measure { name, workload, value, unit: "us", seconds, ratio: None });
+    }
     Ok(())
 }
 

@@ -16,6 +16,7 @@
 // Grid: [splits, rows]. `partial` is [rows, splits], or unused when there is one split.
 extern "C" __global__ void __launch_bounds__(256)
     argmax(const float* x, i64 stride, int width, u64* partial, u32* out) {
+    wait_for_previous();
     __shared__ u32 largest[WARP];
     const int row = blockIdx.y;
     const int splits = gridDim.x;
@@ -34,6 +35,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Grid: [rows], 32 threads.
 extern "C" __global__ void argmax_combine(const u64* partial, int splits, u32* out) {
+    wait_for_previous();
     const int row = blockIdx.x;
     u64 first = 0;
     for (int i = threadIdx.x; i < splits; i += WARP) {

@@ -218,6 +218,7 @@ extern "C" __global__ void attention_decode_d64(const float* q, const bf16* k, c
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
                                                 float scale_log2, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<64>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
                window, scale_log2, out_bf16);
@@ -229,6 +230,7 @@ extern "C" __global__ void attention_decode_d80(const float* q, const bf16* k, c
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
                                                 float scale_log2, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<80>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
                window, scale_log2, out_bf16);
@@ -240,6 +242,7 @@ extern "C" __global__ void attention_decode_d96(const float* q, const bf16* k, c
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
                                                 float scale_log2, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<96>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
                window, scale_log2, out_bf16);
@@ -251,6 +254,7 @@ extern "C" __global__ void attention_decode_d128(const float* q, const bf16* k, 
                                                  float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                  int kv_heads, int block_size, int max_blocks, int window,
                                                  float scale_log2, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<128>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
                window, scale_log2, out_bf16);
@@ -262,6 +266,7 @@ extern "C" __global__ void attention_decode_merge(const float* partial, const fl
                                                   const int* cu_seqlens_q, const int* seq_lens_kv, void* out,
                                                   i64 out_stride, int dim, int parts, int window,
                                                   int out_bf16) {
+    wait_for_previous();
     __shared__ float max[MOST_PARTS];
     __shared__ float sum[MOST_PARTS];
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, nullptr, 0, blockIdx.y);

@@ -173,6 +173,7 @@ extern "C" __global__ void attention_prefill_d64(const float* q, const bf16* k, 
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
                                                  int least_q_len, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     if (sequence.q_len >= least_q_len) {
         attend<64>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
@@ -186,6 +187,7 @@ extern "C" __global__ void attention_prefill_d80(const float* q, const bf16* k, 
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
                                                  int least_q_len, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     if (sequence.q_len >= least_q_len) {
         attend<80>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
@@ -199,6 +201,7 @@ extern "C" __global__ void attention_prefill_d96(const float* q, const bf16* k, 
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
                                                  int least_q_len, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     if (sequence.q_len >= least_q_len) {
         attend<96>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
@@ -212,6 +215,7 @@ extern "C" __global__ void attention_prefill_d128(const float* q, const bf16* k,
                                                   i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                   int max_blocks, int window, float scale_log2,
                                                   int least_q_len, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     if (sequence.q_len >= least_q_len) {
         attend<128>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,

@@ -116,6 +116,7 @@ extern "C" __global__ void attention_rows_f32(const float* q, const float* k, co
                                               const int* block_table, void* out, i64 q_stride, i64 out_stride,
                                               int q_heads, int kv_heads, int dim, int block_size,
                                               int max_blocks, int window, float scale, int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     const int i = blockIdx.x;
     const int head = blockIdx.y * HEADS_PER_BLOCK + threadIdx.x / WARP;
@@ -131,6 +132,7 @@ extern "C" __global__ void attention_rows_bf16(const float* q, const bf16* k, co
                                                i64 out_stride, int q_heads, int kv_heads, int dim,
                                                int block_size, int max_blocks, int window, float scale,
                                                int out_bf16) {
+    wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     const int i = blockIdx.x;
     const int head = blockIdx.y * HEADS_PER_BLOCK + threadIdx.x / WARP;

@@ -35,6 +35,7 @@ __device__ inline void add_tile(float* x, const float* y, i64 width, Tile tile, 
 
 extern "C" __global__ void add_in_place(float* x, const float* y, int tiles, long long width,
                                         long long x_stride, long long y_stride, int whole) {
+    wait_for_previous();
     const Tile tile = Tile::mine(tiles);
     add_tile(x + tile.row * x_stride, y + tile.row * y_stride, width, tile, whole);
 }
@@ -42,12 +43,14 @@ extern "C" __global__ void add_in_place(float* x, const float* y, int tiles, lon
 // A bias is a row that is added to every row.
 extern "C" __global__ void add_bias(float* x, const float* bias, int tiles, long long width,
                                     long long x_stride, int whole) {
+    wait_for_previous();
     const Tile tile = Tile::mine(tiles);
     add_tile(x + tile.row * x_stride, bias, width, tile, whole);
 }
 
 extern "C" __global__ void scale_in_place(float* x, float by, int tiles, long long width,
                                           long long x_stride, int whole) {
+    wait_for_previous();
     const Tile tile = Tile::mine(tiles);
     float* row = x + tile.row * x_stride;
     if (whole) {
@@ -77,21 +80,25 @@ __device__ inline void convert(const From* x, To* out, int tiles, i64 width, i64
 
 extern "C" __global__ void convert_f32_bf16(const float* x, bf16* out, int tiles, long long width,
                                             long long x_stride, long long out_stride, int whole) {
+    wait_for_previous();
     convert(x, out, tiles, width, x_stride, out_stride, whole);
 }
 
 extern "C" __global__ void convert_bf16_f32(const bf16* x, float* out, int tiles, long long width,
                                             long long x_stride, long long out_stride, int whole) {
+    wait_for_previous();
     convert(x, out, tiles, width, x_stride, out_stride, whole);
 }
 
 // From a type to itself: a copy of bits that may close or open gaps between rows.
 extern "C" __global__ void convert_f32_f32(const u32* x, u32* out, int tiles, long long width,
                                            long long x_stride, long long out_stride, int whole) {
+    wait_for_previous();
     convert(x, out, tiles, width, x_stride, out_stride, whole);
 }
 
 extern "C" __global__ void convert_bf16_bf16(const u16* x, u16* out, int tiles, long long width,
                                              long long x_stride, long long out_stride, int whole) {
+    wait_for_previous();
     convert(x, out, tiles, width, x_stride, out_stride, whole);
 }

@@ -28,6 +28,7 @@ __device__ inline void pick(const From* table, const u32* numbers, To* out, int 
 extern "C" __global__ void embedding(const bf16* weight, const u32* ids, float* out, int count, int tiles,
                                      long long width, long long stride, long long out_stride,
                                      int whole) {
+    wait_for_previous();
     pick(weight, ids, out, count, tiles, width, stride, out_stride, whole);
 }
 
@@ -35,11 +36,13 @@ extern "C" __global__ void embedding(const bf16* weight, const u32* ids, float* 
 extern "C" __global__ void gather_rows_f32(const u32* x, const u32* rows, u32* out, int count, int tiles,
                                            long long width, long long stride, long long out_stride,
                                            int whole) {
+    wait_for_previous();
     pick(x, rows, out, count, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void gather_rows_bf16(const u16* x, const u32* rows, u16* out, int count, int tiles,
                                             long long width, long long stride, long long out_stride,
                                             int whole) {
+    wait_for_previous();
     pick(x, rows, out, count, tiles, width, stride, out_stride, whole);
 }

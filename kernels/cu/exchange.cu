@@ -40,9 +40,7 @@ __device__ inline void copy_part(const unsigned char* from, unsigned char* to, u
         uint4 loaded[LOADS];
         for (int k = 0; k < LOADS; k++) {
             const u32 i = start + k * blockDim.x;
-            if (i < words) {
-                loaded[k] = load_once(source + i);
-            }
+            loaded[k] = load_once(source + i, i < words);
         }
         for (int k = 0; k < LOADS; k++) {
             const u32 i = start + k * blockDim.x;
@@ -54,11 +52,13 @@ __device__ inline void copy_part(const unsigned char* from, unsigned char* to, u
 }
 
 extern "C" __global__ void exchange_gather(const Part* parts, unsigned char* range) {
+    wait_for_previous();
     const Part part = parts[blockIdx.x];
     copy_part(reinterpret_cast<const unsigned char*>(part.at), range + part.offset, part.bytes);
 }
 
 extern "C" __global__ void exchange_scatter(const Part* parts, const unsigned char* range) {
+    wait_for_previous();
     const Part part = parts[blockIdx.x];
     copy_part(range + part.offset, reinterpret_cast<unsigned char*>(part.at), part.bytes);
 }

@@ -63,30 +63,36 @@ __device__ inline void gated(const float* gate_up, O* out, int tiles, i64 width,
 
 extern "C" __global__ void silu_f32(const float* gate_up, float* out, int tiles, long long width,
                                     long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<Silu>(gate_up, out, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void silu_bf16(const float* gate_up, bf16* out, int tiles, long long width,
                                      long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<Silu>(gate_up, out, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void gelu_tanh_f32(const float* gate_up, float* out, int tiles, long long width,
                                          long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<GeluTanh>(gate_up, out, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void gelu_tanh_bf16(const float* gate_up, bf16* out, int tiles, long long width,
                                           long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<GeluTanh>(gate_up, out, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void gelu_erf_f32(const float* gate_up, float* out, int tiles, long long width,
                                         long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<GeluErf>(gate_up, out, tiles, width, stride, out_stride, whole);
 }
 
 extern "C" __global__ void gelu_erf_bf16(const float* gate_up, bf16* out, int tiles, long long width,
                                          long long stride, long long out_stride, int whole) {
+    wait_for_previous();
     gated<GeluErf>(gate_up, out, tiles, width, stride, out_stride, whole);
 }

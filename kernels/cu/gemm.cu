@@ -181,6 +181,7 @@ __device__ inline void tile(const Gemm& g, const Output& out, unsigned char* sha
 extern "C" __global__ void gemm_narrow(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                        int rows, int width, int vector, void* out, i64 out_stride,
                                        int is_bf16, int add, float scale) {
+    wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     tile<16, 32, 64, 1, 2, 6>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
@@ -190,6 +191,7 @@ extern "C" __global__ void gemm_narrow(const bf16* x, i64 x_stride, int tokens, 
 extern "C" __global__ void gemm_medium(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                        int rows, int width, int vector, void* out, i64 out_stride,
                                        int is_bf16, int add, float scale) {
+    wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     tile<64, 64, 32, 2, 2, 4>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
@@ -199,6 +201,7 @@ extern "C" __global__ void gemm_medium(const bf16* x, i64 x_stride, int tokens, 
 extern "C" __global__ void gemm_large(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                       int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
                                       int add, float scale) {
+    wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     tile<128, 128, 32, 2, 4, 4>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
@@ -213,6 +216,7 @@ constexpr int DEPTH = 16;
 extern "C" __global__ void gemm_f32(const float* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                     int rows, int width, void* out, i64 out_stride, int is_bf16, int add,
                                     float scale) {
+    wait_for_previous();
     __shared__ float xs[DEPTH][SIDE + 1];
     __shared__ float ws[DEPTH][SIDE + 1];
     const Output to = {out, out_stride, is_bf16, add, scale};

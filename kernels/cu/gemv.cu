@@ -22,9 +22,11 @@
 //     its columns, supposedly   2 pair,+1  +8,+9   | 2 pair,+1  +8,+9
 //
 // A block has 8 warps and owns 16 rows of w. A warp takes 128 columns in 1024 (256 bytes of each of its
-// rows: four loads for each lane and row, sent off together before the first is used: 8 x 16 bytes a
-// lane under way). The 8 warps' sums are added in shared memory, first to last. So the order of a sum
-// depends on K alone: the same bits for any number of tokens up to 16.
+// rows: four loads for each lane and row). The loads of the next 1024 columns are sent off piece by piece
+// as the pieces of these are used, so 8 x 16 bytes a lane are under way all the time, and the first of
+// them before the kernel that makes x has ended (wait_for_previous). The 8 warps' sums are added in
+// shared memory, first to last. So the order of a sum depends on K alone: the same bits for any number of
+// tokens up to 16.
 //
 // x is read from the first-level cache: `tokens` rows are small and every block wants them, while the
 // weights go past it (load_once).
@@ -51,9 +53,9 @@ struct Product {
 // The sums of a block's 16 rows with 8 TILES tokens: partial[warp][token][row]. Row i of the 16 is row
 // `first + i` of w for the lower eight, `second + i - 8` for the upper: behind each other in a plain
 // product; a gate and its up when they are folded below.
-template <int TILES>
-__device__ inline void multiply(const Product& p, int first, int second, int end_first, int end_second,
-                                float (*partial)[8 * TILES][ROWS]) {
+template <int TILES, bool VECTOR>
+__device__ inline void sums_of(const Product& p, int first, int second, int end_first, int end_second,
+                               float (*partial)[8 * TILES][ROWS]) {
     const int lane = threadIdx.x % WARP;
     const int warp = threadIdx.x / WARP;
     const int group = lane / 4;
@@ -70,28 +72,51 @@ __device__ inline void multiply(const Product& p, int first, int second, int end
         token[tile] = p.x + (t < p.tokens ? t : 0) * p.x_stride;
     }
 
-    float sum[TILES][4] = {};
-    for (int k0 = warp * AHEAD * PIECE; k0 < p.width; k0 += WARPS * AHEAD * PIECE) {
-        uint4 a[AHEAD][2];
-        uint4 b[AHEAD][TILES];
-        const bool whole = p.vector && k0 + AHEAD * PIECE <= p.width;
+    constexpr int ROUND = WARPS * AHEAD * PIECE;
+    const int begin = warp * AHEAD * PIECE;
+    uint4 a[AHEAD][2];
+    uint4 b[AHEAD][TILES];
+    // Piece i of the round at k0, zeros beyond the end of a row.
+    const auto load_weights = [&](int i, int k0) {
+        const int k = k0 + i * PIECE + 8 * pair;
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const int k = k0 + i * PIECE + 8 * pair;
-            if (whole) {
-                a[i][0] = load_once(reinterpret_cast<const uint4*>(row[0] + k));
-                a[i][1] = load_once(reinterpret_cast<const uint4*>(row[1] + k));
-            } else {
-                a[i][0] = eight(row[0], k, p.width, p.vector);
-                a[i][1] = eight(row[1], k, p.width, p.vector);
-            }
-#pragma unroll
-            for (int tile = 0; tile < TILES; tile++) {
-                b[i][tile] = eight(token[tile], k, whole ? k + 8 : p.width, whole || p.vector);
-            }
+        for (int r = 0; r < 2; r++) {
+            a[i][r] = VECTOR ? load_once(reinterpret_cast<const uint4*>(row[r] + k), k < p.width)
+                             : eight(row[r], k, p.width, false);
         }
+    };
+    const auto load_inputs = [&](int i, int k0) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            b[i][tile] = eight(token[tile], k0 + i * PIECE + 8 * pair, p.width, VECTOR);
+        }
+    };
+    if (VECTOR) {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
+            load_weights(i, begin);
+        }
+    }
+    // The weights were there before; x is what the kernel before this one writes.
+    wait_for_previous();
+    // With more tokens there are no registers left to read theirs ahead.
+    constexpr bool INPUTS_AHEAD = VECTOR && TILES == 1;
+    if (INPUTS_AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            load_inputs(i, begin);
+        }
+    }
+    float sum[TILES][4] = {};
+    for (int k0 = begin; k0 < p.width; k0 += ROUND) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (!VECTOR) {
+                load_weights(i, k0);
+            }
+            if (!INPUTS_AHEAD) {
+                load_inputs(i, k0);
+            }
             const u32 left[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
             const u32 right[4] = {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w};
 #pragma unroll
@@ -100,6 +125,13 @@ __device__ inline void multiply(const Product& p, int first, int second, int end
                 const u32 lower[2] = {b[i][tile].z, b[i][tile].w};
                 mma_bf16(sum[tile], left, upper);
                 mma_bf16(sum[tile], right, lower);
+            }
+            // A piece that was used makes room for that of the next round.
+            if (VECTOR) {
+                load_weights(i, k0 + ROUND);
+            }
+            if (INPUTS_AHEAD) {
+                load_inputs(i, k0 + ROUND);
             }
         }
     }
@@ -112,6 +144,16 @@ __device__ inline void multiply(const Product& p, int first, int second, int end
         partial[warp][t + 1][group + 8] = sum[tile][3];
     }
     __syncthreads();
+}
+
+template <int TILES>
+__device__ inline void multiply(const Product& p, int first, int second, int end_first, int end_second,
+                                float (*partial)[8 * TILES][ROWS]) {
+    if (p.vector) {
+        sums_of<TILES, true>(p, first, second, end_first, end_second, partial);
+    } else {
+        sums_of<TILES, false>(p, first, second, end_first, end_second, partial);
+    }
 }
 
 template <int TILES>
@@ -171,7 +213,7 @@ __device__ inline void gated(const Product& p, const float* bias, int activation
 }
 
 // Up to 8 tokens. Grid: ceil(rows / 16) blocks of 256 threads.
-extern "C" __global__ void gemv_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3) gemv_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                   int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
                                   int add, float scale) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
@@ -179,7 +221,7 @@ extern "C" __global__ void gemv_8(const bf16* x, i64 x_stride, int tokens, const
 }
 
 // Up to 16.
-extern "C" __global__ void gemv_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2) gemv_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                    int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
                                    int add, float scale) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
@@ -187,7 +229,7 @@ extern "C" __global__ void gemv_16(const bf16* x, i64 x_stride, int tokens, cons
 }
 
 // Gates and ups folded, up to 8 tokens. Grid: ceil(rows / 2 / 8) blocks of 256 threads.
-extern "C" __global__ void gemv_gated_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3) gemv_gated_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                         int rows, int width, int vector, const float* bias, int activation,
                                         void* out, i64 out_stride, int is_bf16) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
@@ -195,7 +237,7 @@ extern "C" __global__ void gemv_gated_8(const bf16* x, i64 x_stride, int tokens,
 }
 
 // Up to 16.
-extern "C" __global__ void gemv_gated_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2) gemv_gated_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                          int rows, int width, int vector, const float* bias, int activation,
                                          void* out, i64 out_stride, int is_bf16) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
@@ -209,6 +251,7 @@ constexpr int FEW = 8;
 extern "C" __global__ void gemv_f32(const float* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                     int rows, int width, void* out, i64 out_stride, int is_bf16, int add,
                                     float scale) {
+    wait_for_previous();
     const int lane = threadIdx.x % WARP;
     const int n = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
     if (n >= rows) {

@@ -55,12 +55,14 @@ __device__ inline void kv_write(const float* k, const float* v, const i64* slots
 extern "C" __global__ void kv_write_f32(const float* k, const float* v, const long long* slots, float* keys,
                                         float* values, long long places, int tiles, int width,
                                         long long k_stride, long long v_stride, int whole) {
+    wait_for_previous();
     kv_write(k, v, slots, keys, values, places, tiles, width, k_stride, v_stride, whole);
 }
 
 extern "C" __global__ void kv_write_bf16(const float* k, const float* v, const long long* slots, bf16* keys,
                                          bf16* values, long long places, int tiles, int width,
                                          long long k_stride, long long v_stride, int whole) {
+    wait_for_previous();
     kv_write(k, v, slots, keys, values, places, tiles, width, k_stride, v_stride, whole);
 }
 
@@ -81,10 +83,12 @@ __device__ inline void copy_block(T* keys, T* values, const int* pairs, int bloc
 
 extern "C" __global__ void copy_blocks_f32(u32* keys, u32* values, const int* pairs, int blocks, int tiles,
                                            long long elements, int whole) {
+    wait_for_previous();
     copy_block(keys, values, pairs, blocks, tiles, elements, whole);
 }
 
 extern "C" __global__ void copy_blocks_bf16(u16* keys, u16* values, const int* pairs, int blocks, int tiles,
                                             long long elements, int whole) {
+    wait_for_previous();
     copy_block(keys, values, pairs, blocks, tiles, elements, whole);
 }

@@ -127,12 +127,14 @@ __device__ inline void rms_norm(const float* x, const float* weight, O* out, int
 
 extern "C" __global__ void rms_norm_f32(const float* x, const float* weight, float* out, int rows, int width,
                                         long long x_stride, long long out_stride, float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     rms_norm<HELD>(x + mine.row * x_stride, weight, out + mine.row * out_stride, mine.width, eps, whole);
 }
 
 extern "C" __global__ void rms_norm_bf16(const float* x, const float* weight, bf16* out, int rows, int width,
                                          long long x_stride, long long out_stride, float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     rms_norm<HELD>(x + mine.row * x_stride, weight, out + mine.row * out_stride, mine.width, eps, whole);
 }
@@ -141,6 +143,7 @@ extern "C" __global__ void rms_norm_bf16(const float* x, const float* weight, bf
 // of queries, keys and values.
 extern "C" __global__ void rms_norm_heads(float* x, const float* weight, int tokens, int heads, int dim,
                                           long long stride, float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(tokens * heads, dim);
     float* head = x + mine.row / heads * stride + mine.row % heads * dim;
     rms_norm<HELD_OF_A_HEAD>(head, weight, head, mine.width, eps, whole);
@@ -197,6 +200,7 @@ __device__ inline void add_rms_norm(float* residual, const float* x, const float
 extern "C" __global__ void add_rms_norm_f32(float* residual, const float* x, const float* weight, float* out,
                                             int rows, int width, long long residual_stride,
                                             long long x_stride, long long out_stride, float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     add_rms_norm(residual + mine.row * residual_stride, x + mine.row * x_stride, weight,
                  out + mine.row * out_stride, mine.width, eps, whole);
@@ -205,6 +209,7 @@ extern "C" __global__ void add_rms_norm_f32(float* residual, const float* x, con
 extern "C" __global__ void add_rms_norm_bf16(float* residual, const float* x, const float* weight, bf16* out,
                                              int rows, int width, long long residual_stride,
                                              long long x_stride, long long out_stride, float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     add_rms_norm(residual + mine.row * residual_stride, x + mine.row * x_stride, weight,
                  out + mine.row * out_stride, mine.width, eps, whole);
@@ -292,6 +297,7 @@ __device__ inline void layer_norm(const float* x, const float* weight, const flo
 extern "C" __global__ void layer_norm_f32(const float* x, const float* weight, const float* bias, float* out,
                                           int rows, int width, long long x_stride, long long out_stride,
                                           float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     layer_norm(x + mine.row * x_stride, weight, bias, out + mine.row * out_stride, mine.width, eps, whole);
 }
@@ -299,6 +305,7 @@ extern "C" __global__ void layer_norm_f32(const float* x, const float* weight, c
 extern "C" __global__ void layer_norm_bf16(const float* x, const float* weight, const float* bias, bf16* out,
                                            int rows, int width, long long x_stride, long long out_stride,
                                            float eps, int whole) {
+    wait_for_previous();
     const Mine mine = Mine::of(rows, width);
     layer_norm(x + mine.row * x_stride, weight, bias, out + mine.row * out_stride, mine.width, eps, whole);
 }

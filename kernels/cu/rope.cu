@@ -70,6 +70,7 @@ __device__ inline void turn_token(float* x, const float* cos, const float* sin, 
 
 extern "C" __global__ void rope(float* x, const float* cos, const float* sin, int heads, int dim, int half,
                                 long long stride, long long cos_stride, long long sin_stride, int whole) {
+    wait_for_previous();
     const i64 token = blockIdx.x;
     x += token * stride;
     cos += token * cos_stride;
@@ -87,6 +88,7 @@ extern "C" __global__ void rope(float* x, const float* cos, const float* sin, in
 extern "C" __global__ void rope_angles(const int* positions, const float* inv_freq, float scaling, float* cos,
                                        float* sin, int tokens, int half, long long cos_stride,
                                        long long sin_stride) {
+    wait_for_previous();
     const i64 at = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
     const i64 token = at / half;
     const int i = static_cast<int>(at % half);

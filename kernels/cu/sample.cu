@@ -223,6 +223,7 @@ __device__ inline u32 draw(const Span& span, const Softmax& softmax, const Thres
 // Grid: a block for each row; at least two warps.
 extern "C" __global__ void __launch_bounds__(1024)
     sample(const float* logits, i64 stride, int width, const SampleRow* rows, u32* out) {
+    wait_for_previous();
     __shared__ Filter f;
     __shared__ u32 partial[WARP];
     const float* row = logits + blockIdx.x * stride;

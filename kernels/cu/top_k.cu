@@ -71,6 +71,7 @@ __device__ inline void collect_by_bits(const Span& span, int k, Scratch& s) {
 
 extern "C" __global__ void __launch_bounds__(1024)
     top_k(const float* x, i64 stride, int width, int k, float* values, i64 values_stride, u32* ids) {
+    wait_for_previous();
     __shared__ Scratch s;
     const float* row = x + blockIdx.x * stride;
     const Span span(row, 0, width);

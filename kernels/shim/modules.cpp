@@ -157,3 +157,35 @@ STRATA_CALL cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, 
     }
     return enqueue(stream, Node{Node::launch, std::move(launch), 0, 0, 0, 0});
 }
+
+// What launch.rs uses: cuda.h has the same structures.
+struct LaunchAttribute {
+    int id;
+    int pad;
+    union {
+        char bytes[64];
+        int number;
+    } value;
+};
+
+struct LaunchConfig {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned shared;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned count;
+};
+
+STRATA_CALL cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** params, void** extra) {
+    shim::forget();
+    constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;
+    for (unsigned i = 0; i < config->count; ++i) {
+        // A kernel may begin before the one before it has ended. Here it does not.
+        if (config->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION) {
+            return INVALID_VALUE;
+        }
+    }
+    return cuLaunchKernel(handle, config->grid[0], config->grid[1], config->grid[2], config->block[0],
+                          config->block[1], config->block[2], config->shared, config->stream, params, extra);
+}

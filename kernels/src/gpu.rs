@@ -40,6 +40,8 @@ pub struct Gpu {
     stream: sys::CUstream,
     copy_stream: sys::CUstream,
     emulated: bool,
+    /// Whether a kernel may begin before the one before it has ended.
+    begins_early: bool,
     modules: Mutex<HashMap<&'static str, Module>>,
     scratch: Mutex<Scratch>,
     pub(crate) exchange: Mutex<Option<Exchange>>,
@@ -92,7 +94,8 @@ impl Gpu {
     }
 
     fn new(ordinal: usize) -> Result<Self> {
-        let count = probe()?.device_count;
+        let cuda = probe()?;
+        let count = cuda.device_count;
         if ordinal >= count {
             return Err(Error::NoSuchDevice { ordinal, count });
         }
@@ -117,6 +120,8 @@ impl Gpu {
             stream: stream()?,
             copy_stream: stream()?,
             emulated: crate::is_emulated(),
+            // Drivers capture such launches since 12.3. An emulated device takes the attribute and does nothing.
+            begins_early: (major >= 9 && cuda.driver_version >= (12, 3)) || cuda.emulated,
             modules: Mutex::default(),
             scratch: Mutex::default(),
             exchange: Mutex::default(),
@@ -146,6 +151,11 @@ impl Gpu {
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.bind()?;
         result::mem_get_info().called("cuMemGetInfo")
+    }
+
+    /// Whether kernels are launched so that each may begin before the one before it has ended.
+    pub(crate) fn begins_early(&self) -> bool {
+        self.begins_early
     }
 
     /// Makes the device's context current for the calling thread. Every method calls this.
@@ -218,6 +228,15 @@ impl Gpu {
     /// As [`compile::image`].
     pub fn compile_all(&self) -> Result<()> {
         compile::SOURCES.iter().try_for_each(|source| self.load(source.name).map(|_| ()))
+    }
+
+    /// Compiles and loads the smallest file of kernels: whether this driver takes what the compiler makes for this
+    /// device.
+    ///
+    /// # Errors
+    /// As [`compile::image`]; errors of the driver, which refuses machine code of a compiler that is newer than itself.
+    pub fn try_kernels(&self) -> Result<()> {
+        self.load("elementwise")
     }
 
     fn load(&self, file: &'static str) -> Result<()> {

@@ -2,10 +2,10 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::result;
+use cudarc::driver::sys;
 
 use crate::error::{Called, Error, Result};
-use crate::{Gpu, Pod, View, ViewMut};
+use crate::{Gpu, Pod, View, ViewMut, compile};
 
 /// Maximum number of arguments of a kernel.
 const MOST: usize = 32;
@@ -149,18 +149,41 @@ impl Launch {
         for (param, value) in params.iter_mut().zip(&mut args.values[..args.len]) {
             *param = std::ptr::from_mut(value).cast();
         }
-        let dims = |d: [usize; 3]| (d[0] as u32, d[1] as u32, d[2] as u32);
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        let [[gx, gy, gz], [bx, by, bz]] = [self.grid, self.block].map(|d| d.map(|n| n as u32));
+        let mut early = begins_early();
+        let config = sys::CUlaunchConfig {
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: self.shared as u32,
+            hStream: gpu.stream(),
+            attrs: &raw mut early,
+            // Only kernels that wait by themselves for the one before them may begin early: those of this crate do.
+            numAttrs: u32::from(gpu.begins_early() && compile::source(self.file).is_ok()),
+        };
+        // SAFETY: the caller's promise; the driver copies the arguments and the configuration before it returns.
         unsafe {
-            result::launch_kernel(
+            sys::cuLaunchKernelEx(
+                &raw const config,
                 function,
-                dims(self.grid),
-                dims(self.block),
-                self.shared as u32,
-                gpu.stream(),
-                &mut params[..args.len],
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
             )
         }
+        .result()
         .called(self.name)
+    }
+}
+
+/// Attribute of a launch: the kernel may begin before the one before it in the stream has ended, as soon as that one
+/// allows it ("programmatic stream serialization"). See `wait_for_previous` in `cu/ptx.cuh`.
+fn begins_early() -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
     }
 }

@@ -72,3 +72,45 @@ pub(crate) fn image_of(source: &Source, capability: (i32, i32), emulated: bool) 
     }
     nvrtc::image(source, &architecture(capability))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SOURCES;
+
+    /// Name and body of every kernel of a text.
+    fn kernels(text: &str) -> impl Iterator<Item = (&str, &str)> {
+        text.split("extern \"C\" __global__ ").skip(1).filter_map(|rest| {
+            let (head, rest) = rest.split_once(") {\n")?;
+            let (body, _) = rest.split_once("\n}\n")?;
+            let name = head.split_once('(')?.0.rsplit(' ').next()?;
+            // With __launch_bounds__ the first parenthesis is not the parameters'.
+            let name =
+                head.split(") ").nth(1).and_then(|h| h.split_once('(')).map_or(name, |h| h.0);
+            Some((name, body))
+        })
+    }
+
+    /// launch.rs lets them begin before the kernel before them has ended.
+    #[test]
+    fn every_kernel_waits_for_the_one_before_it_first_of_all() {
+        let mut count = 0;
+        for source in SOURCES {
+            for (name, body) in kernels(source.text) {
+                count += 1;
+                // These read ahead what no kernel writes, and wait then.
+                let reads_ahead = source.name == "gemv" && name != "gemv_f32";
+                let body = if reads_ahead {
+                    assert!(body.contains("plain<") || body.contains("gated<"), "{name}: {body}");
+                    let sums = source.text.split_once("sums_of(").map_or("", |s| s.1);
+                    sums.split_once("load_weights(i, begin);\n        }\n    }\n")
+                        .map_or("", |s| s.1)
+                } else {
+                    body
+                };
+                let first = body.lines().map(str::trim).find(|line| !line.starts_with("//"));
+                assert_eq!(first, Some("wait_for_previous();"), "{}.cu: {name}", source.name);
+            }
+        }
+        assert!(count > 40, "{count} kernels were found");
+    }
+}

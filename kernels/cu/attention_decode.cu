@@ -1,15 +1,15 @@
-// Attention of one query per sequence over a paged cache, split over the keys: Flash-Decoding (Dao,
+// Attention of few queries per sequence over a paged cache, split over the keys: Flash-Decoding (Dao,
 // Haziza, Massa, Sizov 2023).
 //
-//   out = softmax(scale q K^T) V     for the last token of each sequence
+//   out = softmax(scale q K^T) V     for the last tokens of each sequence: one, or a token and its drafts
 //
 // Decoding reads every key and value once and computes little with them, so what counts is that all of
 // the memory's bandwidth is in use: reads of 16 bytes, enough of them on their way at any time (an H200
 // brings 4.8 TB/s after about 0.8 us, so about 30 KB a multiprocessor have to be under way, and more when
 // it is busy), enough blocks for all multiprocessors, and no key read twice.
 //
-// A block owns one split of the keys of one sequence and one KV head, for all query heads of the group
-// together. Its four warps take turns: of every 64 keys a warp has 16, and it runs by itself, with its
+// A block owns one split of the keys of one sequence and one KV head, for all queries and all query heads of
+// the group together, as far as they fill 16 rows: one query of 16 heads, or four of 4. Its four warps take turns: of every 64 keys a warp has 16, and it runs by itself, with its
 // own two stages of shared memory, its own running maximum, sum and output. While it computes with one
 // stage, cp.async brings the other. At DIM 128 a stage is 8.5 KiB and a block 68 KiB, and a thread has
 // at most 168 registers, so an H200 has three blocks a multiprocessor and at least 3 x 4 x 8 KiB = 96 KiB
@@ -20,7 +20,7 @@
 // 36 lanes of its 128 for those alone, as many again to widen bf16 and to add over lanes, and it
 // grows with the group. Padded to the 16 rows of an mma the same work is 32 instructions for 16 keys,
 // about a tenth of what the tensor cores can do, whatever the group. Empty rows cost nothing that is
-// scarce.
+// scarce, so the drafts that fill them are attended for nothing.
 //
 // At the end a block merges its warps, and writes either the result (a sequence with one split) or
 // its partial result, which attention_decode_merge merges with those of the other splits. Both merge in
@@ -53,14 +53,14 @@ union Shared {
     } ends;
 };
 
-// The keys that the query of a sequence sees, and how they are split: [begin, begin + length), and so on.
+// The keys that the queries of a sequence see, and how they are split: [begin, begin + length), and so on.
 struct Splits {
     int begin;
     int length;
     int count;
 
     __device__ inline Splits(const Sequence& sequence, int window, int parts) {
-        begin = first_visible(sequence.kv_len - 1, window);
+        begin = first_visible(sequence.position(0), window);
         const int share = ceil_div(sequence.kv_len - begin, parts);
         length = share > SHORTEST_SPLIT ? ceil_div(share, ROUND) * ROUND : SHORTEST_SPLIT;
         count = ceil_div(sequence.kv_len - begin, length);
@@ -95,35 +95,47 @@ template <int DIM>
 __device__ inline void attend(const float* q, const bf16* k, const bf16* v, const Sequence& sequence,
                               void* out, float* partial, float* ends, i64 q_stride, i64 out_stride,
                               int q_heads, int kv_heads, int block_size, int window, float scale_log2,
-                              int out_bf16) {
+                              int most_queries, int out_bf16) {
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     Shared<DIM>& shared = *reinterpret_cast<Shared<DIM>*>(dynamic_shared);
     const int parts = gridDim.x;
     const int split = blockIdx.x;
     const Splits splits(sequence, window, parts);
+    const int group = q_heads / kv_heads;
+    const int row_tiles = ceil_div(most_queries * group, 16);
+    const int kv_head = blockIdx.y / row_tiles;
+    const int first_row = blockIdx.y % row_tiles * 16;
+    const int there = sequence.q_len * group - first_row;
+    const int count = there < 16 ? there : 16;
     // A sequence without keys has no split, but its output wants zeros.
-    if (sequence.q_len != 1 || (split >= splits.count && split > 0)) {
+    if (sequence.q_len > most_queries || count <= 0 || (split >= splits.count && split > 0)) {
         return;
     }
     const int lane = threadIdx.x % WARP;
     const int warp = threadIdx.x / WARP;
-    const int group = q_heads / kv_heads;
-    const int row_tiles = ceil_div(group, 16);
-    const int kv_head = blockIdx.y / row_tiles;
-    const int first_in_group = blockIdx.y % row_tiles * 16;
-    const int first_head = kv_head * group + first_in_group;
-    const int heads = group - first_in_group < 16 ? group - first_in_group : 16;
-
-    Rows<DIM> rows;
-    const float* query = q + sequence.start * q_stride + static_cast<i64>(first_head) * DIM;
-    const int low = lane / 4;
-    const int high = low + 8;
-    rows.begin(low < heads ? query + low * DIM : nullptr, high < heads ? query + high * DIM : nullptr);
+    // A row is a query of one head: the head of the group runs fastest.
+    const auto query_of = [&](int row) { return (first_row + row) / group; };
+    const auto head_of = [&](int row) { return kv_head * group + (first_row + row) % group; };
 
     const int begin = splits.begin + split * splits.length;
     const int end = begin + splits.length < sequence.kv_len ? begin + splits.length : sequence.kv_len;
-    const int from[2] = {begin, begin};
-    const int to[2] = {end, end};
+
+    // The two rows of this lane, and what they see of this split.
+    Rows<DIM> rows;
+    const int low = lane / 4;
+    const float* query[2];
+    int from[2], to[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = low + r * 8;
+        const int i = query_of(row);
+        const int position = sequence.position(i);
+        const i64 token = sequence.start + i;
+        query[r] = row < count ? q + token * q_stride + static_cast<i64>(head_of(row)) * DIM : nullptr;
+        from[r] = max(begin, first_visible(position, window));
+        to[r] = min(end, position + 1);
+    }
+    rows.begin(query[0], query[1]);
 
     // Lane l and lane l + 16 know in which block key l of the next tile lies: looked up a whole tile
     // before it is needed.
@@ -186,7 +198,7 @@ __device__ inline void attend(const float* q, const bf16* k, const bf16* v, cons
     }
     __syncthreads();
 
-    for (int element = threadIdx.x; element < heads * DIM; element += WARPS * WARP) {
+    for (int element = threadIdx.x; element < count * DIM; element += WARPS * WARP) {
         const int row = element / DIM;
         const int d = element % DIM;
         const Merge merge(shared.ends.max[row], shared.ends.sum[row], WARPS);
@@ -194,12 +206,14 @@ __device__ inline void attend(const float* q, const bf16* k, const bf16* v, cons
         for (int w = 0; w < WARPS; w++) {
             value += merge.weight(shared.ends.max[row][w]) * shared.ends.out[w][row][d];
         }
-        const int head = first_head + row;
+        const int i = query_of(row);
+        const int head = head_of(row);
         if (splits.count <= 1) {
-            const i64 at = sequence.start * out_stride + static_cast<i64>(head) * DIM + d;
+            const i64 at = (sequence.start + i) * out_stride + static_cast<i64>(head) * DIM + d;
             store(out, out_bf16, at, divided(value, merge.total));
         } else {
-            const i64 part = (static_cast<i64>(blockIdx.z) * q_heads + head) * parts;
+            const i64 number = static_cast<i64>(blockIdx.z) * most_queries + i;
+            const i64 part = (number * q_heads + head) * parts;
             partial[(part + split) * DIM + d] = value;
             if (d == 0) {
                 ends[part * 2 + split] = merge.largest;
@@ -209,19 +223,20 @@ __device__ inline void attend(const float* q, const bf16* k, const bf16* v, cons
     }
 }
 
-// Grid: (parts, KV heads x tiles of 16 heads of a group, sequences), 128 threads; shared memory of
-// Shared<DIM>. Sequences of more or less than one query are another kernel's.
-//   partial [sequences, heads, parts, DIM]     ends [sequences, heads, 2, parts]: maxima, then sums
+// Grid: (parts, KV heads x tiles of 16 rows of `most_queries` queries, sequences), 128 threads; shared memory
+// of Shared<DIM>. Sequences of more queries are another kernel's.
+//   partial [sequences, most_queries, heads, parts, DIM]
+//   ends    [sequences, most_queries, heads, 2, parts]: maxima, then sums
 extern "C" __global__ void attention_decode_d64(const float* q, const bf16* k, const bf16* v,
                                                 const int* cu_seqlens_q, const int* seq_lens_kv,
                                                 const int* block_table, void* out, float* partial,
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
-                                                float scale_log2, int out_bf16) {
+                                                float scale_log2, int most_queries, int out_bf16) {
     wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<64>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
-               window, scale_log2, out_bf16);
+               window, scale_log2, most_queries, out_bf16);
 }
 
 extern "C" __global__ void attention_decode_d80(const float* q, const bf16* k, const bf16* v,
@@ -229,11 +244,11 @@ extern "C" __global__ void attention_decode_d80(const float* q, const bf16* k, c
                                                 const int* block_table, void* out, float* partial,
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
-                                                float scale_log2, int out_bf16) {
+                                                float scale_log2, int most_queries, int out_bf16) {
     wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<80>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
-               window, scale_log2, out_bf16);
+               window, scale_log2, most_queries, out_bf16);
 }
 
 extern "C" __global__ void attention_decode_d96(const float* q, const bf16* k, const bf16* v,
@@ -241,11 +256,11 @@ extern "C" __global__ void attention_decode_d96(const float* q, const bf16* k, c
                                                 const int* block_table, void* out, float* partial,
                                                 float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                 int kv_heads, int block_size, int max_blocks, int window,
-                                                float scale_log2, int out_bf16) {
+                                                float scale_log2, int most_queries, int out_bf16) {
     wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<96>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
-               window, scale_log2, out_bf16);
+               window, scale_log2, most_queries, out_bf16);
 }
 
 extern "C" __global__ void attention_decode_d128(const float* q, const bf16* k, const bf16* v,
@@ -253,15 +268,15 @@ extern "C" __global__ void attention_decode_d128(const float* q, const bf16* k, 
                                                  const int* block_table, void* out, float* partial,
                                                  float* ends, i64 q_stride, i64 out_stride, int q_heads,
                                                  int kv_heads, int block_size, int max_blocks, int window,
-                                                 float scale_log2, int out_bf16) {
+                                                 float scale_log2, int most_queries, int out_bf16) {
     wait_for_previous();
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
     attend<128>(q, k, v, sequence, out, partial, ends, q_stride, out_stride, q_heads, kv_heads, block_size,
-               window, scale_log2, out_bf16);
+               window, scale_log2, most_queries, out_bf16);
 }
 
-// Merge the splits of each sequence and head, in their order. Grid: (heads, sequences), 128 threads, of
-// which each owns dimensions 128 apart. `parts` is at most MOST_PARTS.
+// Merge the splits of each query and head, in their order. Grid: (heads, sequences, most_queries), 128
+// threads, of which each owns dimensions 128 apart. `parts` is at most MOST_PARTS.
 extern "C" __global__ void attention_decode_merge(const float* partial, const float* ends,
                                                   const int* cu_seqlens_q, const int* seq_lens_kv, void* out,
                                                   i64 out_stride, int dim, int parts, int window,
@@ -271,13 +286,15 @@ extern "C" __global__ void attention_decode_merge(const float* partial, const fl
     __shared__ float sum[MOST_PARTS];
     const Sequence sequence(cu_seqlens_q, seq_lens_kv, nullptr, 0, blockIdx.y);
     const Splits splits(sequence, window, parts);
-    if (sequence.q_len != 1 || splits.count <= 1) {
-        return;  // not a decode row, or written by its only split
+    const int query = blockIdx.z;
+    if (query >= sequence.q_len || sequence.q_len > static_cast<int>(gridDim.z) || splits.count <= 1) {
+        return;  // no query, another kernel's, or written by its only split
     }
-    const i64 part = (static_cast<i64>(blockIdx.y) * gridDim.x + blockIdx.x) * parts;
-    for (int i = threadIdx.x; i < splits.count; i += blockDim.x) {
-        max[i] = ends[part * 2 + i];
-        sum[i] = ends[part * 2 + parts + i];
+    const i64 number = static_cast<i64>(blockIdx.y) * gridDim.z + query;
+    const i64 part = (number * gridDim.x + blockIdx.x) * parts;
+    for (int split = threadIdx.x; split < splits.count; split += blockDim.x) {
+        max[split] = ends[part * 2 + split];
+        sum[split] = ends[part * 2 + parts + split];
     }
     __syncthreads();
     const Merge merge(max, sum, splits.count);
@@ -289,7 +306,7 @@ extern "C" __global__ void attention_decode_merge(const float* partial, const fl
             value += merge.weight(max[i]) * partial[(part + i) * dim + d];
         }
         // end of exercise
-        const i64 at = sequence.start * out_stride + static_cast<i64>(blockIdx.x) * dim + d;
+        const i64 at = (sequence.start + query) * out_stride + static_cast<i64>(blockIdx.x) * dim + d;
         store(out, out_bf16, at, divided(value, merge.total));
     }
 }

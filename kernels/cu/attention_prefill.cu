@@ -20,6 +20,17 @@
 // 4096 flops, which at 128 bytes a clock bounds it to 0.6 of the peak. (wgmma, which reads both sides from
 // there by itself, lifts that bound; only Hopper has it.)
 //
+// Which block has which tile. Sequences have any number of queries: in a step of the engine one may have two
+// thousand and the other 255 one each. A grid of (tiles of the longest) x (sequences) would be blocks without
+// work but for a few, and each of them costs time. So tiles are numbered through all sequences. Tile 0 of
+// sequence s has the number
+//
+//   floor(start of s * group / 128) + s
+//
+// which leaves room for the tiles of those before it: n rows need at most floor(n / 128) + 1, wherever they
+// begin. A block looks for the last sequence whose first number is not above its own. A grid has one block more
+// for each sequence than a perfect list would need, and depends on the number of tokens and sequences only.
+//
 // The largest tiles of causal attention are the last ones: they start first, so that what is left at the
 // end is small.
 //
@@ -45,9 +56,39 @@ struct Tiles {
     int slots[2][KEYS];  // where the keys of a tile lie, -1 where there is none
 };
 
+// A tile of the step: the number of its sequence, and its own number within that.
+struct MyTile {
+    int sequence;
+    int tile;
+
+    // Number of the first tile of sequence s.
+    static __device__ inline int first_of(const int* cu_seqlens_q, int s, int group) {
+        return static_cast<int>(static_cast<i64>(cu_seqlens_q[s]) * group / ROWS) + s;
+    }
+
+    // All lanes of a warp must call this.
+    __device__ inline MyTile(const int* cu_seqlens_q, int sequences, int group) {
+        const int number = gridDim.y - 1 - blockIdx.y;
+        // Numbers rise, so those that are not above this one come first. 32 sequences are asked at once, the
+        // range between the last of them that says yes and the next is asked in turn.
+        int low = 0;
+        int high = sequences;
+        while (high - low > 1) {
+            const int step = ceil_div(high - low, WARP);
+            const int s = low + static_cast<int>(threadIdx.x) % WARP * step;
+            const bool before = s < high && first_of(cu_seqlens_q, s, group) <= number;
+            const int count = __popc(__ballot_sync(ALL_LANES, before));
+            low += (count - 1) * step;
+            high = low + step < high ? low + step : high;
+        }
+        sequence = low;
+        tile = number - first_of(cu_seqlens_q, low, group);
+    }
+};
+
 template <int DIM>
 __device__ inline void attend(const float* q, const bf16* k, const bf16* v, const Sequence& sequence,
-                              void* out, i64 q_stride, i64 out_stride, int q_heads, int kv_heads,
+                              int my_tile, void* out, i64 q_stride, i64 out_stride, int q_heads, int kv_heads,
                               int block_size, int window, float scale_log2, int out_bf16) {
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     Tiles<DIM>& tiles = *reinterpret_cast<Tiles<DIM>*>(dynamic_shared);
@@ -56,7 +97,7 @@ __device__ inline void attend(const float* q, const bf16* k, const bf16* v, cons
     const int kv_head = blockIdx.x;
     const int group = q_heads / kv_heads;
     const int rows = sequence.q_len * group;
-    const int first_row = (gridDim.y - 1 - blockIdx.y) * ROWS;
+    const int first_row = my_tile * ROWS;
     if (first_row >= rows) {
         return;
     }
@@ -165,18 +206,19 @@ __device__ inline void attend(const float* q, const bf16* k, const bf16* v, cons
     }
 }
 
-// Grid: (KV heads, 128-row tiles of the longest sequence, sequences), 256 threads; shared memory of
-// Tiles<DIM>. Sequences of fewer than `least_q_len` queries are another kernel's.
+// Grid: (KV heads, floor(tokens * group / 128) + sequences), 256 threads; shared memory of Tiles<DIM>.
+// Sequences of fewer than `least_q_len` queries are another kernel's.
 extern "C" __global__ void attention_prefill_d64(const float* q, const bf16* k, const bf16* v,
                                                  const int* cu_seqlens_q, const int* seq_lens_kv,
                                                  const int* block_table, void* out, i64 q_stride,
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
-                                                 int least_q_len, int out_bf16) {
+                                                 int sequences, int least_q_len, int out_bf16) {
     wait_for_previous();
-    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
+    const MyTile mine(cu_seqlens_q, sequences, q_heads / kv_heads);
+    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, mine.sequence);
     if (sequence.q_len >= least_q_len) {
-        attend<64>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
+        attend<64>(q, k, v, sequence, mine.tile, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
                    scale_log2, out_bf16);
     }
 }
@@ -186,11 +228,12 @@ extern "C" __global__ void attention_prefill_d80(const float* q, const bf16* k, 
                                                  const int* block_table, void* out, i64 q_stride,
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
-                                                 int least_q_len, int out_bf16) {
+                                                 int sequences, int least_q_len, int out_bf16) {
     wait_for_previous();
-    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
+    const MyTile mine(cu_seqlens_q, sequences, q_heads / kv_heads);
+    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, mine.sequence);
     if (sequence.q_len >= least_q_len) {
-        attend<80>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
+        attend<80>(q, k, v, sequence, mine.tile, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
                    scale_log2, out_bf16);
     }
 }
@@ -200,11 +243,12 @@ extern "C" __global__ void attention_prefill_d96(const float* q, const bf16* k, 
                                                  const int* block_table, void* out, i64 q_stride,
                                                  i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                  int max_blocks, int window, float scale_log2,
-                                                 int least_q_len, int out_bf16) {
+                                                 int sequences, int least_q_len, int out_bf16) {
     wait_for_previous();
-    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
+    const MyTile mine(cu_seqlens_q, sequences, q_heads / kv_heads);
+    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, mine.sequence);
     if (sequence.q_len >= least_q_len) {
-        attend<96>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
+        attend<96>(q, k, v, sequence, mine.tile, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
                    scale_log2, out_bf16);
     }
 }
@@ -214,11 +258,12 @@ extern "C" __global__ void attention_prefill_d128(const float* q, const bf16* k,
                                                   const int* block_table, void* out, i64 q_stride,
                                                   i64 out_stride, int q_heads, int kv_heads, int block_size,
                                                   int max_blocks, int window, float scale_log2,
-                                                  int least_q_len, int out_bf16) {
+                                                  int sequences, int least_q_len, int out_bf16) {
     wait_for_previous();
-    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, blockIdx.z);
+    const MyTile mine(cu_seqlens_q, sequences, q_heads / kv_heads);
+    const Sequence sequence(cu_seqlens_q, seq_lens_kv, block_table, max_blocks, mine.sequence);
     if (sequence.q_len >= least_q_len) {
-        attend<128>(q, k, v, sequence, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
+        attend<128>(q, k, v, sequence, mine.tile, out, q_stride, out_stride, q_heads, kv_heads, block_size, window,
                    scale_log2, out_bf16);
     }
 }

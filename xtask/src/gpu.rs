@@ -19,7 +19,7 @@ const NO_DEVICE: i32 = 3;
 const REPORTS: &str = "kernels/reports";
 
 /// Fixtures that the copied program reads.
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 10] = [
     "configs/qwen3-0.6b.json",
     "configs/qwen3-8b.json",
     "tiny-llama",

@@ -2,8 +2,9 @@
 //!
 //! | | `Fast` | `BatchInvariant` |
 //! |---|---|---|
-//! | sequences with one query | `attention_decode`: split over the keys | `attention_prefill` |
-//! | sequences with more | `attention_prefill`: tiles of queries | `attention_prefill` |
+//! | steps of at most 16 queries a sequence | `attention_decode`: split over the keys | `attention_prefill` |
+//! | others: sequences with one query | `attention_decode` | `attention_prefill` |
+//! | others: sequences with more | `attention_prefill`: tiles of queries | `attention_prefill` |
 //! | f32 caches, head sizes without tensor core kernels | `attention_rows` | `attention_rows` |
 //!
 //! The host knows bounds only, so that a captured launch stays valid for the lengths at replay. A step with
@@ -74,11 +75,11 @@ pub fn attention(
     };
     match params.arithmetic {
         Arithmetic::BatchInvariant => call.prefill(kernels, 1),
-        Arithmetic::Fast if queries == 1 => call.decode(kernels),
+        Arithmetic::Fast if queries <= FEW_QUERIES => call.decode(kernels, queries),
         // With one sequence its kind is known on the host.
         Arithmetic::Fast if count == 1 => call.prefill(kernels, 1),
         Arithmetic::Fast => {
-            call.decode(kernels)?;
+            call.decode(kernels, 1)?;
             call.prefill(kernels, 2)
         }
     }
@@ -106,10 +107,15 @@ const PREFILL_THREADS: usize = 256;
 const PREFILL_ROWS: usize = 128;
 const PREFILL_KEYS: usize = 64;
 const DECODE_THREADS: usize = 128;
-const DECODE_HEADS: usize = 16;
+const DECODE_ROWS: usize = 16;
 const DECODE_ROUND: usize = 64;
 const DECODE_SHORTEST_SPLIT: usize = 128;
 const DECODE_MOST_PARTS: usize = 64;
+
+/// Maximum number of queries of a sequence in a step whose attention is split over the keys: a token and its drafts. In a
+/// group of 4 heads, 4 queries fill the 16 rows of a block; 16 queries are 4 blocks, of which 3 find the keys in the L2
+/// cache.
+const FEW_QUERIES: usize = 16;
 
 /// Number of blocks for each multiprocessor when keys are split. A multiprocessor holds three blocks of the
 /// decode kernel at a time; several more to follow keep all of them busy until near the end.
@@ -237,57 +243,69 @@ impl Call<'_> {
     fn prefill(&self, kernels: Names, least_q_len: usize) -> Result<()> {
         let (dim, kv_heads) = (self.q.dim, self.cache.shape.heads);
         let args = self.paging(self.strides_and_heads(self.inputs()));
-        let args = args.float(self.scale_log2()).int(least_q_len).int(self.out_bf16());
-        let tiles = (self.queries() * (self.q.heads / kv_heads)).div_ceil(PREFILL_ROWS);
+        let args = args.float(self.scale_log2()).int(self.count()).int(least_q_len);
+        let args = args.int(self.out_bf16());
+        // Tiles of all sequences: see the kernel.
+        let tiles = self.q.tokens * (self.q.heads / kv_heads) / PREFILL_ROWS + self.count();
         let stages = 2 * 2 * PREFILL_KEYS * (dim + 8) * 2;
         let launch = Launch::new("attention_prefill", kernels.prefill, 0, PREFILL_THREADS)
-            .grid([kv_heads, tiles, self.count()])
+            .grid([kv_heads, tiles, 1])
             .shared(stages + 2 * PREFILL_KEYS * 4);
         // SAFETY: as in `rows`; cache and stages are aligned to 16 bytes.
         unsafe { launch.enqueue(self.gpu, args) }
     }
 
+    /// Number of tiles of 16 rows: of the queries of a sequence and the heads of a group, for all KV heads.
+    fn row_tiles(&self, queries: usize) -> usize {
+        let kv_heads = self.cache.shape.heads;
+        kv_heads * (queries * (self.q.heads / kv_heads)).div_ceil(DECODE_ROWS)
+    }
+
     /// Number of parts into which keys are split. Depends only on values that are the same at every replay.
-    fn parts(&self) -> usize {
-        let group = self.q.heads / self.cache.shape.heads;
-        let blocks = self.count() * self.cache.shape.heads * group.div_ceil(DECODE_HEADS);
+    fn parts(&self, queries: usize) -> usize {
+        let blocks = self.count() * self.row_tiles(queries);
         let wanted = (DECODE_BLOCKS * self.gpu.properties().multiprocessors).div_ceil(blocks);
-        let window = self.params.window.unwrap_or(usize::MAX);
+        let window =
+            self.params.window.map_or(usize::MAX, |window| window.saturating_add(queries - 1));
         let keys = self.sequences.max_kv_len.min(window);
         wanted.min(keys.div_ceil(DECODE_SHORTEST_SPLIT)).clamp(1, DECODE_MOST_PARTS)
     }
 
-    /// Launches the kernel for sequences with one query.
-    fn decode(&self, kernels: Names) -> Result<()> {
-        let parts = self.parts();
+    /// Launches the kernel for sequences with at most so many queries.
+    fn decode(&self, kernels: Names, queries: usize) -> Result<()> {
+        let parts = self.parts(queries);
         if parts == 1 {
-            return self.splits(kernels, parts, (0, 0));
+            return self.splits(kernels, queries, parts, (0, 0));
         }
-        let cells = self.count() * self.q.heads * parts;
+        let cells = self.count() * queries * self.q.heads * parts;
         // This call owns the scratch until the splits are merged: without the lock another thread could
         // enqueue a kernel in between.
         self.gpu.scratch(|scratch| {
             let bytes = cells * (self.q.dim + 2) * 4;
             let partial = scratch.region(self.gpu, Purpose::AttentionSplits, bytes)?;
             let ends = partial + (cells * self.q.dim * 4) as u64;
-            self.splits(kernels, parts, (partial, ends))?;
-            self.merge(parts, (partial, ends))
+            self.splits(kernels, queries, parts, (partial, ends))?;
+            self.merge(queries, parts, (partial, ends))
         })
     }
 
-    fn splits(&self, kernels: Names, parts: usize, (partial, ends): (u64, u64)) -> Result<()> {
-        let (heads, kv_heads) = (self.q.heads, self.cache.shape.heads);
+    fn splits(
+        &self,
+        kernels: Names,
+        queries: usize,
+        parts: usize,
+        (partial, ends): (u64, u64),
+    ) -> Result<()> {
         let args = self.strides_and_heads(self.inputs().ptr(partial).ptr(ends));
-        let args = self.paging(args).float(self.scale_log2()).int(self.out_bf16());
-        let head_tiles = kv_heads * (heads / kv_heads).div_ceil(DECODE_HEADS);
+        let args = self.paging(args).float(self.scale_log2()).int(queries).int(self.out_bf16());
         let launch = Launch::new("attention_decode", kernels.decode, 0, DECODE_THREADS)
-            .grid([parts, head_tiles, self.count()])
+            .grid([parts, self.row_tiles(queries), self.count()])
             .shared(2 * 2 * DECODE_ROUND * (self.q.dim + 8) * 2);
-        // SAFETY: as in `prefill`; the scratch has room for every part of every head.
+        // SAFETY: as in `prefill`; the scratch has room for every part of every query and head.
         unsafe { launch.enqueue(self.gpu, args) }
     }
 
-    fn merge(&self, parts: usize, (partial, ends): (u64, u64)) -> Result<()> {
+    fn merge(&self, queries: usize, parts: usize, (partial, ends): (u64, u64)) -> Result<()> {
         let args = Args::new()
             .ptr(partial)
             .ptr(ends)
@@ -300,7 +318,7 @@ impl Call<'_> {
             .signed(self.window())
             .int(self.out_bf16());
         let launch = Launch::new("attention_decode", "attention_decode_merge", 0, DECODE_THREADS)
-            .grid([self.q.heads, self.count(), 1]);
+            .grid([self.q.heads, self.count(), queries]);
         // SAFETY: as in `splits`.
         unsafe { launch.enqueue(self.gpu, args) }
     }

@@ -37,6 +37,48 @@ fn every_length_around_a_tile_a_round_and_a_split_is_right() {
 }
 
 #[test]
+fn a_token_and_its_drafts_see_each_the_keys_before_it() {
+    let gpu = gpu().unwrap();
+    // Rows of a block are queries times heads of a group: 2 to 48 of them here, in up to three blocks.
+    for (group, queries) in [(1, 2), (4, 4), (4, 5), (3, 11), (3, 16), (20, 2)] {
+        let case = Case::new(group, 2, 64, Float::Bf16);
+        let lens =
+            [(queries, 300), (1, 300), (queries, queries), (2, 129), (0, 0), (queries - 1, 64)];
+        case.check(&gpu, &batch(&lens));
+        // One sequence alone has more parts, and its drafts may lie on both sides of an end of one.
+        for kv_len in [queries, 128 + queries / 2, 257, 385] {
+            case.check(&gpu, &batch(&[(queries, kv_len)]));
+        }
+    }
+}
+
+#[test]
+fn a_window_moves_on_from_draft_to_draft() {
+    let gpu = gpu().unwrap();
+    for window in [1, 3, 100, 130] {
+        let case = Case { window: Some(window), ..Case::new(2, 1, 64, Float::Bf16) };
+        case.check(&gpu, &batch(&[(5, 330), (5, 5), (3, 131), (1, 200)]));
+        case.check(&gpu, &batch(&[(7, 513)]));
+    }
+}
+
+#[test]
+fn a_grid_for_more_drafts_changes_nothing() {
+    // A captured step of a token and five drafts: some sequences have fewer, some rows are padding.
+    let gpu = gpu().unwrap();
+    let bounds =
+        Case { max_q_len: Some(6), max_kv_len: Some(4096), ..Case::new(4, 2, 128, Float::Bf16) };
+    bounds.check(&gpu, &batch(&[(6, 200), (1, 300), (3, 77), (1, 0), (6, 0)]));
+}
+
+#[test]
+fn drafts_beside_a_prompt_are_attended_too() {
+    let gpu = gpu().unwrap();
+    let case = Case::new(4, 1, 64, Float::Bf16);
+    case.check(&gpu, &batch(&[(5, 300), (40, 90), (1, 200), (16, 16), (17, 400)]));
+}
+
+#[test]
 fn blocks_may_have_any_size() {
     let gpu = gpu().unwrap();
     for block_size in [1, 8, 24, 32, 300] {

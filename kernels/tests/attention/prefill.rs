@@ -1,6 +1,7 @@
 //! Chunks of queries in tiles, and steps that have both chunks and decode rows.
 
 use kernels::Float;
+use kernels::ops::Arithmetic;
 
 use crate::case::{Case, batch, bits};
 use crate::common::{bytes, gpu, under_every_order};
@@ -17,7 +18,9 @@ fn every_head_size_and_group_gives_softmax() {
 #[test]
 fn chunks_of_any_length_anywhere_in_a_sequence_are_right() {
     let gpu = gpu().unwrap();
-    let case = Case::new(2, 1, 64, Float::Bf16);
+    // Batch-invariant: for few queries, too, it is this kernel.
+    let arithmetic = Arithmetic::BatchInvariant;
+    let case = Case { arithmetic, ..Case::new(2, 1, 64, Float::Bf16) };
     // Tiles of 64 keys; of 128 rows, which are 64 queries here.
     for (q_len, kv_len) in
         [(2, 2), (63, 63), (64, 64), (65, 65), (70, 130), (2, 128), (3, 129), (17, 200)]
@@ -35,6 +38,20 @@ fn a_step_of_chunks_decode_rows_and_padding_is_right_in_every_row() {
             &gpu,
             &batch(&[(1, 200), (30, 30), (1, 1), (0, 0), (5, 77), (1, 0), (3, 0), (1, 64)]),
         );
+    }
+}
+
+#[test]
+fn every_block_finds_its_tile_among_many_sequences() {
+    let gpu = gpu().unwrap();
+    // Up to three tiles of 128 rows, which are 32 queries here, and sequences that have none.
+    let lens: Vec<(usize, usize)> =
+        (0..75).map(|s| [(1, 9), (70, 70), (0, 0), (33, 40), (2, 3)][s * s % 5]).collect();
+    for arithmetic in [Arithmetic::Fast, Arithmetic::BatchInvariant] {
+        let case = Case { arithmetic, ..Case::new(4, 1, 64, Float::Bf16) };
+        for count in [1, 32, 33, 75] {
+            case.check(&gpu, &batch(&lens[..count]));
+        }
     }
 }
 

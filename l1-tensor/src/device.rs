@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kernels::{Gpu, compile};
+use kernels::Gpu;
 
 use crate::{Error, Result};
 
@@ -61,11 +61,10 @@ impl DeviceRequest {
     }
 }
 
-/// Checks that a model can run on a CUDA device: the device opens, and its kernels compile. Only the smallest file of
-/// kernels is tried.
+/// Checks that a model can run on a CUDA device: the device opens, its kernels compile, and the driver loads them. Only
+/// the smallest file of kernels is tried.
 fn usable(ordinal: usize) -> kernels::Result<()> {
-    let gpu = Gpu::open(ordinal)?;
-    compile::image("elementwise", gpu.properties().capability, gpu.is_emulated()).map(|_| ())
+    Gpu::open(ordinal)?.try_kernels()
 }
 
 impl fmt::Display for Device {

@@ -62,8 +62,8 @@ struct Nvrtc {
 ///
 /// It is looked for in what `STRATA_NVRTC` names (the library or its directory; then nowhere else);
 /// where the system's loader looks; in `nvrtc` of Strata's cache, where `cargo x nvrtc` puts it; in CUDA
-/// toolkits; in the packages of Pythons. The first that is of version 12.0 or later is taken, and is the
-/// answer as long as the process runs.
+/// toolkits; in the packages of Pythons. The first that is of version 12.0 or later, and of no later major version than
+/// the driver, is taken, and is the answer as long as the process runs.
 ///
 /// # Errors
 /// [`Error::NoCompiler`], saying where it was looked for.
@@ -136,8 +136,14 @@ fn find() -> Result<Nvrtc> {
     // A name without a directory goes through the loader's own search.
     let by_loader = locate::NAMES.iter().map(PathBuf::from);
     let by_loader = by_loader.filter(|_| candidates.given.is_none());
+    let driver = crate::probe().ok().filter(|cuda| !cuda.emulated).map(|cuda| cuda.driver_version);
     for path in by_loader.chain(candidates.files) {
-        match Nvrtc::open(&path) {
+        let opened = Nvrtc::open(&path).and_then(|nvrtc| {
+            // One that was named is not argued with.
+            let driver = driver.filter(|_| candidates.given.is_none());
+            suits(nvrtc.version, driver).map(|()| nvrtc)
+        });
+        match opened {
             Ok(nvrtc) => return Ok(nvrtc),
             // That the loader does not know it is no news.
             Err(_) if path.parent() == Some(Path::new("")) => {}
@@ -156,6 +162,19 @@ fn find() -> Result<Nvrtc> {
         (_, false) => format!("NVRTC cannot be used: {}", refused.join("; ")),
     };
     Err(Error::NoCompiler { why })
+}
+
+/// Whether a driver, if there is one, loads the machine code of a compiler: within a major version of CUDA every driver
+/// does, an older one refuses it ("CUDA Compatibility", minor version compatibility).
+fn suits(compiler: (i32, i32), driver: Option<(u32, u32)>) -> std::result::Result<(), String> {
+    match driver {
+        Some((major, minor)) if compiler.0 > major as i32 => Err(format!(
+            "it makes machine code for drivers of CUDA {}, and this one is of CUDA {major}.{minor}: `pip install \
+             nvidia-cuda-nvrtc-cu{major}` brings one that fits",
+            compiler.0
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl Nvrtc {
@@ -330,4 +349,19 @@ unsafe fn symbol<T: Copy>(library: &'static Library, name: &str) -> std::result:
     unsafe { library.get::<T>(name.as_bytes()) }
         .map(|symbol| *symbol)
         .map_err(|e| format!("{name} is missing ({e})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::suits;
+
+    #[test]
+    fn a_compiler_must_not_be_of_a_later_major_version_than_the_driver() {
+        for (compiler, driver) in [((12, 9), (12, 0)), ((12, 0), (13, 0)), ((13, 2), (13, 0))] {
+            assert_eq!(suits(compiler, Some(driver)), Ok(()), "{compiler:?} with {driver:?}");
+        }
+        assert_eq!(suits((13, 0), None), Ok(()), "without a driver");
+        let why = suits((13, 0), Some((12, 8))).unwrap_err();
+        assert!(why.contains("CUDA 12.8") && why.contains("nvidia-cuda-nvrtc-cu12"), "{why}");
+    }
 }

@@ -43,6 +43,7 @@ pub struct ForwardMeta {
     max_tokens: usize,
     max_blocks: usize,
     block_size: usize,
+    captured_queries: usize,
 }
 
 impl ForwardMeta {
@@ -61,7 +62,15 @@ impl ForwardMeta {
             max_tokens,
             max_blocks,
             block_size: block_size.max(1),
+            captured_queries: 1,
         }
+    }
+
+    /// Sets the maximum number of tokens that a sequence has in a captured step: 1 + drafts; 1 if this is not called. The
+    /// launches of a captured step are for this number.
+    #[must_use]
+    pub fn with_captured_queries(self, captured_queries: usize) -> Self {
+        Self { captured_queries: captured_queries.max(1), ..self }
     }
 
     /// Begins another step. Costs nothing: rows are cleaned when they are written again.
@@ -111,6 +120,27 @@ impl ForwardMeta {
         }
         Ok(())
         // end of exercise
+    }
+
+    /// Pads the step to `width` tokens, as [`ForwardMeta::pad_to`] does, and then to as many sequences: those behind the
+    /// padding rows have neither tokens nor keys. So a step in which sequences have several tokens gets the shape of one
+    /// in which each has one.
+    ///
+    /// # Errors
+    /// [`KvError::Malformed`] when the arrays have no such room.
+    pub fn pad_to_width(&mut self, width: usize) -> Result<()> {
+        let rows = self.sequences() + width.saturating_sub(self.tokens());
+        self.check_room(
+            width.saturating_sub(self.sequences()),
+            width.saturating_sub(self.tokens()),
+        )?;
+        self.pad_to(rows)?;
+        for s in rows..width {
+            self.cu_seqlens_q.push(self.positions.len() as i32);
+            self.seq_lens_kv.push(0);
+            self.fill_row(s, &[]);
+        }
+        Ok(())
     }
 
     /// Writes a row of the table. Entries behind it that an earlier, longer row wrote become -1; each entry is cleared
@@ -179,6 +209,11 @@ impl ForwardMeta {
     /// Number of tokens per block.
     pub fn block_size(&self) -> usize {
         self.block_size
+    }
+
+    /// Maximum number of tokens of a sequence in a captured step.
+    pub fn captured_queries(&self) -> usize {
+        self.captured_queries
     }
 
     /// Number of entries of a row of the table, used or not: W.

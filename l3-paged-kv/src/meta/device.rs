@@ -55,11 +55,11 @@ impl MetaOnDevice {
         self.shape = shape(meta);
         let q_lens = meta.cu_seqlens_q().windows(2).map(|w| (w[1] - w[0]) as usize);
         self.max_q_len = q_lens.max().unwrap_or(0);
-        self.max_kv_len = if captured {
-            meta.max_blocks() * meta.block_size()
-        } else {
-            meta.seq_lens_kv().iter().map(|len| *len as usize).max().unwrap_or(0)
-        };
+        self.max_kv_len = meta.seq_lens_kv().iter().map(|len| *len as usize).max().unwrap_or(0);
+        if captured {
+            self.max_q_len = self.max_q_len.max(meta.captured_queries());
+            self.max_kv_len = meta.max_blocks() * meta.block_size();
+        }
         Ok(())
     }
 

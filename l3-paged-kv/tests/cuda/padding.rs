@@ -94,6 +94,35 @@ fn rows_of_padding_store_nothing_see_nothing_and_leave_others_as_they_are() {
     }
 }
 
+#[test]
+fn drafts_in_the_shape_of_a_decode_step_see_what_single_tokens_see() {
+    for (precision, dtype) in [(Precision::F32, DType::F32), (Precision::Bf16, DType::BF16)] {
+        let rt = device(precision);
+        let width = HEADS[0] * DIM;
+        // The first sequence's two drafts and the second's token, behind each other.
+        let mut one_by_one = Decoding::new(&rt, dtype);
+        let mut meta = ForwardMeta::new(16, 8, BLOCKS, SIZE);
+        for at in 5..8 {
+            meta.push(&one_by_one.tables[0], at, 1).unwrap();
+        }
+        meta.push(&one_by_one.tables[1], 2, 1).unwrap();
+        let expected = attend(&rt, &mut one_by_one.kv, &meta, true);
+
+        let mut drafted = Decoding::new(&rt, dtype);
+        let mut meta = ForwardMeta::new(16, 8, BLOCKS, SIZE).with_captured_queries(4);
+        meta.push(&drafted.tables[0], 5, 3).unwrap();
+        meta.push(&drafted.tables[1], 2, 1).unwrap();
+        meta.pad_to_width(6).unwrap();
+        let got = attend(&rt, &mut drafted.kv, &meta, true);
+        let what = format!("attention in {dtype} of a token and two drafts, and of a token");
+        judge::close(&what, &[4, width], &got[..4 * width], &expected, 1e-5);
+        assert_eq!(got[4 * width..], vec![0.0; 2 * width], "{dtype}: what padding sees");
+        let what = format!("blocks in {dtype} after a step with drafts");
+        let (got, expected) = (drafted.stored(), one_by_one.stored());
+        judge::same_bits(&what, &[got.len()], &got, &expected);
+    }
+}
+
 /// The null block, which padding and errors would hit first, and blocks of nobody stay zero.
 #[test]
 fn blocks_of_nobody_stay_as_they_were_on_a_device() {

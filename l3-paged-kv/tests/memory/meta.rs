@@ -59,6 +59,21 @@ fn what_a_longer_step_left_behind_is_no_block() {
 }
 
 #[test]
+fn sequences_of_several_tokens_are_padded_to_the_shape_of_one_token_each() {
+    let mut meta = ForwardMeta::new(8, 8, 3, 4);
+    meta.push(&table(4, &[1, 2]), 4, 3).unwrap();
+    meta.push(&table(4, &[3]), 1, 1).unwrap();
+    meta.pad_to_width(6).unwrap();
+    assert_eq!((meta.tokens(), meta.sequences()), (6, 6), "tokens and sequences");
+    assert_eq!(meta.cu_seqlens_q(), [0, 3, 4, 5, 6, 6, 6], "two rows of padding, two of nothing");
+    assert_eq!(meta.seq_lens_kv(), [7, 2, 0, 0, 0, 0], "keys");
+    assert_eq!(meta.slot_mapping()[4..], [-1, -1], "slots of padding");
+    assert_eq!(meta.block_table()[2 * 3..], [-1; 12], "blocks of padding and of nothing");
+    assert!(meta.pad_to_width(9).is_err(), "wider than the arrays");
+    assert_eq!((meta.tokens(), meta.sequences()), (6, 6), "as before the error");
+}
+
+#[test]
 fn blocks_that_are_reserved_for_later_are_left_out() {
     let mut meta = ForwardMeta::new(8, 1, 4, 4);
     meta.push(&table(4, &[7, 3, 5]), 4, 1).unwrap();

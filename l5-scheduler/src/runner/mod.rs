@@ -130,8 +130,9 @@ impl ModelRunner {
             turn: None,
             ws: Workspace::new(rt, model, spec)?,
             kv,
-            // In a captured step, each draft is a sequence.
-            meta: ForwardMeta::new(max_tokens, max_rows, max_blocks, block_size),
+            // A captured step has as many sequences as tokens.
+            meta: ForwardMeta::new(max_tokens, max_rows, max_blocks, block_size)
+                .with_captured_queries(1 + config.num_speculative_tokens),
             packed: Packed::with_capacity(max_tokens, max_rows, max_rows),
             sampler: Sampler::new(rt, model.vocab),
             caps: Caps { max_tokens, max_seqs: max_num_seqs, ..Caps::default() },

@@ -11,10 +11,10 @@
 //! on a device with captured decode steps: it is padded to the next captured width with rows that read no keys and
 //! values and store none, and that sit on free seats.
 //!
-//! Drafts do not leave the captured shapes. Where all rows decode, each token of a row with drafts can be a sequence of
-//! its own, with the block table of its request and as many keys as stand before it: keys and values of a step are
-//! stored before any of its tokens attends. Such a step is a decode step of as many rows as it has tokens. What it costs
-//! is that the keys of a request are read once for each of its tokens.
+//! Drafts do not leave the captured shapes. Where all rows decode, a step with drafts has the shape of a decode step of as
+//! many rows as it has tokens: sequences of a token and its drafts, then padding, then sequences without tokens. The
+//! launches of captured steps are for sequences of up to 1 + drafts tokens, so the keys of a request are read once for
+//! all of its tokens.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
@@ -81,9 +81,10 @@ impl Packed {
         // end of exercise
     }
 
-    /// Writes a step in which all rows decode as one of a captured width: every token, drafts too, is a sequence of its
-    /// own. The logits of all of them are computed. Returns whether there is such a width, and writes nothing if there
-    /// is none. `widths`: row counts, ascending; `max_seqs`: maximum number of seats.
+    /// Writes a step in which all rows decode as one of a captured width: as many sequences as tokens, of which the last
+    /// have no token. The logits of all tokens are computed. Returns whether there is such a width, and writes nothing if
+    /// there is none, or if a row has more tokens than captured steps are for. `widths`: row counts, ascending;
+    /// `max_seqs`: maximum number of seats.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a step that is larger than the arrays.
@@ -97,23 +98,25 @@ impl Packed {
         let Some(rows) = step.step().decode_width() else { return Ok(false) };
         let width = widths.iter().copied().find(|width| *width >= rows);
         let Some(width) = width else { return Ok(false) };
+        let most = meta.captured_queries();
+        if step.rows().any(|row| row.row.len > most) {
+            return Ok(false);
+        }
         self.tokens.clear();
         self.slots.clear();
         self.logit_rows.clear();
         meta.clear();
         for row in step.rows() {
-            let seat = row.row.seat.index;
-            for (i, token) in row.tokens.iter().chain(row.drafts).enumerate() {
-                meta.push(row.table, row.row.computed + i, 1)?;
-                self.tokens.push(*token);
-                self.slots.push(seat);
-            }
+            meta.push(row.table, row.row.computed, row.row.len)?;
+            self.tokens.extend_from_slice(row.tokens);
+            self.tokens.extend_from_slice(row.drafts);
+            self.slots.push(row.row.seat.index);
         }
         self.logit_rows.extend(0..rows as u32);
-        meta.pad_to(width)?;
+        meta.pad_to_width(width)?;
         self.tokens.resize(width, 0);
         // Seats that no request can have.
-        self.slots.extend((max_seqs as u32..).take(width - rows));
+        self.slots.extend((max_seqs as u32..).take(width - self.slots.len()));
         Ok(true)
     }
 
@@ -128,8 +131,8 @@ impl Packed {
         &self.logit_rows
     }
 
-    /// Whether every sequence but the padding has one token, whose logits are computed: then the step has the same
-    /// shapes as any other of its width. `rows`: number of tokens without padding.
+    /// Whether there are as many sequences as tokens, and the logits of all tokens but the padding are computed: then the
+    /// step has the same shapes as any other of its width. `rows`: number of tokens without padding.
     pub(super) fn only_decodes(&self, meta: &ForwardMeta, rows: usize) -> bool {
         meta.tokens() == meta.sequences() && self.logit_rows.len() == rows
     }

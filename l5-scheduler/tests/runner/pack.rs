@@ -113,22 +113,32 @@ fn a_row_with_drafts_wants_the_logits_of_its_newest_token_and_of_each_draft() {
 }
 
 #[test]
-fn tokens_of_a_decode_step_with_drafts_can_be_sequences_of_their_own() {
+fn a_decode_step_with_drafts_gets_the_shape_of_one_with_as_many_rows_as_tokens() {
     let mut planner = drafting();
     let table = planner.pack(&[]).rows().next().unwrap().table.blocks().to_vec();
-    planner.meta = ForwardMeta::new(24, 16, 16, BLOCK);
+    planner.meta = ForwardMeta::new(24, 16, 16, BLOCK).with_captured_queries(3);
     let Planner { scheduler, meta, packed, .. } = &mut planner;
     let step = scheduler.view();
     assert!(!packed.pack_decodes(&step, meta, &[1, 2], 8).unwrap(), "four rows fit no width");
     assert!(packed.pack_decodes(&step, meta, &[2, 6], 8).unwrap());
-    assert_eq!(lens(meta), [1; 6]);
+    assert_eq!(
+        lens(meta),
+        [3, 1, 1, 1, 0, 0],
+        "a row with two drafts, one without, padding, empty"
+    );
     assert_eq!(packed.tokens(), [70, 5, 6, 71, 0, 0], "the newest tokens, drafts and padding");
     assert_eq!(packed.logit_rows(), [0, 1, 2, 3]);
     assert_eq!(meta.positions()[..4], [3, 4, 5, 4]);
-    assert_eq!(meta.seq_lens_kv(), [4, 5, 6, 5, 0, 0], "keys up to each token itself");
+    assert_eq!(meta.seq_lens_kv(), [6, 5, 0, 0, 0, 0], "keys of each, drafts included");
     let slot = |at: usize| i64::from(table[at / BLOCK]) * BLOCK as i64 + (at % BLOCK) as i64;
     assert_eq!(meta.slot_mapping()[..3], [3, 4, 5].map(slot));
     assert_eq!(meta.slot_mapping()[4..], [-1, -1]);
+    let seats = packed.batch(meta).state_slots;
+    assert!(seats[2..].iter().all(|seat| *seat >= 8), "seats of no request: {seats:?}");
+
+    // Captured for a token and one draft: the row with two is launched kernel by kernel.
+    let mut short = ForwardMeta::new(24, 16, 16, BLOCK).with_captured_queries(2);
+    assert!(!packed.pack_decodes(&step, &mut short, &[2, 6], 8).unwrap());
 }
 
 #[test]

@@ -46,8 +46,11 @@ pub fn run(ctx: &Context) -> Result<Comparison> {
     let script = find_script()?;
     let mut pairs = Vec::new();
     let mut machine = Value::Null;
-    for workload in workloads(ctx) {
-        let ours = serve(ctx, *workload)?;
+    let ours = workloads(ctx).iter().map(|workload| serve(ctx, *workload));
+    let ours = ours.collect::<Result<Vec<_>>>()?;
+    // The other engine gets all of the memory.
+    ctx.forget_random();
+    for (workload, ours) in workloads(ctx).iter().zip(ours) {
         let answer = ask(ctx, &script, workload)?;
         machine.clone_from(&answer["machine"]);
         let theirs = answer["tokens_per_second"].as_f64();

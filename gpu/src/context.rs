@@ -1,7 +1,7 @@
 //! Context of checks and benchmarks: the device, a CPU for comparison, and the fixtures.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 use kernels::Gpu;
@@ -9,6 +9,7 @@ use l1_tensor::{
     DType, Device, DeviceRequest, Precision, PrecisionRequest, RowOrder, Runtime, RuntimeOptions,
     Tensor, Weight, bf16,
 };
+use l2_model::{Decoder, ModelConfig};
 
 /// Size of the checks and benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Context {
     /// Path of the directory `fixtures`: tiny models, and configs of large ones.
     pub fixtures: PathBuf,
     cpu: Runtime,
+    /// Model with random weights that was made last, and its config: to make a large one takes seconds.
+    random: Mutex<Option<(String, Arc<Decoder>)>>,
     /// Runtimes of the device: f32 and bf16, each with the fastest order of sums and with the batch-invariant one.
     runtimes: [[Runtime; 2]; 2],
 }
@@ -47,7 +50,35 @@ impl Context {
         let both = |precision| -> Result<_> { Ok([of(precision, false)?, of(precision, true)?]) };
         let runtimes = [both(Precision::F32)?, both(Precision::Bf16)?];
         let cpu = runtime(Device::Cpu, Precision::F32, false)?;
-        Ok(Self { gpu, size, fixtures: fixtures()?, cpu, runtimes })
+        let random = Mutex::default();
+        Ok(Self { gpu, size, fixtures: fixtures()?, cpu, runtimes, random })
+    }
+
+    /// Model with random weights on the device, in bf16, from a config in `fixtures`. The last one is kept.
+    ///
+    /// # Errors
+    /// No such config; too little memory.
+    pub fn random(&self, config: &str) -> Result<Arc<Decoder>> {
+        let mut kept = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, decoder)) = &*kept
+            && name == config
+        {
+            return Ok(Arc::clone(decoder));
+        }
+        // Before the next one is made: there may not be room for both.
+        *kept = None;
+        let path = self.fixtures.join(config);
+        let parsed =
+            ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())?;
+        let rt = self.device(Precision::Bf16, false);
+        let decoder = Arc::new(Decoder::random(rt, parsed, 1)?);
+        *kept = Some((config.into(), Arc::clone(&decoder)));
+        Ok(decoder)
+    }
+
+    /// Frees the model that [`Context::random`] keeps.
+    pub fn forget_random(&self) {
+        *self.random.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The CPU, in full precision.

@@ -13,7 +13,7 @@ mod model;
 mod serve;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kernels::{Buffer, Gpu, Timer};
@@ -110,9 +110,11 @@ pub fn run(
             said(&measure);
             measures.push(measure);
         };
+        let started = Instant::now();
         if let Err(e) = part(ctx, &limits, &mut take) {
             failures.push(format!("{name}: {e:#}"));
         }
+        eprintln!("{name}: {:.1} s", started.elapsed().as_secs_f64());
     }
     Ok((limits, measures, failures))
 }

@@ -19,22 +19,27 @@ struct Plan {
     /// Sequences, tokens of each, and maximum duration of a step as a multiple of the time in which the bytes
     /// it must read can be read.
     decode: &'static [(usize, usize, Option<f64>)],
+    /// Sequences and tokens of each, for a step that verifies drafts.
+    verify: &'static [(usize, usize)],
     prompt: usize,
     prefill_least: f64,
 }
 
+/// The larger one last: it is kept for what follows.
 const PLANS: [Plan; 2] = [
-    Plan {
-        name: "Qwen3-8B",
-        config: "configs/qwen3-8b.json",
-        decode: &[(1, 128, Some(1.25)), (64, 1024, Some(1.35)), (256, 512, None)],
-        prompt: 8192,
-        prefill_least: 0.50,
-    },
     Plan {
         name: "Qwen3-0.6B",
         config: "configs/qwen3-0.6b.json",
         decode: &[(1, 128, None), (64, 1024, None), (256, 512, None)],
+        verify: &[(1, 4096)],
+        prompt: 8192,
+        prefill_least: 0.50,
+    },
+    Plan {
+        name: "Qwen3-8B",
+        config: "configs/qwen3-8b.json",
+        decode: &[(1, 128, Some(1.25)), (64, 1024, Some(1.35)), (256, 512, None)],
+        verify: &[(1, 1024), (1, 16_384), (3, 4096), (16, 1024)],
         prompt: 8192,
         prefill_least: 0.50,
     },
@@ -44,6 +49,7 @@ const TINY: Plan = Plan {
     name: "tiny-qwen3",
     config: "tiny-qwen3/config.json",
     decode: &[(1, 8, None), (3, 5, None)],
+    verify: &[(2, 7)],
     prompt: 16,
     prefill_least: 0.50,
 };
@@ -51,24 +57,26 @@ const TINY: Plan = Plan {
 /// Maximum duration of a recorded step, as a multiple of the same launches enqueued one by one.
 const CAPTURED_MOST: f64 = 1.15;
 
+/// Drafts of each sequence in a step that verifies them.
+const DRAFTS: usize = 4;
+
+/// Maximum duration of such a step, as a multiple of a step of one token for each sequence: both read the same bytes.
+const VERIFY_MOST: f64 = 1.2;
+
 /// Maximum number of seconds that the host may take for a replay.
 const HOST_MOST: f64 = 20e-6;
-
-/// A model with random weights on the device.
-pub(super) fn random(ctx: &Context, config: &str) -> Result<Arc<Decoder>> {
-    let path = ctx.fixtures.join(config);
-    let config = ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())?;
-    let rt = ctx.device(Precision::Bf16, false);
-    Ok(Arc::new(Decoder::random(rt, config, 1)?))
-}
 
 pub(super) fn run(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)) -> Result<()> {
     let plans = if ctx.tiny() { std::slice::from_ref(&TINY) } else { &PLANS[..] };
     for plan in plans {
-        let decoder = random(ctx, plan.config)?;
+        let decoder = ctx.random(plan.config)?;
         for (batch, context, most) in plan.decode {
             decode(ctx, limits, plan.name, &decoder, (*batch, *context), *most, take)
                 .with_context(|| format!("{}, batch {batch}", plan.name))?;
+        }
+        for (batch, context) in plan.verify {
+            verify(ctx, plan.name, &decoder, (*batch, *context), take)
+                .with_context(|| format!("{}, drafts, batch {batch}", plan.name))?;
         }
         prefill(ctx, limits, plan, &decoder, take).with_context(|| plan.name)?;
     }
@@ -153,6 +161,48 @@ fn decode(
             }),
         });
     }
+    Ok(())
+}
+
+/// A step that verifies drafts, recorded, beside the same step without drafts.
+fn verify(
+    ctx: &Context,
+    name: &str,
+    decoder: &Arc<Decoder>,
+    (batch, context): (usize, usize),
+    take: &mut dyn FnMut(Measure),
+) -> Result<()> {
+    let rt = ctx.device(Precision::Bf16, false);
+    let tokens = Numbers::new(name).tokens(batch * (1 + DRAFTS), decoder.config().vocab);
+    let step = |each: usize| -> Result<Duration> {
+        let capacity = Capacity {
+            sequences: batch,
+            context: context + each,
+            tokens: batch * each,
+            rows: batch * each,
+            block_size: 16,
+        };
+        let mut steps = Steps::new(rt, decoder, capacity)?;
+        let parts: Vec<_> =
+            (0..batch).map(|s| (s, context, &tokens[s * each..(s + 1) * each])).collect();
+        steps.set(&parts, true)?;
+        steps.capture()?;
+        time(&ctx.gpu, Runs::long(ctx), |_| steps.replay())
+    };
+    let (plain, drafted) = (step(1)?, step(1 + DRAFTS)?);
+    take(Measure {
+        name: "step with drafts, recorded".into(),
+        workload: format!("{name}, {DRAFTS} drafts each, batch {batch}, context {context}"),
+        value: drafted.as_secs_f64() * 1e3,
+        unit: "ms",
+        seconds: drafted.as_secs_f64(),
+        ratio: Some(Ratio {
+            of: "the step without drafts".into(),
+            value: drafted.as_secs_f64() / plain.as_secs_f64().max(1e-9),
+            share: false,
+            target: Some(Target::AtMost(VERIFY_MOST)),
+        }),
+    });
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use l5_scheduler::engine::{EngineModel, Startup};
 use l5_scheduler::{Engine, EngineOptions, EngineRequest};
 use serde::Serialize;
 
-use super::{Limits, Measure, model};
+use super::{Limits, Measure};
 use crate::{Context, Numbers};
 
 /// Requests of one length that all arrive at the start; each is decoded greedily to its last token.
@@ -56,7 +56,7 @@ pub struct Served {
 /// # Errors
 /// Too little memory; a request that failed.
 pub fn serve(ctx: &Context, workload: Workload) -> Result<Served> {
-    let decoder = model::random(ctx, workload.config)?;
+    let decoder = ctx.random(workload.config)?;
     let vocab = decoder.config().vocab;
     let rt = ctx.device(Precision::Bf16, false).clone();
     let startup = Startup::default();

@@ -10,6 +10,7 @@ use l2_model::{
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsRequest, SamplingParams};
 use l5_scheduler::engine::{EngineModel, Startup};
+use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{Engine, EngineOptions, EngineRequest};
 
 use super::{Check, Outcome, Tolerance, close};
@@ -30,6 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check { name: "paged and contiguous keys and values give the same logits", run: paged },
     Check { name: "an engine gives the same output with and without recorded steps", run: engines },
+    Check { name: "an engine gives the same output with and without drafts", run: drafts },
 ];
 
 /// One model of each family, and one with another rope scaling.
@@ -249,58 +251,102 @@ fn paged(ctx: &Context) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Output of a request: its tokens, and the bits of their log probabilities.
+type Output = (Vec<u32>, Vec<u32>);
+
 fn engines(ctx: &Context) -> Result<Outcome> {
+    let rt = ctx.device(Precision::Bf16, true);
+    let decoder = model(ctx, rt, "tiny-qwen3")?;
+    let (eager, _) = serve(rt, &decoder, EngineOptions { eager: true, ..options() })?;
+    let (recorded, _) = serve(rt, &decoder, options())?;
+    same_outputs(&eager, &recorded)
+}
+
+/// Drafts of each kind that needs no other model. Requests come twice: the second time `suffix` knows what the outputs
+/// will be, while most drafts of `ngram` are wrong.
+fn drafts(ctx: &Context) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let rt = ctx.device(Precision::Bf16, true);
     let decoder = model(ctx, rt, "tiny-qwen3")?;
+    let (plain, _) = serve(rt, &decoder, options())?;
+    for method in [DraftMethod::Ngram, DraftMethod::Suffix] {
+        for eager in [true, false] {
+            let config = SpeculativeConfig {
+                window: WindowMode::Fixed,
+                ..SpeculativeConfig::new(method, 4)
+            };
+            let with = EngineOptions { eager, speculative: Some(config), ..options() };
+            let (drafted, accepted) = serve(rt, &decoder, with)?;
+            let same = same_outputs(&plain, &drafted).with_context(|| format!("{method:?}"))?;
+            let known = method == DraftMethod::Suffix;
+            ensure!(accepted > 0 || !known, "{method:?}: no draft was accepted");
+            outcome.cases += same.cases;
+        }
+    }
+    Ok(outcome)
+}
+
+fn options() -> EngineOptions {
+    EngineOptions {
+        max_num_seqs: 4,
+        max_num_batched_tokens: 32,
+        max_model_len: Some(64),
+        ..EngineOptions::default()
+    }
+}
+
+fn same_outputs(one: &[Output], other: &[Output]) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    for (i, (one, other)) in one.iter().zip(other).enumerate() {
+        ensure!(one.0 == other.0, "request {i}: {:?}, and {:?}", one.0, other.0);
+        ensure!(one.1 == other.1, "request {i}: other log probabilities");
+        outcome.add(0.0);
+    }
+    Ok(outcome)
+}
+
+/// Outputs of some requests, greedy ones and sampled ones, each of them twice, and the number of accepted drafts.
+fn serve(
+    rt: &Runtime,
+    decoder: &Arc<Decoder>,
+    options: EngineOptions,
+) -> Result<(Vec<Output>, usize)> {
     let vocab = decoder.config().vocab;
-    let run = |eager: bool| -> Result<Vec<(Vec<u32>, Vec<u32>)>> {
-        let model = EngineModel {
-            rt: rt.clone(),
-            decoder: Arc::clone(&decoder),
-            tokenizer: None,
-            stop_tokens: Vec::new(),
-            digest: None,
-            startup: Startup::default(),
-        };
-        let options = EngineOptions {
-            max_num_seqs: 4,
-            max_num_batched_tokens: 32,
-            max_model_len: Some(64),
-            eager,
-            ..EngineOptions::default()
-        };
-        let engine = Engine::new(model, &options)?;
-        let mut numbers = Numbers::new("engines");
-        let requests: Vec<EngineRequest> = (0..6)
-            .map(|i| EngineRequest {
-                prompt: numbers.tokens(3 + 4 * i, vocab).into(),
-                params: SamplingParams {
-                    temperature: [0.0, 0.8][i % 2],
-                    logprobs: Some(LogprobsRequest::default()),
-                    ..SamplingParams::default()
-                }
-                .into(),
-                stop: StopRules { max_tokens: 8 + i, ignore_eos: true, ..StopRules::default() },
-                seed: i as u64,
-                ..EngineRequest::default()
-            })
-            .collect();
-        let mut all = Vec::new();
+    let model = EngineModel {
+        rt: rt.clone(),
+        decoder: Arc::clone(decoder),
+        tokenizer: None,
+        stop_tokens: Vec::new(),
+        digest: None,
+        startup: Startup::default(),
+    };
+    let engine = Engine::new(model, &options)?;
+    let mut numbers = Numbers::new("engines");
+    let requests: Vec<EngineRequest> = (0..6)
+        .map(|i| EngineRequest {
+            prompt: numbers.tokens(3 + 4 * i, vocab).into(),
+            params: SamplingParams {
+                temperature: [0.0, 0.8][i % 2],
+                logprobs: Some(LogprobsRequest::default()),
+                ..SamplingParams::default()
+            }
+            .into(),
+            stop: StopRules { max_tokens: 8 + 4 * i, ignore_eos: true, ..StopRules::default() },
+            seed: i as u64,
+            ..EngineRequest::default()
+        })
+        .collect();
+    let (mut all, mut accepted) = (Vec::new(), 0);
+    for requests in [requests.clone(), requests] {
         for mut response in engine.handle().submit_all(requests)? {
             let output = response.rest();
+            accepted += output.end.as_ref().map_or(0, |end| end.drafts.accepted);
             let error = output.end.and_then(|end| end.error);
             ensure!(error.is_none(), "a request failed: {error:?}");
             let logprobs = output.logprobs.iter().map(|l| l.logprob.to_bits()).collect();
             all.push((output.tokens, logprobs));
         }
-        Ok(all)
-    };
-    let (eager, recorded) = (run(true)?, run(false)?);
-    for (i, (eager, recorded)) in eager.iter().zip(&recorded).enumerate() {
-        ensure!(eager.0 == recorded.0, "request {i}: {:?}, and recorded {:?}", eager.0, recorded.0);
-        ensure!(eager.1 == recorded.1, "request {i}: other log probabilities");
-        outcome.add(0.0);
     }
-    Ok(outcome)
+    engine.shutdown()?;
+    Ok((all, accepted))
 }

@@ -20,6 +20,7 @@ const REPORTS: &str = "kernels/reports";
 
 /// Fixtures that the copied program reads.
 const FIXTURES: [&str; 10] = [
+    "configs/llama-3.1-8b.json",
     "configs/qwen3-0.6b.json",
     "configs/qwen3-8b.json",
     "tiny-llama",

@@ -38,28 +38,28 @@ pub struct Comparison {
     pub pairs: Vec<Pair>,
 }
 
-/// Serves the workloads with Strata and with transformers.
+/// Serves the workloads with Strata and with transformers, and reports what there is after each.
 ///
 /// # Errors
 /// No script, no Python, no torch or transformers, which the script says; no memory.
-pub fn run(ctx: &Context) -> Result<Comparison> {
+pub fn run(ctx: &Context, mut report: impl FnMut(&Comparison) -> Result<()>) -> Result<()> {
     let script = find_script()?;
-    let mut pairs = Vec::new();
-    let mut machine = Value::Null;
+    let mut comparison = Comparison { machine: Value::Null, pairs: Vec::new() };
     let ours = workloads(ctx).iter().map(|workload| serve(ctx, *workload));
     let ours = ours.collect::<Result<Vec<_>>>()?;
     // The other engine gets all of the memory.
     ctx.forget_random();
     for (workload, ours) in workloads(ctx).iter().zip(ours) {
         let answer = ask(ctx, &script, workload)?;
-        machine.clone_from(&answer["machine"]);
+        comparison.machine.clone_from(&answer["machine"]);
         let theirs = answer["tokens_per_second"].as_f64();
         let how = answer["how"].as_str().unwrap_or("the script does not say").to_string();
         let target = Target::AtLeast(if workload.requests == 1 { 3.0 } else { 5.0 });
         let ratio = theirs.filter(|theirs| *theirs > 0.0).map(|t| ours.tokens_per_second / t);
-        pairs.push(Pair { ours, theirs, how, ratio, target });
+        comparison.pairs.push(Pair { ours, theirs, how, ratio, target });
+        report(&comparison)?;
     }
-    Ok(Comparison { machine, pairs })
+    Ok(())
 }
 
 fn ask(ctx: &Context, script: &Path, workload: &Workload) -> Result<Value> {

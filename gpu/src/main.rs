@@ -144,13 +144,6 @@ fn run_report(
         Err(e) => report.failures.push(format!("benches: {e:#}")),
     }
     report.write(out)?;
-    if beside {
-        match compare::run(&ctx) {
-            Ok(comparison) => report.compare = Some(comparison),
-            Err(e) => report.failures.push(format!("beside transformers: {e:#}")),
-        }
-        report.write(out)?;
-    }
     if sanitizer && !ctx.gpu.is_emulated() {
         report.sanitizer = Some(sanitize::run(|tool| {
             println!(
@@ -159,6 +152,16 @@ fn run_report(
                 if tool.clean { "clean" } else { "ERRORS" }
             );
         })?);
+        report.write(out)?;
+    }
+    if beside {
+        let compared = compare::run(&ctx, |comparison| {
+            report.compare = Some(comparison.clone());
+            report.write(out).map(|_| ())
+        });
+        if let Err(e) = compared {
+            report.failures.push(format!("beside transformers: {e:#}"));
+        }
     }
     let path = report.write(out)?;
     println!("\n{}\n{}", report.table(), path.display());

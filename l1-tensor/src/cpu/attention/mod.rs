@@ -27,7 +27,7 @@ use crate::{DType, Result, Runtime};
 /// few enough that their scores over a split stay in a level-2 cache.
 const MAX_ROWS: usize = 48;
 
-/// Maximum number of rows for which an item is bound by memory and prefetches.
+/// Maximum number of rows that meet four tiles of keys at a time: more would not fit the registers.
 const FEW_ROWS: usize = 4;
 
 /// One thread's scratch. Its size does not depend on the length of contexts.
@@ -357,10 +357,10 @@ unsafe fn one_split<S: Dot, const FMA: bool>(
             };
         }
     }
-    // Few rows are bound by memory, not by arithmetic: while these values are summed, the keys of the next
-    // split are prefetched, so that memory is busy in both halves of the work.
+    // While these values are summed, the keys of the next split are prefetched, so that memory is busy in both
+    // halves of the work.
     let next = within(&keys, split + 1);
-    let coming = (rows <= FEW_ROWS && !last && v.is_some())
+    let coming = (!last && v.is_some())
         .then(|| reader.stored_tiles(Part::Keys, next.start / TILE..next.end.div_ceil(TILE)));
     // Where tiles are assembled in scratch, values overwrite the keys.
     let v = match v {

@@ -1,5 +1,7 @@
 //! Queries times keys.
 
+use std::ops::Range;
+
 use super::FEW_ROWS;
 use super::tiles::Tiles;
 use crate::cpu::simd::Dot;
@@ -30,21 +32,12 @@ impl Gemm<'_> {
         unsafe {
             if S::REGISTERS >= 24 {
                 while self.rows <= FEW_ROWS && t + 4 <= tiles {
-                    // With few rows the time goes into memory, not arithmetic. Tiles of one head
-                    // are apart and too short for the processor to detect a stream: prefetch the
-                    // next keys, and the values while the keys are multiplied.
-                    if let Some(v) = self.v {
-                        for ahead in t..t + 4 {
-                            if self.k_is_new {
-                                self.k.prefetch(ahead + 4);
-                            }
-                            v.prefetch(ahead);
-                        }
-                    }
+                    self.prefetch(t..t + 4);
                     self.rows::<S, 4>(t);
                     t += 4;
                 }
                 while t + 2 <= tiles {
+                    self.prefetch(t..t + 2);
                     self.rows::<S, 2>(t);
                     t += 2;
                 }
@@ -53,6 +46,21 @@ impl Gemm<'_> {
                 self.rows::<S, 1>(t);
                 t += 1;
             }
+        }
+    }
+
+    /// Prefetches what comes next while these tiles are multiplied: the keys of later tiles, and the values. Tiles of one
+    /// head are apart and too short for the processor to detect a stream. With few rows, as in a decode or a token with
+    /// drafts, the time goes into memory; with many the lines are in a cache, and asking for them costs little beside the
+    /// arithmetic.
+    #[inline(always)]
+    fn prefetch(&self, tiles: Range<usize>) {
+        let Some(v) = self.v else { return };
+        for t in tiles {
+            if self.k_is_new {
+                self.k.prefetch(t + 4);
+            }
+            v.prefetch(t);
         }
     }
 

@@ -19,7 +19,7 @@
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
 
-use crate::StepView;
+use crate::{StepRow, StepView};
 
 /// The arrays of a forward pass that are not in its [`ForwardMeta`]: tokens, and the rows whose logits are computed.
 /// The memory is reused.
@@ -107,10 +107,10 @@ impl Packed {
         self.logit_rows.clear();
         meta.clear();
         for row in step.rows() {
-            meta.push(row.table, row.row.computed, row.row.len)?;
-            self.tokens.extend_from_slice(row.tokens);
-            self.tokens.extend_from_slice(row.drafts);
-            self.slots.push(row.row.seat.index);
+            let StepRow { seat, computed, len, .. } = *row.row;
+            meta.push(row.table, computed, len)?;
+            self.tokens.extend(row.tokens.iter().chain(row.drafts));
+            self.slots.push(seat.index);
         }
         self.logit_rows.extend(0..rows as u32);
         meta.pad_to_width(width)?;

@@ -95,6 +95,19 @@ impl Steps {
         Ok(())
     }
 
+    /// Pads the step to as many sequences as it has tokens, as an engine does before it replays a step with drafts.
+    ///
+    /// # Errors
+    /// The step exceeds the maximum sizes.
+    pub fn pad_sequences(&mut self) -> Result<()> {
+        let width = self.tokens.len();
+        self.meta.pad_to_width(width)?;
+        let missing = width - self.slots.len();
+        // Seats of no sequence.
+        self.slots.extend((width as u32..).take(missing));
+        Ok(())
+    }
+
     /// Enqueues the step, launch by launch. Does not wait.
     ///
     /// # Errors

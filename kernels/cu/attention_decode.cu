@@ -6,21 +6,23 @@
 // Decoding reads every key and value once and computes little with them, so what counts is that all of
 // the memory's bandwidth is in use: reads of 16 bytes, enough of them on their way at any time (an H200
 // brings 4.8 TB/s after about 0.8 us, so about 30 KB a multiprocessor have to be under way, and more when
-// it is busy), enough blocks for all multiprocessors, and no key read twice.
+// it is busy), enough blocks for all multiprocessors, and no key read twice as long as the rows fit a
+// block.
 //
-// A block owns one split of the keys of one sequence and one KV head, for all queries and all query heads of
-// the group together, as far as they fill 16 rows: one query of 16 heads, or four of 4. Its four warps take turns: of every 64 keys a warp has 16, and it runs by itself, with its
-// own two stages of shared memory, its own running maximum, sum and output. While it computes with one
-// stage, cp.async brings the other. At DIM 128 a stage is 8.5 KiB and a block 68 KiB, and a thread has
-// at most 168 registers, so an H200 has three blocks a multiprocessor and at least 3 x 4 x 8 KiB = 96 KiB
-// on their way, at most twice that.
+// A block owns one split of the keys of one sequence and one KV head, for all queries and all query heads
+// of the group together, as far as they fill 16 rows: one query of 16 heads, or four of 4. Its four warps
+// take turns: of every 64 keys a warp has 16, and it runs by itself, with its own two stages of shared
+// memory, its own running maximum, sum and output. While it computes with one stage, cp.async brings the
+// other. At DIM 128 a stage is 8.5 KiB and a block 68 KiB, and a thread has at most 168 registers, so an
+// H200 has three blocks a multiprocessor and at least 3 x 4 x 8 KiB = 96 KiB on their way, at most twice
+// that.
 //
 // Why tensor cores, when there is so little to compute? A key of DIM 128 is 512 bytes with its value, and
 // with a group of 4 takes 4 x 2 x 128 fused multiply-adds; at 18 bytes a clock and multiprocessor that is
 // 36 lanes of its 128 for those alone, as many again to widen bf16 and to add over lanes, and it
 // grows with the group. Padded to the 16 rows of an mma the same work is 32 instructions for 16 keys,
 // about a tenth of what the tensor cores can do, whatever the group. Empty rows cost nothing that is
-// scarce, so the drafts that fill them are attended for nothing.
+// scarce, so drafts that fill them cost next to nothing.
 //
 // At the end a block merges its warps, and writes either the result (a sequence with one split) or
 // its partial result, which attention_decode_merge merges with those of the other splits. Both merge in

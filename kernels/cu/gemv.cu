@@ -213,33 +213,33 @@ __device__ inline void gated(const Product& p, const float* bias, int activation
 }
 
 // Up to 8 tokens. Grid: ceil(rows / 16) blocks of 256 threads.
-extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3) gemv_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
-                                  int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
-                                  int add, float scale) {
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3)
+gemv_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride, int rows, int width,
+       int vector, void* out, i64 out_stride, int is_bf16, int add, float scale) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     plain<1>(p, Output{out, out_stride, is_bf16, add, scale});
 }
 
 // Up to 16.
-extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2) gemv_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
-                                   int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
-                                   int add, float scale) {
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2)
+gemv_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride, int rows, int width,
+        int vector, void* out, i64 out_stride, int is_bf16, int add, float scale) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     plain<2>(p, Output{out, out_stride, is_bf16, add, scale});
 }
 
 // Gates and ups folded, up to 8 tokens. Grid: ceil(rows / 2 / 8) blocks of 256 threads.
-extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3) gemv_gated_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
-                                        int rows, int width, int vector, const float* bias, int activation,
-                                        void* out, i64 out_stride, int is_bf16) {
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 3)
+gemv_gated_8(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride, int rows, int width,
+             int vector, const float* bias, int activation, void* out, i64 out_stride, int is_bf16) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     gated<1>(p, bias, activation, Output{out, out_stride, is_bf16, 0, 1.0f});
 }
 
 // Up to 16.
-extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2) gemv_gated_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
-                                         int rows, int width, int vector, const float* bias, int activation,
-                                         void* out, i64 out_stride, int is_bf16) {
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 2)
+gemv_gated_16(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride, int rows, int width,
+              int vector, const float* bias, int activation, void* out, i64 out_stride, int is_bf16) {
     const Product p = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
     gated<2>(p, bias, activation, Output{out, out_stride, is_bf16, 0, 1.0f});
 }

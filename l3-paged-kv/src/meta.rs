@@ -66,8 +66,8 @@ impl ForwardMeta {
         }
     }
 
-    /// Sets the maximum number of tokens that a sequence has in a captured step: 1 + drafts; 1 if this is not called. The
-    /// launches of a captured step are for this number.
+    /// Sets the maximum number of tokens that a sequence has in a captured step: 1 + drafts; 1 if this is not called.
+    /// The launches of a captured step are for this number.
     #[must_use]
     pub fn with_captured_queries(self, captured_queries: usize) -> Self {
         Self { captured_queries: captured_queries.max(1), ..self }
@@ -122,9 +122,9 @@ impl ForwardMeta {
         // end of exercise
     }
 
-    /// Pads the step to `width` tokens, as [`ForwardMeta::pad_to`] does, and then to as many sequences: those behind the
-    /// padding rows have neither tokens nor keys. So a step in which sequences have several tokens gets the shape of one
-    /// in which each has one.
+    /// Pads the step to `width` tokens, as [`ForwardMeta::pad_to`] does, and then to as many sequences: those behind
+    /// the padding rows have neither tokens nor keys. So a step in which sequences have several tokens gets the shape
+    /// of one in which each has one.
     ///
     /// # Errors
     /// [`KvError::Malformed`] when the arrays have no such room.

@@ -176,7 +176,7 @@ fn verify(
     let tokens = Numbers::new(name).tokens(batch * (1 + DRAFTS), decoder.config().vocab);
     let step = |each: usize| -> Result<Duration> {
         let capacity = Capacity {
-            sequences: batch,
+            sequences: batch * each,
             context: context + each,
             tokens: batch * each,
             rows: batch * each,
@@ -186,6 +186,7 @@ fn verify(
         let parts: Vec<_> =
             (0..batch).map(|s| (s, context, &tokens[s * each..(s + 1) * each])).collect();
         steps.set(&parts, true)?;
+        steps.pad_sequences()?;
         steps.capture()?;
         time(&ctx.gpu, Runs::long(ctx), |_| steps.replay())
     };

@@ -23,6 +23,10 @@ pub(super) const CHECKS: &[Check] = &[
         run: |ctx| over_shapes(ctx, &[(1, 77), (30, 30), (0, 0), (5, 90), (1, 200)]),
     },
     Check {
+        name: "attention of a token and its drafts",
+        run: |ctx| over_shapes(ctx, &[(5, 300), (1, 90), (4, 4), (2, 129), (0, 0)]),
+    },
+    Check {
         name: "a query without keys gets zeros",
         run: |ctx| over_shapes(ctx, &[(1, 0), (1, 9), (1, 0)]),
     },

@@ -11,7 +11,7 @@ use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsRequest, SamplingParams};
 use l5_scheduler::engine::{EngineModel, Startup};
 use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
-use l5_scheduler::{Engine, EngineOptions, EngineRequest};
+use l5_scheduler::{DraftCounts, Engine, EngineOptions, EngineRequest};
 
 use super::{Check, Outcome, Tolerance, close};
 use crate::step::{Capacity, Steps};
@@ -276,10 +276,11 @@ fn drafts(ctx: &Context) -> Result<Outcome> {
                 ..SpeculativeConfig::new(method, 4)
             };
             let with = EngineOptions { eager, speculative: Some(config), ..options() };
-            let (drafted, accepted) = serve(rt, &decoder, with)?;
+            let (drafted, counts) = serve(rt, &decoder, with)?;
             let same = same_outputs(&plain, &drafted).with_context(|| format!("{method:?}"))?;
+            ensure!(counts.proposed > 0, "{method:?}: no draft was verified");
             let known = method == DraftMethod::Suffix;
-            ensure!(accepted > 0 || !known, "{method:?}: no draft was accepted");
+            ensure!(counts.accepted > 0 || !known, "{method:?}: no draft was accepted");
             outcome.cases += same.cases;
         }
     }
@@ -297,7 +298,9 @@ fn options() -> EngineOptions {
 
 fn same_outputs(one: &[Output], other: &[Output]) -> Result<Outcome> {
     let mut outcome = Outcome::default();
+    ensure!(one.len() == other.len(), "{} outputs, and {}", one.len(), other.len());
     for (i, (one, other)) in one.iter().zip(other).enumerate() {
+        ensure!(one.0.len() == one.1.len(), "request {i}: {} log probabilities", one.1.len());
         ensure!(one.0 == other.0, "request {i}: {:?}, and {:?}", one.0, other.0);
         ensure!(one.1 == other.1, "request {i}: other log probabilities");
         outcome.add(0.0);
@@ -305,12 +308,13 @@ fn same_outputs(one: &[Output], other: &[Output]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Outputs of some requests, greedy ones and sampled ones, each of them twice, and the number of accepted drafts.
+/// Outputs of some requests, greedy ones and sampled ones, each of them twice, and how many drafts were verified and
+/// accepted.
 fn serve(
     rt: &Runtime,
     decoder: &Arc<Decoder>,
     options: EngineOptions,
-) -> Result<(Vec<Output>, usize)> {
+) -> Result<(Vec<Output>, DraftCounts)> {
     let vocab = decoder.config().vocab;
     let model = EngineModel {
         rt: rt.clone(),
@@ -336,11 +340,13 @@ fn serve(
             ..EngineRequest::default()
         })
         .collect();
-    let (mut all, mut accepted) = (Vec::new(), 0);
+    let (mut all, mut counts) = (Vec::new(), DraftCounts::default());
     for requests in [requests.clone(), requests] {
         for mut response in engine.handle().submit_all(requests)? {
             let output = response.rest();
-            accepted += output.end.as_ref().map_or(0, |end| end.drafts.accepted);
+            let drafts = output.end.as_ref().map(|end| end.drafts).unwrap_or_default();
+            counts.proposed += drafts.proposed;
+            counts.accepted += drafts.accepted;
             let error = output.end.and_then(|end| end.error);
             ensure!(error.is_none(), "a request failed: {error:?}");
             let logprobs = output.logprobs.iter().map(|l| l.logprob.to_bits()).collect();
@@ -348,5 +354,5 @@ fn serve(
         }
     }
     engine.shutdown()?;
-    Ok((all, accepted))
+    Ok((all, counts))
 }

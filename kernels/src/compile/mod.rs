@@ -40,7 +40,9 @@ pub const SOURCES: &[Source] = sources!(".cu":
 );
 
 /// Files that these include.
-pub const HEADERS: &[Source] = sources!(".cuh": "types", "reduce", "ptx", "quads", "linear", "row_scan", "select", "boundary", "attention");
+pub const HEADERS: &[Source] = sources!(".cuh":
+    "types", "reduce", "ptx", "quads", "linear", "row_scan", "select", "boundary", "attention",
+);
 
 /// The source of this name.
 ///
@@ -82,11 +84,13 @@ mod tests {
         text.split("extern \"C\" __global__ ").skip(1).filter_map(|rest| {
             let (head, rest) = rest.split_once(") {\n")?;
             let (body, _) = rest.split_once("\n}\n")?;
-            let name = head.split_once('(')?.0.rsplit(' ').next()?;
-            // With __launch_bounds__ the first parenthesis is not the parameters'.
-            let name =
-                head.split(") ").nth(1).and_then(|h| h.split_once('(')).map_or(name, |h| h.0);
-            Some((name, body))
+            // Behind `void`, and behind __launch_bounds__(..) where there is one.
+            let (_, last) = head.split_once("void ")?;
+            let last = match last.strip_prefix("__launch_bounds__") {
+                Some(bounds) => bounds.split_once(')')?.1.trim_start(),
+                None => last,
+            };
+            Some((last.split_once('(')?.0, body))
         })
     }
 
@@ -102,8 +106,13 @@ mod tests {
                 let body = if reads_ahead {
                     assert!(body.contains("plain<") || body.contains("gated<"), "{name}: {body}");
                     let sums = source.text.split_once("sums_of(").map_or("", |s| s.1);
-                    sums.split_once("load_weights(i, begin);\n        }\n    }\n")
-                        .map_or("", |s| s.1)
+                    let weights = "load_weights(i, begin);\n        }\n    }\n";
+                    let (before, after) = sums.split_once(weights).unwrap_or(("", ""));
+                    assert!(
+                        !before.contains("load_inputs(i, begin)"),
+                        "{name} reads its inputs first"
+                    );
+                    after
                 } else {
                     body
                 };
@@ -111,6 +120,7 @@ mod tests {
                 assert_eq!(first, Some("wait_for_previous();"), "{}.cu: {name}", source.name);
             }
         }
-        assert!(count > 40, "{count} kernels were found");
+        let all = SOURCES.iter().map(|source| source.text.matches(" __global__ ").count());
+        assert_eq!(count, all.sum::<usize>(), "kernels whose body was found, and all");
     }
 }

@@ -138,14 +138,15 @@ fn find() -> Result<Nvrtc> {
     let by_loader = by_loader.filter(|_| candidates.given.is_none());
     let driver = crate::probe().ok().filter(|cuda| !cuda.emulated).map(|cuda| cuda.driver_version);
     for path in by_loader.chain(candidates.files) {
-        let opened = Nvrtc::open(&path).and_then(|nvrtc| {
-            // One that was named is not argued with.
-            let driver = driver.filter(|_| candidates.given.is_none());
-            suits(nvrtc.version, driver).map(|()| nvrtc)
-        });
-        match opened {
-            Ok(nvrtc) => return Ok(nvrtc),
-            // That the loader does not know it is no news.
+        match Nvrtc::open(&path) {
+            // One that the user has named is taken in any case.
+            Ok(nvrtc) => {
+                match suits(nvrtc.version, driver.filter(|_| candidates.given.is_none())) {
+                    Ok(()) => return Ok(nvrtc),
+                    Err(why) => refused.push(format!("{}: {why}", path.display())),
+                }
+            }
+            // The loader's search may fail: other places follow.
             Err(_) if path.parent() == Some(Path::new("")) => {}
             Err(why) => refused.push(format!("{}: {why}", path.display())),
         }
@@ -167,14 +168,17 @@ fn find() -> Result<Nvrtc> {
 /// Whether a driver, if there is one, loads the machine code of a compiler: within a major version of CUDA every driver
 /// does, an older one refuses it ("CUDA Compatibility", minor version compatibility).
 fn suits(compiler: (i32, i32), driver: Option<(u32, u32)>) -> std::result::Result<(), String> {
-    match driver {
-        Some((major, minor)) if compiler.0 > major as i32 => Err(format!(
-            "it makes machine code for drivers of CUDA {}, and this one is of CUDA {major}.{minor}: `pip install \
-             nvidia-cuda-nvrtc-cu{major}` brings one that fits",
-            compiler.0
-        )),
-        _ => Ok(()),
+    let Some((major, minor)) = driver.filter(|(major, _)| compiler.0 > *major as i32) else {
+        return Ok(());
+    };
+    let what = format!(
+        "it is for drivers of CUDA {}, and this one is of CUDA {major}.{minor}",
+        compiler.0
+    );
+    if (major as i32, 0) < LEAST {
+        return Err(format!("{what}, too old for these kernels: update the driver"));
     }
+    Err(format!("{what}: `pip install nvidia-cuda-nvrtc-cu{major}` brings a compiler that fits"))
 }
 
 impl Nvrtc {
@@ -363,5 +367,7 @@ mod tests {
         assert_eq!(suits((13, 0), None), Ok(()), "without a driver");
         let why = suits((13, 0), Some((12, 8))).unwrap_err();
         assert!(why.contains("CUDA 12.8") && why.contains("nvidia-cuda-nvrtc-cu12"), "{why}");
+        let why = suits((12, 0), Some((11, 8))).unwrap_err();
+        assert!(why.contains("update the driver"), "{why}");
     }
 }

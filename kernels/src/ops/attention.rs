@@ -112,9 +112,9 @@ const DECODE_ROUND: usize = 64;
 const DECODE_SHORTEST_SPLIT: usize = 128;
 const DECODE_MOST_PARTS: usize = 64;
 
-/// Maximum number of queries of a sequence in a step whose attention is split over the keys: a token and its drafts. In a
-/// group of 4 heads, 4 queries fill the 16 rows of a block; 16 queries are 4 blocks, of which 3 find the keys in the L2
-/// cache.
+/// Maximum number of queries of a sequence in a step whose attention is split over the keys: a token and its drafts.
+/// In a group of 4 heads, 4 queries fill the 16 rows of a block; 16 queries are 4 blocks, of which 3 find the keys in
+/// the L2 cache.
 const FEW_QUERIES: usize = 16;
 
 /// Number of blocks for each multiprocessor when keys are split. A multiprocessor holds three blocks of the

@@ -25,7 +25,7 @@
 //! | [`read_blocks`], [`write_blocks`] | `exchange`, and the bus | 4 or 2 | as it reads |
 //! | [`linear`], few rows | `gemv` | 2 for each weight | 4 or 2 |
 //! | [`linear`], many rows | cuBLASLt, `gemm` | bound by multiplying | |
-//! | [`attention`], one query | `attention_decode` | 2 for each element of a key and a value | 4 or 2 |
+//! | [`attention`], up to 16 queries | `attention_decode` | 2 for each element of a key and a value | 4 or 2 |
 //! | [`attention`], many queries | `attention_prefill`, `attention_rows` | bound by multiplying | |
 //! | [`argmax`], [`sample`], [`top_k`] | `argmax`, `sample`, `top_k` | 4 for each logit | |
 

@@ -1,4 +1,4 @@
-//! One query per sequence, split over the keys.
+//! Few queries per sequence, split over the keys.
 
 use std::thread;
 

@@ -71,7 +71,7 @@ fn a_decode_row_in_a_mixed_step_is_the_decode_kernels() {
     let gpu = gpu().unwrap();
     let case = Case::new(2, 1, 64, Float::Bf16);
     let width = case.heads() * case.dim;
-    let mixed = case.attend(&gpu, &batch(&[(1, 300), (5, 77)]));
+    let mixed = case.attend(&gpu, &batch(&[(1, 300), (20, 77)]));
     // As many sequences, bounds and so splits, but no chunk.
     let decode = case.attend(&gpu, &batch(&[(1, 300), (1, 77)]));
     assert_eq!(bits(&mixed[..width]), bits(&decode[..width]));
@@ -91,7 +91,7 @@ fn blocks_may_have_any_size() {
     let gpu = gpu().unwrap();
     for block_size in [1, 8, 24, 130] {
         let case = Case { block_size, ..Case::new(1, 1, 64, Float::Bf16) };
-        case.check(&gpu, &batch(&[(4, 130), (9, 9)]));
+        case.check(&gpu, &batch(&[(4, 130), (19, 19)]));
     }
 }
 
@@ -117,20 +117,20 @@ fn scores_of_any_size_neither_overflow_nor_vanish() {
 fn the_output_may_be_bf16() {
     let gpu = gpu().unwrap();
     let case = Case { out: Float::Bf16, ..Case::new(4, 1, 64, Float::Bf16) };
-    case.check(&gpu, &batch(&[(5, 70), (2, 0)]));
+    case.check(&gpu, &batch(&[(25, 70), (2, 0)]));
 }
 
 #[test]
 fn a_nan_among_the_queries_is_not_hidden() {
     let gpu = gpu().unwrap();
     let case = Case { sharpness: f32::NAN, ..Case::new(2, 1, 64, Float::Bf16) };
-    assert!(case.attend(&gpu, &batch(&[(3, 70)])).iter().all(|x| x.is_nan()));
+    assert!(case.attend(&gpu, &batch(&[(23, 70)])).iter().all(|x| x.is_nan()));
 }
 
 #[test]
 fn no_order_of_threads_changes_a_bit() {
     let gpu = gpu().unwrap();
     let case = Case::new(2, 1, 64, Float::Bf16);
-    let batch = batch(&[(10, 140)]);
+    let batch = batch(&[(20, 140)]);
     under_every_order(|| bytes(&case.attend(&gpu, &batch)));
 }

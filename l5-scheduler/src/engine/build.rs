@@ -217,8 +217,8 @@ impl EngineModel {
             core.set_clock(began);
         }
         startup.step("capture", || -> Result<_, StartError> {
-            // Captured steps need some of the kernels; the first prompt and the first sampled token must not wait for the
-            // others. With a cold cache this takes some tens of seconds.
+            // Captured steps need some of the kernels; the first prompt and the first sampled token must not wait for
+            // the others. With a cold cache this takes some tens of seconds.
             if let Some(gpu) = self.rt.gpu() {
                 gpu.compile_all().map_err(ExecuteError::from)?;
             }

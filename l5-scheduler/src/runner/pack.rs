@@ -11,10 +11,10 @@
 //! on a device with captured decode steps: it is padded to the next captured width with rows that read no keys and
 //! values and store none, and that sit on free seats.
 //!
-//! Drafts do not leave the captured shapes. Where all rows decode, a step with drafts has the shape of a decode step of as
-//! many rows as it has tokens: sequences of a token and its drafts, then padding, then sequences without tokens. The
-//! launches of captured steps are for sequences of up to 1 + drafts tokens, so the keys of a request are read once for
-//! all of its tokens.
+//! Drafts do not leave the captured shapes. Where all rows decode, a step with drafts has the shape of a decode step
+//! of as many rows as it has tokens: sequences of a token and its drafts, then padding, then sequences without tokens.
+//! The launches of captured steps are for sequences of up to 1 + drafts tokens, so the keys of a request are read once
+//! for as many of its tokens as attention takes together, and not once for each.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
@@ -81,10 +81,10 @@ impl Packed {
         // end of exercise
     }
 
-    /// Writes a step in which all rows decode as one of a captured width: as many sequences as tokens, of which the last
-    /// have no token. The logits of all tokens are computed. Returns whether there is such a width, and writes nothing if
-    /// there is none, or if a row has more tokens than captured steps are for. `widths`: row counts, ascending;
-    /// `max_seqs`: maximum number of seats.
+    /// Writes a step in which all rows decode as one of a captured width: as many sequences as tokens, of which the
+    /// last have no token. The logits of all tokens are computed. Returns whether there is such a width, and writes
+    /// nothing if there is none, or if a row has more tokens than captured steps are for. `widths`: row counts,
+    /// ascending; `max_seqs`: maximum number of seats.
     ///
     /// # Errors
     /// [`KvError::Malformed`] for a step that is larger than the arrays.
@@ -131,8 +131,8 @@ impl Packed {
         &self.logit_rows
     }
 
-    /// Whether there are as many sequences as tokens, and the logits of all tokens but the padding are computed: then the
-    /// step has the same shapes as any other of its width. `rows`: number of tokens without padding.
+    /// Whether there are as many sequences as tokens, and the logits of all tokens but the padding are computed: then
+    /// the step has the same shapes as any other of its width. `rows`: number of tokens without padding.
     pub(super) fn only_decodes(&self, meta: &ForwardMeta, rows: usize) -> bool {
         meta.tokens() == meta.sequences() && self.logit_rows.len() == rows
     }

@@ -49,10 +49,10 @@ impl Gemm<'_> {
         }
     }
 
-    /// Prefetches what comes next while these tiles are multiplied: the keys of later tiles, and the values. Tiles of one
-    /// head are apart and too short for the processor to detect a stream. With few rows, as in a decode or a token with
-    /// drafts, the time goes into memory; with many the lines are in a cache, and asking for them costs little beside the
-    /// arithmetic.
+    /// Prefetches what comes next while these tiles are multiplied: the keys of later tiles, and the values. Tiles of
+    /// one head are apart and too short for the processor to detect a stream. With few rows, as in a decode or a token
+    /// with drafts, the time goes into memory; with many the lines are in a cache, and asking for them costs little
+    /// beside the arithmetic.
     #[inline(always)]
     fn prefetch(&self, tiles: Range<usize>) {
         let Some(v) = self.v else { return };

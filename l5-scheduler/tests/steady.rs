@@ -126,7 +126,8 @@ fn a_steady_step_with_drafts_allocates_nothing() {
         let drafter = NgramDrafter::new(1, 3).unwrap();
         let runner = runner.with_drafter(Box::new(drafter), 3, window);
         let core = EngineCore::new(Scheduler::new(config).unwrap(), runner);
-        steady_with_drafts(core, &format!("{window:?}"));
+        // How many drafts an adaptive window feeds depends on durations: on a busy machine perhaps none.
+        steady_with_drafts(core, window == WindowMode::Fixed, &format!("{window:?}"));
     }
 }
 
@@ -152,11 +153,12 @@ fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
         };
         let rt = runtime(Precision::F32, 1);
         let model = EngineModel::open_on(fixture(target).as_ref(), &rt).unwrap();
-        steady_with_drafts(model.core(&options).unwrap().0, head);
+        steady_with_drafts(model.core(&options).unwrap().0, true, head);
     }
 }
 
-fn steady_with_drafts(mut core: EngineCore<ModelRunner>, what: &str) {
+/// Counts the allocations of steps with drafts; `certain`: whether there must be drafts.
+fn steady_with_drafts(mut core: EngineCore<ModelRunner>, certain: bool, what: &str) {
     let told = Arc::new(AtomicUsize::new(0));
     let kinds = [
         SamplingParams::greedy(),
@@ -180,6 +182,6 @@ fn steady_with_drafts(mut core: EngineCore<ModelRunner>, what: &str) {
         }
     });
     let drafts = core.scheduler().stats().draft_tokens - before.draft_tokens;
-    assert!(drafts > 0, "drafts of these steps, {what}");
+    assert!(drafts > 0 || !certain, "drafts of these steps, {what}");
     assert_eq!(allocations, 0, "allocations of eight steps with drafts, {what}");
 }

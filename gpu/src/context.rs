@@ -54,6 +54,15 @@ impl Context {
         Ok(Self { gpu, size, fixtures: fixtures()?, cpu, runtimes, random })
     }
 
+    /// Config of a model, from a file in `fixtures`.
+    ///
+    /// # Errors
+    /// No such file, or one that cannot be read.
+    pub fn config(&self, name: &str) -> Result<ModelConfig> {
+        let path = self.fixtures.join(name);
+        ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())
+    }
+
     /// Model with random weights on the device, in bf16, from a config in `fixtures`. The last one is kept.
     ///
     /// # Errors
@@ -67,9 +76,7 @@ impl Context {
         }
         // Before the next one is made: there may not be room for both.
         *kept = None;
-        let path = self.fixtures.join(config);
-        let parsed =
-            ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())?;
+        let parsed = self.config(config)?;
         let rt = self.device(Precision::Bf16, false);
         let decoder = Arc::new(Decoder::random(rt, parsed, 1)?);
         *kept = Some((config.into(), Arc::clone(&decoder)));

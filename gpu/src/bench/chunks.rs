@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use l1_tensor::{DType, Device};
-use l2_model::ModelConfig;
 use l3_paged_kv::{BlockId, PagedKv};
 
 use super::{Measure, Ratio, Target, filled};
@@ -23,8 +22,7 @@ pub(super) fn run(ctx: &Context, take: &mut dyn FnMut(Measure)) -> Result<()> {
         true => ("tiny-llama/config.json", 2),
         false => ("configs/llama-3.1-8b.json", 16),
     };
-    let path = ctx.fixtures.join(config);
-    let config = ModelConfig::from_hf_file(&path).with_context(|| path.display().to_string())?;
+    let config = ctx.config(config)?;
     let device = Device::Cuda(ctx.gpu.ordinal());
     let mut kv = PagedKv::new_on(device, &config, 2 * num_blocks, BLOCK_SIZE, DType::BF16)?;
     // Every second block, so that no two lie side by side.

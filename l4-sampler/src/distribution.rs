@@ -54,6 +54,29 @@ impl Distribution {
         if made.shares.is_empty() { Err(RowError::NothingLeft) } else { Ok(made) }
     }
 
+    /// Renames the tokens. Tokens that get the same id become one, with both probabilities. Allocates nothing if the
+    /// new ids ascend, too.
+    pub fn rename(&mut self, id: impl Fn(u32) -> u32) {
+        if self.dense {
+            self.ids.extend(0..self.shares.len() as u32);
+            self.dense = false;
+        }
+        self.ids.iter_mut().for_each(|own| *own = id(*own));
+        if self.ids.is_sorted_by(|a, b| a < b) {
+            return;
+        }
+        let mut renamed: Vec<(u32, f32)> = self.shares().collect();
+        renamed.sort_by_key(|(id, _)| *id);
+        renamed.dedup_by(|(id, share), (kept, sum)| {
+            let same = id == kept;
+            if same {
+                *sum += *share;
+            }
+            same
+        });
+        self.become_sparse(Isa::Portable, renamed);
+    }
+
     /// Probability of a token; 0 for one that is not in the distribution.
     pub fn prob(&self, token: u32) -> f64 {
         let at =
@@ -73,8 +96,13 @@ impl Distribution {
 
     /// Tokens with their probabilities, ids ascending, each above 0.
     pub fn iter(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.shares().map(|(id, share)| (id, f64::from(share) / self.total))
+    }
+
+    /// Tokens with their weights, ids ascending, each above 0.
+    fn shares(&self) -> impl Iterator<Item = (u32, f32)> + '_ {
         let there = self.shares.iter().enumerate().filter(|(_, share)| **share > 0.0);
-        there.map(|(i, share)| (self.id(i), f64::from(*share) / self.total))
+        there.map(|(i, share)| (self.id(i), *share))
     }
 
     /// Token at `u` in `[0, 1)`: the first at which the summed probability exceeds `u`.

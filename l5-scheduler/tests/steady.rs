@@ -16,7 +16,7 @@ use l4_sampler::SamplingParams;
 use l4_sampler::draft::NgramDrafter;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::{EngineModel, EngineOptions};
-use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
+use l5_scheduler::speculation::{DraftMethod, DraftSampleMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{
     Adapter, ChoiceJob, Compose, EngineCore, Job, ModelRunner, OutputEnd, OutputSink, Request,
     RequestId, Scheduler, SchedulerConfig, Time, TokenDelta,
@@ -143,17 +143,25 @@ fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
     ] {
         let model = Some(fixture(&format!("draft-heads/{head}")));
         let window = WindowMode::Fixed;
-        let config = SpeculativeConfig { model, window, ..SpeculativeConfig::new(method, 3) };
-        let options = EngineOptions {
-            speculative: Some(config),
-            max_model_len: Some(256),
-            max_num_seqs: 8,
-            max_num_batched_tokens: 64,
-            ..EngineOptions::default()
-        };
-        let rt = runtime(Precision::F32, 1);
-        let model = EngineModel::open_on(fixture(target).as_ref(), &rt).unwrap();
-        steady_with_drafts(model.core(&options).unwrap().0, true, head);
+        for chosen in [DraftSampleMethod::Greedy, DraftSampleMethod::Probabilistic] {
+            let config = SpeculativeConfig {
+                model: model.clone(),
+                window,
+                draft_sample_method: Some(chosen),
+                ..SpeculativeConfig::new(method, 3)
+            };
+            let options = EngineOptions {
+                speculative: Some(config),
+                max_model_len: Some(256),
+                max_num_seqs: 8,
+                max_num_batched_tokens: 64,
+                ..EngineOptions::default()
+            };
+            let rt = runtime(Precision::F32, 1);
+            let model = EngineModel::open_on(fixture(target).as_ref(), &rt).unwrap();
+            let core = model.core(&options).unwrap().0;
+            steady_with_drafts(core, true, &format!("{head}, {chosen:?}"));
+        }
     }
 }
 

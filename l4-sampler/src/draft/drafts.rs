@@ -1,6 +1,9 @@
 //! Drafts of one step, and what is asked for.
 
+use std::mem::swap;
 use std::ops::Range;
+
+use crate::Distribution;
 
 /// Number of confidence classes of a drafted token.
 pub const CLASSES: usize = 16;
@@ -33,6 +36,8 @@ pub struct HiddenSpan {
 /// share of its tokens that are accepted) differs between models and texts, so it is measured where drafts are
 /// verified.
 ///
+/// A draft that was drawn has the distribution that it was drawn from. In a row, all have or none has.
+///
 /// ```
 /// use l4_sampler::draft::Drafts;
 ///
@@ -45,12 +50,16 @@ pub struct HiddenSpan {
 /// assert_eq!(drafts.row(0), (&[17, 18][..], &[3, 3][..]));
 /// assert_eq!(drafts.row(1), (&[][..], &[][..]));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Drafts {
     tokens: Vec<u32>,
     classes: Vec<u8>,
     /// End of each row in both.
     ends: Vec<usize>,
+    /// What tokens were drawn from, and behind them memory of earlier steps; and the end of each row.
+    from: Vec<Distribution>,
+    drawn: usize,
+    drawn_ends: Vec<usize>,
 }
 
 impl Drafts {
@@ -60,6 +69,9 @@ impl Drafts {
             tokens: Vec::with_capacity(tokens),
             classes: Vec::with_capacity(tokens),
             ends: Vec::with_capacity(rows),
+            from: Vec::new(),
+            drawn: 0,
+            drawn_ends: Vec::with_capacity(rows),
         }
     }
 
@@ -68,6 +80,8 @@ impl Drafts {
         self.tokens.clear();
         self.classes.clear();
         self.ends.clear();
+        self.drawn = 0;
+        self.drawn_ends.clear();
     }
 
     /// Appends a token to the row that [`Drafts::end_row`] will end. A class that does not exist becomes the highest.
@@ -76,16 +90,31 @@ impl Drafts {
         self.classes.push(class.min(CLASSES as u8 - 1));
     }
 
+    /// Appends a token that was drawn from `from`, which gets other contents in exchange.
+    pub fn push_drawn(&mut self, token: u32, class: u8, from: &mut Distribution) {
+        self.push(token, class);
+        if self.from.len() == self.drawn {
+            self.from.push(Distribution::default());
+        }
+        swap(&mut self.from[self.drawn], from);
+        self.drawn += 1;
+    }
+
     /// Ends a row: the tokens since the end of the row before.
     pub fn end_row(&mut self) {
         self.ends.push(self.tokens.len());
+        self.drawn_ends.push(self.drawn);
     }
 
     /// Tokens of row `i`, and the class of each. A row that does not exist has none.
     pub fn row(&self, i: usize) -> (&[u32], &[u8]) {
-        let Some(&end) = self.ends.get(i) else { return (&[], &[]) };
-        let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        (&self.tokens[start..end], &self.classes[start..end])
+        let row = span(&self.ends, i);
+        (&self.tokens[row.clone()], &self.classes[row])
+    }
+
+    /// What each token of row `i` was drawn from; empty if they were not drawn.
+    pub fn drawn_from(&mut self, i: usize) -> &mut [Distribution] {
+        &mut self.from[span(&self.drawn_ends, i)]
     }
 
     /// Number of rows.
@@ -97,4 +126,11 @@ impl Drafts {
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
+}
+
+/// Range of row `i` in a list whose rows end at `ends`; empty if there is no such row.
+fn span(ends: &[usize], i: usize) -> Range<usize> {
+    let Some(&end) = ends.get(i) else { return 0..0 };
+    let start = if i == 0 { 0 } else { ends[i - 1] };
+    start..end
 }

@@ -24,6 +24,7 @@
 //! ```
 
 mod drafts;
+mod drawn;
 mod error;
 mod ngram;
 mod positions;
@@ -32,6 +33,7 @@ mod suffix;
 use l1_tensor::TensorRef;
 
 pub use drafts::{CLASSES, DraftRow, Drafts, HiddenSpan};
+pub use drawn::{DraftSampling, Drafted, Drawn, MAX_DRAWN_FROM};
 pub use error::DraftError;
 pub use ngram::{MAX_NGRAM, NgramDrafter, NgramIndex, NgramMatch};
 pub use suffix::{MAX_CACHED_TOKENS, MAX_TREE_DEPTH, SuffixDrafter, SuffixOptions};
@@ -52,13 +54,19 @@ pub trait Drafter: Send {
     /// that [`Drafter::extend`] allocates nothing.
     fn begin(&mut self, slot: u32, prompt: &[u32], tenant: Option<&str>, max_new: usize);
 
+    /// Draws the drafts of a request instead of taking the likeliest tokens. Called behind [`Drafter::begin`]. A
+    /// drafter without distributions has nothing to draw from.
+    fn sample(&mut self, slot: u32, how: DraftSampling) {
+        let _ = (slot, how);
+    }
+
     /// Appends output tokens. An unknown slot is ignored.
     fn extend(&mut self, slot: u32, tokens: &[u32]);
 
-    /// Reads hidden rows of the model: `hidden` has those of all tokens of the step that just ran, float `[T, H]` for each
-    /// place of the model that the drafter reads, and `spans` says which of them belong to which request. They are rows
-    /// of tokens that are part of the output, not of drafts that were rejected. A drafter without a network of its own
-    /// reads none.
+    /// Reads hidden rows of the model: `hidden` has those of all tokens of the step that just ran, float `[T, H]` for
+    /// each place of the model that the drafter reads, and `spans` says which of them belong to which request. They are
+    /// rows of tokens that are part of the output, not of drafts that were rejected. A drafter without a network of its
+    /// own reads none.
     ///
     /// Called once a step, behind [`Drafter::extend`] and before [`Drafter::propose`]. A request whose rows were not
     /// handed over in some step has a gap: the drafter goes on with the rows behind it.

@@ -1,9 +1,9 @@
 //! Sampling from logits on a device.
 //!
 //! Most rows want only temperature and filters. Their tokens are sampled on the device, and four bytes of each come
-//! back instead of half a megabyte. Rows that want more (penalties, bans, a guide's mask, log probabilities, typical-p)
-//! are fetched and sampled on the CPU. Both are enqueued before anything is waited for, so a step waits for its device
-//! once.
+//! back instead of half a megabyte. Rows that want more (penalties, bans, a guide's mask, log probabilities, typical-p,
+//! a draft that was drawn) are fetched and sampled on the CPU. Both are enqueued before anything is waited for, so a
+//! step waits for its device once.
 //!
 //! The rules are those of the CPU, but not the sums: a device adds in f32, in an order of its own, and uses the first
 //! 24 bits of a row's random number. So the token is the one that a CPU would sample from these logits, unless the
@@ -20,6 +20,7 @@ use super::shared::{Line, Pieces};
 use super::worker::is_changed;
 use super::{Row, Sampled, Sampler, expect};
 use crate::Purpose;
+use crate::draft::Drafted;
 use crate::error::Result;
 
 const OP: &str = "sample";
@@ -75,9 +76,10 @@ impl OnDevice {
         &mut self,
         logits: View<'_, f32>,
         rows: &[Row<'_>],
+        drafted: &[Option<Drafted<'_>>],
         out: &mut [Sampled],
     ) -> cuda::Result<()> {
-        let chosen = self.enqueue_and_wait(logits, rows, out);
+        let chosen = self.enqueue_and_wait(logits, rows, drafted, out);
         if chosen.is_err() {
             // What was enqueued before may still read or write the memory of the next step. The error to report is the
             // first one.
@@ -90,10 +92,12 @@ impl OnDevice {
         &mut self,
         logits: View<'_, f32>,
         rows: &[Row<'_>],
+        drafted: &[Option<Drafted<'_>>],
         out: &mut [Sampled],
     ) -> cuda::Result<()> {
+        let is_plain = |i: usize| is_plain(&rows[i]) && drafted.get(i).is_none_or(Option::is_none);
         self.fetched.clear();
-        self.fetched.extend((0..rows.len()).filter(|i| !is_plain(&rows[*i])));
+        self.fetched.extend((0..rows.len()).filter(|i| !is_plain(*i)));
         let elsewhere = self.fetched.len();
         self.reserve(rows.len(), elsewhere)?;
         if elsewhere < rows.len() {
@@ -101,8 +105,8 @@ impl OnDevice {
         }
         self.enqueue_fetch(logits)?;
         self.gpu.synchronize()?;
-        let chosen = self.chosen.as_slice().iter().zip(rows.iter().zip(out)).enumerate();
-        for (i, (token, (_, out))) in chosen.filter(|(_, (_, (row, _)))| is_plain(row)) {
+        let chosen = self.chosen.as_slice().iter().zip(out).enumerate();
+        for (i, (token, out)) in chosen.filter(|(i, _)| is_plain(*i)) {
             if (*token as usize) < self.vocab {
                 (out.token, out.logprobs) = (Ok(*token), None);
             } else {
@@ -149,11 +153,12 @@ impl OnDevice {
 }
 
 impl Sampler {
-    /// [`Sampler::sample`] for logits on a device.
+    /// [`Sampler::sample_drafted`] for logits on a device.
     pub(super) fn sample_on_device(
         &mut self,
         logits: TensorRef<'_>,
         rows: &[Row<'_>],
+        drafted: &[Option<Drafted<'_>>],
         out: &mut [Sampled],
     ) -> Result<()> {
         let (n, vocab) = match *logits.dims() {
@@ -168,7 +173,7 @@ impl Sampler {
             Some(device) => device,
             None => Box::new(OnDevice::new(gpu, vocab).map_err(l1_tensor::Error::from)?),
         };
-        let chosen = device.choose(logits, rows, out);
+        let chosen = device.choose(logits, rows, drafted, out);
         if chosen.is_ok() {
             let OnDevice { logits, fetched, .. } = &mut *device;
             let lines = Pieces::chunks(logits.as_mut_slice(), fetched.len(), vocab);
@@ -177,8 +182,10 @@ impl Sampler {
                 let row = fetched[i];
                 // SAFETY: the pool gives every `i` to one thread, and no row was fetched twice.
                 let (line, out) = unsafe { (lines.get(i), out.get(row)) };
-                let line = Line::Owned(line);
-                self.at_bench(thread, |bench| self.one(bench, line, &rows[row], &mut out[0]));
+                let (line, drafted) = (Line::Owned(line), drafted.get(row).copied().flatten());
+                self.at_bench(thread, |bench| {
+                    self.one(bench, line, &rows[row], drafted, &mut out[0])
+                });
             });
         }
         self.device = Some(device);

@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use l1_tensor::cpu::Isa;
 use l1_tensor::{Device, Runtime, TensorMut, TensorRef};
 
+use crate::draft::{Drafted, Drawn};
 use crate::error::{Error, Result, RowError};
 use crate::logprobs::{LogprobsOf, LogprobsScratch, TokenLogprobs, processed_into, raw_into};
 use crate::{Distribution, DrawKey, History, Purpose, SamplingParams, TokenMask};
@@ -145,9 +146,26 @@ impl Sampler {
         rows: &[Row<'_>],
         out: &mut [Sampled],
     ) -> Result<()> {
+        self.sample_drafted(logits, rows, &[], out)
+    }
+
+    /// [`Sampler::sample`] for rows some of which verify a draft that was drawn from a distribution: `drafted[i]` is
+    /// that of `rows[i]`, and rows beyond its end have none. The outcome of such a row is the draft, if it is accepted,
+    /// or its replacement, by the rule of [`crate::verify`]. It has the distribution of plain sampling, and is not the
+    /// token that plain sampling gives for the same key.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_drafted(
+        &mut self,
+        logits: Logits<'_>,
+        rows: &[Row<'_>],
+        drafted: &[Option<Drafted<'_>>],
+        out: &mut [Sampled],
+    ) -> Result<()> {
         const OP: &str = "sample";
         if logits.view().device() != Device::Cpu {
-            return self.sample_on_device(logits.view(), rows, out);
+            return self.sample_on_device(logits.view(), rows, drafted, out);
         }
         let lines = match logits {
             Logits::Shared(logits) => Lines::Shared(logits.rows::<f32>(OP)?),
@@ -161,15 +179,23 @@ impl Sampler {
         self.rt.pool().run(n, &|i, thread| {
             // SAFETY: the pool gives every row to one thread.
             let (line, out) = unsafe { (lines.get(i), out.get(i)) };
+            let drafted = drafted.get(i).copied().flatten();
             // exercise l4.sampler
-            self.at_bench(thread, |bench| self.one(bench, line, &rows[i], &mut out[0]));
+            self.at_bench(thread, |bench| self.one(bench, line, &rows[i], drafted, &mut out[0]));
             // end of exercise
         });
         Ok(())
     }
 
-    /// Samples one row.
-    fn one(&self, bench: &mut Bench, line: Line<'_>, row: &Row<'_>, out: &mut Sampled) {
+    /// Samples one row, which may verify a draft.
+    fn one(
+        &self,
+        bench: &mut Bench,
+        line: Line<'_>,
+        row: &Row<'_>,
+        drafted: Option<Drafted<'_>>,
+        out: &mut Sampled,
+    ) {
         let Bench { worker, distribution, logprobs, .. } = bench;
         let isa = self.rt.isa();
         let asked = row.params.logprobs;
@@ -181,6 +207,9 @@ impl Sampler {
             owned => (owned, None),
         };
         out.token = choose(isa, worker, line, row, distribution);
+        if let (Some(drafted), Ok(token)) = (drafted, &mut out.token) {
+            *token = drafted.choose(distribution, row.key);
+        }
         let (Some(asked), Ok(token)) = (asked, out.token) else {
             out.logprobs = None;
             return;
@@ -190,6 +219,35 @@ impl Sampler {
             Some(line) if raw => raw_into(isa, line, token, asked.top, about, logprobs),
             _ => processed_into(distribution, token, asked.top, about, logprobs),
         }
+    }
+
+    /// Draws a token for every row of `logits`, f32 `[S, V]`, as [`Sampler::sample`] does, and keeps what it was drawn
+    /// from. A row without tokens gets none. Logits on a device are fetched first.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn draw(
+        &mut self,
+        logits: TensorRef<'_>,
+        rows: &[Row<'_>],
+        out: &mut [Drawn],
+    ) -> Result<()> {
+        let mut copy = None;
+        let lines = logits.on_cpu(&mut copy)?.rows::<f32>("draw")?;
+        expect("logits in a row", self.vocab, lines.len)?;
+        expect("rows of logits", rows.len(), lines.n)?;
+        expect("outcomes", rows.len(), out.len())?;
+        let out = Pieces::of(out);
+        self.rt.pool().run(lines.n, &|i, thread| {
+            // SAFETY: the pool gives every row to one thread.
+            let out = unsafe { &mut out.get(i)[0] };
+            let (isa, line) = (self.rt.isa(), Line::Shared(lines.row(i)));
+            let drawn = self.at_bench(thread, |Bench { worker, .. }| {
+                choose(isa, worker, line, &rows[i], &mut out.from)
+            });
+            out.token = drawn.ok();
+        });
+        Ok(())
     }
 
     /// Distribution that [`Sampler::sample`] would sample one row's token from.

@@ -8,6 +8,7 @@ mod given;
 
 use l1_tensor::cpu::Isa;
 use l1_tensor::{Device, DeviceRequest, Runtime, RuntimeOptions, Tensor, cuda};
+use l4_sampler::draft::{Drafted, Drawn};
 use l4_sampler::{
     Draft, History, Logits, LogprobsOf, LogprobsRequest, Proposal, Purpose, Row, RowError, Sampled,
     Sampler, SamplingParams,
@@ -201,4 +202,29 @@ fn drafts_are_judged_as_on_a_cpu() {
     let want = verdicts(&runtime(Isa::best(), 1), &model, &small);
     assert_eq!(verdicts(&rt, &model_there, &small_there), want, "all of it on the device");
     assert_eq!(verdicts(&rt, &model_there, &small), want, "the draft on the host");
+}
+
+#[test]
+fn drafts_that_were_drawn_are_verified_beside_rows_that_stay_there() {
+    let vocab = 40;
+    let (params, history) = (SamplingParams::default(), History::default());
+    let asked = Asked::new(params.clone());
+    let model = tensor(&(0..4).map(|i| Shape::Normal.row(vocab, i)).collect::<Vec<_>>());
+    let small = tensor(&(4..8).map(|i| Shape::Normal.row(vocab, i)).collect::<Vec<_>>());
+    let row = Row { params: &params, history: &history, ..asked.row() };
+    let rows: Vec<_> = (0..4).map(|i| Row { key: row.key.ahead(i), ..row }).collect();
+    let rt = device();
+    let outcome = |rt: &Runtime, model: &Tensor, small: &Tensor| {
+        let mut sampler = Sampler::new(rt, vocab);
+        let mut drawn = vec![Drawn::default(); 4];
+        sampler.draw(small.view(), &rows, &mut drawn).unwrap();
+        let of = |i: usize| Some(Drafted { token: drawn[i].token?, from: &drawn[i].from });
+        let drafted = [of(0), None, of(2)];
+        let mut out = vec![Sampled::default(); 4];
+        sampler.sample_drafted(Logits::Shared(model.view()), &rows, &drafted, &mut out).unwrap();
+        out.iter().map(|sampled| sampled.token.unwrap()).collect::<Vec<_>>()
+    };
+    let there = |t: &Tensor| t.to_device(rt.device()).unwrap();
+    let want = outcome(&runtime(Isa::best(), 1), &model, &small);
+    assert_eq!(outcome(&rt, &there(&model), &there(&small)), want);
 }

@@ -57,5 +57,5 @@ fn a_class_that_does_not_exist_becomes_the_highest() {
     assert_eq!(drafts.row(0), (&[1][..], &[15][..]));
     assert_eq!(drafts.row(1), (&[][..], &[][..]));
     drafts.clear();
-    assert_eq!(drafts, Drafts::default());
+    assert!(drafts.is_empty());
 }

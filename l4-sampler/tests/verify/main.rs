@@ -5,6 +5,7 @@ mod chi_square;
 #[path = "../support/judge.rs"]
 mod judge;
 
+mod drawn;
 mod greedy;
 mod law;
 mod positions;

@@ -209,6 +209,9 @@ impl EngineModel {
                 runner = runner
                     .with_drafter(source.drafter, config.num_drafts(), config.window)
                     .with_hidden_rows(source.taps);
+                if config.draws() {
+                    runner = runner.with_drawn_drafts();
+                }
             }
             Ok(((scheduler, runner), plan.to_string()))
         })?;

@@ -32,6 +32,9 @@ impl EngineModel {
     ) -> Result<(DraftSource, String), StartError> {
         config.validate()?;
         let mut what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
+        if config.draws() {
+            what += ", drawn";
+        }
         let path = config.model.as_deref().map(Path::new);
         let source = match (config.method, path) {
             (DraftMethod::DraftModel, Some(path)) => self.draft_model(path, limits)?,

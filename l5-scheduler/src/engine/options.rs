@@ -54,7 +54,7 @@ pub struct EngineOptions {
     pub enable_chunked_prefill: bool,
     /// Share of the pool that must stay free when a request is admitted while others run.
     pub watermark: f64,
-    /// Speculation: drafts that steps verify. They change no token. `None`: no speculation.
+    /// Speculation: drafts that steps verify. They change no token, unless they are drawn. `None`: no speculation.
     pub speculative: Option<SpeculativeConfig>,
     /// Maximum number of waiting requests; more are rejected.
     pub max_num_waiting: usize,

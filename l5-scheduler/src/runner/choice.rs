@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use l2_model::tokenizer::Tokenizer;
+use l4_sampler::draft::DraftSampling;
 use l4_sampler::output::{CallFormat, ChoiceEnd, ChoiceState, NewTokens};
 use l4_sampler::{Sampled, TokenLogprobs};
 
@@ -29,19 +30,22 @@ pub(super) struct CallSource {
 }
 
 impl RunningChoice {
-    /// Creates a choice without tokens. An invalid one fails with its first token.
+    /// Creates a choice without tokens. An invalid one fails with its first token. `draws`: its drafts are drawn, if it
+    /// samples.
     pub(super) fn new(
         job: ChoiceJob,
         tokenizer: Option<&Tokenizer>,
         vocab: usize,
         max_model_len: usize,
+        draws: bool,
     ) -> Self {
         let called = CallSource {
             format: job.calls.clone(),
             special: job.stop.special_tokens,
             continues: job.continues,
         };
-        let drafts = DraftState::new(job.max_drafts, job.tenant.clone());
+        let sampling = draws.then(|| DraftSampling::new(&job.params, job.seed, job.sample));
+        let drafts = DraftState::new(job.max_drafts, job.tenant.clone(), sampling.flatten());
         let (prompt, spec, sink) = job.split();
         let state = ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len);
         Self { state, sink, called, drafts }

@@ -4,7 +4,8 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use l2_model::{Tap, Workspace};
-use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan};
+use l4_sampler::Distribution;
+use l4_sampler::draft::{DraftRow, DraftSampling, Drafted, Drafter, Drafts, HiddenSpan};
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
@@ -24,6 +25,8 @@ pub(super) struct Speculation {
     /// Maximum number of drafts of a request in a step.
     most: usize,
     mode: WindowMode,
+    /// Whether drafts of requests that sample are drawn.
+    pub(super) draws: bool,
     /// Number of tokens of the model.
     vocab: usize,
     window: Window,
@@ -71,6 +74,12 @@ pub(super) struct DraftState {
     most: Option<usize>,
     /// Tenant, whose outputs the drafter may learn from.
     tenant: Option<String>,
+    /// How its drafts are drawn, until the drafter knows. `None`: they are not drawn.
+    sampling: Option<DraftSampling>,
+    /// What the drafts of the next step were drawn from, and behind them memory.
+    from: Vec<Distribution>,
+    /// Number of these drafts.
+    drawn: usize,
     pub counts: DraftCounts,
 }
 
@@ -98,8 +107,25 @@ impl AddAssign for DraftCounts {
 }
 
 impl DraftState {
-    pub fn new(most: Option<usize>, tenant: Option<String>) -> Self {
-        Self { most, tenant, ..Self::default() }
+    pub fn new(
+        most: Option<usize>,
+        tenant: Option<String>,
+        sampling: Option<DraftSampling>,
+    ) -> Self {
+        Self { most, tenant, sampling, ..Self::default() }
+    }
+
+    /// Draft `i` of a row, if it was drawn.
+    pub fn drafted(&self, drafts: &[u32], i: usize) -> Option<Drafted<'_>> {
+        let from = self.from[..self.drawn].get(i)?;
+        drafts.get(i).map(|token| Drafted { token: *token, from })
+    }
+
+    /// Keeps what drafts were drawn from, in exchange for memory.
+    fn keep(&mut self, from: &mut [Distribution]) {
+        self.drawn = from.len();
+        self.from.resize_with(self.from.len().max(self.drawn), Distribution::default);
+        self.from[..from.len()].swap_with_slice(from);
     }
 
     /// Counts the drafts of a row that was verified.
@@ -116,6 +142,7 @@ impl Speculation {
             drafter,
             most,
             mode,
+            draws: false,
             vocab,
             window: Window::default(),
             credit: 0,
@@ -166,6 +193,9 @@ impl Speculation {
             let (prompt, output) = row.request.tokens().split_at(row.request.prompt_len());
             let max_new = row.request.max_tokens();
             self.drafter.begin(slot, prompt, state.tenant.as_deref(), max_new);
+            if let Some(how) = state.sampling.take() {
+                self.drafter.sample(slot, how);
+            }
             self.drafter.extend(slot, output);
             state.acceptance.reserve(self.most);
             slot
@@ -261,6 +291,7 @@ impl Speculation {
         }
         for (i, one) in live.iter().enumerate() {
             let Some(choice) = choice_of(step, one.number, choices) else { continue };
+            choice.drafts.drawn = 0;
             let acceptance = &choice.drafts.acceptance;
             let due = match mode {
                 WindowMode::Fixed => one.most,
@@ -306,11 +337,13 @@ impl Speculation {
                 let known = drafts.iter().take_while(|id| (**id as usize) < self.vocab).count();
                 let kept = known.min(self.rows[i].most);
                 choice.drafts.acceptance.propose(&drafts[..kept], &classes[..kept]);
+                choice.drafts.keep(self.drafts.drawn_from(i));
             }
         }
     }
 
-    /// Decides how many drafts of each proposal the next step verifies.
+    /// Decides how many drafts of each proposal the next step verifies. Drafts that were drawn are verified as they
+    /// were asked for: a choice that depended on the drafts would change the distribution of what is accepted.
     fn decide(
         &mut self,
         step: &StepPlan,
@@ -322,9 +355,11 @@ impl Speculation {
         counts.clear();
         for one in &*live {
             if let Some(choice) = choice_of(step, one.number, choices) {
+                let DraftState { acceptance, drawn, .. } = &choice.drafts;
                 match mode {
-                    WindowMode::Adaptive => choice.drafts.acceptance.offer(window, candidates),
-                    WindowMode::Fixed => counts.push(choice.drafts.acceptance.len()),
+                    WindowMode::Adaptive if *drawn > 0 => candidates.skip(),
+                    WindowMode::Adaptive => acceptance.offer(window, candidates),
+                    WindowMode::Fixed => counts.push(acceptance.len()),
                 }
             }
         }
@@ -333,7 +368,9 @@ impl Speculation {
         }
         for (Live { number, .. }, count) in live.iter().zip(&*counts) {
             let Some(choice) = choice_of(step, *number, choices) else { continue };
-            let drafts = choice.drafts.acceptance.open(*count);
+            let DraftState { acceptance, drawn, .. } = &mut choice.drafts;
+            let count = if *drawn > 0 { acceptance.len() } else { *count };
+            let drafts = acceptance.open(count);
             if !drafts.is_empty() {
                 out.propose(*number, drafts);
             }

@@ -24,7 +24,7 @@ use l1_tensor::{DType, Device, Runtime, Tensor};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Batch, Decoder, Tap, Workspace, WorkspaceSpec};
 use l3_paged_kv::{ForwardMeta, PagedKv, StepState};
-use l4_sampler::draft::Drafter;
+use l4_sampler::draft::{Drafted, Drafter};
 use l4_sampler::guide::MaskAhead;
 use l4_sampler::output::NewTokens;
 use l4_sampler::{Row, Sampled, Sampler, TokenLogprobs};
@@ -32,6 +32,7 @@ use l4_sampler::{Row, Sampled, Sampler, TokenLogprobs};
 pub use draft::DraftCounts;
 pub use job::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use pack::Packed;
+pub(crate) use sample::emptied;
 
 use crate::speculation::WindowMode;
 use crate::tiers::{TierMover, Tiers};
@@ -89,8 +90,9 @@ pub struct ModelRunner {
     /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
     phases: Phases,
     replayed: Option<usize>,
-    /// Memory for the sampler's rows, empty between steps.
+    /// Memory for the sampler's rows and for drafts that were drawn, empty between steps.
     rows: Vec<Row<'static>>,
+    drafted: Vec<Option<Drafted<'static>>>,
     tap: Option<LogitsTap>,
 }
 
@@ -151,6 +153,7 @@ impl ModelRunner {
             phases: Phases::default(),
             replayed: None,
             rows: Vec::with_capacity(max_rows),
+            drafted: Vec::new(),
             tap: None,
             decoder,
             tokenizer,
@@ -201,6 +204,17 @@ impl ModelRunner {
     ) -> Self {
         let vocab = self.decoder.config().vocab;
         self.speculation = Some(Speculation::new(drafter, most, window, vocab));
+        self
+    }
+
+    /// Has drafts of requests that sample drawn, and verified by the rule of [`l4_sampler::verify`]: more of them are
+    /// accepted, and the tokens of such a request depend on its drafts, though their distribution does not. The drafter
+    /// must be one with a network.
+    #[must_use]
+    pub fn with_drawn_drafts(mut self) -> Self {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.draws = true;
+        }
         self
     }
 
@@ -397,7 +411,9 @@ impl Executor for ModelRunner {
     fn begin(&mut self, id: RequestId, job: ChoiceJob) {
         let vocab = self.decoder.config().vocab;
         let (tokenizer, max_model_len) = (self.tokenizer.as_ref(), self.max_model_len);
-        self.choices.insert(id, RunningChoice::new(job, tokenizer, vocab, max_model_len));
+        let draws = self.speculation.as_ref().is_some_and(|speculation| speculation.draws);
+        let choice = RunningChoice::new(job, tokenizer, vocab, max_model_len, draws);
+        self.choices.insert(id, choice);
     }
 
     /// Packs the step and runs the forward pass; on a device, enqueues it.

@@ -1,5 +1,6 @@
 //! Samples a token from each row of logits, by the sampling parameters of its request.
 
+use l4_sampler::draft::Drafted;
 use l4_sampler::guide::{GuideError, MaskPending};
 use l4_sampler::output::NewTokens;
 use l4_sampler::{Logits, Row, Sampled};
@@ -79,10 +80,15 @@ impl ModelRunner {
     ) -> Result<(), ExecuteError> {
         let Self { ws, sampler, sampled, choices, .. } = self;
         let mut rows = emptied(std::mem::take(&mut self.rows));
+        let mut drafted = emptied(std::mem::take(&mut self.drafted));
         gather(step, choices, &mut rows)?;
+        if self.speculation.as_ref().is_some_and(|speculation| speculation.draws) {
+            gather_drafted(step, choices, &mut drafted);
+        }
         let (logits, sampled) = (ws.logits(logits)?, &mut sampled[..rows.len()]);
-        let chosen = sampler.sample(Logits::Shared(logits), &rows, sampled);
+        let chosen = sampler.sample_drafted(Logits::Shared(logits), &rows, &drafted, sampled);
         self.rows = emptied(rows);
+        self.drafted = emptied(drafted);
         Ok(chosen?)
     }
 
@@ -166,8 +172,21 @@ fn gather<'a>(
     // end of exercise
 }
 
-/// The memory of `rows`, emptied, for rows with another lifetime.
-pub(super) fn emptied<'a>(mut rows: Vec<Row<'_>>) -> Vec<Row<'a>> {
+/// Collects the drafts of the rows of [`gather`] that were drawn from a distribution.
+fn gather_drafted<'a>(
+    step: &StepView<'_>,
+    choices: &'a BySeat<RunningChoice>,
+    drafted: &mut Vec<Option<Drafted<'a>>>,
+) {
+    for row in step.rows().filter(|row| row.row.samples) {
+        let choice = choices.get_seated(row.row.seat, row.row.id);
+        let draft = |i| choice.and_then(|choice| choice.drafts.drafted(row.drafts, i));
+        drafted.extend((0..row.row.logit_rows()).map(draft));
+    }
+}
+
+/// The memory of `rows`, emptied, for rows of the same type with another lifetime.
+pub(crate) fn emptied<A, B>(mut rows: Vec<A>) -> Vec<B> {
     rows.clear();
     rows.into_iter().map_while(|_| None).collect()
 }

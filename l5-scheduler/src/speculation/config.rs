@@ -29,6 +29,18 @@ pub enum DraftMethod {
     Medusa,
 }
 
+/// How a drafter with a network chooses a draft from its probabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DraftSampleMethod {
+    /// It takes the likeliest token. Drafts change no token.
+    #[default]
+    Greedy,
+    /// For a request that samples, it draws the token, which is then accepted more often. The distribution of the
+    /// output stays as it is; the tokens of a seed depend on the drafts that were made.
+    Probabilistic,
+}
+
 /// How many drafts of a proposal are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,6 +74,9 @@ pub struct SpeculativeConfig {
     /// How many drafts of a proposal are verified.
     #[serde(default)]
     pub window: WindowMode,
+    /// With `draft_model`, `eagle`, `eagle3` and `medusa`: how a draft is chosen. `None`: greedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_sample_method: Option<DraftSampleMethod>,
     /// With `ngram`: minimum number of tokens of an n-gram. `None`: the maximum, or 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_lookup_min: Option<usize>,
@@ -81,8 +96,8 @@ pub struct SpeculativeConfig {
     /// With `suffix`: probability below which a draft is not proposed, as the share of the occurrences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suffix_decoding_min_token_prob: Option<f64>,
-    /// With `draft_model`: directory or file of the smaller model. With `eagle`, `eagle3` and `medusa`: directory of the
-    /// head.
+    /// With `draft_model`: directory or file of the smaller model. With `eagle`, `eagle3` and `medusa`: directory of
+    /// the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
@@ -171,6 +186,7 @@ impl SpeculativeConfig {
             method,
             num_speculative_tokens: Some(num_speculative_tokens),
             window: WindowMode::default(),
+            draft_sample_method: None,
             prompt_lookup_min: None,
             prompt_lookup_max: None,
             suffix_decoding_max_tree_depth: None,
@@ -275,6 +291,7 @@ impl SpeculativeConfig {
                 SUFFIX,
                 self.suffix_decoding_min_token_prob.is_some(),
             ),
+            ("draft_sample_method", WEIGHTS, self.draft_sample_method.is_some()),
             ("model", WEIGHTS, self.model.is_some()),
         ];
         let other = |&(_, (of, _), given): &(&str, Of, bool)| given && !of.contains(&self.method);
@@ -323,6 +340,11 @@ impl SpeculativeConfig {
             (Some(one), None) | (None, Some(one)) => (one, one),
             (Some(min), Some(max)) => (min, max),
         }
+    }
+
+    /// Whether drafts are drawn, for requests that sample.
+    pub fn draws(&self) -> bool {
+        self.draft_sample_method == Some(DraftSampleMethod::Probabilistic)
     }
 
     /// Maximum number of drafts of one request in a step.
@@ -394,6 +416,14 @@ mod tests {
             (
                 r#"{"method": "ngram", "num_speculative_tokens": 2, "model": "x"}"#,
                 &["model is a field of methods draft_model, eagle", "the method is ngram"],
+            ),
+            (
+                r#"{"method": "suffix", "draft_sample_method": "probabilistic"}"#,
+                &["draft_sample_method is a field of methods draft_model", "the method is suffix"],
+            ),
+            (
+                r#"{"method": "eagle", "num_speculative_tokens": 2, "model": "x", "draft_sample_method": "block"}"#,
+                &["unknown variant `block`", "greedy", "probabilistic"],
             ),
             (
                 r#"{"method": "eagle3", "num_speculative_tokens": 2}"#,

@@ -1,8 +1,8 @@
-//! Drafts of a smaller model: greedy, all rows of a step together.
+//! Drafts of a smaller model, all rows of a step together.
 //!
 //! ```text
 //! feed      what the model has not seen of each request: its prompt once, later the new tokens
-//! draft     the likeliest next token of each; fed again for the next one, `most` times
+//! draft     the likeliest next token of each, or one that is drawn; fed again for the next one, `most` times
 //! keep      keys and values of drafts that are sampled afterwards stay, the others are rolled back
 //! ```
 //!
@@ -16,11 +16,11 @@ use l1_tensor::Runtime;
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, SequenceState, Workspace, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
-use l4_sampler::draft::{DraftRow, Drafter, Drafts, MAX_RESERVED_TOKENS};
+use l4_sampler::draft::{DraftRow, DraftSampling, Drafter, Drafts, MAX_RESERVED_TOKENS};
 
 use super::SpeculationError;
 use super::arrays::BatchArrays;
-use super::greedy::likeliest;
+use super::chooser::{Chooser, DraftList};
 use super::sequences::Sequences;
 
 /// Maximum number of tokens of a step of the draft model, unless there are more sequences.
@@ -40,7 +40,6 @@ pub(crate) struct DraftMemory {
 
 /// Drafter that runs a smaller model.
 pub(crate) struct ModelDrafter {
-    rt: Runtime,
     decoder: Arc<Decoder>,
     ws: Workspace,
     state: PagedState,
@@ -53,9 +52,9 @@ pub(crate) struct ModelDrafter {
     live: Vec<Live>,
     /// Rows whose logits are computed, as indices into the live rows. The memory is reused.
     due: Vec<usize>,
-    chosen: Vec<u32>,
+    chooser: Chooser,
     /// Drafts of each row, most of each behind one another.
-    lists: Vec<(u32, u8)>,
+    lists: DraftList,
 }
 
 /// A request.
@@ -65,6 +64,8 @@ struct Request {
     seq: Option<u32>,
     /// Tokens whose keys and values are in the sequence.
     fed: Vec<u32>,
+    /// How its drafts are drawn. `None`: they are the likeliest tokens.
+    sampling: Option<DraftSampling>,
 }
 
 /// A row that is being drafted.
@@ -103,7 +104,6 @@ impl ModelDrafter {
         Ok(Self {
             ws: Workspace::new(rt, decoder.config(), spec).map_err(|e| failed(&e))?,
             state: state.map_err(|e| failed(&e))?,
-            rt: rt.clone(),
             decoder,
             max_len,
             max_step_tokens,
@@ -112,8 +112,8 @@ impl ModelDrafter {
             step: BatchArrays::default(),
             live: Vec::with_capacity(seqs),
             due: Vec::with_capacity(seqs),
-            chosen: Vec::with_capacity(seqs),
-            lists: Vec::new(),
+            chooser: Chooser::new(rt, seqs),
+            lists: DraftList::default(),
         })
     }
 
@@ -179,7 +179,7 @@ impl ModelDrafter {
         step.clear();
         due.clear();
         for (i, row) in live.iter().enumerate() {
-            let list = &lists[row.start..row.start + row.drafted];
+            let list = (row.start..row.start + row.drafted).map(|i| lists.token(i));
             let Some(request) = requests[row.slot as usize].as_ref() else { continue };
             let Some(seq) = request.seq else { continue };
             let (from, end) = (request.fed.len(), request.tokens.len() + row.drafted);
@@ -188,7 +188,7 @@ impl ModelDrafter {
             if len == 0 || row.drafted == row.most {
                 continue;
             }
-            let all = request.tokens.iter().copied().chain(list.iter().map(|(token, _)| *token));
+            let all = request.tokens.iter().copied().chain(list);
             let whole = from + len == end;
             step.add(seq, from, all.skip(from).take(len), whole);
             if whole {
@@ -197,8 +197,8 @@ impl ModelDrafter {
         }
     }
 
-    /// Runs the packed step, and appends the likeliest token of each row that is due to its drafts.
-    fn run(&mut self) -> l2_model::Result<()> {
+    /// Runs the packed step, and appends a token of each row that is due to its drafts.
+    fn run(&mut self) -> l4_sampler::Result<()> {
         let Self { step, live, due, requests, sequences, lists, state, .. } = self;
         self.decoder.forward(&step.batch(), state, &mut self.ws)?;
         for (seq, tokens) in step.sequences() {
@@ -211,11 +211,22 @@ impl ModelDrafter {
             return Ok(());
         }
         let logits = self.ws.logits(due.len())?;
-        likeliest(&self.rt, logits, &mut self.chosen, |i, token, class| {
-            let row = &mut live[due[i]];
-            lists[row.start + row.drafted] = (token, class);
+        let asked = due.iter().filter_map(|i| {
+            let request = requests[live[*i].slot as usize].as_ref()?;
+            Some((request.sampling.as_ref(), request.tokens.len() + live[*i].drafted))
+        });
+        self.chooser.choose(logits, asked)?;
+        for (i, row) in due.iter().enumerate() {
+            let row = &mut live[*row];
+            let chosen = self.chooser.row(i);
+            if chosen.token().is_none() {
+                row.most = row.drafted;
+                continue;
+            }
+            lists.put(row.start + row.drafted, chosen);
             row.drafted += 1;
-        })
+        }
+        Ok(())
     }
 
     /// Forgets the keys and values of all requests but the live rows. Returns whether there were any.
@@ -249,7 +260,14 @@ impl Drafter for ModelDrafter {
         let room = (prompt.len() + max_new.min(MAX_RESERVED_TOKENS)).min(self.max_len);
         let mut tokens = Vec::with_capacity(room.max(prompt.len()));
         tokens.extend_from_slice(prompt);
-        self.requests[index] = Some(Request { tokens, seq: None, fed: Vec::with_capacity(room) });
+        self.requests[index] =
+            Some(Request { tokens, seq: None, fed: Vec::with_capacity(room), sampling: None });
+    }
+
+    fn sample(&mut self, slot: u32, how: DraftSampling) {
+        if let Some(request) = self.request(slot) {
+            request.sampling = Some(how);
+        }
     }
 
     fn extend(&mut self, slot: u32, tokens: &[u32]) {
@@ -272,7 +290,7 @@ impl Drafter for ModelDrafter {
             }
         }
         self.lists.clear();
-        self.lists.resize(start, (0, 0));
+        self.lists.add(start);
         loop {
             self.pack();
             if self.step.num_tokens() == 0 {
@@ -291,8 +309,7 @@ impl Drafter for ModelDrafter {
         let mut live = self.live.iter().peekable();
         for row in 0..rows.len() {
             if let Some(one) = live.next_if(|one| one.row == row) {
-                let list = &self.lists[one.start..one.start + one.drafted];
-                list.iter().for_each(|(token, class)| out.push(*token, *class));
+                self.lists.write(one.start..one.start + one.drafted, out);
             }
             out.end_row();
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read      the hidden rows of the step and the tokens behind them, all requests together; the likeliest next token of
-//!           each request that is asked for drafts
+//!           each request that is asked for drafts, or one that is drawn
 //! propose   that token and the head's own output row give the next draft, and so on
 //! ```
 //!
@@ -16,10 +16,12 @@ use l1_tensor::{DType, Runtime, Tensor, TensorRef};
 use l2_model::draft_head::{EagleHead, EagleWorkspace, Hidden};
 use l2_model::{SequenceState, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
-use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan, MAX_RESERVED_TOKENS};
+use l4_sampler::draft::{
+    DraftRow, DraftSampling, Drafter, Drafts, HiddenSpan, MAX_RESERVED_TOKENS,
+};
 
 use super::arrays::BatchArrays;
-use super::greedy::likeliest;
+use super::chooser::{Chooser, DraftList};
 use super::sequences::Sequences;
 use super::{DraftMemory, SpeculationError};
 
@@ -45,14 +47,16 @@ pub(crate) struct EagleDrafter {
     sources: Vec<u32>,
     live: Vec<Live>,
     /// Drafts of each live row, `most` of each behind one another.
-    lists: Vec<(u32, u8)>,
-    chosen: Vec<u32>,
+    lists: DraftList,
+    chooser: Chooser,
 }
 
 /// A request.
 struct Request {
     tokens: Vec<u32>,
     run: Option<Run>,
+    /// How its drafts are drawn. `None`: they are the likeliest tokens.
+    sampling: Option<DraftSampling>,
 }
 
 /// What the head has read of a request.
@@ -143,8 +147,8 @@ impl EagleDrafter {
             step: BatchArrays::with_capacity(max_tokens, seqs),
             sources: Vec::with_capacity(max_tokens),
             live: Vec::with_capacity(seqs),
-            lists: Vec::new(),
-            chosen: Vec::with_capacity(seqs),
+            lists: DraftList::default(),
+            chooser: Chooser::new(rt, seqs),
         })
     }
 
@@ -217,12 +221,12 @@ impl EagleDrafter {
         if drafts {
             let (row, start) = (live.len(), lists.len());
             live.push(Live { slot, seq: run.seq, at: run.len, row, start, most, drafted: 0 });
-            lists.resize(start + most, (0, 0));
+            lists.add(most);
         }
     }
 
     /// Runs the head over the step's rows.
-    fn run(&mut self, hidden: &[TensorRef<'_>]) -> l2_model::Result<()> {
+    fn run(&mut self, hidden: &[TensorRef<'_>]) -> l4_sampler::Result<()> {
         let Self { rt, head, ws, state, gathered, step, sources, .. } = self;
         let [first, ..] = hidden else { return Ok(()) };
         let mut rows = [*first; MAX_TAPS];
@@ -236,7 +240,7 @@ impl EagleDrafter {
     }
 
     /// Runs the head over the last drafts of all rows that want another one. Returns whether there were any.
-    fn extend_drafts(&mut self) -> l2_model::Result<bool> {
+    fn extend_drafts(&mut self) -> l4_sampler::Result<bool> {
         let Self { rt, head, ws, state, requests, carried, step, sources, live, .. } = self;
         let (lists, max_len) = (&self.lists, self.max_len);
         step.clear();
@@ -251,7 +255,7 @@ impl EagleDrafter {
                 continue;
             }
             live.row = step.num_tokens();
-            step.add(live.seq, live.at, [lists[live.start + live.drafted - 1].0], true);
+            step.add(live.seq, live.at, [lists.token(live.start + live.drafted - 1)], true);
             sources.push(row as u32);
             live.at += 1;
             if let Some(run) = requests[live.slot as usize].as_mut().and_then(|r| r.run.as_mut()) {
@@ -274,27 +278,36 @@ impl EagleDrafter {
         Ok(true)
     }
 
-    /// Appends the likeliest token of each row of logits to the drafts of its request.
-    fn choose(&mut self) -> l2_model::Result<()> {
-        let Self { rt, head, ws, live, lists, chosen, step, .. } = self;
+    /// Appends a token of each row of logits to the drafts of its request.
+    fn choose(&mut self) -> l4_sampler::Result<()> {
+        let Self { head, ws, live, lists, chooser, requests, step, .. } = self;
         if !step.wants_logits() {
             return Ok(());
         }
-        let mut due = live.iter_mut().filter(|live| live.row != usize::MAX);
-        likeliest(rt, ws.logits()?, chosen, |_, token, class| {
-            let Some(live) = due.next() else { return };
-            match head.target_id(token) {
-                Some(token) => {
-                    lists[live.start + live.drafted] = (token, class);
-                    live.drafted += 1;
-                }
-                None => live.most = live.drafted,
+        let due = live.iter().filter(|live| live.row != usize::MAX);
+        let asked = due.filter_map(|live| {
+            let request = requests[live.slot as usize].as_ref()?;
+            Some((request.sampling.as_ref(), request.tokens.len() + live.drafted))
+        });
+        chooser.choose(ws.logits()?, asked)?;
+        let due = live.iter_mut().filter(|live| live.row != usize::MAX);
+        for (i, live) in due.enumerate() {
+            let chosen = chooser.row(i);
+            if head.target_ids().is_some() {
+                chosen.rename(|id| head.target_id(id));
             }
-        })
+            if chosen.token().is_none() {
+                live.most = live.drafted;
+                continue;
+            }
+            lists.put(live.start + live.drafted, chosen);
+            live.drafted += 1;
+        }
+        Ok(())
     }
 
     /// Forgets the runs of all requests of this step, after an error that leaves them unknown.
-    fn forget_step(&mut self, e: &l2_model::Error) {
+    fn forget_step(&mut self, e: &l4_sampler::Error) {
         tracing::debug!("the draft head made no drafts: {e}");
         for i in 0..self.step.seqs().len() {
             self.evict(self.step.seqs()[i]);
@@ -313,7 +326,13 @@ impl Drafter for EagleDrafter {
         let room = prompt.len() + max_new.min(MAX_RESERVED_TOKENS);
         let mut tokens = Vec::with_capacity(room);
         tokens.extend_from_slice(prompt);
-        self.requests[index] = Some(Request { tokens, run: None });
+        self.requests[index] = Some(Request { tokens, run: None, sampling: None });
+    }
+
+    fn sample(&mut self, slot: u32, how: DraftSampling) {
+        if let Some(request) = self.request(slot) {
+            request.sampling = Some(how);
+        }
     }
 
     fn extend(&mut self, slot: u32, tokens: &[u32]) {
@@ -355,8 +374,7 @@ impl Drafter for EagleDrafter {
         let mut live = self.live.iter().peekable();
         for row in rows {
             if let Some(one) = live.next_if(|one| one.slot == row.slot) {
-                let list = &self.lists[one.start..one.start + one.drafted.min(row.most)];
-                list.iter().for_each(|(token, class)| out.push(*token, *class));
+                self.lists.write(one.start..one.start + one.drafted.min(row.most), out);
             }
             out.end_row();
         }

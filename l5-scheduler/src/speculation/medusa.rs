@@ -3,10 +3,10 @@
 use l1_tensor::ops::gather_rows;
 use l1_tensor::{DType, Runtime, Tensor, TensorRef};
 use l2_model::draft_head::{MedusaHead, MedusaWorkspace};
-use l4_sampler::draft::{DraftRow, Drafter, Drafts, HiddenSpan};
+use l4_sampler::draft::{DraftRow, DraftSampling, Drafter, Drafts, HiddenSpan};
 
 use super::SpeculationError;
-use super::greedy::likeliest;
+use super::chooser::{Chooser, DraftList};
 
 /// Drafter that runs Medusa heads.
 pub(crate) struct MedusaDrafter {
@@ -15,14 +15,23 @@ pub(crate) struct MedusaDrafter {
     ws: MedusaWorkspace,
     /// f32 `[R, H]`: the last hidden row of each request that is drafted for.
     rows: Tensor,
-    /// Number of tokens of each request, by the caller's slot; 0 for none.
-    lens: Vec<usize>,
+    /// Requests by the caller's slot.
+    requests: Vec<Request>,
     /// Requests that are drafted for, and the indices of their last hidden rows.
     live: Vec<u32>,
     sources: Vec<u32>,
     /// The guess of each head for each of them, head after head.
-    guesses: Vec<(u32, u8)>,
-    chosen: Vec<u32>,
+    guesses: DraftList,
+    chooser: Chooser,
+}
+
+/// A request.
+#[derive(Default)]
+struct Request {
+    /// Number of its tokens; 0: the slot has no request.
+    len: usize,
+    /// How its drafts are drawn. `None`: they are the likeliest tokens.
+    sampling: Option<DraftSampling>,
 }
 
 impl MedusaDrafter {
@@ -43,25 +52,35 @@ impl MedusaDrafter {
             rt: rt.clone(),
             ws,
             rows: rows.map_err(|e| failed(&e))?,
-            lens: Vec::new(),
+            requests: Vec::new(),
             live: Vec::with_capacity(seqs),
             sources: Vec::with_capacity(seqs),
-            guesses: Vec::with_capacity(seqs * heads.heads()),
-            chosen: Vec::with_capacity(seqs),
+            guesses: DraftList::default(),
+            chooser: Chooser::new(rt, seqs),
             heads,
         })
     }
 
+    fn request(&mut self, slot: u32) -> Option<&mut Request> {
+        self.requests.get_mut(slot as usize).filter(|request| request.len > 0)
+    }
+
     /// Runs the heads over the last hidden rows.
-    fn run(&mut self, hidden: TensorRef<'_>) -> l2_model::Result<()> {
-        let Self { rt, heads, ws, rows, sources, guesses, chosen, .. } = self;
+    fn run(&mut self, hidden: TensorRef<'_>) -> l4_sampler::Result<()> {
+        let Self { rt, heads, ws, rows, requests, live, sources, guesses, chooser } = self;
         let n = sources.len();
         gather_rows(rt, hidden, &*sources, rows.view_mut().narrow(0, 0, n)?)?;
         heads.forward(rows.view().narrow(0, 0, n)?, ws)?;
         for head in 0..heads.heads() {
-            likeliest(rt, ws.logits(head)?, chosen, |_, token, class| {
-                guesses.push((token, class))
-            })?;
+            let asked = live.iter().map(|slot| {
+                let Request { len, sampling } = &requests[*slot as usize];
+                (sampling.as_ref(), len + head)
+            });
+            chooser.choose(ws.logits(head)?, asked)?;
+            for row in 0..n {
+                guesses.add(1);
+                guesses.put(guesses.len() - 1, chooser.row(row));
+            }
         }
         Ok(())
     }
@@ -70,15 +89,21 @@ impl MedusaDrafter {
 impl Drafter for MedusaDrafter {
     fn begin(&mut self, slot: u32, prompt: &[u32], _: Option<&str>, _: usize) {
         let slot = slot as usize;
-        if self.lens.len() <= slot {
-            self.lens.resize(slot + 1, 0);
+        if self.requests.len() <= slot {
+            self.requests.resize_with(slot + 1, Request::default);
         }
-        self.lens[slot] = prompt.len();
+        self.requests[slot] = Request { len: prompt.len(), sampling: None };
+    }
+
+    fn sample(&mut self, slot: u32, how: DraftSampling) {
+        if let Some(request) = self.request(slot) {
+            request.sampling = Some(how);
+        }
     }
 
     fn extend(&mut self, slot: u32, tokens: &[u32]) {
-        if let Some(len) = self.lens.get_mut(slot as usize).filter(|len| **len > 0) {
-            *len += tokens.len();
+        if let Some(request) = self.request(slot) {
+            request.len += tokens.len();
         }
     }
 
@@ -87,7 +112,7 @@ impl Drafter for MedusaDrafter {
         self.sources.clear();
         self.guesses.clear();
         for HiddenSpan { slot, first, rows, most } in spans {
-            let len = self.lens.get(*slot as usize).copied().unwrap_or(0);
+            let len = self.requests.get(*slot as usize).map_or(0, |request| request.len);
             // The row of the last token but one: the token behind it has been sampled from it.
             if *most > 0 && !rows.is_empty() && first + rows.len() + 1 == len {
                 self.live.push(*slot);
@@ -106,16 +131,16 @@ impl Drafter for MedusaDrafter {
         let mut live = self.live.iter().enumerate().peekable();
         for row in rows {
             if let Some((i, _)) = live.next_if(|(_, slot)| **slot == row.slot) {
-                let own = self.guesses.iter().skip(i).step_by(self.live.len());
-                own.take(row.most).for_each(|(token, class)| out.push(*token, *class));
+                let own = (i..self.guesses.len()).step_by(self.live.len());
+                self.guesses.write(own.take(row.most), out);
             }
             out.end_row();
         }
     }
 
     fn end(&mut self, slot: u32) {
-        if let Some(len) = self.lens.get_mut(slot as usize) {
-            *len = 0;
+        if let Some(request) = self.request(slot) {
+            *request = Request::default();
         }
     }
 

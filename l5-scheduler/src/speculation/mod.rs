@@ -8,24 +8,29 @@
 //! ```
 //!
 //! Drafts change no token. Each position of a row is sampled as it would be without drafts, with the logits, the
-//! history, the guide's mask and the random number of its position; a draft only decides whether the logits behind it are
-//! already there. A token is accepted with the probability that the model gives it, which is the acceptance rate of
-//! speculative sampling for a draft that was chosen without chance ([`l4_sampler::verify`]), and unlike there the tokens
-//! themselves are those of the same seed without drafts.
+//! history, the guide's mask and the random number of its position; a draft only decides whether the logits behind it
+//! are already there. A token is accepted with the probability that the model gives it, which is the acceptance rate of
+//! speculative sampling for a draft that was chosen without chance ([`l4_sampler::verify`]), and unlike there the
+//! tokens themselves are those of the same seed without drafts.
+//!
+//! A drafter with a network may draw its drafts instead ([`DraftSampleMethod::Probabilistic`]). Then they are verified
+//! by the rule of speculative sampling: outputs have the same distribution, and not the same tokens. This needs the
+//! number of drafts to be decided before they are drawn, because a choice that looks at a draft changes the
+//! distribution.
 
 mod arrays;
+mod chooser;
 mod config;
 mod curve;
 mod draft_model;
 mod eagle;
-mod greedy;
 #[cfg(test)]
 mod head_tests;
 mod medusa;
 mod sequences;
 mod window;
 
-pub use config::{DraftMethod, SpeculationError, SpeculativeConfig, WindowMode};
+pub use config::{DraftMethod, DraftSampleMethod, SpeculationError, SpeculativeConfig, WindowMode};
 pub(crate) use draft_model::{DraftMemory, ModelDrafter, check_vocabulary};
 pub(crate) use eagle::EagleDrafter;
 pub(crate) use medusa::MedusaDrafter;

@@ -95,6 +95,11 @@ impl Candidates {
         self.rows.clear();
     }
 
+    /// Adds a proposal that the window does not decide about.
+    pub(crate) fn skip(&mut self) {
+        self.rows.push((self.probabilities.len(), false));
+    }
+
     /// Writes all drafts by falling probability, each with the index of its proposal.
     fn rank(&self, ranked: &mut Vec<(f64, usize)>) {
         ranked.clear();

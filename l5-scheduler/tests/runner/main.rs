@@ -1,7 +1,10 @@
 //! Steps run by the real model: what is packed, what is chosen, and that nobody's answer depends on anybody else.
 
 mod called;
+#[path = "../../../l4-sampler/tests/support/chi_square.rs"]
+mod chi_square;
 mod drafts;
+mod drawn;
 mod ends;
 mod equality;
 mod failures;

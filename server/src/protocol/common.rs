@@ -90,8 +90,8 @@ pub struct Sampling {
     #[serde(deserialize_with = "whole::option")]
     pub priority: Option<i64>,
     /// Maximum number of drafts of this request in a step, where the server speculates (`--speculative-config`). 0: no
-    /// speculation. A number above the server's maximum counts as that maximum. Drafts change no token, so the field is
-    /// ignored by a server that does not speculate, and for a model on another server.
+    /// speculation. A number above the server's maximum counts as that maximum. The field is ignored by a server that
+    /// does not speculate, and for a model on another server.
     #[schema(minimum = 0)]
     #[serde(deserialize_with = "whole::option")]
     pub num_speculative_tokens: Option<usize>,

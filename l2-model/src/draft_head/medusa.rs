@@ -21,7 +21,7 @@ use super::config::{self, MedusaConfig};
 use crate::checkpoint::{Checkpoint, SafetensorsDir};
 use crate::decoder::load::Loader;
 use crate::decoder::workspace::{first, first_mut};
-use crate::{Decoder, Result, Tap};
+use crate::{Decoder, ModelConfig, Result, Tap};
 
 /// File of the heads as Medusa's training writes it; `model.safetensors` is read where it is missing.
 const FILE: &str = "medusa_lm_head.safetensors";
@@ -78,21 +78,29 @@ pub struct MedusaWorkspace {
     rows: usize,
 }
 
-impl MedusaHead {
-    /// Loads the Medusa heads in a Hugging Face directory for `target`: `config.json`, and `medusa_lm_head.safetensors`
-    /// or `model.safetensors`. All stored heads are loaded: published configs state fewer.
-    ///
-    /// # Errors
-    /// [`DraftHeadError`] for heads that were trained for another model; errors of config and checkpoint, such as one
-    /// [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every tensor that does not fit.
-    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
+/// Medusa heads whose weights are not read.
+pub(super) struct MedusaFiles {
+    /// Number of heads, and of blocks in one.
+    pub(super) heads: usize,
+    blocks: usize,
+    checkpoint: Checkpoint,
+}
+
+/// Name of the projection of head `i`.
+fn out(i: usize, blocks: usize) -> String {
+    format!("{i}.{blocks}.weight")
+}
+
+impl MedusaFiles {
+    /// Reads everything but the weights, and checks that the heads were made for `target`.
+    pub(super) fn open(path: &Path, target: &ModelConfig) -> Result<Self> {
         let MedusaConfig { heads: stated, blocks } = MedusaConfig::parse(&config::read(path)?)?;
         let file = path.join(FILE);
         let dir = match file.exists() {
             true => SafetensorsDir::open_file(&file)?,
             false => SafetensorsDir::open(path)?,
         };
-        let out = |i: usize| format!("{i}.{blocks}.weight");
+        let out = |i: usize| out(i, blocks);
         let Some(shape) = dir.tensor(&out(0)).map(|t| t.shape) else {
             if dir.tensor("0.0.linear.weight").is_some() {
                 let why = format!("it is {blocks}, but there is no tensor `{}`", out(0));
@@ -100,7 +108,7 @@ impl MedusaHead {
             }
             return Err(DraftHeadError::NotAHead { path: path.into() }.into());
         };
-        let (hidden, vocab) = (target.config().hidden, target.config().vocab);
+        let (hidden, vocab) = (target.hidden, target.vocab);
         if let [rows, columns] = *shape {
             config::fits("hidden_size", columns, hidden)?;
             config::fits("vocab_size", rows, vocab)?;
@@ -117,6 +125,19 @@ impl MedusaHead {
         }
         let checkpoint = Checkpoint::Safetensors(dir);
         checkpoint.check(&expected)?;
+        Ok(Self { heads, blocks, checkpoint })
+    }
+}
+
+impl MedusaHead {
+    /// Loads the Medusa heads in a Hugging Face directory for `target`: `config.json`, and `medusa_lm_head.safetensors`
+    /// or `model.safetensors`. All stored heads are loaded: published configs state fewer.
+    ///
+    /// # Errors
+    /// [`DraftHeadError`] for heads that were trained for another model; errors of config and checkpoint, such as one
+    /// [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every tensor that does not fit.
+    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
+        let MedusaFiles { heads, blocks, checkpoint } = MedusaFiles::open(path, target.config())?;
         let loader = Loader { rt, checkpoint: &checkpoint };
         let matrix = |name: &str| loader.matrix(&[(name, None)], RowOrder::Plain);
         let block = |i: usize, block: usize| -> Result<_> {
@@ -126,12 +147,12 @@ impl MedusaHead {
         let head = |i: usize| -> Result<Head> {
             Ok(Head {
                 blocks: (0..blocks).map(|b| block(i, b)).collect::<Result<_>>()?,
-                out: matrix(&out(i))?,
+                out: matrix(&out(i, blocks))?,
             })
         };
+        let (hidden, vocab) = (target.config().hidden, target.config().vocab);
         Ok(Self { heads: (0..heads).map(head).collect::<Result<_>>()?, hidden, vocab })
     }
-
     /// Number of heads: the number of positions that they propose tokens for.
     pub fn heads(&self) -> usize {
         self.heads.len()

@@ -35,7 +35,10 @@ pub use eagle::{EagleHead, EagleKind, EagleWorkspace, Hidden};
 pub use error::DraftHeadError;
 pub use medusa::{MedusaHead, MedusaWorkspace};
 
-use crate::{Decoder, Result, Tap};
+use eagle::EagleFiles;
+use medusa::MedusaFiles;
+
+use crate::{Decoder, ModelConfig, Result, Tap};
 
 /// A draft head of any kind, loaded for one target.
 // There is one of these for each engine; the difference in size costs nothing.
@@ -47,14 +50,51 @@ pub enum DraftHead {
     Medusa(MedusaHead),
 }
 
+/// Kind of a draft head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftHeadKind {
+    /// An EAGLE head.
+    Eagle(EagleKind),
+    /// Medusa heads: their number.
+    Medusa(usize),
+}
+
+impl DraftHeadKind {
+    /// Kind of the head in a Hugging Face directory, which is checked as [`DraftHead::open`] does, without reading its
+    /// weights. `target`: config of the model that the head is for.
+    ///
+    /// # Errors
+    /// As [`DraftHead::open`].
+    pub fn of(path: &Path, target: &ModelConfig) -> Result<Self> {
+        Ok(if is_medusa(path)? {
+            Self::Medusa(MedusaFiles::open(path, target)?.heads)
+        } else {
+            Self::Eagle(EagleFiles::open(path, target)?.kind())
+        })
+    }
+}
+
+/// Whether the directory has Medusa heads.
+fn is_medusa(path: &Path) -> Result<bool> {
+    Ok(config::read(path)?.get(config::MEDUSA_HEADS).is_some())
+}
+
 impl DraftHead {
+    /// Kind of the head.
+    pub fn kind(&self) -> DraftHeadKind {
+        match self {
+            Self::Eagle(head) => DraftHeadKind::Eagle(head.kind()),
+            Self::Medusa(heads) => DraftHeadKind::Medusa(heads.heads()),
+        }
+    }
+
     /// Loads the head in a Hugging Face directory for `target`. A `config.json` with `medusa_num_heads` belongs to a
     /// Medusa head; EAGLE-1 and EAGLE-3 are told apart by their tensors.
     ///
     /// # Errors
     /// As [`EagleHead::open`] and [`MedusaHead::open`].
     pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
-        Ok(if config::read(path)?.get(config::MEDUSA_HEADS).is_some() {
+        Ok(if is_medusa(path)? {
             Self::Medusa(MedusaHead::open(rt, path, target)?)
         } else {
             Self::Eagle(EagleHead::open(rt, path, target)?)

@@ -1,10 +1,9 @@
 //! The drafter of an engine, from its configuration.
 
-use std::fmt::Display;
 use std::path::Path;
 
 use l2_model::Tap;
-use l2_model::draft_head::{DraftHead, EagleKind};
+use l2_model::draft_head::DraftHead;
 use l3_paged_kv::sizing::Bytes;
 use l4_sampler::draft::Drafter;
 
@@ -55,7 +54,7 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let draft = Self::open_on(path, &self.rt).map_err(unreadable)?;
+        let draft = Self::open_on(path, &self.rt).map_err(SpeculationError::unreadable)?;
         let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
         let (own, target) = (facts(&draft), facts(self));
         check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
@@ -71,21 +70,10 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let head = DraftHead::open(&self.rt, path, &self.decoder).map_err(unreadable)?;
+        let head =
+            DraftHead::open(&self.rt, path, &self.decoder).map_err(SpeculationError::unreadable)?;
+        config.check_head(path, head.kind())?;
         let taps = head.taps().to_vec();
-        let found = match &head {
-            DraftHead::Eagle(head) if head.kind() == EagleKind::Eagle1 => DraftMethod::Eagle,
-            DraftHead::Eagle(_) => DraftMethod::Eagle3,
-            DraftHead::Medusa(_) => DraftMethod::Medusa,
-        };
-        let unfit = |why: String| StartError::Speculation(SpeculationError::Head(why));
-        if found != config.method {
-            let (found, method) = (found.name(), config.method.name());
-            return Err(unfit(format!(
-                "{} is of method {found}, and the method is {method}: set method to {found}",
-                path.display()
-            )));
-        }
         let weights = head.weight_bytes();
         let (drafter, kv): (Box<dyn Drafter>, usize) = match head {
             DraftHead::Eagle(head) => {
@@ -95,25 +83,12 @@ impl EngineModel {
                 (Box::new(drafter), kv)
             }
             DraftHead::Medusa(heads) => {
-                let (most, wanted) = (heads.heads(), config.num_drafts());
-                if wanted > most {
-                    return Err(unfit(format!(
-                        "{} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got \
-                         {wanted}",
-                        path.display()
-                    )));
-                }
                 let hidden = self.decoder.config().hidden;
                 (Box::new(MedusaDrafter::new(&self.rt, heads, hidden, limits.max_num_seqs)?), 0)
             }
         };
         Ok(DraftSource { drafter, taps, memory: Some([weights, kv]) })
     }
-}
-
-/// Error of a draft model or head that cannot be read. It names the field, since the model itself has a path, too.
-fn unreadable(e: impl Display) -> StartError {
-    StartError::Speculation(SpeculationError::Model(e.to_string()))
 }
 
 /// Memory of a drafter's own KV cache: as many tokens as the pool of the model itself has.

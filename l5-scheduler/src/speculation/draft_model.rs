@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 use l1_tensor::Runtime;
-use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, SequenceState, Workspace, WorkspaceSpec};
 use l3_paged_kv::{PagedOptions, PagedState};
 use l4_sampler::draft::{DraftRow, DraftSampling, Drafter, Drafts, MAX_RESERVED_TOKENS};
@@ -333,28 +332,4 @@ impl Drafter for ModelDrafter {
     fn costs_time(&self) -> bool {
         true
     }
-}
-
-/// Checks that a draft model has the vocabulary of the model whose tokens it drafts.
-///
-/// # Errors
-/// [`SpeculationError::DraftModel`].
-pub(crate) fn check_vocabulary(
-    draft: (usize, Option<&Tokenizer>),
-    target: (usize, Option<&Tokenizer>),
-) -> Result<(), SpeculationError> {
-    let differ = |why: String| {
-        let why = format!("{why}; use a smaller model of the same family, with the same tokenizer");
-        Err(SpeculationError::DraftModel(why))
-    };
-    if draft.0 != target.0 {
-        return differ(format!("it has {} tokens, and the model has {}", draft.0, target.0));
-    }
-    if let (Some(own), Some(other)) = (draft.1, target.1) {
-        let differs = |id: &u32| own.token_bytes(*id).ok() != other.token_bytes(*id).ok();
-        if let Some(id) = (0..target.0 as u32).find(differs) {
-            return differ(format!("token {id} is not the same text in both models"));
-        }
-    }
-    Ok(())
 }

@@ -19,6 +19,7 @@
 //! distribution.
 
 mod arrays;
+mod check;
 mod chooser;
 mod config;
 mod curve;
@@ -30,8 +31,9 @@ mod medusa;
 mod sequences;
 mod window;
 
+pub(crate) use check::check_vocabulary;
 pub use config::{DraftMethod, DraftSampleMethod, SpeculationError, SpeculativeConfig, WindowMode};
-pub(crate) use draft_model::{DraftMemory, ModelDrafter, check_vocabulary};
+pub(crate) use draft_model::{DraftMemory, ModelDrafter};
 pub(crate) use eagle::EagleDrafter;
 pub(crate) use medusa::MedusaDrafter;
 pub(crate) use window::{Acceptance, Candidates, Window};

@@ -78,7 +78,7 @@ impl Exact<'_> {
     }
 
     /// All outputs of `len` tokens, with their probabilities.
-    fn outputs(&mut self, len: usize) -> Vec<(Vec<u32>, f64)> {
+    fn outputs(&mut self, len: usize) -> Outputs {
         let mut outputs = vec![(Vec::new(), 1.0)];
         for _ in 0..len {
             let longer = outputs.into_iter().flat_map(|(output, p): (Vec<u32>, f64)| {
@@ -91,6 +91,9 @@ impl Exact<'_> {
     }
 }
 
+/// Outputs with their probabilities.
+type Outputs = Vec<(Vec<u32>, f64)>;
+
 /// Runs many requests with one prompt and different seeds. Returns their outputs, and the exact distribution of outputs
 /// of
 /// `len` tokens.
@@ -99,7 +102,7 @@ fn outputs(
     options: &EngineOptions,
     params: &SamplingParams,
     len: usize,
-) -> (Vec<Vec<u32>>, Vec<(Vec<u32>, f64)>, SchedulerStats) {
+) -> (Vec<Vec<u32>>, Outputs, SchedulerStats) {
     let (tiny, prompt) = (tiny(target), prompt(1, 6));
     let sampler = Sampler::new(&tiny.rt, tiny.vocab());
     let exact = Exact { tiny: &tiny, prompt: &prompt, params, sampler }.outputs(len);

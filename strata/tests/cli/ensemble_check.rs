@@ -75,6 +75,49 @@ fn a_file_that_cannot_be_served_is_refused_by_check_and_by_serve() {
 }
 
 #[test]
+fn drafters_that_do_not_fit_are_refused_before_weights_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let specialist = |name: &str, target: &str, fields: &str| {
+        let model = fixture(target);
+        format!(
+            "[[specialist]]\nname = \"{name}\"\nmodel = {model:?}\n\
+             speculative_config = {{ num_speculative_tokens = 3, {fields} }}\n"
+        )
+    };
+    let head = |name: &str| format!("model = {:?}", fixture(&format!("draft-heads/{name}")));
+    let fits =
+        format!("method = \"eagle\", draft_sample_method = \"probabilistic\", {}", head("eagle"));
+    let text = specialist("fits", "tiny-qwen2", &fits)
+        + &specialist("target", "tiny-llama-linear", &fits)
+        + &specialist("method", "tiny-qwen2", &format!("method = \"eagle3\", {}", head("eagle")))
+        + &specialist(
+            "heads",
+            "tiny-llama-linear",
+            &format!("method = \"medusa\", {}", head("medusa-two-blocks")),
+        )
+        + &specialist("gone", "tiny-llama", "method = \"draft_model\", model = \"./gone\"")
+        + &specialist(
+            "vocabulary",
+            "tiny-llama-linear",
+            &format!("method = \"draft_model\", model = {:?}", fixture("tiny-qwen2")),
+        );
+    let ran = check(dir.path(), &text, &[]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for (name, part) in [
+        ("target", "hidden_size"),
+        ("method", "set method to eagle"),
+        ("heads", "set num_speculative_tokens to at most 1, got 3"),
+        ("gone", "cannot use `model` of the speculative config"),
+        ("vocabulary", "it has 351 tokens, and the model has 325"),
+    ] {
+        let begins = format!("  `specialist.{name}.speculative_config`: ");
+        let line = ran.stderr.lines().find(|line| line.starts_with(&begins));
+        assert!(line.is_some_and(|line| line.contains(part)), "{name}: {ran:?}");
+    }
+    assert_eq!(ran.stderr.lines().filter(|line| line.starts_with("  `")).count(), 5, "{ran:?}");
+}
+
+#[test]
 fn paths_are_relative_to_the_directory_of_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let data = fixture("router/sample.jsonl");

@@ -44,19 +44,39 @@ impl EagleHead {
     /// of config and checkpoint, such as one [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every
     /// tensor that does not fit.
     pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
+        let EagleFiles { layout, targets, checkpoint } = EagleFiles::open(path, target.config())?;
+        layout.load(&Loader { rt, checkpoint: &checkpoint }, target, targets)
+    }
+}
+
+/// An EAGLE head whose weights are not read.
+pub(in crate::draft_head) struct EagleFiles {
+    layout: Layout,
+    targets: Option<Vec<u32>>,
+    checkpoint: Checkpoint,
+}
+
+impl EagleFiles {
+    /// Reads everything but the weights, and checks that the head was made for `target`.
+    pub(in crate::draft_head) fn open(path: &Path, target: &ModelConfig) -> Result<Self> {
         let value = config::read(path)?;
         let dir = SafetensorsDir::open(path)?;
         if dir.tensor(FC).is_none() {
             return Err(DraftHeadError::NotAHead { path: path.into() }.into());
         }
-        let layout = Layout::of(&dir, EagleConfig::parse(&value, target.config())?, target)?;
+        let layout = Layout::of(&dir, EagleConfig::parse(&value, target)?, target)?;
         let targets = match layout.kind {
             EagleKind::Eagle1 => None,
             EagleKind::Eagle3 => vocabulary::read(&dir, layout.draft_vocab, layout.model.vocab)?,
         };
         let checkpoint = Checkpoint::Safetensors(dir);
         checkpoint.check(&layout.expected())?;
-        layout.load(&Loader { rt, checkpoint: &checkpoint }, target, targets)
+        Ok(Self { layout, targets, checkpoint })
+    }
+
+    /// Generation of the head.
+    pub(in crate::draft_head) fn kind(&self) -> EagleKind {
+        self.layout.kind
     }
 }
 
@@ -75,7 +95,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(dir: &SafetensorsDir, config: EagleConfig, target: &Decoder) -> Result<Self> {
+    fn of(dir: &SafetensorsDir, config: EagleConfig, target: &ModelConfig) -> Result<Self> {
         let has = |name: &str| dir.tensor(name).is_some();
         let hidden_norm = |layer: &&str| has(&format!("{layer}.hidden_norm.weight"));
         let third = ["midlayer", "layers.0"].into_iter().find(hidden_norm);
@@ -96,7 +116,7 @@ impl Layout {
             (None, _) => (EagleKind::Eagle1, vec![Tap::FinalNorm]),
             (Some(_), Some(taps)) => (EagleKind::Eagle3, taps.to_vec()),
             (Some(_), None) => {
-                (EagleKind::Eagle3, config::default_aux(target.config().layers.len())?.to_vec())
+                (EagleKind::Eagle3, config::default_aux(target.layers.len())?.to_vec())
             }
         };
         let whole_vocabulary = config.draft_vocab == model.vocab;

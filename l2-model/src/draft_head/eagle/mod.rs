@@ -27,6 +27,7 @@ use std::sync::Arc;
 use l1_tensor::ops::RopeTable;
 use l1_tensor::{Tensor, TensorRef, Weight};
 
+pub(super) use load::EagleFiles;
 pub use workspace::EagleWorkspace;
 
 use super::DraftHeadError;

@@ -43,15 +43,15 @@ pub fn verify(
     found
 }
 
-/// Each model once, under the first specialist that names it.
+/// Each model once, under the first specialist that names it, and what drafts for it.
 fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings) {
-    let mut contexts: BTreeMap<&str, Option<usize>> = BTreeMap::new();
+    let mut models: BTreeMap<&str, Option<ModelFiles>> = BTreeMap::new();
     for SpecialistConfig { name, model, .. } in &config.specialists {
-        if contexts.contains_key(model.as_str()) {
+        if models.contains_key(model.as_str()) {
             continue;
         }
         let problem = |why: String| format!("`specialist.{name}.model` is `{model}`: {why}");
-        let mut context = None;
+        let mut here = None;
         match hub::find(model, options) {
             Err(why) => found.problems.push(problem(why.to_string())),
             Ok(None) if options.offline => {
@@ -63,24 +63,29 @@ fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings)
             Ok(Some(source)) => {
                 let read = ModelFiles::open(source.path()).and_then(|files| {
                     files.tokenizer()?;
-                    Ok(files.config().max_context)
+                    Ok(files)
                 });
                 match read {
-                    Ok(length) => context = Some(length),
+                    Ok(files) => here = Some(files),
                     Err(why) => found.problems.push(problem(why.to_string())),
                 }
             }
         }
-        contexts.insert(model, context);
+        models.insert(model, here);
     }
-    for SpecialistConfig { name, model, max_model_len, .. } in &config.specialists {
-        if let (Some(length), Some(Some(context))) = (max_model_len, contexts.get(model.as_str()))
-            && length > context
-        {
+    for own in &config.specialists {
+        let SpecialistConfig { name, model, max_model_len, speculative_config, .. } = own;
+        let Some(files) = models.get(model.as_str()).and_then(Option::as_ref) else { continue };
+        let context = files.config().max_context;
+        if let Some(length) = max_model_len.filter(|length| *length > context) {
             found.problems.push(format!(
                 "`specialist.{name}.max_model_len` must be at most the context of the model, which is {context}, got \
                  {length}"
             ));
+        }
+        let drafts = speculative_config.as_ref().map(|config| config.check_files(files));
+        if let Some(Err(why)) = drafts {
+            found.problems.push(format!("`specialist.{name}.speculative_config`: {why}"));
         }
     }
 }

@@ -1,0 +1,93 @@
+//! Whether a draft model or head fits the model, before any weights are read.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use l2_model::ModelFiles;
+use l2_model::draft_head::{DraftHeadKind, EagleKind};
+use l2_model::tokenizer::Tokenizer;
+
+use super::{DraftMethod, SpeculationError, SpeculativeConfig};
+
+impl SpeculativeConfig {
+    /// Checks the files of [`model`](Self::model) beside those of the model that is drafted for. An engine makes the same
+    /// checks when it starts, and reads the weights, too.
+    ///
+    /// # Errors
+    /// [`SpeculationError`]: files that cannot be read, another vocabulary, a head of another model or method.
+    pub fn check_files(&self, target: &ModelFiles) -> Result<(), SpeculationError> {
+        let Some(path) = self.model.as_deref().map(Path::new) else { return Ok(()) };
+        if self.method == DraftMethod::DraftModel {
+            let draft = ModelFiles::open(path).map_err(SpeculationError::unreadable)?;
+            // A model without a tokenizer has nothing to compare.
+            let tokenizers = [&draft, target].map(|files| files.tokenizer().ok());
+            let [own, other] = &tokenizers;
+            let vocab = |files: &ModelFiles| files.config().vocab;
+            return check_vocabulary(
+                (vocab(&draft), own.as_ref()),
+                (vocab(target), other.as_ref()),
+            );
+        }
+        let kind =
+            DraftHeadKind::of(path, target.config()).map_err(SpeculationError::unreadable)?;
+        self.check_head(path, kind)
+    }
+
+    /// Checks that a head is of the configured method, and makes as many drafts as are wanted.
+    pub(crate) fn check_head(
+        &self,
+        path: &Path,
+        kind: DraftHeadKind,
+    ) -> Result<(), SpeculationError> {
+        let (found, most) = match kind {
+            DraftHeadKind::Eagle(EagleKind::Eagle1) => (DraftMethod::Eagle, None),
+            DraftHeadKind::Eagle(EagleKind::Eagle3) => (DraftMethod::Eagle3, None),
+            DraftHeadKind::Medusa(heads) => (DraftMethod::Medusa, Some(heads)),
+        };
+        let path = path.display();
+        if found != self.method {
+            let (found, method) = (found.name(), self.method.name());
+            return Err(SpeculationError::Head(format!(
+                "{path} is of method {found}, and the method is {method}: set method to {found}"
+            )));
+        }
+        let wanted = self.num_drafts();
+        match most.filter(|most| wanted > *most) {
+            Some(most) => Err(SpeculationError::Head(format!(
+                "{path} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got {wanted}"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl SpeculationError {
+    /// A draft model or head that cannot be read. The error names the field, since the model itself has a path, too.
+    pub(crate) fn unreadable(e: impl Display) -> Self {
+        Self::Model(e.to_string())
+    }
+}
+
+/// Checks that a draft model has the vocabulary of the model whose tokens it drafts.
+///
+/// # Errors
+/// [`SpeculationError::DraftModel`].
+pub(crate) fn check_vocabulary(
+    draft: (usize, Option<&Tokenizer>),
+    target: (usize, Option<&Tokenizer>),
+) -> Result<(), SpeculationError> {
+    let differ = |why: String| {
+        let why = format!("{why}; use a smaller model of the same family, with the same tokenizer");
+        Err(SpeculationError::DraftModel(why))
+    };
+    if draft.0 != target.0 {
+        return differ(format!("it has {} tokens, and the model has {}", draft.0, target.0));
+    }
+    if let (Some(own), Some(other)) = (draft.1, target.1) {
+        let differs = |id: &u32| own.token_bytes(*id).ok() != other.token_bytes(*id).ok();
+        if let Some(id) = (0..target.0 as u32).find(differs) {
+            return differ(format!("token {id} is not the same text in both models"));
+        }
+    }
+    Ok(())
+}

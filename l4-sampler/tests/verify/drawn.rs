@@ -49,13 +49,16 @@ fn case(i: usize) -> Case {
         let logits = toy.draft(last);
         let row = row(&params, &history, key.ahead(at as u32));
         let mut drawn = [Drawn::default()];
-        sampler.draw(tensor(&[logits.clone()]).view(), &[row], &mut drawn).unwrap();
+        sampler.draw(tensor(std::slice::from_ref(&logits)).view(), &[row], &mut drawn).unwrap();
         let [Drawn { token, from: q }] = drawn;
         assert_eq!(token, Some(q.draw(row.key.uniform(Purpose::Draw))), "drawn from what is kept");
         last = token.unwrap();
         history.push(last);
-        (tokens.push(last), from.push(q), draft.push(logits));
-        (target.push(toy.target(last)), histories.push(history.clone()));
+        tokens.push(last);
+        from.push(q);
+        draft.push(logits);
+        target.push(toy.target(last));
+        histories.push(history.clone());
     }
     Case { params, key, tokens, from, target, draft: tensor(&draft), histories }
 }
@@ -141,7 +144,9 @@ fn a_draft_is_drawn_by_temperature_and_filters_from_a_bounded_number_of_tokens()
     let logits: Vec<f32> = (0..vocab).map(|i| (i * 37 % vocab) as f32 * 1e-3).collect();
     let flat = DraftSampling::new(&SamplingParams::default(), 1, 0).unwrap();
     let mut out = [Drawn::default()];
-    sampler(vocab, 1).draw(tensor(&[logits.clone()]).view(), &[flat.row(0)], &mut out).unwrap();
+    sampler(vocab, 1)
+        .draw(tensor(std::slice::from_ref(&logits)).view(), &[flat.row(0)], &mut out)
+        .unwrap();
     let wanted =
         law(&logits, &SamplingParams { top_k: MAX_DRAWN_FROM, ..SamplingParams::default() });
     assert_eq!(out[0].from.len(), MAX_DRAWN_FROM);

@@ -10,8 +10,8 @@ use l2_model::tokenizer::Tokenizer;
 use super::{DraftMethod, SpeculationError, SpeculativeConfig};
 
 impl SpeculativeConfig {
-    /// Checks the files of [`model`](Self::model) beside those of the model that is drafted for. An engine makes the same
-    /// checks when it starts, and reads the weights, too.
+    /// Checks the files of [`model`](Self::model) beside those of the model that is drafted for. An engine makes the
+    /// same checks when it starts, and reads the weights, too.
     ///
     /// # Errors
     /// [`SpeculationError`]: files that cannot be read, another vocabulary, a head of another model or method.
@@ -51,10 +51,10 @@ impl SpeculativeConfig {
                 "{path} is of method {found}, and the method is {method}: set method to {found}"
             )));
         }
-        let wanted = self.num_drafts();
-        match most.filter(|most| wanted > *most) {
+        let got = self.num_drafts();
+        match most.filter(|most| got > *most) {
             Some(most) => Err(SpeculationError::Head(format!(
-                "{path} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got {wanted}"
+                "{path} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got {got}"
             ))),
             None => Ok(()),
         }

@@ -41,7 +41,7 @@ mod state;
 mod tests;
 mod write_back;
 
-pub(crate) use drafts::accepted;
+pub(crate) use drafts::{accepted, num_equal};
 
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 

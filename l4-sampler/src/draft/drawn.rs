@@ -3,8 +3,8 @@
 //! A draft that is drawn is accepted more often than the likeliest token when the request samples: with the sum of
 //! `min(p, q)`, where `q` is what the draft was drawn from and `p` what the model says ([`crate::verify`]). So the
 //! distribution is kept until the draft is verified. The rule holds for every `q`; this one is the drafter's own, after
-//! the request's temperature and filters, and limited to [`MAX_DRAWN_FROM`] tokens, so that a draft takes two kilobytes
-//! and not half a megabyte.
+//! the request's temperature and filters, and limited to [`MAX_DRAWN_FROM`] tokens, so that a draft of a large
+//! vocabulary takes two kilobytes and not half a megabyte.
 
 use crate::verify::accepts;
 use crate::{Distribution, DrawKey, History, Purpose, Row, SamplingParams};

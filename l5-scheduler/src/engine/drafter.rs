@@ -32,7 +32,7 @@ impl EngineModel {
         config.validate()?;
         let mut what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
         if config.draws() {
-            what += ", drawn";
+            what += ", drawn (a seed gives no reproducible text)";
         }
         let path = config.model.as_deref().map(Path::new);
         let source = match (config.method, path) {
@@ -54,7 +54,8 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let draft = Self::open_on(path, &self.rt).map_err(SpeculationError::unreadable)?;
+        let draft = Self::open_on(path, &self.rt)
+            .map_err(|e| SpeculationError::unreadable_model(path, self.decoder.config(), e))?;
         let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
         let (own, target) = (facts(&draft), facts(self));
         check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
@@ -70,8 +71,8 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let head =
-            DraftHead::open(&self.rt, path, &self.decoder).map_err(SpeculationError::unreadable)?;
+        let head = DraftHead::open(&self.rt, path, &self.decoder)
+            .map_err(|e| SpeculationError::unreadable(path, e))?;
         config.check_head(path, head.kind())?;
         let taps = head.taps().to_vec();
         let weights = head.weight_bytes();

@@ -9,7 +9,7 @@ use l4_sampler::draft::{DraftRow, DraftSampling, Drafted, Drafter, Drafts, Hidde
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
-use crate::scheduler::accepted;
+use crate::scheduler::{accepted, num_equal};
 use crate::speculation::{Acceptance, Candidates, Window, WindowMode};
 use crate::{BySeat, ExecuteError, RowView, StepLoad, StepOutput, StepPlan, StepView};
 
@@ -130,7 +130,7 @@ impl DraftState {
 
     /// Counts the drafts of a row that was verified.
     pub fn verified(&mut self, drafts: &[u32], tokens: &[u32]) {
-        let accepted = accepted(drafts, tokens);
+        let accepted = num_equal(drafts, tokens);
         self.counts += DraftCounts { proposed: drafts.len(), accepted };
     }
 }
@@ -332,12 +332,15 @@ impl Speculation {
         self.drafter.propose(&self.rows, &mut self.drafts);
         for (i, number) in self.asked.iter().enumerate() {
             if let Some(choice) = choice_of(step, *number, choices) {
+                choice.drafts.keep(self.drafts.drawn_from(i));
                 let (drafts, classes) = self.drafts.row(i);
-                // A token that the model does not have cannot be fed.
+                // A token that the model does not have cannot be fed. A drafter that draws has none: its vocabulary was
+                // compared with the model's.
                 let known = drafts.iter().take_while(|id| (**id as usize) < self.vocab).count();
                 let kept = known.min(self.rows[i].most);
-                choice.drafts.acceptance.propose(&drafts[..kept], &classes[..kept]);
-                choice.drafts.keep(self.drafts.drawn_from(i));
+                let (drafts, classes) = (&drafts[..kept], &classes[..kept]);
+                let DraftState { acceptance, drawn, .. } = &mut choice.drafts;
+                acceptance.propose(drafts, classes, *drawn > 0);
             }
         }
     }

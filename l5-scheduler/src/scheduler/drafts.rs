@@ -9,11 +9,11 @@
 //!
 //! A row with drafts computes several tokens at nearly the price of one while the step is bound by memory. Drafts are
 //! optional, so they never take anything that another request needs: every running request gets a token of the step
-//! before they do, and they get free blocks only. Blocks that only drafts need, planned or rejected ones, are taken back
-//! before a lease ends or a request is preempted. What was cached in a free block is lost to a draft as to any other
-//! token, so drafts can cost a later request a part of its prefix hit. The keys and values of a rejected draft are
-//! overwritten, because its request's number of computed tokens ends before it; its block has no hash, so that no other
-//! request can hit it.
+//! before they do, and they get free blocks only. Blocks that only drafts need, planned or rejected ones, are taken
+//! back before a lease ends or a request is preempted. What was cached in a free block is lost to a draft as to any
+//! other token, so drafts can cost a later request a part of its prefix hit. The keys and values of a rejected draft
+//! are overwritten, because its request's number of computed tokens ends before it; its block has no hash, so that no
+//! other request can hit it.
 //!
 //! (Verification of several tokens in one pass is from Leviathan et al. 2023 and Chen et al. 2023; the accounting is
 //! that of vLLM's V1 scheduler, in which drafts can also preempt other requests.)
@@ -130,8 +130,9 @@ impl Scheduler {
                 continue;
             }
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
-            let accepted = accepted(&entry.drafts[..row.drafts], tokens);
-            entry.computed += accepted;
+            let drafts = &entry.drafts[..row.drafts];
+            entry.computed += accepted(drafts, tokens);
+            let accepted = num_equal(drafts, tokens);
             self.stats.cut_draft_tokens += (entry.drafts.len() - row.drafts) as u64;
             entry.drafts.clear();
             self.stats.drafted_rows += u64::from(row.drafts > 0);
@@ -162,8 +163,14 @@ impl Scheduler {
     }
 }
 
-/// Number of drafts that a step accepted: those that equal the sampled `tokens`. The last token is not computed even if
-/// it equals a draft, since it is fed in the next step as every newest token is.
+/// Number of drafts that became tokens of the output: those that equal the sampled `tokens`, from the first on.
+pub(crate) fn num_equal(drafts: &[u32], tokens: &[u32]) -> usize {
+    drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count()
+}
+
+/// Number of drafts that count as computed: those that equal the sampled `tokens`. The last token is not computed even
+/// if it equals a draft, since it is fed in the next step as every newest token is. (It does if it ends the output, or
+/// if a guide forced it.)
 pub(crate) fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
     // exercise l5.drafts
     let equal = drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count();

@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use l2_model::ModelFiles;
 use l2_model::draft_head::{DraftHeadKind, EagleKind};
 use l2_model::tokenizer::Tokenizer;
+use l2_model::{ModelConfig, ModelFiles};
 
 use super::{DraftMethod, SpeculationError, SpeculativeConfig};
 
@@ -18,7 +18,8 @@ impl SpeculativeConfig {
     pub fn check_files(&self, target: &ModelFiles) -> Result<(), SpeculationError> {
         let Some(path) = self.model.as_deref().map(Path::new) else { return Ok(()) };
         if self.method == DraftMethod::DraftModel {
-            let draft = ModelFiles::open(path).map_err(SpeculationError::unreadable)?;
+            let draft = ModelFiles::open(path)
+                .map_err(|e| SpeculationError::unreadable_model(path, target.config(), e))?;
             // A model without a tokenizer has nothing to compare.
             let tokenizers = [&draft, target].map(|files| files.tokenizer().ok());
             let [own, other] = &tokenizers;
@@ -28,8 +29,8 @@ impl SpeculativeConfig {
                 (vocab(target), other.as_ref()),
             );
         }
-        let kind =
-            DraftHeadKind::of(path, target.config()).map_err(SpeculationError::unreadable)?;
+        let kind = DraftHeadKind::of(path, target.config())
+            .map_err(|e| SpeculationError::unreadable(path, e))?;
         self.check_head(path, kind)
     }
 
@@ -39,12 +40,7 @@ impl SpeculativeConfig {
         path: &Path,
         kind: DraftHeadKind,
     ) -> Result<(), SpeculationError> {
-        let (found, most) = match kind {
-            DraftHeadKind::Eagle(EagleKind::Eagle1) => (DraftMethod::Eagle, None),
-            DraftHeadKind::Eagle(EagleKind::Eagle3) => (DraftMethod::Eagle3, None),
-            DraftHeadKind::Medusa(heads) => (DraftMethod::Medusa, Some(heads)),
-        };
-        let path = path.display();
+        let (found, path) = (method_of(kind), path.display());
         if found != self.method {
             let (found, method) = (found.name(), self.method.name());
             return Err(SpeculationError::Head(format!(
@@ -52,19 +48,47 @@ impl SpeculativeConfig {
             )));
         }
         let got = self.num_drafts();
-        match most.filter(|most| got > *most) {
-            Some(most) => Err(SpeculationError::Head(format!(
+        match kind {
+            DraftHeadKind::Medusa(most) if got > most => Err(SpeculationError::Head(format!(
                 "{path} has a head for each of {most} drafts: set num_speculative_tokens to at most {most}, got {got}"
             ))),
-            None => Ok(()),
+            _ => Ok(()),
         }
+    }
+}
+
+/// Method of a draft head.
+fn method_of(kind: DraftHeadKind) -> DraftMethod {
+    match kind {
+        DraftHeadKind::Eagle(EagleKind::Eagle1) => DraftMethod::Eagle,
+        DraftHeadKind::Eagle(EagleKind::Eagle3) => DraftMethod::Eagle3,
+        DraftHeadKind::Medusa(_) => DraftMethod::Medusa,
     }
 }
 
 impl SpeculationError {
     /// A draft model or head that cannot be read. The error names the field, since the model itself has a path, too.
-    pub(crate) fn unreadable(e: impl Display) -> Self {
-        Self::Model(e.to_string())
+    pub(crate) fn unreadable(path: &Path, e: impl Display) -> Self {
+        if path.exists() {
+            return Self::Model(e.to_string());
+        }
+        let path = path.display();
+        Self::Model(format!(
+            "{path} does not exist here: give the path of a directory or of a .gguf file (`strata fetch` downloads a \
+             model of the hub, and prints its path)"
+        ))
+    }
+
+    /// A draft model that cannot be read for a target of this config.
+    pub(crate) fn unreadable_model(path: &Path, target: &ModelConfig, e: impl Display) -> Self {
+        match DraftHeadKind::of(path, target) {
+            Ok(kind) => Self::Head(format!(
+                "{} is a draft head, and the method is draft_model: set method to {}",
+                path.display(),
+                method_of(kind).name()
+            )),
+            Err(_) => Self::unreadable(path, e),
+        }
     }
 }
 

@@ -144,9 +144,16 @@ impl Chooser {
         let ran = sampler.draw(logits, &asked, &mut drawn[..n]);
         self.rows = emptied(asked);
         ran?;
-        for ((chosen, drawn), (how, _)) in chosen.iter_mut().zip(drawn).zip(rows) {
-            // A class that depends on the draft must not decide whether the draft is verified.
-            (chosen.token, chosen.class, chosen.drawn) = (drawn.token, MIDDLE, how.is_some());
+        let on_cpu = logits.device() == Device::Cpu;
+        let lines = on_cpu.then(|| logits.rows::<f32>("a draft")).transpose()?;
+        let chosen = chosen.iter_mut().zip(drawn).zip(rows).enumerate();
+        for (row, ((chosen, drawn), (how, _))) in chosen {
+            (chosen.token, chosen.drawn) = (drawn.token, how.is_some());
+            // A drawn draft has no class: what depends on the draft must not decide whether it is verified.
+            chosen.class = match (lines, drawn.token) {
+                (Some(lines), Some(token)) if !chosen.drawn => class(lines.row(row), token),
+                _ => MIDDLE,
+            };
             std::mem::swap(&mut chosen.from, &mut drawn.from);
         }
         Ok(())

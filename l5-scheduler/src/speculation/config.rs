@@ -202,10 +202,30 @@ impl SpeculativeConfig {
     /// # Errors
     /// [`SpeculationError`], naming the field.
     pub fn from_json(json: &str) -> Result<Self, SpeculationError> {
-        let config: Self =
-            serde_json::from_str(json).map_err(|e| SpeculationError::Json(e.to_string()))?;
+        let config = Self::read(json).map_err(SpeculationError::Json)?;
         config.validate()?;
         Ok(config)
+    }
+
+    fn read(json: &str) -> Result<Self, String> {
+        let value: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+        if !value.is_object() {
+            let example = r#"{"method": "ngram", "num_speculative_tokens": 5}"#;
+            return Err(format!("it must be a JSON object, such as {example}"));
+        }
+        let named = |e: serde_path_to_error::Error<serde_json::Error>| {
+            let why = e.inner().to_string();
+            let why = why.replace("expected usize", "expected a whole number");
+            let why = why.replace("expected f64", "expected a number");
+            // An unknown or missing field is named by the error itself.
+            match e.path().to_string() {
+                path if path == "." || why.contains("field") => why,
+                path => format!("{path}: {why}"),
+            }
+        };
+        let _: Self = serde_path_to_error::deserialize(value).map_err(named)?;
+        // Only the text says that a field is there twice.
+        serde_json::from_str(json).map_err(|e| e.to_string())
     }
 
     /// Checks every field.
@@ -397,7 +417,20 @@ mod tests {
     #[test]
     fn an_error_names_the_field_and_what_it_must_be() {
         for (json, parts) in [
-            ("ngram", &["expected"][..]),
+            ("ngram", &["it must be a JSON object", r#"{"method": "ngram""#][..]),
+            ("[]", &["it must be a JSON object"]),
+            (
+                r#"{"method": "ngram", "num_speculative_tokens": "5"}"#,
+                &["num_speculative_tokens: invalid type: string \"5\", expected a whole number"],
+            ),
+            (
+                r#"{"method": "eagle", "num_speculative_tokens": 2, "model": "x", "draft_sample_method": true}"#,
+                &["draft_sample_method: invalid type: boolean `true`"],
+            ),
+            (
+                r#"{"method": "ngram", "method": "suffix", "num_speculative_tokens": 2}"#,
+                &["duplicate field `method`"],
+            ),
             (
                 r#"{"method": "lookahead", "num_speculative_tokens": 2}"#,
                 &["lookahead", "ngram", "draft_model", "eagle3"],

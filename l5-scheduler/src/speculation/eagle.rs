@@ -293,6 +293,8 @@ impl EagleDrafter {
         let due = live.iter_mut().filter(|live| live.row != usize::MAX);
         for (i, live) in due.enumerate() {
             let chosen = chooser.row(i);
+            // Every token of a head has a name: one without would be dropped for what it is, which the rule of drawn
+            // drafts does not allow.
             if head.target_ids().is_some() {
                 chosen.rename(|id| head.target_id(id));
             }

@@ -166,6 +166,8 @@ pub(crate) struct Acceptance {
     /// Drafts of the last proposal that nothing has been sampled for, and their confidence classes.
     drafts: Vec<u32>,
     classes: Vec<u8>,
+    /// Whether they were drawn. Such drafts have no classes, and are right more often than others.
+    drawn: bool,
     /// Number of right drafts, and how many were expected to be right.
     hits: f64,
     expected: f64,
@@ -185,7 +187,9 @@ impl Acceptance {
             let hit = draft == token;
             self.expected = self.expected * REQUEST_DECAY + rate.probability();
             self.hits = self.hits * REQUEST_DECAY + f64::from(u8::from(hit));
-            rate.add(hit, CLASS_DECAY);
+            if !self.drawn {
+                rate.add(hit, CLASS_DECAY);
+            }
             window.all.add(hit, CLASS_DECAY);
             self.trials = self.trials * REQUEST_DECAY + 1.0;
             if !hit {
@@ -239,7 +243,8 @@ impl Acceptance {
     }
 
     /// Keeps a new proposal.
-    pub(crate) fn propose(&mut self, drafts: &[u32], classes: &[u8]) {
+    pub(crate) fn propose(&mut self, drafts: &[u32], classes: &[u8], drawn: bool) {
+        self.drawn = drawn;
         self.drafts.clear();
         self.drafts.extend_from_slice(drafts);
         self.classes.clear();
@@ -427,7 +432,7 @@ mod tests {
             let drafts = request.to_make(counts[0], 4, 10, &mut credit);
             credit += 1;
             if drafts > 0 {
-                request.propose(&vec![7; drafts], &vec![0; drafts]);
+                request.propose(&vec![7; drafts], &vec![0; drafts], false);
                 made.push((step, drafts));
             }
             request.open(0);
@@ -447,7 +452,7 @@ mod tests {
         for token in 0..300 {
             if request.needs_proposal() {
                 // Class 3 is always right, class 5 never.
-                request.propose(&[token, 77], &[3, 5]);
+                request.propose(&[token, 77], &[3, 5], false);
             }
             request.follow(&[token], &mut window);
         }
@@ -461,14 +466,14 @@ mod tests {
         let mut window = Window::default();
         let (mut good, mut bad) = (Acceptance::default(), Acceptance::default());
         for token in 0..200 {
-            good.propose(&[token], &[2]);
+            good.propose(&[token], &[2], false);
             good.follow(&[token], &mut window);
-            bad.propose(&[token], &[2]);
+            bad.propose(&[token], &[2], false);
             bad.follow(&[token + 1], &mut window);
         }
         let probability = |request: &mut Acceptance| {
             let mut candidates = Candidates::default();
-            request.propose(&[1], &[2]);
+            request.propose(&[1], &[2], false);
             request.offer(&window, &mut candidates);
             candidates.probabilities[0]
         };
@@ -482,7 +487,7 @@ mod tests {
         window.classes[1] = Rate { hits: 998.0, trials: 998.0 };
         window.classes[6] = Rate { hits: 449.0, trials: 898.0 };
         let (mut request, mut candidates) = (Acceptance::default(), Candidates::default());
-        request.propose(&[1, 2, 3], &[6, 1, 6]);
+        request.propose(&[1, 2, 3], &[6, 1, 6], false);
         request.offer(&window, &mut candidates);
         let want = [0.5, 0.5 * MAX_PROBABILITY, 0.25 * MAX_PROBABILITY];
         let near = |(got, want): (&f64, f64)| (got / want - 1.0).abs() < 1e-9;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use l1_tensor::Precision;
 use l4_sampler::draft::{DraftRow, Drafter, Drafts, NgramDrafter, SuffixDrafter, SuffixOptions};
 use l4_sampler::guide::GuideSpec;
+use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, SamplingParams};
 use l5_scheduler::engine::{EngineModel, EngineOptions, StartError};
 use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
@@ -299,6 +300,23 @@ fn a_draft_model_that_is_the_model_itself_is_right_with_every_greedy_draft() {
     let stats = run_drafted("tiny-llama-linear", &options, &greedy);
     assert!(stats.draft_tokens >= 5 * 9, "{stats:?}");
     assert_eq!(stats.accepted_tokens, stats.draft_tokens, "{stats:?}");
+}
+
+#[test]
+fn a_draft_that_ends_the_output_is_an_accepted_one() {
+    let model = "tiny-llama-linear";
+    let options = drafted_by(model, 3, WindowMode::Fixed);
+    let tiny = on(model, runtime(Precision::Bf16, 2));
+    let plain = Ask::greedy(&prompt(1, 9), 16);
+    let output = tiny.solo(&plain, MAX_LEN).tokens;
+    // The first token comes from the prompt. Then steps have three drafts and a token behind them.
+    for (end, accepted) in [(1, 1), (2, 2), (3, 3), (4, 3), (5, 4)] {
+        assert!(!output[..end].contains(&output[end]), "{output:?}");
+        let stop = StopRules { token_ids: vec![output[end]], ..plain.stop.clone() };
+        let one = Ask { stop, ..plain.clone() };
+        let stats = run_drafted(model, &options, &[one]);
+        assert_eq!(stats.accepted_tokens, accepted, "{end}: {stats:?}");
+    }
 }
 
 #[test]

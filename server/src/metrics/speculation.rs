@@ -44,7 +44,7 @@ impl SpeculationFamilies {
             ),
             accepted_tokens: counter(
                 "vllm:spec_decode_num_accepted_tokens_total",
-                "Number of draft tokens that were accepted: they equalled what the model sampled.",
+                "Number of draft tokens that were accepted: they became tokens of an output.",
             ),
             cut_tokens: counter(
                 "strata:spec_decode_num_cut_draft_tokens_total",

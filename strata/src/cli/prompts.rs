@@ -95,9 +95,13 @@ pub fn run(
     let counts = generate_all(&serving, prompts, load)?;
     let took = began.elapsed().as_secs_f64();
     let rate = counts.tokens as f64 / took.max(1e-9);
-    let tokens = counts.tokens;
+    let Counts { tokens, drafts: DraftCounts { proposed, accepted }, .. } = counts;
+    let drafts = match handle.config().num_speculative_tokens {
+        0 => String::new(),
+        _ => format!(", drafts {accepted} of {proposed} accepted"),
+    };
     context.say(format_args!(
-        "{num_prompts} prompts, {tokens} output tokens in {took:.2} s ({rate:.1}/s)"
+        "{num_prompts} prompts, {tokens} output tokens in {took:.2} s ({rate:.1}/s){drafts}"
     ));
     serving.finish()?;
     if counts.failed > 0 {
@@ -158,6 +162,7 @@ fn prepare(
 struct Counts {
     tokens: usize,
     failed: usize,
+    drafts: DraftCounts,
 }
 
 /// Submits prompts as the queue has room, and prints the responses in order, each as soon as those before it are
@@ -175,7 +180,7 @@ fn generate_all(
         let mut out = Out::new();
         for (prompt, streams) in submitted {
             let streams = streams?;
-            counts.tokens += print(serving, &prompt, streams, load, &mut out, &mut counts.failed)?;
+            print(serving, &prompt, streams, load, &mut out, &mut counts)?;
             out.text("\n")?;
             out.flush()?;
         }
@@ -201,15 +206,15 @@ fn submit_all(
     }
 }
 
-/// Waits for the choices of a prompt and prints its response. Returns their number of tokens.
+/// Waits for the choices of a prompt, prints its response, and counts them.
 fn print(
     serving: &Serving,
     prompt: &PreparedPrompt,
     streams: Vec<ResponseStream>,
     load: Duration,
     out: &mut Out,
-    failed: &mut usize,
-) -> anyhow::Result<usize> {
+    counts: &mut Counts,
+) -> anyhow::Result<()> {
     let mut times: Option<ResponseTimes> = None;
     let speculates = serving.engine.handle().config().num_speculative_tokens > 0;
     let mut drafts = speculates.then(DraftCounts::default);
@@ -228,7 +233,7 @@ fn print(
     }
     let tokens = choices.iter().map(|choice| choice.output.tokens.len()).sum();
     if choices.iter().any(|choice| choice.finish == FinishReason::Failed) {
-        *failed += 1;
+        counts.failed += 1;
     }
     if choices.len() > prompt.n {
         rank(&mut choices, |EngineChoice { output, finish, .. }| {
@@ -255,5 +260,7 @@ fn print(
         decode: since(first, last),
         kv: serving.kv(times.map_or(0, |times| times.cached)),
     }))?;
-    Ok(tokens)
+    counts.tokens += tokens;
+    counts.drafts += drafts.unwrap_or_default();
+    Ok(())
 }

@@ -28,18 +28,18 @@ pub struct SchedulerOptions {
     /// Maximum number of tokens of one step that a long prompt may take while other requests run; 0 for no limit
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::any_count)]
     pub long_prefill_token_threshold: usize,
-    /// Scheduling policy: fcfs (first come, first served), priority or strict-priority; for agents, continuum (KV blocks
-    /// of a step are held for a time), context-serve (if the command that it calls is short), adaptive (until they are
-    /// needed more) or lmcache (they are stored in another memory, such as --kv-tier-dram of the server; as fcfs without
-    /// one)
+    /// Scheduling policy: fcfs (first come, first served), priority or strict-priority; for agents, continuum (KV
+    /// blocks of a step are held for a time), context-serve (if the command that it calls is short), adaptive (until
+    /// they are needed more) or lmcache (they are stored in another memory, such as --kv-tier-dram of the server; as
+    /// fcfs without one)
     #[arg(long, alias = "scheduling-policy", value_name = "POLICY", default_value = "fcfs")]
     pub policy: PolicyKind,
-    /// With --policy continuum, and with context-serve where a call's duration is uncertain: time for which KV blocks are
-    /// held, fixed (2 s) or cdf (from recorded pauses of tools)
+    /// With --policy continuum, and with context-serve where a call's duration is uncertain: time for which KV blocks
+    /// are held, fixed (2 s) or cdf (from recorded pauses of tools)
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     pub continuum_ttl: Ttl,
-    /// Recognise steps of jobs whose requests have no job id: a prompt that begins with all tokens of an earlier request
-    /// continues its conversation
+    /// Recognise steps of jobs whose requests have no job id: a prompt that begins with all tokens of an earlier
+    /// request continues its conversation
     #[arg(long, switch("false"))]
     pub infer_jobs: bool,
     /// Composition of steps: mixed (prompts beside requests that decode) or stable (most steps only decode, so that a
@@ -108,14 +108,17 @@ pub struct CaptureOptions {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SpeculationOptions {
     /// Speculation: a drafter proposes tokens, and a step verifies several of them for a request. Drafts change no
-    /// token. JSON with the fields of vLLM's option, such as {"method": "ngram", "num_speculative_tokens": 5}. `method`
-    /// is one of:
+    /// token, unless they are drawn. JSON with the fields of vLLM's option, such as {"method": "ngram",
+    /// "num_speculative_tokens": 5}. `method` is one of:
     ///   ngram        what followed the last tokens where they occurred first in the prompt and the output
     ///   suffix       what followed the last tokens in the prompt, the output and earlier outputs
     ///   draft_model  a smaller model with the same vocabulary (`model`: its path)
     ///   eagle        an EAGLE head, a layer that reads hidden rows of the model (`model`: its directory)
     ///   eagle3       an EAGLE-3 head
     ///   medusa       Medusa heads, one for each draft
+    /// "window": "fixed" verifies all drafts, and not only those that save time. "draft_sample_method": "probabilistic"
+    /// has the last four draw drafts for requests that sample: more are accepted, and a seed gives no reproducible
+    /// text.
     #[arg(long, value_name = "JSON", value_parser = values::speculative_config, verbatim_doc_comment)]
     pub speculative_config: Option<SpeculativeConfig>,
 }

@@ -43,6 +43,8 @@ pub fn lane(own: &SpecialistConfig, engines: &[Engine]) {
             config.max_num_batched_tokens,
             config.max_model_len
         ));
+        let drafter = first.startup().steps.iter().find(|step| step.name == "drafter");
+        parts.extend(drafter.map(|step| format!("drafter {}", step.what)));
     }
     if !own.remotes.is_empty() {
         let urls: Vec<&str> = own.remotes.iter().map(|remote| remote.url.as_str()).collect();

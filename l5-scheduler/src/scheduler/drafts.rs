@@ -165,7 +165,8 @@ impl Scheduler {
 
 /// Number of drafts that became tokens of the output: those that equal the sampled `tokens`, from the first on.
 pub(crate) fn num_equal(drafts: &[u32], tokens: &[u32]) -> usize {
-    drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count()
+    let mut pairs = drafts.iter().zip(tokens);
+    pairs.position(|(draft, token)| draft != token).unwrap_or(drafts.len().min(tokens.len()))
 }
 
 /// Number of drafts that count as computed: those that equal the sampled `tokens`. The last token is not computed even

@@ -131,7 +131,7 @@ fn a_steady_step_with_drafts_allocates_nothing() {
     }
 }
 
-/// The same with draft heads, which read hidden rows of the model.
+/// The same with draft heads, which read hidden rows of the model, and with a draft model.
 #[test]
 fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
     let _alone = alone();
@@ -140,6 +140,7 @@ fn a_steady_step_with_drafts_of_a_head_allocates_nothing() {
         (DraftMethod::Eagle, "eagle", "tiny-qwen2"),
         (DraftMethod::Eagle3, "eagle3", "tiny-llama-untied"),
         (DraftMethod::Medusa, "medusa", "tiny-llama-linear"),
+        (DraftMethod::DraftModel, "../tiny-llama-yarn", "tiny-llama-linear"),
     ] {
         let model = Some(fixture(&format!("draft-heads/{head}")));
         let window = WindowMode::Fixed;

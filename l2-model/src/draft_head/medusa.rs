@@ -80,8 +80,9 @@ pub struct MedusaWorkspace {
 
 /// Medusa heads whose weights are not read.
 pub(super) struct MedusaFiles {
-    /// Number of heads, and of blocks in one.
+    /// Number of heads.
     pub(super) heads: usize,
+    /// Number of residual blocks of a head.
     blocks: usize,
     checkpoint: Checkpoint,
 }
@@ -153,6 +154,7 @@ impl MedusaHead {
         let (hidden, vocab) = (target.config().hidden, target.config().vocab);
         Ok(Self { heads: (0..heads).map(head).collect::<Result<_>>()?, hidden, vocab })
     }
+
     /// Number of heads: the number of positions that they propose tokens for.
     pub fn heads(&self) -> usize {
         self.heads.len()

@@ -56,9 +56,10 @@ pub struct Drafts {
     classes: Vec<u8>,
     /// End of each row in both.
     ends: Vec<usize>,
-    /// What tokens were drawn from, and behind them memory of earlier steps; and the end of each row.
+    /// What tokens were drawn from: the first `drawn`. The others are kept for their memory.
     from: Vec<Distribution>,
     drawn: usize,
+    /// End of each row in `from`.
     drawn_ends: Vec<usize>,
 }
 
@@ -90,7 +91,7 @@ impl Drafts {
         self.classes.push(class.min(CLASSES as u8 - 1));
     }
 
-    /// Appends a token that was drawn from `from`, which gets other contents in exchange.
+    /// Appends a token that was drawn from `from`, and leaves an old distribution there, whose memory can be reused.
     pub fn push_drawn(&mut self, token: u32, class: u8, from: &mut Distribution) {
         self.push(token, class);
         if self.from.len() == self.drawn {

@@ -22,8 +22,8 @@ pub struct DraftSampling {
 }
 
 impl DraftSampling {
-    /// The way for a request of these parameters, seed and index among parallel samples; `None` for a greedy one, whose
-    /// drafts are the likeliest tokens.
+    /// Sampling of the drafts of a request with these parameters, this seed and this index among parallel samples.
+    /// `None` for a greedy request, whose drafts are the likeliest tokens.
     pub fn new(params: &SamplingParams, seed: u64, sample: u32) -> Option<Self> {
         if params.is_greedy() {
             return None;
@@ -35,14 +35,15 @@ impl DraftSampling {
         Some(Self { params, seed, sample, history: History::default() })
     }
 
-    /// The likeliest token, as [`DraftSampling::row`] needs it where other rows are drawn.
+    /// Sampling that takes the likeliest token, for a greedy row beside rows that are drawn.
     pub fn greedy() -> Self {
         let params = SamplingParams::greedy();
         Self { params, seed: 0, sample: 0, history: History::default() }
     }
 
     /// Input of the sampler for a draft at `position` of prompt and output together. The random number is that of
-    /// [`Purpose::Draw`], which no other token of this position is sampled with if the draft is verified.
+    /// [`Purpose::Draw`]. If the draft is verified, nothing else at this position uses it. If it is dropped, the number
+    /// may be used again, since nothing that was decided depended on the draft.
     pub fn row(&self, position: usize) -> Row<'_> {
         let Self { params, seed, sample, history } = self;
         let key = DrawKey { seed: *seed, sample: *sample, position: position as u32 };

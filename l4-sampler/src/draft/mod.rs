@@ -54,9 +54,12 @@ pub trait Drafter: Send {
     /// that [`Drafter::extend`] allocates nothing.
     fn begin(&mut self, slot: u32, prompt: &[u32], tenant: Option<&str>, max_new: usize);
 
-    /// Draws the drafts of a request instead of taking the likeliest tokens. Called behind [`Drafter::begin`]. A
-    /// drafter without distributions has nothing to draw from.
-    fn sample(&mut self, slot: u32, how: DraftSampling) {
+    /// Sets how the drafts of a request are drawn; without this call they are the likeliest tokens. Called once, behind
+    /// [`Drafter::begin`]. Such drafts are appended by [`Drafts::push_drawn`], each drawn with the
+    /// [`DraftSampling::row`] of its own position. Their number must not depend on what was drawn (no stop at a low
+    /// confidence), or outputs have another distribution. A drafter without a network ignores the call: its drafts are
+    /// not drawn.
+    fn set_sampling(&mut self, slot: u32, how: DraftSampling) {
         let _ = (slot, how);
     }
 

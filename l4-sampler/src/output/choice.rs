@@ -281,7 +281,7 @@ impl ChoiceState {
 
     /// The sampler's inputs for the token at `position`, and for the tokens behind each of the step's `drafts` drafts:
     /// each has the history, the mask and the random number of its own position. So a token does not depend on whether
-    /// it was drafted.
+    /// it was drafted, unless the draft was drawn.
     pub fn rows(&self, position: usize, drafts: usize) -> impl Iterator<Item = Option<Row<'_>>> {
         (0..=drafts).map(move |after| -> Option<Row<'_>> {
             if after == 0 {

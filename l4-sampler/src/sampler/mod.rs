@@ -222,7 +222,8 @@ impl Sampler {
     }
 
     /// Draws a token for every row of `logits`, f32 `[S, V]`, as [`Sampler::sample`] does, and keeps what it was drawn
-    /// from. A row without tokens gets none. Logits on a device are fetched first.
+    /// from. A row without tokens gets none. Logits on a device are fetched first, into memory that is allocated for
+    /// the call.
     ///
     /// # Errors
     /// As [`Sampler::sample`].

@@ -209,22 +209,29 @@ fn drafts_that_were_drawn_are_verified_beside_rows_that_stay_there() {
     let vocab = 40;
     let (params, history) = (SamplingParams::default(), History::default());
     let asked = Asked::new(params.clone());
-    let model = tensor(&(0..4).map(|i| Shape::Normal.row(vocab, i)).collect::<Vec<_>>());
-    let small = tensor(&(4..8).map(|i| Shape::Normal.row(vocab, i)).collect::<Vec<_>>());
+    let rows_of = |seeds: std::ops::Range<u64>| {
+        seeds.map(|i| Shape::Normal.row(vocab, i)).collect::<Vec<_>>()
+    };
+    let (model, small) = (tensor(&rows_of(0..64)), tensor(&rows_of(64..128)));
     let row = Row { params: &params, history: &history, ..asked.row() };
-    let rows: Vec<_> = (0..4).map(|i| Row { key: row.key.ahead(i), ..row }).collect();
+    let rows: Vec<_> = (0..64).map(|i| Row { key: row.key.ahead(i), ..row }).collect();
     let rt = device();
     let outcome = |rt: &Runtime, model: &Tensor, small: &Tensor| {
         let mut sampler = Sampler::new(rt, vocab);
-        let mut drawn = vec![Drawn::default(); 4];
+        let mut drawn = vec![Drawn::default(); 64];
         sampler.draw(small.view(), &rows, &mut drawn).unwrap();
         let of = |i: usize| Some(Drafted { token: drawn[i].token?, from: &drawn[i].from });
-        let drafted = [of(0), None, of(2)];
-        let mut out = vec![Sampled::default(); 4];
+        let drafted: Vec<_> = (0..63).map(|i| if i % 2 == 0 { of(i) } else { None }).collect();
+        let mut out = vec![Sampled::default(); 64];
         sampler.sample_drafted(Logits::Shared(model.view()), &rows, &drafted, &mut out).unwrap();
         out.iter().map(|sampled| sampled.token.unwrap()).collect::<Vec<_>>()
     };
     let there = |t: &Tensor| t.to_device(rt.device()).unwrap();
     let want = outcome(&runtime(Isa::best(), 1), &model, &small);
     assert_eq!(outcome(&rt, &there(&model), &there(&small)), want);
+    let mut plain = vec![Sampled::default(); 64];
+    let mut sampler = Sampler::new(&rt, vocab);
+    sampler.sample(Logits::Shared(there(&model).view()), &rows, &mut plain).unwrap();
+    let differ = plain.iter().zip(&want).filter(|(plain, want)| plain.token != Ok(**want)).count();
+    assert!(differ > 0, "the drafts made no difference");
 }

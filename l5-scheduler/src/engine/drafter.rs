@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use l2_model::Tap;
-use l2_model::draft_head::DraftHead;
+use l2_model::draft_head::{DraftHead, DraftHeadKind};
 use l3_paged_kv::sizing::Bytes;
 use l4_sampler::draft::Drafter;
 
@@ -32,7 +32,7 @@ impl EngineModel {
         config.validate()?;
         let mut what = format!("{}, at most {} drafts", config.method.name(), config.num_drafts());
         if config.draws() {
-            what += ", drawn (a seed gives no reproducible text)";
+            what += ", drawn for requests that sample (a seed gives them no reproducible text)";
         }
         let path = config.model.as_deref().map(Path::new);
         let source = match (config.method, path) {
@@ -71,9 +71,11 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
+        let kind = DraftHeadKind::of(path, self.decoder.config())
+            .map_err(|e| SpeculationError::unreadable_head(path, e))?;
+        config.check_head(path, kind)?;
         let head = DraftHead::open(&self.rt, path, &self.decoder)
-            .map_err(|e| SpeculationError::unreadable(path, e))?;
-        config.check_head(path, head.kind())?;
+            .map_err(|e| SpeculationError::unreadable_head(path, e))?;
         let taps = head.taps().to_vec();
         let weights = head.weight_bytes();
         let (drafter, kv): (Box<dyn Drafter>, usize) = match head {

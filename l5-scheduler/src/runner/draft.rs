@@ -76,9 +76,8 @@ pub(super) struct DraftState {
     tenant: Option<String>,
     /// How its drafts are drawn, until the drafter knows. `None`: they are not drawn.
     sampling: Option<DraftSampling>,
-    /// What the drafts of the next step were drawn from, and behind them memory.
+    /// What the drafts of the next step were drawn from: the first `drawn`. The others are kept for their memory.
     from: Vec<Distribution>,
-    /// Number of these drafts.
     drawn: usize,
     pub counts: DraftCounts,
 }
@@ -121,7 +120,7 @@ impl DraftState {
         drafts.get(i).map(|token| Drafted { token: *token, from })
     }
 
-    /// Keeps what drafts were drawn from, in exchange for memory.
+    /// Takes what drafts were drawn from, and leaves old distributions, whose memory can be reused.
     fn keep(&mut self, from: &mut [Distribution]) {
         self.drawn = from.len();
         self.from.resize_with(self.from.len().max(self.drawn), Distribution::default);
@@ -194,7 +193,7 @@ impl Speculation {
             let max_new = row.request.max_tokens();
             self.drafter.begin(slot, prompt, state.tenant.as_deref(), max_new);
             if let Some(how) = state.sampling.take() {
-                self.drafter.sample(slot, how);
+                self.drafter.set_sampling(slot, how);
             }
             self.drafter.extend(slot, output);
             state.acceptance.reserve(self.most);
@@ -334,8 +333,8 @@ impl Speculation {
             if let Some(choice) = choice_of(step, *number, choices) {
                 choice.drafts.keep(self.drafts.drawn_from(i));
                 let (drafts, classes) = self.drafts.row(i);
-                // A token that the model does not have cannot be fed. A drafter that draws has none: its vocabulary was
-                // compared with the model's.
+                // A token that the model does not have cannot be fed. Drawn drafts are never cut here: the vocabulary
+                // of their drafter was compared with the model's.
                 let known = drafts.iter().take_while(|id| (**id as usize) < self.vocab).count();
                 let kept = known.min(self.rows[i].most);
                 let (drafts, classes) = (&drafts[..kept], &classes[..kept]);
@@ -360,7 +359,10 @@ impl Speculation {
             if let Some(choice) = choice_of(step, one.number, choices) {
                 let DraftState { acceptance, drawn, .. } = &choice.drafts;
                 match mode {
-                    WindowMode::Adaptive if *drawn > 0 => candidates.skip(),
+                    // Its rows are counted as they were when its drafts were asked for.
+                    WindowMode::Adaptive if *drawn > 0 => {
+                        acceptance.imagine(window, acceptance.len(), candidates);
+                    }
                     WindowMode::Adaptive => acceptance.offer(window, candidates),
                     WindowMode::Fixed => counts.push(acceptance.len()),
                 }

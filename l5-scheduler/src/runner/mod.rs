@@ -176,8 +176,8 @@ impl ModelRunner {
         self.ws.spec().max_rows
     }
 
-    /// Takes turns with the runners of other engines on the same runtime: a step waits for its turn, and has it until it
-    /// was collected.
+    /// Takes turns with the runners of other engines on the same runtime: a step waits for its turn, and has it until
+    /// it was collected.
     #[must_use]
     pub fn with_turns(mut self, turns: Option<Turns>) -> Self {
         self.turns = turns;
@@ -207,14 +207,15 @@ impl ModelRunner {
         self
     }
 
-    /// Has drafts of requests that sample drawn, and verified by the rule of [`l4_sampler::verify`]: more of them are
-    /// accepted, and the tokens of such a request depend on its drafts, though their distribution does not. The drafter
-    /// must be one with a network.
+    /// Draws the drafts of requests that sample, and verifies them by the rule of [`l4_sampler::verify`]. More of them
+    /// are accepted. The tokens of such a request then depend on its drafts; their distribution does not. Call it
+    /// behind [`with_drafter`](Self::with_drafter), with a drafter that has a network.
     #[must_use]
     pub fn with_drawn_drafts(mut self) -> Self {
         if let Some(speculation) = &mut self.speculation {
             speculation.draws = true;
         }
+        self.drafted.reserve_exact(self.ws.spec().max_rows);
         self
     }
 
@@ -422,7 +423,8 @@ impl Executor for ModelRunner {
         self.abandon(step, began)
     }
 
-    /// Samples. All errors of the step occur before any choice takes a token, so an abandoned step has reported nothing.
+    /// Samples. All errors of the step occur before any choice takes a token, so an abandoned step has reported
+    /// nothing.
     fn collect(
         &mut self,
         _: StepHandle,

@@ -187,6 +187,7 @@ fn gather_drafted<'a>(
 
 /// The memory of `rows`, emptied, for rows of the same type with another lifetime.
 pub(crate) fn emptied<A, B>(mut rows: Vec<A>) -> Vec<B> {
+    const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     rows.clear();
     rows.into_iter().map_while(|_| None).collect()
 }

@@ -163,15 +163,14 @@ impl Scheduler {
     }
 }
 
-/// Number of drafts that became tokens of the output: those that equal the sampled `tokens`, from the first on.
+/// Number of accepted drafts: those that equal the sampled `tokens`, from the first on.
 pub(crate) fn num_equal(drafts: &[u32], tokens: &[u32]) -> usize {
     let mut pairs = drafts.iter().zip(tokens);
     pairs.position(|(draft, token)| draft != token).unwrap_or(drafts.len().min(tokens.len()))
 }
 
-/// Number of drafts that count as computed: those that equal the sampled `tokens`. The last token is not computed even
-/// if it equals a draft, since it is fed in the next step as every newest token is. (It does if it ends the output, or
-/// if a guide forced it.)
+/// Number of drafts that count as computed: the accepted ones, without the last token. That one is fed in the next
+/// step, as every newest token is. It equals a draft only if it ends the output or if a guide forced it.
 pub(crate) fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
     // exercise l5.drafts
     let equal = drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count();

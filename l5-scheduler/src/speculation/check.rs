@@ -30,7 +30,7 @@ impl SpeculativeConfig {
             );
         }
         let kind = DraftHeadKind::of(path, target.config())
-            .map_err(|e| SpeculationError::unreadable(path, e))?;
+            .map_err(|e| SpeculationError::unreadable_head(path, e))?;
         self.check_head(path, kind)
     }
 
@@ -67,15 +67,20 @@ fn method_of(kind: DraftHeadKind) -> DraftMethod {
 }
 
 impl SpeculationError {
+    /// A draft head that cannot be read.
+    pub(crate) fn unreadable_head(path: &Path, e: impl Display) -> Self {
+        Self::unreadable(path, "the path of a directory", e)
+    }
+
     /// A draft model or head that cannot be read. The error names the field, since the model itself has a path, too.
-    pub(crate) fn unreadable(path: &Path, e: impl Display) -> Self {
+    fn unreadable(path: &Path, expected: &str, e: impl Display) -> Self {
         if path.exists() {
             return Self::Model(e.to_string());
         }
         let path = path.display();
         Self::Model(format!(
-            "{path} does not exist here: give the path of a directory or of a .gguf file (`strata fetch` downloads a \
-             model of the hub, and prints its path)"
+            "{path} does not exist here: give {expected} (`strata fetch` downloads a repository of the hub and prints \
+             its path)"
         ))
     }
 
@@ -87,7 +92,7 @@ impl SpeculationError {
                 path.display(),
                 method_of(kind).name()
             )),
-            Err(_) => Self::unreadable(path, e),
+            Err(_) => Self::unreadable(path, "the path of a directory or of a .gguf file", e),
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Chooser {
     rows: Vec<Row<'static>>,
     drawn: Vec<Drawn>,
     likeliest: Vec<u32>,
-    /// The draft of each row of the last logits, and behind them memory.
+    /// The draft of each row of the last logits. The others are kept for their memory.
     chosen: Vec<Chosen>,
 }
 
@@ -78,7 +78,7 @@ impl DraftList {
         self.drafts[i].token.unwrap_or(0)
     }
 
-    /// Puts a draft at `i`, which gets other contents in exchange.
+    /// Puts a draft at `i`, and leaves an old one there, whose memory can be reused.
     pub fn put(&mut self, i: usize, chosen: &mut Chosen) {
         std::mem::swap(&mut self.drafts[i], chosen);
     }

@@ -208,11 +208,14 @@ impl SpeculativeConfig {
     }
 
     fn read(json: &str) -> Result<Self, String> {
-        let value: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-        if !value.is_object() {
-            let example = r#"{"method": "ngram", "num_speculative_tokens": 5}"#;
-            return Err(format!("it must be a JSON object, such as {example}"));
-        }
+        let value = match serde_json::from_str(json) {
+            Ok(value @ serde_json::Value::Object(_)) => value,
+            Err(e) if json.trim_start().starts_with('{') => return Err(e.to_string()),
+            _ => {
+                let example = r#"{"method": "ngram", "num_speculative_tokens": 5}"#;
+                return Err(format!("it must be a JSON object, such as {example}"));
+            }
+        };
         let named = |e: serde_path_to_error::Error<serde_json::Error>| {
             let why = e.inner().to_string();
             let why = why.replace("expected usize", "expected a whole number");
@@ -419,6 +422,7 @@ mod tests {
         for (json, parts) in [
             ("ngram", &["it must be a JSON object", r#"{"method": "ngram""#][..]),
             ("[]", &["it must be a JSON object"]),
+            (r#"{"method": "ngram",}"#, &["trailing comma", "column"]),
             (
                 r#"{"method": "ngram", "num_speculative_tokens": "5"}"#,
                 &["num_speculative_tokens: invalid type: string \"5\", expected a whole number"],

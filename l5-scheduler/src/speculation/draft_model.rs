@@ -263,7 +263,7 @@ impl Drafter for ModelDrafter {
             Some(Request { tokens, seq: None, fed: Vec::with_capacity(room), sampling: None });
     }
 
-    fn sample(&mut self, slot: u32, how: DraftSampling) {
+    fn set_sampling(&mut self, slot: u32, how: DraftSampling) {
         if let Some(request) = self.request(slot) {
             request.sampling = Some(how);
         }

@@ -293,8 +293,8 @@ impl EagleDrafter {
         let due = live.iter_mut().filter(|live| live.row != usize::MAX);
         for (i, live) in due.enumerate() {
             let chosen = chooser.row(i);
-            // Every token of a head has a name: one without would be dropped for what it is, which the rule of drawn
-            // drafts does not allow.
+            // `d2t` names a token of the model for each of the head's. A drawn draft without a name would be dropped
+            // because of what it is, which would change the distribution.
             if head.target_ids().is_some() {
                 chosen.rename(|id| head.target_id(id));
             }
@@ -331,7 +331,7 @@ impl Drafter for EagleDrafter {
         self.requests[index] = Some(Request { tokens, run: None, sampling: None });
     }
 
-    fn sample(&mut self, slot: u32, how: DraftSampling) {
+    fn set_sampling(&mut self, slot: u32, how: DraftSampling) {
         if let Some(request) = self.request(slot) {
             request.sampling = Some(how);
         }

@@ -65,22 +65,21 @@ impl MedusaDrafter {
         self.requests.get_mut(slot as usize).filter(|request| request.len > 0)
     }
 
-    /// Runs the heads over the last hidden rows.
-    fn run(&mut self, hidden: TensorRef<'_>) -> l4_sampler::Result<()> {
+    /// Runs the heads over the last hidden rows, and takes the guesses of the first `most`.
+    fn run(&mut self, hidden: TensorRef<'_>, most: usize) -> l4_sampler::Result<()> {
         let Self { rt, heads, ws, rows, requests, live, sources, guesses, chooser } = self;
         let n = sources.len();
         gather_rows(rt, hidden, &*sources, rows.view_mut().narrow(0, 0, n)?)?;
         heads.forward(rows.view().narrow(0, 0, n)?, ws)?;
-        for head in 0..heads.heads() {
+        for head in 0..heads.heads().min(most) {
             let asked = live.iter().map(|slot| {
                 let Request { len, sampling } = &requests[*slot as usize];
                 (sampling.as_ref(), len + head)
             });
             chooser.choose(ws.logits(head)?, asked)?;
-            for row in 0..n {
-                guesses.add(1);
-                guesses.put(guesses.len() - 1, chooser.row(row));
-            }
+            let first = guesses.len();
+            guesses.add(n);
+            (0..n).for_each(|row| guesses.put(first + row, chooser.row(row)));
         }
         Ok(())
     }
@@ -95,7 +94,7 @@ impl Drafter for MedusaDrafter {
         self.requests[slot] = Request { len: prompt.len(), sampling: None };
     }
 
-    fn sample(&mut self, slot: u32, how: DraftSampling) {
+    fn set_sampling(&mut self, slot: u32, how: DraftSampling) {
         if let Some(request) = self.request(slot) {
             request.sampling = Some(how);
         }
@@ -111,16 +110,18 @@ impl Drafter for MedusaDrafter {
         self.live.clear();
         self.sources.clear();
         self.guesses.clear();
+        let mut longest = 0;
         for HiddenSpan { slot, first, rows, most } in spans {
             let len = self.requests.get(*slot as usize).map_or(0, |request| request.len);
             // The row of the last token but one: the token behind it has been sampled from it.
             if *most > 0 && !rows.is_empty() && first + rows.len() + 1 == len {
+                longest = longest.max(*most);
                 self.live.push(*slot);
                 self.sources.push(rows.end as u32 - 1);
             }
         }
         if let Some(hidden) = hidden.first().filter(|_| !self.live.is_empty())
-            && let Err(e) = self.run(*hidden)
+            && let Err(e) = self.run(*hidden, longest)
         {
             tracing::debug!("the draft heads made no drafts: {e}");
             self.live.clear();

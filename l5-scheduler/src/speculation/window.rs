@@ -95,11 +95,6 @@ impl Candidates {
         self.rows.clear();
     }
 
-    /// Adds a proposal that the window does not decide about.
-    pub(crate) fn skip(&mut self) {
-        self.rows.push((self.probabilities.len(), false));
-    }
-
     /// Writes all drafts by falling probability, each with the index of its proposal.
     fn rank(&self, ranked: &mut Vec<(f64, usize)>) {
         ranked.clear();
@@ -493,5 +488,19 @@ mod tests {
         let near = |(got, want): (&f64, f64)| (got / want - 1.0).abs() < 1e-9;
         assert!(candidates.probabilities.iter().zip(want).all(near), "{candidates:?}");
         assert_eq!(candidates.rows, [(3, false)], "where the row ends, and whether it had drafts");
+    }
+
+    #[test]
+    fn drawn_drafts_count_for_the_drafter_and_for_no_class() {
+        let (mut window, mut request) = (Window::default(), Acceptance::default());
+        let classes = |window: &Window| window.classes.map(|rate| rate.probability());
+        let before = (classes(&window), window.all.probability());
+        request.propose(&[1, 2, 3], &[8, 8, 8], true);
+        request.follow(&[1, 2, 3], &mut window);
+        assert_eq!(classes(&window), before.0);
+        assert!(window.all.probability() > before.1);
+        request.propose(&[1, 2, 3], &[8, 8, 8], false);
+        request.follow(&[1, 2, 3], &mut window);
+        assert_ne!(classes(&window), before.0);
     }
 }

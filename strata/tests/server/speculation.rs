@@ -208,7 +208,7 @@ fn a_request_chooses_how_many_drafts_it_has_up_to_the_servers_number() {
         assert_eq!(refused.status, 400, "{}", refused.text());
         assert_eq!(refused.value()["error"]["param"], "num_speculative_tokens", "{wrong}");
     }
-    // Drafts change no token: a server without speculation has nothing to refuse.
+    // A server without speculation ignores the field.
     let body = completion(json!({"num_speculative_tokens": 7}));
     assert_eq!(plain().post("/v1/completions", &body).status, 200);
 }

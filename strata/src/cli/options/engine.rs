@@ -117,8 +117,8 @@ pub struct SpeculationOptions {
     ///   eagle3       an EAGLE-3 head
     ///   medusa       Medusa heads, one for each draft
     /// "window": "fixed" verifies all drafts, and not only those that save time. "draft_sample_method": "probabilistic"
-    /// has the last four draw drafts for requests that sample: more are accepted, and a seed gives no reproducible
-    /// text.
+    /// lets the last four draw the drafts of requests that sample: more are accepted, and a seed gives them no
+    /// reproducible text.
     #[arg(long, value_name = "JSON", value_parser = values::speculative_config, verbatim_doc_comment)]
     pub speculative_config: Option<SpeculativeConfig>,
 }

@@ -41,7 +41,7 @@ mod state;
 mod tests;
 mod write_back;
 
-pub(crate) use drafts::{accepted, num_equal};
+pub(crate) use drafts::{num_accepted, num_computed};
 
 use l3_paged_kv::{BlockHasher, BlockManager, ManagerConfig, SeqId, TokenChain};
 

@@ -15,6 +15,7 @@ use std::path::Path;
 
 use l1_tensor::ops::{Epilogue, add_in_place, convert, linear, silu_mul};
 use l1_tensor::{DType, RowOrder, Runtime, Tensor, TensorRef, Weight};
+use serde_json::Value;
 
 use super::DraftHeadError;
 use super::config::{self, MedusaConfig};
@@ -93,9 +94,10 @@ fn out(i: usize, blocks: usize) -> String {
 }
 
 impl MedusaFiles {
-    /// Reads everything but the weights, and checks that the heads were made for `target`.
-    pub(super) fn open(path: &Path, target: &ModelConfig) -> Result<Self> {
-        let MedusaConfig { heads: stated, blocks } = MedusaConfig::parse(&config::read(path)?)?;
+    /// Reads everything but the weights, and checks that the heads were made for `target`. `config`: the `config.json`
+    /// of the directory.
+    pub(super) fn open(path: &Path, config: &Value, target: &ModelConfig) -> Result<Self> {
+        let MedusaConfig { heads: stated, blocks } = MedusaConfig::parse(config)?;
         let file = path.join(FILE);
         let dir = match file.exists() {
             true => SafetensorsDir::open_file(&file)?,
@@ -128,17 +130,10 @@ impl MedusaFiles {
         checkpoint.check(&expected)?;
         Ok(Self { heads, blocks, checkpoint })
     }
-}
 
-impl MedusaHead {
-    /// Loads the Medusa heads in a Hugging Face directory for `target`: `config.json`, and `medusa_lm_head.safetensors`
-    /// or `model.safetensors`. All stored heads are loaded: published configs state fewer.
-    ///
-    /// # Errors
-    /// [`DraftHeadError`] for heads that were trained for another model; errors of config and checkpoint, such as one
-    /// [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every tensor that does not fit.
-    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
-        let MedusaFiles { heads, blocks, checkpoint } = MedusaFiles::open(path, target.config())?;
+    /// Reads the weights.
+    pub(super) fn load(self, rt: &Runtime, target: &Decoder) -> Result<MedusaHead> {
+        let Self { heads, blocks, checkpoint } = self;
         let loader = Loader { rt, checkpoint: &checkpoint };
         let matrix = |name: &str| loader.matrix(&[(name, None)], RowOrder::Plain);
         let block = |i: usize, block: usize| -> Result<_> {
@@ -152,7 +147,19 @@ impl MedusaHead {
             })
         };
         let (hidden, vocab) = (target.config().hidden, target.config().vocab);
-        Ok(Self { heads: (0..heads).map(head).collect::<Result<_>>()?, hidden, vocab })
+        Ok(MedusaHead { heads: (0..heads).map(head).collect::<Result<_>>()?, hidden, vocab })
+    }
+}
+
+impl MedusaHead {
+    /// Loads the Medusa heads in a Hugging Face directory for `target`: `config.json`, and `medusa_lm_head.safetensors`
+    /// or `model.safetensors`. All stored heads are loaded: published configs state fewer.
+    ///
+    /// # Errors
+    /// [`DraftHeadError`] for heads that were trained for another model; errors of config and checkpoint, such as one
+    /// [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every tensor that does not fit.
+    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
+        MedusaFiles::open(path, &config::read(path)?, target.config())?.load(rt, target)
     }
 
     /// Number of heads: the number of positions that they propose tokens for.

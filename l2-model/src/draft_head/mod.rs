@@ -10,9 +10,10 @@
 //! | Medusa ([`MedusaHead`]) | hidden row | for each position residual blocks and a projection | no | [`Tap::FinalNorm`] |
 //!
 //! [`DraftHead::open`] reads a Hugging Face directory (`config.json` and safetensors) beside the target, and lends from
-//! the target what the checkpoint does not have: the embedding and the output projection. Layers run through the
-//! decoder's own code, and keys and values go through [`SequenceState`](crate::SequenceState), so a head's KV cache is
-//! contiguous or paged as the target's is.
+//! the target what the checkpoint does not have: the embedding and the output projection. [`DraftHeadFiles`] is the
+//! same in two parts, for a caller that has more to check before weights are read. Layers run through the decoder's own
+//! code, and keys and values go through [`SequenceState`](crate::SequenceState), so a head's KV cache is contiguous or
+//! paged as the target's is.
 //!
 //! A head only proposes. Whether its tokens are kept is decided by the target's logits.
 //!
@@ -59,46 +60,57 @@ pub enum DraftHeadKind {
     Medusa(usize),
 }
 
-impl DraftHeadKind {
-    /// Kind of the head in a Hugging Face directory, which is checked as [`DraftHead::open`] does, without reading its
-    /// weights. `target`: config of the model that the head is for.
-    ///
-    /// # Errors
-    /// As [`DraftHead::open`].
-    pub fn of(path: &Path, target: &ModelConfig) -> Result<Self> {
-        Ok(if is_medusa(path)? {
-            Self::Medusa(MedusaFiles::open(path, target)?.heads)
-        } else {
-            Self::Eagle(EagleFiles::open(path, target)?.kind())
-        })
-    }
+/// Files of a draft head of any kind, opened and checked. No weights are read.
+pub struct DraftHeadFiles(Files);
+
+enum Files {
+    Eagle(Box<EagleFiles>),
+    Medusa(MedusaFiles),
 }
 
-/// Whether the directory has Medusa heads.
-fn is_medusa(path: &Path) -> Result<bool> {
-    Ok(config::read(path)?.get(config::MEDUSA_HEADS).is_some())
-}
-
-impl DraftHead {
-    /// Kind of the head.
-    pub fn kind(&self) -> DraftHeadKind {
-        match self {
-            Self::Eagle(head) => DraftHeadKind::Eagle(head.kind()),
-            Self::Medusa(heads) => DraftHeadKind::Medusa(heads.heads()),
-        }
-    }
-
-    /// Loads the head in a Hugging Face directory for `target`. A `config.json` with `medusa_num_heads` belongs to a
-    /// Medusa head; EAGLE-1 and EAGLE-3 are told apart by their tensors.
+impl DraftHeadFiles {
+    /// Opens the head in a Hugging Face directory, and checks that it was made for a model of config `target`. A
+    /// `config.json` with `medusa_num_heads` belongs to a Medusa head; EAGLE-1 and EAGLE-3 are told apart by their
+    /// tensors.
     ///
     /// # Errors
     /// As [`EagleHead::open`] and [`MedusaHead::open`].
-    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
-        Ok(if is_medusa(path)? {
-            Self::Medusa(MedusaHead::open(rt, path, target)?)
+    pub fn open(path: &Path, target: &ModelConfig) -> Result<Self> {
+        let config = config::read(path)?;
+        Ok(Self(if config.get(config::MEDUSA_HEADS).is_some() {
+            Files::Medusa(MedusaFiles::open(path, &config, target)?)
         } else {
-            Self::Eagle(EagleHead::open(rt, path, target)?)
+            Files::Eagle(Box::new(EagleFiles::open(path, &config, target)?))
+        }))
+    }
+
+    /// Kind of the head.
+    pub fn kind(&self) -> DraftHeadKind {
+        match &self.0 {
+            Files::Eagle(files) => DraftHeadKind::Eagle(files.kind()),
+            Files::Medusa(files) => DraftHeadKind::Medusa(files.heads),
+        }
+    }
+
+    /// Loads the weights. `target` is the model of the config that the files were opened for.
+    ///
+    /// # Errors
+    /// Errors of the checkpoint and of the runtime's device.
+    pub fn load(self, rt: &Runtime, target: &Decoder) -> Result<DraftHead> {
+        Ok(match self.0 {
+            Files::Eagle(files) => DraftHead::Eagle(files.load(rt, target)?),
+            Files::Medusa(files) => DraftHead::Medusa(files.load(rt, target)?),
         })
+    }
+}
+
+impl DraftHead {
+    /// Opens the [files](DraftHeadFiles::open) of a head, and [loads](DraftHeadFiles::load) it for `target`.
+    ///
+    /// # Errors
+    /// As [`DraftHeadFiles::open`] and [`DraftHeadFiles::load`].
+    pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
+        DraftHeadFiles::open(path, target.config())?.load(rt, target)
     }
 
     /// Taps of the target whose rows the head reads, for [`Batch::taps`](crate::Batch::taps).

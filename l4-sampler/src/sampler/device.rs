@@ -18,7 +18,7 @@ use l1_tensor::cuda::{self, Buffer, Float, Gpu, Mat, Pinned, View};
 
 use super::shared::{Line, Pieces};
 use super::worker::is_changed;
-use super::{Row, Sampled, Sampler, expect};
+use super::{Row, Sampled, Sampler};
 use crate::Purpose;
 use crate::draft::Drafted;
 use crate::error::Result;
@@ -165,9 +165,7 @@ impl Sampler {
             [n, vocab] => (n, vocab),
             _ => (0, 0),
         };
-        expect("logits in a row", self.vocab, vocab)?;
-        expect("rows of logits", rows.len(), n)?;
-        expect("outcomes", rows.len(), out.len())?;
+        self.check_lengths([n, vocab], rows.len(), out.len())?;
         let (gpu, logits) = logits.on_device::<f32>(OP)?;
         let mut device = match self.device.take() {
             Some(device) => device,

@@ -172,9 +172,7 @@ impl Sampler {
             Logits::Owned(logits) => Lines::Owned(Pieces::rows(logits.rows_mut::<f32>(OP)?)),
         };
         let (n, vocab) = lines.dims();
-        expect("logits in a row", self.vocab, vocab)?;
-        expect("rows of logits", rows.len(), n)?;
-        expect("outcomes", rows.len(), out.len())?;
+        self.check_lengths([n, vocab], rows.len(), out.len())?;
         let out = Pieces::of(out);
         self.rt.pool().run(n, &|i, thread| {
             // SAFETY: the pool gives every row to one thread.
@@ -235,9 +233,7 @@ impl Sampler {
     ) -> Result<()> {
         let mut copy = None;
         let lines = logits.on_cpu(&mut copy)?.rows::<f32>("draw")?;
-        expect("logits in a row", self.vocab, lines.len)?;
-        expect("rows of logits", rows.len(), lines.n)?;
-        expect("outcomes", rows.len(), out.len())?;
+        self.check_lengths([lines.n, lines.len], rows.len(), out.len())?;
         let out = Pieces::of(out);
         self.rt.pool().run(lines.n, &|i, thread| {
             // SAFETY: the pool gives every row to one thread.
@@ -262,6 +258,13 @@ impl Sampler {
             bench.worker.distribution(self.rt.isa(), Line::Shared(logits), row, &mut made)
         })?;
         Ok(made)
+    }
+
+    /// Checks that logits `[n, vocab]` and these numbers of rows and outcomes belong together.
+    fn check_lengths(&self, [n, vocab]: [usize; 2], rows: usize, outcomes: usize) -> Result<()> {
+        expect("logits in a row", self.vocab, vocab)?;
+        expect("rows of logits", rows, n)?;
+        expect("outcomes", rows, outcomes)
     }
 
     /// Runtime of the sampler.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use l2_model::Tap;
-use l2_model::draft_head::{DraftHead, DraftHeadKind};
+use l2_model::draft_head::DraftHead;
+use l2_model::tokenizer::Tokenizer;
+use l2_model::{ModelConfig, Tap};
 use l3_paged_kv::sizing::Bytes;
 use l4_sampler::draft::Drafter;
 
@@ -56,13 +57,16 @@ impl EngineModel {
     ) -> Result<DraftSource, StartError> {
         let draft = Self::open_on(path, &self.rt)
             .map_err(|e| SpeculationError::unreadable_model(path, self.decoder.config(), e))?;
-        let facts = |model: &Self| (model.decoder.config().vocab, model.tokenizer.clone());
-        let (own, target) = (facts(&draft), facts(self));
-        check_vocabulary((own.0, own.1.as_ref()), (target.0, target.1.as_ref()))?;
+        check_vocabulary(draft.vocabulary(), self.vocabulary())?;
         let weights = draft.decoder.weight_bytes();
         let drafter = ModelDrafter::new(&self.rt, draft.decoder, memory(limits))?;
         let memory = Some([weights, drafter.kv_bytes()]);
         Ok(DraftSource { drafter: Box::new(drafter), taps: Vec::new(), memory })
+    }
+
+    /// What [`check_vocabulary`] compares.
+    fn vocabulary(&self) -> (&ModelConfig, Option<&Tokenizer>) {
+        (self.decoder.config(), self.tokenizer.as_ref())
     }
 
     fn draft_head(
@@ -71,10 +75,9 @@ impl EngineModel {
         path: &Path,
         limits: &SchedulerConfig,
     ) -> Result<DraftSource, StartError> {
-        let kind = DraftHeadKind::of(path, self.decoder.config())
-            .map_err(|e| SpeculationError::unreadable_head(path, e))?;
-        config.check_head(path, kind)?;
-        let head = DraftHead::open(&self.rt, path, &self.decoder)
+        let files = config.open_head(path, self.decoder.config())?;
+        let head = files
+            .load(&self.rt, &self.decoder)
             .map_err(|e| SpeculationError::unreadable_head(path, e))?;
         let taps = head.taps().to_vec();
         let weights = head.weight_bytes();

@@ -9,7 +9,7 @@ use l4_sampler::draft::{DraftRow, DraftSampling, Drafted, Drafter, Drafts, Hidde
 
 use super::choice::RunningChoice;
 use super::{ModelRunner, missing};
-use crate::scheduler::{accepted, num_equal};
+use crate::scheduler::{num_accepted, num_computed};
 use crate::speculation::{Acceptance, Candidates, Window, WindowMode};
 use crate::{BySeat, ExecuteError, RowView, StepLoad, StepOutput, StepPlan, StepView};
 
@@ -76,7 +76,8 @@ pub(super) struct DraftState {
     tenant: Option<String>,
     /// How its drafts are drawn, until the drafter knows. `None`: they are not drawn.
     sampling: Option<DraftSampling>,
-    /// What the drafts of the next step were drawn from: the first `drawn`. The others are kept for their memory.
+    /// What the drafts of the next step were drawn from: the first `drawn`. The others are kept for their memory. What
+    /// is left of an earlier proposal, drawn or not, is verified as drafts that were not drawn: `drawn` is 0 then.
     from: Vec<Distribution>,
     drawn: usize,
     pub counts: DraftCounts,
@@ -129,7 +130,7 @@ impl DraftState {
 
     /// Counts the drafts of a row that was verified.
     pub fn verified(&mut self, drafts: &[u32], tokens: &[u32]) {
-        let accepted = num_equal(drafts, tokens);
+        let accepted = num_accepted(drafts, tokens);
         self.counts += DraftCounts { proposed: drafts.len(), accepted };
     }
 }
@@ -241,7 +242,7 @@ impl ModelRunner {
             }
             if !taps.is_empty() && (output.is_some() || speculation.reads_prompts()) {
                 // Rows of rejected drafts are rows of other texts.
-                let rows = row.row.fed() + accepted(row.drafts, tokens);
+                let rows = row.row.fed() + num_computed(row.drafts, tokens);
                 let (first, rows) = (row.row.computed, start..start + rows);
                 speculation.spans.push(HiddenSpan { slot, first, rows, most: 0 });
             }

@@ -131,8 +131,8 @@ impl Scheduler {
             }
             let entry = self.requests.at_mut(self.seats.owner(row.seat));
             let drafts = &entry.drafts[..row.drafts];
-            entry.computed += accepted(drafts, tokens);
-            let accepted = num_equal(drafts, tokens);
+            entry.computed += num_computed(drafts, tokens);
+            let accepted = num_accepted(drafts, tokens);
             self.stats.cut_draft_tokens += (entry.drafts.len() - row.drafts) as u64;
             entry.drafts.clear();
             self.stats.drafted_rows += u64::from(row.drafts > 0);
@@ -164,16 +164,15 @@ impl Scheduler {
 }
 
 /// Number of accepted drafts: those that equal the sampled `tokens`, from the first on.
-pub(crate) fn num_equal(drafts: &[u32], tokens: &[u32]) -> usize {
+pub(crate) fn num_accepted(drafts: &[u32], tokens: &[u32]) -> usize {
     let mut pairs = drafts.iter().zip(tokens);
     pairs.position(|(draft, token)| draft != token).unwrap_or(drafts.len().min(tokens.len()))
 }
 
 /// Number of drafts that count as computed: the accepted ones, without the last token. That one is fed in the next
 /// step, as every newest token is. It equals a draft only if it ends the output or if a guide forced it.
-pub(crate) fn accepted(drafts: &[u32], tokens: &[u32]) -> usize {
+pub(crate) fn num_computed(drafts: &[u32], tokens: &[u32]) -> usize {
     // exercise l5.drafts
-    let equal = drafts.iter().zip(tokens).take_while(|(draft, token)| draft == token).count();
-    equal.min(tokens.len().saturating_sub(1))
+    num_accepted(drafts, tokens).min(tokens.len().saturating_sub(1))
     // end of exercise
 }

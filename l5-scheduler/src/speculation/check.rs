@@ -3,43 +3,48 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use l2_model::draft_head::{DraftHeadKind, EagleKind};
+use l2_model::draft_head::{DraftHeadFiles, DraftHeadKind, EagleKind};
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{ModelConfig, ModelFiles};
 
 use super::{DraftMethod, SpeculationError, SpeculativeConfig};
 
 impl SpeculativeConfig {
-    /// Checks the files of [`model`](Self::model) beside those of the model that is drafted for. An engine makes the
-    /// same checks when it starts, and reads the weights, too.
+    /// Checks the files of [`model`](Self::model) beside config and tokenizer of the model that is drafted for. An
+    /// engine makes the same checks when it starts, and reads the weights, too.
     ///
     /// # Errors
     /// [`SpeculationError`]: files that cannot be read, another vocabulary, a head of another model or method.
-    pub fn check_files(&self, target: &ModelFiles) -> Result<(), SpeculationError> {
+    pub fn check_files(
+        &self,
+        target: &ModelConfig,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<(), SpeculationError> {
         let Some(path) = self.model.as_deref().map(Path::new) else { return Ok(()) };
         if self.method == DraftMethod::DraftModel {
             let draft = ModelFiles::open(path)
-                .map_err(|e| SpeculationError::unreadable_model(path, target.config(), e))?;
-            // A model without a tokenizer has nothing to compare.
-            let tokenizers = [&draft, target].map(|files| files.tokenizer().ok());
-            let [own, other] = &tokenizers;
-            let vocab = |files: &ModelFiles| files.config().vocab;
-            return check_vocabulary(
-                (vocab(&draft), own.as_ref()),
-                (vocab(target), other.as_ref()),
-            );
+                .map_err(|e| SpeculationError::unreadable_model(path, target, e))?;
+            let own = draft.tokenizer().ok();
+            return check_vocabulary((draft.config(), own.as_ref()), (target, tokenizer));
         }
-        let kind = DraftHeadKind::of(path, target.config())
+        self.open_head(path, target).map(drop)
+    }
+
+    /// Opens the files of a head for a model of config `target`, and checks that it is of the configured method and
+    /// makes as many drafts as are wanted.
+    pub(crate) fn open_head(
+        &self,
+        path: &Path,
+        target: &ModelConfig,
+    ) -> Result<DraftHeadFiles, SpeculationError> {
+        let files = DraftHeadFiles::open(path, target)
             .map_err(|e| SpeculationError::unreadable_head(path, e))?;
-        self.check_head(path, kind)
+        self.check_head(path, files.kind())?;
+        Ok(files)
     }
 
     /// Checks that a head is of the configured method, and makes as many drafts as are wanted.
-    pub(crate) fn check_head(
-        &self,
-        path: &Path,
-        kind: DraftHeadKind,
-    ) -> Result<(), SpeculationError> {
+    fn check_head(&self, path: &Path, kind: DraftHeadKind) -> Result<(), SpeculationError> {
         let (found, path) = (method_of(kind), path.display());
         if found != self.method {
             let (found, method) = (found.name(), self.method.name());
@@ -86,35 +91,37 @@ impl SpeculationError {
 
     /// A draft model that cannot be read for a target of this config.
     pub(crate) fn unreadable_model(path: &Path, target: &ModelConfig, e: impl Display) -> Self {
-        match DraftHeadKind::of(path, target) {
-            Ok(kind) => Self::Head(format!(
+        match DraftHeadFiles::open(path, target) {
+            Ok(files) => Self::Head(format!(
                 "{} is a draft head, and the method is draft_model: set method to {}",
                 path.display(),
-                method_of(kind).name()
+                method_of(files.kind()).name()
             )),
             Err(_) => Self::unreadable(path, "the path of a directory or of a .gguf file", e),
         }
     }
 }
 
-/// Checks that a draft model has the vocabulary of the model whose tokens it drafts.
+/// Checks that a draft model has the vocabulary of the model whose tokens it drafts: config and tokenizer of both. A
+/// model without a tokenizer has no text of tokens to compare.
 ///
 /// # Errors
 /// [`SpeculationError::DraftModel`].
 pub(crate) fn check_vocabulary(
-    draft: (usize, Option<&Tokenizer>),
-    target: (usize, Option<&Tokenizer>),
+    draft: (&ModelConfig, Option<&Tokenizer>),
+    target: (&ModelConfig, Option<&Tokenizer>),
 ) -> Result<(), SpeculationError> {
     let differ = |why: String| {
         let why = format!("{why}; use a smaller model of the same family, with the same tokenizer");
         Err(SpeculationError::DraftModel(why))
     };
-    if draft.0 != target.0 {
-        return differ(format!("it has {} tokens, and the model has {}", draft.0, target.0));
+    let (own, vocab) = (draft.0.vocab, target.0.vocab);
+    if own != vocab {
+        return differ(format!("it has {own} tokens, and the model has {vocab}"));
     }
     if let (Some(own), Some(other)) = (draft.1, target.1) {
         let differs = |id: &u32| own.token_bytes(*id).ok() != other.token_bytes(*id).ok();
-        if let Some(id) = (0..target.0 as u32).find(differs) {
+        if let Some(id) = (0..vocab as u32).find(differs) {
             return differ(format!("token {id} is not the same text in both models"));
         }
     }

@@ -1,5 +1,7 @@
 //! The draft of each row of logits, for drafters that run a network: the likeliest token, or one that is drawn.
 
+use std::ops::Range;
+
 use l1_tensor::ops::argmax;
 use l1_tensor::{Device, Runtime, TensorRef};
 use l4_sampler::draft::{CLASSES, DraftSampling, Drafts, Drawn};
@@ -26,6 +28,7 @@ pub(super) struct Chooser {
 /// A draft.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
+    /// The token; `None` if the logits gave none.
     token: Option<u32>,
     class: u8,
     /// What it was drawn from, if it was.
@@ -34,17 +37,34 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// The token; `None` if the logits gave none.
-    pub fn token(&self) -> Option<u32> {
-        self.token
-    }
-
     /// Renames the tokens of the draft and of what it was drawn from. A draft that gets no name is none.
     pub fn rename(&mut self, id: impl Fn(u32) -> Option<u32>) {
         self.token = self.token.and_then(&id);
         if self.drawn && self.token.is_some() {
             self.from.rename(|own| id(own).unwrap_or(own));
         }
+    }
+}
+
+/// Where the drafts of a row are in a [`DraftList`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DraftSpan {
+    /// Index of the first one.
+    pub start: usize,
+    /// Maximum number of drafts, and how many there are.
+    pub most: usize,
+    pub len: usize,
+}
+
+impl DraftSpan {
+    /// Whether the row gets no more drafts.
+    pub fn is_full(&self) -> bool {
+        self.len == self.most
+    }
+
+    /// Indices of the drafts.
+    pub fn indices(&self) -> Range<usize> {
+        self.start..self.start + self.len
     }
 }
 
@@ -81,6 +101,17 @@ impl DraftList {
     /// Puts a draft at `i`, and leaves an old one there, whose memory can be reused.
     pub fn put(&mut self, i: usize, chosen: &mut Chosen) {
         std::mem::swap(&mut self.drafts[i], chosen);
+    }
+
+    /// Appends a draft to those of a row, and leaves an old one, whose memory can be reused. A draft without a token
+    /// ends the row: it is full.
+    pub fn append(&mut self, row: &mut DraftSpan, chosen: &mut Chosen) {
+        if chosen.token.is_none() {
+            row.most = row.len;
+            return;
+        }
+        self.put(row.start + row.len, chosen);
+        row.len += 1;
     }
 
     /// Appends the drafts at these indices, up to the first that is none, to the row of `out` that is not ended.

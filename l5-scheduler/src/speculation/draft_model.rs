@@ -19,7 +19,7 @@ use l4_sampler::draft::{DraftRow, DraftSampling, Drafter, Drafts, MAX_RESERVED_T
 
 use super::SpeculationError;
 use super::arrays::BatchArrays;
-use super::chooser::{Chooser, DraftList};
+use super::chooser::{Chooser, DraftList, DraftSpan};
 use super::sequences::Sequences;
 
 /// Maximum number of tokens of a step of the draft model, unless there are more sequences.
@@ -72,10 +72,8 @@ struct Request {
 struct Live {
     row: usize,
     slot: u32,
-    /// Index of its first draft in the list of all, and how many it may have and has.
-    start: usize,
-    most: usize,
-    drafted: usize,
+    /// Its drafts in the list of all.
+    drafts: DraftSpan,
 }
 
 impl ModelDrafter {
@@ -178,13 +176,13 @@ impl ModelDrafter {
         step.clear();
         due.clear();
         for (i, row) in live.iter().enumerate() {
-            let list = (row.start..row.start + row.drafted).map(|i| lists.token(i));
+            let list = row.drafts.indices().map(|i| lists.token(i));
             let Some(request) = requests[row.slot as usize].as_ref() else { continue };
             let Some(seq) = request.seq else { continue };
-            let (from, end) = (request.fed.len(), request.tokens.len() + row.drafted);
+            let (from, end) = (request.fed.len(), request.tokens.len() + row.drafts.len);
             let room = *max_step_tokens - step.num_tokens();
             let len = (end - from).min(room);
-            if len == 0 || row.drafted == row.most {
+            if len == 0 || row.drafts.is_full() {
                 continue;
             }
             let all = request.tokens.iter().copied().chain(list);
@@ -212,18 +210,11 @@ impl ModelDrafter {
         let logits = self.ws.logits(due.len())?;
         let asked = due.iter().filter_map(|i| {
             let request = requests[live[*i].slot as usize].as_ref()?;
-            Some((request.sampling.as_ref(), request.tokens.len() + live[*i].drafted))
+            Some((request.sampling.as_ref(), request.tokens.len() + live[*i].drafts.len))
         });
         self.chooser.choose(logits, asked)?;
         for (i, row) in due.iter().enumerate() {
-            let row = &mut live[*row];
-            let chosen = self.chooser.row(i);
-            if chosen.token().is_none() {
-                row.most = row.drafted;
-                continue;
-            }
-            lists.put(row.start + row.drafted, chosen);
-            row.drafted += 1;
+            lists.append(&mut live[*row].drafts, self.chooser.row(i));
         }
         Ok(())
     }
@@ -284,7 +275,8 @@ impl Drafter for ModelDrafter {
             // The last draft is not fed.
             let most = (*most).min((self.max_len + 1).saturating_sub(len));
             if most > 0 && self.prepare(*slot) {
-                self.live.push(Live { row, slot: *slot, start, most, drafted: 0 });
+                let drafts = DraftSpan { start, most, len: 0 };
+                self.live.push(Live { row, slot: *slot, drafts });
                 start += most;
             }
         }
@@ -308,7 +300,7 @@ impl Drafter for ModelDrafter {
         let mut live = self.live.iter().peekable();
         for row in 0..rows.len() {
             if let Some(one) = live.next_if(|one| one.row == row) {
-                self.lists.write(one.start..one.start + one.drafted, out);
+                self.lists.write(one.drafts.indices(), out);
             }
             out.end_row();
         }

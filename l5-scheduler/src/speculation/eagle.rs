@@ -21,7 +21,7 @@ use l4_sampler::draft::{
 };
 
 use super::arrays::BatchArrays;
-use super::chooser::{Chooser, DraftList};
+use super::chooser::{Chooser, DraftList, DraftSpan};
 use super::sequences::Sequences;
 use super::{DraftMemory, SpeculationError};
 
@@ -79,10 +79,8 @@ struct Live {
     at: usize,
     /// Index of its row among the logits of the head's last step.
     row: usize,
-    /// Index of its first draft in the list of all, and how many it may have and has.
-    start: usize,
-    most: usize,
-    drafted: usize,
+    /// Its drafts in the list of all.
+    drafts: DraftSpan,
 }
 
 /// The rows of `rows`, `[N, H]`, at these indices: a part of them, or a copy in `gathered`.
@@ -219,8 +217,8 @@ impl EagleDrafter {
         let drafts = most > 0 && end == last;
         step.add(run.seq, at, request.tokens[first + 1..=end].iter().copied(), drafts);
         if drafts {
-            let (row, start) = (live.len(), lists.len());
-            live.push(Live { slot, seq: run.seq, at: run.len, row, start, most, drafted: 0 });
+            let (row, drafts) = (live.len(), DraftSpan { start: lists.len(), most, len: 0 });
+            live.push(Live { slot, seq: run.seq, at: run.len, row, drafts });
             lists.add(most);
         }
     }
@@ -247,15 +245,12 @@ impl EagleDrafter {
         sources.clear();
         for live in live.iter_mut() {
             let row = std::mem::replace(&mut live.row, usize::MAX);
-            if live.drafted == 0
-                || live.drafted == live.most
-                || row == usize::MAX
-                || live.at >= max_len
-            {
+            let Some(last) = live.drafts.indices().next_back() else { continue };
+            if live.drafts.is_full() || row == usize::MAX || live.at >= max_len {
                 continue;
             }
             live.row = step.num_tokens();
-            step.add(live.seq, live.at, [lists.token(live.start + live.drafted - 1)], true);
+            step.add(live.seq, live.at, [lists.token(last)], true);
             sources.push(row as u32);
             live.at += 1;
             if let Some(run) = requests[live.slot as usize].as_mut().and_then(|r| r.run.as_mut()) {
@@ -287,7 +282,7 @@ impl EagleDrafter {
         let due = live.iter().filter(|live| live.row != usize::MAX);
         let asked = due.filter_map(|live| {
             let request = requests[live.slot as usize].as_ref()?;
-            Some((request.sampling.as_ref(), request.tokens.len() + live.drafted))
+            Some((request.sampling.as_ref(), request.tokens.len() + live.drafts.len))
         });
         chooser.choose(ws.logits()?, asked)?;
         let due = live.iter_mut().filter(|live| live.row != usize::MAX);
@@ -298,12 +293,7 @@ impl EagleDrafter {
             if head.target_ids().is_some() {
                 chosen.rename(|id| head.target_id(id));
             }
-            if chosen.token().is_none() {
-                live.most = live.drafted;
-                continue;
-            }
-            lists.put(live.start + live.drafted, chosen);
-            live.drafted += 1;
+            lists.append(&mut live.drafts, chosen);
         }
         Ok(())
     }
@@ -376,7 +366,7 @@ impl Drafter for EagleDrafter {
         let mut live = self.live.iter().peekable();
         for row in rows {
             if let Some(one) = live.next_if(|one| one.slot == row.slot) {
-                self.lists.write(one.start..one.start + one.drafted.min(row.most), out);
+                self.lists.write(one.drafts.indices().take(row.most), out);
             }
             out.end_row();
         }

@@ -10,7 +10,7 @@ use super::ensemble::{EngineEvent, EnsembleEvent};
 use super::event::{Event, Header, Kv, PhasesUs, Row, RowDrafts, RowPhase, StepEvent, VERSION};
 use super::kv::KvEvent;
 use super::queue::EngineQueue;
-use crate::scheduler::num_equal;
+use crate::scheduler::num_accepted;
 use crate::{
     Admitted, FinishReason, Rejection, RequestId, RequestView, RowView, Scheduler, StepObserver,
     StepResult, StepView, Time,
@@ -306,7 +306,7 @@ impl Recording {
                     let (of_row, rest) = drafts.split_at(own.proposed.min(drafts.len()));
                     drafts = rest;
                     if own.row == at {
-                        own.accepted = num_equal(of_row, tokens);
+                        own.accepted = num_accepted(of_row, tokens);
                     }
                 }
             }

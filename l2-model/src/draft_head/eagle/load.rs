@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use l1_tensor::ops::RopeTable;
 use l1_tensor::{RowOrder, Runtime, Weight};
+use serde_json::Value;
 
 use super::{EagleHead, EagleKind, InputNorms};
 use crate::checkpoint::{Checkpoint, SafetensorsDir};
@@ -44,8 +45,7 @@ impl EagleHead {
     /// of config and checkpoint, such as one [`TensorSetError`](crate::checkpoint::TensorSetError) that lists every
     /// tensor that does not fit.
     pub fn open(rt: &Runtime, path: &Path, target: &Decoder) -> Result<Self> {
-        let EagleFiles { layout, targets, checkpoint } = EagleFiles::open(path, target.config())?;
-        layout.load(&Loader { rt, checkpoint: &checkpoint }, target, targets)
+        EagleFiles::open(path, &config::read(path)?, target.config())?.load(rt, target)
     }
 }
 
@@ -57,14 +57,18 @@ pub(in crate::draft_head) struct EagleFiles {
 }
 
 impl EagleFiles {
-    /// Reads everything but the weights, and checks that the head was made for `target`.
-    pub(in crate::draft_head) fn open(path: &Path, target: &ModelConfig) -> Result<Self> {
-        let value = config::read(path)?;
+    /// Reads everything but the weights, and checks that the head was made for `target`. `config`: the `config.json` of
+    /// the directory.
+    pub(in crate::draft_head) fn open(
+        path: &Path,
+        config: &Value,
+        target: &ModelConfig,
+    ) -> Result<Self> {
         let dir = SafetensorsDir::open(path)?;
         if dir.tensor(FC).is_none() {
             return Err(DraftHeadError::NotAHead { path: path.into() }.into());
         }
-        let layout = Layout::of(&dir, EagleConfig::parse(&value, target)?, target)?;
+        let layout = Layout::of(&dir, EagleConfig::parse(config, target)?, target)?;
         let targets = match layout.kind {
             EagleKind::Eagle1 => None,
             EagleKind::Eagle3 => vocabulary::read(&dir, layout.draft_vocab, layout.model.vocab)?,
@@ -77,6 +81,12 @@ impl EagleFiles {
     /// Generation of the head.
     pub(in crate::draft_head) fn kind(&self) -> EagleKind {
         self.layout.kind
+    }
+
+    /// Reads the weights.
+    pub(in crate::draft_head) fn load(self, rt: &Runtime, target: &Decoder) -> Result<EagleHead> {
+        let Self { layout, targets, checkpoint } = self;
+        layout.load(&Loader { rt, checkpoint: &checkpoint }, target, targets)
     }
 }
 

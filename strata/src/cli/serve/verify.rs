@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use l2_model::ModelFiles;
+use l2_model::tokenizer::Tokenizer;
 use l6_ensemble::router::{Classifier, REJECT, Tripwire};
 use l6_ensemble::{EnsembleConfig, SpecialistConfig};
 
@@ -45,7 +46,7 @@ pub fn verify(
 
 /// Each model once, under the first specialist that names it, and what drafts for it.
 fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings) {
-    let mut models: BTreeMap<&str, Option<ModelFiles>> = BTreeMap::new();
+    let mut models: BTreeMap<&str, Option<(ModelFiles, Tokenizer)>> = BTreeMap::new();
     for SpecialistConfig { name, model, .. } in &config.specialists {
         if models.contains_key(model.as_str()) {
             continue;
@@ -62,11 +63,11 @@ fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings)
             }
             Ok(Some(source)) => {
                 let read = ModelFiles::open(source.path()).and_then(|files| {
-                    files.tokenizer()?;
-                    Ok(files)
+                    let tokenizer = files.tokenizer()?;
+                    Ok((files, tokenizer))
                 });
                 match read {
-                    Ok(files) => here = Some(files),
+                    Ok(read) => here = Some(read),
                     Err(why) => found.problems.push(problem(why.to_string())),
                 }
             }
@@ -75,7 +76,9 @@ fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings)
     }
     for own in &config.specialists {
         let SpecialistConfig { name, model, max_model_len, speculative_config, .. } = own;
-        let Some(files) = models.get(model.as_str()).and_then(Option::as_ref) else { continue };
+        let Some((files, tokenizer)) = models.get(model.as_str()).and_then(Option::as_ref) else {
+            continue;
+        };
         let context = files.config().max_context;
         if let Some(length) = max_model_len.filter(|length| *length > context) {
             found.problems.push(format!(
@@ -83,7 +86,8 @@ fn models(config: &EnsembleConfig, options: &hub::Options, found: &mut Findings)
                  {length}"
             ));
         }
-        let drafts = speculative_config.as_ref().map(|config| config.check_files(files));
+        let drafts = speculative_config.as_ref();
+        let drafts = drafts.map(|config| config.check_files(files.config(), Some(tokenizer)));
         if let Some(Err(why)) = drafts {
             found.problems.push(format!("`specialist.{name}.speculative_config`: {why}"));
         }

@@ -38,7 +38,9 @@ pub use index::Index;
 /// The CUDA layer: devices, graphs, launchers. Here so that the layers above need no other way to it.
 pub use kernels as cuda;
 pub use layout::{Layout, MAX_RANK};
-pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions};
+pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions, WeightStorage};
 pub use staging::Staging;
 pub use tensor::{Rows, RowsMut, Tensor, TensorMut, TensorRef};
-pub use weight::{DeviceWeight, LowRank, PackedBf16, RowOrder, Weight};
+pub use weight::{
+    BlockFormat, BlockPart, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder, Weight,
+};

@@ -51,6 +51,38 @@ impl FromStr for PrecisionRequest {
     }
 }
 
+/// Memory of the matrices of a block-quantised checkpoint. Both give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum WeightStorage {
+    /// Codes and scales as the checkpoint has them, decoded whenever they are used ([`crate::PackedBlocks`]): the
+    /// size of the file, and the fewest bytes for a step to read. On CUDA weights are bf16.
+    #[default]
+    Packed,
+    /// Expanded to bf16 when the model is loaded: 2 bytes a weight.
+    Bf16,
+}
+
+impl fmt::Display for WeightStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WeightStorage::Packed => "packed",
+            WeightStorage::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FromStr for WeightStorage {
+    type Err = String;
+
+    fn from_str(s: &str) -> std::result::Result<Self, String> {
+        match s {
+            "packed" => Ok(Self::Packed),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(format!("`{s}` is not a way to keep weights: use packed or bf16")),
+        }
+    }
+}
+
 /// Options of a [`Runtime`]. The default is: best device, best precision, all cores, and the widest
 /// instruction set (or the one that `STRATA_CPU` names).
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +98,8 @@ pub struct RuntimeOptions {
     /// Whether sums on CUDA have the same order for each element in every batch, which is slower. The CPU
     /// is always batch invariant.
     pub batch_invariant: bool,
+    /// Memory of the matrices of a block-quantised checkpoint.
+    pub weights: WeightStorage,
 }
 
 impl RuntimeOptions {
@@ -102,6 +136,7 @@ struct Inner {
     precision: Precision,
     pool: ThreadPool,
     batch_invariant: bool,
+    weights: WeightStorage,
     cuda: Option<Cuda>,
 }
 
@@ -145,8 +180,8 @@ impl Runtime {
                 answers: Mutex::default(),
             }),
         };
-        let batch_invariant = options.batch_invariant;
-        let inner = Inner { device, why, isa, precision, pool, batch_invariant, cuda };
+        let RuntimeOptions { batch_invariant, weights, .. } = options;
+        let inner = Inner { device, why, isa, precision, pool, batch_invariant, weights, cuda };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -206,6 +241,11 @@ impl Runtime {
             Precision::F32 => DType::F32,
             Precision::Bf16 => DType::BF16,
         }
+    }
+
+    /// Whether block-quantised weights keep their blocks in memory: asked for, and on a CPU.
+    pub fn keeps_blocks(&self) -> bool {
+        self.inner.weights == WeightStorage::Packed && self.inner.device == Device::Cpu
     }
 
     /// Thread pool.

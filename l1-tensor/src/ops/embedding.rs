@@ -32,7 +32,8 @@ pub fn embedding<'a>(
     if let Some(gpu) = rt.gpu() {
         return crate::gpu::embedding::embedding(OP, gpu, table, index, out);
     }
-    let (mut rows, table) = (out.rows_mut::<f32>(OP)?, table.on_host(OP)?);
+    let mut rows = out.rows_mut::<f32>(OP)?;
+    table.on_host(OP)?;
     let (len, stride) = (rows.len, rows.stride);
     let start = Start(rows.as_mut_ptr());
     rt.pool().run(tokens.len(), &|t, _worker| {

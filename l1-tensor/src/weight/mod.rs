@@ -5,9 +5,12 @@
 //! [`crate::ops::linear()`] takes a [`Weight`], and each storage scheme is one variant with its own file
 //! here.
 
+mod blocks;
 mod device;
 mod packed;
 
+pub use blocks::{BlockFormat, BlockPart, PackedBlocks};
+pub(crate) use blocks::{BlockPanel, STEP, Shape};
 pub use device::DeviceWeight;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
@@ -36,8 +39,27 @@ use crate::{Error, Layout, Result, Runtime};
 pub enum Weight {
     /// Dense bf16, packed for a CPU.
     Bf16(PackedBf16),
+    /// Codes and scales of block formats, packed for a CPU.
+    Blocks(PackedBlocks),
     /// Dense bf16 in a device's memory.
     Device(DeviceWeight),
+}
+
+/// A weight in host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HostWeight<'a> {
+    Bf16(&'a PackedBf16),
+    Blocks(&'a PackedBlocks),
+}
+
+impl HostWeight<'_> {
+    /// Number of panels.
+    pub(crate) fn panels(&self) -> usize {
+        match self {
+            Self::Bf16(w) => w.panels(),
+            Self::Blocks(w) => w.panels(),
+        }
+    }
 }
 
 impl Weight {
@@ -68,6 +90,7 @@ impl Weight {
     pub fn n(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.n(),
+            Weight::Blocks(w) => w.n(),
             Weight::Device(w) => w.n(),
         }
     }
@@ -76,6 +99,7 @@ impl Weight {
     pub fn k(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.k(),
+            Weight::Blocks(w) => w.k(),
             Weight::Device(w) => w.k(),
         }
     }
@@ -84,6 +108,7 @@ impl Weight {
     pub fn order(&self) -> RowOrder {
         match self {
             Weight::Bf16(w) => w.order(),
+            Weight::Blocks(w) => w.order(),
             Weight::Device(w) => w.order(),
         }
     }
@@ -92,6 +117,7 @@ impl Weight {
     pub fn bytes(&self) -> usize {
         match self {
             Weight::Bf16(w) => w.bytes(),
+            Weight::Blocks(w) => w.bytes(),
             Weight::Device(w) => w.bytes(),
         }
     }
@@ -104,14 +130,49 @@ impl Weight {
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         match self {
             Weight::Bf16(w) => w.row(i, out),
+            Weight::Blocks(w) => w.row(i, out),
             Weight::Device(w) => w.row(i, out),
         }
     }
 
-    /// Returns the panels, or an error for a weight on a device.
-    pub(crate) fn on_host(&self, op: &'static str) -> Result<&PackedBf16> {
+    /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of logical
+    /// row `i` as a GGUF file stores them. A matmul's result is the same bits as with rows that [`Weight::load`] expands,
+    /// in the memory of the file.
+    ///
+    /// # Errors
+    /// As [`PackedBlocks::pack`], and [`Error::Device`] on a runtime of a CUDA device, whose kernels read bf16.
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub fn load_blocks<'a, E>(
+        rt: &Runtime,
+        k: usize,
+        order: RowOrder,
+        parts: &[BlockPart],
+        row: &(dyn Fn(usize) -> std::result::Result<&'a [u8], E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
+        if rt.gpu().is_some() {
+            let why =
+                "weights of block formats are kept for a CPU only: expand them with Weight::load";
+            return Err(Error::Device { device: rt.device().to_string(), why: why.into() }.into());
+        }
+        Ok(Self::Blocks(PackedBlocks::pack(rt.pool(), k, order, parts, row)?))
+    }
+
+    /// Formats of the weights in memory: `"bf16"`, or the names of block formats.
+    pub fn formats(&self) -> Vec<&'static str> {
         match self {
-            Weight::Bf16(w) => Ok(w),
+            Weight::Bf16(_) | Weight::Device(_) => vec!["bf16"],
+            Weight::Blocks(w) => w.formats().map(BlockFormat::name).collect(),
+        }
+    }
+
+    /// Returns the panels, or an error for a weight on a device.
+    pub(crate) fn on_host(&self, op: &'static str) -> Result<HostWeight<'_>> {
+        match self {
+            Weight::Bf16(w) => Ok(HostWeight::Bf16(w)),
+            Weight::Blocks(w) => Ok(HostWeight::Blocks(w)),
             Weight::Device(w) => Err(Error::Device {
                 device: w.device().to_string(),
                 why: format!(
@@ -125,7 +186,7 @@ impl Weight {
     pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&DeviceWeight> {
         match self {
             Weight::Device(w) => Ok(w),
-            Weight::Bf16(_) => Err(Error::Device {
+            Weight::Bf16(_) | Weight::Blocks(_) => Err(Error::Device {
                 device: "cpu".into(),
                 why: format!(
                     "{op} runs on CUDA, and this weight is packed for a CPU: Weight::load"

@@ -171,15 +171,8 @@ impl PackedBf16 {
     /// not `k` long.
     pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         super::check_row([self.n, self.k], i, out)?;
+        let (panel, vector, lane) = panel_of(self.n, self.order, i);
         // exercise l1.pack
-        let (panel, vector, lane) = match self.order {
-            RowOrder::Plain => (i / PANEL, i % PANEL / LANES, i % LANES),
-            RowOrder::GateUp => {
-                let half = self.n / 2;
-                let (vector, i) = if i < half { (0, i) } else { (1, i - half) };
-                (i / LANES, vector, i % LANES)
-            }
-        };
         let lines = &self.lines[panel * self.panel_lines()..][..self.panel_lines()];
         for (pair, out) in lines.chunks_exact(2).zip(out.chunks_mut(2)) {
             let both = pair[vector].0[lane];
@@ -208,15 +201,29 @@ impl PackedBf16 {
     }
 }
 
-fn panel_count(n: usize, order: RowOrder) -> usize {
+pub(super) fn panel_count(n: usize, order: RowOrder) -> usize {
     match order {
         RowOrder::Plain => n.div_ceil(PANEL),
         RowOrder::GateUp => (n / 2).div_ceil(LANES),
     }
 }
 
+/// Panel, vector and lane of logical row `i` of `n`.
+pub(super) fn panel_of(n: usize, order: RowOrder, i: usize) -> (usize, usize, usize) {
+    // exercise l1.pack
+    match order {
+        RowOrder::Plain => (i / PANEL, i % PANEL / LANES, i % LANES),
+        RowOrder::GateUp => {
+            let half = n / 2;
+            let (vector, i) = if i < half { (0, i) } else { (1, i - half) };
+            (i / LANES, vector, i % LANES)
+        }
+    }
+    // end of exercise
+}
+
 /// Logical row at this position, or `None` for padding.
-fn logical_row(
+pub(super) fn logical_row(
     n: usize,
     order: RowOrder,
     panel: usize,
@@ -266,7 +273,7 @@ fn bf16_bits(x: f32) -> u32 {
     u32::from(round_bf16(x).to_bits())
 }
 
-fn reserve<T>(count: usize) -> Result<Vec<T>> {
+pub(super) fn reserve<T>(count: usize) -> Result<Vec<T>> {
     let mut v = Vec::new();
     v.try_reserve_exact(count)
         .map_err(|_| Error::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })?;
@@ -274,12 +281,12 @@ fn reserve<T>(count: usize) -> Result<Vec<T>> {
 }
 
 /// Locks; poison is ignored, since the guarded data are overwritten before they are read.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Start of the packed lines, for threads that each write their own panels.
-struct Shared(*mut Line);
+pub(super) struct Shared(pub(super) *mut Line);
 
 // SAFETY: only a pointer; the lines written through it are disjoint (see `pack`).
 unsafe impl Sync for Shared {}
@@ -287,7 +294,7 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// # Safety
     /// `line` must lie within the allocation.
-    unsafe fn at(&self, line: usize) -> *mut Line {
+    pub(super) unsafe fn at(&self, line: usize) -> *mut Line {
         // SAFETY: the caller's promise.
         unsafe { self.0.add(line) }
     }

@@ -3,13 +3,14 @@
 //! The config says which tensors there must be; all that are missing, left over or of another shape
 //! are reported in one error. Then each matrix is read row by row, expanded to f32, rounded to bf16
 //! and packed, on all threads, and its mapped pages are given back, so that the file and the model
-//! are never in memory together. For a device the rows go into pinned memory instead, piece by piece, and
+//! are never in memory together. Matrices in block formats keep their blocks on a CPU, and are only put
+//! in another order ([`PackedBlocks`]). For a device the rows go into pinned memory instead, piece by piece, and
 //! one piece travels while the next is being expanded.
 
 use std::sync::Arc;
 
 use l1_tensor::ops::{Epilogue, RopeTable};
-use l1_tensor::{RowOrder, Runtime, Tensor, Weight};
+use l1_tensor::{BlockPart, PackedBlocks, RowOrder, Runtime, Tensor, Weight};
 
 use super::{Attention, Branch, Decoder, Layer, Mlp, NormWeights, OpWeights};
 use crate::checkpoint::names::unpermute_rows;
@@ -272,28 +273,48 @@ impl Loader<'_> {
         }
         let n = parts.iter().map(|p| p.tensor.n_rows()).sum();
         let k = parts.first().map_or(0, |p| p.tensor.row_len());
-        let row = |i: usize, out: &mut [f32]| -> Result<()> {
-            let mut i = i;
+        // Part and stored row of a row of the whole.
+        let find = |mut i: usize| {
             for part in &parts {
                 if i < part.tensor.n_rows() {
-                    let stored = part.rows.as_ref().map_or(i, |rows| rows[i]);
-                    return Ok(part.tensor.dequantize_row(stored, out)?);
+                    return Ok((&part.tensor, part.rows.as_ref().map_or(i, |rows| rows[i])));
                 }
                 i -= part.tensor.n_rows();
             }
-            unreachable_row(i)
+            row_past_the_end(i)
         };
-        let weight = Weight::load(self.rt, n, k, order, &row)?;
+        let weight = match self.blocks(&parts, k, order) {
+            Some(blocks) => Weight::load_blocks(self.rt, k, order, &blocks, &|i| {
+                let (tensor, row) = find(i)?;
+                Ok::<_, Error>(tensor.row(row).unwrap_or_default())
+            })?,
+            None => Weight::load(self.rt, n, k, order, &|i, out| {
+                let (tensor, row) = find(i)?;
+                Ok::<_, Error>(tensor.dequantize_row(row, out)?)
+            })?,
+        };
         for (name, _) in names {
             self.checkpoint.release(name);
         }
         Ok(weight)
         // end of exercise
     }
+
+    /// Block formats of the parts of a matrix, if it can keep them.
+    fn blocks(&self, parts: &[Part<'_>], k: usize, order: RowOrder) -> Option<Vec<BlockPart>> {
+        if !self.rt.keeps_blocks() {
+            return None;
+        }
+        let block = |part: &Part<'_>| {
+            Some(BlockPart { rows: part.tensor.n_rows(), format: part.tensor.ty.blocks()? })
+        };
+        let blocks: Vec<_> = parts.iter().map(block).collect::<Option<_>>()?;
+        PackedBlocks::can_pack(k, order, &blocks).then_some(blocks)
+    }
 }
 
 /// Loading asks for rows below the sum of all parts only; a wrong sum should not become a panic.
-fn unreachable_row(beyond: usize) -> Result<()> {
+fn row_past_the_end<T>(beyond: usize) -> Result<T> {
     Err(Error::Tensor(l1_tensor::Error::OutOfRange {
         op: "pack",
         what: "row past the end by",

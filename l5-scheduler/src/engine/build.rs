@@ -132,7 +132,8 @@ impl EngineModel {
         let (decoder, tokenizer) = startup.step("weights", || -> Result<_, StartError> {
             let (decoder, tokenizer) = files.decoder_and_tokenizer(&rt);
             let decoder = decoder?;
-            let what = Bytes(decoder.weight_bytes() as u64).to_string();
+            let size = Bytes(decoder.weight_bytes() as u64);
+            let what = format!("{size} in {}", decoder.weight_storage());
             Ok(((decoder, tokenizer.ok()), what))
         })?;
         let stop_tokens = ModelFacts::stop_tokens_of(&files);

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use l1_tensor::{DeviceRequest, PrecisionRequest, Runtime, RuntimeOptions};
+use l1_tensor::{DeviceRequest, PrecisionRequest, Runtime, RuntimeOptions, WeightStorage};
 
 use super::options::{Switch, values};
 
@@ -30,6 +30,10 @@ pub struct RuntimeArgs {
     /// On CUDA: make results independent of the other requests in the batch, which is slower. On a CPU they always are
     #[arg(long, switch("false"))]
     pub batch_invariant: bool,
+    /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file) or bf16 (expanded, 2 bytes
+    /// a weight). The results are the same bits. On CUDA they are bf16
+    #[arg(long, value_name = "STORAGE", default_value_t)]
+    pub weights: WeightStorage,
 }
 
 impl RuntimeArgs {
@@ -49,6 +53,7 @@ impl RuntimeArgs {
             threads: self.threads.map(usize::from),
             isa: None,
             batch_invariant: self.batch_invariant,
+            weights: self.weights,
         }
     }
 }

@@ -46,10 +46,11 @@ impl Loaded {
         let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
         context.say(format_args!("{rt}; {}", rt.device_reason()));
         context.say(format_args!(
-            "{}: {}, {:.0} MB of weights, loaded in {:.2} s",
+            "{}: {}, {:.0} MB of weights in {}, loaded in {:.2} s",
             model.model,
             decoder.config().architecture,
             decoder.weight_bytes() as f64 / 1e6,
+            decoder.weight_storage(),
             took.as_secs_f64()
         ));
         let digest = Some(files.digest());

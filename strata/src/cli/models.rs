@@ -12,8 +12,8 @@ const CONTAINERS: [&str; 2] = [
     "Hugging Face directory: config.json, tokenizer.json, safetensors (one file or shards)",
     "GGUF, version 2 or 3",
 ];
-const NOTE: &str = "Quantised weights are dequantised to bf16 when a model is loaded: they save disk space, not \
-    memory.";
+const NOTE: &str = "On a CPU, quantised weights stay packed in memory and are decoded to bf16 whenever they are used. \
+    With --weights bf16, and on CUDA, they are expanded when a model is loaded: 16 bits a weight.";
 
 /// List the supported model families and weight formats
 #[derive(Debug, clap::Args)]
@@ -42,6 +42,8 @@ struct Family {
 struct Format {
     name: &'static str,
     bits_per_weight: f64,
+    /// On a CPU, with weights that stay packed.
+    memory_bits_per_weight: f64,
     quantised: bool,
 }
 
@@ -68,6 +70,9 @@ fn format_of(ty: StoredType) -> Format {
     Format {
         name: ty.name(),
         bits_per_weight: (8 * ty.block_bytes()) as f64 / ty.block_len() as f64,
+        memory_bits_per_weight: ty
+            .blocks()
+            .map_or(16.0, |format| (8 * format.packed_bytes()) as f64 / format.block_len() as f64),
         quantised: ty.is_quantised(),
     }
 }
@@ -78,9 +83,9 @@ fn table(answer: &Answer) -> String {
     for family in &answer.families {
         let _ = writeln!(text, "  {:<9} {}", family.name, family.about);
     }
-    text.push_str("\nNumber formats (bits per weight)\n");
-    for format in &answer.types {
-        let _ = writeln!(text, "  {:<9} {}", format.name, format.bits_per_weight);
+    text.push_str("\nNumber formats, bits per weight in a file and in memory on a CPU\n");
+    for Format { name, bits_per_weight, memory_bits_per_weight, .. } in &answer.types {
+        let _ = writeln!(text, "  {name:<9} {bits_per_weight:<8} {memory_bits_per_weight}");
     }
     text.push_str("\nFiles\n");
     for container in answer.containers {

@@ -19,10 +19,10 @@ use half::bf16;
 
 use crate::weight::{Line, PANEL};
 
-use super::epilogue::{fetch_output, finish};
-use super::tile::LANES;
+use super::epilogue::fetch_output;
+use super::tile::{LANES, Sums};
 use super::x86::Avx512Dot;
-use super::{Job, Kernel};
+use super::{Job, Kernel, Panels, blocks, finish_rows};
 
 /// Inputs in a block: one instruction's share of K.
 const BLOCK: usize = 32;
@@ -37,7 +37,7 @@ const ROWS: usize = 2 * TILE_ROWS;
 const BLOCK_LINES: usize = BLOCK;
 
 /// Prefetches the lines of a block, two blocks ahead: 4 KiB (measured on a Xeon: 7% for 32 rows and more, nothing for
-/// few).
+/// few). Lines that have just been decoded are in the cache.
 macro_rules! prefetch_block {
     ($($line:literal)*) => {
         concat!($("prefetcht0 [{lines} + 4096 + 64 * ", $line, "]\n"),*)
@@ -51,15 +51,18 @@ macro_rules! prefetch_lines {
     };
 }
 
-/// Sums of two tiles of rows by a panel.
-#[repr(align(64))]
-struct Sums([[f32; PANEL]; ROWS]);
-
 /// Inputs of the last, partial block, padded with zeros: they add nothing.
 #[repr(align(64))]
 struct Tail {
     x: [[bf16; BLOCK]; ROWS],
     lines: [Line; BLOCK_LINES],
+}
+
+/// Where the lines of a panel are.
+#[derive(Clone, Copy)]
+enum Source {
+    Memory,
+    Cache,
 }
 
 /// Shapes of the eight tile registers, in the layout of `ldtilecfg`.
@@ -102,57 +105,85 @@ pub(super) fn kernel() -> Kernel<bf16> {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn chunk(job: &Job<'_, bf16>, chunk: usize) {
     let (rows, panels) = job.part(chunk);
-    let mut sums = Sums([[0.0; PANEL]; ROWS]);
-    for row in rows.clone().step_by(ROWS) {
-        let height = ROWS.min(rows.end - row);
-        let shapes = Shapes::of(height);
-        for panel in panels.clone() {
-            fetch_output(job, row, height, panel);
-            // SAFETY: the caller's promise; rows and panel are within the matrices.
-            unsafe {
-                tile(job, row, height, &shapes, panel, &mut sums);
-                for (m, sums) in sums.0[..height].iter().enumerate() {
-                    finish::<true, Avx512Dot>(job, row + m, panel, sums);
+    match job.panels {
+        Panels::Lines { all, each } => {
+            let mut sums = Sums([[0.0; PANEL]; ROWS]);
+            for row in rows.clone().step_by(ROWS) {
+                let height = ROWS.min(rows.end - row);
+                let (shapes, sums) = (Shapes::of(height), &mut sums.0[..height]);
+                for panel in panels.clone() {
+                    fetch_output(job, row, height, panel);
+                    sums.fill([0.0; PANEL]);
+                    // SAFETY: the caller's promise; rows and panel are within the matrices.
+                    unsafe {
+                        let x = job.x.data.add(row * job.x.stride);
+                        let lines = &all[panel * each..][..each];
+                        tile(x, job.x.stride, job.k, &shapes, Source::Memory, lines, sums);
+                        finish_rows::<Avx512Dot>(job, row, panel, sums);
+                    }
                 }
+            }
+        }
+        Panels::Blocks { of, decoder } => {
+            let (mut buffer, mut memory) = (blocks::part(), blocks::ChunkSums::new());
+            let parts = blocks::Parts::new(of, decoder, rows.len());
+            let whole = Shapes::of(ROWS);
+            let last = Shapes::of(rows.len() % ROWS);
+            for panel in panels {
+                fetch_output(job, rows.start, rows.len(), panel);
+                let sums = memory.zeros(rows.len());
+                parts.for_each(panel, &mut buffer, |from, lines| {
+                    for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
+                        let shapes = if sums.len() == ROWS { &whole } else { &last };
+                        // SAFETY: the caller's promise: the rows exist, and have the inputs of this part.
+                        unsafe {
+                            let row = rows.start + i * ROWS;
+                            let x = job.x.data.add(row * job.x.stride + from);
+                            let (stride, k) = (job.x.stride, lines.len());
+                            tile(x, stride, k, shapes, Source::Cache, lines, sums);
+                        }
+                    }
+                });
+                // SAFETY: the caller's promise.
+                unsafe { finish_rows::<Avx512Dot>(job, rows.start, panel, sums) };
             }
         }
     }
 }
 
-/// Sums `rows` rows by one panel over all of K.
+/// Adds the products of rows of `k` inputs with a panel, or a part of it, to their sums.
 ///
 /// # Safety
-/// As [`chunk`]; the rows, at most [`ROWS`], and the panel must exist.
+/// As [`chunk`]; as many rows as there are sums, at most [`ROWS`], of `k` elements must be readable at `x`, `stride`
+/// apart. `shapes` must be those of this number of rows, and `lines` two for each pair of inputs.
 #[inline(always)]
 unsafe fn tile(
-    job: &Job<'_, bf16>,
-    row: usize,
-    rows: usize,
+    x: *const bf16,
+    stride: usize,
+    k: usize,
     shapes: &Shapes,
-    panel: usize,
-    sums: &mut Sums,
+    source: Source,
+    lines: &[Line],
+    sums: &mut [[f32; PANEL]],
 ) {
-    sums.0[..rows].fill([0.0; PANEL]);
-    let lines = &job.lines[panel * job.panel_lines..][..job.panel_lines];
-    let (blocks, rest) = (job.k / BLOCK, job.k % BLOCK);
-    // SAFETY: the caller's promise: `rows` rows of `k` inputs, of which whole blocks are read, and as many blocks of
-    // lines. The padded block has the shapes of a whole one.
+    let (blocks, rest) = (k / BLOCK, k % BLOCK);
+    // SAFETY: the caller's promise: rows of `k` inputs, of which whole blocks are read, and as many blocks of lines. The
+    // padded block has the shapes of a whole one.
     unsafe {
-        let x = job.x.data.add(row * job.x.stride);
         if blocks > 0 {
-            add_blocks(shapes, rows, x, job.x.stride, lines.as_ptr(), blocks, sums);
+            add_blocks(shapes, x, stride, source, lines.as_ptr(), blocks, sums);
         }
         if rest > 0 {
             let mut tail =
                 Tail { x: [[bf16::ZERO; BLOCK]; ROWS], lines: [Line([0; LANES]); BLOCK_LINES] };
-            for (m, padded) in tail.x[..rows].iter_mut().enumerate() {
-                let inputs = x.add(m * job.x.stride + blocks * BLOCK);
+            for (m, padded) in tail.x[..sums.len()].iter_mut().enumerate() {
+                let inputs = x.add(m * stride + blocks * BLOCK);
                 padded[..rest].copy_from_slice(std::slice::from_raw_parts(inputs, rest));
             }
             let left = &lines[blocks * BLOCK_LINES..];
             tail.lines[..left.len()].copy_from_slice(left);
             let (x, lines) = (tail.x.as_ptr().cast(), tail.lines.as_ptr());
-            add_blocks(shapes, rows, x, BLOCK, lines, 1, sums);
+            add_blocks(shapes, x, BLOCK, source, lines, 1, sums);
         }
     }
 }
@@ -160,21 +191,22 @@ unsafe fn tile(
 /// Adds `blocks` blocks of inputs to the sums.
 ///
 /// # Safety
-/// As [`chunk`]. `rows` rows of `blocks` blocks, `stride` elements apart, must be readable at `x`, and as many blocks
-/// of lines at `lines`. `shapes` must be those of `rows`.
+/// As [`chunk`]. As many rows of `blocks` blocks as there are sums, `stride` elements apart, must be readable at `x`, and
+/// as many blocks of lines at `lines`. `shapes` must be those of this number of rows.
 #[inline(always)]
 unsafe fn add_blocks(
     shapes: &Shapes,
-    rows: usize,
     x: *const bf16,
     stride: usize,
+    source: Source,
     lines: *const Line,
     blocks: usize,
-    sums: &mut Sums,
+    sums: &mut [[f32; PANEL]],
 ) {
+    let rows = sums.len();
     debug_assert!((1..=ROWS).contains(&rows) && blocks > 0);
     let stride = stride * size_of::<bf16>();
-    let sums = sums.0.as_mut_ptr();
+    let sums = sums.as_mut_ptr();
     // The distance of rows of sums is that of lines of a vector too; the others are literals in the text.
     const {
         assert!(size_of::<[f32; PANEL]>() == 2 * size_of::<Line>());
@@ -182,77 +214,85 @@ unsafe fn add_blocks(
     }
     // The compiler knows nothing of the shapes of tiles, so the block that needs them sets and releases them. A second
     // tile of one unread row would let one block serve both heights; it made a step of one row 6% slower.
+    macro_rules! sum {
+        ($prefetch:expr) => {
+            if rows <= TILE_ROWS {
+                asm!(
+                    "ldtilecfg [{shapes}]",
+                    "tileloadd tmm0, [{sums} + 1*{apart}]",
+                    "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
+                    "2:",
+                    "tileloadd tmm4, [{x} + 1*{stride}]",
+                    "tileloadd tmm6, [{lines} + 1*{apart}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "add {x}, 64",
+                    $prefetch,
+                    "add {lines}, 2048",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    "tilestored [{sums} + 1*{apart}], tmm0",
+                    "tilestored [{sums} + 1*{apart} + 64], tmm1",
+                    "tilerelease",
+                    shapes = in(reg) shapes,
+                    sums = in(reg) sums,
+                    apart = in(reg) size_of::<[f32; PANEL]>(),
+                    x = inout(reg) x => _,
+                    stride = in(reg) stride,
+                    lines = inout(reg) lines => _,
+                    blocks = inout(reg) blocks => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            } else {
+                asm!(
+                    "ldtilecfg [{shapes}]",
+                    "tileloadd tmm0, [{sums} + 1*{apart}]",
+                    "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
+                    "tileloadd tmm2, [{second} + 1*{apart}]",
+                    "tileloadd tmm3, [{second} + 1*{apart} + 64]",
+                    "2:",
+                    "tileloadd tmm4, [{x} + 1*{stride}]",
+                    "tileloadd tmm6, [{lines} + 1*{apart}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{below} + 1*{stride}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {x}, 64",
+                    "add {below}, 64",
+                    $prefetch,
+                    "add {lines}, 2048",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    "tilestored [{sums} + 1*{apart}], tmm0",
+                    "tilestored [{sums} + 1*{apart} + 64], tmm1",
+                    "tilestored [{second} + 1*{apart}], tmm2",
+                    "tilestored [{second} + 1*{apart} + 64], tmm3",
+                    "tilerelease",
+                    shapes = in(reg) shapes,
+                    sums = in(reg) sums,
+                    second = in(reg) sums.add(TILE_ROWS),
+                    apart = in(reg) size_of::<[f32; PANEL]>(),
+                    x = inout(reg) x => _,
+                    below = inout(reg) x.byte_add(TILE_ROWS * stride) => _,
+                    stride = in(reg) stride,
+                    lines = inout(reg) lines => _,
+                    blocks = inout(reg) blocks => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                    out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        };
+    }
     // SAFETY: the caller's promise for what is read; the sums have room for two tiles of rows.
     unsafe {
-        if rows <= TILE_ROWS {
-            asm!(
-                "ldtilecfg [{shapes}]",
-                "tileloadd tmm0, [{sums} + 1*{apart}]",
-                "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
-                "2:",
-                "tileloadd tmm4, [{x} + 1*{stride}]",
-                "tileloadd tmm6, [{lines} + 1*{apart}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "add {x}, 64",
-                prefetch_lines!(),
-                "add {lines}, 2048",
-                "dec {blocks}",
-                "jnz 2b",
-                "tilestored [{sums} + 1*{apart}], tmm0",
-                "tilestored [{sums} + 1*{apart} + 64], tmm1",
-                "tilerelease",
-                shapes = in(reg) shapes,
-                sums = in(reg) sums,
-                apart = in(reg) size_of::<[f32; PANEL]>(),
-                x = inout(reg) x => _,
-                stride = in(reg) stride,
-                lines = inout(reg) lines => _,
-                blocks = inout(reg) blocks => _,
-                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        } else {
-            asm!(
-                "ldtilecfg [{shapes}]",
-                "tileloadd tmm0, [{sums} + 1*{apart}]",
-                "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
-                "tileloadd tmm2, [{second} + 1*{apart}]",
-                "tileloadd tmm3, [{second} + 1*{apart} + 64]",
-                "2:",
-                "tileloadd tmm4, [{x} + 1*{stride}]",
-                "tileloadd tmm6, [{lines} + 1*{apart}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{below} + 1*{stride}]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {x}, 64",
-                "add {below}, 64",
-                prefetch_lines!(),
-                "add {lines}, 2048",
-                "dec {blocks}",
-                "jnz 2b",
-                "tilestored [{sums} + 1*{apart}], tmm0",
-                "tilestored [{sums} + 1*{apart} + 64], tmm1",
-                "tilestored [{second} + 1*{apart}], tmm2",
-                "tilestored [{second} + 1*{apart} + 64], tmm3",
-                "tilerelease",
-                shapes = in(reg) shapes,
-                sums = in(reg) sums,
-                second = in(reg) sums.add(TILE_ROWS),
-                apart = in(reg) size_of::<[f32; PANEL]>(),
-                x = inout(reg) x => _,
-                below = inout(reg) x.byte_add(TILE_ROWS * stride) => _,
-                stride = in(reg) stride,
-                lines = inout(reg) lines => _,
-                blocks = inout(reg) blocks => _,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
-                out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
+        match source {
+            Source::Memory => sum!(prefetch_lines!()),
+            Source::Cache => sum!(""),
         }
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! * [`matmul`] cuts the output into *chunks* of rows by panels and lets the threads take them.
 //! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
-//!   that a panel comes from memory once and is then reused from the cache.
+//!   that a panel comes from memory once and is then reused from the cache. `blocks` does that for
+//!   weights in block formats, of which it decodes a part of a panel at a time.
 //! * [`tile`] is the inner loop: a few rows by one panel, all of K, sums in registers.
 //! * `amx` is the same for tiles of whole matrices, which have registers of their own.
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
@@ -16,6 +17,7 @@
 mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod blocks;
 mod epilogue;
 mod portable;
 mod tile;
@@ -31,8 +33,9 @@ use std::ops::Range;
 
 use half::bf16;
 
+use crate::cpu::decode::Decoder;
 use crate::cpu::{Isa, ThreadPool};
-use crate::weight::{Line, PANEL, PackedBf16, RowOrder};
+use crate::weight::{HostWeight, Line, PANEL, PackedBlocks, RowOrder};
 
 use epilogue::{fetch_output, finish};
 use portable::Portable;
@@ -51,13 +54,21 @@ pub(crate) struct Input<X> {
     pub(crate) stride: usize,
 }
 
+/// The weights of a job.
+#[derive(Clone, Copy)]
+enum Panels<'a> {
+    /// Lines of pairs, as many for each panel.
+    Lines { all: &'a [Line], each: usize },
+    /// Blocks, and what makes lines of them.
+    Blocks { of: &'a PackedBlocks, decoder: Decoder },
+}
+
 /// One call, shared by all threads.
 pub(crate) struct Job<'a, X> {
     x: Input<X>,
     k: usize,
-    lines: &'a [Line],
-    panels: usize,
-    panel_lines: usize,
+    panels: Panels<'a>,
+    num_panels: usize,
     n: usize,
     order: RowOrder,
     bias: Option<&'a [f32]>,
@@ -72,11 +83,11 @@ pub(crate) struct Job<'a, X> {
 impl<X> Job<'_, X> {
     /// Rows and panels of a chunk.
     fn part(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
-        let across = self.panels.div_ceil(self.chunk_panels);
+        let across = self.num_panels.div_ceil(self.chunk_panels);
         let panel = chunk % across * self.chunk_panels;
         let row = chunk / across * self.chunk_rows;
         let rows = row..self.x.rows.min(row + self.chunk_rows);
-        (rows, panel..self.panels.min(panel + self.chunk_panels))
+        (rows, panel..self.num_panels.min(panel + self.chunk_panels))
     }
 }
 
@@ -145,49 +156,50 @@ impl Kernels for bf16 {
 /// `out = after(x W^T + bias)`.
 ///
 /// # Safety
-/// `x` must be readable: `x.rows` rows of `w.k()` elements. `out` must be writable, and by no other
-/// thread during the call: `x.rows` rows of `w.n()` elements, or `w.n() / 2` where `after` folds,
-/// which needs [`RowOrder::GateUp`]. A bias must hold `w.n()` values. An output that is added to
+/// `x` must be readable: `x.rows` rows of the weight's `k` elements. `out` must be writable, and by no
+/// other thread during the call: `x.rows` rows of `n` elements, or `n / 2` where `after` folds, which
+/// needs [`RowOrder::GateUp`]. A bias must hold `n` values. An output that is added to
 /// must be f32.
 pub(crate) unsafe fn matmul<X: Kernels>(
     pool: &ThreadPool,
     isa: Isa,
     x: Input<X>,
-    w: &PackedBf16,
+    w: HostWeight<'_>,
     bias: Option<&[f32]>,
     after: After,
     out: Out,
 ) {
-    let panels = w.panels();
-    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads());
-    let job = Job {
-        x,
-        k: w.k(),
-        lines: w.lines(),
-        panels,
-        panel_lines: w.panel_lines(),
-        n: w.n(),
-        order: w.order(),
-        bias,
-        after,
-        out,
-        chunk_panels,
-        chunk_rows,
+    let num_panels = w.panels();
+    let (n, k, order, panels) = match w {
+        HostWeight::Bf16(w) => {
+            let panels = Panels::Lines { all: w.lines(), each: w.panel_lines() };
+            (w.n(), w.k(), w.order(), panels)
+        }
+        HostWeight::Blocks(w) => {
+            let panels = Panels::Blocks { of: w, decoder: Decoder::of(isa) };
+            (w.n(), w.k(), w.order(), panels)
+        }
     };
+    let decodes = matches!(panels, Panels::Blocks { .. });
+    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, num_panels, pool.threads(), decodes);
+    let job =
+        Job { x, k, panels, num_panels, n, order, bias, after, out, chunk_panels, chunk_rows };
     let kernel = X::kernel(isa);
-    let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
+    let chunks = num_panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
     // SAFETY: `Kernels::kernel` has asked for the instruction set; the rest is the caller's
     // promise.
     pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, chunk) });
 }
 
 /// Size of a chunk in panels and rows: small enough that threads finish together, large enough that
-/// claiming chunks costs nothing and that a panel is reused while it is in the cache.
-fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
+/// claiming chunks costs nothing and that a panel is reused while it is in the cache. A panel that is
+/// decoded is decoded once for a chunk, so a chunk then has more rows.
+fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (usize, usize) {
     let few = |most: usize| (panels / (8 * threads)).clamp(1, most);
     match rows {
         0..=1 => (few(4), 1),
         2..=128 => (few(1), 128),
+        _ if decodes => (few(1), blocks::MAX_ROWS),
         _ => (few(6).max(2), 128),
     }
 }
@@ -198,6 +210,13 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize) -> (usize, usize) {
 /// As [`matmul`], on a processor that runs `D`'s instruction set.
 #[inline(always)]
 unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
+    let (lines, each) = match job.panels {
+        Panels::Lines { all, each } => (all, each),
+        // SAFETY: the caller's promise.
+        Panels::Blocks { of, decoder } => unsafe {
+            return blocks::sweep::<D>(job, of, decoder, chunk);
+        },
+    };
     let (rows, panels) = job.part(chunk);
     let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
     // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
@@ -208,7 +227,10 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
         // The tile's rows stay in the first level of the cache, while panels stream through it.
         for panel in panels.clone() {
             // SAFETY: the caller's promise; rows and panel are within the matrices.
-            unsafe { step::<D>(job, at, height, panel, &mut sums) };
+            unsafe {
+                let lines = &lines[panel * each..][..each];
+                step::<D>(job, at, height, panel, lines, &mut sums.0[..height]);
+            }
         }
         at += height;
     }
@@ -224,14 +246,15 @@ unsafe fn step<D: Dot>(
     row: usize,
     rows: usize,
     panel: usize,
-    sums: &mut Sums,
+    lines: &[Line],
+    sums: &mut [[f32; PANEL]],
 ) {
     // Prefetch distance: 0 where the processor's own prefetcher is faster alone, else 8 KB. With
     // many rows a panel takes long enough to fetch the whole next one.
     let ahead = match job.x.rows {
         rows if rows <= D::UNAIDED_ROWS => 0,
         0..=MAX_ROWS => 128,
-        _ => job.panel_lines,
+        _ => lines.len(),
     };
     // SAFETY: the caller's promise.
     unsafe {
@@ -239,12 +262,30 @@ unsafe fn step<D: Dot>(
             x: job.x.data.add(row * job.x.stride),
             stride: job.x.stride,
             k: job.k,
-            panel: &job.lines[panel * job.panel_lines..][..job.panel_lines],
+            panel: lines,
             ahead,
         };
         fetch_output(job, row, rows, panel);
+        sums.fill([0.0; PANEL]);
         run_tile::<D>(rows, &tile, sums);
-        for (m, sums) in sums.0[..rows].iter().enumerate() {
+        finish_rows::<D>(job, row, panel, sums);
+    }
+}
+
+/// Finishes the sums of rows from `row` on.
+///
+/// # Safety
+/// As [`finish`], for each of the rows.
+#[inline(always)]
+unsafe fn finish_rows<D: Dot>(
+    job: &Job<'_, D::X>,
+    row: usize,
+    panel: usize,
+    sums: &[[f32; PANEL]],
+) {
+    for (m, sums) in sums.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
             if D::FMA {
                 finish::<true, D>(job, row + m, panel, sums);
             } else {

@@ -11,7 +11,7 @@ use crate::weight::Line;
 
 use super::Job;
 use super::activation::Activation;
-use super::tile::{Dot, LANES, Sums, Tile, entry_points};
+use super::tile::{Dot, LANES, Tile, entry_points};
 
 pub(super) struct Portable<X>(PhantomData<X>);
 
@@ -25,6 +25,12 @@ impl<X: Activation> Dot for Portable<X> {
     #[inline(always)]
     unsafe fn zero() -> [f32; LANES] {
         [0.0; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn sums(from: *const f32) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<[f32; LANES]>().read_unaligned() }
     }
 
     #[inline(always)]

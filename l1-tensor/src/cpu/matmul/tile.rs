@@ -17,10 +17,10 @@ const VECTORS: usize = PANEL / LANES;
 /// Maximum number of rows that any instruction set keeps in registers at once.
 pub(super) const MAX_ROWS: usize = 12;
 
-/// Sums of one tile, `[row][output]`, as they leave the registers. They are on the stack of the
+/// Sums of `N` rows, `[row][output]`, as they leave the registers. They are on the stack of the
 /// thread that computes them and stay in the L1 cache.
 #[repr(align(64))]
-pub(super) struct Sums(pub(super) [[f32; PANEL]; MAX_ROWS]);
+pub(super) struct Sums<const N: usize>(pub(super) [[f32; PANEL]; N]);
 
 /// Multiplication by one instruction set: the only difference between kernels.
 ///
@@ -48,6 +48,12 @@ pub(super) trait Dot: Sized {
     /// # Safety
     /// The processor must run this instruction set. So must it for all functions below.
     unsafe fn zero() -> Self::Acc;
+
+    /// Reads sixteen sums.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn sums(from: *const f32) -> Self::Acc;
 
     /// Reads a line of weights, widened where necessary.
     ///
@@ -89,7 +95,7 @@ pub(super) trait Dot: Sized {
     ///
     /// # Safety
     /// See there.
-    unsafe fn tile<const M: usize>(args: &Tile<'_, Self::X>, sums: &mut Sums);
+    unsafe fn tile<const M: usize>(args: &Tile<'_, Self::X>, sums: &mut [[f32; PANEL]]);
 
     /// [`super::sweep`].
     ///
@@ -110,7 +116,7 @@ pub(super) trait Dot: Sized {
 macro_rules! entry_points {
     ($x:ty $(, $features:literal)?) => {
         $(#[target_feature(enable = $features)])?
-        unsafe fn tile<const M: usize>(args: &Tile<'_, $x>, sums: &mut Sums) {
+        unsafe fn tile<const M: usize>(args: &Tile<'_, $x>, sums: &mut [[f32; $crate::weight::PANEL]]) {
             // SAFETY: the caller's promise.
             unsafe { $crate::cpu::matmul::tile::tile_body::<Self, M>(args, sums) }
         }
@@ -144,19 +150,23 @@ pub(super) struct Tile<'a, X> {
     pub(super) ahead: usize,
 }
 
-/// Multiplies `M` rows by a panel: for each pair along K, it loads the panel's two lines of weights
-/// once and uses them for all `M` rows. The `2 M` accumulators stay in registers throughout.
+/// Multiplies `M` rows by a panel, or by a part of it, and adds the products to `sums`: for each pair
+/// along K, it loads the panel's two lines of weights once and uses them for all `M` rows. The `2 M`
+/// accumulators stay in registers throughout.
 ///
 /// (Two panels at once would give a single row more independent sums. But so few rows are bound by
 /// memory, which is fastest along one straight run.)
 ///
 /// # Safety
 /// `M` rows of `k` elements must be readable at `x`, `stride` apart; `panel` must hold
-/// `2 * ceil(k/2)` lines; the processor must run `D`'s instruction set.
+/// `2 * ceil(k/2)` lines and `sums` `M` rows; the processor must run `D`'s instruction set.
 #[inline(always)]
-pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, sums: &mut Sums) {
+pub(super) unsafe fn tile_body<D: Dot, const M: usize>(
+    args: &Tile<'_, D::X>,
+    sums: &mut [[f32; PANEL]],
+) {
     let &Tile { x, stride, k, panel, ahead } = args;
-    debug_assert!(panel.len() >= VECTORS * k.div_ceil(2));
+    debug_assert!(panel.len() >= VECTORS * k.div_ceil(2) && sums.len() >= M);
     let panel = panel.as_ptr();
     // SAFETY: the caller's promises. Lines `2 j + v` with `j < ceil(k/2)` lie within the panel;
     // `x` is read at `m * stride + i` with `m < M` and `i < k`; a prefetch may point anywhere, so
@@ -164,6 +174,9 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
     unsafe {
         // exercise l1.linear
         let mut acc = [[D::zero(); VECTORS]; M];
+        for (acc, sums) in acc.iter_mut().zip(&*sums) {
+            *acc = [D::sums(sums.as_ptr()), D::sums(sums[LANES..].as_ptr())];
+        }
         for j in 0..k / 2 {
             let line = panel.add(VECTORS * j);
             prefetch(line.wrapping_add(ahead));
@@ -185,7 +198,7 @@ pub(super) unsafe fn tile_body<D: Dot, const M: usize>(args: &Tile<'_, D::X>, su
                 }
             }
         }
-        for (acc, sums) in acc.iter().zip(&mut sums.0) {
+        for (acc, sums) in acc.iter().zip(sums) {
             for (acc, sums) in acc.iter().zip(sums.chunks_exact_mut(LANES)) {
                 D::store(*acc, sums.as_mut_ptr());
             }
@@ -212,7 +225,11 @@ pub(in crate::cpu) fn prefetch(line: *const Line) {
 /// # Safety
 /// As [`tile_body`], with `M = rows`.
 #[inline(always)]
-pub(super) unsafe fn run_tile<D: Dot>(rows: usize, args: &Tile<'_, D::X>, sums: &mut Sums) {
+pub(super) unsafe fn run_tile<D: Dot>(
+    rows: usize,
+    args: &Tile<'_, D::X>,
+    sums: &mut [[f32; PANEL]],
+) {
     macro_rules! dispatch {
         ($($m:literal)*) => {
             match rows {

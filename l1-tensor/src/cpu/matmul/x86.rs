@@ -9,7 +9,7 @@ use crate::weight::Line;
 
 use super::Job;
 use super::activation::Activation;
-use super::tile::{Dot, LANES, Sums, Tile, entry_points};
+use super::tile::{Dot, LANES, Tile, entry_points};
 
 /// `vdpbf16ps`: two bf16 products into each of sixteen f32 sums, in one instruction.
 ///
@@ -32,6 +32,12 @@ impl Dot for Avx512Dot {
     unsafe fn zero() -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
@@ -118,6 +124,12 @@ impl<X: Activation> Dot for Avx512<X> {
     }
 
     #[inline(always)]
+    unsafe fn sums(from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
     unsafe fn load(line: *const Line) -> (__m512, __m512) {
         // SAFETY: the caller's promise; a line is aligned to its size.
         unsafe {
@@ -181,6 +193,12 @@ impl<X: Activation> Dot for Avx2<X> {
     unsafe fn zero() -> [__m256; 2] {
         // SAFETY: the caller's promise.
         unsafe { [_mm256_setzero_ps(); 2] }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(from: *const f32) -> [__m256; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
     }
 
     #[inline(always)]

@@ -32,6 +32,7 @@ mod k;
 mod legacy;
 
 use half::bf16;
+use l1_tensor::BlockFormat;
 
 pub use float::{f16_to_f32, f32_to_bf16};
 
@@ -136,6 +137,21 @@ impl StoredType {
         } else {
             None
         }
+    }
+
+    /// The format as weights keep it in memory; `None` for the plain formats.
+    pub const fn blocks(self) -> Option<BlockFormat> {
+        Some(match self {
+            StoredType::F32 | StoredType::F16 | StoredType::BF16 => return None,
+            StoredType::Q4_0 => BlockFormat::Q4_0,
+            StoredType::Q4_1 => BlockFormat::Q4_1,
+            StoredType::Q5_0 => BlockFormat::Q5_0,
+            StoredType::Q5_1 => BlockFormat::Q5_1,
+            StoredType::Q8_0 => BlockFormat::Q8_0,
+            StoredType::Q4_K => BlockFormat::Q4_K,
+            StoredType::Q5_K => BlockFormat::Q5_K,
+            StoredType::Q6_K => BlockFormat::Q6_K,
+        })
     }
 
     /// True for the formats whose weights share block scales.

@@ -37,6 +37,7 @@ pub(super) struct Report {
     repeat: usize,
     load: Duration,
     weight_bytes: usize,
+    weight_storage: String,
     /// Weights that a step reads.
     step_bytes: usize,
     /// The memory of the largest batch.
@@ -84,6 +85,7 @@ impl Report {
             repeat: args.repeat,
             load,
             weight_bytes: decoder.weight_bytes(),
+            weight_storage: decoder.weight_storage(),
             step_bytes: decoder.bytes_per_step(),
             kv,
             flops: decoder.flops(),
@@ -150,6 +152,7 @@ impl Report {
             "repeat": self.repeat,
             "load_ms": self.load.as_secs_f64() * 1e3,
             "weight_bytes": self.weight_bytes,
+            "weight_storage": self.weight_storage,
             "kv_bytes_per_token": self.kv.bytes_per_token(),
             "kv": self.kv.report(0),
             "results": results,
@@ -188,8 +191,9 @@ impl fmt::Display for Report {
         writeln!(f, "{} ({}) on {}", self.model, self.architecture, self.runtime)?;
         writeln!(
             f,
-            "weights {:.1} MB, loaded in {:.0} ms; KV cache {:.1} kB per token",
+            "weights {:.1} MB in {}, loaded in {:.0} ms; KV cache {:.1} kB per token",
             self.weight_bytes as f64 / 1e6,
+            self.weight_storage,
             self.load.as_secs_f64() * 1e3,
             self.kv.bytes_per_token() as f64 / 1e3,
         )?;

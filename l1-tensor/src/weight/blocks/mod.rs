@@ -1,0 +1,402 @@
+//! Block-quantised weights that stay small: codes and scales, packed in the order in which the kernels decode them.
+//!
+//! A checkpoint's blocks follow each other along a row. A kernel wants 32 outputs side by side, as in
+//! [`PackedBf16`](super::PackedBf16), so blocks are repacked when a model is loaded: panels of 32 outputs, and in a panel
+//! units of one block of each output. The codes themselves do not change, so a weight takes the size of its file.
+//!
+//! ```text
+//! panel    | unit | unit | ...                      along K
+//! unit     | scales of 32 outputs | codes of 16 inputs x 32 outputs | codes of the next 16 | ...
+//! codes    for each vector of 16 outputs and each half of it a line:
+//!          lane 2 i + p = output i of the half, inputs p, p + 2, ... p + 14, four bits each
+//!          the fifth and sixth bit of longer codes in lines behind
+//! ```
+//!
+//! A shift moves one code of each lane to the bottom; two halves rounded to bf16 are then a line of pairs, the very
+//! line that [`PackedBf16`](super::PackedBf16) would hold. So a matmul decodes a part of a panel into the first level of
+//! the cache and runs the same kernels over it: the results are the same bits, for every instruction set and batch.
+//!
+//! **Why the bits are the same.** Codes are integers below 2^8, `d`, `m` and `dmin` have 11 significant bits and nested
+//! scales at most 8, so `d * q` and `(d * sc) * q` are exact in f32, and adding the minimum rounds once. A fused
+//! multiply-add therefore gives what a multiplication and an addition give. The rounding to bf16 is to nearest even.
+//! Every weight is a multiple of 2^-24, so none is subnormal.
+
+mod format;
+mod stored;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use half::f16;
+
+pub use format::BlockFormat;
+pub(crate) use format::{STEP, Shape};
+
+use stored::Block;
+
+use super::packed::{Line, PANEL, RowOrder, lock, logical_row, panel_count, panel_of, reserve};
+use crate::cpu::ThreadPool;
+use crate::cpu::lanes::round_bf16;
+use crate::{Error, Result};
+
+/// Number of outputs in a half of a vector: two lanes for each.
+const HALF: usize = 8;
+
+/// Number of codes in a lane.
+const CODES: usize = STEP / 2;
+
+/// Rows of one format, which follow those of the part before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPart {
+    /// Number of rows.
+    pub rows: usize,
+    /// Format of all of them.
+    pub format: BlockFormat,
+}
+
+/// A `[n, k]` matrix in block formats, packed in panels of 32 outputs.
+#[derive(Debug)]
+pub struct PackedBlocks {
+    n: usize,
+    k: usize,
+    order: RowOrder,
+    runs: Vec<Run>,
+    lines: Vec<Line>,
+}
+
+/// Panels of one format.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    format: BlockFormat,
+    /// Panels before it, and its own.
+    first: usize,
+    panels: usize,
+    /// Index of its first line.
+    line: usize,
+}
+
+impl Run {
+    /// Number of lines of a panel.
+    fn panel_lines(&self, k: usize) -> usize {
+        let shape = self.format.shape();
+        k / shape.unit_len() * shape.unit_lines()
+    }
+}
+
+/// A panel: units of one format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockPanel<'a> {
+    pub(crate) format: BlockFormat,
+    pub(crate) lines: &'a [Line],
+}
+
+impl PackedBlocks {
+    /// Whether rows of these parts can be packed: whole blocks in a row, and one format in a panel.
+    pub fn can_pack(k: usize, order: RowOrder, parts: &[BlockPart]) -> bool {
+        let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.block_len());
+        let alike = parts.windows(2).all(|pair| pair[0].format == pair[1].format);
+        let mut before = 0;
+        let aligned = parts.iter().all(|part| {
+            let starts = before % PANEL == 0;
+            before += part.rows;
+            starts
+        });
+        before > 0 && parts.iter().all(whole) && (alike || (aligned && order == RowOrder::Plain))
+    }
+
+    /// Packs the rows of `parts`, `k` weights each. `row(i)` returns the blocks of logical row `i` as a GGUF file
+    /// stores them. It is called once for each row, from all threads of the pool.
+    ///
+    /// # Errors
+    /// The first error `row` returns; [`Error::BadParameter`] for parts that cannot be packed
+    /// ([`can_pack`](Self::can_pack)), for an odd number of rows in [`RowOrder::GateUp`], for a row of another size, and
+    /// for a scale that is no finite number; [`Error::OutOfMemory`].
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub fn pack<'a, E>(
+        pool: &ThreadPool,
+        k: usize,
+        order: RowOrder,
+        parts: &[BlockPart],
+        row: &(dyn Fn(usize) -> std::result::Result<&'a [u8], E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
+        let bad = |why: String| E::from(Error::BadParameter { op: "pack", why });
+        let n: usize = parts.iter().map(|part| part.rows).sum();
+        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
+            return Err(bad(format!("gates and ups come in pairs, but there are {n} rows")));
+        }
+        if !Self::can_pack(k, order, parts) {
+            let formats: Vec<_> = parts.iter().map(|part| part.format.name()).collect();
+            return Err(bad(format!(
+                "rows of {k} weights in {formats:?} do not fill panels of {PANEL} rows"
+            )));
+        }
+        let (runs, count) = runs(n, k, order, parts);
+        let mut lines: Vec<Line> = reserve(count)?;
+        let start = super::packed::Shared(lines.as_mut_ptr());
+        let failed = AtomicBool::new(false);
+        let failure: Mutex<Option<E>> = Mutex::new(None);
+        pool.run(panel_count(n, order), &|panel, _| {
+            if failed.load(Ordering::Relaxed) {
+                return;
+            }
+            let run = run_of(&runs, panel);
+            let panel_lines = run.panel_lines(k);
+            // SAFETY: the panel's lines lie within the reserved memory, and no other chunk writes them. They are made
+            // zeros before they become a slice.
+            let lines = unsafe {
+                let first = start.at(run.line + (panel - run.first) * panel_lines);
+                first.write_bytes(0, panel_lines);
+                std::slice::from_raw_parts_mut(first, panel_lines)
+            };
+            for output in 0..PANEL {
+                let lane = output % 16;
+                let Some(i) = logical_row(n, order, panel, output / 16, lane) else { continue };
+                let packed = row(i).and_then(|bytes| {
+                    pack_row(run.format, k, bytes, lines, output)
+                        .map_err(|why| bad(format!("row {i} {why}")))
+                });
+                if let Err(e) = packed {
+                    failed.store(true, Ordering::Relaxed);
+                    lock(&failure).get_or_insert(e);
+                    return;
+                }
+            }
+        });
+        if let Some(e) = failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            return Err(e);
+        }
+        // SAFETY: the capacity is at least `count`, and without a failure every line has been written.
+        unsafe { lines.set_len(count) };
+        Ok(Self { n, k, order, runs, lines })
+    }
+
+    /// Number of outputs: logical rows.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Number of inputs: length of a logical row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Assignment of the logical rows to panels.
+    pub fn order(&self) -> RowOrder {
+        self.order
+    }
+
+    /// Number of bytes of memory held, padding included.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.lines.as_slice())
+    }
+
+    /// Formats of the panels, from the first panel on.
+    pub fn formats(&self) -> impl Iterator<Item = BlockFormat> {
+        self.runs.iter().map(|run| run.format)
+    }
+
+    /// Decodes logical row `i` into `out` (`[k]`), each weight rounded to bf16.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a row that does not exist, [`Error::ShapeMismatch`] when `out` is not `k` long.
+    pub fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
+        super::check_row([self.n, self.k], i, out)?;
+        let (panel, vector, lane) = panel_of(self.n, self.order, i);
+        let BlockPanel { format, lines } = self.panel(panel);
+        let (shape, output) = (format.shape(), vector * 16 + lane);
+        let units =
+            lines.chunks_exact(shape.unit_lines()).zip(out.chunks_exact_mut(shape.unit_len()));
+        for (unit, out) in units {
+            let unit = Unit { shape, bytes: bytes_of(unit) };
+            for (g, out) in out.chunks_exact_mut(shape.group).enumerate() {
+                let (scale, offset) = unit.scale(g, output);
+                for (i, out) in out.iter_mut().enumerate() {
+                    let code = unit.code(g * shape.group + i, output) as f32;
+                    // Without a minimum nothing is added: -0 + 0 would be +0.
+                    let weight = if shape.min { scale * code + offset } else { scale * code };
+                    *out = round_bf16(weight).to_f32();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A panel.
+    pub(crate) fn panel(&self, panel: usize) -> BlockPanel<'_> {
+        let run = run_of(&self.runs, panel);
+        let lines = run.panel_lines(self.k);
+        let first = run.line + (panel - run.first) * lines;
+        BlockPanel { format: run.format, lines: &self.lines[first..][..lines] }
+    }
+
+    /// Number of panels.
+    pub(crate) fn panels(&self) -> usize {
+        panel_count(self.n, self.order)
+    }
+}
+
+/// The run of a panel.
+fn run_of(runs: &[Run], panel: usize) -> Run {
+    let after = runs.partition_point(|run| run.first + run.panels <= panel);
+    runs[after.min(runs.len() - 1)]
+}
+
+/// Runs of panels for these parts, and the number of lines of all.
+fn runs(n: usize, k: usize, order: RowOrder, parts: &[BlockPart]) -> (Vec<Run>, usize) {
+    let mut runs: Vec<Run> = Vec::with_capacity(parts.len());
+    let (mut first, mut line, mut rows) = (0, 0, 0);
+    let alike = parts.windows(2).all(|pair| pair[0].format == pair[1].format);
+    for part in parts {
+        rows += part.rows;
+        // One format may have any number of rows in each part.
+        let end = if alike { panel_count(n, order) } else { rows.div_ceil(PANEL) };
+        let run = Run { format: part.format, first, panels: end - first, line };
+        line += run.panels * run.panel_lines(k);
+        first = end;
+        if run.panels > 0 {
+            runs.push(run);
+        }
+    }
+    (runs, line)
+}
+
+/// Puts a row into its lanes of a panel of zeros.
+fn pack_row(
+    format: BlockFormat,
+    k: usize,
+    bytes: &[u8],
+    lines: &mut [Line],
+    output: usize,
+) -> std::result::Result<(), String> {
+    let shape = format.shape();
+    let want = k / shape.unit_len() * format.block_bytes();
+    if bytes.len() != want {
+        return Err(format!("has {} bytes; {k} weights in {format} are {want}", bytes.len()));
+    }
+    let mut block = Block::new();
+    let units =
+        bytes.chunks_exact(format.block_bytes()).zip(lines.chunks_exact_mut(shape.unit_lines()));
+    for (stored, unit) in units {
+        block.read(format, stored);
+        if !block.is_finite() {
+            return Err(format!("has a scale in {format} that is infinite or not a number"));
+        }
+        put(shape, &block, bytes_of_mut(unit), output);
+    }
+    Ok(())
+}
+
+/// Puts a block into its lanes of a unit of zeros.
+fn put(shape: Shape, block: &Block, unit: &mut [u8], output: usize) {
+    unit[2 * output..][..2].copy_from_slice(&block.d.to_le_bytes());
+    if shape.min {
+        unit[64 + 2 * output..][..2].copy_from_slice(&block.min.to_le_bytes());
+    }
+    if shape.nested {
+        for g in 0..shape.groups {
+            unit[shape.scale_line() * 64 + g * PANEL + output] = block.scales[g];
+            if shape.min {
+                unit[shape.min_line() * 64 + g * PANEL + output] = block.mins[g];
+            }
+        }
+    }
+    let (half, lane) = (output / HALF, output % HALF * 2);
+    let steps = block.codes[..shape.unit_len()].as_chunks::<STEP>().0;
+    let lines = unit[shape.code_line() * 64..].chunks_exact_mut(shape.bits * 64);
+    for (codes, lines) in steps.iter().zip(lines) {
+        if shape.bits == 8 {
+            for (i, code) in codes.iter().enumerate() {
+                lines[half * 128 + i / 2 * 16 + lane + i % 2] = *code;
+            }
+            continue;
+        }
+        // exercise l1.blocks
+        for parity in 0..2 {
+            let mut word = 0;
+            let mut upper = 0;
+            for t in 0..CODES {
+                let code = u32::from(codes[2 * t + parity]);
+                word |= (code & 15) << (4 * t);
+                upper |= code >> 4 << ((shape.bits - 4) * t);
+            }
+            let lane = lane + parity;
+            lines[half * 64 + 4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
+            match shape.bits {
+                5 => lines[256 + half * 16 + lane] = upper as u8,
+                6 => {
+                    let at = 256 + half * 32 + 2 * lane;
+                    lines[at..at + 2].copy_from_slice(&(upper as u16).to_le_bytes());
+                }
+                _ => {}
+            }
+        }
+        // end of exercise
+    }
+}
+
+/// A packed unit, read weight by weight.
+struct Unit<'a> {
+    shape: Shape,
+    bytes: &'a [u8],
+}
+
+impl Unit<'_> {
+    fn half(&self, line: usize, output: usize) -> f32 {
+        let at = line * 64 + 2 * output;
+        f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).to_f32()
+    }
+
+    /// Scale of a group, and what is added.
+    fn scale(&self, group: usize, output: usize) -> (f32, f32) {
+        // exercise l1.blocks
+        let shape = self.shape;
+        let (d, min) = (self.half(0, output), if shape.min { self.half(1, output) } else { 0.0 });
+        if !shape.nested {
+            return (d, min);
+        }
+        let byte = |line: usize| self.bytes[line * 64 + group * PANEL + output];
+        let scale = byte(shape.scale_line());
+        match shape.min {
+            true => (d * f32::from(scale), -(min * f32::from(byte(shape.min_line())))),
+            false => (d * f32::from(scale.cast_signed()), 0.0),
+        }
+        // end of exercise
+    }
+
+    /// Code of input `i`, less the one that stands for zero.
+    fn code(&self, i: usize, output: usize) -> i32 {
+        // exercise l1.blocks
+        let shape = self.shape;
+        let lines = &self.bytes[(shape.code_line() + i / STEP * shape.bits) * 64..];
+        let (half, lane, t) = (output / HALF, output % HALF * 2 + i % 2, i % STEP / 2);
+        if shape.bits == 8 {
+            return i32::from(lines[half * 128 + t * 16 + lane].cast_signed());
+        }
+        let low = lines[half * 64 + 4 * lane + t / 2] >> (t % 2 * 4) & 15;
+        let upper = match shape.bits {
+            5 => lines[256 + half * 16 + lane] >> t & 1,
+            6 => lines[256 + half * 32 + 2 * lane + t / 4] >> (t % 4 * 2) & 3,
+            _ => 0,
+        };
+        i32::from(low | upper << 4) - shape.zero
+        // end of exercise
+    }
+}
+
+/// Bytes of lines.
+fn bytes_of(lines: &[Line]) -> &[u8] {
+    // SAFETY: a line is 64 bytes without padding, and any byte is valid.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+}
+
+/// Bytes of lines.
+fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: as above; any bytes are a valid line.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Weights that keep the blocks of their checkpoint, against the same blocks expanded by `dequantize` and rounded to
+//! bf16, whose values are those of gguf-py (`checkpoint_quant.rs`).
+
+mod checkpoint_support;
+mod judge;
+
+use checkpoint_support::fixture;
+use l1_tensor::cpu::Isa;
+use l1_tensor::ops::{Epilogue, linear};
+use l1_tensor::{
+    BlockFormat, BlockPart, DType, Device, Error, PackedBlocks, RowOrder, Runtime, RuntimeOptions,
+    Tensor, Weight, WeightStorage, bf16,
+};
+use l2_model::checkpoint::quant::{StoredType, dequantize};
+use l2_model::{Batch, ContiguousState, ModelFiles, Workspace, WorkspaceSpec};
+
+fn runtime(isa: Isa) -> Runtime {
+    let options = RuntimeOptions { threads: Some(2), isa: Some(isa), ..RuntimeOptions::cpu() };
+    Runtime::new(options).unwrap()
+}
+
+/// Reproducible bytes.
+struct Bytes(u64);
+
+impl Bytes {
+    fn next(&mut self) -> u8 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 56) as u8
+    }
+}
+
+/// Where a block has its f16 numbers.
+fn halves(format: BlockFormat) -> &'static [usize] {
+    match format {
+        BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => &[0],
+        BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4_K | BlockFormat::Q5_K => &[0, 2],
+        BlockFormat::Q6_K => &[208],
+    }
+}
+
+/// Rows of blocks with any bits but infinite scales: negative ones, zeros of either sign, subnormal ones.
+#[derive(Clone)]
+struct Stored {
+    format: BlockFormat,
+    k: usize,
+    rows: Vec<Vec<u8>>,
+}
+
+impl Stored {
+    fn random(format: BlockFormat, n: usize, k: usize) -> Self {
+        let mut bytes = Bytes((n * k) as u64);
+        let blocks = k / format.block_len();
+        let mut row = || {
+            let mut row: Vec<u8> =
+                (0..blocks * format.block_bytes()).map(|_| bytes.next()).collect();
+            for block in row.chunks_exact_mut(format.block_bytes()) {
+                for at in halves(format) {
+                    // Magnitudes below 2: rows of infinite sums would hide differences.
+                    block[at + 1] &= 0xbf;
+                    match bytes.next() % 8 {
+                        0 => block[*at..at + 2].copy_from_slice(&[0, 0]),
+                        1 => block[*at..at + 2].copy_from_slice(&[0, 0x80]),
+                        2 => block[at + 1] &= 0x83,
+                        _ => {}
+                    }
+                }
+            }
+            row
+        };
+        Self { format, k, rows: (0..n).map(|_| row()).collect() }
+    }
+
+    fn ty(&self) -> StoredType {
+        StoredType::ALL.into_iter().find(|ty| ty.blocks() == Some(self.format)).unwrap()
+    }
+}
+
+/// The same rows packed and expanded.
+fn both(rt: &Runtime, parts: &[Stored], order: RowOrder) -> [Weight; 2] {
+    let k = parts[0].k;
+    let rows: Vec<(&Stored, &Vec<u8>)> =
+        parts.iter().flat_map(|part| part.rows.iter().map(move |row| (part, row))).collect();
+    let blocks: Vec<_> =
+        parts.iter().map(|part| BlockPart { rows: part.rows.len(), format: part.format }).collect();
+    let row = |i: usize| Ok::<_, Error>(rows[i].1.as_slice());
+    let packed = Weight::load_blocks(rt, k, order, &blocks, &row).unwrap();
+    let fill = |i: usize, out: &mut [f32]| {
+        dequantize(rows[i].0.ty(), rows[i].1, out).unwrap();
+        Ok::<_, Error>(())
+    };
+    [packed, Weight::load(rt, rows.len(), k, order, &fill).unwrap()]
+}
+
+fn activations(t: usize, k: usize, dtype: DType) -> Tensor {
+    let mut bytes = Bytes(7);
+    let values: Vec<f32> = (0..t * k).map(|_| f32::from(bytes.next()) / 64.0 - 2.0).collect();
+    match dtype {
+        DType::F32 => Tensor::from_slice(&values, &[t, k]).unwrap(),
+        _ => {
+            let values: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
+            Tensor::from_slice(&values, &[t, k]).unwrap()
+        }
+    }
+}
+
+/// Outputs of both weights have the same bits.
+fn judge_outputs(what: &str, rt: &Runtime, weights: &[Weight; 2], t: usize, dtype: DType) {
+    let (k, folds) = (weights[0].k(), weights[0].order() == RowOrder::GateUp);
+    let (epilogue, n) = match folds {
+        true => (Epilogue::SiluMul, weights[0].n() / 2),
+        false => (Epilogue::Store, weights[0].n()),
+    };
+    let x = activations(t, k, dtype);
+    let [got, expected] = weights.each_ref().map(|weight| {
+        let mut out = Tensor::zeros(&[t, n], DType::F32, Device::Cpu).unwrap();
+        linear(rt, x.view(), weight, None, epilogue, out.view_mut()).unwrap();
+        out.view().to_vec_f32().unwrap()
+    });
+    let what = format!("{what}, {t} rows of {dtype}, {}", rt.isa());
+    judge::same_bits(&what, &[t, n], &got, &expected);
+}
+
+/// A row length that ends in the middle of a part of a panel.
+fn odd_length(format: BlockFormat) -> usize {
+    if format.block_len() == 32 { 1024 + 96 } else { 1280 }
+}
+
+#[test]
+fn a_row_of_blocks_has_the_bits_of_its_expansion() {
+    let rt = runtime(Isa::best());
+    for format in BlockFormat::ALL {
+        for (n, order) in [(37, RowOrder::Plain), (70, RowOrder::GateUp)] {
+            let stored = Stored::random(format, n, odd_length(format));
+            let weights = both(&rt, &[stored], order);
+            for i in 0..n {
+                let [got, expected] = weights.each_ref().map(|weight| {
+                    let mut row = vec![f32::NAN; weight.k()];
+                    weight.row(i, &mut row).unwrap();
+                    row
+                });
+                judge::same_bits(&format!("row {i} of {format}"), &[got.len()], &got, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_format_multiplies_with_the_bits_of_its_expansion() {
+    for isa in Isa::available() {
+        let rt = runtime(isa);
+        for format in BlockFormat::ALL {
+            let weights =
+                both(&rt, &[Stored::random(format, 45, odd_length(format))], RowOrder::Plain);
+            for t in [1, 2, 13, 33] {
+                judge_outputs(format.name(), &rt, &weights, t, DType::BF16);
+            }
+            judge_outputs(format.name(), &rt, &weights, 3, DType::F32);
+        }
+    }
+}
+
+#[test]
+fn every_number_of_rows_gives_the_same_bits() {
+    for isa in Isa::available() {
+        let rt = runtime(isa);
+        let weights = both(&rt, &[Stored::random(BlockFormat::Q4_1, 33, 64)], RowOrder::Plain);
+        for t in (1..=33).chain([64, 513]) {
+            judge_outputs("Q4_1", &rt, &weights, t, DType::BF16);
+        }
+    }
+}
+
+#[test]
+fn gates_meet_their_ups() {
+    let rt = runtime(Isa::best());
+    for format in BlockFormat::ALL {
+        // 19 gates fill a panel and three lanes of the next.
+        let half = || Stored::random(format, 19, 256);
+        let weights = both(&rt, &[half(), half()], RowOrder::GateUp);
+        judge_outputs(&format!("gates and ups in {format}"), &rt, &weights, 5, DType::BF16);
+    }
+}
+
+#[test]
+fn parts_of_several_formats_keep_them_where_panels_allow_it() {
+    let rt = runtime(Isa::best());
+    let part = |format, n| Stored::random(format, n, 512);
+    let (a, b) = (BlockFormat::Q4_K, BlockFormat::Q6_K);
+    let weights = both(&rt, &[part(a, 64), part(a, 32), part(b, 40)], RowOrder::Plain);
+    assert_eq!(weights[0].formats(), ["Q4_K", "Q4_K", "Q6_K"]);
+    judge_outputs("q, k and v", &rt, &weights, 7, DType::BF16);
+
+    let fits = |parts: &[(BlockFormat, usize)], order| {
+        let parts: Vec<_> =
+            parts.iter().map(|(format, rows)| BlockPart { rows: *rows, format: *format }).collect();
+        PackedBlocks::can_pack(512, order, &parts)
+    };
+    assert!(fits(&[(a, 48), (a, 48)], RowOrder::Plain), "one format needs no alignment");
+    assert!(!fits(&[(a, 48), (b, 48)], RowOrder::Plain), "a panel has one format");
+    assert!(!fits(&[(a, 64), (b, 64)], RowOrder::GateUp), "a panel has gates and ups");
+    assert!(!fits(&[], RowOrder::Plain));
+    assert!(!PackedBlocks::can_pack(500, RowOrder::Plain, &[BlockPart { rows: 1, format: a }]));
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused() {
+    let rt = runtime(Isa::best());
+    let load = |stored: &Stored, order| {
+        let parts = [BlockPart { rows: stored.rows.len(), format: stored.format }];
+        let row = |i: usize| Ok::<_, Error>(stored.rows[i].as_slice());
+        Weight::load_blocks(&rt, stored.k, order, &parts, &row)
+    };
+    for format in BlockFormat::ALL {
+        for at in halves(format) {
+            for (what, bits) in [("infinite", 0x7c00u16), ("not a number", 0xfe01)] {
+                let mut stored = Stored::random(format, 40, 512);
+                stored.rows[38][at + format.block_bytes()..][..2]
+                    .copy_from_slice(&bits.to_le_bytes());
+                let expected = "row 38 has a scale in";
+                judge::refused(format!("{what} scale"), expected, load(&stored, RowOrder::Plain));
+            }
+        }
+        let mut stored = Stored::random(format, 3, 512);
+        stored.rows[2].pop();
+        judge::refused("a truncated row", "row 2 has", load(&stored, RowOrder::Plain));
+        stored.rows.truncate(1);
+        judge::refused("a gate without an up", "pairs", load(&stored, RowOrder::GateUp));
+        stored.k = 500;
+        judge::refused("half a block", "500 weights", load(&stored, RowOrder::Plain));
+    }
+}
+
+#[test]
+fn models_of_blocks_take_their_files_size_and_give_the_logits_of_expanded_ones() {
+    for name in ["llama-q4_0", "llama-q4_1", "llama-q8_0", "llama-k", "qwen2-q8_0"] {
+        let files = ModelFiles::open(&fixture(&format!("tiny-gguf/{name}.gguf"))).unwrap();
+        let tokens: Vec<u32> = (1..20).collect();
+        let mut bytes = Vec::new();
+        let mut logits = Vec::new();
+        for weights in [WeightStorage::Packed, WeightStorage::Bf16] {
+            let rt = Runtime::new(RuntimeOptions { weights, ..RuntimeOptions::cpu() }).unwrap();
+            let decoder = files.decoder(&rt).unwrap();
+            let spec = WorkspaceSpec { max_tokens: 32, max_rows: 32, max_context: 32 };
+            let mut ws = Workspace::new(&rt, decoder.config(), spec).unwrap();
+            let mut state =
+                ContiguousState::new(decoder.config(), 1, 32, rt.activation_dtype()).unwrap();
+            let n = tokens.len() as i32;
+            let batch = Batch {
+                tokens: &tokens,
+                positions: &(0..n).collect::<Vec<_>>(),
+                cu_seqlens_q: &[0, n],
+                state_slots: &[0],
+                logit_rows: &(0..n as u32).collect::<Vec<_>>(),
+                ..Batch::default()
+            };
+            let rows = decoder.forward(&batch, &mut state, &mut ws).unwrap();
+            logits.push(rows.to_vec_f32().unwrap());
+            bytes.push(decoder.weight_bytes());
+        }
+        judge::same_bits(&format!("logits of {name}"), &[logits[0].len()], &logits[0], &logits[1]);
+        assert!(bytes[0] * 10 < bytes[1] * 7, "{name}: {bytes:?} bytes, packed and expanded");
+    }
+}

@@ -54,8 +54,8 @@ impl FromStr for PrecisionRequest {
 /// Memory of the matrices of a block-quantised checkpoint. Both give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum WeightStorage {
-    /// Codes and scales as the checkpoint has them, decoded whenever they are used ([`crate::PackedBlocks`]): the
-    /// size of the file, and the fewest bytes for a step to read. On CUDA weights are bf16.
+    /// Codes and scales as the checkpoint has them, decoded whenever they are used ([`crate::PackedBlocks`]): about
+    /// the size of the file. On CUDA weights are bf16.
     #[default]
     Packed,
     /// Expanded to bf16 when the model is loaded: 2 bytes a weight.
@@ -78,7 +78,7 @@ impl FromStr for WeightStorage {
         match s {
             "packed" => Ok(Self::Packed),
             "bf16" => Ok(Self::Bf16),
-            _ => Err(format!("`{s}` is not a way to keep weights: use packed or bf16")),
+            _ => Err(format!("`{s}` is not a storage of weights: use packed or bf16")),
         }
     }
 }

@@ -200,6 +200,7 @@ fn parts_of_several_formats_keep_them_where_panels_allow_it() {
     assert!(!fits(&[(a, 48), (b, 48)], RowOrder::Plain), "a panel has one format");
     assert!(!fits(&[(a, 64), (b, 64)], RowOrder::GateUp), "a panel has gates and ups");
     assert!(!fits(&[], RowOrder::Plain));
+    assert!(!fits(&[(a, usize::MAX), (a, 32)], RowOrder::Plain), "too many rows");
     assert!(!PackedBlocks::can_pack(500, RowOrder::Plain, &[BlockPart { rows: 1, format: a }]));
 }
 
@@ -228,6 +229,10 @@ fn what_cannot_be_packed_is_refused() {
         judge::refused("a gate without an up", "pairs", load(&stored, RowOrder::GateUp));
         stored.k = 500;
         judge::refused("half a block", "500 weights", load(&stored, RowOrder::Plain));
+        let parts = [BlockPart { rows: usize::MAX / 4, format }];
+        let row = |_: usize| Ok::<_, Error>(&[][..]);
+        let huge = Weight::load_blocks(&rt, 1 << 20, RowOrder::Plain, &parts, &row);
+        judge::refused("more weights than there are addresses", "overflow", huge);
     }
 }
 

@@ -65,7 +65,8 @@ impl HostWeight<'_> {
 impl Weight {
     /// Creates a weight of `n` rows of `k` values, rounded to bf16, in the format of the runtime's device:
     /// packed in panels for a CPU, row by row in the memory of a CUDA device. `row(i, out)` writes logical row
-    /// `i` as f32 into `out` (`[k]`); it is called once per row, from all threads of the pool.
+    /// `i` as f32 into `out` (`[k]`); it is called once per row, from all threads of the pool. Blocks of a
+    /// quantised checkpoint can be kept instead: [`Weight::load_blocks`].
     ///
     /// # Errors
     /// The first error `row` returns; as [`PackedBf16::pack`]; [`Error::Cuda`].
@@ -137,7 +138,7 @@ impl Weight {
 
     /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of logical
     /// row `i` as a GGUF file stores them. A matmul's result is the same bits as with rows that [`Weight::load`] expands,
-    /// in the memory of the file.
+    /// in about the memory of the file.
     ///
     /// # Errors
     /// As [`PackedBlocks::pack`], and [`Error::Device`] on a runtime of a CUDA device, whose kernels read bf16.

@@ -199,7 +199,8 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (us
     match rows {
         0..=1 => (few(4), 1),
         2..=128 => (few(1), 128),
-        _ if decodes => (few(1), blocks::MAX_ROWS),
+        // As many rows in each chunk: the last one decodes the panel again, also for a few.
+        _ if decodes => (1, rows.div_ceil(rows.div_ceil(blocks::MAX_ROWS))),
         _ => (few(6).max(2), 128),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint's blocks follow each other along a row. A kernel wants 32 outputs side by side, as in
 //! [`PackedBf16`](super::PackedBf16), so blocks are repacked when a model is loaded: panels of 32 outputs, and in a panel
-//! units of one block of each output. The codes themselves do not change, so a weight takes the size of its file.
+//! units of one block of each output. The codes themselves do not change, so a weight takes about the size of its file.
 //!
 //! ```text
 //! panel    | unit | unit | ...                      along K
@@ -16,10 +16,10 @@
 //! line that [`PackedBf16`](super::PackedBf16) would hold. So a matmul decodes a part of a panel into the first level of
 //! the cache and runs the same kernels over it: the results are the same bits, for every instruction set and batch.
 //!
-//! **Why the bits are the same.** Codes are integers below 2^8, `d`, `m` and `dmin` have 11 significant bits and nested
-//! scales at most 8, so `d * q` and `(d * sc) * q` are exact in f32, and adding the minimum rounds once. A fused
-//! multiply-add therefore gives what a multiplication and an addition give. The rounding to bf16 is to nearest even.
-//! Every weight is a multiple of 2^-24, so none is subnormal.
+//! **Why the bits are the same.** `d` and `dmin` have 11 significant bits. So the largest products of integers,
+//! 2047 x 63 x 31 in Q5_K and 2047 x 128 x 32 in Q6_K, are below 2^24: products are exact in f32, and adding the minimum
+//! rounds once. A fused multiply-add therefore gives what a multiplication and an addition give. The rounding to bf16 is
+//! to nearest even. Every weight is a multiple of 2^-24, so none is subnormal.
 
 mod format;
 mod stored;
@@ -37,7 +37,7 @@ use stored::Block;
 use super::packed::{Line, PANEL, RowOrder, lock, logical_row, panel_count, panel_of, reserve};
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
-use crate::{Error, Result};
+use crate::{Error, Layout, Result};
 
 /// Number of outputs in a half of a vector: two lanes for each.
 const HALF: usize = 8;
@@ -95,12 +95,12 @@ impl PackedBlocks {
     pub fn can_pack(k: usize, order: RowOrder, parts: &[BlockPart]) -> bool {
         let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.block_len());
         let alike = parts.windows(2).all(|pair| pair[0].format == pair[1].format);
-        let mut before = 0;
-        let aligned = parts.iter().all(|part| {
-            let starts = before % PANEL == 0;
-            before += part.rows;
-            starts
-        });
+        let (mut before, mut aligned) = (0usize, true);
+        for part in parts {
+            aligned &= before.is_multiple_of(PANEL);
+            let Some(rows) = before.checked_add(part.rows) else { return false };
+            before = rows;
+        }
         before > 0 && parts.iter().all(whole) && (alike || (aligned && order == RowOrder::Plain))
     }
 
@@ -123,16 +123,18 @@ impl PackedBlocks {
         E: Send + From<Error>,
     {
         let bad = |why: String| E::from(Error::BadParameter { op: "pack", why });
-        let n: usize = parts.iter().map(|part| part.rows).sum();
-        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
-            return Err(bad(format!("gates and ups come in pairs, but there are {n} rows")));
-        }
         if !Self::can_pack(k, order, parts) {
             let formats: Vec<_> = parts.iter().map(|part| part.format.name()).collect();
             return Err(bad(format!(
                 "rows of {k} weights in {formats:?} do not fill panels of {PANEL} rows"
             )));
         }
+        let n: usize = parts.iter().map(|part| part.rows).sum();
+        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
+            return Err(bad(format!("gates and ups come in pairs, but there are {n} rows")));
+        }
+        // All sizes below are smaller than that of the expanded matrix, which must not overflow.
+        Layout::contiguous(&[n, k])?;
         let (runs, count) = runs(n, k, order, parts);
         let mut lines: Vec<Line> = reserve(count)?;
         let start = super::packed::Shared(lines.as_mut_ptr());

@@ -45,6 +45,7 @@ chapters! {
     l1_rope: "src/l1-tensors/rope.md",
     l1_softmax: "src/l1-tensors/softmax.md",
     l1_weights: "src/l1-tensors/weights.md",
+    l1_blocks: "src/l1-tensors/blocks.md",
     l1_invariance: "src/l1-tensors/invariance.md",
     l1_lanes: "src/l1-tensors/lanes.md",
     l1_pool: "src/l1-tensors/pool.md",

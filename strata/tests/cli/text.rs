@@ -96,9 +96,8 @@ fn chat_template_prints_the_prompt_and_not_a_byte_more() {
 #[test]
 fn models_lists_families_and_types_and_says_what_becomes_of_quantised_weights() {
     let table = strata(["models"]);
-    for word in
-        ["llama", "mistral", "qwen2", "qwen3", "Q4_1", "Q6_K", "BF16", "dequantised to bf16"]
-    {
+    let note = "stay packed in memory";
+    for word in ["llama", "mistral", "qwen2", "qwen3", "Q4_1", "Q6_K", "BF16", note] {
         assert!(table.text().contains(word), "{word} in {table:?}");
     }
     let answer = strata(["models", "--json"]).json();
@@ -106,6 +105,9 @@ fn models_lists_families_and_types_and_says_what_becomes_of_quantised_weights() 
     let types = answer["types"].as_array().unwrap();
     let q4_1 = types.iter().find(|t| t["name"] == "Q4_1").unwrap();
     assert_eq!(q4_1["bits_per_weight"], 5.0);
+    assert_eq!(q4_1["memory_bits_per_weight"], 5.0);
+    let bf16 = types.iter().find(|t| t["name"] == "BF16").unwrap();
+    assert_eq!(bf16["memory_bits_per_weight"], 16.0);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use kernels::{Gpu, Uploader};
 use crate::cpu::{Isa, ThreadPool};
 use crate::{DType, Device, DeviceRequest, Result, Tensor};
 
-/// Precision of the activations that enter a matmul. Weights are bf16 and sums are f32 in both.
+/// Precision of the activations that enter a matmul. It multiplies by bf16 weights, and sums are f32, in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Inputs of a matmul and the KV cache stay f32: the parity mode.
@@ -51,7 +51,8 @@ impl FromStr for PrecisionRequest {
     }
 }
 
-/// Memory of the matrices of a block-quantised checkpoint. Both give the same bits.
+/// Memory of the matrices of a block-quantised checkpoint. Both give the same bits, for finite scales: others are an error
+/// of `Packed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum WeightStorage {
     /// Codes and scales as the checkpoint has them, decoded whenever they are used ([`crate::PackedBlocks`]): about
@@ -78,7 +79,7 @@ impl FromStr for WeightStorage {
         match s {
             "packed" => Ok(Self::Packed),
             "bf16" => Ok(Self::Bf16),
-            _ => Err(format!("`{s}` is not a storage of weights: use packed or bf16")),
+            _ => Err(format!("`{s}` is not a weight storage: use packed or bf16")),
         }
     }
 }

@@ -16,6 +16,14 @@ pub enum Error {
     /// An error of an op, a device or a buffer.
     #[error(transparent)]
     Tensor(#[from] l1_tensor::Error),
+    /// A matrix whose numbers cannot be used.
+    #[error("{names}: {why}")]
+    Matrix {
+        /// Its tensors, in the order of the rows.
+        names: String,
+        /// What is wrong, and in which row of all.
+        why: String,
+    },
     /// An error of the model's config.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! One call computes all tokens of a step: T is 1 when a single sequence decodes, the batch size when many
-//! do, hundreds in a prefill. For small T the cost is reading the weights once from memory, 2 bytes for every
-//! 2 T multiplications and additions; from a few dozen rows on it is the arithmetic. The kernel in
+//! do, hundreds in a prefill. For small T the cost is reading the weights once from memory, at most 2 bytes for
+//! every 2 T multiplications and additions; from a few dozen rows on it is the arithmetic. The kernel in
 //! [`crate::cpu`] must be fast at both ends.
 //!
 //! **Why weights are packed.** [`Weight`] keeps sixteen outputs of the same input side by side

@@ -52,16 +52,6 @@ pub(crate) enum HostWeight<'a> {
     Blocks(&'a PackedBlocks),
 }
 
-impl HostWeight<'_> {
-    /// Number of panels.
-    pub(crate) fn panels(&self) -> usize {
-        match self {
-            Self::Bf16(w) => w.panels(),
-            Self::Blocks(w) => w.panels(),
-        }
-    }
-}
-
 impl Weight {
     /// Creates a weight of `n` rows of `k` values, rounded to bf16, in the format of the runtime's device:
     /// packed in panels for a CPU, row by row in the memory of a CUDA device. `row(i, out)` writes logical row

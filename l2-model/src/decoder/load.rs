@@ -287,7 +287,8 @@ impl Loader<'_> {
             Some(blocks) => Weight::load_blocks(self.rt, k, order, &blocks, &|i| {
                 let (tensor, row) = find(i)?;
                 Ok::<_, Error>(tensor.row(row).unwrap_or_default())
-            })?,
+            })
+            .map_err(|e| in_matrix(names, e))?,
             None => Weight::load(self.rt, n, k, order, &|i, out| {
                 let (tensor, row) = find(i)?;
                 Ok::<_, Error>(tensor.dequantize_row(row, out)?)
@@ -310,6 +311,17 @@ impl Loader<'_> {
         };
         let blocks: Vec<_> = parts.iter().map(block).collect::<Option<_>>()?;
         PackedBlocks::can_pack(k, order, &blocks).then_some(blocks)
+    }
+}
+
+/// Names the tensors whose numbers cannot be packed.
+fn in_matrix(names: &[(&str, Option<(usize, usize)>)], e: Error) -> Error {
+    match e {
+        Error::Tensor(l1_tensor::Error::BadParameter { why, .. }) => {
+            let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+            Error::Matrix { names: names.join(", "), why }
+        }
+        e => e,
     }
 }
 

@@ -52,5 +52,5 @@ fn draw(draw: &mut Draw) -> Question {
             "the codes were counted in bits, the rest in bytes",
         )
         .mistake(bytes(weights), "that is the number of weights")
-        .mistake(bytes(weights * 2), "that is bf16, after loading")
+        .mistake(bytes(weights * 2), "that is bf16")
 }

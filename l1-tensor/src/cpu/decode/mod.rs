@@ -2,8 +2,8 @@
 //!
 //! A step is 16 inputs by 16 outputs of a vector. Each lane of a register holds eight codes of one output, every second
 //! input: shift by `t` codes, and the bottom of each lane is input `2 t + parity`. So one shift, one conversion (for
-//! codes below 32 a lookup in a register), one multiplication or fused multiply-add, and half a rounding make sixteen
-//! weights. Two such registers, outputs 0 to 7 and 8 to 15 with both parities each, round to one line of pairs.
+//! codes below 32 a lookup in a register) and one multiplication or fused multiply-add make sixteen weights. Two such
+//! registers, outputs 0 to 7 and 8 to 15 with both parities each, round to one line of pairs.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +17,14 @@ use crate::weight::{BlockFormat, BlockPanel, Line, STEP, Shape};
 
 /// Prefetch distance, in bytes.
 const AHEAD: usize = 4096;
+
+/// Prefetches `n` lines, this far ahead of line `first`.
+#[inline(always)]
+fn prefetch_lines(stored: *const u8, first: usize, n: usize) {
+    for line in first..first + n {
+        prefetch(stored.wrapping_add(64 * line + AHEAD).cast());
+    }
+}
 
 /// Decodes `units` units of a format at `stored` into lines of pairs at `out`.
 type Decode = unsafe fn(stored: *const Line, units: usize, out: *mut Line);
@@ -47,7 +55,7 @@ impl Decoder {
     ) -> &'a [Line] {
         let shape = panel.format.shape();
         let (unit, lines) = (shape.unit_len(), shape.unit_lines());
-        debug_assert!(from.is_multiple_of(unit) && n.is_multiple_of(unit));
+        assert!(from.is_multiple_of(unit) && n.is_multiple_of(unit), "{from}, {n} in {unit}");
         let stored = &panel.lines[from / unit * lines..][..n / unit * lines];
         let out = &mut out[..n];
         let first = out.as_mut_ptr().cast::<Line>();
@@ -134,6 +142,7 @@ unsafe fn decode_units<L: Lanes>(shape: Shape, stored: *const Line, units: usize
         unsafe {
             let stored = stored.add(unit * shape.unit_lines()).cast::<u8>();
             let out = out.add(unit * shape.unit_len());
+            prefetch_lines(stored, 0, shape.code_line());
             for vector in 0..2 {
                 let d = L::halves(stored.add(32 * vector));
                 let min = if shape.min { L::halves(stored.add(64 + 32 * vector)) } else { d };
@@ -154,9 +163,7 @@ unsafe fn decode_units<L: Lanes>(shape: Shape, stored: *const Line, units: usize
                         let step = group * (shape.group / STEP) + step;
                         let line = shape.code_line() + step * shape.bits;
                         if vector == 0 {
-                            for l in 0..shape.bits {
-                                prefetch(stored.wrapping_add(64 * (line + l) + AHEAD).cast());
-                            }
+                            prefetch_lines(stored, line, shape.bits);
                         }
                         let out = out.add(step * STEP + vector);
                         decode_step::<L>(

@@ -1,7 +1,5 @@
 //! Decoding in plain Rust, for any processor: the compiler makes vectors of it where it may.
 
-use half::f16;
-
 use super::{Lanes, decoders};
 use crate::cpu::lanes::round_bf16;
 use crate::weight::{Line, STEP, Shape};
@@ -19,6 +17,15 @@ pub(super) struct Codes {
     bytes: *const u8,
 }
 
+/// A finite f16 as f32, exact for subnormals too: without branches, so that the compiler makes vectors of it.
+#[inline(always)]
+fn finite_half(half: u16) -> f32 {
+    /// f32 has 112 more powers of two below 1.
+    const SCALE: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = f32::from_bits(u32::from(half & 0x7fff) << 13) * SCALE;
+    f32::from_bits(magnitude.to_bits() | u32::from(half & 0x8000) << 16)
+}
+
 impl Lanes for Plain {
     type F = [f32; LANES];
     type Codes = Codes;
@@ -27,7 +34,7 @@ impl Lanes for Plain {
     unsafe fn halves(at: *const u8) -> [f32; LANES] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { at.cast::<[[u8; 2]; LANES]>().read() };
-        bytes.map(|half| f16::from_le_bytes(half).to_f32())
+        bytes.map(|half| finite_half(u16::from_le_bytes(half)))
     }
 
     #[inline(always)]

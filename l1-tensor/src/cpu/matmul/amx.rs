@@ -19,10 +19,11 @@ use half::bf16;
 
 use crate::weight::{Line, PANEL};
 
+use super::blocks::{Buffer, ChunkSums, PanelParts};
 use super::epilogue::fetch_output;
 use super::tile::{LANES, Sums};
 use super::x86::Avx512Dot;
-use super::{Job, Kernel, Panels, blocks, finish_rows};
+use super::{Blocks, Job, Kernel, Lines, finish_rows};
 
 /// Inputs in a block: one instruction's share of K.
 const BLOCK: usize = 32;
@@ -94,7 +95,7 @@ impl Shapes {
 
 /// The kernel for this processor.
 pub(super) fn kernel() -> Kernel<bf16> {
-    Kernel { chunk, peak }
+    Kernel { chunk, blocks: chunk_of_blocks, peak }
 }
 
 /// Computes one chunk: see [`super::sweep`].
@@ -103,51 +104,51 @@ pub(super) fn kernel() -> Kernel<bf16> {
 /// As [`super::matmul`], where [`Isa::Amx`](crate::cpu::Isa::Amx) is available: without the permission that it has
 /// asked for, the first tile is an illegal instruction.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-unsafe fn chunk(job: &Job<'_, bf16>, chunk: usize) {
+unsafe fn chunk(job: &Job<'_, bf16>, lines: Lines<'_>, chunk: usize) {
     let (rows, panels) = job.part(chunk);
-    match job.panels {
-        Panels::Lines { all, each } => {
-            let mut sums = Sums([[0.0; PANEL]; ROWS]);
-            for row in rows.clone().step_by(ROWS) {
-                let height = ROWS.min(rows.end - row);
-                let (shapes, sums) = (Shapes::of(height), &mut sums.0[..height]);
-                for panel in panels.clone() {
-                    fetch_output(job, row, height, panel);
-                    sums.fill([0.0; PANEL]);
-                    // SAFETY: the caller's promise; rows and panel are within the matrices.
-                    unsafe {
-                        let x = job.x.data.add(row * job.x.stride);
-                        let lines = &all[panel * each..][..each];
-                        tile(x, job.x.stride, job.k, &shapes, Source::Memory, lines, sums);
-                        finish_rows::<Avx512Dot>(job, row, panel, sums);
-                    }
+    let mut sums = Sums([[0.0; PANEL]; ROWS]);
+    for row in rows.clone().step_by(ROWS) {
+        let height = ROWS.min(rows.end - row);
+        let (shapes, sums) = (Shapes::of(height), &mut sums.0[..height]);
+        for panel in panels.clone() {
+            fetch_output(job, row, height, panel);
+            sums.fill([0.0; PANEL]);
+            // SAFETY: the caller's promise; rows and panel are within the matrices.
+            unsafe {
+                let x = job.x.data.add(row * job.x.stride);
+                let lines = &lines.all[panel * lines.each..][..lines.each];
+                tile(x, job.x.stride, job.k, &shapes, Source::Memory, lines, sums);
+                finish_rows::<Avx512Dot>(job, row, panel, sums);
+            }
+        }
+    }
+}
+
+/// Computes one chunk of a weight in block formats: see [`super::blocks::sweep`].
+///
+/// # Safety
+/// As [`chunk`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize) {
+    let (rows, panels) = job.part(chunk);
+    let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
+    let parts = PanelParts::new(weight, rows.len());
+    let (whole, last) = (Shapes::of(ROWS), Shapes::of(rows.len() % ROWS));
+    for panel in panels {
+        fetch_output(job, rows.start, rows.len(), panel);
+        let sums = memory.zeros(rows.len());
+        parts.for_each(panel, &mut buffer, |from, lines| {
+            for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
+                let shapes = if sums.len() == ROWS { &whole } else { &last };
+                // SAFETY: the caller's promise: the rows exist, and have the inputs of this part.
+                unsafe {
+                    let x = job.x.data.add((rows.start + i * ROWS) * job.x.stride + from);
+                    tile(x, job.x.stride, lines.len(), shapes, Source::Cache, lines, sums);
                 }
             }
-        }
-        Panels::Blocks { of, decoder } => {
-            let (mut buffer, mut memory) = (blocks::part(), blocks::ChunkSums::new());
-            let parts = blocks::Parts::new(of, decoder, rows.len());
-            let whole = Shapes::of(ROWS);
-            let last = Shapes::of(rows.len() % ROWS);
-            for panel in panels {
-                fetch_output(job, rows.start, rows.len(), panel);
-                let sums = memory.zeros(rows.len());
-                parts.for_each(panel, &mut buffer, |from, lines| {
-                    for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
-                        let shapes = if sums.len() == ROWS { &whole } else { &last };
-                        // SAFETY: the caller's promise: the rows exist, and have the inputs of this part.
-                        unsafe {
-                            let row = rows.start + i * ROWS;
-                            let x = job.x.data.add(row * job.x.stride + from);
-                            let (stride, k) = (job.x.stride, lines.len());
-                            tile(x, stride, k, shapes, Source::Cache, lines, sums);
-                        }
-                    }
-                });
-                // SAFETY: the caller's promise.
-                unsafe { finish_rows::<Avx512Dot>(job, rows.start, panel, sums) };
-            }
-        }
+        });
+        // SAFETY: the caller's promise.
+        unsafe { finish_rows::<Avx512Dot>(job, rows.start, panel, sums) };
     }
 }
 

@@ -5,15 +5,14 @@
 
 use std::mem::MaybeUninit;
 
-use crate::cpu::decode::Decoder;
-use crate::weight::{Line, PANEL, PackedBlocks};
+use crate::weight::{Line, PANEL};
 
 use super::epilogue::fetch_output;
 use super::tile::{Dot, Sums, Tile, run_tile};
-use super::{Job, finish_rows};
+use super::{Blocks, Job, finish_rows};
 
 /// Maximum number of rows in a chunk.
-pub(super) const MAX_ROWS: usize = 512;
+pub(super) const MAX_CHUNK_ROWS: usize = 512;
 
 /// Inputs of a part of a panel: 16 KiB of lines, which stay in the first level of the cache until they have been read. A
 /// multiple of the units of all formats.
@@ -27,19 +26,25 @@ const MANY: usize = 16;
 
 /// Lines of a part.
 #[repr(align(64))]
-pub(super) struct Part([MaybeUninit<Line>; LONG_PART]);
+pub(super) struct Buffer([MaybeUninit<Line>; LONG_PART]);
 
-/// The rows of a chunk and its panels, one part of a panel after the other.
-pub(super) struct Parts<'a> {
-    of: &'a PackedBlocks,
-    decoder: Decoder,
+impl Buffer {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; LONG_PART])
+    }
+}
+
+/// Decoder of panels, one part after the other.
+pub(super) struct PanelParts<'a> {
+    weight: Blocks<'a>,
     len: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PanelParts<'a> {
     /// Parts for a chunk of this number of rows.
-    pub(super) fn new(of: &'a PackedBlocks, decoder: Decoder, rows: usize) -> Self {
-        Self { of, decoder, len: if rows < MANY { PART } else { LONG_PART } }
+    pub(super) fn new(weight: Blocks<'a>, rows: usize) -> Self {
+        Self { weight, len: if rows < MANY { PART } else { LONG_PART } }
     }
 
     /// Decodes a panel, and calls `each` with the first input of a part and its lines, two for each pair of inputs.
@@ -47,28 +52,22 @@ impl<'a> Parts<'a> {
     pub(super) fn for_each(
         &self,
         panel: usize,
-        buffer: &mut Part,
+        buffer: &mut Buffer,
         mut each: impl FnMut(usize, &[Line]),
     ) {
-        let panel = self.of.panel(panel);
-        let k = self.of.k();
+        let Blocks { of, decoder } = self.weight;
+        let (panel, k) = (of.panel(panel), of.k());
         let mut from = 0;
         while from < k {
             let n = self.len.min(k - from);
-            each(from, self.decoder.decode(panel, from, n, &mut buffer.0[..n]));
+            each(from, decoder.decode(panel, from, n, &mut buffer.0[..n]));
             from += n;
         }
     }
 }
 
-/// Memory for the lines of a part.
-#[inline(always)]
-pub(super) fn part() -> Part {
-    Part([const { MaybeUninit::uninit() }; LONG_PART])
-}
-
 /// Sums of a chunk's rows.
-pub(super) struct ChunkSums(MaybeUninit<Sums<MAX_ROWS>>);
+pub(super) struct ChunkSums(MaybeUninit<Sums<MAX_CHUNK_ROWS>>);
 
 impl ChunkSums {
     #[inline(always)]
@@ -76,12 +75,12 @@ impl ChunkSums {
         Self(MaybeUninit::uninit())
     }
 
-    /// Zeros for `rows` rows, at most [`MAX_ROWS`].
+    /// Zeros for `rows` rows, at most [`MAX_CHUNK_ROWS`].
     #[inline(always)]
     pub(super) fn zeros(&mut self, rows: usize) -> &mut [[f32; PANEL]] {
-        assert!(rows <= MAX_ROWS);
+        assert!(rows <= MAX_CHUNK_ROWS);
         let first = self.0.as_mut_ptr().cast::<[f32; PANEL]>();
-        // SAFETY: the memory holds `MAX_ROWS` rows, and those of the slice are zeros from here on.
+        // SAFETY: the memory holds `MAX_CHUNK_ROWS` rows, and those of the slice are zeros from here on.
         unsafe {
             first.write_bytes(0, rows);
             std::slice::from_raw_parts_mut(first, rows)
@@ -94,15 +93,10 @@ impl ChunkSums {
 /// # Safety
 /// As [`super::sweep`].
 #[inline(always)]
-pub(super) unsafe fn sweep<D: Dot>(
-    job: &Job<'_, D::X>,
-    of: &PackedBlocks,
-    decoder: Decoder,
-    chunk: usize,
-) {
+pub(super) unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, weight: Blocks<'_>, chunk: usize) {
     let (rows, panels) = job.part(chunk);
-    let (mut buffer, mut memory) = (part(), ChunkSums::new());
-    let parts = Parts::new(of, decoder, rows.len());
+    let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
+    let parts = PanelParts::new(weight, rows.len());
     for panel in panels {
         fetch_output(job, rows.start, rows.len(), panel);
         let sums = memory.zeros(rows.len());

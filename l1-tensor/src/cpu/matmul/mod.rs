@@ -6,7 +6,7 @@
 //! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
 //!   that a panel comes from memory once and is then reused from the cache. `blocks` does that for
 //!   weights in block formats, of which it decodes a part of a panel at a time.
-//! * [`tile`] is the inner loop: a few rows by one panel, all of K, sums in registers.
+//! * [`tile`] is the inner loop: a few rows by one panel, sums in registers.
 //! * `amx` is the same for tiles of whole matrices, which have registers of their own.
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
 //!
@@ -54,21 +54,26 @@ pub(crate) struct Input<X> {
     pub(crate) stride: usize,
 }
 
-/// The weights of a job.
+/// Panels of bf16 pairs.
 #[derive(Clone, Copy)]
-enum Panels<'a> {
-    /// Lines of pairs, as many for each panel.
-    Lines { all: &'a [Line], each: usize },
-    /// Blocks, and what makes lines of them.
-    Blocks { of: &'a PackedBlocks, decoder: Decoder },
+struct Lines<'a> {
+    all: &'a [Line],
+    /// Number of lines of a panel.
+    each: usize,
+}
+
+/// Panels in block formats, and what makes lines of them.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    of: &'a PackedBlocks,
+    decoder: Decoder,
 }
 
 /// One call, shared by all threads.
 pub(crate) struct Job<'a, X> {
     x: Input<X>,
     k: usize,
-    panels: Panels<'a>,
-    num_panels: usize,
+    panels: usize,
     n: usize,
     order: RowOrder,
     bias: Option<&'a [f32]>,
@@ -83,11 +88,11 @@ pub(crate) struct Job<'a, X> {
 impl<X> Job<'_, X> {
     /// Rows and panels of a chunk.
     fn part(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
-        let across = self.num_panels.div_ceil(self.chunk_panels);
+        let across = self.panels.div_ceil(self.chunk_panels);
         let panel = chunk % across * self.chunk_panels;
         let row = chunk / across * self.chunk_rows;
         let rows = row..self.x.rows.min(row + self.chunk_rows);
-        (rows, panel..self.num_panels.min(panel + self.chunk_panels))
+        (rows, panel..self.panels.min(panel + self.chunk_panels))
     }
 }
 
@@ -99,14 +104,17 @@ unsafe impl<X> Sync for Job<'_, X> {}
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel<X> {
     /// Computes one chunk of a job.
-    chunk: unsafe fn(&Job<'_, X>, usize),
+    chunk: unsafe fn(&Job<'_, X>, Lines<'_>, usize),
+    /// Computes one chunk of a job over a weight in block formats. It is a function of its own because it needs much
+    /// more memory of the stack.
+    blocks: unsafe fn(&Job<'_, X>, Blocks<'_>, usize),
     /// Multiplies in registers for a while; returns the number of floating point operations.
     peak: unsafe fn(usize) -> usize,
 }
 
 impl<X> Kernel<X> {
     fn of<D: Dot<X = X>>() -> Self {
-        Self { chunk: D::chunk, peak: D::peak }
+        Self { chunk: D::chunk, blocks: D::blocks, peak: D::peak }
     }
 
     /// Runs `rounds` rounds of multiplications without memory accesses and returns their number of
@@ -169,26 +177,28 @@ pub(crate) unsafe fn matmul<X: Kernels>(
     after: After,
     out: Out,
 ) {
-    let num_panels = w.panels();
     let (n, k, order, panels) = match w {
+        HostWeight::Bf16(w) => (w.n(), w.k(), w.order(), w.panels()),
+        HostWeight::Blocks(w) => (w.n(), w.k(), w.order(), w.panels()),
+    };
+    let decodes = matches!(w, HostWeight::Blocks(_));
+    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads(), decodes);
+    let job = Job { x, k, panels, n, order, bias, after, out, chunk_panels, chunk_rows };
+    let kernel = X::kernel(isa);
+    let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
+    match w {
         HostWeight::Bf16(w) => {
-            let panels = Panels::Lines { all: w.lines(), each: w.panel_lines() };
-            (w.n(), w.k(), w.order(), panels)
+            let lines = Lines { all: w.lines(), each: w.panel_lines() };
+            // SAFETY: `Kernels::kernel` has asked for the instruction set; the rest is the caller's
+            // promise.
+            pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, lines, chunk) });
         }
         HostWeight::Blocks(w) => {
-            let panels = Panels::Blocks { of: w, decoder: Decoder::of(isa) };
-            (w.n(), w.k(), w.order(), panels)
+            let blocks = Blocks { of: w, decoder: Decoder::of(isa) };
+            // SAFETY: as above.
+            pool.run(chunks, &|chunk, _worker| unsafe { (kernel.blocks)(&job, blocks, chunk) });
         }
-    };
-    let decodes = matches!(panels, Panels::Blocks { .. });
-    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, num_panels, pool.threads(), decodes);
-    let job =
-        Job { x, k, panels, num_panels, n, order, bias, after, out, chunk_panels, chunk_rows };
-    let kernel = X::kernel(isa);
-    let chunks = num_panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
-    // SAFETY: `Kernels::kernel` has asked for the instruction set; the rest is the caller's
-    // promise.
-    pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, chunk) });
+    }
 }
 
 /// Size of a chunk in panels and rows: small enough that threads finish together, large enough that
@@ -199,8 +209,13 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (us
     match rows {
         0..=1 => (few(4), 1),
         2..=128 => (few(1), 128),
-        // As many rows in each chunk: the last one decodes the panel again, also for a few.
-        _ if decodes => (1, rows.div_ceil(rows.div_ceil(blocks::MAX_ROWS))),
+        // Chunks of equal height: each decodes the panel, so a short last one would cost as much
+        // decoding. More of them only where a narrow weight would leave threads without work.
+        _ if decodes => {
+            let most = rows.div_ceil(128).min((2 * threads).div_ceil(panels));
+            let across = rows.div_ceil(blocks::MAX_CHUNK_ROWS).max(most);
+            (1, rows.div_ceil(across))
+        }
         _ => (few(6).max(2), 128),
     }
 }
@@ -210,14 +225,7 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (us
 /// # Safety
 /// As [`matmul`], on a processor that runs `D`'s instruction set.
 #[inline(always)]
-unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
-    let (lines, each) = match job.panels {
-        Panels::Lines { all, each } => (all, each),
-        // SAFETY: the caller's promise.
-        Panels::Blocks { of, decoder } => unsafe {
-            return blocks::sweep::<D>(job, of, decoder, chunk);
-        },
-    };
+unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, lines: Lines<'_>, chunk: usize) {
     let (rows, panels) = job.part(chunk);
     let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
     // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
@@ -229,7 +237,7 @@ unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, chunk: usize) {
         for panel in panels.clone() {
             // SAFETY: the caller's promise; rows and panel are within the matrices.
             unsafe {
-                let lines = &lines[panel * each..][..each];
+                let lines = &lines.all[panel * lines.each..][..lines.each];
                 step::<D>(job, at, height, panel, lines, &mut sums.0[..height]);
             }
         }

@@ -9,9 +9,9 @@ use std::marker::PhantomData;
 use crate::cpu::lanes::PORTABLE_FMA;
 use crate::weight::Line;
 
-use super::Job;
 use super::activation::Activation;
 use super::tile::{Dot, LANES, Tile, entry_points};
+use super::{Blocks, Job, Lines};
 
 pub(super) struct Portable<X>(PhantomData<X>);
 

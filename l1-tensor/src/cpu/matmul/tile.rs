@@ -1,4 +1,4 @@
-//! The inner loop: a tile of a few rows by one panel, summed over all of K in registers.
+//! The inner loop: a tile of a few rows by one panel, or by a part of it, summed in registers.
 
 use half::bf16;
 
@@ -6,7 +6,7 @@ use crate::Element;
 use crate::cpu::lanes::round_bf16;
 use crate::weight::{Line, PANEL};
 
-use super::Job;
+use super::{Blocks, Job, Lines};
 
 /// Lanes of a vector: outputs that one line of a packed weight holds.
 pub(super) const LANES: usize = 16;
@@ -18,7 +18,7 @@ const VECTORS: usize = PANEL / LANES;
 pub(super) const MAX_ROWS: usize = 12;
 
 /// Sums of `N` rows, `[row][output]`, as they leave the registers. They are on the stack of the
-/// thread that computes them and stay in the L1 cache.
+/// thread that computes them and stay in its cache.
 #[repr(align(64))]
 pub(super) struct Sums<const N: usize>(pub(super) [[f32; PANEL]; N]);
 
@@ -101,7 +101,13 @@ pub(super) trait Dot: Sized {
     ///
     /// # Safety
     /// See there.
-    unsafe fn chunk(job: &Job<'_, Self::X>, chunk: usize);
+    unsafe fn chunk(job: &Job<'_, Self::X>, lines: Lines<'_>, chunk: usize);
+
+    /// [`super::blocks::sweep`].
+    ///
+    /// # Safety
+    /// See there.
+    unsafe fn blocks(job: &Job<'_, Self::X>, blocks: Blocks<'_>, chunk: usize);
 
     /// [`peak_body`].
     ///
@@ -122,9 +128,15 @@ macro_rules! entry_points {
         }
 
         $(#[target_feature(enable = $features)])?
-        unsafe fn chunk(job: &Job<'_, $x>, chunk: usize) {
+        unsafe fn chunk(job: &Job<'_, $x>, lines: Lines<'_>, chunk: usize) {
             // SAFETY: the caller's promise.
-            unsafe { $crate::cpu::matmul::sweep::<Self>(job, chunk) }
+            unsafe { $crate::cpu::matmul::sweep::<Self>(job, lines, chunk) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn blocks(job: &Job<'_, $x>, blocks: Blocks<'_>, chunk: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { $crate::cpu::matmul::blocks::sweep::<Self>(job, blocks, chunk) }
         }
 
         $(#[target_feature(enable = $features)])?

@@ -7,9 +7,9 @@ use half::bf16;
 
 use crate::weight::Line;
 
-use super::Job;
 use super::activation::Activation;
 use super::tile::{Dot, LANES, Tile, entry_points};
+use super::{Blocks, Job, Lines};
 
 /// `vdpbf16ps`: two bf16 products into each of sixteen f32 sums, in one instruction.
 ///

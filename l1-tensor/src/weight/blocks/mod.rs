@@ -10,6 +10,7 @@
 //! codes    for each vector of 16 outputs and each half of it a line:
 //!          lane 2 i + p = output i of the half, inputs p, p + 2, ... p + 14, four bits each
 //!          the fifth and sixth bit of longer codes in lines behind
+//!          Q8_0: two lines for each half vector; byte 16 t + 2 i + p is the code of input 2 t + p
 //! ```
 //!
 //! A shift moves one code of each lane to the bottom; two halves rounded to bf16 are then a line of pairs, the very
@@ -68,8 +69,9 @@ pub struct PackedBlocks {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     format: BlockFormat,
-    /// Panels before it, and its own.
+    /// Index of its first panel.
     first: usize,
+    /// Number of its panels.
     panels: usize,
     /// Index of its first line.
     line: usize,
@@ -394,7 +396,7 @@ fn bytes_of(lines: &[Line]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
 }
 
-/// Bytes of lines.
+/// Bytes of lines, to write.
 fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
     // SAFETY: as above; any bytes are a valid line.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }

@@ -14,6 +14,9 @@
 //! Byte `j` of 16 bytes of codes has weight `j` in its low half and weight `j + 16` in its high one; of the 128 bytes of
 //! a K format, each run of 32 has two groups of 32 so. `h` are upper bits of codes. Source: `ggml-common.h` and
 //! `ggml-quants.c` of llama.cpp.
+//!
+//! The loader's dequantisation (`checkpoint/quant` of l2-model) reads the same bytes on its own, on purpose: tests compare
+//! the two.
 
 use super::format::BlockFormat;
 
@@ -72,12 +75,12 @@ impl Block {
             BlockFormat::Q4_K => {
                 (self.d, self.min) = (half(0), half(2));
                 self.six_bit_scales(&bytes[4..16]);
-                self.runs(&bytes[16..144]);
+                self.nibble_runs(&bytes[16..144]);
             }
             BlockFormat::Q5_K => {
                 (self.d, self.min) = (half(0), half(2));
                 self.six_bit_scales(&bytes[4..16]);
-                self.runs(&bytes[48..176]);
+                self.nibble_runs(&bytes[48..176]);
                 for (group, codes) in self.codes.chunks_exact_mut(32).enumerate() {
                     for (code, h) in codes.iter_mut().zip(&bytes[16..48]) {
                         *code |= (h >> group & 1) << 4;
@@ -107,6 +110,7 @@ impl Block {
         }
     }
 
+    /// The fifth bit of 32 codes.
     fn fifth_bits(&mut self, high: u32) {
         for (j, code) in self.codes[..32].iter_mut().enumerate() {
             *code |= (high >> j & 1) as u8 * 16;
@@ -114,7 +118,7 @@ impl Block {
     }
 
     /// 256 codes in four runs of 32 bytes, two groups of 32 in each.
-    fn runs(&mut self, bytes: &[u8]) {
+    fn nibble_runs(&mut self, bytes: &[u8]) {
         for (codes, run) in self.codes.chunks_exact_mut(64).zip(bytes.chunks_exact(32)) {
             let (low, high) = codes.split_at_mut(32);
             for ((low, high), both) in low.iter_mut().zip(high).zip(run) {

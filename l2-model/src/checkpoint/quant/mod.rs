@@ -214,8 +214,8 @@ pub fn dequantize(ty: StoredType, bytes: &[u8], out: &mut [f32]) -> Result<(), Q
 
 /// Expands whole blocks of `ty` to bf16, rounding to nearest even; BF16 input is copied as it is.
 ///
-/// This is the load path. The f32 values live in a buffer of one kilobyte on the stack, so they
-/// never leave the first-level cache.
+/// The f32 values live in a buffer of one kilobyte on the stack, so they never leave the first-level
+/// cache.
 ///
 /// # Errors
 /// [`QuantError`] unless `bytes.len() == ty.bytes_for(out.len())`.

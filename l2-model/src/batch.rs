@@ -15,7 +15,8 @@ pub struct Batch<'a> {
     pub cu_seqlens_q: &'a [i32],
     /// `[S]`: slot of each sequence in the [`SequenceState`](crate::SequenceState).
     pub state_slots: &'a [u32],
-    /// `[S]`: LoRA adapter of each sequence; empty, or -1 for none.
+    /// `[S]`: index of the LoRA adapter of each sequence, or -1 for none; empty if no sequence has one. See
+    /// [`Workspace::set_adapter`](crate::Workspace::set_adapter).
     pub adapters: &'a [i32],
     /// `[R]`: tokens whose logits are computed, as indices into the batch.
     pub logit_rows: &'a [u32],
@@ -50,8 +51,8 @@ impl Batch<'_> {
         if let Some(row) = self.logit_rows.iter().find(|r| **r as usize >= t) {
             return bad(format!("logit row {row} of {t} tokens"));
         }
-        if self.adapters.iter().any(|a| *a >= 0) {
-            return bad("adapters are not loaded in this version".into());
+        if !self.adapters.is_empty() && self.adapters.len() != s {
+            return bad(format!("{s} sequences but {} adapters", self.adapters.len()));
         }
         match self.tokens.iter().find(|id| **id as usize >= vocab) {
             Some(&id) => Err(BatchError::TokenOutOfRange { id, vocab }),

@@ -39,6 +39,9 @@ pub enum Error {
     /// A draft head that does not fit, or is not supported.
     #[error(transparent)]
     DraftHead(#[from] crate::draft_head::DraftHeadError),
+    /// An adapter that does not fit, or is not supported.
+    #[error(transparent)]
+    Adapter(#[from] crate::adapter::AdapterError),
     /// An invalid step.
     #[error(transparent)]
     Batch(#[from] BatchError),

@@ -6,12 +6,14 @@
 //! * [`Decoder`]: the forward pass, one for every family, over a [`Batch`] of tokens;
 //! * [`ModelDigest`]: an identity of config and weights, for keys and values that leave the process;
 //! * [`SequenceState`]: the trait that stores keys and values;
+//! * [`adapter`]: LoRA adapters, which change a decoder for some sequences of a step;
 //! * [`draft_head`]: EAGLE, EAGLE-3 and Medusa heads, which propose tokens from a decoder's hidden rows;
 //! * [`Model`]: all of these, opened from one path, and [`generate`] on top;
 //! * [`compare`]: a comparison with a reference that finds the first wrong layer.
 
 #![warn(missing_docs)]
 
+pub mod adapter;
 mod batch;
 pub mod chat_template;
 pub mod checkpoint;

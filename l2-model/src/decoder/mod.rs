@@ -40,6 +40,7 @@ use l1_tensor::{Runtime, Tensor, TensorMut, TensorRef, Weight};
 pub use tap::Tap;
 pub use workspace::{Workspace, WorkspaceSpec};
 
+use crate::adapter::{self, Projection};
 use crate::batch::BatchError;
 use crate::config::{AttentionConfig, BranchMode, Norm};
 use crate::{Batch, ModelConfig, Result, SequenceState};
@@ -121,10 +122,10 @@ pub(crate) struct Attention {
 /// Gate and up are one matrix whose panels hold both, so that the product of the two is taken
 /// before either leaves the registers.
 pub(crate) struct Mlp {
-    gate_up: Weight,
-    gate_up_bias: Option<Tensor>,
-    activation: Epilogue,
-    intermediate: usize,
+    pub(crate) gate_up: Weight,
+    pub(crate) gate_up_bias: Option<Tensor>,
+    pub(crate) activation: Epilogue,
+    pub(crate) intermediate: usize,
     down: Weight,
     down_bias: Option<Tensor>,
 }
@@ -322,13 +323,15 @@ impl Decoder {
     ) -> Result<()> {
         let t = batch.tokens.len();
         // exercise l2.forward
-        let tap = match op {
-            OpWeights::Attention(_) => Tap::Attn(i),
-            OpWeights::Mlp(_) => Tap::Mlp(i),
+        let (tap, last) = match op {
+            OpWeights::Attention(_) => (Tap::Attn(i), Projection::O),
+            OpWeights::Mlp(_) => (Tap::Mlp(i), Projection::Down),
         };
         // Usually the last matmul adds into the stream by itself. A branch that is scaled or
-        // looked at needs a place of its own first; the bits are the same.
-        let apart = factor != 1.0 || ws.wants(tap);
+        // looked at needs a place of its own first; the bits are the same. So does one that an adapter
+        // changes: its bits would differ between the two ways.
+        let adapted = ws.adapters.change(batch, i, &[last]);
+        let apart = factor != 1.0 || ws.wants(tap) || adapted;
         let epilogue = if apart { Epilogue::Store } else { Epilogue::Add };
         match op {
             OpWeights::Attention(a) => {
@@ -337,14 +340,20 @@ impl Decoder {
                 let x = first(&ws.attended, t)?.narrow(1, 0, width)?;
                 let out = if apart { &mut ws.branch } else { &mut ws.residual };
                 linear(rt, x, &a.o, view(&a.o_bias), epilogue, first_mut(out, t)?)?;
+                if adapted {
+                    let out = first_mut(&mut ws.branch, t)?;
+                    ws.adapters.add(rt, batch, (i, Projection::O), 0, x, out)?;
+                }
             }
             OpWeights::Mlp(m) => {
-                let inner = first_mut(&mut ws.inner, t)?.narrow(1, 0, m.intermediate)?;
-                let x = first(&ws.normed, t)?;
-                linear(rt, x, &m.gate_up, view(&m.gate_up_bias), m.activation, inner)?;
+                adapter::apply::gate_up(rt, i, m, batch, ws)?;
                 let x = first(&ws.inner, t)?.narrow(1, 0, m.intermediate)?;
                 let out = if apart { &mut ws.branch } else { &mut ws.residual };
                 linear(rt, x, &m.down, view(&m.down_bias), epilogue, first_mut(out, t)?)?;
+                if adapted {
+                    let out = first_mut(&mut ws.branch, t)?;
+                    ws.adapters.add(rt, batch, (i, Projection::Down), 0, x, out)?;
+                }
             }
         }
         if apart {
@@ -373,6 +382,7 @@ impl Decoder {
         let width = (q_heads + 2 * kv_heads) * d;
         let qkv = first_mut(&mut ws.qkv, t)?.narrow(1, 0, width)?;
         linear(rt, first(&ws.normed, t)?, &a.qkv, view(&a.qkv_bias), Epilogue::Store, qkv)?;
+        Self::adapt_qkv(rt, layer, a, batch, ws)?;
         // One buffer, three views of it: q, then k, then v.
         let heads = |from: usize, n: usize, buffer: TensorMut| -> Result<()> {
             let mut x = buffer.narrow(1, from * d, n * d)?.reshape(&[t, n, d])?;
@@ -400,6 +410,28 @@ impl Decoder {
         )
         // end of exercise
     }
+
+    /// Adds the side terms of q, k and v to the rows of adapters.
+    fn adapt_qkv(
+        rt: &Runtime,
+        layer: usize,
+        a: &Attention,
+        batch: &Batch,
+        ws: &mut Workspace,
+    ) -> Result<()> {
+        let t = batch.tokens.len();
+        let AttentionConfig { q_heads, kv_heads, head_dim: d, .. } = a.config;
+        let parts =
+            [(Projection::Q, q_heads), (Projection::K, kv_heads), (Projection::V, kv_heads)];
+        let mut from = 0;
+        for (projection, heads) in parts {
+            let (x, qkv) = (first(&ws.normed, t)?, first_mut(&mut ws.qkv, t)?);
+            let part = qkv.narrow(1, from * d, heads * d)?;
+            ws.adapters.add(rt, batch, (layer, projection), 0, x, part)?;
+            from += heads;
+        }
+        Ok(())
+    }
 }
 
 /// First part of a step, of the decoder as of a draft head with this config: see [`Decoder::stage`].
@@ -418,6 +450,7 @@ pub(crate) fn stage(
 
 fn check(config: &ModelConfig, batch: &Batch, ws: &Workspace) -> Result<()> {
     batch.check(config.vocab)?;
+    ws.adapters.check(batch)?;
     let (tokens, max) = (batch.tokens.len(), ws.spec.max_tokens);
     if tokens > max {
         return Err(BatchError::TooManyTokens { tokens, max }.into());

@@ -5,6 +5,7 @@ use l1_tensor::{DType, Runtime, Tensor, TensorMut, TensorRef};
 
 use super::Tap;
 use super::staged::Staged;
+use crate::adapter::apply::Adapters;
 use crate::config::Op;
 use crate::{ModelConfig, Result};
 
@@ -50,6 +51,9 @@ pub struct Workspace {
     /// f32 `[R, V]`.
     pub(crate) logits: Tensor,
     pub(crate) attention: AttentionScratch,
+    pub(crate) adapters: Adapters,
+    /// f32 `[rows, 2 I]`: gates and ups of a layer whose gate or up an adapter changes. `None`: no adapters are allowed.
+    pub(crate) gate_up: Option<Tensor>,
     pub(crate) taps: Vec<(Tap, usize, Tensor)>,
 }
 
@@ -105,6 +109,8 @@ impl Workspace {
             normed_rows: tensor(r, h, act)?,
             logits: tensor(r, vocab, DType::F32)?,
             attention: AttentionScratch::new(rt, t, spec.max_context, q_heads, head_dim)?,
+            adapters: Adapters::default(),
+            gate_up: None,
             taps: Vec::new(),
         })
     }
@@ -136,8 +142,8 @@ impl Workspace {
             &self.logits,
         ];
         let tapped = self.taps.iter().map(|(.., buffer)| buffer);
-        let tensors: usize = always.into_iter().chain(tapped).map(Tensor::bytes).sum();
-        tensors + self.attention.bytes()
+        let tensors = always.into_iter().chain(&self.gate_up).chain(tapped);
+        tensors.map(Tensor::bytes).sum::<usize>() + self.adapters.bytes() + self.attention.bytes()
     }
 
     /// First `rows` rows of logits of the last step: f32 `[rows, V]`, in the memory of the runtime's

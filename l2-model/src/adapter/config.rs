@@ -1,0 +1,232 @@
+//! `adapter_config.json`, as PEFT writes it.
+//!
+//! A key that changes the maths and is not supported is refused: if it were ignored, the adapter would compute something
+//! else than it was trained for, and nothing would say so.
+
+use std::path::Path;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::error::AdapterError;
+use crate::config::parse_python_json;
+
+/// Maximum length of a config, in bytes. Real ones have one or two thousand.
+const MAX_CONFIG: u64 = 1 << 20;
+/// Maximum number of entries of a pattern: more than one for each module of the largest models.
+const MAX_PATTERNS: usize = 4096;
+
+/// What the config says about the maths.
+#[derive(Debug)]
+pub(super) struct LoraConfig {
+    rank: usize,
+    alpha: f64,
+    rank_stabilized: bool,
+    ranks: Pattern,
+    alphas: Pattern,
+    /// Names of the adapted modules, where the config lists them.
+    pub(super) targets: Vec<String>,
+}
+
+/// Values of modules whose names match a regular expression, in the order of the file: the first match counts.
+type Pattern = Vec<(Regex, f64)>;
+
+impl LoraConfig {
+    /// Reads the config in a directory. Returns its bytes too, for the digest.
+    pub(super) fn read(dir: &Path) -> Result<(Self, Vec<u8>), AdapterError> {
+        let path = dir.join("adapter_config.json");
+        // Reading a pipe would wait for its writer.
+        if !path.is_file() {
+            return Err(AdapterError::NoConfig { path: dir.into() });
+        }
+        let file = |why: String| AdapterError::File { path: path.clone(), why };
+        let len = std::fs::metadata(&path).map_err(|e| file(e.to_string()))?.len();
+        if len > MAX_CONFIG {
+            let why = format!("it has {len} bytes, the maximum is {MAX_CONFIG}: it is no config");
+            return Err(file(why));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|e| file(e.to_string()))?;
+        let value = parse_python_json(&text).map_err(|e| file(format!("not valid JSON: {e}")))?;
+        let Value::Object(map) = &value else { return Err(file("it must be an object".into())) };
+        Ok((Self::parse(map)?, text.into_bytes()))
+    }
+
+    fn parse(map: &Map<String, Value>) -> Result<Self, AdapterError> {
+        refuse_variants(map)?;
+        let keys = Keys(map);
+        let targets = match keys.get("target_modules") {
+            Some(Value::Array(names)) => {
+                names.iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
+            }
+            // A regular expression, or `all-linear`: the stored tensors say which modules it is.
+            _ => Vec::new(),
+        };
+        Ok(Self {
+            rank: keys.rank("r", 8)?,
+            alpha: keys.number("lora_alpha", 8.0)?,
+            rank_stabilized: keys.flag("use_rslora")?,
+            ranks: keys.pattern("rank_pattern")?,
+            alphas: keys.pattern("alpha_pattern")?,
+            targets,
+        })
+    }
+
+    /// Rank of a module, by its name in the model: `model.layers.0.mlp.up_proj`.
+    pub(super) fn rank(&self, module: &str) -> usize {
+        first_match(&self.ranks, module).map_or(self.rank, |rank| rank as usize)
+    }
+
+    /// Factor of a module's side term: `alpha / r`, or `alpha / sqrt(r)` with rank stabilisation.
+    pub(super) fn scale(&self, module: &str) -> f32 {
+        // exercise l2.lora
+        let (rank, alpha) =
+            (self.rank(module) as f64, first_match(&self.alphas, module).unwrap_or(self.alpha));
+        (alpha / if self.rank_stabilized { rank.sqrt() } else { rank }) as f32
+        // end of exercise
+    }
+}
+
+/// Value of the first expression that matches a module's name.
+fn first_match(pattern: &Pattern, module: &str) -> Option<f64> {
+    pattern.iter().find(|(name, _)| name.is_match(module)).map(|(_, value)| *value)
+}
+
+/// Keys that change what an adapter computes unless they are null, false or empty, and what to say about them.
+const VARIANTS: [(&str, &str); 16] = [
+    ("use_dora", "DoRA is not supported"),
+    ("lora_bias", "biases of side terms are not supported: train without lora_bias"),
+    ("fan_in_fan_out", "transposed weights are not supported"),
+    (
+        "modules_to_save",
+        "modules that are saved whole are not supported: train with LoRA layers only",
+    ),
+    ("trainable_token_indices", "trained embeddings of single tokens are not supported"),
+    (
+        "target_parameters",
+        "side terms of parameters that belong to no linear layer are not supported",
+    ),
+    ("layer_replication", "replicated layers are not supported"),
+    ("alora_invocation_tokens", "activated LoRA is not supported"),
+    ("use_qalora", "QALoRA is not supported"),
+    ("use_bdlora", "block-diagonal LoRA is not supported"),
+    ("arrow_config", "Arrow routing is not supported"),
+    ("velora_config", "VeLoRA is not supported"),
+    ("kasa_config", "KaSA is not supported"),
+    ("monteclora_config", "MonteCLoRA is not supported"),
+    ("megatron_config", "layers of Megatron are not supported"),
+    ("ensure_weight_tying", "tied side terms are not supported"),
+];
+
+fn refuse_variants(map: &Map<String, Value>) -> Result<(), AdapterError> {
+    let keys = Keys(map);
+    match keys.get("peft_type") {
+        Some(Value::String(kind)) if kind.eq_ignore_ascii_case("lora") => {}
+        None => {
+            let why = "the key is missing: this is no config of a LoRA adapter".into();
+            return Err(unsupported("peft_type", &Value::Null, why));
+        }
+        Some(other) => {
+            return Err(unsupported("peft_type", other, "only LORA is supported".into()));
+        }
+    }
+    for (key, why) in VARIANTS {
+        let Some(value) = keys.get(key) else { continue };
+        let off = match value {
+            Value::Bool(on) => !on,
+            Value::Array(all) => all.is_empty(),
+            Value::Object(all) => all.is_empty(),
+            _ => false,
+        };
+        if !off {
+            return Err(unsupported(key, value, why.into()));
+        }
+    }
+    match keys.get("bias") {
+        None => {}
+        Some(Value::String(bias)) if bias == "none" => {}
+        Some(other) => {
+            let why = "trained biases are not supported: it must be \"none\"".into();
+            return Err(unsupported("bias", other, why));
+        }
+    }
+    refuse_changed_base(&keys)
+}
+
+/// Some ways to begin the training take a part of the base model's weights into the adapter.
+fn refuse_changed_base(keys: &Keys<'_>) -> Result<(), AdapterError> {
+    let Some(value @ Value::String(init)) = keys.get("init_lora_weights") else { return Ok(()) };
+    let init = init.to_ascii_lowercase();
+    let changes = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+    if !changes.iter().any(|name| init.starts_with(name)) {
+        return Ok(());
+    }
+    let why = "it changes the weights of the base model, which this adapter then needs: save it with PEFT's \
+               `path_initial_model_for_weight_conversion`, which makes a plain adapter of it";
+    Err(unsupported("init_lora_weights", value, why.into()))
+}
+
+/// The keys of a config; null is not set.
+struct Keys<'a>(&'a Map<String, Value>);
+
+impl<'a> Keys<'a> {
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    fn rank(&self, key: &str, default: usize) -> Result<usize, AdapterError> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        let rank =
+            value.as_u64().filter(|rank| *rank >= 1).and_then(|rank| usize::try_from(rank).ok());
+        rank.ok_or_else(|| {
+            unsupported(key, value, "it must be a whole number of at least 1".into())
+        })
+    }
+
+    fn number(&self, key: &str, default: f64) -> Result<f64, AdapterError> {
+        let Some(value) = self.get(key) else { return Ok(default) };
+        let number = value.as_f64().filter(|number| number.is_finite());
+        number.ok_or_else(|| unsupported(key, value, "it must be a finite number".into()))
+    }
+
+    /// A pattern as PEFT reads it: a key is a regular expression for the end of a module's name, from the start of the
+    /// name or from behind a dot. Maps keep the order of the file.
+    fn pattern(&self, key: &str) -> Result<Pattern, AdapterError> {
+        let entries = match self.get(key) {
+            None => return Ok(Pattern::new()),
+            Some(Value::Object(entries)) if entries.len() <= MAX_PATTERNS => entries,
+            Some(other) => {
+                let why = format!("it must be an object of at most {MAX_PATTERNS} entries");
+                return Err(unsupported(key, other, why));
+            }
+        };
+        let entry = |(name, value): (&String, &Value)| {
+            let bad = |why: &str| unsupported(&format!("{key}.{name}"), value, why.into());
+            let number = match key {
+                "rank_pattern" => value.as_u64().filter(|rank| *rank >= 1).map(|rank| rank as f64),
+                _ => value.as_f64().filter(|alpha| alpha.is_finite()),
+            };
+            let number =
+                number.ok_or_else(|| bad("it must be a rank of at least 1, or a finite alpha"))?;
+            let name = Regex::new(&format!(r"^(.*\.)?({name})$"));
+            Ok((
+                name.map_err(|_| bad("its key is no regular expression that is supported"))?,
+                number,
+            ))
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, AdapterError> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| unsupported(key, value, "it must be true or false".into())),
+        }
+    }
+}
+
+fn unsupported(key: &str, value: &Value, why: String) -> AdapterError {
+    let value = value.to_string().chars().take(60).collect();
+    AdapterError::Unsupported { key: key.into(), value, why }
+}

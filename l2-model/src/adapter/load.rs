@@ -1,0 +1,190 @@
+//! From a directory to a [`LoraAdapter`].
+
+use std::path::Path;
+
+use l1_tensor::{LowRank, RowOrder, Runtime, Weight};
+use sha2::{Digest, Sha256};
+
+use super::config::LoraConfig;
+use super::error::AdapterError;
+use super::names::{self, Place};
+use super::{LoraAdapter, Projection};
+use crate::checkpoint::{SafetensorsDir, StoredTensor};
+use crate::config::Op;
+use crate::{Error, ModelConfig, Result};
+
+/// The weights, as PEFT saves them.
+const FILE: &str = "adapter_model.safetensors";
+
+impl LoraAdapter {
+    /// Reads the adapter in a directory as PEFT writes it (`adapter_config.json`, `adapter_model.safetensors`), for a
+    /// model of configuration `model`. Matrices may be F32, F16 or BF16, and are rounded to bf16, as the model's own.
+    ///
+    /// # Errors
+    /// [`AdapterError`] (as [`Error::Adapter`]) for an adapter that is not supported, was made for another model, is
+    /// incomplete, or has a rank above `max_rank`; [`Error::Checkpoint`] for a file that is no safetensors file.
+    pub fn open(rt: &Runtime, dir: &Path, model: &ModelConfig, max_rank: usize) -> Result<Self> {
+        let (config, bytes) = LoraConfig::read(dir)?;
+        let path = dir.join(FILE);
+        if !path.is_file() {
+            return Err(AdapterError::NoWeights { path: dir.into() }.into());
+        }
+        let file = SafetensorsDir::open_file(&path)?;
+        let stored = by_place(&file, model.layers.len())?;
+        check_targets(&config, &stored)?;
+        let load = Load { rt, config: &config, model, max_rank };
+        let layer = |(i, sides): (usize, &Layer<'_>)| load.layer(i, sides);
+        let layers: Vec<_> = stored.iter().enumerate().map(layer).collect::<Result<_>>()?;
+        let ranks = layers.iter().flatten().flatten().map(|side: &LowRank| side.a.n());
+        let rank = ranks.max().unwrap_or(0);
+        let digest = digest(&bytes, &file);
+        Ok(Self { layers, model: model.clone(), rank, digest })
+    }
+}
+
+/// Both matrices of each projection of a layer, where they are stored.
+type Layer<'a> = [[Option<StoredTensor<'a>>; 2]; Projection::ALL.len()];
+
+/// The stored tensors of each layer.
+fn by_place(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
+    let mut stored: Vec<Layer<'_>> = vec![Default::default(); layers];
+    for tensor in file.tensors() {
+        let Place { layer, projection, side } = names::place(tensor.name)?;
+        let bad = |why: String| AdapterError::Tensor { tensor: tensor.name.into(), why };
+        let Some(place) = stored.get_mut(layer) else {
+            let why = format!("the model has {layers} layers: pass an adapter of this model");
+            return Err(bad(why).into());
+        };
+        let place = &mut place[projection as usize][side as usize];
+        if place.is_some() {
+            let why = "the file has it twice, under two names: save the adapter again";
+            return Err(bad(why.into()).into());
+        }
+        *place = Some(tensor);
+    }
+    if stored.iter().flatten().flatten().all(Option::is_none) {
+        return Err(AdapterError::Missing { missing: "lora_A.weight".into() }.into());
+    }
+    Ok(stored)
+}
+
+/// Fails if the config lists a projection of which nothing is stored.
+fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
+    for projection in Projection::ALL {
+        let module = projection.module();
+        let listed = config.targets.iter().any(|name| {
+            module == name
+                || module.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.'))
+        });
+        let has = |layer: &Layer<'_>| layer[projection as usize].iter().any(Option::is_some);
+        if listed && !stored.iter().any(has) {
+            let missing = format!("{module}.lora_A.weight");
+            return Err(AdapterError::Missing { missing }.into());
+        }
+    }
+    Ok(())
+}
+
+struct Load<'a> {
+    rt: &'a Runtime,
+    config: &'a LoraConfig,
+    model: &'a ModelConfig,
+    max_rank: usize,
+}
+
+impl Load<'_> {
+    fn layer(&self, i: usize, stored: &Layer<'_>) -> Result<[Option<LowRank>; 7]> {
+        let mut sides = [const { None }; 7];
+        for projection in Projection::ALL {
+            sides[projection as usize] = match &stored[projection as usize] {
+                [None, None] => None,
+                [Some(a), Some(b)] => Some(self.side(i, projection, a, b)?),
+                [Some(only), None] | [None, Some(only)] => {
+                    let missing = match only.name.contains("lora_A") {
+                        true => only.name.replace("lora_A", "lora_B"),
+                        false => only.name.replace("lora_B", "lora_A"),
+                    };
+                    return Err(AdapterError::Missing { missing }.into());
+                }
+            };
+        }
+        Ok(sides)
+    }
+
+    fn side(
+        &self,
+        layer: usize,
+        projection: Projection,
+        a: &StoredTensor<'_>,
+        b: &StoredTensor<'_>,
+    ) -> Result<LowRank> {
+        let module = names::module(layer, projection);
+        let Some([n, k]) = shape(self.model, layer, projection) else {
+            let why = "the model has no such projection: pass an adapter of this model".into();
+            return Err(AdapterError::Tensor { tensor: a.name.into(), why }.into());
+        };
+        let rank = self.config.rank(&module);
+        for (tensor, expected) in [(a, [rank, k]), (b, [n, rank])] {
+            if tensor.shape != expected {
+                let (tensor, got) = (tensor.name.into(), tensor.shape.to_vec());
+                let expected = expected.to_vec();
+                return Err(AdapterError::Shape { tensor, got, expected, rank }.into());
+            }
+        }
+        if rank > self.max_rank {
+            return Err(AdapterError::RankTooLarge { module, rank, max: self.max_rank }.into());
+        }
+        let scale = self.config.scale(&module);
+        Ok(LowRank { a: self.matrix(a)?, b: self.matrix(b)?, scale })
+    }
+
+    fn matrix(&self, tensor: &StoredTensor<'_>) -> Result<Weight> {
+        let (n, k) = (tensor.n_rows(), tensor.row_len());
+        let weight = Weight::load(self.rt, n, k, RowOrder::Plain, &|row, out| {
+            tensor.dequantize_row(row, out)?;
+            match out.iter().find(|x| !half::bf16::from_f32(**x).is_finite()) {
+                None => Ok::<_, Error>(()),
+                Some(x) => {
+                    let (tensor, value) = (tensor.name.into(), x.to_string());
+                    Err(AdapterError::NotFinite { tensor, row, value }.into())
+                }
+            }
+        })?;
+        Ok(weight)
+    }
+}
+
+/// Shape `[N, K]` of a projection of the model, if the layer has it.
+fn shape(model: &ModelConfig, layer: usize, projection: Projection) -> Option<[usize; 2]> {
+    use Projection::{Down, Gate, K, O, Q, Up, V};
+    let h = model.hidden;
+    let of = |op: &Op| match (op, projection) {
+        (Op::Attention(a), Q) => Some([a.q_heads * a.head_dim, h]),
+        (Op::Attention(a), K | V) => Some([a.kv_heads * a.head_dim, h]),
+        (Op::Attention(a), O) => Some([h, a.q_heads * a.head_dim]),
+        (Op::Mlp(m), Gate | Up) => Some([m.intermediate, h]),
+        (Op::Mlp(m), Down) => Some([h, m.intermediate]),
+        _ => None,
+    };
+    model.layers.get(layer)?.branches.iter().find_map(|branch| of(&branch.op))
+}
+
+/// Sha256 of config and tensors, in the order of their names.
+fn digest(config: &[u8], file: &SafetensorsDir) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut field = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    field(b"strata adapter 1");
+    field(config);
+    let mut tensors: Vec<_> = file.tensors().collect();
+    tensors.sort_by_key(|tensor| tensor.name);
+    for tensor in tensors {
+        field(tensor.name.as_bytes());
+        field(format!("{} {:?}", tensor.ty.name(), tensor.shape).as_bytes());
+        field(tensor.bytes);
+        file.release(tensor.name);
+    }
+    hash.finalize().into()
+}

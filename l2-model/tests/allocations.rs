@@ -6,12 +6,14 @@ mod counting;
 mod runtime;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use counting::fewest_allocations;
 use l1_tensor::{Precision, Runtime, Tensor};
+use l2_model::adapter::LoraAdapter;
 use l2_model::draft_head::{DraftHead, EagleWorkspace, Hidden, MedusaWorkspace};
 use l2_model::{
-    Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Session, WorkspaceSpec,
+    Batch, ContiguousState, Decoder, ModelFiles, SequenceState, Session, Workspace, WorkspaceSpec,
 };
 use runtime::runtime;
 
@@ -41,6 +43,41 @@ fn a_steady_decode_step_allocates_nothing() {
             }
         });
         assert_eq!(made, 0, "{name}, {precision}, {threads} threads");
+    }
+}
+
+/// Two adapters and none in one step, one of them of gate and up.
+#[test]
+fn a_steady_step_with_adapters_allocates_nothing() {
+    for (precision, threads) in [(Precision::F32, 1), (Precision::Bf16, 2)] {
+        let rt = runtime(precision, threads);
+        let decoder = decoder(&rt, "tiny-llama");
+        let spec = WorkspaceSpec { max_tokens: 3, max_rows: 3, max_context: 64 };
+        let mut ws = Workspace::new(&rt, decoder.config(), spec).unwrap();
+        ws.allow_adapters(8).unwrap();
+        for (index, name) in ["tiny-llama-all", "tiny-llama-rslora"].into_iter().enumerate() {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/adapters").join(name);
+            let adapter = LoraAdapter::open(&rt, &dir, decoder.config(), 8).unwrap();
+            ws.set_adapter(index, Some(Arc::new(adapter))).unwrap();
+        }
+        let dtype = rt.activation_dtype();
+        let mut state = ContiguousState::new(decoder.config(), 3, 64, dtype).unwrap();
+        let made = fewest_allocations(5, || {
+            (0..3).for_each(|slot| state.drop_sequence(slot));
+            for at in 0..20 {
+                let batch = Batch {
+                    tokens: &[1, 2, 3],
+                    positions: &[at; 3],
+                    cu_seqlens_q: &[0, 1, 2, 3],
+                    state_slots: &[0, 1, 2],
+                    adapters: &[0, -1, 1],
+                    logit_rows: &[0, 1, 2],
+                    ..Batch::default()
+                };
+                decoder.forward(&batch, &mut state, &mut ws).unwrap();
+            }
+        });
+        assert_eq!(made, 0, "{precision}, {threads} threads");
     }
 }
 

@@ -3,6 +3,7 @@
 //! Where there is no GPU, a CPU stands in for one and runs the same kernels; `STRATA_TEST_DEVICE=cuda`
 //! takes the real one.
 
+mod adapters;
 mod draft_heads;
 #[path = "../judge/mod.rs"]
 mod judge;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use l1_tensor::ops::KvCache;
 use l1_tensor::{DType, Runtime, RuntimeOptions};
+use l2_model::adapter::LoraAdapter;
 use l2_model::checkpoint::names::unpermute_rows;
 use l2_model::checkpoint::quant::dequantize;
 use l2_model::checkpoint::{Checkpoint, CheckpointError, GgufFile, StoredType};
@@ -293,6 +294,55 @@ fn a_session_continues_at_the_position_said() {
         }
         session.tokens().len()
     });
+}
+
+#[test]
+fn an_adapter_has_as_many_numbers_as_said() {
+    let rt = runtime();
+    agree(("l2", "lora-parameters"), 12, number, |facts| {
+        let config = config(facts);
+        let [q, kv] =
+            ["q_heads", "kv_heads"].map(|key| number(&facts[key]) * number(&facts["head_dim"]));
+        let (h, inner) = (config.hidden, number(&facts["intermediate"]));
+        let rank = number(&facts["rank"]);
+        let mut tensors = BTreeMap::new();
+        for module in facts["modules"].as_str().unwrap().split(" and ") {
+            let (parent, n, k) = match module {
+                "q_proj" => ("self_attn", q, h),
+                "k_proj" | "v_proj" => ("self_attn", kv, h),
+                "o_proj" => ("self_attn", h, q),
+                "up_proj" => ("mlp", inner, h),
+                "down_proj" => ("mlp", h, inner),
+                other => panic!("{other}"),
+            };
+            for layer in 0..config.layers.len() {
+                let p = format!("base_model.model.model.layers.{layer}.{parent}.{module}");
+                tensors.insert(format!("{p}.lora_A.weight"), [rank, k]);
+                tensors.insert(format!("{p}.lora_B.weight"), [n, rank]);
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        write_bf16_zeros(&dir.path().join("adapter_model.safetensors"), &tensors);
+        let peft = json!({ "peft_type": "LORA", "r": rank, "lora_alpha": rank });
+        std::fs::write(dir.path().join("adapter_config.json"), peft.to_string()).unwrap();
+        LoraAdapter::open(&rt, dir.path(), &config, rank).unwrap().parameters()
+    });
+}
+
+/// A safetensors file of these shapes.
+fn write_bf16_zeros(path: &Path, tensors: &BTreeMap<String, [usize; 2]>) {
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, shape) in tensors {
+        let begin = end;
+        end += 2 * shape[0] * shape[1];
+        let entry = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [begin, end] });
+        header.insert(name.clone(), entry);
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + end, 0);
+    std::fs::write(path, file).unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod held_bytes;
 mod kv_bytes;
 mod layer_weights;
 mod logit_rows;
+mod lora_parameters;
 mod missing_tensor;
 mod model_weights;
 mod next_position;
@@ -33,4 +34,5 @@ pub const KINDS: &[Kind] = &[
     logit_rows::KIND,
     next_position::KIND,
     sequence_bytes::KIND,
+    lora_parameters::KIND,
 ];

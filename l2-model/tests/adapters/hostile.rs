@@ -1,0 +1,274 @@
+//! Adapters that cannot be used: an error names what is wrong, and nothing panics.
+
+use std::path::Path;
+
+use l1_tensor::{Precision, Runtime};
+use l2_model::adapter::{AdapterError, LoraAdapter};
+use l2_model::{Decoder, Error};
+use proptest::prelude::*;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::{Value, json};
+
+use super::runtime::runtime;
+use super::{RANK, fixtures, judge, load};
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// A stored tensor: name, shape, values as f32.
+type Stored = (String, Vec<usize>, Vec<f32>);
+
+/// Config and tensors of `tiny-llama-rslora`, to be changed.
+struct Files {
+    config: Value,
+    tensors: Vec<Stored>,
+}
+
+impl Files {
+    fn new() -> Self {
+        let dir = fixtures().join("adapters/tiny-llama-rslora");
+        let config = serde_json::from_slice(&std::fs::read(dir.join(CONFIG)).unwrap()).unwrap();
+        let bytes = std::fs::read(dir.join(WEIGHTS)).unwrap();
+        let stored = SafeTensors::deserialize(&bytes).unwrap();
+        let tensor = |(name, view): (String, TensorView<'_>)| {
+            let (numbers, _) = view.data().as_chunks::<4>();
+            let values = numbers.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            (name, view.shape().to_vec(), values)
+        };
+        Self { config, tensors: stored.tensors().into_iter().map(tensor).collect() }
+    }
+
+    fn named(&mut self, part: &str) -> &mut Stored {
+        self.tensors.iter_mut().find(|t| t.0.contains(part)).unwrap()
+    }
+
+    fn write(&self, dir: &Path) {
+        std::fs::write(dir.join(CONFIG), self.config.to_string()).unwrap();
+        let bytes: Vec<_> = self
+            .tensors
+            .iter()
+            .map(|(name, shape, values)| {
+                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                (name.clone(), shape.clone(), bytes)
+            })
+            .collect();
+        let views = bytes.iter().map(|(name, shape, bytes)| {
+            (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+        });
+        let file = safetensors::serialize(views, None).unwrap();
+        std::fs::write(dir.join(WEIGHTS), file).unwrap();
+    }
+
+    fn open(&self, rt: &Runtime, decoder: &Decoder) -> l2_model::Result<LoraAdapter> {
+        let dir = tempfile::tempdir().unwrap();
+        self.write(dir.path());
+        LoraAdapter::open(rt, dir.path(), decoder.config(), RANK)
+    }
+}
+
+fn llama() -> (Runtime, Decoder) {
+    let rt = runtime(Precision::F32, 1);
+    let decoder = load("tiny-llama", &rt);
+    (rt, decoder)
+}
+
+#[test]
+fn variants_of_lora_that_are_not_supported_are_refused_by_key() {
+    let (rt, decoder) = llama();
+    Files::new().open(&rt, &decoder).unwrap();
+    for (key, value) in [
+        ("peft_type", json!("IA3")),
+        ("peft_type", json!(null)),
+        ("use_dora", json!(true)),
+        ("lora_bias", json!(true)),
+        ("bias", json!("all")),
+        ("bias", json!(true)),
+        ("fan_in_fan_out", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("trainable_token_indices", json!([1, 2])),
+        ("target_parameters", json!(["experts.gate_up_proj"])),
+        ("layer_replication", json!([[0, 2], [1, 3]])),
+        ("alora_invocation_tokens", json!([5])),
+        ("use_qalora", json!(true)),
+        ("arrow_config", json!({"top_k": 3})),
+        ("init_lora_weights", json!("pissa_niter_16")),
+        ("init_lora_weights", json!("olora")),
+        ("r", json!(0)),
+        ("r", json!(-4)),
+        ("r", json!("eight")),
+        ("lora_alpha", json!("a lot")),
+        ("use_rslora", json!(1)),
+        ("rank_pattern", json!([3])),
+        ("rank_pattern.q_proj", json!({"q_proj": 0})),
+        ("rank_pattern.q_proj", json!({"q_proj": 2.5})),
+        ("rank_pattern.q(_proj", json!({"q(_proj": 2})),
+        ("alpha_pattern.q_proj", json!({"q_proj": "x"})),
+    ] {
+        let mut files = Files::new();
+        let field = key.split('.').next().unwrap();
+        files.config[field] = value.clone();
+        let what = format!("{key} = {value}");
+        let error = judge::refused(&what, "Unsupported", files.open(&rt, &decoder));
+        let Error::Adapter(AdapterError::Unsupported { key: named, .. }) = &error else {
+            panic!("{what}: {error:?}")
+        };
+        assert_eq!(named, key, "{what}: {error}");
+    }
+    // Values that change nothing.
+    for (key, value) in [
+        ("use_dora", json!(null)),
+        ("bias", json!("none")),
+        ("modules_to_save", json!([])),
+        ("init_lora_weights", json!("gaussian")),
+        ("rank_pattern_of_the_future", json!({})),
+        ("peft_type", json!("LORA")),
+    ] {
+        let mut files = Files::new();
+        files.config[key] = value.clone();
+        judge::works(format!("{key} = {value}"), files.open(&rt, &decoder));
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused_by_tensor_and_row() {
+    let (rt, decoder) = llama();
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+        let mut files = Files::new();
+        let (name, shape, values) = files.named("layers.1.self_attn.v_proj.lora_B");
+        values[2 * shape[1] + 1] = value;
+        let name = name.clone();
+        let error = judge::refused(value, "NotFinite", files.open(&rt, &decoder));
+        let right = matches!(&error, Error::Adapter(AdapterError::NotFinite { tensor, row: 2, .. })
+            if *tensor == name);
+        assert!(right, "{value}: {error:?}");
+    }
+}
+
+#[test]
+fn ranks_and_shapes_must_be_those_of_config_and_model() {
+    let (rt, decoder) = llama();
+    let mut files = Files::new();
+    files.config["r"] = json!(7);
+    judge::fails_with!(
+        "another rank in the config",
+        files.open(&rt, &decoder),
+        Error::Adapter(AdapterError::Shape { rank: 7, .. })
+    );
+    let qwen = load("tiny-qwen3", &rt);
+    judge::fails_with!(
+        "an adapter of another model",
+        Files::new().open(&rt, &qwen),
+        Error::Adapter(AdapterError::Shape { .. } | AdapterError::Tensor { .. })
+    );
+    let dir = fixtures().join("adapters/tiny-llama-rslora");
+    judge::fails_with!(
+        "a rank above the maximum",
+        LoraAdapter::open(&rt, &dir, decoder.config(), 7),
+        Error::Adapter(AdapterError::RankTooLarge { rank: 8, max: 7, .. })
+    );
+    let mut files = Files::new();
+    let transposed = files.named("layers.0.self_attn.q_proj.lora_A");
+    transposed.1.reverse();
+    judge::fails_with!(
+        "a transposed matrix",
+        files.open(&rt, &decoder),
+        Error::Adapter(AdapterError::Shape { .. })
+    );
+    let mut files = Files::new();
+    let flat = files.named("layers.0.self_attn.q_proj.lora_A");
+    flat.1 = vec![flat.2.len()];
+    judge::fails_with!(
+        "a matrix without columns",
+        files.open(&rt, &decoder),
+        Error::Adapter(AdapterError::Shape { .. })
+    );
+}
+
+#[test]
+fn incomplete_adapters_name_what_is_missing() {
+    let (rt, decoder) = llama();
+    let missing = |files: &Files| match files.open(&rt, &decoder) {
+        Err(Error::Adapter(AdapterError::Missing { missing })) => missing,
+        other => panic!("{:?}", other.map(|_| ())),
+    };
+    for side in ["lora_A", "lora_B"] {
+        let mut files = Files::new();
+        let name = files.named(&format!("layers.1.mlp.down_proj.{side}")).0.clone();
+        files.tensors.retain(|t| t.0 != name);
+        assert_eq!(missing(&files), name);
+    }
+    let mut files = Files::new();
+    files.tensors.retain(|t| !t.0.contains("down_proj"));
+    assert_eq!(missing(&files), "mlp.down_proj.lora_A.weight");
+    files.tensors.clear();
+    missing(&files);
+}
+
+#[test]
+fn tensors_of_other_parts_are_refused() {
+    let (rt, decoder) = llama();
+    for (old, new) in [
+        ("layers.1.", "layers.3."),
+        ("layers.1.", "layers.99999999999999999999."),
+        ("model.layers.1.self_attn.q_proj", "lm_head"),
+        ("self_attn.q_proj", "self_attn.qkv_proj"),
+        ("lora_A.weight", "lora_magnitude_vector"),
+        // The same module a second time, by its other name.
+        (
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_A",
+            "base_model.model.layers.1.self_attn.q_proj.lora_A",
+        ),
+    ] {
+        let mut files = Files::new();
+        let tensor = files.named(old);
+        tensor.0 = tensor.0.replace(old, new);
+        judge::fails_with!(
+            format!("{old} called {new}"),
+            files.open(&rt, &decoder),
+            Error::Adapter(AdapterError::Tensor { .. })
+        );
+    }
+}
+
+#[test]
+fn directories_without_an_adapter_say_what_belongs_there() {
+    let (rt, decoder) = llama();
+    let open = |dir: &Path| LoraAdapter::open(&rt, dir, decoder.config(), RANK);
+    let dir = tempfile::tempdir().unwrap();
+    let no_config = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoConfig { .. }));
+    judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_config(&e));
+    judge::fails_with!("an empty directory", open(dir.path()), e if no_config(&e));
+    judge::fails_with!("a model", open(&fixtures().join("tiny-llama")), e if no_config(&e));
+    std::fs::write(dir.path().join(CONFIG), Files::new().config.to_string()).unwrap();
+    std::fs::write(dir.path().join("adapter_model.bin"), "pickle").unwrap();
+    let only_bin = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoWeights { .. }));
+    judge::fails_with!("a .bin", open(dir.path()), e if only_bin(&e));
+    for text in ["", "[]", "null", "{", "{\"r\": NaN}", "\u{0}"] {
+        std::fs::write(dir.path().join(CONFIG), text).unwrap();
+        judge::refused(text, "any error", open(dir.path()));
+    }
+    std::fs::write(dir.path().join(CONFIG), " ".repeat(2 << 20)).unwrap();
+    let large = |e: &Error| matches!(e, Error::Adapter(AdapterError::File { .. }));
+    judge::fails_with!("a large config", open(dir.path()), e if large(&e));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// A file that was cut or changed anywhere gives an error, or an adapter; never a panic.
+    #[test]
+    fn damaged_files_do_not_panic(cut in 0usize..40_000, at in 0usize..3000, byte: u8, weights: bool) {
+        let (rt, decoder) = llama();
+        let dir = tempfile::tempdir().unwrap();
+        Files::new().write(dir.path());
+        let path = dir.path().join(if weights { WEIGHTS } else { CONFIG });
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        std::fs::write(&path, &bytes).unwrap();
+        let _ = LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK);
+        bytes.truncate(cut % bytes.len());
+        std::fs::write(&path, &bytes).unwrap();
+        prop_assert!(LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK).is_err());
+    }
+}

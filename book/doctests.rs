@@ -68,6 +68,7 @@ chapters! {
     l2_generate: "src/l2-model/generate.md",
     l2_parity: "src/l2-model/parity.md",
     l2_draft_heads: "src/l2-model/draft-heads.md",
+    l2_lora: "src/l2-model/lora.md",
     l2_order: "src/l2-model/order.md",
     l2_tests: "src/l2-model/tests.md",
     l2_exercises: "src/l2-model/exercises.md",

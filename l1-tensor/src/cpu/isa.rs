@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub enum Isa {
     /// Plain Rust, whatever the compiler makes of it. Also what aarch64 runs (unverified there).
     Portable,
-    /// x86-64 with AVX2 and FMA: 8 floats a vector.
+    /// x86-64 with AVX2, FMA and F16C: 8 floats a vector.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL: 16 floats a vector.
     Avx512,
@@ -32,7 +32,11 @@ impl Isa {
         match self {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.is_available()

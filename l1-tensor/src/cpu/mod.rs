@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod attention;
-mod decode;
+mod dequantize;
 mod isa;
 pub mod lanes;
 pub mod machine;

@@ -30,8 +30,9 @@ pub struct RuntimeArgs {
     /// On CUDA: make results independent of the other requests in the batch, which is slower. On a CPU they always are
     #[arg(long, switch("false"))]
     pub batch_invariant: bool,
-    /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file) or bf16 (expanded, 2 bytes
-    /// a weight). The results are the same bits. On CUDA they are bf16
+    /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file), bf16 (expanded, 2 bytes a
+    /// weight), or auto: packed on processors with AVX-512 BF16, where it is fast. The results are the same bits. On
+    /// CUDA they are bf16
     #[arg(long, value_name = "STORAGE", default_value_t)]
     pub weights: WeightStorage,
 }

@@ -12,8 +12,9 @@ const CONTAINERS: [&str; 2] = [
     "Hugging Face directory: config.json, tokenizer.json, safetensors (one file or shards)",
     "GGUF, version 2 or 3",
 ];
-const NOTE: &str = "On a CPU, quantised weights stay packed in memory and are decoded to bf16 whenever they are used. \
-    With --weights bf16, and on CUDA, they are expanded when a model is loaded: 16 bits a weight.";
+const NOTE: &str = "On a CPU with AVX-512 BF16, or with --weights packed, quantised weights stay packed in memory and are \
+    dequantized to bf16 whenever they are used. Elsewhere, with --weights bf16, and on CUDA, they are expanded when a \
+    model is loaded: 16 bits a weight.";
 
 /// List the supported model families and weight formats
 #[derive(Debug, clap::Args)]
@@ -83,7 +84,7 @@ fn table(answer: &Answer) -> String {
     for family in &answer.families {
         let _ = writeln!(text, "  {:<9} {}", family.name, family.about);
     }
-    text.push_str("\nNumber formats, bits per weight in a file and in memory on a CPU\n");
+    text.push_str("\nNumber formats, bits per weight in a file and packed in memory\n");
     for Format { name, bits_per_weight, memory_bits_per_weight, .. } in &answer.types {
         let _ = writeln!(text, "  {name:<9} {bits_per_weight:<8} {memory_bits_per_weight}");
     }

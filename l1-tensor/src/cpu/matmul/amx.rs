@@ -19,7 +19,7 @@ use half::bf16;
 
 use crate::weight::{Line, PANEL};
 
-use super::blocks::{Buffer, ChunkSums, PanelParts};
+use super::blocks::{Buffer, ChunkSums, PanelSpans};
 use super::epilogue::fetch_output;
 use super::tile::{LANES, Sums};
 use super::x86::Avx512Dot;
@@ -38,7 +38,7 @@ const ROWS: usize = 2 * TILE_ROWS;
 const BLOCK_LINES: usize = BLOCK;
 
 /// Prefetches the lines of a block, two blocks ahead: 4 KiB (measured on a Xeon: 7% for 32 rows and more, nothing for
-/// few). Lines that have just been decoded are in the cache.
+/// few). Lines that have just been dequantized are in the cache.
 macro_rules! prefetch_block {
     ($($line:literal)*) => {
         concat!($("prefetcht0 [{lines} + 4096 + 64 * ", $line, "]\n"),*)
@@ -105,7 +105,7 @@ pub(super) fn kernel() -> Kernel<bf16> {
 /// asked for, the first tile is an illegal instruction.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn chunk(job: &Job<'_, bf16>, lines: Lines<'_>, chunk: usize) {
-    let (rows, panels) = job.part(chunk);
+    let (rows, panels) = job.ranges(chunk);
     let mut sums = Sums([[0.0; PANEL]; ROWS]);
     for row in rows.clone().step_by(ROWS) {
         let height = ROWS.min(rows.end - row);
@@ -130,17 +130,17 @@ unsafe fn chunk(job: &Job<'_, bf16>, lines: Lines<'_>, chunk: usize) {
 /// As [`chunk`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize) {
-    let (rows, panels) = job.part(chunk);
+    let (rows, panels) = job.ranges(chunk);
     let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
-    let parts = PanelParts::new(weight, rows.len());
+    let spans = PanelSpans::new(weight, rows.len());
     let (whole, last) = (Shapes::of(ROWS), Shapes::of(rows.len() % ROWS));
     for panel in panels {
         fetch_output(job, rows.start, rows.len(), panel);
         let sums = memory.zeros(rows.len());
-        parts.for_each(panel, &mut buffer, |from, lines| {
+        spans.for_each(panel, &mut buffer, |from, lines| {
             for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
                 let shapes = if sums.len() == ROWS { &whole } else { &last };
-                // SAFETY: the caller's promise: the rows exist, and have the inputs of this part.
+                // SAFETY: the caller's promise: the rows exist, and have the inputs of this span.
                 unsafe {
                     let x = job.x.data.add((rows.start + i * ROWS) * job.x.stride + from);
                     tile(x, job.x.stride, lines.len(), shapes, Source::Cache, lines, sums);
@@ -152,7 +152,7 @@ unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize)
     }
 }
 
-/// Adds the products of rows of `k` inputs with a panel, or a part of it, to their sums.
+/// Adds the products of rows of `k` inputs with a panel, or a span of it, to their sums.
 ///
 /// # Safety
 /// As [`chunk`]; as many rows as there are sums, at most [`ROWS`], of `k` elements must be readable at `x`, `stride`
@@ -214,78 +214,74 @@ unsafe fn add_blocks(
         assert!(BLOCK * size_of::<bf16>() == 64 && BLOCK_LINES * size_of::<Line>() == 2048);
     }
     // The compiler knows nothing of the shapes of tiles, so the block that needs them sets and releases them. A second
-    // tile of one unread row would let one block serve both heights; it made a step of one row 6% slower.
+    // tile of one unread row would let one block serve both heights; it made a step of one row 6% slower. So the second
+    // tile is an argument of the text, as is what fetches lines ahead.
     macro_rules! sum {
+        (
+            prefetch: $prefetch:expr,
+            second tile: load [$($load:literal)*] multiply [$($multiply:literal)*] store [$($store:literal)*]
+                operands [$($operands:tt)*]
+        ) => {
+            asm!(
+                "ldtilecfg [{shapes}]",
+                "tileloadd tmm0, [{sums} + 1*{apart}]",
+                "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
+                $($load,)*
+                "2:",
+                "tileloadd tmm4, [{x} + 1*{stride}]",
+                "tileloadd tmm6, [{lines} + 1*{apart}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                $($multiply,)*
+                "add {x}, 64",
+                $prefetch,
+                "add {lines}, 2048",
+                "dec {blocks}",
+                "jnz 2b",
+                "tilestored [{sums} + 1*{apart}], tmm0",
+                "tilestored [{sums} + 1*{apart} + 64], tmm1",
+                $($store,)*
+                "tilerelease",
+                shapes = in(reg) shapes,
+                sums = in(reg) sums,
+                apart = in(reg) size_of::<[f32; PANEL]>(),
+                x = inout(reg) x => _,
+                stride = in(reg) stride,
+                lines = inout(reg) lines => _,
+                blocks = inout(reg) blocks => _,
+                $($operands)*
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _,
+                out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            )
+        };
         ($prefetch:expr) => {
             if rows <= TILE_ROWS {
-                asm!(
-                    "ldtilecfg [{shapes}]",
-                    "tileloadd tmm0, [{sums} + 1*{apart}]",
-                    "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
-                    "2:",
-                    "tileloadd tmm4, [{x} + 1*{stride}]",
-                    "tileloadd tmm6, [{lines} + 1*{apart}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "add {x}, 64",
-                    $prefetch,
-                    "add {lines}, 2048",
-                    "dec {blocks}",
-                    "jnz 2b",
-                    "tilestored [{sums} + 1*{apart}], tmm0",
-                    "tilestored [{sums} + 1*{apart} + 64], tmm1",
-                    "tilerelease",
-                    shapes = in(reg) shapes,
-                    sums = in(reg) sums,
-                    apart = in(reg) size_of::<[f32; PANEL]>(),
-                    x = inout(reg) x => _,
-                    stride = in(reg) stride,
-                    lines = inout(reg) lines => _,
-                    blocks = inout(reg) blocks => _,
-                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
+                sum!(prefetch: $prefetch, second tile: load [] multiply [] store [] operands [])
             } else {
-                asm!(
-                    "ldtilecfg [{shapes}]",
-                    "tileloadd tmm0, [{sums} + 1*{apart}]",
-                    "tileloadd tmm1, [{sums} + 1*{apart} + 64]",
-                    "tileloadd tmm2, [{second} + 1*{apart}]",
-                    "tileloadd tmm3, [{second} + 1*{apart} + 64]",
-                    "2:",
-                    "tileloadd tmm4, [{x} + 1*{stride}]",
-                    "tileloadd tmm6, [{lines} + 1*{apart}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{below} + 1*{stride}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {x}, 64",
-                    "add {below}, 64",
-                    $prefetch,
-                    "add {lines}, 2048",
-                    "dec {blocks}",
-                    "jnz 2b",
-                    "tilestored [{sums} + 1*{apart}], tmm0",
-                    "tilestored [{sums} + 1*{apart} + 64], tmm1",
-                    "tilestored [{second} + 1*{apart}], tmm2",
-                    "tilestored [{second} + 1*{apart} + 64], tmm3",
-                    "tilerelease",
-                    shapes = in(reg) shapes,
-                    sums = in(reg) sums,
-                    second = in(reg) sums.add(TILE_ROWS),
-                    apart = in(reg) size_of::<[f32; PANEL]>(),
-                    x = inout(reg) x => _,
-                    below = inout(reg) x.byte_add(TILE_ROWS * stride) => _,
-                    stride = in(reg) stride,
-                    lines = inout(reg) lines => _,
-                    blocks = inout(reg) blocks => _,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
-                    out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
+                sum!(
+                    prefetch: $prefetch,
+                    second tile:
+                    load [
+                        "tileloadd tmm2, [{second} + 1*{apart}]"
+                        "tileloadd tmm3, [{second} + 1*{apart} + 64]"
+                    ]
+                    multiply [
+                        "tileloadd tmm5, [{below} + 1*{stride}]"
+                        "tdpbf16ps tmm2, tmm5, tmm6"
+                        "tdpbf16ps tmm3, tmm5, tmm7"
+                        "add {below}, 64"
+                    ]
+                    store [
+                        "tilestored [{second} + 1*{apart}], tmm2"
+                        "tilestored [{second} + 1*{apart} + 64], tmm3"
+                    ]
+                    operands [
+                        second = in(reg) sums.add(TILE_ROWS),
+                        below = inout(reg) x.byte_add(TILE_ROWS * stride) => _,
+                    ]
+                )
             }
         };
     }

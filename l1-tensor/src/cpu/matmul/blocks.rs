@@ -1,6 +1,6 @@
-//! Chunks of a weight in block formats: a part of a panel is decoded into the cache, and the kernels run over it.
+//! Chunks of a weight in block formats: a span of a panel is dequantized into the cache, and the kernels run over it.
 //!
-//! Sums go on from one part to the next in memory. They are the sums of one pass over K: each is still in one lane, from
+//! Sums go on from one span to the next in memory. They are the sums of one pass over K: each is still in one lane, from
 //! the first input to the last.
 
 use std::mem::MaybeUninit;
@@ -14,40 +14,40 @@ use super::{Blocks, Job, finish_rows};
 /// Maximum number of rows in a chunk.
 pub(super) const MAX_CHUNK_ROWS: usize = 512;
 
-/// Inputs of a part of a panel: 16 KiB of lines, which stay in the first level of the cache until they have been read. A
+/// Inputs of a span of a panel: 16 KiB of lines, which stay in the first level of the cache until they have been read. A
 /// multiple of the units of all formats.
-const PART: usize = 256;
+const SPAN: usize = 256;
 
 /// The same with many rows: a tile begins and ends less often, and the second level is fast enough.
-const LONG_PART: usize = 1024;
+const LONG_SPAN: usize = 1024;
 
 /// Number of rows that count as many.
 const MANY: usize = 16;
 
-/// Lines of a part.
+/// Lines of a span.
 #[repr(align(64))]
-pub(super) struct Buffer([MaybeUninit<Line>; LONG_PART]);
+pub(super) struct Buffer([MaybeUninit<Line>; LONG_SPAN]);
 
 impl Buffer {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self([const { MaybeUninit::uninit() }; LONG_PART])
+        Self([const { MaybeUninit::uninit() }; LONG_SPAN])
     }
 }
 
-/// Decoder of panels, one part after the other.
-pub(super) struct PanelParts<'a> {
+/// Dequantizes panels, one span of inputs after the other.
+pub(super) struct PanelSpans<'a> {
     weight: Blocks<'a>,
     len: usize,
 }
 
-impl<'a> PanelParts<'a> {
-    /// Parts for a chunk of this number of rows.
+impl<'a> PanelSpans<'a> {
+    /// Spans for a chunk of this number of rows.
     pub(super) fn new(weight: Blocks<'a>, rows: usize) -> Self {
-        Self { weight, len: if rows < MANY { PART } else { LONG_PART } }
+        Self { weight, len: if rows < MANY { SPAN } else { LONG_SPAN } }
     }
 
-    /// Decodes a panel, and calls `each` with the first input of a part and its lines, two for each pair of inputs.
+    /// Dequantizes a panel, and calls `each` with the first input of a span and its lines, two for each pair of inputs.
     #[inline(always)]
     pub(super) fn for_each(
         &self,
@@ -55,12 +55,12 @@ impl<'a> PanelParts<'a> {
         buffer: &mut Buffer,
         mut each: impl FnMut(usize, &[Line]),
     ) {
-        let Blocks { of, decoder } = self.weight;
-        let (panel, k) = (of.panel(panel), of.k());
+        let Blocks { of, dequantizer } = self.weight;
+        let (panel, k) = (dequantizer.panel(of.panel(panel)), of.k());
         let mut from = 0;
         while from < k {
             let n = self.len.min(k - from);
-            each(from, decoder.decode(panel, from, n, &mut buffer.0[..n]));
+            each(from, panel.dequantize(from, n, &mut buffer.0));
             from += n;
         }
     }
@@ -94,18 +94,18 @@ impl ChunkSums {
 /// As [`super::sweep`].
 #[inline(always)]
 pub(super) unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, weight: Blocks<'_>, chunk: usize) {
-    let (rows, panels) = job.part(chunk);
+    let (rows, panels) = job.ranges(chunk);
     let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
-    let parts = PanelParts::new(weight, rows.len());
+    let spans = PanelSpans::new(weight, rows.len());
     for panel in panels {
         fetch_output(job, rows.start, rows.len(), panel);
         let sums = memory.zeros(rows.len());
-        parts.for_each(panel, &mut buffer, |from, lines| {
+        spans.for_each(panel, &mut buffer, |from, lines| {
             let tiles = rows.len().div_ceil(D::ROWS);
             let mut at = 0;
             for tile in 0..tiles {
                 let height = (rows.len() - at).div_ceil(tiles - tile);
-                // SAFETY: the caller's promise: the rows exist, and have the inputs of this part.
+                // SAFETY: the caller's promise: the rows exist, and have the inputs of this span.
                 unsafe {
                     let tile = Tile {
                         x: job.x.data.add((rows.start + at) * job.x.stride + from),

@@ -5,7 +5,7 @@
 //! * [`matmul`] cuts the output into *chunks* of rows by panels and lets the threads take them.
 //! * [`sweep`] walks a chunk: panel by panel, and for each panel tile by tile down the rows, so
 //!   that a panel comes from memory once and is then reused from the cache. `blocks` does that for
-//!   weights in block formats, of which it decodes a part of a panel at a time.
+//!   weights in block formats, of which it dequantizes a span of a panel at a time.
 //! * [`tile`] is the inner loop: a few rows by one panel, sums in registers.
 //! * `amx` is the same for tiles of whole matrices, which have registers of their own.
 //! * [`epilogue`] turns the sums into outputs while they are still in the L1 cache.
@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::cpu::decode::Decoder;
+use crate::cpu::dequantize::Dequantizer;
 use crate::cpu::{Isa, ThreadPool};
 use crate::weight::{HostWeight, Line, PANEL, PackedBlocks, RowOrder};
 
@@ -66,7 +66,7 @@ struct Lines<'a> {
 #[derive(Clone, Copy)]
 struct Blocks<'a> {
     of: &'a PackedBlocks,
-    decoder: Decoder,
+    dequantizer: Dequantizer,
 }
 
 /// One call, shared by all threads.
@@ -87,7 +87,7 @@ pub(crate) struct Job<'a, X> {
 
 impl<X> Job<'_, X> {
     /// Rows and panels of a chunk.
-    fn part(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
+    fn ranges(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
         let across = self.panels.div_ceil(self.chunk_panels);
         let panel = chunk % across * self.chunk_panels;
         let row = chunk / across * self.chunk_rows;
@@ -181,8 +181,8 @@ pub(crate) unsafe fn matmul<X: Kernels>(
         HostWeight::Bf16(w) => (w.n(), w.k(), w.order(), w.panels()),
         HostWeight::Blocks(w) => (w.n(), w.k(), w.order(), w.panels()),
     };
-    let decodes = matches!(w, HostWeight::Blocks(_));
-    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads(), decodes);
+    let dequantizes = matches!(w, HostWeight::Blocks(_));
+    let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads(), dequantizes);
     let job = Job { x, k, panels, n, order, bias, after, out, chunk_panels, chunk_rows };
     let kernel = X::kernel(isa);
     let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
@@ -194,7 +194,7 @@ pub(crate) unsafe fn matmul<X: Kernels>(
             pool.run(chunks, &|chunk, _worker| unsafe { (kernel.chunk)(&job, lines, chunk) });
         }
         HostWeight::Blocks(w) => {
-            let blocks = Blocks { of: w, decoder: Decoder::of(isa) };
+            let blocks = Blocks { of: w, dequantizer: Dequantizer::of(isa) };
             // SAFETY: as above.
             pool.run(chunks, &|chunk, _worker| unsafe { (kernel.blocks)(&job, blocks, chunk) });
         }
@@ -202,16 +202,16 @@ pub(crate) unsafe fn matmul<X: Kernels>(
 }
 
 /// Size of a chunk in panels and rows: small enough that threads finish together, large enough that
-/// claiming chunks costs nothing and that a panel is reused while it is in the cache. A panel that is
-/// decoded is decoded once for a chunk, so a chunk then has more rows.
-fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (usize, usize) {
+/// claiming chunks costs nothing and that a panel is reused while it is in the cache. A panel in
+/// blocks is dequantized once for a chunk, so a chunk then has more rows.
+fn chunk_shape(rows: usize, panels: usize, threads: usize, dequantizes: bool) -> (usize, usize) {
     let few = |most: usize| (panels / (8 * threads)).clamp(1, most);
     match rows {
         0..=1 => (few(4), 1),
         2..=128 => (few(1), 128),
-        // Chunks of equal height: each decodes the panel, so a short last one would cost as much
-        // decoding. More of them only where a narrow weight would leave threads without work.
-        _ if decodes => {
+        // Chunks of equal height: each dequantizes the panel, so a short last one would cost as much
+        // of that. More of them only where a narrow weight would leave threads without work.
+        _ if dequantizes => {
             let most = rows.div_ceil(128).min((2 * threads).div_ceil(panels));
             let across = rows.div_ceil(blocks::MAX_CHUNK_ROWS).max(most);
             (1, rows.div_ceil(across))
@@ -226,7 +226,7 @@ fn chunk_shape(rows: usize, panels: usize, threads: usize, decodes: bool) -> (us
 /// As [`matmul`], on a processor that runs `D`'s instruction set.
 #[inline(always)]
 unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, lines: Lines<'_>, chunk: usize) {
-    let (rows, panels) = job.part(chunk);
+    let (rows, panels) = job.ranges(chunk);
     let mut sums = Sums([[0.0; PANEL]; MAX_ROWS]);
     // Tiles of nearly the same height: 13 rows are 7 + 6, not 12 + 1.
     let tiles = rows.len().div_ceil(D::ROWS);

@@ -1,4 +1,4 @@
-//! The inner loop: a tile of a few rows by one panel, or by a part of it, summed in registers.
+//! The inner loop: a tile of a few rows by one panel, or by a span of it, summed in registers.
 
 use half::bf16;
 
@@ -162,7 +162,7 @@ pub(super) struct Tile<'a, X> {
     pub(super) ahead: usize,
 }
 
-/// Multiplies `M` rows by a panel, or by a part of it, and adds the products to `sums`: for each pair
+/// Multiplies `M` rows by a panel, or by a span of it, and adds the products to `sums`: for each pair
 /// along K, it loads the panel's two lines of weights once and uses them for all `M` rows. The `2 M`
 /// accumulators stay in registers throughout.
 ///

@@ -5,21 +5,7 @@
 //! every number.)
 
 use half::bf16;
-
-/// Half precision to single precision; exact for every input (a NaN stays a NaN).
-///
-/// Both formats are `sign | exponent | mantissa`. Shifting exponent and mantissa into f32's
-/// places leaves an exponent that is too small by the difference of the two biases, 127 - 15 =
-/// 112: a multiplication by 2^112 puts it right, and normalises subnormals for free. Only
-/// infinity and NaN (half's all-ones exponent) need their exponent filled up by hand.
-#[inline(always)]
-pub fn f16_to_f32(half: u16) -> f32 {
-    const TWO_POW_112: f32 = f32::from_bits((127 + 112) << 23);
-    let magnitude = f32::from_bits(u32::from(half & 0x7fff) << 13) * TWO_POW_112;
-    let special = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    let sign = u32::from(half & 0x8000) << 16;
-    f32::from_bits(magnitude.to_bits() | special | sign)
-}
+pub use l1_tensor::cpu::lanes::f16_to_f32;
 
 /// Single precision to bfloat16, to nearest, ties to even; a NaN stays a (quiet) NaN.
 ///

@@ -1,9 +1,8 @@
-//! Decoding on x86-64: AVX-512 with the conversion to bf16, and what the compiler makes of plain Rust with AVX2.
+//! Dequantization with AVX-512, with and without its conversion to bf16.
 
 use std::arch::x86_64::*;
 
-use super::portable::Plain;
-use super::{Lanes, decoders};
+use super::{Lanes, of_formats};
 use crate::weight::{Line, Shape};
 
 /// Codes as numbers, in the order of the table that a lookup of 4 or 5 bits reads.
@@ -37,10 +36,10 @@ static UPPER: Table = {
     Table(upper)
 };
 
-/// Lanes of a 512-bit register.
-struct Avx512;
+/// Lanes of a 512-bit register. `BF16`: the processor converts to bf16 itself.
+struct Avx512<const BF16: bool>;
 
-impl Lanes for Avx512 {
+impl<const BF16: bool> Lanes for Avx512<BF16> {
     type F = __m512;
     /// Four bits, and those above; for codes of 8 bits neither.
     type Codes = (__m512i, __m512i, *const u8);
@@ -149,9 +148,32 @@ impl Lanes for Avx512 {
     unsafe fn store(low: __m512, high: __m512, out: *mut Line) {
         // SAFETY: the caller's promise; the bits of a `__m512bh` are a line.
         unsafe {
-            let line = _mm512_cvtne2ps_pbh(high, low);
-            _mm512_store_si512(out.cast(), std::mem::transmute::<__m512bh, __m512i>(line));
+            let line = if BF16 {
+                std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
+            } else {
+                // The upper word of each lane, of both registers.
+                let words = _mm512_set_epi16(
+                    63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, //
+                    31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
+                );
+                _mm512_permutex2var_epi16(round(low), words, round(high))
+            };
+            _mm512_store_si512(out.cast(), line);
         }
+    }
+}
+
+/// Bits whose upper words are the nearest bf16, ties to even. Weights are finite, so a NaN needs no care.
+///
+/// # Safety
+/// The processor must have AVX-512.
+#[inline(always)]
+unsafe fn round(a: __m512) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm512_castps_si512(a);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)))
     }
 }
 
@@ -181,5 +203,5 @@ unsafe fn select(mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
     unsafe { _mm512_ternarylogic_epi32::<0xca>(mask, a, b) }
 }
 
-decoders!(avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
-decoders!(avx2, Plain, "avx2,fma");
+of_formats!(with_bf16, Avx512<true>, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma");
+of_formats!(without_bf16, Avx512<false>, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");

@@ -1,13 +1,13 @@
-//! Decoding in plain Rust, for any processor: the compiler makes vectors of it where it may.
+//! Dequantization in plain Rust, for any processor: the compiler makes vectors of it where it may.
 
-use super::{Lanes, decoders};
-use crate::cpu::lanes::round_bf16;
+use super::{Lanes, of_formats};
+use crate::cpu::lanes::{f16_to_f32, round_bf16};
 use crate::weight::{Line, STEP, Shape};
 
 const LANES: usize = 16;
 
 /// Lanes of an array.
-pub(super) struct Plain;
+struct Plain;
 
 /// Codes of a half vector: four bits, and those above. Codes of 8 bits are read one step after the other.
 #[derive(Clone, Copy)]
@@ -15,15 +15,6 @@ pub(super) struct Codes {
     low: [u32; LANES],
     upper: [u32; LANES],
     bytes: *const u8,
-}
-
-/// A finite f16 as f32, exact for subnormals too: without branches, so that the compiler makes vectors of it.
-#[inline(always)]
-fn finite_half(half: u16) -> f32 {
-    /// f32 has 112 more powers of two below 1.
-    const SCALE: f32 = f32::from_bits((127 + 112) << 23);
-    let magnitude = f32::from_bits(u32::from(half & 0x7fff) << 13) * SCALE;
-    f32::from_bits(magnitude.to_bits() | u32::from(half & 0x8000) << 16)
 }
 
 impl Lanes for Plain {
@@ -34,7 +25,7 @@ impl Lanes for Plain {
     unsafe fn halves(at: *const u8) -> [f32; LANES] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { at.cast::<[[u8; 2]; LANES]>().read() };
-        bytes.map(|half| finite_half(u16::from_le_bytes(half)))
+        bytes.map(|half| f16_to_f32(u16::from_le_bytes(half)))
     }
 
     #[inline(always)]
@@ -116,4 +107,4 @@ impl Lanes for Plain {
     }
 }
 
-decoders!(any, Plain);
+of_formats!(any, Plain);

@@ -5,9 +5,11 @@
 //! codes below 32 a lookup in a register) and one multiplication or fused multiply-add make sixteen weights. Two such
 //! registers, outputs 0 to 7 and 8 to 15 with both parities each, round to one line of pairs.
 
-mod portable;
 #[cfg(target_arch = "x86_64")]
-mod x86;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
 
 use std::mem::MaybeUninit;
 
@@ -26,43 +28,57 @@ fn prefetch_lines(stored: *const u8, first: usize, n: usize) {
     }
 }
 
-/// Decodes `units` units of a format at `stored` into lines of pairs at `out`.
-type Decode = unsafe fn(stored: *const Line, units: usize, out: *mut Line);
+/// Dequantizes `units` units of a format at `stored` into lines of pairs at `out`.
+type Units = unsafe fn(stored: *const Line, units: usize, out: *mut Line);
 
-/// Decoder of panels for one instruction set.
+/// Turns panels into lines of pairs, for one instruction set.
 #[derive(Clone, Copy)]
-pub(crate) struct Decoder(fn(BlockFormat) -> Decode);
+pub(crate) struct Dequantizer(fn(BlockFormat) -> Units);
 
-impl Decoder {
-    /// The decoder of this instruction set.
+impl Dequantizer {
+    /// The dequantizer of this instruction set.
     pub(crate) fn of(isa: Isa) -> Self {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Bf16 if isa.is_available() => Self(x86::avx512),
+            Isa::Amx | Isa::Avx512Bf16 if isa.is_available() => Self(avx512::with_bf16),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx2 if isa.is_available() => Self(x86::avx2),
+            Isa::Avx512 if isa.is_available() => Self(avx512::without_bf16),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => Self(avx2::any),
             _ => Self(portable::any),
         }
     }
 
-    /// Decodes inputs `from..from + n` of a panel, whole units, into `out`: two lines for each pair of inputs.
-    pub(crate) fn decode<'a>(
-        self,
-        panel: BlockPanel<'_>,
+    /// The same for the format of this panel.
+    pub(crate) fn panel(self, panel: BlockPanel<'_>) -> PanelDequantizer<'_> {
+        PanelDequantizer { units: (self.0)(panel.format), panel }
+    }
+}
+
+/// A panel, and what turns it into lines of pairs.
+pub(crate) struct PanelDequantizer<'a> {
+    units: Units,
+    panel: BlockPanel<'a>,
+}
+
+impl PanelDequantizer<'_> {
+    /// Dequantizes inputs `from..from + n`, whole units, into `out`: two lines for each pair of inputs.
+    pub(crate) fn dequantize<'a>(
+        &self,
         from: usize,
         n: usize,
         out: &'a mut [MaybeUninit<Line>],
     ) -> &'a [Line] {
-        let shape = panel.format.shape();
+        let shape = self.panel.format.shape();
         let (unit, lines) = (shape.unit_len(), shape.unit_lines());
         assert!(from.is_multiple_of(unit) && n.is_multiple_of(unit), "{from}, {n} in {unit}");
-        let stored = &panel.lines[from / unit * lines..][..n / unit * lines];
+        let stored = &self.panel.lines[from / unit * lines..][..n / unit * lines];
         let out = &mut out[..n];
         let first = out.as_mut_ptr().cast::<Line>();
-        // SAFETY: `of` has asked for the instruction set; both slices have been checked to hold these units, and each
-        // input of a unit makes a line.
+        // SAFETY: `Dequantizer::of` has asked for the instruction set; both slices have been checked to hold these
+        // units, and each input of a unit makes a line.
         unsafe {
-            (self.0)(panel.format)(stored.as_ptr(), n / unit, first);
+            (self.units)(stored.as_ptr(), n / unit, first);
             std::slice::from_raw_parts(first, n)
         }
     }
@@ -105,7 +121,7 @@ trait Lanes {
     /// None beyond the instruction set.
     unsafe fn mul_add(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
 
-    /// Repeats each of lanes `8 half..8 half + 8`.
+    /// Repeats each of lanes `8 half..8 half + 8`, in the order in which [`code`](Self::code) has them.
     ///
     /// # Safety
     /// None beyond the instruction set.
@@ -130,13 +146,18 @@ trait Lanes {
     unsafe fn store(low: Self::F, high: Self::F, out: *mut Line);
 }
 
-/// Decodes units of one shape.
+/// Dequantizes units of one shape.
 ///
 /// # Safety
 /// `units` units must be readable at `stored`, and as many lines as they have inputs writable at `out`; the processor
 /// must run the instruction set.
 #[inline(always)]
-unsafe fn decode_units<L: Lanes>(shape: Shape, stored: *const Line, units: usize, out: *mut Line) {
+unsafe fn dequantize_units<L: Lanes>(
+    shape: Shape,
+    stored: *const Line,
+    units: usize,
+    out: *mut Line,
+) {
     for unit in 0..units {
         // SAFETY: the caller's promise: offsets are those of lines of a unit, and of the lines of its inputs.
         unsafe {
@@ -166,7 +187,7 @@ unsafe fn decode_units<L: Lanes>(shape: Shape, stored: *const Line, units: usize
                             prefetch_lines(stored, line, shape.bits);
                         }
                         let out = out.add(step * STEP + vector);
-                        decode_step::<L>(
+                        dequantize_step::<L>(
                             shape,
                             stored.add(64 * line),
                             vector,
@@ -181,12 +202,12 @@ unsafe fn decode_units<L: Lanes>(shape: Shape, stored: *const Line, units: usize
     }
 }
 
-/// Decodes 16 inputs by a vector of outputs.
+/// Dequantizes 16 inputs by a vector of outputs.
 ///
 /// # Safety
-/// As [`decode_units`]: the lines of the step are at `step`, and every second line at `out` is written.
+/// As [`dequantize_units`]: the lines of the step are at `step`, and every second line at `out` is written.
 #[inline(always)]
-unsafe fn decode_step<L: Lanes>(
+unsafe fn dequantize_step<L: Lanes>(
     shape: Shape,
     step: *const u8,
     vector: usize,
@@ -219,21 +240,21 @@ unsafe fn decode_step<L: Lanes>(
     }
 }
 
-/// Decoders of all formats by one implementor of [`Lanes`], compiled with these features.
-macro_rules! decoders {
+/// Functions for all formats by one implementor of [`Lanes`], compiled with these features.
+macro_rules! of_formats {
     ($name:ident, $lanes:ty $(, $features:literal)?) => {
-        /// The decoder of a format.
-        pub(super) fn $name(format: $crate::weight::BlockFormat) -> super::Decode {
+        /// The function of a format.
+        pub(super) fn $name(format: $crate::weight::BlockFormat) -> super::Units {
             use $crate::weight::{BlockFormat, Line};
             macro_rules! of {
                 ($of:ident) => {{
                     $(#[target_feature(enable = $features)])?
-                    unsafe fn decode(stored: *const Line, units: usize, out: *mut Line) {
+                    unsafe fn units(stored: *const Line, units: usize, out: *mut Line) {
                         let shape = const { BlockFormat::$of.shape() };
                         // SAFETY: the caller's promise.
-                        unsafe { super::decode_units::<$lanes>(shape, stored, units, out) }
+                        unsafe { super::dequantize_units::<$lanes>(shape, stored, units, out) }
                     }
-                    decode
+                    units
                 }};
             }
             match format {
@@ -249,4 +270,4 @@ macro_rules! decoders {
         }
     };
 }
-use decoders;
+use of_formats;

@@ -73,6 +73,16 @@ pub enum Error {
         /// What is wrong, and which values are valid.
         why: String,
     },
+    /// A row of a weight cannot be used.
+    #[error("{op}: row {row} {why}")]
+    BadRow {
+        /// The op that refused.
+        op: &'static str,
+        /// Index of the logical row.
+        row: usize,
+        /// What is wrong with it, as a predicate.
+        why: String,
+    },
     /// The requested device cannot be used on this machine.
     #[error("device {device}: {why}")]
     Device {

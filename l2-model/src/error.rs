@@ -16,12 +16,14 @@ pub enum Error {
     /// An error of an op, a device or a buffer.
     #[error(transparent)]
     Tensor(#[from] l1_tensor::Error),
-    /// A matrix whose numbers cannot be used.
-    #[error("{names}: {why}")]
-    Matrix {
-        /// Its tensors, in the order of the rows.
-        names: String,
-        /// What is wrong, and in which row of all.
+    /// A row of a matrix whose numbers cannot be used.
+    #[error("{tensor}: row {row} {why}")]
+    Row {
+        /// The tensor, by its Hugging Face name.
+        tensor: String,
+        /// Index of the row in the checkpoint.
+        row: usize,
+        /// What is wrong with it, as a predicate.
         why: String,
     },
     /// An error of the model's config.

@@ -6,7 +6,7 @@ mod judge;
 
 use checkpoint_support::fixture;
 use l1_tensor::cpu::Isa;
-use l1_tensor::ops::{Epilogue, linear};
+use l1_tensor::ops::{Epilogue, embedding, linear};
 use l1_tensor::{
     BlockFormat, BlockPart, DType, Device, Error, PackedBlocks, RowOrder, Runtime, RuntimeOptions,
     Tensor, Weight, WeightStorage, bf16,
@@ -16,8 +16,12 @@ use l2_model::checkpoint::quant::{StoredType, dequantize};
 use l2_model::{Batch, ContiguousState, ModelFiles, Workspace, WorkspaceSpec};
 
 fn runtime(isa: Isa) -> Runtime {
-    let options = RuntimeOptions { threads: Some(2), isa: Some(isa), ..RuntimeOptions::cpu() };
-    Runtime::new(options).unwrap()
+    runtime_of(isa, 2)
+}
+
+fn runtime_of(isa: Isa, threads: usize) -> Runtime {
+    let (threads, isa, weights) = (Some(threads), Some(isa), WeightStorage::Packed);
+    Runtime::new(RuntimeOptions { threads, isa, weights, ..RuntimeOptions::cpu() }).unwrap()
 }
 
 /// Reproducible bytes.
@@ -96,8 +100,12 @@ fn both(rt: &Runtime, parts: &[Stored], order: RowOrder) -> [Weight; 2] {
 fn activations(t: usize, k: usize, dtype: DType) -> Tensor {
     let mut bytes = Bytes(7);
     let values: Vec<f32> = (0..t * k).map(|_| f32::from(bytes.next()) / 64.0 - 2.0).collect();
+    tensor(&values, t, k, dtype)
+}
+
+fn tensor(values: &[f32], t: usize, k: usize, dtype: DType) -> Tensor {
     match dtype {
-        DType::F32 => Tensor::from_slice(&values, &[t, k]).unwrap(),
+        DType::F32 => Tensor::from_slice(values, &[t, k]).unwrap(),
         _ => {
             let values: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
             Tensor::from_slice(&values, &[t, k]).unwrap()
@@ -107,19 +115,21 @@ fn activations(t: usize, k: usize, dtype: DType) -> Tensor {
 
 /// Outputs of both weights have the same bits.
 fn judge_outputs(what: &str, rt: &Runtime, weights: &[Weight; 2], t: usize, dtype: DType) {
-    let (k, folds) = (weights[0].k(), weights[0].order() == RowOrder::GateUp);
-    let (epilogue, n) = match folds {
-        true => (Epilogue::SiluMul, weights[0].n() / 2),
-        false => (Epilogue::Store, weights[0].n()),
-    };
-    let x = activations(t, k, dtype);
-    let [got, expected] = weights.each_ref().map(|weight| {
-        let mut out = Tensor::zeros(&[t, n], DType::F32, Device::Cpu).unwrap();
-        linear(rt, x.view(), weight, None, epilogue, out.view_mut()).unwrap();
-        out.view().to_vec_f32().unwrap()
-    });
+    let x = activations(t, weights[0].k(), dtype);
+    let [got, expected] = weights.each_ref().map(|weight| multiply(rt, &x, weight));
     let what = format!("{what}, {t} rows of {dtype}, {}", rt.isa());
-    judge::same_bits(&what, &[t, n], &got, &expected);
+    judge::same_bits(&what, &[t, got.len() / t], &got, &expected);
+}
+
+fn multiply(rt: &Runtime, x: &Tensor, weight: &Weight) -> Vec<f32> {
+    let (epilogue, n) = match weight.order() {
+        RowOrder::GateUp => (Epilogue::SiluMul, weight.n() / 2),
+        RowOrder::Plain => (Epilogue::Store, weight.n()),
+    };
+    let t = x.view().dims()[0];
+    let mut out = Tensor::zeros(&[t, n], DType::F32, Device::Cpu).unwrap();
+    linear(rt, x.view(), weight, None, epilogue, out.view_mut()).unwrap();
+    out.view().to_vec_f32().unwrap()
 }
 
 /// A row length that ends in the middle of a part of a panel.
@@ -192,6 +202,100 @@ fn every_scale_decodes_exactly() {
 }
 
 #[test]
+fn every_nested_scale_decodes_exactly() {
+    // A row has one scale and one minimum in all groups of its block, and all codes beside them.
+    for format in [BlockFormat::Q4_K, BlockFormat::Q5_K, BlockFormat::Q6_K] {
+        let mut stored = Stored::random(format, 256, 256);
+        for (i, row) in stored.rows.iter_mut().enumerate() {
+            let nibbles = match format {
+                BlockFormat::Q4_K => 16..144,
+                BlockFormat::Q5_K => 48..176,
+                _ => 0..128,
+            };
+            row[nibbles].iter_mut().enumerate().for_each(|(j, both)| *both = (j % 16 * 17) as u8);
+            // Upper bits: of each 32 bytes the first half has others than the second.
+            match format {
+                BlockFormat::Q5_K => row[16..48].copy_from_slice(&[[0; 16], [0xff; 16]].concat()),
+                BlockFormat::Q6_K => row[128..192].copy_from_slice(
+                    &[[0b11_10_01_00; 16], [0b00_01_10_11; 16]].concat().repeat(2),
+                ),
+                _ => {}
+            }
+            if format == BlockFormat::Q6_K {
+                row[192..208].fill(i as u8);
+                continue;
+            }
+            // Scales and minima of 6 bits: those of the lower groups in bytes of their own, those of the upper ones in
+            // halves of a byte and in the top bits of the lower ones.
+            let (scale, min) = ((i % 64) as u8, ((i * 37 + 11) % 64) as u8);
+            row[4..8].fill(scale | scale >> 4 << 6);
+            row[8..12].fill(min | min >> 4 << 6);
+            row[12..16].fill(scale & 15 | (min & 15) << 4);
+        }
+        for isa in Isa::available() {
+            let rt = runtime(isa);
+            let weights = both(&rt, std::slice::from_ref(&stored), RowOrder::Plain);
+            judge_outputs(&format!("every scale of {format}"), &rt, &weights, 1, DType::F32);
+        }
+    }
+}
+
+#[test]
+fn infinity_and_nan_in_activations_give_the_bits_of_expanded_weights() {
+    for isa in Isa::available() {
+        let rt = runtime(isa);
+        for format in [BlockFormat::Q4_0, BlockFormat::Q6_K] {
+            let stored = Stored::random(format, 40, odd_length(format));
+            let weights = both(&rt, &[stored], RowOrder::Plain);
+            for dtype in [DType::F32, DType::BF16] {
+                let (t, k) = (5, weights[0].k());
+                let mut values = activations(t, k, DType::F32).to_vec_f32().unwrap();
+                values[3] = f32::INFINITY;
+                values[k + 700] = f32::NEG_INFINITY;
+                values[2 * k + k - 1] = f32::NAN;
+                values[3 * k..3 * k + 2].copy_from_slice(&[f32::INFINITY, f32::NEG_INFINITY]);
+                let x = tensor(&values, t, k, dtype);
+                let [got, expected] = weights.each_ref().map(|weight| multiply(&rt, &x, weight));
+                assert!(got[2 * 40..3 * 40].iter().all(|y| y.is_nan()), "NaN reaches its row");
+                assert!(got[4 * 40..].iter().all(|y| y.is_finite()), "and no other");
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&got), bits(&expected), "{format}, {dtype}, {isa}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let of = |threads: usize, t: usize| {
+        let rt = runtime_of(Isa::best(), threads);
+        let stored = Stored::random(BlockFormat::Q4_K, 200, 1280);
+        let [packed, _] = both(&rt, &[stored], RowOrder::Plain);
+        multiply(&rt, &activations(t, 1280, DType::BF16), &packed)
+    };
+    for t in [1, 7, 130, 600] {
+        let one = of(1, t);
+        for threads in [2, 3, 8] {
+            let what = format!("{t} rows on {threads} threads");
+            judge::same_bits(&what, &[t, 200], &of(threads, t), &one);
+        }
+    }
+}
+
+#[test]
+fn embeddings_are_the_rows_of_expanded_weights() {
+    let rt = runtime(Isa::best());
+    let weights = both(&rt, &[Stored::random(BlockFormat::Q8_0, 50, 96)], RowOrder::Plain);
+    let ids = [49, 0, 7, 7, 31, 32];
+    let [got, expected] = weights.each_ref().map(|weight| {
+        let mut out = Tensor::zeros(&[ids.len(), 96], DType::F32, Device::Cpu).unwrap();
+        embedding(&rt, weight, &ids, out.view_mut()).unwrap();
+        out.to_vec_f32().unwrap()
+    });
+    judge::same_bits("embeddings", &[ids.len(), 96], &got, &expected);
+}
+
+#[test]
 fn gates_meet_their_ups() {
     for isa in Isa::available() {
         let rt = runtime(isa);
@@ -206,12 +310,17 @@ fn gates_meet_their_ups() {
 
 #[test]
 fn parts_of_several_formats_keep_them_where_panels_allow_it() {
-    let rt = runtime(Isa::best());
     let part = |format, n| Stored::random(format, n, 512);
-    let (a, b) = (BlockFormat::Q4_K, BlockFormat::Q6_K);
-    let weights = both(&rt, &[part(a, 64), part(a, 32), part(b, 40)], RowOrder::Plain);
-    assert_eq!(weights[0].formats(), ["Q4_K", "Q4_K", "Q6_K"]);
-    judge_outputs("q, k and v", &rt, &weights, 7, DType::BF16);
+    let (a, b, c) = (BlockFormat::Q4_K, BlockFormat::Q6_K, BlockFormat::Q8_0);
+    for isa in Isa::available() {
+        let rt = runtime(isa);
+        let parts = [part(a, 40), part(a, 56), part(b, 64), part(c, 40)];
+        let weights = both(&rt, &parts, RowOrder::Plain);
+        assert_eq!(weights[0].formats().collect::<Vec<_>>(), ["Q4_K", "Q6_K", "Q8_0"]);
+        for t in [1, 7, 40] {
+            judge_outputs("q, k and v", &rt, &weights, t, DType::BF16);
+        }
+    }
 
     let fits = |parts: &[(BlockFormat, usize)], order| {
         let parts: Vec<_> =
@@ -222,6 +331,12 @@ fn parts_of_several_formats_keep_them_where_panels_allow_it() {
     assert!(!fits(&[(a, 48), (b, 48)], RowOrder::Plain), "a panel has one format");
     assert!(!fits(&[(a, 64), (b, 64)], RowOrder::GateUp), "a panel has gates and ups");
     assert!(!fits(&[], RowOrder::Plain));
+    assert!(
+        fits(&[(b, 0), (a, 48), (b, 0), (a, 48), (b, 0)], RowOrder::GateUp),
+        "no rows, no format"
+    );
+    assert!(!fits(&[(a, 0)], RowOrder::Plain), "no rows at all");
+    assert!(!fits(&[(a, 33)], RowOrder::GateUp), "a gate without an up");
     assert!(!fits(&[(a, usize::MAX), (a, 32)], RowOrder::Plain), "too many rows");
     assert!(!PackedBlocks::can_pack(500, RowOrder::Plain, &[BlockPart { rows: 1, format: a }]));
 }
@@ -273,19 +388,22 @@ fn a_format_has_the_same_name_and_sizes_in_a_file_and_in_memory() {
 }
 
 #[test]
-fn a_file_with_an_infinite_scale_names_the_tensor() {
+fn a_file_with_an_infinite_scale_names_the_tensor_and_its_row() {
     let path = fixture("tiny-gguf/llama-q8_0.gguf");
     let mut file = std::fs::read(&path).unwrap();
     let name = "model.layers.1.mlp.up_proj.weight";
     let checkpoint = Checkpoint::open(&path).unwrap();
     let stored = checkpoint.get(name).unwrap().bytes;
     let at = file.windows(stored.len()).position(|bytes| bytes == stored).unwrap();
-    file[at..at + 2].copy_from_slice(&0x7c00u16.to_le_bytes());
+    // Row 1 of the ups, which lie behind the gates.
+    let row = stored.len() / checkpoint.get(name).unwrap().n_rows();
+    file[at + row..at + row + 2].copy_from_slice(&0x7c00u16.to_le_bytes());
     let dir = tempfile::tempdir().unwrap();
     let broken = dir.path().join("broken.gguf");
     std::fs::write(&broken, file).unwrap();
     let files = ModelFiles::open(&broken).unwrap();
-    judge::refused("an infinite scale", name, files.decoder(&runtime(Isa::best())));
+    let expected = format!("{name}: row 1 has a scale in Q8_0");
+    judge::refused("an infinite scale", &expected, files.decoder(&runtime(Isa::best())));
 }
 
 #[test]

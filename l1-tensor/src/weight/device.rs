@@ -3,12 +3,12 @@
 //! A GPU's matmul reads rows in their order and copies tiles of them into shared memory itself. So the rows
 //! are not packed here: gates lie before ups, outputs behind each other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kernels::{Float, Gpu, Mat};
 
 use super::RowOrder;
+use super::panels::lock;
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
 use crate::storage::Storage;
@@ -123,33 +123,19 @@ fn fill<E: Send + From<Error>>(
     row: &RowFn<'_, E>,
 ) -> std::result::Result<(), E> {
     let row_bytes = k * size_of::<u16>();
-    // One lock for each piece of work. It is never contended; it only gives `&mut` to the thread.
-    let parts: Vec<Mutex<&mut [u8]>> =
+    // One lock for each chunk of rows. It is never contended; it only gives `&mut` to the thread.
+    let chunks: Vec<Mutex<&mut [u8]>> =
         piece.chunks_mut((ROWS * row_bytes).max(1)).map(Mutex::new).collect();
     let scratch: Vec<Mutex<Vec<f32>>> =
         (0..pool.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
-    let failed = AtomicBool::new(false);
-    let failure: Mutex<Option<E>> = Mutex::new(None);
-    pool.run(parts.len(), &|i, worker| {
-        if failed.load(Ordering::Relaxed) {
-            return;
-        }
-        let (mut values, mut part) = (lock(&scratch[worker]), lock(&parts[i]));
-        for (r, out) in part.chunks_exact_mut(row_bytes).enumerate() {
-            if let Err(e) = row(first + i * ROWS + r, &mut values) {
-                failed.store(true, Ordering::Relaxed);
-                lock(&failure).get_or_insert(e);
-                return;
-            }
+    pool.try_run(chunks.len(), &|i, worker| {
+        let (mut values, mut chunk) = (lock(&scratch[worker]), lock(&chunks[i]));
+        for (r, out) in chunk.chunks_exact_mut(row_bytes).enumerate() {
+            row(first + i * ROWS + r, &mut values)?;
             for (out, v) in out.chunks_exact_mut(size_of::<u16>()).zip(values.iter()) {
                 out.copy_from_slice(&round_bf16(*v).to_bits().to_le_bytes());
             }
         }
-    });
-    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-/// Locks; poison is ignored, since the guarded data are overwritten before they are read.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(())
+    })
 }

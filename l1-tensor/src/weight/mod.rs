@@ -8,6 +8,7 @@
 mod blocks;
 mod device;
 mod packed;
+mod panels;
 
 pub use blocks::{BlockFormat, BlockPart, PackedBlocks};
 pub(crate) use blocks::{BlockPanel, STEP, Shape};
@@ -152,11 +153,12 @@ impl Weight {
     }
 
     /// Formats of the weights in memory: `"bf16"`, or the names of block formats.
-    pub fn formats(&self) -> Vec<&'static str> {
-        match self {
-            Weight::Bf16(_) | Weight::Device(_) => vec!["bf16"],
-            Weight::Blocks(w) => w.formats().map(BlockFormat::name).collect(),
-        }
+    pub fn formats(&self) -> impl Iterator<Item = &'static str> {
+        let (dense, blocks) = match self {
+            Weight::Bf16(_) | Weight::Device(_) => (Some("bf16"), None),
+            Weight::Blocks(w) => (None, Some(w.formats().map(BlockFormat::name))),
+        };
+        dense.into_iter().chain(blocks.into_iter().flatten())
     }
 
     /// Returns the panels, or an error for a weight on a device.

@@ -21,14 +21,14 @@
 //! A matrix whose `n` is no multiple of 32 or whose `k` is odd is padded with zeros.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::panels::{fill_panels, lock, reserve};
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
 use crate::{Error, Layout, Result};
 
 /// Number of outputs in a vector: lanes of a 512-bit register.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Number of outputs in a panel: two vectors.
 pub(crate) const PANEL: usize = 2 * LANES;
@@ -38,6 +38,11 @@ pub(crate) const PANEL: usize = 2 * LANES;
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line(pub(crate) [u32; LANES]);
+
+impl Line {
+    /// Zero weights.
+    pub(super) const ZERO: Self = Self([0; LANES]);
+}
 
 /// Assignment of the logical rows of a packed matrix to panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +95,7 @@ impl PackedBf16 {
         Layout::contiguous(&[n, k])?;
         let panels = panel_count(n, order);
         let panel_lines = k.div_ceil(2) * 2;
-        let count = panels.checked_mul(panel_lines).ok_or_else(too_big)?;
-        // Left uninitialised on purpose: the threads that pack touch the pages first, in parallel.
-        let mut lines: Vec<Line> = reserve(count)?;
-        let start = Shared(lines.as_mut_ptr());
+        panels.checked_mul(panel_lines).ok_or_else(too_big)?;
 
         // A row in the scratch is padded to whole blocks of 16 pairs, with zeros.
         let padded = k.next_multiple_of(2 * LANES);
@@ -103,42 +105,21 @@ impl PackedBf16 {
             rows.resize(LANES * padded, 0.0);
             scratch.push(Mutex::new(rows));
         }
-        let failed = AtomicBool::new(false);
-        let failure: Mutex<Option<E>> = Mutex::new(None);
-
-        pool.run(panels, &|panel, worker| {
-            if failed.load(Ordering::Relaxed) {
-                return;
-            }
+        let sizes = std::iter::repeat_n(panel_lines, panels);
+        let lines = fill_panels::<E>(pool, sizes, &|panel, worker, lines| {
             let mut rows = lock(&scratch[worker]);
             for vector in 0..2 {
                 for lane in 0..LANES {
                     let out = &mut rows[lane * padded..][..k];
-                    let filled = match logical_row(n, order, panel, vector, lane) {
-                        Some(i) => row(i, out),
-                        None => {
-                            out.fill(0.0);
-                            Ok(())
-                        }
-                    };
-                    if let Err(e) = filled {
-                        failed.store(true, Ordering::Relaxed);
-                        lock(&failure).get_or_insert(e);
-                        return;
+                    match logical_row(n, order, panel, vector, lane) {
+                        Some(i) => row(i, out)?,
+                        None => out.fill(0.0),
                     }
                 }
-                // SAFETY: panel `panel` is `panel_lines` lines within the reserved memory, and
-                // no other chunk writes this panel.
-                unsafe { interleave(&rows, padded, k, start.at(panel * panel_lines), vector) };
+                interleave(&rows, padded, k, lines, vector);
             }
-        });
-
-        if let Some(e) = failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-            return Err(e);
-        }
-        // SAFETY: the capacity is at least `count`, and without a failure the chunks above have
-        // written every line of every panel.
-        unsafe { lines.set_len(count) };
+            Ok(())
+        })?;
         Ok(Self { n, k, order, lines })
     }
 
@@ -244,10 +225,9 @@ pub(super) fn logical_row(
 /// Rounds sixteen rows to bf16 and writes them as one vector of a panel: a transposition of `[16
 /// rows][pairs]` to `[pairs][16 rows]`, in blocks of 16 by 16 pairs that stay in the L1 cache.
 ///
-/// # Safety
-/// `panel` must have room for `2 * ceil(k/2)` lines that no other thread reads or writes; `rows`
-/// holds 16 rows of `padded` values and `padded` is `k` rounded up to a multiple of 32.
-unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, vector: usize) {
+/// `panel` has `2 * ceil(k/2)` lines; `rows` holds 16 rows of `padded` values, and `padded` is `k`
+/// rounded up to a multiple of 32.
+fn interleave(rows: &[f32], padded: usize, k: usize, panel: &mut [Line], vector: usize) {
     // exercise l1.pack
     let pairs = k.div_ceil(2);
     for start in (0..pairs).step_by(LANES) {
@@ -259,9 +239,7 @@ unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, ve
             }
         }
         for j in start..pairs.min(start + LANES) {
-            let line = Line(std::array::from_fn(|lane| block[lane][j - start]));
-            // SAFETY: `j < pairs`, so line `2 j + vector` lies in the panel.
-            unsafe { panel.add(2 * j + vector).write(line) };
+            panel[2 * j + vector] = Line(std::array::from_fn(|lane| block[lane][j - start]));
         }
     }
     // end of exercise
@@ -271,33 +249,6 @@ unsafe fn interleave(rows: &[f32], padded: usize, k: usize, panel: *mut Line, ve
 #[inline(always)]
 fn bf16_bits(x: f32) -> u32 {
     u32::from(round_bf16(x).to_bits())
-}
-
-pub(super) fn reserve<T>(count: usize) -> Result<Vec<T>> {
-    let mut v = Vec::new();
-    v.try_reserve_exact(count)
-        .map_err(|_| Error::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })?;
-    Ok(v)
-}
-
-/// Locks; poison is ignored, since the guarded data are overwritten before they are read.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Start of the packed lines, for threads that each write their own panels.
-pub(super) struct Shared(pub(super) *mut Line);
-
-// SAFETY: only a pointer; the lines written through it are disjoint (see `pack`).
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// # Safety
-    /// `line` must lie within the allocation.
-    pub(super) unsafe fn at(&self, line: usize) -> *mut Line {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.add(line) }
-    }
 }
 
 #[cfg(test)]

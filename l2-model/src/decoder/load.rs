@@ -138,6 +138,8 @@ pub(crate) struct Loader<'a> {
 
 /// A stored matrix that becomes some rows of a packed one.
 struct Part<'a> {
+    /// Its Hugging Face name.
+    name: &'a str,
     tensor: StoredTensor<'a>,
     /// Row `i` is stored row `rows[i]`: undoes the permutation of GGUF's q and k.
     rows: Option<Vec<usize>>,
@@ -267,6 +269,7 @@ impl Loader<'_> {
             let permuted = heads.filter(|_| self.checkpoint.rows_are_permuted(name));
             self.checkpoint.prefetch(name);
             parts.push(Part {
+                name,
                 tensor: self.stored(name)?,
                 rows: permuted.map(|(dim, n)| unpermute_rows(dim, n)),
             });
@@ -277,7 +280,7 @@ impl Loader<'_> {
         let find = |mut i: usize| {
             for part in &parts {
                 if i < part.tensor.n_rows() {
-                    return Ok((&part.tensor, part.rows.as_ref().map_or(i, |rows| rows[i])));
+                    return Ok((part, part.rows.as_ref().map_or(i, |rows| rows[i])));
                 }
                 i -= part.tensor.n_rows();
             }
@@ -285,13 +288,18 @@ impl Loader<'_> {
         };
         let weight = match self.blocks(&parts, k, order) {
             Some(blocks) => Weight::load_blocks(self.rt, k, order, &blocks, &|i| {
-                let (tensor, row) = find(i)?;
-                Ok::<_, Error>(tensor.row(row).unwrap_or_default())
+                let (part, row) = find(i)?;
+                Ok::<_, Error>(part.tensor.row(row).unwrap_or_default())
             })
-            .map_err(|e| in_matrix(names, e))?,
+            .map_err(|e| match e {
+                Error::Tensor(l1_tensor::Error::BadRow { row, why, .. }) => {
+                    in_tensor(find(row), why)
+                }
+                e => e,
+            })?,
             None => Weight::load(self.rt, n, k, order, &|i, out| {
-                let (tensor, row) = find(i)?;
-                Ok::<_, Error>(tensor.dequantize_row(row, out)?)
+                let (part, row) = find(i)?;
+                Ok::<_, Error>(part.tensor.dequantize_row(row, out)?)
             })?,
         };
         for (name, _) in names {
@@ -314,15 +322,9 @@ impl Loader<'_> {
     }
 }
 
-/// Names the tensors whose numbers cannot be packed.
-fn in_matrix(names: &[(&str, Option<(usize, usize)>)], e: Error) -> Error {
-    match e {
-        Error::Tensor(l1_tensor::Error::BadParameter { why, .. }) => {
-            let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
-            Error::Matrix { names: names.join(", "), why }
-        }
-        e => e,
-    }
+/// Names the tensor and its row that cannot be packed.
+fn in_tensor(at: Result<(&Part<'_>, usize)>, why: String) -> Error {
+    at.map_or_else(|e| e, |(part, row)| Error::Row { tensor: part.name.to_string(), row, why })
 }
 
 /// Loading asks for rows below the sum of all parts only; a wrong sum should not become a panic.

@@ -143,29 +143,20 @@ impl Decoder {
         ends + self.layer_bytes()
     }
 
-    /// Formats of the numbers that the matmuls multiply by, such as "bf16": the sorted names, joined by `+`. Engines
-    /// whose formats differ compute different keys and values from the same checkpoint. Blocks are decoded to bf16.
-    pub fn weight_format(&self) -> String {
-        // A new scheme must be named here.
-        self.names(|weight| match weight {
-            Weight::Bf16(_) | Weight::Blocks(_) | Weight::Device(_) => vec!["bf16"],
-        })
+    /// Format of the numbers that the matmuls multiply by: bf16, for blocks are dequantized to it. Engines whose formats
+    /// differ compute different keys and values from the same checkpoint, so a scheme with other numbers needs a name.
+    pub fn weight_format(&self) -> &'static str {
+        "bf16"
     }
 
     /// Formats that the matrices have in memory, such as "Q4_K+Q6_K" or "bf16": the sorted names, joined by `+`.
     pub fn weight_storage(&self) -> String {
-        self.names(Weight::formats)
-    }
-
-    /// Names of all matrices, each once.
-    fn names(&self, of: impl Fn(&Weight) -> Vec<&'static str>) -> String {
-        let inner = |b: &Branch| match &b.op {
-            OpWeights::Attention(a) => [of(&a.qkv), of(&a.o)],
-            OpWeights::Mlp(m) => [of(&m.gate_up), of(&m.down)],
-        };
-        let layers = self.layers.iter().flat_map(|l| &l.branches).flat_map(inner);
-        let ends = [of(&self.embedding), of(&self.lm_head)];
-        let names: BTreeSet<_> = ends.into_iter().chain(layers).flatten().collect();
+        let layers = self.layers.iter().flat_map(|l| &l.branches).flat_map(|b| match &b.op {
+            OpWeights::Attention(a) => [&a.qkv, &a.o],
+            OpWeights::Mlp(m) => [&m.gate_up, &m.down],
+        });
+        let ends = [&*self.embedding, &*self.lm_head];
+        let names: BTreeSet<_> = ends.into_iter().chain(layers).flat_map(Weight::formats).collect();
         names.into_iter().collect::<Vec<_>>().join("+")
     }
 

@@ -174,7 +174,7 @@ impl EngineModel {
         if options.tiers.has_any() {
             tiers = startup.step("tiers", || -> Result<_, StartError> {
                 let numerics = Numerics {
-                    weights: self.decoder.weight_format(),
+                    weights: self.decoder.weight_format().into(),
                     activations: self.rt.activation_dtype(),
                     kv: spec.dtype(),
                 };

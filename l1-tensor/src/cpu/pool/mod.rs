@@ -34,6 +34,7 @@ mod tickets;
 
 use std::cell::Cell;
 use std::panic::{RefUnwindSafe, UnwindSafe, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -141,6 +142,34 @@ impl ThreadPool {
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
+    }
+
+    /// Runs a body that can fail: as [`run`](Self::run), until the first error. Chunks that have not begun by then are
+    /// left out.
+    ///
+    /// # Errors
+    /// The error that was returned first.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub fn try_run<E: Send>(
+        &self,
+        chunks: usize,
+        body: &(dyn Fn(usize, usize) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
+        let failed = AtomicBool::new(false);
+        let failure: Mutex<Option<E>> = Mutex::new(None);
+        self.run(chunks, &|chunk, worker| {
+            if failed.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Err(e) = body(chunk, worker) {
+                failed.store(true, Ordering::Relaxed);
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     fn wake(&self, worker: usize) {

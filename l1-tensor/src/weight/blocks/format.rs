@@ -78,7 +78,7 @@ impl BlockFormat {
         self.shape().unit_lines() * size_of::<Line>() / PANEL
     }
 
-    /// What the decoders need to know.
+    /// What packing and `cpu::dequantize` need to know.
     pub(crate) const fn shape(self) -> Shape {
         let plain = Shape { bits: 4, zero: 0, group: 32, groups: 1, min: false, nested: false };
         let nested = Shape { groups: 8, min: true, nested: true, ..plain };

@@ -1,4 +1,4 @@
-//! Block-quantised weights that stay small: codes and scales, packed in the order in which the kernels decode them.
+//! Block-quantised weights that stay small: codes and scales, packed in the order in which the kernels read them.
 //!
 //! A checkpoint's blocks follow each other along a row. A kernel wants 32 outputs side by side, as in
 //! [`PackedBf16`](super::PackedBf16), so blocks are repacked when a model is loaded: panels of 32 outputs, and in a panel
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A shift moves one code of each lane to the bottom; two halves rounded to bf16 are then a line of pairs, the very
-//! line that [`PackedBf16`](super::PackedBf16) would hold. So a matmul decodes a part of a panel into the first level of
-//! the cache and runs the same kernels over it: the results are the same bits, for every instruction set and batch.
+//! line that [`PackedBf16`](super::PackedBf16) would hold. So a matmul dequantizes a span of a panel into the first level
+//! of the cache and runs the same kernels over it: the results are the same bits, for every instruction set and batch.
 //!
 //! **Why the bits are the same.** `d` and `dmin` have 11 significant bits. So the largest products of integers,
 //! 2047 x 63 x 31 in Q5_K and 2047 x 128 x 32 in Q6_K, are below 2^24: products are exact in f32, and adding the minimum
@@ -25,9 +25,6 @@
 mod format;
 mod stored;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use half::f16;
 
 pub use format::BlockFormat;
@@ -35,7 +32,8 @@ pub(crate) use format::{STEP, Shape};
 
 use stored::Block;
 
-use super::packed::{Line, PANEL, RowOrder, lock, logical_row, panel_count, panel_of, reserve};
+use super::packed::{LANES, Line, PANEL, RowOrder, logical_row, panel_count, panel_of};
+use super::panels::fill_panels;
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
 use crate::{Error, Layout, Result};
@@ -45,6 +43,12 @@ const HALF: usize = 8;
 
 /// Number of codes in a lane.
 const CODES: usize = STEP / 2;
+
+/// Size of a line, in bytes.
+const LINE: usize = size_of::<Line>();
+
+/// Size of a step's lines of four bits, in bytes: the upper bits are behind them.
+const WORDS: usize = 4 * LINE;
 
 /// Rows of one format, which follow those of the part before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,17 +97,10 @@ pub(crate) struct BlockPanel<'a> {
 }
 
 impl PackedBlocks {
-    /// Whether rows of these parts can be packed: whole blocks in a row, and one format in a panel.
+    /// Whether rows of these parts can be packed: whole blocks in a row, and one format in a panel. Parts without rows
+    /// do not count.
     pub fn can_pack(k: usize, order: RowOrder, parts: &[BlockPart]) -> bool {
-        let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.block_len());
-        let alike = parts.windows(2).all(|pair| pair[0].format == pair[1].format);
-        let (mut before, mut aligned) = (0usize, true);
-        for part in parts {
-            aligned &= before.is_multiple_of(PANEL);
-            let Some(rows) = before.checked_add(part.rows) else { return false };
-            before = rows;
-        }
-        before > 0 && parts.iter().all(whole) && (alike || (aligned && order == RowOrder::Plain))
+        Plan::of(k, order, parts).is_ok()
     }
 
     /// Packs the rows of `parts`, `k` weights each. `row(i)` returns the blocks of logical row `i` as a GGUF file
@@ -111,8 +108,9 @@ impl PackedBlocks {
     ///
     /// # Errors
     /// The first error `row` returns; [`Error::BadParameter`] for parts that cannot be packed
-    /// ([`can_pack`](Self::can_pack)), for an odd number of rows in [`RowOrder::GateUp`], for a row of another size, and
-    /// for a scale that is no finite number; [`Error::OutOfMemory`].
+    /// ([`can_pack`](Self::can_pack)) and for an odd number of rows in [`RowOrder::GateUp`]; [`Error::BadRow`] for a row
+    /// of another size, or with a scale that is no finite number; [`Error::BadShape`] for more weights than there are
+    /// addresses; [`Error::OutOfMemory`].
     #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
     pub fn pack<'a, E>(
         pool: &ThreadPool,
@@ -124,56 +122,21 @@ impl PackedBlocks {
     where
         E: Send + From<Error>,
     {
-        let bad = |why: String| E::from(Error::BadParameter { op: "pack", why });
-        if !Self::can_pack(k, order, parts) {
-            let formats: Vec<_> = parts.iter().map(|part| part.format.name()).collect();
-            return Err(bad(format!(
-                "rows of {k} weights in {formats:?} do not fill panels of {PANEL} rows"
-            )));
-        }
-        let n: usize = parts.iter().map(|part| part.rows).sum();
-        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
-            return Err(bad(format!("gates and ups come in pairs, but there are {n} rows")));
-        }
-        // All sizes below are smaller than that of the expanded matrix, which must not overflow.
-        Layout::contiguous(&[n, k])?;
-        let (runs, count) = runs(n, k, order, parts);
-        let mut lines: Vec<Line> = reserve(count)?;
-        let start = super::packed::Shared(lines.as_mut_ptr());
-        let failed = AtomicBool::new(false);
-        let failure: Mutex<Option<E>> = Mutex::new(None);
-        pool.run(panel_count(n, order), &|panel, _| {
-            if failed.load(Ordering::Relaxed) {
-                return;
-            }
-            let run = run_of(&runs, panel);
-            let panel_lines = run.panel_lines(k);
-            // SAFETY: the panel's lines lie within the reserved memory, and no other chunk writes them. They are made
-            // zeros before they become a slice.
-            let lines = unsafe {
-                let first = start.at(run.line + (panel - run.first) * panel_lines);
-                first.write_bytes(0, panel_lines);
-                std::slice::from_raw_parts_mut(first, panel_lines)
-            };
+        let Plan { n, runs } = Plan::of(k, order, parts)?;
+        let sizes = runs.iter().flat_map(|run| std::iter::repeat_n(run.panel_lines(k), run.panels));
+        let lines = fill_panels::<E>(pool, sizes, &|panel, _, lines| {
+            let format = run_of(&runs, panel).format;
             for output in 0..PANEL {
-                let lane = output % 16;
-                let Some(i) = logical_row(n, order, panel, output / 16, lane) else { continue };
-                let packed = row(i).and_then(|bytes| {
-                    pack_row(run.format, k, bytes, lines, output)
-                        .map_err(|why| bad(format!("row {i} {why}")))
-                });
-                if let Err(e) = packed {
-                    failed.store(true, Ordering::Relaxed);
-                    lock(&failure).get_or_insert(e);
-                    return;
-                }
+                let at = logical_row(n, order, panel, output / LANES, output % LANES);
+                let Some(i) = at else { continue };
+                pack_row(format, k, row(i)?, lines, output).map_err(|why| Error::BadRow {
+                    op: "pack",
+                    row: i,
+                    why,
+                })?;
             }
-        });
-        if let Some(e) = failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            return Err(e);
-        }
-        // SAFETY: the capacity is at least `count`, and without a failure every line has been written.
-        unsafe { lines.set_len(count) };
+            Ok(())
+        })?;
         Ok(Self { n, k, order, runs, lines })
     }
 
@@ -202,7 +165,8 @@ impl PackedBlocks {
         self.runs.iter().map(|run| run.format)
     }
 
-    /// Decodes logical row `i` into `out` (`[k]`), each weight rounded to bf16.
+    /// Reads logical row `i` into `out` (`[k]`), each weight rounded to bf16. Weight by weight, so it takes some ten
+    /// times as long as [`PackedBf16::row`](super::PackedBf16::row); a matmul reads whole lines.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for a row that does not exist, [`Error::ShapeMismatch`] when `out` is not `k` long.
@@ -210,7 +174,7 @@ impl PackedBlocks {
         super::check_row([self.n, self.k], i, out)?;
         let (panel, vector, lane) = panel_of(self.n, self.order, i);
         let BlockPanel { format, lines } = self.panel(panel);
-        let (shape, output) = (format.shape(), vector * 16 + lane);
+        let (shape, output) = (format.shape(), vector * LANES + lane);
         let units =
             lines.chunks_exact(shape.unit_lines()).zip(out.chunks_exact_mut(shape.unit_len()));
         for (unit, out) in units {
@@ -248,23 +212,55 @@ fn run_of(runs: &[Run], panel: usize) -> Run {
     runs[after.min(runs.len() - 1)]
 }
 
-/// Runs of panels for these parts, and the number of lines of all.
-fn runs(n: usize, k: usize, order: RowOrder, parts: &[BlockPart]) -> (Vec<Run>, usize) {
-    let mut runs: Vec<Run> = Vec::with_capacity(parts.len());
-    let (mut first, mut line, mut rows) = (0, 0, 0);
-    let alike = parts.windows(2).all(|pair| pair[0].format == pair[1].format);
-    for part in parts {
-        rows += part.rows;
-        // One format may have any number of rows in each part.
-        let end = if alike { panel_count(n, order) } else { rows.div_ceil(PANEL) };
-        let run = Run { format: part.format, first, panels: end - first, line };
-        line += run.panels * run.panel_lines(k);
-        first = end;
-        if run.panels > 0 {
+/// Panels of a matrix.
+struct Plan {
+    n: usize,
+    runs: Vec<Run>,
+}
+
+impl Plan {
+    /// Cuts parts into panels.
+    fn of(k: usize, order: RowOrder, parts: &[BlockPart]) -> Result<Self> {
+        let bad = |why: String| Error::BadParameter { op: "pack", why };
+        // Neighbours of one format are one: it may have any number of rows in each.
+        let mut merged: Vec<BlockPart> = Vec::with_capacity(parts.len());
+        for part in parts.iter().filter(|part| part.rows > 0) {
+            match merged.last_mut().filter(|last| last.format == part.format) {
+                Some(last) => last.rows = last.rows.saturating_add(part.rows),
+                None => merged.push(*part),
+            }
+        }
+        let n = merged.iter().fold(0usize, |n, part| n.saturating_add(part.rows));
+        // All sizes below are smaller than that of the expanded matrix.
+        Layout::contiguous(&[n, k])?;
+        let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.block_len());
+        let fits = |(i, part): (usize, &BlockPart)| {
+            let last = i + 1 == merged.len();
+            let alone = last && i == 0;
+            whole(part)
+                && (last || part.rows.is_multiple_of(PANEL))
+                && (alone || order == RowOrder::Plain)
+        };
+        if merged.is_empty() || !merged.iter().enumerate().all(fits) {
+            let formats: Vec<_> = parts.iter().map(|part| part.format.name()).collect();
+            return Err(bad(format!(
+                "rows of {k} weights in {formats:?} do not fill panels of {PANEL} rows"
+            )));
+        }
+        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
+            return Err(bad(format!("gates and ups come in pairs, but there are {n} rows")));
+        }
+        let (mut first, mut line) = (0, 0);
+        let mut runs = Vec::with_capacity(merged.len());
+        for part in merged {
+            let run =
+                Run { format: part.format, first, panels: panel_count(part.rows, order), line };
+            first += run.panels;
+            line += run.panels * run.panel_lines(k);
             runs.push(run);
         }
+        Ok(Self { n, runs })
     }
-    (runs, line)
 }
 
 /// Puts a row into its lanes of a panel of zeros.
@@ -297,23 +293,23 @@ fn pack_row(
 fn put(shape: Shape, block: &Block, unit: &mut [u8], output: usize) {
     unit[2 * output..][..2].copy_from_slice(&block.d.to_le_bytes());
     if shape.min {
-        unit[64 + 2 * output..][..2].copy_from_slice(&block.min.to_le_bytes());
+        unit[LINE + 2 * output..][..2].copy_from_slice(&block.min.to_le_bytes());
     }
     if shape.nested {
         for g in 0..shape.groups {
-            unit[shape.scale_line() * 64 + g * PANEL + output] = block.scales[g];
+            unit[shape.scale_line() * LINE + g * PANEL + output] = block.scales[g];
             if shape.min {
-                unit[shape.min_line() * 64 + g * PANEL + output] = block.mins[g];
+                unit[shape.min_line() * LINE + g * PANEL + output] = block.mins[g];
             }
         }
     }
     let (half, lane) = (output / HALF, output % HALF * 2);
     let steps = block.codes[..shape.unit_len()].as_chunks::<STEP>().0;
-    let lines = unit[shape.code_line() * 64..].chunks_exact_mut(shape.bits * 64);
+    let lines = unit[shape.code_line() * LINE..].chunks_exact_mut(shape.bits * LINE);
     for (codes, lines) in steps.iter().zip(lines) {
         if shape.bits == 8 {
             for (i, code) in codes.iter().enumerate() {
-                lines[half * 128 + i / 2 * 16 + lane + i % 2] = *code;
+                lines[half * 2 * LINE + i / 2 * LANES + lane + i % 2] = *code;
             }
             continue;
         }
@@ -327,11 +323,11 @@ fn put(shape: Shape, block: &Block, unit: &mut [u8], output: usize) {
                 upper |= code >> 4 << ((shape.bits - 4) * t);
             }
             let lane = lane + parity;
-            lines[half * 64 + 4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
+            lines[half * LINE + 4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
             match shape.bits {
-                5 => lines[256 + half * 16 + lane] = upper as u8,
+                5 => lines[WORDS + half * LANES + lane] = upper as u8,
                 6 => {
-                    let at = 256 + half * 32 + 2 * lane;
+                    let at = WORDS + half * 2 * LANES + 2 * lane;
                     lines[at..at + 2].copy_from_slice(&(upper as u16).to_le_bytes());
                 }
                 _ => {}
@@ -349,7 +345,7 @@ struct Unit<'a> {
 
 impl Unit<'_> {
     fn half(&self, line: usize, output: usize) -> f32 {
-        let at = line * 64 + 2 * output;
+        let at = line * LINE + 2 * output;
         f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).to_f32()
     }
 
@@ -361,7 +357,7 @@ impl Unit<'_> {
         if !shape.nested {
             return (d, min);
         }
-        let byte = |line: usize| self.bytes[line * 64 + group * PANEL + output];
+        let byte = |line: usize| self.bytes[line * LINE + group * PANEL + output];
         let scale = byte(shape.scale_line());
         match shape.min {
             true => (d * f32::from(scale), -(min * f32::from(byte(shape.min_line())))),
@@ -374,15 +370,15 @@ impl Unit<'_> {
     fn code(&self, i: usize, output: usize) -> i32 {
         // exercise l1.blocks
         let shape = self.shape;
-        let lines = &self.bytes[(shape.code_line() + i / STEP * shape.bits) * 64..];
+        let lines = &self.bytes[(shape.code_line() + i / STEP * shape.bits) * LINE..];
         let (half, lane, t) = (output / HALF, output % HALF * 2 + i % 2, i % STEP / 2);
         if shape.bits == 8 {
-            return i32::from(lines[half * 128 + t * 16 + lane].cast_signed());
+            return i32::from(lines[half * 2 * LINE + t * LANES + lane].cast_signed());
         }
-        let low = lines[half * 64 + 4 * lane + t / 2] >> (t % 2 * 4) & 15;
+        let low = lines[half * LINE + 4 * lane + t / 2] >> (t % 2 * 4) & 15;
         let upper = match shape.bits {
-            5 => lines[256 + half * 16 + lane] >> t & 1,
-            6 => lines[256 + half * 32 + 2 * lane + t / 4] >> (t % 4 * 2) & 3,
+            5 => lines[WORDS + half * LANES + lane] >> t & 1,
+            6 => lines[WORDS + half * 2 * LANES + 2 * lane + t / 4] >> (t % 4 * 2) & 3,
             _ => 0,
         };
         i32::from(low | upper << 4) - shape.zero

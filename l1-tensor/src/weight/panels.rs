@@ -1,0 +1,56 @@
+//! The lines of packed weights: threads fill panels, each its own.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::packed::Line;
+use crate::cpu::ThreadPool;
+use crate::{Error, Result};
+
+/// Makes the lines of a weight, panel after panel. `sizes` are the numbers of lines of the panels. `fill(panel, worker,
+/// lines)` writes the lines of one panel, which are zeros before; it is called once for each, from all threads.
+///
+/// # Errors
+/// The first error `fill` returns; [`Error::OutOfMemory`].
+pub(super) fn fill_panels<E: Send + From<Error>>(
+    pool: &ThreadPool,
+    sizes: impl Iterator<Item = usize> + Clone,
+    fill: &(dyn Fn(usize, usize, &mut [Line]) -> std::result::Result<(), E> + Sync),
+) -> std::result::Result<Vec<Line>, E> {
+    let count = sizes.clone().sum();
+    let mut all: Vec<Line> = reserve(count)?;
+    let mut rest = &mut all.spare_capacity_mut()[..count];
+    // One lock for each panel. It is never contended; it only gives `&mut` to the thread.
+    let mut panels = Vec::new();
+    for size in sizes {
+        let (panel, after) = rest.split_at_mut(size);
+        panels.push(Mutex::new(panel));
+        rest = after;
+    }
+    pool.try_run(panels.len(), &|panel, worker| {
+        let mut lines = lock(&panels[panel]);
+        // Here, so that the threads that pack touch the pages first, in parallel.
+        lines.iter_mut().for_each(|line| {
+            line.write(Line::ZERO);
+        });
+        // SAFETY: all of them have just been written.
+        fill(panel, worker, unsafe { lines.assume_init_mut() })
+    })?;
+    drop(panels);
+    // SAFETY: the capacity is at least `count`, and the sizes of the panels add up to it. Without a failure each of them
+    // has been filled with zeros.
+    unsafe { all.set_len(count) };
+    Ok(all)
+}
+
+/// An empty vector with room for `count` elements.
+pub(super) fn reserve<T>(count: usize) -> Result<Vec<T>> {
+    let mut v = Vec::new();
+    v.try_reserve_exact(count)
+        .map_err(|_| Error::OutOfMemory { bytes: count.saturating_mul(size_of::<T>()) })?;
+    Ok(v)
+}
+
+/// Locks; poison is ignored, since the guarded data are overwritten before they are read.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

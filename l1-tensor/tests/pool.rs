@@ -122,6 +122,28 @@ fn zero_chunks_is_a_run_that_does_nothing() {
 }
 
 #[test]
+fn the_first_error_ends_a_run_that_can_fail() {
+    for threads in [1, 3] {
+        let pool = ThreadPool::new(threads);
+        let ran = AtomicUsize::new(0);
+        let failed = pool.try_run(10_000, &|chunk, _| {
+            ran.fetch_add(1, Ordering::SeqCst);
+            if chunk >= 5 { Err(chunk) } else { Ok(()) }
+        });
+        let chunk = failed.expect_err("chunks from 5 on fail");
+        assert!((5..10_000).contains(&chunk), "{chunk} is the error of a chunk");
+        // Each thread may be within a chunk when another fails; threads share the first five.
+        let most = 5 + threads;
+        assert!(ran.load(Ordering::SeqCst) <= most, "{ran:?} chunks ran on {threads} threads");
+        assert_eq!(
+            pool.try_run(100, &|_, _| Ok::<_, ()>(())),
+            Ok(()),
+            "the pool can be used again"
+        );
+    }
+}
+
+#[test]
 fn a_single_chunk_runs_on_the_caller() {
     let pool = ThreadPool::new(4);
     let caller = std::thread::current().id();

@@ -11,6 +11,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// The first error `fill` returns; [`Error::OutOfMemory`].
+#[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
 pub(super) fn fill_panels<E: Send + From<Error>>(
     pool: &ThreadPool,
     sizes: impl Iterator<Item = usize> + Clone,

@@ -39,6 +39,7 @@ fn invalid_arguments() {
     refused(&["generate", "-m", model, "--device", "tpu", "x"], "use auto, cpu, cuda");
     refused(&["generate", "-m", model, "--device", "cuda:x", "x"], "use auto, cpu, cuda");
     refused(&["generate", "-m", model, "--precision", "f64", "x"], "use auto, f32 or bf16");
+    refused(&["generate", "-m", model, "--weights", "int4", "x"], "use auto, packed or bf16");
     refused(&["generate", "-m", model, "--threads", "0", "x"], "--threads");
     refused(&["generate", "-m", model, "--threads", "99999999", "x"], "--threads");
     refused(&["logits", "-m", model], "--tokens");

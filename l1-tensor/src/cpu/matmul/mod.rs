@@ -303,3 +303,41 @@ unsafe fn finish_rows<D: Dot>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_few_where_a_panel_is_dequantized_and_leave_no_thread_without_work() {
+        for rows in [1, 2, 16, 128, 129, 500, 512, 513, 2000] {
+            for panels in [1, 3, 18, 96, 1536] {
+                for threads in [1, 2, 8, 64] {
+                    let what = format!("{rows} rows, {panels} panels, {threads} threads");
+                    let (across, height) = chunk_shape(rows, panels, threads, true);
+                    assert!(across >= 1 && height >= 1, "{what}");
+                    assert!(height <= blocks::MAX_CHUNK_ROWS, "{what}: {height} rows have no sums");
+                    let chunks = panels.div_ceil(across) * rows.div_ceil(height);
+                    // A chunk of 128 rows is worth another dequantization, if a thread has nothing else to do.
+                    let possible = panels * rows.div_ceil(128);
+                    assert!(chunks >= threads.min(possible), "{what}: {chunks} chunks");
+                    // Equal heights: no short last chunk.
+                    let down = rows.div_ceil(height);
+                    assert!(rows > (down - 1) * height, "{what}: {down} chunks of {height} rows");
+                    if panels >= 2 * threads {
+                        let fewest = rows.div_ceil(blocks::MAX_CHUNK_ROWS);
+                        assert_eq!(down, fewest, "{what}: panels are enough to share");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_dequantized_rows_are_of_nearly_the_same_height() {
+        let (_, height) = chunk_shape(513, 96, 2, true);
+        assert_eq!(height, 257);
+        let (_, height) = chunk_shape(513, 96, 2, false);
+        assert_eq!(height, 128, "nothing is dequantized for a chunk");
+    }
+}

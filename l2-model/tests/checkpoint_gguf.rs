@@ -348,7 +348,7 @@ fn bad_tensor_infos_are_refused_by_name() {
 
 #[test]
 fn unsupported_tensor_types_are_refused_by_their_ggml_name() {
-    for (ty, name) in [(10, "Q2_K"), (23, "IQ4_XS"), (39, "MXFP4"), (26, "I32"), (77, "unknown")] {
+    for (ty, name) in [(10, "Q2_K"), (23, "IQ4_XS"), (34, "TQ1_0"), (26, "I32"), (77, "unknown")] {
         let what = format!("a tensor of ggml's type {ty}");
         let builder = GgufBuilder::default().tensor("t", &[256], ty, [0; 256]);
         let error = refused!(what => builder, GgufError::UnsupportedType { id, .. } if *id == ty);

@@ -8,13 +8,14 @@ use half::{bf16, f16};
 use l2_model::checkpoint::quant::{StoredType, dequantize, dequantize_bf16};
 use safetensors::SafeTensors;
 
-/// (type, stored bytes, values by gguf-py)
+/// (type, stored bytes, values by gguf-py, compressed-tensors and torch)
 fn golden_blocks() -> Vec<(StoredType, Vec<u8>, Vec<f32>)> {
     let file = std::fs::read(fixture("gguf-blocks.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&file).unwrap();
     let get = |name: String| tensors.tensor(&name).unwrap().data().to_vec();
     StoredType::ALL
         .into_iter()
+        .chain([StoredType::E2M1, StoredType::F8_E4M3])
         .filter(|ty| *ty != StoredType::F32)
         .map(|ty| {
             let name = ty.name().to_lowercase();
@@ -42,7 +43,8 @@ fn blocks_of_32_expand_to_the_bits_of_gguf_py() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 7, "formats seen: F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1");
+    let formats = "F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, E2M1, F8_E4M3";
+    assert_eq!(seen, 11, "formats seen: {formats}");
 }
 
 #[test]
@@ -126,6 +128,9 @@ fn block_sizes_are_those_of_ggml() {
         ("Q4_K", 256, 144),
         ("Q5_K", 256, 176),
         ("Q6_K", 256, 210),
+        ("IQ4_NL", 32, 18),
+        ("MXFP4", 32, 17),
+        ("NVFP4", 64, 36),
     ];
     let got = StoredType::ALL.map(|ty| (ty.name(), ty.block_len(), ty.block_bytes()));
     assert_eq!(got, want);

@@ -198,7 +198,10 @@ fn stored_type(id: u32) -> Option<StoredType> {
         12 => StoredType::Q4_K,
         13 => StoredType::Q5_K,
         14 => StoredType::Q6_K,
+        20 => StoredType::IQ4_NL,
         30 => StoredType::BF16,
+        39 => StoredType::MXFP4,
+        40 => StoredType::NVFP4,
         _ => return None,
     })
 }
@@ -215,7 +218,6 @@ fn ggml_name(id: u32) -> &'static str {
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
         23 => "IQ4_XS",
@@ -227,8 +229,6 @@ fn ggml_name(id: u32) -> &'static str {
         29 => "IQ1_M",
         34 => "TQ1_0",
         35 => "TQ2_0",
-        39 => "MXFP4",
-        40 => "NVFP4",
         41 => "Q1_0",
         _ => "unknown",
     }

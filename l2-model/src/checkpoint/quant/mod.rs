@@ -17,9 +17,12 @@
 //! | Q4_K | 256 | 144 | 4.5 | `(d * sc) * q - (dmin * mn)` per sub-block of 32 |
 //! | Q5_K | 256 | 176 | 5.5 | the same with 5-bit codes |
 //! | Q6_K | 256 | 210 | 6.5625 | `(d * sc) * (q - 32)` per sub-block of 16 |
+//! | IQ4_NL | 32 | 18 | 4.5 | `d * level[q]`, 16 levels |
+//! | MXFP4 | 32 | 17 | 4.25 | `2^(e - 127) * e2m1(q)` |
+//! | NVFP4 | 64 | 36 | 4.5 | `s * e2m1(q)` per sub-block of 16, `s` an E4M3 |
 //!
 //! The exact bytes are described beside each decoder: `float.rs` (plain), `legacy.rs` (blocks of
-//! 32, the first generation) and `k.rs` (blocks of 256). All multi-byte numbers are
+//! 32, the first generation), `k.rs` (blocks of 256) and `four_bit.rs` (levels in a table). All multi-byte numbers are
 //! little-endian; `d`, `m` and `dmin` are F16. Source of the layouts: `ggml-common.h` and
 //! `ggml-quants.c` of llama.cpp, and `gguf-py/gguf/quants.py`, whose f32 results these decoders
 //! equal bit for bit.
@@ -28,6 +31,7 @@
 //! never holds a full f32 copy.
 
 mod float;
+mod four_bit;
 mod k;
 mod legacy;
 
@@ -35,6 +39,7 @@ use half::bf16;
 use l1_tensor::BlockFormat;
 
 pub use float::{f16_to_f32, f32_to_bf16};
+pub(crate) use four_bit::e2m1;
 
 /// Format of a tensor's numbers.
 ///
@@ -65,11 +70,23 @@ pub enum StoredType {
     Q5_K,
     /// 6-bit codes; 256 weights in 16 sub-blocks with 8-bit scales.
     Q6_K,
+    /// 4-bit codes of 16 uneven levels, one scale per 32 weights.
+    IQ4_NL,
+    /// 4-bit floats, one power of two per 32 weights.
+    MXFP4,
+    /// 4-bit floats, one 8-bit float per 16 weights, in blocks of 64. (This is GGUF's layout; codes and scales of a
+    /// safetensors file are [`E2M1`](Self::E2M1) and [`F8_E4M3`](Self::F8_E4M3) tensors.)
+    NVFP4,
+    /// Pairs of 4-bit floats without a scale: the codes of an NVFP4 weight in a safetensors file.
+    E2M1,
+    /// 8-bit floats: the scales of an NVFP4 weight in a safetensors file.
+    F8_E4M3,
 }
 
 impl StoredType {
-    /// Every format that can be read, plain ones first.
-    pub const ALL: [StoredType; 11] = [
+    /// Every format that a weight can have, plain ones first. [`E2M1`](Self::E2M1) and [`F8_E4M3`](Self::F8_E4M3) are
+    /// none: they are parts of a weight.
+    pub const ALL: [StoredType; 14] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::BF16,
@@ -81,6 +98,9 @@ impl StoredType {
         StoredType::Q4_K,
         StoredType::Q5_K,
         StoredType::Q6_K,
+        StoredType::IQ4_NL,
+        StoredType::MXFP4,
+        StoredType::NVFP4,
     ];
 
     /// The name as ggml writes it, e.g. `"Q4_K"`.
@@ -97,13 +117,21 @@ impl StoredType {
             StoredType::Q4_K => "Q4_K",
             StoredType::Q5_K => "Q5_K",
             StoredType::Q6_K => "Q6_K",
+            StoredType::IQ4_NL => "IQ4_NL",
+            StoredType::MXFP4 => "MXFP4",
+            StoredType::NVFP4 => "NVFP4",
+            StoredType::E2M1 => "E2M1",
+            StoredType::F8_E4M3 => "F8_E4M3",
         }
     }
 
-    /// Number of weights per block: 1, 32 or 256.
+    /// Number of weights per block: 1, 2, 32, 64 or 256.
     pub const fn block_len(self) -> usize {
         match self {
-            StoredType::F32 | StoredType::F16 | StoredType::BF16 => 1,
+            StoredType::F32 | StoredType::F16 | StoredType::BF16 | StoredType::F8_E4M3 => 1,
+            StoredType::E2M1 => 2,
+            StoredType::IQ4_NL | StoredType::MXFP4 => four_bit::LEN,
+            StoredType::NVFP4 => four_bit::NVFP4_LEN,
             StoredType::Q4_0
             | StoredType::Q4_1
             | StoredType::Q5_0
@@ -126,6 +154,10 @@ impl StoredType {
             StoredType::Q4_K => k::Q4_K_BYTES,
             StoredType::Q5_K => k::Q5_K_BYTES,
             StoredType::Q6_K => k::Q6_K_BYTES,
+            StoredType::IQ4_NL => four_bit::IQ4_NL_BYTES,
+            StoredType::MXFP4 => four_bit::MXFP4_BYTES,
+            StoredType::NVFP4 => four_bit::NVFP4_BYTES,
+            StoredType::E2M1 | StoredType::F8_E4M3 => 1,
         }
     }
 
@@ -143,6 +175,8 @@ impl StoredType {
     pub const fn blocks(self) -> Option<BlockFormat> {
         Some(match self {
             StoredType::F32 | StoredType::F16 | StoredType::BF16 => return None,
+            StoredType::IQ4_NL | StoredType::MXFP4 | StoredType::NVFP4 => return None,
+            StoredType::E2M1 | StoredType::F8_E4M3 => return None,
             StoredType::Q4_0 => BlockFormat::Q4_0,
             StoredType::Q4_1 => BlockFormat::Q4_1,
             StoredType::Q5_0 => BlockFormat::Q5_0,
@@ -208,6 +242,11 @@ pub fn dequantize(ty: StoredType, bytes: &[u8], out: &mut [f32]) -> Result<(), Q
         StoredType::Q4_K => k::q4_k(bytes, out),
         StoredType::Q5_K => k::q5_k(bytes, out),
         StoredType::Q6_K => k::q6_k(bytes, out),
+        StoredType::IQ4_NL => four_bit::iq4_nl(bytes, out),
+        StoredType::MXFP4 => four_bit::mxfp4(bytes, out),
+        StoredType::NVFP4 => four_bit::nvfp4(bytes, out),
+        StoredType::E2M1 => four_bit::e2m1_pairs(bytes, out),
+        StoredType::F8_E4M3 => four_bit::f8_e4m3(bytes, out),
     }
     Ok(())
 }

@@ -42,5 +42,6 @@ pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions, WeightSt
 pub use staging::Staging;
 pub use tensor::{Rows, RowsMut, Tensor, TensorMut, TensorRef};
 pub use weight::{
-    BlockFormat, BlockPart, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder, Weight,
+    BlockFormat, BlockPart, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder,
+    ScaledWeight, Weight,
 };

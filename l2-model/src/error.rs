@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::batch::BatchError;
-use crate::checkpoint::{CheckpointError, GgufError, QuantError, TensorSetError};
+use crate::checkpoint::{CheckpointError, GgufError, Nvfp4Error, QuantError, TensorSetError};
 use crate::config::ConfigError;
 use crate::tokenizer::TokenizerError;
 
@@ -90,6 +90,12 @@ impl From<TensorSetError> for Error {
 
 impl From<QuantError> for Error {
     fn from(e: QuantError) -> Self {
+        Self::Checkpoint(e.into())
+    }
+}
+
+impl From<Nvfp4Error> for Error {
+    fn from(e: Nvfp4Error) -> Self {
         Self::Checkpoint(e.into())
     }
 }

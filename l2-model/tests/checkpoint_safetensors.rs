@@ -51,7 +51,10 @@ fn assert_same_as_the_crate(dir: &Path) -> usize {
         let bytes = std::fs::read(file).unwrap();
         for (name, want) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
             let got = model.tensor(&name).unwrap();
-            assert_eq!(got.shape, want.shape(), "the shape of {name} in {}", file.display());
+            // A byte of codes is two weights.
+            let mut shape = want.shape().to_vec();
+            shape.iter_mut().last().into_iter().for_each(|last| *last *= got.ty.block_len());
+            assert_eq!(got.shape, shape, "the shape of {name} in {}", file.display());
             // Not assert_eq: thousands of bytes would be printed.
             let first = got.bytes.iter().zip(want.data()).position(|(g, w)| g != w);
             assert!(
@@ -250,6 +253,15 @@ fn other_dtypes_are_refused_but_in_buffers_that_nobody_reads() {
         &safetensors(header, &[0; 4]),
         SafetensorsError::UnsupportedType { dtype, .. } if dtype == "F8_E4M3"
     );
+    for (name, dtype) in [("a.weight", "F8_E4M3"), ("a.weight_scale", "U8"), ("a.blocks", "U8")] {
+        let header =
+            format!(r#"{{"{name}":{{"dtype":"{dtype}","shape":[4],"data_offsets":[0,4]}}}}"#);
+        refused!(
+            format!("{name} of type {dtype}, which is no part of NVFP4"),
+            &safetensors(&header, &[0; 4]),
+            SafetensorsError::UnsupportedType { .. }
+        );
+    }
     let header = r#"{"model.position_ids":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
     let dir = dir(&[("model.safetensors", &safetensors(header, &[0; 8]))]);
     let model = judge::works("position ids of type I64, which nobody reads", open(dir.path()));

@@ -297,3 +297,83 @@ proptest! {
         let _ = ModelConfig::from_hf_json(&config);
     }
 }
+
+/// `quantization_config` of a checkpoint by compressed-tensors, with a key of its weights changed.
+fn compressed_tensors(key: &str, value: Value) -> Value {
+    let mut weights = json!({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+        "symmetric": true, "dynamic": false});
+    weights[key] = value;
+    json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "ignore": ["lm_head", "re:.*gate$"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+            "input_activations": {"num_bits": 4, "type": "float", "dynamic": "local"}}}})
+}
+
+#[test]
+fn nvfp4_schemes_of_both_writers_are_accepted_and_change_nothing() {
+    let plain = ModelConfig::from_hf_json(&tiny_llama()).unwrap();
+    let mut grouped = compressed_tensors("num_bits", 4.into());
+    grouped["format"] = "mixed-precision".into();
+    grouped["config_groups"]["group_0"]["format"] = "nvfp4-pack-quantized".into();
+    for scheme in [
+        compressed_tensors("num_bits", 4.into()),
+        grouped,
+        json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}),
+        json!({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4", "group_size": 16}),
+        json!({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16,
+            "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}),
+    ] {
+        let mut config = tiny_llama();
+        config["quantization_config"] = scheme.clone();
+        let got = ModelConfig::from_hf_json(&config);
+        assert_eq!(judge::works(scheme, got), plain);
+    }
+}
+
+#[test]
+fn other_schemes_are_refused_with_what_is_supported() {
+    let mut fp8 = compressed_tensors("num_bits", 8.into());
+    fp8["format"] = "float-quantized".into();
+    let modelopt = |algorithm: &str| json!({"quant_method": "modelopt", "quant_algo": algorithm});
+    for scheme in [
+        fp8,
+        compressed_tensors("num_bits", 8.into()),
+        compressed_tensors("type", "int".into()),
+        compressed_tensors("group_size", 32.into()),
+        compressed_tensors("symmetric", false.into()),
+        json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}),
+        json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}),
+        modelopt("FP8"),
+        modelopt("NVFP4_AWQ"),
+        json!({"quant_method": "modelopt"}),
+        json!({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}),
+        json!({"quant_method": "gptq", "bits": 4}),
+        json!({}),
+        json!("nvfp4"),
+    ] {
+        let mut config = tiny_llama();
+        config["quantization_config"] = scheme.clone();
+        let error = judge::refused(&scheme, "NVFP4", ModelConfig::from_hf_json(&config));
+        let error = error.to_string();
+        assert!(error.contains("NVFP4 in groups of 16"), "{scheme}: {error}");
+    }
+    let mut config = tiny_llama();
+    config["quantization_config"] = compressed_tensors("num_bits", 4.into());
+    config["quantization_config"]["ignore"] = json!([1]);
+    complains_about("quantization_config", &config);
+}
+
+#[test]
+fn a_scheme_in_modelopts_own_file_is_checked_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, tiny_llama().to_string()).unwrap();
+    let scheme = |algorithm: &str| {
+        let text =
+            json!({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": algorithm}});
+        std::fs::write(dir.path().join("hf_quant_config.json"), text.to_string()).unwrap();
+        ModelConfig::from_hf_file(&path)
+    };
+    judge::works("NVFP4", scheme("NVFP4"));
+    judge::refused("FP8", "quant_algo FP8", scheme("FP8"));
+}

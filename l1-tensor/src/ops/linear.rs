@@ -25,7 +25,8 @@
 //! The order, which [`mod@reference`] spells out: for f32 activations
 //! `acc = fma(x[k], w[k], acc)` for k = 0, 1, 2, ..; for bf16 activations the pairs in turn, in
 //! each the odd element first, because that is what the bf16 dot product of AVX-512 does (an odd K
-//! gets a zero at its end). Then the bias, then the [`Epilogue`]. All instruction sets keep this
+//! gets a zero at its end). Then the factor of a [scaled](Weight::scaled) weight's row, then the bias, each rounded, then
+//! the [`Epilogue`]. All instruction sets keep this
 //! order and fuse every step, so they agree to the last bit, with two exceptions. The bf16
 //! instructions read and write numbers below 2^-126 as zero. And the tiles of AMX add bf16
 //! activations in blocks of 32, not all of it fused: also one order for every batch, but another one.
@@ -186,7 +187,7 @@ fn typed<X: Element + Kernels>(
     let w = w.on_host(op)?;
     let input = Input { data: x.row(0).as_ptr(), rows: x.n, stride: x.stride };
     // SAFETY: `check` has found `x.n` rows of `w.k()` elements, as many rows of output of the
-    // length `after` makes, a bias of `w.n()`, an f32 output where it is added to, and gate-up
+    // length `after` makes, a bias of `w.n()`, as factors always are, an f32 output where it is added to, and gate-up
     // rows where they fold. The borrows in `x` and `out` last until the call returns.
     unsafe { matmul(rt.pool(), rt.isa(), input, w, bias, after, to) };
     Ok(())
@@ -306,6 +307,17 @@ pub mod reference {
             }
         }
         // end of exercise
+    }
+
+    /// `out[t, n] = out[t, n] * factors[n] + bias[n]`, in two steps that round: what follows the sums of a weight with
+    /// factors. `out` holds the sums of a call without a bias.
+    pub fn factors_and_bias(factors: &[f32], bias: Option<&[f32]>, out: &mut [f32]) {
+        for row in out.chunks_exact_mut(factors.len()) {
+            for (n, y) in row.iter_mut().enumerate() {
+                *y *= factors[n];
+                *y = bias.map_or(*y, |bias| *y + bias[n]);
+            }
+        }
     }
 
     /// The same in the order of `tdpbf16ps`, the tiles of AMX: blocks of 32 inputs, in each a chain of the even ones and

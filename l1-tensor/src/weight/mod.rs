@@ -9,12 +9,15 @@ mod blocks;
 mod device;
 mod packed;
 mod panels;
+mod scaled;
 
 pub use blocks::{BlockFormat, BlockPart, PackedBlocks};
 pub(crate) use blocks::{BlockPanel, STEP, Shape};
 pub use device::DeviceWeight;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
+pub(crate) use scaled::Factors;
+pub use scaled::ScaledWeight;
 
 use crate::{Error, Layout, Result, Runtime};
 
@@ -44,6 +47,8 @@ pub enum Weight {
     Blocks(PackedBlocks),
     /// Dense bf16 in a device's memory.
     Device(DeviceWeight),
+    /// One of the first two, with a factor for each row.
+    Scaled(ScaledWeight),
 }
 
 /// A weight in host memory.
@@ -84,6 +89,7 @@ impl Weight {
             Weight::Bf16(w) => w.n(),
             Weight::Blocks(w) => w.n(),
             Weight::Device(w) => w.n(),
+            Weight::Scaled(w) => w.n(),
         }
     }
 
@@ -93,6 +99,7 @@ impl Weight {
             Weight::Bf16(w) => w.k(),
             Weight::Blocks(w) => w.k(),
             Weight::Device(w) => w.k(),
+            Weight::Scaled(w) => w.k(),
         }
     }
 
@@ -102,6 +109,7 @@ impl Weight {
             Weight::Bf16(w) => w.order(),
             Weight::Blocks(w) => w.order(),
             Weight::Device(w) => w.order(),
+            Weight::Scaled(w) => w.order(),
         }
     }
 
@@ -111,6 +119,7 @@ impl Weight {
             Weight::Bf16(w) => w.bytes(),
             Weight::Blocks(w) => w.bytes(),
             Weight::Device(w) => w.bytes(),
+            Weight::Scaled(w) => w.bytes(),
         }
     }
 
@@ -124,6 +133,7 @@ impl Weight {
             Weight::Bf16(w) => w.row(i, out),
             Weight::Blocks(w) => w.row(i, out),
             Weight::Device(w) => w.row(i, out),
+            Weight::Scaled(w) => w.row(i, out),
         }
     }
 
@@ -154,18 +164,23 @@ impl Weight {
 
     /// Formats of the weights in memory: `"bf16"`, or the names of block formats.
     pub fn formats(&self) -> impl Iterator<Item = &'static str> {
-        let (dense, blocks) = match self {
-            Weight::Bf16(_) | Weight::Device(_) => (Some("bf16"), None),
+        let of = match self {
+            Weight::Scaled(w) => w.unscaled(),
+            other => other,
+        };
+        let (dense, blocks) = match of {
+            Weight::Bf16(_) | Weight::Device(_) | Weight::Scaled(_) => (Some("bf16"), None),
             Weight::Blocks(w) => (None, Some(w.formats().map(BlockFormat::name))),
         };
         dense.into_iter().chain(blocks.into_iter().flatten())
     }
 
-    /// Returns the panels, or an error for a weight on a device.
-    pub(crate) fn on_host(&self, op: &'static str) -> Result<HostWeight<'_>> {
+    /// Returns the panels and the factors of the rows, or an error for a weight on a device.
+    pub(crate) fn on_host(&self, op: &'static str) -> Result<(HostWeight<'_>, Option<&Factors>)> {
         match self {
-            Weight::Bf16(w) => Ok(HostWeight::Bf16(w)),
-            Weight::Blocks(w) => Ok(HostWeight::Blocks(w)),
+            Weight::Bf16(w) => Ok((HostWeight::Bf16(w), None)),
+            Weight::Blocks(w) => Ok((HostWeight::Blocks(w), None)),
+            Weight::Scaled(w) => Ok((w.unscaled().on_host(op)?.0, Some(w.factors()))),
             Weight::Device(w) => Err(Error::Device {
                 device: w.device().to_string(),
                 why: format!(
@@ -179,7 +194,7 @@ impl Weight {
     pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&DeviceWeight> {
         match self {
             Weight::Device(w) => Ok(w),
-            Weight::Bf16(_) | Weight::Blocks(_) => Err(Error::Device {
+            Weight::Bf16(_) | Weight::Blocks(_) | Weight::Scaled(_) => Err(Error::Device {
                 device: "cpu".into(),
                 why: format!(
                     "{op} runs on CUDA, and this weight is packed for a CPU: Weight::load"

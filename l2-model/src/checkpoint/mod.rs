@@ -3,11 +3,11 @@
 //! Two containers are read, both by mapping the file and reading its bytes in place:
 //!
 //! * [`gguf`]: one file of llama.cpp, holding metadata, tokenizer and (mostly quantised) weights;
-//! * [`safetensors_dir`]: a Hugging Face directory with plain weights, in one file or in shards.
+//! * [`safetensors_dir`]: a Hugging Face directory with plain weights or such in [`nvfp4`], in one file or in shards.
 //!
 //! [`Checkpoint`] is their common interface. It uses Hugging Face names for either
 //! container ([`names`]), and hands out a [`StoredTensor`]: bytes in a [`StoredType`] that
-//! [`quant`] expands row by row. A loader walks over the tensors, expands each into the layout it
+//! [`quant`] expands row by row. A weight in several tensors is a [`Stored`]. A loader walks over the tensors, expands each into the layout it
 //! wants, and [releases](Checkpoint::release) its pages, so that at no time both a whole file and
 //! a whole model are in memory.
 //!
@@ -19,6 +19,7 @@
 pub mod gguf;
 mod mapped;
 pub mod names;
+pub mod nvfp4;
 pub mod quant;
 pub mod safetensors_dir;
 mod safetensors_header;
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 pub use gguf::{GgufError, GgufFile};
 pub use names::TensorSetError;
+pub use nvfp4::{Nvfp4, Nvfp4Error, Stored};
 pub use quant::{QuantError, StoredType};
 pub use safetensors_dir::{IndexError, SafetensorsDir};
 pub use safetensors_header::SafetensorsError;
@@ -91,6 +93,9 @@ pub enum CheckpointError {
     /// The lengths of bytes and output do not match.
     #[error(transparent)]
     Quant(#[from] QuantError),
+    /// A weight in NVFP4 whose tensors cannot be used.
+    #[error(transparent)]
+    Nvfp4(#[from] Nvfp4Error),
 }
 
 /// A tensor in a mapped file.
@@ -243,13 +248,15 @@ impl Checkpoint {
         })
     }
 
-    /// Checks that the checkpoint holds exactly the tensors `expected`: (name, row-major shape).
+    /// Checks that the checkpoint holds exactly the weights `expected`: (name, row-major shape). A weight in NVFP4 has
+    /// the shape of its codes.
     ///
     /// # Errors
     /// [`TensorSetError`], listing all that is wrong; [`names::check_tensors`] lists what is tolerated.
     pub fn check(&self, expected: &[(String, Vec<usize>)]) -> Result<(), TensorSetError> {
         let tensors = self.tensors();
-        names::check_tensors(expected, tensors.iter().map(|(n, t)| (n.as_str(), t.shape)))
+        let weights = tensors.iter().filter_map(|(n, t)| Some((self.weight_in(n, t)?, t.shape)));
+        names::check_tensors(expected, weights)
     }
 
     /// Releases the mapped pages of a tensor that is no longer needed from the process's memory.

@@ -104,7 +104,8 @@ pub enum SafetensorsError {
     },
     /// An unsupported tensor type.
     #[error(
-        "tensor {name:?} is of type {dtype}; F32, F16 and BF16 are read: take an unquantised version of this model"
+        "tensor {name:?} is of type {dtype}; F32, F16, BF16, and U8 and F8_E4M3 as codes and scales of NVFP4 are read: \
+         take an unquantised version of this model"
     )]
     UnsupportedType {
         /// The tensor.
@@ -173,11 +174,11 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
     }
     entries
         .into_iter()
-        .filter(|e| stored_type(e.tensor.dtype).is_some() || !is_ignorable(&e.name))
-        .map(|Entry { name, tensor }| match stored_type(tensor.dtype) {
+        .filter(|e| stored_type(&e.name, e.tensor.dtype).is_some() || !is_ignorable(&e.name))
+        .map(|Entry { name, tensor }| match stored_type(&name, tensor.dtype) {
             Some(ty) => Ok(Info {
                 name,
-                shape: tensor.shape.0,
+                shape: numbers(ty, tensor.shape.0),
                 ty,
                 data: data_start + tensor.offsets.0..data_start + tensor.offsets.1,
             }),
@@ -230,13 +231,27 @@ fn header(file: &[u8]) -> Result<(&str, usize), SafetensorsError> {
     // end of exercise
 }
 
-fn stored_type(dtype: Dtype) -> Option<StoredType> {
+/// Format of a tensor's numbers. Bytes are codes, and eight-bit floats scales, where NVFP4 has them
+/// ([`super::nvfp4`]).
+fn stored_type(name: &str, dtype: Dtype) -> Option<StoredType> {
+    let codes = name.ends_with(".weight_packed") || name.ends_with(".weight");
     match dtype {
         Dtype::F32 => Some(StoredType::F32),
         Dtype::F16 => Some(StoredType::F16),
         Dtype::BF16 => Some(StoredType::BF16),
+        Dtype::U8 if codes => Some(StoredType::E2M1),
+        Dtype::F8_E4M3 if name.ends_with(".weight_scale") => Some(StoredType::F8_E4M3),
         _ => None,
     }
+}
+
+/// Shape in numbers, of which codes have two in a byte.
+fn numbers(ty: StoredType, mut shape: Box<[usize]>) -> Box<[usize]> {
+    if let Some(last) = shape.last_mut() {
+        // The bytes are in the file, so only an empty tensor can have a dimension that overflows.
+        *last = last.saturating_mul(ty.block_len());
+    }
+    shape
 }
 
 /// One tensor as the header writes it. Unknown fields are skipped, as the crate does.

@@ -12,22 +12,23 @@ use serde_json::{Map, Value};
 
 use super::{
     Activation, AttentionConfig, ConfigError, MlpConfig, ModelConfig, Norm, RopeConfig,
-    llama_like_layer,
+    llama_like_layer, quantization,
 };
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
 impl ModelConfig {
-    /// Read a `config.json`.
+    /// Read a `config.json`, and the `hf_quant_config.json` that ModelOpt puts beside it.
     ///
     /// # Errors
     /// [`ConfigError`], naming the key.
     pub fn from_hf_file(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Io { path: path.into(), source })?;
-        let value = parse_python_json(&text)
-            .map_err(|e| ConfigError::Json { path: path.into(), why: e.to_string() })?;
-        Self::from_hf_json(&value)
+        let config = Self::from_hf_json(&read_json(path)?)?;
+        let modelopt = path.with_file_name(quantization::MODELOPT_FILE);
+        if modelopt.exists() {
+            quantization::check(&read_json(&modelopt)?)?;
+        }
+        Ok(config)
     }
 
     /// Read an already parsed `config.json`.
@@ -37,6 +38,13 @@ impl ModelConfig {
     pub fn from_hf_json(value: &Value) -> Result<Self> {
         Keys::new(value)?.model()
     }
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Io { path: path.into(), source })?;
+    parse_python_json(&text)
+        .map_err(|e| ConfigError::Json { path: path.into(), why: e.to_string() })
 }
 
 /// JSON as Python's `json` module writes it: `Infinity`, `-Infinity` and `NaN` may stand for
@@ -94,14 +102,8 @@ impl<'a> Keys<'a> {
     fn model(&self) -> Result<ModelConfig> {
         let architecture = self.architecture()?;
         let family = architecture.as_str();
-        if let Some(q) = self.get("quantization_config") {
-            let method = q.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-            return Err(unsupported(
-                "quantization_config",
-                format!(
-                    "weights quantised with {method} are not supported yet; use the bf16 checkpoint or a GGUF file"
-                ),
-            ));
+        if let Some(scheme) = self.get(quantization::KEY) {
+            quantization::check(scheme)?;
         }
         // exercise l2.config
         let hidden = self.size("hidden_size")?;

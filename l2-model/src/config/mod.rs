@@ -8,6 +8,7 @@
 
 mod gguf;
 mod hf;
+mod quantization;
 
 pub(crate) use hf::{parse_python_json, token_ids};
 

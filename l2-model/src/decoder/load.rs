@@ -14,7 +14,7 @@ use l1_tensor::{BlockPart, PackedBlocks, RowOrder, Runtime, Tensor, Weight};
 
 use super::{Attention, Branch, Decoder, Layer, Mlp, NormWeights, OpWeights};
 use crate::checkpoint::names::unpermute_rows;
-use crate::checkpoint::{Checkpoint, StoredTensor, TensorSetError};
+use crate::checkpoint::{Checkpoint, Stored, StoredTensor, TensorSetError};
 use crate::config::{self, Activation, AttentionConfig, Norm, Op};
 use crate::{Error, ModelConfig, Result};
 
@@ -140,7 +140,7 @@ pub(crate) struct Loader<'a> {
 struct Part<'a> {
     /// Its Hugging Face name.
     name: &'a str,
-    tensor: StoredTensor<'a>,
+    stored: Stored<'a>,
     /// Row `i` is stored row `rows[i]`: undoes the permutation of GGUF's q and k.
     rows: Option<Vec<usize>>,
 }
@@ -228,9 +228,12 @@ impl Loader<'_> {
     }
 
     fn stored(&self, name: &str) -> Result<StoredTensor<'_>> {
-        let missing =
-            || TensorSetError { missing: vec![(name.into(), vec![])], ..Default::default() };
-        Ok(self.checkpoint.get(name).ok_or_else(missing)?)
+        Ok(self.checkpoint.get(name).ok_or_else(|| missing(name))?)
+    }
+
+    /// A matrix, in one tensor or several.
+    fn weight(&self, name: &str) -> Result<Stored<'_>> {
+        Ok(self.checkpoint.stored(name)?.ok_or_else(|| missing(name))?)
     }
 
     /// A small tensor, as f32.
@@ -267,29 +270,30 @@ impl Loader<'_> {
         let mut parts = Vec::with_capacity(names.len());
         for (name, heads) in names {
             let permuted = heads.filter(|_| self.checkpoint.rows_are_permuted(name));
-            self.checkpoint.prefetch(name);
+            let stored = self.weight(name)?;
+            stored.tensors().for_each(|tensor| self.checkpoint.prefetch(tensor.name));
             parts.push(Part {
                 name,
-                tensor: self.stored(name)?,
+                stored,
                 rows: permuted.map(|(dim, n)| unpermute_rows(dim, n)),
             });
         }
-        let n = parts.iter().map(|p| p.tensor.n_rows()).sum();
-        let k = parts.first().map_or(0, |p| p.tensor.row_len());
+        let n = parts.iter().map(|p| p.stored.n_rows()).sum();
+        let k = parts.first().map_or(0, |p| p.stored.row_len());
         // Part and stored row of a row of the whole.
         let find = |mut i: usize| {
             for part in &parts {
-                if i < part.tensor.n_rows() {
+                if i < part.stored.n_rows() {
                     return Ok((part, part.rows.as_ref().map_or(i, |rows| rows[i])));
                 }
-                i -= part.tensor.n_rows();
+                i -= part.stored.n_rows();
             }
             row_past_the_end(i)
         };
         let weight = match self.blocks(&parts, k, order) {
             Some(blocks) => Weight::load_blocks(self.rt, k, order, &blocks, &|i| {
                 let (part, row) = find(i)?;
-                Ok::<_, Error>(part.tensor.row(row).unwrap_or_default())
+                Ok::<_, Error>(part.stored.blocks_of_row(row)?)
             })
             .map_err(|e| match e {
                 Error::Tensor(l1_tensor::Error::BadRow { row, why, .. }) => {
@@ -299,13 +303,13 @@ impl Loader<'_> {
             })?,
             None => Weight::load(self.rt, n, k, order, &|i, out| {
                 let (part, row) = find(i)?;
-                Ok::<_, Error>(part.tensor.dequantize_row(row, out)?)
+                Ok::<_, Error>(part.stored.dequantize_row(row, out)?)
             })?,
         };
-        for (name, _) in names {
-            self.checkpoint.release(name);
+        for tensor in parts.iter().flat_map(|part| part.stored.tensors()) {
+            self.checkpoint.release(tensor.name);
         }
-        Ok(weight)
+        scaled(weight, &parts)
         // end of exercise
     }
 
@@ -315,7 +319,7 @@ impl Loader<'_> {
             return None;
         }
         let block = |part: &Part<'_>| {
-            Some(BlockPart { rows: part.tensor.n_rows(), format: part.tensor.ty.blocks()? })
+            Some(BlockPart { rows: part.stored.n_rows(), format: part.stored.blocks()? })
         };
         let blocks: Vec<_> = parts.iter().map(block).collect::<Option<_>>()?;
         PackedBlocks::can_pack(k, order, &blocks).then_some(blocks)
@@ -325,6 +329,21 @@ impl Loader<'_> {
 /// Names the tensor and its row that cannot be packed.
 fn in_tensor(at: Result<(&Part<'_>, usize)>, why: String) -> Error {
     at.map_or_else(|e| e, |(part, row)| Error::Row { tensor: part.name.to_string(), row, why })
+}
+
+/// Gives a weight the factors of its parts, if there are any.
+fn scaled(weight: Weight, parts: &[Part<'_>]) -> Result<Weight> {
+    let factor = |part: &Part<'_>| part.stored.factor();
+    if parts.iter().all(|part| factor(part).is_none()) {
+        return Ok(weight);
+    }
+    // A plain matrix beside quantised ones: times one, which changes nothing.
+    let factors = parts.iter().map(|part| (part.stored.n_rows(), factor(part).unwrap_or(1.0)));
+    Ok(weight.scaled(&factors.collect::<Vec<_>>())?)
+}
+
+fn missing(name: &str) -> TensorSetError {
+    TensorSetError { missing: vec![(name.into(), vec![])], ..Default::default() }
 }
 
 /// Loading asks for rows below the sum of all parts only; a wrong sum should not become a panic.

@@ -3,12 +3,12 @@
 use half::bf16;
 
 use crate::ops::{gelu_erf, gelu_tanh, silu};
-use crate::weight::{PANEL, RowOrder};
+use crate::weight::{Factors, PANEL, RowOrder};
 
 use super::Job;
 use super::tile::{Dot, LANES, prefetch};
 
-/// Operation on `y = sum + bias`.
+/// Operation on `y = sum * factor + bias`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum After {
     /// `out = y`.
@@ -77,8 +77,8 @@ pub(super) unsafe fn finish<const FMA: bool, D: Dot>(
             ((col, len), (half + col, len))
         }
     };
-    let y0 = biased(job, first, col0, len0);
-    let y1 = biased(job, second, col1, len1);
+    let y0 = biased(job, scaled(job, first, col0, len0), col0, len0);
+    let y1 = biased(job, scaled(job, second, col1, len1), col1, len1);
     let folded = match job.after {
         After::SiluMul => fold(y0, y1, |gate, up| silu::<FMA>(gate) * up),
         After::GeluTanhMul => fold(y0, y1, |gate, up| gelu_tanh::<FMA>(gate) * up),
@@ -126,6 +126,20 @@ fn fold(gate: [f32; LANES], up: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f
 #[inline(always)]
 fn lanes(v: &[f32]) -> [f32; LANES] {
     v.as_chunks().0[0]
+}
+
+/// Sums times the factors of their rows: multiplied and rounded before the bias is added.
+#[inline(always)]
+fn scaled<X>(job: &Job<'_, X>, y: [f32; LANES], col: usize, len: usize) -> [f32; LANES] {
+    match job.factors {
+        None => y,
+        Some(Factors::All(factor)) => y.map(|y| y * factor),
+        Some(Factors::Rows(rows)) => {
+            let mut factors = [1.0; LANES];
+            factors[..len].copy_from_slice(&rows[col.min(rows.len())..][..len]);
+            std::array::from_fn(|i| y[i] * factors[i])
+        }
+    }
 }
 
 #[inline(always)]

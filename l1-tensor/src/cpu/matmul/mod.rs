@@ -35,7 +35,7 @@ use half::bf16;
 
 use crate::cpu::dequantize::Dequantizer;
 use crate::cpu::{Isa, ThreadPool};
-use crate::weight::{HostWeight, Line, PANEL, PackedBlocks, RowOrder};
+use crate::weight::{Factors, HostWeight, Line, PANEL, PackedBlocks, RowOrder};
 
 use epilogue::{fetch_output, finish};
 use portable::Portable;
@@ -76,6 +76,7 @@ pub(crate) struct Job<'a, X> {
     panels: usize,
     n: usize,
     order: RowOrder,
+    factors: Option<&'a Factors>,
     bias: Option<&'a [f32]>,
     after: After,
     out: Out,
@@ -161,18 +162,18 @@ impl Kernels for bf16 {
     }
 }
 
-/// `out = after(x W^T + bias)`.
+/// `out = after((x W^T) factors + bias)`.
 ///
 /// # Safety
 /// `x` must be readable: `x.rows` rows of the weight's `k` elements. `out` must be writable, and by no
 /// other thread during the call: `x.rows` rows of `n` elements, or `n / 2` where `after` folds, which
-/// needs [`RowOrder::GateUp`]. A bias must hold `n` values. An output that is added to
+/// needs [`RowOrder::GateUp`]. A bias and factors of rows must hold `n` values. An output that is added to
 /// must be f32.
 pub(crate) unsafe fn matmul<X: Kernels>(
     pool: &ThreadPool,
     isa: Isa,
     x: Input<X>,
-    w: HostWeight<'_>,
+    (w, factors): (HostWeight<'_>, Option<&Factors>),
     bias: Option<&[f32]>,
     after: After,
     out: Out,
@@ -183,7 +184,7 @@ pub(crate) unsafe fn matmul<X: Kernels>(
     };
     let dequantizes = matches!(w, HostWeight::Blocks(_));
     let (chunk_panels, chunk_rows) = chunk_shape(x.rows, panels, pool.threads(), dequantizes);
-    let job = Job { x, k, panels, n, order, bias, after, out, chunk_panels, chunk_rows };
+    let job = Job { x, k, panels, n, order, factors, bias, after, out, chunk_panels, chunk_rows };
     let kernel = X::kernel(isa);
     let chunks = panels.div_ceil(chunk_panels) * x.rows.div_ceil(chunk_rows);
     match w {

@@ -44,6 +44,9 @@ pub enum Error {
     /// An adapter that does not fit, or is not supported.
     #[error(transparent)]
     Adapter(#[from] crate::adapter::AdapterError),
+    /// A checkpoint that cannot be quantised.
+    #[error(transparent)]
+    Quantize(#[from] crate::quantize::QuantizeError),
     /// An invalid step.
     #[error(transparent)]
     Batch(#[from] BatchError),

@@ -28,6 +28,7 @@ pub mod generate;
 #[path = "../tests/judge/mod.rs"]
 mod judge;
 mod model;
+pub mod quantize;
 mod state;
 pub mod tokenizer;
 

@@ -18,9 +18,9 @@ use crate::checkpoint::{Checkpoint, Stored, StoredTensor, TensorSetError};
 use crate::config::{self, Activation, AttentionConfig, Norm, Op};
 use crate::{Error, ModelConfig, Result};
 
-const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 const FINAL_NORM: &str = "model.norm";
-const LM_HEAD: &str = "lm_head.weight";
+pub(crate) const LM_HEAD: &str = "lm_head.weight";
 
 impl Decoder {
     /// Loads the weights that `config` requires.

@@ -30,6 +30,7 @@ mod out;
 mod plot;
 mod prompt;
 mod prompts;
+mod quantize;
 mod recording;
 mod response;
 mod router;
@@ -97,6 +98,7 @@ enum Command {
     Router(router::RouterArgs),
     Models(models::ModelsArgs),
     Fetch(fetch::FetchArgs),
+    Quantize(quantize::QuantizeArgs),
     Trace(trace::TraceArgs),
 }
 
@@ -130,6 +132,7 @@ impl Cli {
             Command::Ensemble(args) => ensemble::run(args, context)?,
             Command::Models(args) => models::run(args)?,
             Command::Fetch(args) => fetch::run(args, context)?,
+            Command::Quantize(args) => quantize::run(args, context)?,
             Command::Trace(args) => trace::run(args)?,
         }
         Ok(ExitCode::SUCCESS)

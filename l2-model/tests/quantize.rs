@@ -1,0 +1,164 @@
+//! `quantize::to_nvfp4`: what it writes is read back, is close to the original, and runs.
+
+mod checkpoint_support;
+mod judge;
+
+use std::path::Path;
+
+use checkpoint_support::fixture;
+use l1_tensor::{Runtime, RuntimeOptions};
+use l2_model::checkpoint::{Checkpoint, Stored};
+use l2_model::quantize::{QuantizeError, QuantizeOptions, QuantizeReport, to_nvfp4};
+use l2_model::{Error, ModelFiles, Result};
+use serde_json::Value;
+
+fn quantize(model: &str, output: &Path, lm_head: bool) -> QuantizeReport {
+    let options = QuantizeOptions { lm_head, force: false };
+    judge::works(model, to_nvfp4(&fixture(model), output, options))
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// All rows of a weight, times its factor.
+fn values(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
+    let stored = checkpoint.stored(name).unwrap().unwrap();
+    let mut row = vec![0.0; stored.row_len()];
+    let mut all = Vec::new();
+    for i in 0..stored.n_rows() {
+        stored.dequantize_row(i, &mut row).unwrap();
+        all.extend(row.iter().map(|x| x * stored.factor().unwrap_or(1.0)));
+    }
+    all
+}
+
+#[test]
+fn a_quantised_model_opens_loads_and_stays_near_the_original() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("new/out");
+    let report = quantize("tiny-llama", &out, false);
+    // 204 inputs of the down projections are no whole groups.
+    let down: Vec<_> = (0..3).map(|i| format!("model.layers.{i}.mlp.down_proj")).collect();
+    assert_eq!(report.quantized, 3 * 6);
+    assert_eq!(report.ignored, [down, vec!["lm_head".into()]].concat());
+    assert!(report.bytes_after < report.bytes_before, "{report:?}");
+
+    let (old, new) = (
+        ModelFiles::open(&fixture("tiny-llama")).unwrap(),
+        judge::works("opening", ModelFiles::open(&out)),
+    );
+    assert_eq!(new.config(), old.config());
+    let rt = Runtime::new(RuntimeOptions { threads: Some(1), ..RuntimeOptions::cpu() }).unwrap();
+    judge::works("loading", new.decoder(&rt));
+    judge::works("its tokenizer", new.tokenizer());
+    for (name, _) in old.checkpoint().tensors() {
+        let [a, b] = [old.checkpoint(), new.checkpoint()].map(|c| values(c, &name));
+        let size = |v: &[f32]| v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        let error: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+        let relative = size(&error) / size(&a);
+        let quantised = name.contains("_proj") && !name.contains("down_proj");
+        // Sixteen random numbers that share a scale lose about a tenth.
+        let expected = if quantised { 0.05..0.13 } else { 0.0..1e-12 };
+        assert!(expected.contains(&relative), "{name}: relative error {relative}");
+    }
+}
+
+#[test]
+fn fused_matrices_share_their_global_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    quantize("tiny-llama", dir.path(), false);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let factor = |part: &str| {
+        let name = format!("model.layers.1.{part}_proj.weight");
+        checkpoint.stored(&name).unwrap().unwrap().factor().unwrap()
+    };
+    assert_eq!(factor("self_attn.q"), factor("self_attn.k"));
+    assert_eq!(factor("self_attn.q"), factor("self_attn.v"));
+    assert_eq!(factor("mlp.gate"), factor("mlp.up"));
+    assert_ne!(factor("self_attn.q"), factor("mlp.gate"));
+}
+
+#[test]
+fn a_tied_head_becomes_a_quantised_matrix_and_the_embedding_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = quantize("tiny-llama", dir.path(), true);
+    assert!(!report.ignored.contains(&"lm_head".to_string()));
+    let config = json(&dir.path().join("config.json"));
+    assert_eq!(config["tie_word_embeddings"], false);
+    assert_eq!(config["quantization_config"]["format"], "nvfp4-pack-quantized");
+    let new = ModelFiles::open(dir.path()).unwrap();
+    let head = new.checkpoint().stored("lm_head.weight").unwrap().unwrap();
+    assert!(matches!(head, Stored::Nvfp4(_)));
+    let old = Checkpoint::open(&fixture("tiny-llama")).unwrap();
+    let embedding = "model.embed_tokens.weight";
+    assert_eq!(new.checkpoint().get(embedding).unwrap().bytes, old.get(embedding).unwrap().bytes);
+    let rt = Runtime::new(RuntimeOptions { threads: Some(1), ..RuntimeOptions::cpu() }).unwrap();
+    judge::works("loading", new.decoder(&rt));
+}
+
+#[test]
+fn shards_are_read_and_an_untied_head_is_left_or_quantised() {
+    for lm_head in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = quantize("tiny-llama-untied", dir.path(), lm_head);
+        assert_eq!(report.ignored.contains(&"lm_head".to_string()), !lm_head);
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let head = checkpoint.stored("lm_head.weight").unwrap().unwrap();
+        assert_eq!(matches!(head, Stored::Nvfp4(_)), lm_head);
+    }
+}
+
+fn refused(input: &Path, output: &Path, force: bool) -> QuantizeError {
+    match to_nvfp4(input, output, QuantizeOptions { lm_head: false, force }) {
+        Err(Error::Quantize(error)) => error,
+        other => panic!("{}: {other:?}", input.display()),
+    }
+}
+
+#[test]
+fn inputs_and_outputs_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let gguf = fixture("tiny-gguf/llama-q4_1.gguf");
+    assert!(matches!(refused(&gguf, &out, false), QuantizeError::NotADirectory { .. }));
+    for quantised in ["tiny-llama-nvfp4", "tiny-qwen3-modelopt-nvfp4"] {
+        let error = refused(&fixture(quantised), &out, false);
+        assert!(matches!(error, QuantizeError::AlreadyQuantized { .. }), "{error}");
+    }
+    assert!(!out.exists(), "a refusal writes nothing");
+
+    let input = fixture("tiny-llama");
+    assert!(matches!(refused(&input, &input, true), QuantizeError::SameDirectory { .. }));
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("model-00001-of-00002.safetensors"), "old").unwrap();
+    std::fs::write(out.join("notes.md"), "mine").unwrap();
+    assert!(matches!(refused(&input, &out, false), QuantizeError::OutputNotEmpty { .. }));
+    let options = QuantizeOptions { lm_head: false, force: true };
+    judge::works("with force", to_nvfp4(&input, &out, options));
+    assert!(!out.join("model-00001-of-00002.safetensors").exists(), "old weights are deleted");
+    assert!(out.join("notes.md").exists(), "other files are not");
+}
+
+#[test]
+fn weights_that_are_not_numbers_name_the_tensor_and_write_no_config() -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in");
+    std::fs::create_dir(&input).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("tiny-llama").join(name), input.join(name)).unwrap();
+    }
+    let name = "model.layers.2.self_attn.k_proj.weight";
+    let mut file = std::fs::read(input.join("model.safetensors")).unwrap();
+    let stored = Checkpoint::open(&input)?.get(name).unwrap().bytes.to_vec();
+    let at = file.windows(stored.len()).position(|bytes| bytes == stored).unwrap();
+    file[at..at + 2].copy_from_slice(&0x7f80u16.to_le_bytes());
+    std::fs::write(input.join("model.safetensors"), file).unwrap();
+    let out = dir.path().join("out");
+    match refused(&input, &out, false) {
+        QuantizeError::NotFinite { weight, row: 0 } => assert_eq!(weight, name),
+        error => panic!("another error: {error}"),
+    }
+    assert!(!out.join("config.json").exists());
+    Ok(())
+}

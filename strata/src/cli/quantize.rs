@@ -1,0 +1,86 @@
+//! `strata quantize`: a checkpoint with fewer bits a weight.
+
+use std::path::PathBuf;
+
+use l2_model::quantize::{QuantizeOptions, QuantizeReport, to_nvfp4};
+use serde::Serialize;
+
+use super::context::Context;
+use super::out;
+use crate::hub;
+
+/// Quantise a Hugging Face checkpoint
+///
+/// Writes a directory with safetensors in the layout of compressed-tensors, which vLLM and transformers read as well.
+/// The weights of linear layers are rounded to the nearest code; nothing is calibrated. Activations are not quantised.
+#[derive(Debug, clap::Args)]
+pub struct QuantizeArgs {
+    /// The model: a Hugging Face directory in bf16, f16 or f32, or a hub id (org/name)
+    #[arg(value_name = "MODEL")]
+    model: String,
+    /// The format: nvfp4 (4-bit floats, an 8-bit scale for 16 weights, one global scale a matrix: 4.5 bits a weight)
+    #[arg(long, value_name = "FORMAT")]
+    to: Format,
+    /// The directory to write, which must be empty or absent
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Quantise the output head too. If it is tied to the embedding, the head becomes a matrix of its own, and the
+    /// embedding stays as it is
+    #[arg(long)]
+    lm_head: bool,
+    /// Write into a directory that is not empty, and delete the weights in it
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Formats that can be written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// 4-bit floats with scales
+    Nvfp4,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    output: &'a str,
+    quantized: usize,
+    ignored: &'a [String],
+    bytes_before: usize,
+    bytes_after: usize,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What the hub, the input and the disk report.
+pub fn run(args: &QuantizeArgs, context: &Context) -> anyhow::Result<()> {
+    let source = hub::resolve(&args.model, &context.hub())?;
+    let Format::Nvfp4 = args.to;
+    let options = QuantizeOptions { lm_head: args.lm_head, force: args.force };
+    let report = to_nvfp4(source.path(), &args.output, options)?;
+    let output = args.output.display().to_string();
+    if args.json {
+        let QuantizeReport { quantized, ref ignored, bytes_before, bytes_after } = report;
+        out::json_line(&Answer { output: &output, quantized, ignored, bytes_before, bytes_after })?;
+        return Ok(());
+    }
+    Ok(out::text(&summary(&output, &report))?)
+}
+
+fn summary(output: &str, report: &QuantizeReport) -> String {
+    let megabytes = |bytes: usize| bytes as f64 / 1e6;
+    let ignored = match report.ignored.len() {
+        0 => String::new(),
+        1..=4 => format!(", not quantised: {}", report.ignored.join(", ")),
+        n => format!(", not quantised: {n} linear layers (see `ignore` in config.json)"),
+    };
+    format!(
+        "{output}: {} weights in nvfp4{ignored}\n{:.1} MB of tensors before, {:.1} MB after\n",
+        report.quantized,
+        megabytes(report.bytes_before),
+        megabytes(report.bytes_after),
+    )
+}

@@ -65,9 +65,12 @@ pub(super) fn iq4_nl(bytes: &[u8], out: &mut [f32]) {
 pub(super) fn mxfp4(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.as_chunks::<MXFP4_BYTES>().0.iter().zip(out.as_chunks_mut().0) {
         let out: &mut [f32; LEN] = out;
-        // 2^(e - 127); 2^-127 is half of the smallest normal number.
-        let scale = f32::from_bits((u32::from(block[0]) << 23).max(1 << 22));
-        halves(&E2M1, scale, &block[1..], out);
+        // 2^(e - 128), and the levels doubled: so the largest exponent is still a number. 2^-127 and 2^-128 are subnormal.
+        let scale = match block[0] {
+            e @ 0..2 => f32::from_bits(1 << 21 << e),
+            e => f32::from_bits(u32::from(e - 1) << 23),
+        };
+        halves(&E2M1.map(|level| 2.0 * level), scale, &block[1..], out);
     }
 }
 

@@ -43,5 +43,5 @@ pub use staging::Staging;
 pub use tensor::{Rows, RowsMut, Tensor, TensorMut, TensorRef};
 pub use weight::{
     BlockFormat, BlockPart, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder,
-    ScaledWeight, Weight,
+    ScaledWeight, StoredRow, Weight,
 };

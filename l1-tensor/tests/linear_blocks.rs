@@ -20,7 +20,9 @@ struct Blocks {
 impl Blocks {
     fn all() -> impl Iterator<Item = Self> {
         let file = SafetensorsFile::open(fixture("gguf-blocks.safetensors")).unwrap();
-        BlockFormat::ALL.into_iter().map(move |format| {
+        // A GGUF file has no NVFP4 in two tensors.
+        let formats = BlockFormat::ALL.into_iter().filter(|f| *f != BlockFormat::NVFP4_SPLIT);
+        formats.map(move |format| {
             let name = format.name().to_lowercase();
             let bytes = file.bytes(&format!("{name}.bytes")).unwrap().to_vec();
             let values =

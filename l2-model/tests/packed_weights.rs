@@ -9,7 +9,7 @@ use l1_tensor::cpu::Isa;
 use l1_tensor::ops::{Epilogue, embedding, linear};
 use l1_tensor::{
     BlockFormat, BlockPart, DType, Device, Error, PackedBlocks, RowOrder, Runtime, RuntimeOptions,
-    Tensor, Weight, WeightStorage, bf16,
+    StoredRow, Tensor, Weight, WeightStorage, bf16,
 };
 use l2_model::checkpoint::Checkpoint;
 use l2_model::checkpoint::quant::{StoredType, dequantize};
@@ -38,9 +38,21 @@ impl Bytes {
 /// Where a block has its f16 numbers.
 fn halves(format: BlockFormat) -> &'static [usize] {
     match format {
-        BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => &[0],
+        BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::IQ4_NL => &[0],
         BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4_K | BlockFormat::Q5_K => &[0, 2],
         BlockFormat::Q6_K => &[208],
+        BlockFormat::MXFP4 | BlockFormat::NVFP4 | BlockFormat::NVFP4_SPLIT => &[],
+    }
+}
+
+/// Where a block has its scales of one byte: from, to, and the largest. Blocks of NVFP4 in two tensors have them behind
+/// their codes here.
+fn bytes_of_scales(format: BlockFormat) -> Option<(usize, usize, u8)> {
+    match format {
+        BlockFormat::MXFP4 => Some((0, 1, 252)),
+        BlockFormat::NVFP4 => Some((0, 4, 0x7e)),
+        BlockFormat::NVFP4_SPLIT => Some((8, 9, 0x7e)),
+        _ => None,
     }
 }
 
@@ -60,6 +72,16 @@ impl Stored {
             let mut row: Vec<u8> =
                 (0..blocks * format.block_bytes()).map(|_| bytes.next()).collect();
             for block in row.chunks_exact_mut(format.block_bytes()) {
+                if let Some((from, to, max)) = bytes_of_scales(format) {
+                    for scale in &mut block[from..to] {
+                        *scale = match bytes.next() % 8 {
+                            0 => bytes.next() % 4,
+                            // Of the powers of two only those that make no sum infinite.
+                            _ if max == 252 => 100 + bytes.next() % 30,
+                            _ => bytes.next() % (max + 1),
+                        };
+                    }
+                }
                 for at in halves(format) {
                     // Magnitudes below 2: rows of infinite sums would hide differences.
                     block[at + 1] &= 0xbf;
@@ -76,22 +98,54 @@ impl Stored {
         Self { format, k, rows: (0..n).map(|_| row()).collect() }
     }
 
-    fn ty(&self) -> StoredType {
-        StoredType::ALL.into_iter().find(|ty| ty.blocks() == Some(self.format)).unwrap()
+    fn dequantize(&self, i: usize, out: &mut [f32]) {
+        if self.format != BlockFormat::NVFP4_SPLIT {
+            let ty = StoredType::ALL.into_iter().find(|ty| ty.blocks() == Some(self.format));
+            return dequantize(ty.unwrap(), &self.rows[i], out).unwrap();
+        }
+        let (codes, scales) = split(&self.rows[i]);
+        dequantize(StoredType::E2M1, &codes, out).unwrap();
+        let mut of_groups = vec![0.0; scales.len()];
+        dequantize(StoredType::F8_E4M3, &scales, &mut of_groups).unwrap();
+        for (group, scale) in out.chunks_exact_mut(16).zip(of_groups) {
+            group.iter_mut().for_each(|x| *x *= scale);
+        }
     }
+
+    /// The row as a file stores it; `apart` is memory for rows of two tensors.
+    fn row<'a>(&'a self, i: usize, apart: &'a [(Vec<u8>, Vec<u8>)]) -> StoredRow<'a> {
+        match self.format {
+            BlockFormat::NVFP4_SPLIT => StoredRow::split(&apart[i].0, &apart[i].1),
+            _ => self.rows[i].as_slice().into(),
+        }
+    }
+
+    fn apart(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.rows.iter().map(|row| split(row)).collect()
+    }
+}
+
+/// Codes and scales of blocks of eight bytes of codes and one of scales.
+fn split(row: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let blocks = row.chunks_exact(9);
+    (blocks.clone().flat_map(|b| &b[..8]).copied().collect(), blocks.map(|b| b[8]).collect())
 }
 
 /// The same rows packed and expanded.
 fn both(rt: &Runtime, parts: &[Stored], order: RowOrder) -> [Weight; 2] {
     let k = parts[0].k;
-    let rows: Vec<(&Stored, &Vec<u8>)> =
-        parts.iter().flat_map(|part| part.rows.iter().map(move |row| (part, row))).collect();
+    let apart: Vec<_> = parts.iter().map(Stored::apart).collect();
+    let rows: Vec<(&Stored, &Vec<_>, usize)> = parts
+        .iter()
+        .zip(&apart)
+        .flat_map(|(part, apart)| (0..part.rows.len()).map(move |i| (part, apart, i)))
+        .collect();
     let blocks: Vec<_> =
         parts.iter().map(|part| BlockPart { rows: part.rows.len(), format: part.format }).collect();
-    let row = |i: usize| Ok::<_, Error>(rows[i].1.as_slice());
+    let row = |i: usize| Ok::<_, Error>(rows[i].0.row(rows[i].2, rows[i].1));
     let packed = Weight::load_blocks(rt, k, order, &blocks, &row).unwrap();
     let fill = |i: usize, out: &mut [f32]| {
-        dequantize(rows[i].0.ty(), rows[i].1, out).unwrap();
+        rows[i].0.dequantize(rows[i].2, out);
         Ok::<_, Error>(())
     };
     [packed, Weight::load(rt, rows.len(), k, order, &fill).unwrap()]
@@ -134,7 +188,11 @@ fn multiply(rt: &Runtime, x: &Tensor, weight: &Weight) -> Vec<f32> {
 
 /// A row length that ends in the middle of a part of a panel.
 fn odd_length(format: BlockFormat) -> usize {
-    if format.block_len() == 32 { 1024 + 96 } else { 1280 }
+    match format.unit_len() {
+        32 => 1024 + 96,
+        64 => 1024 + 192,
+        _ => 1280,
+    }
 }
 
 #[test]
@@ -296,6 +354,52 @@ fn embeddings_are_the_rows_of_expanded_weights() {
 }
 
 #[test]
+fn every_four_bit_float_times_every_scale_decodes_exactly() {
+    // A row for each scale, with all codes of either order of nibbles.
+    let codes: Vec<u8> = (0..16u8).map(|i| i | (15 - i) << 4).collect();
+    let row = |format, scale: u8| match format {
+        BlockFormat::MXFP4 => [&[scale][..], &codes, &[scale], &codes].concat(),
+        BlockFormat::NVFP4 => [&[scale; 4][..], &codes, &codes].concat(),
+        _ => [&codes[..8], &[scale], &codes[8..], &[scale]].concat(),
+    };
+    for isa in Isa::available() {
+        let rt = runtime(isa);
+        for format in [BlockFormat::MXFP4, BlockFormat::NVFP4, BlockFormat::NVFP4_SPLIT] {
+            let (_, _, max) = bytes_of_scales(format).unwrap();
+            let rows = (0..=max).map(|scale| row(format, scale)).collect();
+            let stored = Stored { format, k: format.unit_len(), rows };
+            let weights = both(&rt, &[stored.clone()], RowOrder::Plain);
+            let mut expected = vec![0.0; stored.k];
+            for i in 0..stored.rows.len() {
+                stored.dequantize(i, &mut expected);
+                let rounded: Vec<f32> =
+                    expected.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
+                let what = format!("scale {i} of {format}");
+                judge::same_bits(&what, &[stored.k], &rounded, &expected);
+            }
+            // One input at a time, so that each output is a weight. Sums in f32 keep subnormal weights.
+            for input in 0..stored.k {
+                let mut x = vec![0.0; stored.k];
+                x[input] = 1.0;
+                let x = Tensor::from_slice(&x, &[1, stored.k]).unwrap();
+                let n = stored.rows.len();
+                let [got, expected] = weights.each_ref().map(|weight| {
+                    let mut out = Tensor::zeros(&[1, n], DType::F32, Device::Cpu).unwrap();
+                    linear(&rt, x.view(), weight, None, Epilogue::Store, out.view_mut()).unwrap();
+                    out.view().to_vec_f32().unwrap()
+                });
+                judge::same_bits(
+                    &format!("input {input} of {format}, {isa}"),
+                    &[n],
+                    &got,
+                    &expected,
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn gates_meet_their_ups() {
     for isa in Isa::available() {
         let rt = runtime(isa);
@@ -346,7 +450,8 @@ fn what_cannot_be_packed_is_refused() {
     let rt = runtime(Isa::best());
     let load = |stored: &Stored, order| {
         let parts = [BlockPart { rows: stored.rows.len(), format: stored.format }];
-        let row = |i: usize| Ok::<_, Error>(stored.rows[i].as_slice());
+        let apart = stored.apart();
+        let row = |i: usize| Ok::<_, Error>(stored.row(i, &apart));
         Weight::load_blocks(&rt, stored.k, order, &parts, &row)
     };
     for format in BlockFormat::ALL {
@@ -357,6 +462,14 @@ fn what_cannot_be_packed_is_refused() {
                     .copy_from_slice(&bits.to_le_bytes());
                 let expected = "row 38 has a scale in";
                 judge::refused(format!("{what} scale"), expected, load(&stored, RowOrder::Plain));
+            }
+        }
+        if let Some((at, _, max)) = bytes_of_scales(format) {
+            for scale in [max + 1, 0xff] {
+                let mut stored = Stored::random(format, 40, 512);
+                stored.rows[38][at + format.block_bytes()] = scale;
+                let expected = "row 38 has a scale in";
+                judge::refused(format!("scale {scale}"), expected, load(&stored, RowOrder::Plain));
             }
         }
         let mut stored = Stored::random(format, 3, 512);
@@ -377,7 +490,7 @@ fn what_cannot_be_packed_is_refused() {
 fn a_format_has_the_same_name_and_sizes_in_a_file_and_in_memory() {
     let blocks = |ty: &StoredType| ty.blocks().map(|format| (*ty, format));
     let pairs: Vec<_> = StoredType::ALL.iter().filter_map(blocks).collect();
-    assert_eq!(pairs.len(), BlockFormat::ALL.len());
+    assert_eq!(pairs.len() + 1, BlockFormat::ALL.len(), "all but NVFP4 in two tensors");
     for (ty, format) in pairs {
         let of = |name, len, bytes| (name, len, bytes);
         assert_eq!(

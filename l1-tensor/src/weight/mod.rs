@@ -11,8 +11,8 @@ mod packed;
 mod panels;
 mod scaled;
 
-pub use blocks::{BlockFormat, BlockPart, PackedBlocks};
-pub(crate) use blocks::{BlockPanel, STEP, Shape};
+pub use blocks::{BlockFormat, BlockPart, PackedBlocks, StoredRow};
+pub(crate) use blocks::{BlockPanel, Levels, STEP, Scale, Shape};
 pub use device::DeviceWeight;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
@@ -138,20 +138,21 @@ impl Weight {
     }
 
     /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of logical
-    /// row `i` as a GGUF file stores them. A matmul's result is the same bits as with rows that [`Weight::load`] expands,
+    /// row `i` as a file stores them: bytes, or a [`StoredRow`]. A matmul's result is the same bits as with rows that [`Weight::load`] expands,
     /// in about the memory of the file.
     ///
     /// # Errors
     /// As [`PackedBlocks::pack`], and [`Error::Device`] on a runtime of a CUDA device, whose kernels read bf16.
     #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
-    pub fn load_blocks<'a, E>(
+    pub fn load_blocks<'a, R, E>(
         rt: &Runtime,
         k: usize,
         order: RowOrder,
         parts: &[BlockPart],
-        row: &(dyn Fn(usize) -> std::result::Result<&'a [u8], E> + Sync),
+        row: &(dyn Fn(usize) -> std::result::Result<R, E> + Sync),
     ) -> std::result::Result<Self, E>
     where
+        R: Into<StoredRow<'a>>,
         E: Send + From<Error>,
     {
         if rt.gpu().is_some() {

@@ -25,7 +25,7 @@
 //! In a GGUF file, where NVFP4 is a format of blocks, a file made from one of these has the factor of `X.weight` in
 //! `X.scale`.
 
-use l1_tensor::{BlockFormat, e4m3};
+use l1_tensor::{BlockFormat, StoredRow, e4m3};
 
 use super::quant::{StoredType, dequantize, e2m1};
 use super::{Checkpoint, CheckpointError, SafetensorsDir, StoredTensor};
@@ -156,18 +156,21 @@ impl<'a> Stored<'a> {
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self {
             Stored::Plain(t) | Stored::Scaled(t, _) => t.ty.blocks(),
-            Stored::Nvfp4(_) => None,
+            Stored::Nvfp4(_) => Some(BlockFormat::NVFP4_SPLIT),
         }
     }
 
-    /// The bytes of one row in [`blocks`](Self::blocks).
+    /// One row in the format [`blocks`](Self::blocks).
     ///
     /// # Errors
     /// [`Nvfp4Error`].
-    pub(crate) fn blocks_of_row(&self, row: usize) -> Result<&'a [u8], Nvfp4Error> {
+    pub(crate) fn blocks_of_row(&self, row: usize) -> Result<StoredRow<'a>, Nvfp4Error> {
         match self {
-            Stored::Plain(t) | Stored::Scaled(t, _) => Ok(t.row(row).unwrap_or_default()),
-            Stored::Nvfp4(_) => Ok(&[]),
+            Stored::Plain(t) | Stored::Scaled(t, _) => Ok(t.row(row).unwrap_or_default().into()),
+            Stored::Nvfp4(w) => {
+                let (codes, scales) = w.row(row)?.unwrap_or_default();
+                Ok(StoredRow::split(codes, scales))
+            }
         }
     }
 

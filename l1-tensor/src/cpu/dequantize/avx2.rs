@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, of_formats};
-use crate::weight::{Line, STEP, Shape};
+use crate::weight::{Levels, Line, STEP, Shape};
 
 /// Lanes of two 256-bit registers.
 struct Avx2;
@@ -34,6 +34,18 @@ impl Lanes for Avx2 {
     unsafe fn bytes(at: *const u8, signed: bool) -> [__m256; 2] {
         // SAFETY: the caller's promise.
         unsafe { [eight_bytes(at, signed), eight_bytes(at.add(8), signed)] }
+    }
+
+    #[inline(always)]
+    unsafe fn small_floats(at: *const u8) -> [__m256; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [eight_small_floats(at), eight_small_floats(at.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn powers(at: *const u8) -> [__m256; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [eight_powers(at), eight_powers(at.add(8))] }
     }
 
     #[inline(always)]
@@ -111,7 +123,7 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store(low: [__m256; 2], high: [__m256; 2], out: *mut Line) {
+    unsafe fn store(_exact: bool, low: [__m256; 2], high: [__m256; 2], out: *mut Line) {
         // SAFETY: the caller's promise.
         unsafe {
             let out = out.cast::<__m256i>();
@@ -134,6 +146,49 @@ unsafe fn eight_bytes(at: *const u8, signed: bool) -> __m256 {
             true => _mm256_cvtepi8_epi32(bytes),
             false => _mm256_cvtepu8_epi32(bytes),
         })
+    }
+}
+
+/// Eight E4M3 as numbers: the bits, up by seven, are an f16 that is 2^8 times smaller.
+///
+/// # Safety
+/// As [`eight_bytes`].
+#[inline(always)]
+unsafe fn eight_small_floats(at: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let halves = _mm_slli_epi16::<7>(_mm_cvtepu8_epi16(_mm_loadl_epi64(at.cast())));
+        _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0))
+    }
+}
+
+/// Eight powers of two: the byte is an f32's exponent, and the lowest power is subnormal.
+///
+/// # Safety
+/// As [`eight_bytes`].
+#[inline(always)]
+unsafe fn eight_powers(at: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())));
+        _mm256_castsi256_ps(_mm256_max_epu32(bits, _mm256_set1_epi32(1 << 22)))
+    }
+}
+
+/// Eight levels of codes of four bits, whose upper bits mean nothing.
+///
+/// # Safety
+/// As [`eight_bytes`].
+#[inline(always)]
+unsafe fn level(levels: Levels, codes: __m256i) -> __m256 {
+    // SAFETY: the caller's promise; a table holds two registers. A lookup reads three bits of an index.
+    unsafe {
+        let table = const { [Levels::Iq4Nl.table(), Levels::E2m1.table()] };
+        let table = table[usize::from(levels == Levels::E2m1)];
+        let first = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), codes);
+        let second = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table[8..].as_ptr()), codes);
+        // The fourth bit, as a sign, chooses.
+        _mm256_blendv_ps(first, second, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
     }
 }
 
@@ -161,6 +216,9 @@ unsafe fn code(shape: Shape, low: __m256i, upper: __m256i, t: usize) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe {
         let (above, t) = (shape.bits as i32 - 4, t as i32);
+        if shape.levels != Levels::Integers {
+            return level(shape.levels, down(low, 4 * t));
+        }
         let mut code = _mm256_and_si256(down(low, 4 * t), _mm256_set1_epi32(15));
         if above > 0 {
             let mask = _mm256_set1_epi32(((1 << above) - 1) << 4);

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, of_formats};
-use crate::weight::{Line, Shape};
+use crate::weight::{Levels, Line, Shape};
 
 /// Codes as numbers, in the order of the table that a lookup of 4 or 5 bits reads.
 #[repr(align(64))]
@@ -24,6 +24,20 @@ static FROM_0: Table = table(0);
 static FROM_8: Table = table(8);
 static FROM_16: Table = table(16);
 static FROM_32: Table = table(32);
+
+/// Levels of codes of 4 bits.
+const fn levels(of: Levels) -> Table {
+    let mut codes = [0.0; 32];
+    let mut i = 0;
+    while i < 32 {
+        codes[i] = of.table()[i % 16];
+        i += 1;
+    }
+    Table(codes)
+}
+
+static IQ4_NL: Table = levels(Levels::Iq4Nl);
+static E2M1: Table = levels(Levels::E2m1);
 
 /// What the upper two bits of a code of 6 bits add; a lookup reads two bits of the next code with them.
 static UPPER: Table = {
@@ -59,6 +73,26 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
                 true => _mm512_cvtepi8_epi32(bytes),
                 false => _mm512_cvtepu8_epi32(bytes),
             })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn small_floats(at: *const u8) -> __m512 {
+        // SAFETY: the caller's promise. The bits of an E4M3, up by seven, are an f16 that is 2^8 times smaller.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(at.cast()));
+            let halves = _mm256_slli_epi16::<7>(bytes);
+            _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn powers(at: *const u8) -> __m512 {
+        // SAFETY: the caller's promise. The byte is an f32's exponent; the lowest power is subnormal.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()));
+            let bits = _mm512_slli_epi32::<23>(bytes);
+            _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(1 << 22)))
         }
     }
 
@@ -116,11 +150,13 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
             if shape.bits == 8 {
                 return Self::bytes(bytes.add(16 * t), true);
             }
-            let codes = match shape.zero {
-                0 => FROM_0.0.as_ptr(),
-                8 => FROM_8.0.as_ptr(),
-                16 => FROM_16.0.as_ptr(),
-                _ => FROM_32.0.as_ptr(),
+            let codes = match (shape.levels, shape.zero) {
+                (Levels::Iq4Nl, _) => IQ4_NL.0.as_ptr(),
+                (Levels::E2m1, _) => E2M1.0.as_ptr(),
+                (Levels::Integers, 0) => FROM_0.0.as_ptr(),
+                (Levels::Integers, 8) => FROM_8.0.as_ptr(),
+                (Levels::Integers, 16) => FROM_16.0.as_ptr(),
+                (Levels::Integers, _) => FROM_32.0.as_ptr(),
             };
             let low = down(low, 4 * t as i32);
             // A lookup reads the lowest bits of an index and ignores the others.
@@ -145,10 +181,10 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
     }
 
     #[inline(always)]
-    unsafe fn store(low: __m512, high: __m512, out: *mut Line) {
+    unsafe fn store(exact: bool, low: __m512, high: __m512, out: *mut Line) {
         // SAFETY: the caller's promise; the bits of a `__m512bh` are a line.
         unsafe {
-            let line = if BF16 {
+            let line = if BF16 && !exact {
                 std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
             } else {
                 // The upper word of each lane, of both registers.
@@ -156,7 +192,11 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
                     63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, //
                     31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
                 );
-                _mm512_permutex2var_epi16(round(low), words, round(high))
+                let (low, high) = match exact {
+                    true => (_mm512_castps_si512(low), _mm512_castps_si512(high)),
+                    false => (round(low), round(high)),
+                };
+                _mm512_permutex2var_epi16(low, words, high)
             };
             _mm512_store_si512(out.cast(), line);
         }

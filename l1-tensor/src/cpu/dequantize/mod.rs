@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 
 use super::Isa;
 use super::matmul::prefetch;
-use crate::weight::{BlockFormat, BlockPanel, Line, STEP, Shape};
+use crate::weight::{BlockFormat, BlockPanel, Line, STEP, Scale, Shape};
 
 /// Prefetch distance, in bytes.
 const AHEAD: usize = 4096;
@@ -103,6 +103,18 @@ trait Lanes {
     /// They must be readable.
     unsafe fn bytes(at: *const u8, signed: bool) -> Self::F;
 
+    /// Reads sixteen E4M3 that are numbers without a sign.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn small_floats(at: *const u8) -> Self::F;
+
+    /// Reads sixteen powers of two, biased by 127, below the largest.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn powers(at: *const u8) -> Self::F;
+
     /// `a * b`.
     ///
     /// # Safety
@@ -133,17 +145,17 @@ trait Lanes {
     /// The step must be readable.
     unsafe fn codes(shape: Shape, step: *const u8, half: usize) -> Self::Codes;
 
-    /// Code `t` of each lane, less the one that stands for zero.
+    /// Code `t` of each lane, less the one that stands for zero, or the level that it stands for.
     ///
     /// # Safety
     /// None beyond the instruction set.
     unsafe fn code(shape: Shape, codes: Self::Codes, t: usize) -> Self::F;
 
-    /// Rounds two halves to bf16, and writes them as a line.
+    /// Rounds two halves to bf16, and writes them as a line. `exact`: they are bf16 already, perhaps subnormal.
     ///
     /// # Safety
     /// `out` must be writable.
-    unsafe fn store(low: Self::F, high: Self::F, out: *mut Line);
+    unsafe fn store(exact: bool, low: Self::F, high: Self::F, out: *mut Line);
 }
 
 /// Dequantizes units of one shape.
@@ -165,11 +177,18 @@ unsafe fn dequantize_units<L: Lanes>(
             let out = out.add(unit * shape.unit_len());
             prefetch_lines(stored, 0, shape.code_line());
             for vector in 0..2 {
+                // Without a line of `d` this reads scales of groups, and is not used.
                 let d = L::halves(stored.add(32 * vector));
                 let min = if shape.min { L::halves(stored.add(64 + 32 * vector)) } else { d };
                 for group in 0..shape.groups {
                     let (mut scale, mut offset) = (d, min);
-                    if shape.nested {
+                    if shape.nested && shape.scale != Scale::F16 {
+                        let at = stored.add(64 * shape.scale_line() + 32 * group + 16 * vector);
+                        scale = match shape.scale {
+                            Scale::E4m3 => L::small_floats(at),
+                            _ => L::powers(at),
+                        };
+                    } else if shape.nested {
                         let at = 32 * group + 16 * vector;
                         let nested = L::bytes(stored.add(64 * shape.scale_line() + at), !shape.min);
                         scale = L::mul(d, nested);
@@ -233,7 +252,7 @@ unsafe fn dequantize_step<L: Lanes>(
         }
         macro_rules! pairs {
             ($($t:literal)*) => {
-                $(L::store(weight!(0, $t), weight!(1, $t), out.add(2 * $t));)*
+                $(L::store(shape.is_exact(), weight!(0, $t), weight!(1, $t), out.add(2 * $t));)*
             };
         }
         pairs!(0 1 2 3 4 5 6 7);
@@ -266,6 +285,10 @@ macro_rules! of_formats {
                 BlockFormat::Q4_K => of!(Q4_K),
                 BlockFormat::Q5_K => of!(Q5_K),
                 BlockFormat::Q6_K => of!(Q6_K),
+                BlockFormat::IQ4_NL => of!(IQ4_NL),
+                BlockFormat::MXFP4 => of!(MXFP4),
+                BlockFormat::NVFP4 => of!(NVFP4),
+                BlockFormat::NVFP4_SPLIT => of!(NVFP4_SPLIT),
             }
         }
     };

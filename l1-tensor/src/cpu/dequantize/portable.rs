@@ -2,7 +2,7 @@
 
 use super::{Lanes, of_formats};
 use crate::cpu::lanes::{f16_to_f32, round_bf16};
-use crate::weight::{Line, STEP, Shape};
+use crate::weight::{Levels, Line, STEP, Scale, Shape};
 
 const LANES: usize = 16;
 
@@ -33,6 +33,20 @@ impl Lanes for Plain {
         // SAFETY: the caller's promise.
         let bytes = unsafe { at.cast::<[u8; LANES]>().read() };
         bytes.map(|b| if signed { f32::from(b.cast_signed()) } else { f32::from(b) })
+    }
+
+    #[inline(always)]
+    unsafe fn small_floats(at: *const u8) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { at.cast::<[u8; LANES]>().read() };
+        bytes.map(|byte| Scale::E4m3.of_byte(byte))
+    }
+
+    #[inline(always)]
+    unsafe fn powers(at: *const u8) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { at.cast::<[u8; LANES]>().read() };
+        bytes.map(|byte| Scale::E8m0.of_byte(byte))
     }
 
     #[inline(always)]
@@ -88,6 +102,10 @@ impl Lanes for Plain {
             return unsafe { Self::bytes(codes.bytes.add(LANES * t), true) };
         }
         let (upper, t) = (shape.bits - 4, t as u32);
+        if shape.levels != Levels::Integers {
+            let table = shape.levels.table();
+            return codes.low.map(|low| table[(low >> (4 * t) & 15) as usize]);
+        }
         std::array::from_fn(|i| {
             let low = codes.low[i] >> (4 * t) & 15;
             let high = codes.upper[i] >> (upper as u32 * t) & ((1 << upper) - 1);
@@ -96,7 +114,7 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
-    unsafe fn store(low: [f32; LANES], high: [f32; LANES], out: *mut Line) {
+    unsafe fn store(_exact: bool, low: [f32; LANES], high: [f32; LANES], out: *mut Line) {
         let pair = |of: &[f32; LANES], i: usize| {
             let bits = |x: f32| u32::from(round_bf16(x).to_bits());
             bits(of[2 * i]) | bits(of[2 * i + 1]) << 16

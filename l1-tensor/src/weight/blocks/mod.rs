@@ -21,6 +21,9 @@
 //! 2047 x 63 x 31 in Q5_K and 2047 x 128 x 32 in Q6_K, are below 2^24: products are exact in f32, and adding the minimum
 //! rounds once. A fused multiply-add therefore gives what a multiplication and an addition give. The rounding to bf16 is
 //! to nearest even. Every weight is a multiple of 2^-24, so none is subnormal.
+//!
+//! The formats of four-bit floats (NVFP4, MXFP4) do not round at all: a product has at most six significant bits. MXFP4
+//! has subnormal weights, which are therefore not rounded by an instruction that takes them for zero.
 
 mod format;
 mod stored;
@@ -28,7 +31,8 @@ mod stored;
 use half::f16;
 
 pub use format::BlockFormat;
-pub(crate) use format::{STEP, Shape};
+pub(crate) use format::{Levels, STEP, Scale, Shape};
+pub use stored::StoredRow;
 
 use stored::Block;
 
@@ -103,8 +107,8 @@ impl PackedBlocks {
         Plan::of(k, order, parts).is_ok()
     }
 
-    /// Packs the rows of `parts`, `k` weights each. `row(i)` returns the blocks of logical row `i` as a GGUF file
-    /// stores them. It is called once for each row, from all threads of the pool.
+    /// Packs the rows of `parts`, `k` weights each. `row(i)` returns the blocks of logical row `i` as a file stores
+    /// them: bytes, or a [`StoredRow`]. It is called once for each row, from all threads of the pool.
     ///
     /// # Errors
     /// The first error `row` returns; [`Error::BadParameter`] for parts that cannot be packed
@@ -112,14 +116,15 @@ impl PackedBlocks {
     /// of another size, or with a scale that is no finite number; [`Error::BadShape`] for more weights than there are
     /// addresses; [`Error::OutOfMemory`].
     #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
-    pub fn pack<'a, E>(
+    pub fn pack<'a, R, E>(
         pool: &ThreadPool,
         k: usize,
         order: RowOrder,
         parts: &[BlockPart],
-        row: &(dyn Fn(usize) -> std::result::Result<&'a [u8], E> + Sync),
+        row: &(dyn Fn(usize) -> std::result::Result<R, E> + Sync),
     ) -> std::result::Result<Self, E>
     where
+        R: Into<StoredRow<'a>>,
         E: Send + From<Error>,
     {
         let Plan { n, runs } = Plan::of(k, order, parts)?;
@@ -129,11 +134,8 @@ impl PackedBlocks {
             for output in 0..PANEL {
                 let at = logical_row(n, order, panel, output / LANES, output % LANES);
                 let Some(i) = at else { continue };
-                pack_row(format, k, row(i)?, lines, output).map_err(|why| Error::BadRow {
-                    op: "pack",
-                    row: i,
-                    why,
-                })?;
+                pack_row(format, k, row(i)?.into(), lines, output)
+                    .map_err(|why| Error::BadRow { op: "pack", row: i, why })?;
             }
             Ok(())
         })?;
@@ -182,7 +184,7 @@ impl PackedBlocks {
             for (g, out) in out.chunks_exact_mut(shape.group).enumerate() {
                 let (scale, offset) = unit.scale(g, output);
                 for (i, out) in out.iter_mut().enumerate() {
-                    let code = unit.code(g * shape.group + i, output) as f32;
+                    let code = shape.number(unit.code(g * shape.group + i, output));
                     // Without a minimum nothing is added: -0 + 0 would be +0.
                     let weight = if shape.min { scale * code + offset } else { scale * code };
                     *out = round_bf16(weight).to_f32();
@@ -233,7 +235,7 @@ impl Plan {
         let n = merged.iter().fold(0usize, |n, part| n.saturating_add(part.rows));
         // All sizes below are smaller than that of the expanded matrix.
         Layout::contiguous(&[n, k])?;
-        let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.block_len());
+        let whole = |part: &BlockPart| k > 0 && k.is_multiple_of(part.format.unit_len());
         let fits = |(i, part): (usize, &BlockPart)| {
             let last = i + 1 == merged.len();
             let alone = last && i == 0;
@@ -267,22 +269,25 @@ impl Plan {
 fn pack_row(
     format: BlockFormat,
     k: usize,
-    bytes: &[u8],
+    row: StoredRow<'_>,
     lines: &mut [Line],
     output: usize,
 ) -> std::result::Result<(), String> {
     let shape = format.shape();
-    let want = k / shape.unit_len() * format.block_bytes();
-    if bytes.len() != want {
-        return Err(format!("has {} bytes; {k} weights in {format} are {want}", bytes.len()));
+    let units = k / shape.unit_len();
+    let scale_bytes = format.unit_blocks() * format.scale_bytes();
+    let unit_bytes = format.unit_blocks() * format.block_bytes() - scale_bytes;
+    let StoredRow { blocks, scales } = row;
+    if (blocks.len(), scales.len()) != (units * unit_bytes, units * scale_bytes) {
+        let (got, want) = (blocks.len() + scales.len(), units * (unit_bytes + scale_bytes));
+        return Err(format!("has {got} bytes; {k} weights in {format} are {want}"));
     }
     let mut block = Block::new();
-    let units =
-        bytes.chunks_exact(format.block_bytes()).zip(lines.chunks_exact_mut(shape.unit_lines()));
-    for (stored, unit) in units {
-        block.read(format, stored);
-        if !block.is_finite() {
-            return Err(format!("has a scale in {format} that is infinite or not a number"));
+    let units = blocks.chunks_exact(unit_bytes).zip(lines.chunks_exact_mut(shape.unit_lines()));
+    for (i, (stored, unit)) in units.enumerate() {
+        block.read(format, stored, &scales[i * scale_bytes..][..scale_bytes]);
+        if !block.is_finite(shape) {
+            return Err(format!("has a scale in {format} that is {}", shape.scale.unusable()));
         }
         put(shape, &block, bytes_of_mut(unit), output);
     }
@@ -291,7 +296,9 @@ fn pack_row(
 
 /// Puts a block into its lanes of a unit of zeros.
 fn put(shape: Shape, block: &Block, unit: &mut [u8], output: usize) {
-    unit[2 * output..][..2].copy_from_slice(&block.d.to_le_bytes());
+    if shape.scale == Scale::F16 {
+        unit[2 * output..][..2].copy_from_slice(&block.d.to_le_bytes());
+    }
     if shape.min {
         unit[LINE + 2 * output..][..2].copy_from_slice(&block.min.to_le_bytes());
     }
@@ -351,6 +358,10 @@ impl Unit<'_> {
 
     /// Scale of a group, and what is added.
     fn scale(&self, group: usize, output: usize) -> (f32, f32) {
+        if self.shape.scale != Scale::F16 {
+            let at = self.shape.scale_line() * LINE + group * PANEL + output;
+            return (self.shape.scale.of_byte(self.bytes[at]), 0.0);
+        }
         // exercise l1.blocks
         let shape = self.shape;
         let (d, min) = (self.half(0, output), if shape.min { self.half(1, output) } else { 0.0 });

@@ -1,4 +1,4 @@
-//! Blocks as a GGUF file stores them, taken apart into codes and scales.
+//! Blocks as a file stores them, taken apart into codes and scales.
 //!
 //! ```text
 //! Q8_0  | d | q: 32 x i8 |                                   34 bytes
@@ -9,18 +9,44 @@
 //! Q4_K  | d | dmin | scales: 12 | q: 128 |                   144
 //! Q5_K  | d | dmin | scales: 12 | h: 32 | q: 128 |           176
 //! Q6_K  | q: 128 | h: 64 | scales: 16 x i8 | d |             210
+//! IQ4_NL | d | q: 16 |                                       18
+//! MXFP4 | e: u8 | q: 16 |                                    17, two blocks in a unit
+//! NVFP4 | s: 4 x u8 | q: 4 x 8 |                             36
+//! NVFP4 of safetensors: q: 8 in one tensor, s: u8 in another, two blocks in a unit
 //! ```
 //!
 //! Byte `j` of 16 bytes of codes has weight `j` in its low half and weight `j + 16` in its high one; of the 128 bytes of
-//! a K format, each run of 32 has two groups of 32 so. `h` are upper bits of codes. Source: `ggml-common.h` and
+//! a K format, each run of 32 has two groups of 32 so; of the 8 bytes of NVFP4 the low halves are weights 0 to 7 of a
+//! group. In a safetensors file a byte has two neighbours, the even one in its low half. `h` are upper bits of codes. Source: `ggml-common.h` and
 //! `ggml-quants.c` of llama.cpp.
 //!
 //! The loader's dequantisation (`checkpoint/quant` of l2-model) reads the same bytes on its own, on purpose: tests compare
 //! the two.
 
-use super::format::BlockFormat;
+use super::format::{BlockFormat, Scale, Shape};
 
-/// A block, taken apart.
+/// A row as a file stores it.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredRow<'a> {
+    pub(super) blocks: &'a [u8],
+    pub(super) scales: &'a [u8],
+}
+
+impl<'a> StoredRow<'a> {
+    /// A row of [`BlockFormat::NVFP4_SPLIT`]: a byte of codes for two weights, a scale for sixteen.
+    pub fn split(codes: &'a [u8], scales: &'a [u8]) -> Self {
+        Self { blocks: codes, scales }
+    }
+}
+
+/// A row of blocks that contain their scales.
+impl<'a> From<&'a [u8]> for StoredRow<'a> {
+    fn from(blocks: &'a [u8]) -> Self {
+        Self { blocks, scales: &[] }
+    }
+}
+
+/// The blocks of a unit, taken apart.
 pub(super) struct Block {
     /// Codes of its weights, as many as the format has.
     pub(super) codes: [u8; 256],
@@ -39,14 +65,22 @@ impl Block {
         Self { codes: [0; 256], d: 0, min: 0, scales: [0; 16], mins: [0; 8] }
     }
 
-    /// Whether `d` and `m` or `dmin` are numbers: no infinity, no NaN.
-    pub(super) fn is_finite(&self) -> bool {
+    /// Whether the scales can be used: `d` and `m` or `dmin` are numbers (no infinity, no NaN), floats of eight bits are
+    /// not negative, and no power of two makes a weight infinite.
+    pub(super) fn is_finite(&self, shape: Shape) -> bool {
         const EXPONENT: u16 = 0x7c00;
-        self.d & EXPONENT != EXPONENT && self.min & EXPONENT != EXPONENT
+        /// The largest power of two, 2^125, whose sixfold an f32 can hold.
+        const MAX_POWER: u8 = 127 + 125;
+        let scales = &self.scales[..if shape.nested { shape.groups } else { 0 }];
+        match shape.scale {
+            Scale::F16 => self.d & EXPONENT != EXPONENT && self.min & EXPONENT != EXPONENT,
+            Scale::E4m3 => scales.iter().all(|s| *s <= 0x7e),
+            Scale::E8m0 => scales.iter().all(|e| *e <= MAX_POWER),
+        }
     }
 
-    /// Reads a block, which must have the format's number of bytes.
-    pub(super) fn read(&mut self, format: BlockFormat, bytes: &[u8]) {
+    /// Reads the blocks of a unit, which must have the format's number of bytes; `scales` are those that stand apart.
+    pub(super) fn read(&mut self, format: BlockFormat, bytes: &[u8], scales: &[u8]) {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let high = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
         match format {
@@ -99,15 +133,40 @@ impl Block {
                     }
                 }
             }
+            BlockFormat::IQ4_NL => {
+                self.d = half(0);
+                self.nibbles(&bytes[2..18]);
+            }
+            BlockFormat::MXFP4 => {
+                for (i, block) in bytes.chunks_exact(17).enumerate() {
+                    self.scales[i] = block[0];
+                    nibbles(&block[1..], &mut self.codes[32 * i..][..32]);
+                }
+                self.without_negative_zeros();
+            }
+            BlockFormat::NVFP4 => {
+                self.scales[..4].copy_from_slice(&bytes[..4]);
+                let groups = self.codes.chunks_exact_mut(16).zip(bytes[4..].chunks_exact(8));
+                groups.for_each(|(codes, bytes)| nibbles(bytes, codes));
+                self.without_negative_zeros();
+            }
+            BlockFormat::NVFP4_SPLIT => {
+                self.scales[..2].copy_from_slice(scales);
+                for (codes, both) in self.codes.chunks_exact_mut(2).zip(bytes) {
+                    (codes[0], codes[1]) = (both & 15, both >> 4);
+                }
+            }
         }
     }
 
     /// 32 codes in 16 bytes.
     fn nibbles(&mut self, bytes: &[u8]) {
-        let (low, high) = self.codes[..32].split_at_mut(16);
-        for ((low, high), both) in low.iter_mut().zip(high).zip(bytes) {
-            (*low, *high) = (both & 15, both >> 4);
-        }
+        nibbles(bytes, &mut self.codes[..32]);
+    }
+
+    /// llama.cpp has no negative zero among its four-bit floats.
+    fn without_negative_zeros(&mut self) {
+        self.codes.iter_mut().filter(|code| **code == 8).for_each(|code| *code = 0);
     }
 
     /// The fifth bit of 32 codes.
@@ -136,5 +195,13 @@ impl Block {
             self.scales[4 + j] = (low & 15) | scale >> 6 << 4;
             self.mins[4 + j] = low >> 4 | min >> 6 << 4;
         }
+    }
+}
+
+/// Codes of bytes whose low halves come first.
+fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for ((low, high), both) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = (both & 15, both >> 4);
     }
 }

@@ -175,7 +175,6 @@ impl StoredType {
     pub const fn blocks(self) -> Option<BlockFormat> {
         Some(match self {
             StoredType::F32 | StoredType::F16 | StoredType::BF16 => return None,
-            StoredType::IQ4_NL | StoredType::MXFP4 | StoredType::NVFP4 => return None,
             StoredType::E2M1 | StoredType::F8_E4M3 => return None,
             StoredType::Q4_0 => BlockFormat::Q4_0,
             StoredType::Q4_1 => BlockFormat::Q4_1,
@@ -185,6 +184,9 @@ impl StoredType {
             StoredType::Q4_K => BlockFormat::Q4_K,
             StoredType::Q5_K => BlockFormat::Q5_K,
             StoredType::Q6_K => BlockFormat::Q6_K,
+            StoredType::IQ4_NL => BlockFormat::IQ4_NL,
+            StoredType::MXFP4 => BlockFormat::MXFP4,
+            StoredType::NVFP4 => BlockFormat::NVFP4,
         })
     }
 

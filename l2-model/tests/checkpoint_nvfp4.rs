@@ -5,7 +5,7 @@ mod judge;
 
 use std::path::Path;
 
-use checkpoint_support::fixture;
+use checkpoint_support::{GgufBuilder, fixture};
 use l1_tensor::{Runtime, RuntimeOptions, e4m3};
 use l2_model::ModelFiles;
 use l2_model::checkpoint::nvfp4::Nvfp4Problem;
@@ -208,6 +208,32 @@ fn missing_doubled_and_misshapen_parts_are_refused() {
     assert!(matches!(changed(2, two), Nvfp4Problem::Tensor { .. }));
     let odd = ("x.weight_packed", "U8", vec![2, 12], vec![0; 24]);
     assert!(matches!(changed(0, odd), Nvfp4Problem::Rows { inputs: 24 }));
+}
+
+#[test]
+fn a_gguf_file_has_the_factor_of_a_weight_in_a_tensor_of_its_own() {
+    let name = "model.layers.0.mlp.up_proj.weight";
+    // Scales of one and codes of one; 40 is ggml's number of NVFP4.
+    let block = [&[e4m3::from_f32(1.0); 4][..], &[0x22; 32]].concat();
+    let open = |factor: f32| {
+        let file = GgufBuilder::default()
+            .tensor("blk.0.ffn_up.weight", &[64], 40, block.clone())
+            .tensor("blk.0.ffn_up.scale", &[1], 0, factor.to_le_bytes())
+            .tensor("blk.0.ffn_up.input_scale", &[1], 0, [0; 4])
+            .build();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        std::fs::write(&path, file).unwrap();
+        Checkpoint::open(&path).unwrap()
+    };
+    let checkpoint = open(0.25);
+    checkpoint.check(&[(name.into(), vec![64])]).unwrap();
+    let stored = checkpoint.stored(name).unwrap().unwrap();
+    assert_eq!((stored.factor(), row(&stored, 0).unwrap()), (Some(0.25), vec![1.0; 64]));
+    assert!(matches!(
+        open(f32::NAN).stored(name),
+        Err(CheckpointError::Nvfp4(error)) if matches!(error.problem, Nvfp4Problem::Global { .. })
+    ));
 }
 
 /// Copies a tiny model, with one byte of a tensor changed.

@@ -521,8 +521,11 @@ fn a_file_with_an_infinite_scale_names_the_tensor_and_its_row() {
 
 #[test]
 fn models_of_blocks_take_their_files_size_and_give_the_logits_of_expanded_ones() {
-    for name in ["llama-q4_0", "llama-q4_1", "llama-q8_0", "llama-k", "qwen2-q8_0"] {
-        let files = ModelFiles::open(&fixture(&format!("tiny-gguf/{name}.gguf"))).unwrap();
+    let gguf = ["llama-q4_0", "llama-q4_1", "llama-q8_0", "llama-k", "qwen2-q8_0"];
+    let gguf = gguf.map(|name| format!("tiny-gguf/{name}.gguf"));
+    let nvfp4 = ["tiny-llama-nvfp4", "tiny-qwen3-modelopt-nvfp4"].map(String::from);
+    for name in gguf.into_iter().chain(nvfp4) {
+        let files = ModelFiles::open(&fixture(&name)).unwrap();
         let tokens: Vec<u32> = (1..20).collect();
         let mut bytes = Vec::new();
         let mut logits = Vec::new();

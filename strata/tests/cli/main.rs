@@ -12,6 +12,7 @@ mod guides;
 mod kv;
 mod logits;
 mod prompts;
+mod quantize;
 mod router;
 mod router_tune;
 mod run_trace;

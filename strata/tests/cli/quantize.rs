@@ -1,0 +1,46 @@
+//! `strata quantize`: its result is a model, and what it refuses.
+
+use serde_json::Value;
+
+use crate::strata::{arg, fixture, keys, strata};
+
+#[test]
+fn a_quantised_model_generates_and_its_report_counts_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = arg(dir.path());
+    let model = fixture("tiny-llama");
+    let args = ["quantize", &model, "--to", "nvfp4", "--lm-head", "--json", "--output", &out];
+    let report = strata(args).json();
+    assert_eq!(keys(&report), ["output", "quantized", "ignored", "bytes_before", "bytes_after"]);
+    assert_eq!((&report["output"], &report["quantized"]), (&Value::from(out.as_str()), &19.into()));
+    let [before, after] = ["bytes_before", "bytes_after"].map(|key| report[key].as_u64().unwrap());
+    assert!(after < before, "{report}");
+    let args = ["generate", "-m", &out, "The sea", "--max-tokens", "4", "--json"];
+    assert_eq!(strata(args).json()["tokens"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_summary_says_what_was_not_quantised() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = arg(dir.path());
+    let ran = strata(["quantize", &fixture("tiny-llama-yarn"), "--to", "nvfp4", "-o", &out]);
+    let text = ran.text();
+    assert!(text.contains("weights in nvfp4") && text.contains("lm_head"), "{text}");
+    assert!(text.contains("MB of tensors before"), "{text}");
+}
+
+#[test]
+fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes"), "").unwrap();
+    let out = arg(dir.path());
+    let refused = |model: &str, says: &str| {
+        let ran = strata(["quantize", &fixture(model), "--to", "nvfp4", "-o", &out]);
+        assert!(ran.code == 1 && ran.stderr.contains(says), "{ran:?}");
+    };
+    refused("tiny-llama", "--force");
+    refused("tiny-llama-nvfp4", "quantised already");
+    refused("tiny-gguf/llama-q4_1.gguf", "not a Hugging Face directory");
+    let other = strata(["quantize", &fixture("tiny-llama"), "--to", "int4", "-o", &out]);
+    assert!(other.code == 2 && other.stderr.contains("nvfp4"), "{other:?}");
+}

@@ -82,7 +82,7 @@ fn rows_are_those_of_compressed_tensors_in_both_layouts() {
 #[test]
 fn every_code_times_every_scale_is_exact_in_bf16() {
     let scales: Vec<u8> = (0..=0x7e).collect();
-    let codes: Vec<u8> = (0..8u8).map(|i| 2 * i | (2 * i + 1) << 4).collect();
+    let codes: Vec<u8> = (0..8u8).map(|i| (2 * i) | ((2 * i + 1) << 4)).collect();
     let k = 16 * scales.len();
     let checkpoint = open(&[
         ("x.weight_packed", "U8", vec![1, k / 2], codes.repeat(scales.len())),

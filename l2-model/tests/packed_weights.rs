@@ -368,7 +368,7 @@ fn every_four_bit_float_times_every_scale_decodes_exactly() {
             let (_, _, max) = bytes_of_scales(format).unwrap();
             let rows = (0..=max).map(|scale| row(format, scale)).collect();
             let stored = Stored { format, k: format.unit_len(), rows };
-            let weights = both(&rt, &[stored.clone()], RowOrder::Plain);
+            let weights = both(&rt, std::slice::from_ref(&stored), RowOrder::Plain);
             let mut expected = vec![0.0; stored.k];
             for i in 0..stored.rows.len() {
                 stored.dequantize(i, &mut expected);

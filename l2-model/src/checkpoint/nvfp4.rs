@@ -195,6 +195,9 @@ impl<'a> Stored<'a> {
     }
 }
 
+/// Bytes of codes and of scales.
+type CodesAndScales<'a> = (&'a [u8], &'a [u8]);
+
 /// A weight in NVFP4: two of its tensors, and its factor.
 #[derive(Clone, Copy, Debug)]
 pub struct Nvfp4<'a> {
@@ -263,7 +266,7 @@ impl<'a> Nvfp4<'a> {
     ///
     /// # Errors
     /// [`Nvfp4Problem::Scale`].
-    pub fn row(&self, row: usize) -> Result<Option<(&'a [u8], &'a [u8])>, Nvfp4Error> {
+    pub fn row(&self, row: usize) -> Result<Option<CodesAndScales<'a>>, Nvfp4Error> {
         let (Some(codes), Some(scales)) = (self.codes.row(row), self.scales.row(row)) else {
             return Ok(None);
         };

@@ -105,7 +105,7 @@ fn modelopt(config: &Value) -> Result<(), String> {
         return Err(format!("quant_algo {algorithm}"));
     }
     match config.get("group_size").filter(|size| !size.is_null()) {
-        Some(size) if *size != Value::from(GROUP) => Err(format!("group_size {size}")),
+        Some(size) if size.as_u64() != Some(GROUP) => Err(format!("group_size {size}")),
         _ => Ok(()),
     }
 }

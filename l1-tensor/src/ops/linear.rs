@@ -25,8 +25,8 @@
 //! The order, which [`mod@reference`] spells out: for f32 activations
 //! `acc = fma(x[k], w[k], acc)` for k = 0, 1, 2, ..; for bf16 activations the pairs in turn, in
 //! each the odd element first, because that is what the bf16 dot product of AVX-512 does (an odd K
-//! gets a zero at its end). Then the factor of a [scaled](Weight::scaled) weight's row, then the bias, each rounded, then
-//! the [`Epilogue`]. All instruction sets keep this
+//! gets a zero at its end). Then the factor of the row, if the weight is [scaled](Weight::scaled), then
+//! the bias, each rounded, then the [`Epilogue`]. All instruction sets keep this
 //! order and fuse every step, so they agree to the last bit, with two exceptions. The bf16
 //! instructions read and write numbers below 2^-126 as zero. And the tiles of AMX add bf16
 //! activations in blocks of 32, not all of it fused: also one order for every batch, but another one.

@@ -7,8 +7,8 @@
 //!
 //! [`Checkpoint`] is their common interface. It uses Hugging Face names for either
 //! container ([`names`]), and hands out a [`StoredTensor`]: bytes in a [`StoredType`] that
-//! [`quant`] expands row by row. A weight in several tensors is a [`Stored`]. A loader walks over the tensors, expands each into the layout it
-//! wants, and [releases](Checkpoint::release) its pages, so that at no time both a whole file and
+//! [`quant`] expands row by row. A weight in several tensors is a [`Stored`]. A loader
+//! walks over the tensors, expands each into the layout it wants, and [releases](Checkpoint::release) its pages, so that at no time both a whole file and
 //! a whole model are in memory.
 //!
 //! Checkpoints are untrusted input. Everything is validated when a checkpoint is opened:

@@ -82,7 +82,8 @@ pub enum Nvfp4Problem {
     },
     /// A factor that is no positive number.
     #[error(
-        "{tensor} is {value}, and a factor must be positive and finite: the checkpoint was not calibrated, export it again"
+        "{tensor} is {value}, and a factor must be positive and finite: the checkpoint was not calibrated, \
+         export it again"
     )]
     Global {
         /// The tensor.

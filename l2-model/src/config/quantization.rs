@@ -37,8 +37,8 @@ pub(super) fn check(config: &Value) -> Result<(), ConfigError> {
     scheme.map_err(|(method, why)| ConfigError::Unsupported {
         key: KEY.into(),
         why: format!(
-            "weights quantised with {method} ({why}) are not supported: NVFP4 in groups of {GROUP} by compressed-tensors \
-             or ModelOpt is; use such a checkpoint, the bf16 one or a GGUF file"
+            "weights quantised with {method} ({why}) are not supported: NVFP4 in groups of {GROUP} by \
+             compressed-tensors or ModelOpt is; use such a checkpoint, the bf16 one or a GGUF file"
         ),
     })
 }

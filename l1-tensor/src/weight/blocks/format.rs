@@ -3,8 +3,8 @@
 use crate::e4m3;
 use crate::weight::packed::{Line, PANEL};
 
-/// A block-quantised format: a row is cut into blocks of 16 to 256 weights, and a block has a code for each weight and a
-/// few numbers that turn codes into weights.
+/// A block-quantised format: a row is cut into blocks of 16 to 256 weights, and a block has a code for each weight and
+/// a few numbers that turn codes into weights.
 ///
 /// The names are ggml's own, but for the last. `d`, `m` and `dmin` are f16, `e` is a power of two in eight bits, `s` a
 /// float in eight bits, all other letters are integers.
@@ -167,7 +167,7 @@ impl std::fmt::Display for BlockFormat {
 /// ```text
 /// d                        32 x f16                                     1 line, unless groups have scales of their own
 /// m or dmin                32 x f16                                     1 line, if the format has a minimum
-/// sc, s or e of each group groups x 32 x u8 (i8 in Q6_K)                groups / 2 lines, in formats with nested scales
+/// sc, s or e of each group groups x 32 x u8 (i8 in Q6_K)                groups / 2 lines, if scales are nested
 /// mn of each group         groups x 32 x u8                             groups / 2 lines, if both
 /// codes of 16 inputs       16 x 32 codes                                one line for each bit of a code
 /// ...

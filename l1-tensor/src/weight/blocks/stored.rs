@@ -17,7 +17,8 @@
 //!
 //! Byte `j` of 16 bytes of codes has weight `j` in its low half and weight `j + 16` in its high one; of the 128 bytes of
 //! a K format, each run of 32 has two groups of 32 so; of the 8 bytes of NVFP4 the low halves are weights 0 to 7 of a
-//! group. In a safetensors file a byte has two neighbours, the even one in its low half. `h` are upper bits of codes. Source: `ggml-common.h` and
+//! group. In a safetensors file a byte has two neighbours, the even one in its low half. `h` are
+//! upper bits of codes. Source: `ggml-common.h` and
 //! `ggml-quants.c` of llama.cpp.
 //!
 //! The loader's dequantisation (`checkpoint/quant` of l2-model) reads the same bytes on its own, on purpose: tests compare
@@ -65,8 +66,8 @@ impl Block {
         Self { codes: [0; 256], d: 0, min: 0, scales: [0; 16], mins: [0; 8] }
     }
 
-    /// Whether the scales can be used: `d` and `m` or `dmin` are numbers (no infinity, no NaN), floats of eight bits are
-    /// not negative, and no power of two makes a weight infinite.
+    /// Whether the scales can be used: `d` and `m` or `dmin` are numbers (no infinity, no NaN), floats of eight bits
+    /// are not negative, and no power of two makes a weight infinite.
     pub(super) fn is_finite(&self, shape: Shape) -> bool {
         const EXPONENT: u16 = 0x7c00;
         /// The largest power of two, 2^125, whose sixfold an f32 can hold.

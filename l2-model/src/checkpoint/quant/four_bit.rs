@@ -65,7 +65,8 @@ pub(super) fn iq4_nl(bytes: &[u8], out: &mut [f32]) {
 pub(super) fn mxfp4(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.as_chunks::<MXFP4_BYTES>().0.iter().zip(out.as_chunks_mut().0) {
         let out: &mut [f32; LEN] = out;
-        // 2^(e - 128), and the levels doubled: so the largest exponent is still a number. 2^-127 and 2^-128 are subnormal.
+        // 2^(e - 128), and the levels doubled: so the largest exponent is still a number. The two lowest powers are
+        // subnormal.
         let scale = match block[0] {
             e @ 0..2 => f32::from_bits(1 << 21 << e),
             e => f32::from_bits(u32::from(e - 1) << 23),

@@ -137,8 +137,8 @@ impl Weight {
         }
     }
 
-    /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of logical
-    /// row `i` as a file stores them: bytes, or a [`StoredRow`]. A matmul's result is the same bits as with
+    /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of
+    /// logical row `i` as a file stores them: bytes, or a [`StoredRow`]. A matmul's result is the same bits as with
     /// rows that [`Weight::load`] expands, in about the memory of the file.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //!
 //! The result is in the layout of compressed-tensors with unquantised activations (W4A16), which vLLM and transformers
 //! read as well. Weights of linear layers are rounded (`quantize/nvfp4.rs`), all other tensors are copied as they are.
-//! Matrices that engines fuse (q, k and v; gate and up) share their global scale, since kernels of other engines have only one
-//! for the fused matrix.
+//! Matrices that engines fuse (q, k and v; gate and up) share their global scale, since kernels of other engines have
+//! only one for the fused matrix.
 //!
 //! Nothing is calibrated: scales come from the weights alone.
 

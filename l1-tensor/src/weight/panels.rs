@@ -27,6 +27,7 @@ pub(super) fn fill_panels<E: Send + From<Error>>(
         panels.push(Mutex::new(panel));
         rest = after;
     }
+    assert!(rest.is_empty(), "the sizes of panels changed between two passes");
     pool.try_run(panels.len(), &|panel, worker| {
         let mut lines = lock(&panels[panel]);
         // Here, so that the threads that pack touch the pages first, in parallel.
@@ -37,8 +38,8 @@ pub(super) fn fill_panels<E: Send + From<Error>>(
         fill(panel, worker, unsafe { lines.assume_init_mut() })
     })?;
     drop(panels);
-    // SAFETY: the capacity is at least `count`, and the sizes of the panels add up to it. Without a failure each of them
-    // has been filled with zeros.
+    // SAFETY: the capacity is at least `count`, and the panels are all of it, as was asserted. Without a failure each
+    // of them has been filled with zeros.
     unsafe { all.set_len(count) };
     Ok(all)
 }

@@ -59,9 +59,13 @@ impl Workspace {
     /// Indices are dense: use the lowest free one.
     ///
     /// # Errors
-    /// [`AdapterError::NoRoom`] if its rank is above that of [`Workspace::allow_adapters`].
+    /// [`AdapterError::NoRoom`] if its rank is above that of [`Workspace::allow_adapters`];
+    /// [`AdapterError::OtherModel`].
     pub fn set_adapter(&mut self, index: usize, adapter: Option<Arc<LoraAdapter>>) -> Result<()> {
         let max = self.adapters.max_rank();
+        if adapter.as_ref().is_some_and(|adapter| !adapter.fits(&self.model)) {
+            return Err(AdapterError::OtherModel.into());
+        }
         if let Some(rank) = adapter.as_ref().map(|a| a.rank()).filter(|rank| *rank > max) {
             return Err(AdapterError::NoRoom { rank, max }.into());
         }
@@ -203,7 +207,11 @@ fn activate(
     match epilogue {
         Epilogue::GeluMul => gelu_mul(rt, Gelu::Erf, gate, up, out)?,
         Epilogue::GeluTanhMul => gelu_mul(rt, Gelu::Tanh, gate, up, out)?,
-        Epilogue::SiluMul | Epilogue::Store | Epilogue::Add => silu_mul(rt, gate, up, out)?,
+        Epilogue::SiluMul => silu_mul(rt, gate, up, out)?,
+        Epilogue::Store | Epilogue::Add => {
+            let why = "an MLP's epilogue must be an activation".into();
+            return Err(l1_tensor::Error::BadParameter { op: "gate_up", why }.into());
+        }
     }
     Ok(())
 }

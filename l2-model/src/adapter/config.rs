@@ -1,20 +1,21 @@
 //! `adapter_config.json`, as PEFT writes it.
 //!
-//! A key that changes the maths and is not supported is refused: if it were ignored, the adapter would compute something
-//! else than it was trained for, and nothing would say so.
+//! A key that changes the maths and is not supported is refused. If it were ignored, the adapter would compute something
+//! other than it was trained for, without an error.
 
 use std::path::Path;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-use super::error::AdapterError;
-use crate::config::parse_python_json;
+use super::error::{AdapterError, shortened};
 
 /// Maximum length of a config, in bytes. Real ones have one or two thousand.
 const MAX_CONFIG: u64 = 1 << 20;
-/// Maximum number of entries of a pattern: more than one for each module of the largest models.
-const MAX_PATTERNS: usize = 4096;
+/// Maximum number of entries of a pattern: one for each module of a model of 146 layers.
+const MAX_PATTERNS: usize = 1024;
+/// Maximum size of one compiled expression, in bytes. That of a module's full name has a tenth of it.
+const MAX_EXPRESSION: usize = 64 << 10;
 
 /// What the config says about the maths.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct LoraConfig {
     alphas: Pattern,
     /// Names of the adapted modules, where the config lists them.
     pub(super) targets: Vec<String>,
+    /// Whether every layer has the modules of `targets`.
+    pub(super) in_all_layers: bool,
 }
 
 /// Values of modules whose names match a regular expression, in the order of the file: the first match counts.
@@ -42,13 +45,16 @@ impl LoraConfig {
         let file = |why: String| AdapterError::File { path: path.clone(), why };
         let len = std::fs::metadata(&path).map_err(|e| file(e.to_string()))?.len();
         if len > MAX_CONFIG {
-            let why = format!("it has {len} bytes, the maximum is {MAX_CONFIG}: it is no config");
+            let why =
+                format!("it has {len} bytes, an adapter_config.json has at most {MAX_CONFIG}");
             return Err(file(why));
         }
         let text = std::fs::read_to_string(&path).map_err(|e| file(e.to_string()))?;
-        let value = parse_python_json(&text).map_err(|e| file(format!("not valid JSON: {e}")))?;
-        let Value::Object(map) = &value else { return Err(file("it must be an object".into())) };
-        Ok((Self::parse(map)?, text.into_bytes()))
+        // Strictly: NaN as Python writes it would have to be an error in any case.
+        let value =
+            serde_json::from_str(&text).map_err(|e| file(format!("not valid JSON: {e}")))?;
+        let Value::Object(map) = value else { return Err(file("it must be an object".into())) };
+        Ok((Self::parse(&map)?, text.into_bytes()))
     }
 
     fn parse(map: &Map<String, Value>) -> Result<Self, AdapterError> {
@@ -68,6 +74,8 @@ impl LoraConfig {
             ranks: keys.pattern("rank_pattern")?,
             alphas: keys.pattern("alpha_pattern")?,
             targets,
+            in_all_layers: keys.get("layers_to_transform").is_none()
+                && keys.get("exclude_modules").is_none(),
         })
     }
 
@@ -117,27 +125,42 @@ const VARIANTS: [(&str, &str); 16] = [
     ("ensure_weight_tying", "tied side terms are not supported"),
 ];
 
+/// Keys that look like those of variants, and change nothing when an adapter is used.
+const HARMLESS: [&str; 6] = [
+    "use_rslora",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "runtime_config",
+];
+
 fn refuse_variants(map: &Map<String, Value>) -> Result<(), AdapterError> {
     let keys = Keys(map);
     match keys.get("peft_type") {
         Some(Value::String(kind)) if kind.eq_ignore_ascii_case("lora") => {}
         None => {
-            let why = "the key is missing: this is no config of a LoRA adapter".into();
+            let why = "the key is missing: this is not the config of a LoRA adapter".into();
             return Err(unsupported("peft_type", &Value::Null, why));
         }
         Some(other) => {
             return Err(unsupported("peft_type", other, "only LORA is supported".into()));
         }
     }
-    for (key, why) in VARIANTS {
-        let Some(value) = keys.get(key) else { continue };
+    for (key, value) in map {
         let off = match value {
+            Value::Null => true,
             Value::Bool(on) => !on,
             Value::Array(all) => all.is_empty(),
             Value::Object(all) => all.is_empty(),
             _ => false,
         };
-        if !off {
+        let variant = VARIANTS.iter().find(|(name, _)| name == key).map(|(_, why)| *why);
+        // PEFT names its variants so. Trainers write keys of their own, which are notes.
+        let named = key.starts_with("use_") || key.ends_with("_config");
+        let unknown = named && !HARMLESS.contains(&key.as_str());
+        let why = variant.or(unknown.then_some("this variant of LoRA is not known"));
+        if let Some(why) = why.filter(|_| !off) {
             return Err(unsupported(key, value, why.into()));
         }
     }
@@ -156,12 +179,15 @@ fn refuse_variants(map: &Map<String, Value>) -> Result<(), AdapterError> {
 fn refuse_changed_base(keys: &Keys<'_>) -> Result<(), AdapterError> {
     let Some(value @ Value::String(init)) = keys.get("init_lora_weights") else { return Ok(()) };
     let init = init.to_ascii_lowercase();
-    let changes = ["pissa", "olora", "corda", "loftq", "lora_ga"];
-    if !changes.iter().any(|name| init.starts_with(name)) {
+    let begins = |name: &&str| init.starts_with(*name);
+    let why = if ["pissa", "olora", "corda", "lora_ga"].iter().any(|name| begins(&name)) {
+        "it changes the weights of the base model, which this adapter then needs: save it with PEFT's \
+         `path_initial_model_for_weight_conversion`, which makes a plain adapter of it"
+    } else if begins(&"loftq") {
+        "it changes the weights of the base model, which this adapter then needs: merge the adapter into that model"
+    } else {
         return Ok(());
-    }
-    let why = "it changes the weights of the base model, which this adapter then needs: save it with PEFT's \
-               `path_initial_model_for_weight_conversion`, which makes a plain adapter of it";
+    };
     Err(unsupported("init_lora_weights", value, why.into()))
 }
 
@@ -207,11 +233,9 @@ impl<'a> Keys<'a> {
             };
             let number =
                 number.ok_or_else(|| bad("it must be a rank of at least 1, or a finite alpha"))?;
-            let name = Regex::new(&format!(r"^(.*\.)?({name})$"));
-            Ok((
-                name.map_err(|_| bad("its key is no regular expression that is supported"))?,
-                number,
-            ))
+            let name =
+                expression(name).ok_or_else(|| bad("its key is not a supported expression"))?;
+            Ok((name, number))
         };
         entries.iter().map(entry).collect()
     }
@@ -226,7 +250,15 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// Compiles the key of a pattern. `None` for syntax that Python's `re` and this library read differently: possessive
+/// quantifiers, operators in classes, parentheses that do not match by themselves.
+fn expression(name: &str) -> Option<Regex> {
+    let compile = |text: &str| RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build().ok();
+    let differs = ["++", "*+", "?+", "}+", "&&", "--", "~~"].iter().any(|op| name.contains(op));
+    compile(name).filter(|_| !differs)?;
+    compile(&format!(r"^(.*\.)?({name})$"))
+}
+
 fn unsupported(key: &str, value: &Value, why: String) -> AdapterError {
-    let value = value.to_string().chars().take(60).collect();
-    AdapterError::Unsupported { key: key.into(), value, why }
+    AdapterError::Unsupported { key: shortened(key), value: shortened(&value.to_string()), why }
 }

@@ -89,6 +89,17 @@ pub enum AdapterError {
         /// Tensor or module.
         missing: String,
     },
+    /// A factor that f32 cannot hold.
+    #[error("`{module}`: `lora_alpha` and `r` give the factor {scale}, it must be finite")]
+    Scale {
+        /// The module.
+        module: String,
+        /// The factor.
+        scale: String,
+    },
+    /// An adapter of another model.
+    #[error("the adapter was loaded for another model: load it for the model that uses it")]
+    OtherModel,
     /// A number that is not finite, or that bf16 cannot hold.
     #[error("tensor `{tensor}` has {value} in row {row}: the weights of an adapter must be finite")]
     NotFinite {
@@ -99,4 +110,13 @@ pub enum AdapterError {
         /// The number.
         value: String,
     },
+}
+
+/// The beginning of a text from a file, for a message.
+pub(super) fn shortened(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        None => text.into(),
+        Some((end, _)) => format!("{}..", &text[..end]),
+    }
 }

@@ -6,8 +6,8 @@ use l1_tensor::{LowRank, RowOrder, Runtime, Weight};
 use sha2::{Digest, Sha256};
 
 use super::config::LoraConfig;
-use super::error::AdapterError;
-use super::names::{self, Place};
+use super::error::{AdapterError, shortened};
+use super::names::{self, TensorRole};
 use super::{LoraAdapter, Projection};
 use crate::checkpoint::{SafetensorsDir, StoredTensor};
 use crate::config::Op;
@@ -30,7 +30,7 @@ impl LoraAdapter {
             return Err(AdapterError::NoWeights { path: dir.into() }.into());
         }
         let file = SafetensorsDir::open_file(&path)?;
-        let stored = by_place(&file, model.layers.len())?;
+        let stored = by_role(&file, model.layers.len())?;
         check_targets(&config, &stored)?;
         let load = Load { rt, config: &config, model, max_rank };
         let layer = |(i, sides): (usize, &Layer<'_>)| load.layer(i, sides);
@@ -46,21 +46,21 @@ impl LoraAdapter {
 type Layer<'a> = [[Option<StoredTensor<'a>>; 2]; Projection::ALL.len()];
 
 /// The stored tensors of each layer.
-fn by_place(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
+fn by_role(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
     let mut stored: Vec<Layer<'_>> = vec![Default::default(); layers];
     for tensor in file.tensors() {
-        let Place { layer, projection, side } = names::place(tensor.name)?;
-        let bad = |why: String| AdapterError::Tensor { tensor: tensor.name.into(), why };
-        let Some(place) = stored.get_mut(layer) else {
+        let TensorRole { layer, projection, side } = names::role(tensor.name)?;
+        let bad = |why: String| AdapterError::Tensor { tensor: shortened(tensor.name), why };
+        let Some(sides) = stored.get_mut(layer) else {
             let why = format!("the model has {layers} layers: pass an adapter of this model");
             return Err(bad(why).into());
         };
-        let place = &mut place[projection as usize][side as usize];
-        if place.is_some() {
+        let of_role = &mut sides[projection as usize][side as usize];
+        if of_role.is_some() {
             let why = "the file has it twice, under two names: save the adapter again";
             return Err(bad(why.into()).into());
         }
-        *place = Some(tensor);
+        *of_role = Some(tensor);
     }
     if stored.iter().flatten().flatten().all(Option::is_none) {
         return Err(AdapterError::Missing { missing: "lora_A.weight".into() }.into());
@@ -68,17 +68,21 @@ fn by_place(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
     Ok(stored)
 }
 
-/// Fails if the config lists a projection of which nothing is stored.
+/// Fails if the config lists a projection that is not stored: in every layer, or in any if the config leaves out some.
 fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
     for projection in Projection::ALL {
         let module = projection.module();
-        let listed = config.targets.iter().any(|name| {
-            module == name
-                || module.strip_suffix(name.as_str()).is_some_and(|rest| rest.ends_with('.'))
-        });
+        let names = |layer: usize, target: &String| {
+            let name = format!("model.layers.{layer}.{module}");
+            name.strip_suffix(target.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let listed = |layer: usize| config.targets.iter().any(|target| names(layer, target));
         let has = |layer: &Layer<'_>| layer[projection as usize].iter().any(Option::is_some);
-        if listed && !stored.iter().any(has) {
-            let missing = format!("{module}.lora_A.weight");
+        let lacks = |layer: &usize| listed(*layer) && !has(&stored[*layer]);
+        let enough = !config.in_all_layers && stored.iter().any(has);
+        if let Some(layer) = (0..stored.len()).find(lacks).filter(|_| !enough) {
+            let missing = format!("model.layers.{layer}.{module}.lora_A.weight");
             return Err(AdapterError::Missing { missing }.into());
         }
     }
@@ -93,19 +97,19 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    fn layer(&self, i: usize, stored: &Layer<'_>) -> Result<[Option<LowRank>; 7]> {
-        let mut sides = [const { None }; 7];
+    fn layer(
+        &self,
+        i: usize,
+        stored: &Layer<'_>,
+    ) -> Result<[Option<LowRank>; Projection::ALL.len()]> {
+        let missing = |missing: String| AdapterError::Missing { missing }.into();
+        let mut sides = [const { None }; Projection::ALL.len()];
         for projection in Projection::ALL {
             sides[projection as usize] = match &stored[projection as usize] {
                 [None, None] => None,
                 [Some(a), Some(b)] => Some(self.side(i, projection, a, b)?),
-                [Some(only), None] | [None, Some(only)] => {
-                    let missing = match only.name.contains("lora_A") {
-                        true => only.name.replace("lora_A", "lora_B"),
-                        false => only.name.replace("lora_B", "lora_A"),
-                    };
-                    return Err(AdapterError::Missing { missing }.into());
-                }
+                [Some(a), None] => return Err(missing(a.name.replace(".lora_A.", ".lora_B."))),
+                [None, Some(b)] => return Err(missing(b.name.replace(".lora_B.", ".lora_A."))),
             };
         }
         Ok(sides)
@@ -118,12 +122,12 @@ impl Load<'_> {
         a: &StoredTensor<'_>,
         b: &StoredTensor<'_>,
     ) -> Result<LowRank> {
-        let module = names::module(layer, projection);
+        let module = names::module(a.name);
         let Some([n, k]) = shape(self.model, layer, projection) else {
             let why = "the model has no such projection: pass an adapter of this model".into();
             return Err(AdapterError::Tensor { tensor: a.name.into(), why }.into());
         };
-        let rank = self.config.rank(&module);
+        let rank = self.config.rank(module);
         for (tensor, expected) in [(a, [rank, k]), (b, [n, rank])] {
             if tensor.shape != expected {
                 let (tensor, got) = (tensor.name.into(), tensor.shape.to_vec());
@@ -132,9 +136,18 @@ impl Load<'_> {
             }
         }
         if rank > self.max_rank {
-            return Err(AdapterError::RankTooLarge { module, rank, max: self.max_rank }.into());
+            return Err(AdapterError::RankTooLarge {
+                module: module.into(),
+                rank,
+                max: self.max_rank,
+            }
+            .into());
         }
-        let scale = self.config.scale(&module);
+        let scale = self.config.scale(module);
+        if !scale.is_finite() {
+            let (module, scale) = (module.into(), scale.to_string());
+            return Err(AdapterError::Scale { module, scale }.into());
+        }
         Ok(LowRank { a: self.matrix(a)?, b: self.matrix(b)?, scale })
     }
 

@@ -1,8 +1,8 @@
 //! LoRA adapters: small additions to the projections of a decoder.
 //!
 //! A fine-tuned model differs from its base by a matrix for each projection. LoRA (Hu et al. 2021, arXiv 2106.09685)
-//! trains that difference as a product of two thin matrices, so an adapter has about a hundredth of the model's size, and
-//! one model in memory serves many of them:
+//! trains that difference as a product of two thin matrices, so an adapter has a few percent of the model's size or less,
+//! and one model in memory serves many of them:
 //!
 //! ```text
 //! y = x W^T + scale (x A^T) B^T        A [r, K], B [N, r], scale = alpha / r, or alpha / sqrt(r) (rsLoRA)
@@ -11,7 +11,8 @@
 //! [`LoraAdapter::open`] reads a directory as PEFT writes it. [`Workspace::set_adapter`](crate::Workspace::set_adapter)
 //! gives it an index, and [`Batch::adapters`](crate::Batch::adapters) names that index for each sequence of a step.
 //! Sequences of different adapters, and of none, share a step: the model's own matmuls run once over all rows, and each
-//! adapter's over its rows ([`apply`]). So a row without an adapter has the same bits whatever runs beside it.
+//! adapter's over its rows ([`apply`]). So a row without an adapter has the same bits whatever runs beside it, on a CPU and
+//! on a device in invariant mode.
 //!
 //! Sources: PEFT 0.21 (`peft/tuners/lora/`), whose names, defaults and scales these are; Kalajdzievski 2023, "A Rank
 //! Stabilization Scaling Factor for Fine-Tuning with LoRA", arXiv 2312.03732; Chen et al. 2023, "Punica", arXiv

@@ -5,7 +5,10 @@
 //! `AutoModel`) the second `model.` is missing.
 
 use super::Projection;
-use super::error::AdapterError;
+use super::error::{AdapterError, shortened};
+
+/// What PEFT puts in front of a module's name.
+const WRAPPED: &str = "base_model.model.";
 
 /// Which of the two matrices of a side term a tensor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,25 +19,26 @@ pub(super) enum Side {
     B,
 }
 
-/// What a tensor is for.
+/// Role of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TensorRole {
     pub(super) layer: usize,
     pub(super) projection: Projection,
     pub(super) side: Side,
 }
 
-/// Name of a module in the model, as the patterns of a config see it.
-pub(super) fn module(layer: usize, projection: Projection) -> String {
-    format!("model.layers.{layer}.{}", projection.module())
+/// Name of a tensor's module in the model, as the patterns of a config see it: the tensor's name without PEFT's parts.
+pub(super) fn module(tensor: &str) -> &str {
+    let name = tensor.strip_prefix(WRAPPED).unwrap_or(tensor);
+    name.split_once(".lora_").map_or(name, |(module, _)| module)
 }
 
-/// The place of the tensor of this name.
+/// Role of the tensor of this name.
 ///
 /// # Errors
 /// [`AdapterError::Tensor`] for tensors of other parts of the model, and of other kinds of adapters.
-pub(super) fn place(tensor: &str) -> Result<Place, AdapterError> {
-    let bad = |why: &str| AdapterError::Tensor { tensor: tensor.into(), why: why.into() };
+pub(super) fn role(tensor: &str) -> Result<TensorRole, AdapterError> {
+    let bad = |why: &str| AdapterError::Tensor { tensor: shortened(tensor), why: why.into() };
     if tensor.contains("lora_magnitude_vector") {
         return Err(bad("DoRA is not supported"));
     }
@@ -45,13 +49,13 @@ pub(super) fn place(tensor: &str) -> Result<Place, AdapterError> {
         return Err(bad("adapters of the embedding or of the output projection are not supported"));
     }
     parse(tensor).ok_or_else(|| {
-        bad("it is no LoRA matrix of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj, which are \
+        bad("it is not a LoRA matrix of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj, which are \
              supported")
     })
 }
 
-fn parse(tensor: &str) -> Option<Place> {
-    let name = tensor.strip_prefix("base_model.model.")?;
+fn parse(tensor: &str) -> Option<TensorRole> {
+    let name = tensor.strip_prefix(WRAPPED)?;
     let name = name.strip_prefix("model.").unwrap_or(name).strip_prefix("layers.")?;
     let (layer, name) = name.split_once('.')?;
     let (module, kind) = name.split_once(".lora_")?;
@@ -61,7 +65,7 @@ fn parse(tensor: &str) -> Option<Place> {
         _ => return None,
     };
     let projection = Projection::ALL.into_iter().find(|p| p.module() == module)?;
-    Some(Place { layer: layer.parse().ok()?, projection, side })
+    Some(TensorRole { layer: layer.parse().ok()?, projection, side })
 }
 
 #[cfg(test)]
@@ -70,17 +74,26 @@ mod tests {
 
     #[test]
     fn names_are_pefts() {
-        let up = |side| Place { layer: 11, projection: Projection::Up, side };
+        let up = |side| TensorRole { layer: 11, projection: Projection::Up, side };
         for (name, side) in [
             ("base_model.model.model.layers.11.mlp.up_proj.lora_A.weight", Side::A),
             ("base_model.model.layers.11.mlp.up_proj.lora_B.weight", Side::B),
             ("base_model.model.model.layers.11.mlp.up_proj.lora_B.default.weight", Side::B),
         ] {
-            assert_eq!(place(name), Ok(up(side)), "{name}");
+            assert_eq!(role(name), Ok(up(side)), "{name}");
         }
         for projection in Projection::ALL {
-            let name = format!("base_model.model.{}.lora_A.weight", module(0, projection));
-            assert_eq!(place(&name).unwrap().projection, projection, "{name}");
+            let name =
+                format!("base_model.model.model.layers.0.{}.lora_A.weight", projection.module());
+            assert_eq!(role(&name).unwrap().projection, projection, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_module_has_the_name_that_it_has_in_the_wrapped_model() {
+        for module_name in ["model.layers.3.mlp.up_proj", "layers.3.mlp.up_proj"] {
+            let tensor = format!("base_model.model.{module_name}.lora_B.weight");
+            assert_eq!(module(&tensor), module_name);
         }
     }
 
@@ -92,14 +105,14 @@ mod tests {
             ("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", "DoRA"),
             (
                 "base_model.model.model.layers.0.mlp.experts.0.up_proj.lora_A.weight",
-                "no LoRA matrix",
+                "not a LoRA matrix",
             ),
-            ("base_model.model.model.layers.0.mlp.up_proj.lora_A.bias", "no LoRA matrix"),
-            ("base_model.model.model.layers.-1.mlp.up_proj.lora_A.weight", "no LoRA matrix"),
-            ("model.layers.0.mlp.up_proj.weight", "no LoRA matrix"),
-            ("", "no LoRA matrix"),
+            ("base_model.model.model.layers.0.mlp.up_proj.lora_A.bias", "not a LoRA matrix"),
+            ("base_model.model.model.layers.-1.mlp.up_proj.lora_A.weight", "not a LoRA matrix"),
+            ("model.layers.0.mlp.up_proj.weight", "not a LoRA matrix"),
+            ("", "not a LoRA matrix"),
         ] {
-            let error = place(name).unwrap_err().to_string();
+            let error = role(name).unwrap_err().to_string();
             assert!(error.contains(word), "{name}: {error}");
         }
     }

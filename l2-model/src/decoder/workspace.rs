@@ -24,6 +24,8 @@ pub struct WorkspaceSpec {
 /// steady step allocates nothing else.
 pub struct Workspace {
     pub(crate) spec: WorkspaceSpec,
+    /// Configuration of the model that the buffers were made for.
+    pub(crate) model: ModelConfig,
     pub(crate) rt: Runtime,
     /// Ids, positions and rows of a step, where the ops read them.
     pub(crate) staged: Staged,
@@ -94,6 +96,7 @@ impl Workspace {
         }
         Ok(Self {
             spec,
+            model: config.clone(),
             rt: rt.clone(),
             staged: Staged::new(rt, t, r)?,
             residual: tensor(t, h, DType::F32)?,

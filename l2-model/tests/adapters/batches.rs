@@ -5,8 +5,8 @@ use std::sync::Arc;
 use l1_tensor::{Precision, Runtime};
 use l2_model::adapter::{AdapterError, LoraAdapter};
 use l2_model::{
-    Batch, BatchError, ContiguousState, Decoder, Error, SequenceState, Tap, Workspace,
-    WorkspaceSpec,
+    Activation, Batch, BatchError, ContiguousState, Decoder, Error, ModelFiles, Op, SequenceState,
+    Tap, Workspace, WorkspaceSpec,
 };
 
 use super::runtime::runtime;
@@ -108,6 +108,34 @@ fn looking_at_a_tap_changes_no_bit_of_an_adapted_row() {
     judge::same_bits("logits", &[1, decoder.config().vocab], &logits(&all), &logits(&[]));
 }
 
+/// Rows without an adapter go through the stored gates and ups beside one that changes gate. Every activation, and a
+/// branch that is scaled.
+#[test]
+fn stored_gates_are_activated_as_the_fused_matmul_does_it() {
+    let rt = runtime(Precision::Bf16, 1);
+    let files = ModelFiles::open(&fixtures().join("tiny-llama")).unwrap();
+    for (activation, scale) in
+        [(Activation::Silu, 0.5), (Activation::Gelu, 1.0), (Activation::GeluTanh, 1.0)]
+    {
+        let mut config = files.config().clone();
+        for branch in config.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
+            branch.scale = scale;
+            if let Op::Mlp(mlp) = &mut branch.op {
+                mlp.activation = activation;
+            }
+        }
+        let decoder = Decoder::load(&rt, files.checkpoint(), config).unwrap();
+        let adapter = open(&fixtures().join("adapters/tiny-llama-all"), &decoder, &rt);
+        let plain = Bench::new(&rt, &decoder, &[]).step(&[(0, &TOKENS, -1)]);
+        let beside =
+            Bench::new(&rt, &decoder, &[adapter]).step(&[(0, &TOKENS, -1), (1, &TOKENS, 0)]);
+        let (without, with) = beside.split_at(plain.len());
+        let dims = [TOKENS.len(), decoder.config().vocab];
+        judge::same_bits(&format!("{activation:?}"), &dims, without, &plain);
+        assert_ne!(with, without, "{activation:?}");
+    }
+}
+
 #[test]
 fn an_index_can_be_freed_and_given_again() {
     let rt = runtime(Precision::F32, 1);
@@ -177,6 +205,10 @@ fn a_workspace_takes_adapters_up_to_its_rank_only() {
     let before = ws.bytes();
     ws.allow_adapters(4).unwrap();
     assert!(ws.bytes() > before);
+    let qwen = load("tiny-qwen2", &rt);
+    let other = open(&fixtures().join("adapters/tiny-qwen2-attention"), &qwen, &rt);
+    let refused = ws.set_adapter(0, Some(other));
+    judge::fails_with!("another model", refused, Error::Adapter(AdapterError::OtherModel));
     ws.set_adapter(0, Some(adapters[0].clone())).unwrap();
     let refused = ws.set_adapter(1, Some(adapters[1].clone()));
     let wide = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoRoom { rank: 8, max: 4 }));

@@ -90,9 +90,20 @@ fn variants_of_lora_that_are_not_supported_are_refused_by_key() {
         ("layer_replication", json!([[0, 2], [1, 3]])),
         ("alora_invocation_tokens", json!([5])),
         ("use_qalora", json!(true)),
+        ("use_bdlora", json!({"nblocks": 2})),
         ("arrow_config", json!({"top_k": 3})),
+        ("velora_config", json!({"rank": 1})),
+        ("kasa_config", json!({"beta": 1e-4})),
+        ("monteclora_config", json!({"num_samples": 4})),
+        ("megatron_config", json!({"tp": 2})),
+        ("ensure_weight_tying", json!(true)),
+        ("use_something_of_the_future", json!(true)),
+        ("something_config", json!({"a": 1})),
         ("init_lora_weights", json!("pissa_niter_16")),
         ("init_lora_weights", json!("olora")),
+        ("init_lora_weights", json!("corda")),
+        ("init_lora_weights", json!("lora_ga")),
+        ("init_lora_weights", json!("loftq")),
         ("r", json!(0)),
         ("r", json!(-4)),
         ("r", json!("eight")),
@@ -102,6 +113,12 @@ fn variants_of_lora_that_are_not_supported_are_refused_by_key() {
         ("rank_pattern.q_proj", json!({"q_proj": 0})),
         ("rank_pattern.q_proj", json!({"q_proj": 2.5})),
         ("rank_pattern.q(_proj", json!({"q(_proj": 2})),
+        // Python reads these three in another way.
+        ("rank_pattern.q_proj)|(v_proj", json!({"q_proj)|(v_proj": 2})),
+        ("rank_pattern.\\w++_proj", json!({"\\w++_proj": 2})),
+        ("rank_pattern.[a-z&&q]_proj", json!({"[a-z&&q]_proj": 2})),
+        // Compiled, this has some megabytes.
+        ("rank_pattern.\\w{999}q_proj", json!({"\\w{999}q_proj": 2})),
         ("alpha_pattern.q_proj", json!({"q_proj": "x"})),
     ] {
         let mut files = Files::new();
@@ -120,7 +137,10 @@ fn variants_of_lora_that_are_not_supported_are_refused_by_key() {
         ("bias", json!("none")),
         ("modules_to_save", json!([])),
         ("init_lora_weights", json!("gaussian")),
-        ("rank_pattern_of_the_future", json!({})),
+        ("use_something_of_the_future", json!(false)),
+        ("something_config", json!({})),
+        ("loftq_config", json!({"loftq_bits": 4})),
+        ("a_trainers_note", json!(true)),
         ("peft_type", json!("LORA")),
     ] {
         let mut files = Files::new();
@@ -141,6 +161,94 @@ fn numbers_that_are_not_finite_are_refused_by_tensor_and_row() {
         let right = matches!(&error, Error::Adapter(AdapterError::NotFinite { tensor, row: 2, .. })
             if *tensor == name);
         assert!(right, "{value}: {error:?}");
+    }
+}
+
+#[test]
+fn a_factor_that_is_not_finite_is_refused() {
+    let (rt, decoder) = llama();
+    for alpha in [json!(1e39), json!(-1e300)] {
+        let mut files = Files::new();
+        files.config["lora_alpha"] = alpha;
+        let refused = files.open(&rt, &decoder);
+        judge::fails_with!("alpha", refused, Error::Adapter(AdapterError::Scale { .. }));
+    }
+    // JSON has no NaN; Python writes one, and it must not become the default.
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new();
+    files.write(dir.path());
+    let text = files.config.to_string().replace("\"lora_alpha\":12", "\"lora_alpha\":NaN");
+    assert!(text.contains("NaN"));
+    std::fs::write(dir.path().join(CONFIG), text).unwrap();
+    let refused = LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK);
+    judge::fails_with!("NaN", refused, Error::Adapter(AdapterError::File { .. }));
+}
+
+#[test]
+fn the_first_expression_of_a_pattern_that_matches_counts() {
+    let (rt, decoder) = llama();
+    // In this order `q_proj` gives layer 0 the rank 5, and its stored matrix has rank 3.
+    let mut files = Files::new();
+    files.config["rank_pattern"] =
+        json!({ "down_proj": 2, "q_proj": 5, "layers\\.0\\.self_attn\\.q_proj": 3 });
+    judge::fails_with!(
+        "the general expression first",
+        files.open(&rt, &decoder),
+        Error::Adapter(AdapterError::Shape { rank: 5, .. })
+    );
+    files.config["rank_pattern"] =
+        json!({ "layers\\.0\\.self_attn\\.q_proj": 3, "q_proj": 5, "down_proj": 2 });
+    judge::works("the special expression first", files.open(&rt, &decoder));
+    // Not the end of a name, and not from behind a dot.
+    for key in ["self_attn", "_proj", "proj"] {
+        let mut files = Files::new();
+        files.config["alpha_pattern"] = json!({ key: 1e39 });
+        judge::works(key, files.open(&rt, &decoder));
+    }
+}
+
+#[test]
+fn rank_and_alpha_are_8_where_the_config_has_none() {
+    let (rt, decoder) = llama();
+    let mut files = Files::new();
+    files
+        .config
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| !["r", "lora_alpha"].contains(&key.as_str()));
+    let without = judge::works("no r, no lora_alpha", files.open(&rt, &decoder));
+    // v_proj has the rank of `r`, which is 8.
+    assert_eq!(without.rank(), 8);
+    files.config["r"] = json!(9);
+    judge::fails_with!(
+        "r is 9",
+        files.open(&rt, &decoder),
+        Error::Adapter(AdapterError::Shape { rank: 9, .. })
+    );
+}
+
+/// The prefix cache tells adapters apart by it.
+#[test]
+fn the_digest_covers_every_number_name_and_key() {
+    let (rt, decoder) = llama();
+    let digest = |files: &Files| *files.open(&rt, &decoder).unwrap().digest();
+    let original = digest(&Files::new());
+    assert_eq!(digest(&Files::new()), original);
+    let mut number = Files::new();
+    let last = number.named("layers.2.self_attn.v_proj.lora_B").2.last_mut().unwrap();
+    *last += 0.25;
+    let mut names = Files::new();
+    for tensor in &mut names.tensors {
+        let (v0, v1) = ("layers.0.self_attn.v_proj", "layers.1.self_attn.v_proj");
+        tensor.0 = match tensor.0.contains(v0) {
+            true => tensor.0.replace(v0, v1),
+            false => tensor.0.replace(v1, v0),
+        };
+    }
+    let mut config = Files::new();
+    config.config["lora_alpha"] = json!(13);
+    for (what, files) in [("a number", number), ("two names", names), ("a key", config)] {
+        assert_ne!(digest(&files), original, "{what} changed, and the digest did not");
     }
 }
 
@@ -198,8 +306,18 @@ fn incomplete_adapters_name_what_is_missing() {
         assert_eq!(missing(&files), name);
     }
     let mut files = Files::new();
+    files.tensors.retain(|t| !t.0.contains("layers.2.mlp.down_proj"));
+    assert_eq!(missing(&files), "model.layers.2.mlp.down_proj.lora_A.weight");
+    // A config that leaves out layers says nothing of single ones, and a projection must be somewhere.
+    files.config["layers_to_transform"] = json!([0, 1]);
+    judge::works("two of three layers", files.open(&rt, &decoder));
     files.tensors.retain(|t| !t.0.contains("down_proj"));
-    assert_eq!(missing(&files), "mlp.down_proj.lora_A.weight");
+    assert_eq!(missing(&files), "model.layers.0.mlp.down_proj.lora_A.weight");
+    // A whole name in the list.
+    let mut files = Files::new();
+    files.config["target_modules"] = json!(["model.layers.1.mlp.up_proj"]);
+    assert_eq!(missing(&files), "model.layers.1.mlp.up_proj.lora_A.weight");
+    let mut files = Files::new();
     files.tensors.clear();
     missing(&files);
 }

@@ -23,7 +23,7 @@ fn activations_take_what_the_workspace_holds_and_what_the_allocator_saw() {
     let mut last = 0;
     for (tokens, rows) in [(1, 1), (8, 2), (64, 64), (3 * context + 5, 4)] {
         let spec = spec(tokens, rows, context);
-        let peak = peak_activation(&decoder, &rt, spec).unwrap().0 as usize;
+        let peak = peak_activation(&decoder, &rt, spec, None).unwrap().0 as usize;
 
         let before = bytes_in_use();
         let workspace = Workspace::new(&rt, decoder.config(), spec).unwrap();

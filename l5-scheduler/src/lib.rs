@@ -17,6 +17,7 @@
 //! * [`Executor`]: runs a step: the model ([`ModelRunner`]), or a fake under a virtual clock;
 //! * [`StepPlan`], [`StepView`], [`StepOutput`], [`Resolved`]: a planned step, what its executor sees, its output, and what
 //!   counts of that;
+//! * [`adapters`]: LoRA adapters of requests;
 //! * [`lease`]: blocks that are held for an agent's next step.
 //!
 //! # What to measure with
@@ -26,6 +27,7 @@
 
 #![warn(missing_docs)]
 
+pub mod adapters;
 pub mod composer;
 mod config;
 mod core;
@@ -56,6 +58,7 @@ mod token_lists;
 pub mod trace;
 mod turns;
 
+pub use adapters::{AdapterRegistry, AdapterRejection, RequestAdapter};
 pub use composer::{Compose, Composer, StepShape};
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};

@@ -11,11 +11,12 @@ pub use l4_sampler::SamplingParams;
 pub use l4_sampler::guide::GuideSpec;
 pub use l4_sampler::stop::StopRules;
 
+use crate::adapters::DEFAULT_MAX_LORA_RANK;
 use crate::engine::{
     Engine, EngineHandle, EngineModel, EngineOptions, EngineRequest, OutputChunk, ResponseStream,
     StartError, Startup, SubmitError,
 };
-use crate::{DraftCounts, FinishReason, OutputEnd};
+use crate::{DraftCounts, FinishReason, OutputEnd, RequestAdapter};
 
 /// Default maximum number of output tokens.
 const MAX_TOKENS: usize = 128;
@@ -37,6 +38,7 @@ pub struct Llm {
     engine: Engine,
     stop: StopRules,
     seed: Option<u64>,
+    adapter: Option<RequestAdapter>,
     progress: Option<Progress>,
 }
 
@@ -49,6 +51,8 @@ pub struct LlmOptions {
     pub runtime: RuntimeOptions,
     /// Limits and memory.
     pub engine: EngineOptions,
+    /// Directory of a LoRA adapter, which all prompts have. It allows adapters of rank 64 where `engine` allows none.
+    pub adapter: Option<PathBuf>,
 }
 
 impl From<&str> for LlmOptions {
@@ -176,15 +180,20 @@ impl Llm {
     /// # Errors
     /// [`StartError`], which says what is missing.
     pub fn new(options: impl Into<LlmOptions>) -> Result<Self, StartError> {
-        let LlmOptions { model, runtime, engine } = options.into();
+        let LlmOptions { model, runtime, mut engine, adapter } = options.into();
         let model = EngineModel::open(&model, runtime)?;
-        Ok(Self::over(Engine::new(model, &engine)?))
+        let load = |path: PathBuf| {
+            let max_rank = *engine.max_lora_rank.get_or_insert(DEFAULT_MAX_LORA_RANK);
+            model.adapter(&path, max_rank)
+        };
+        let adapter = adapter.map(load).transpose()?;
+        Ok(Self { adapter, ..Self::over(Engine::new(model, &engine)?) })
     }
 
     /// Uses an engine that is already running.
     pub fn over(engine: Engine) -> Self {
         let stop = StopRules { max_tokens: MAX_TOKENS, ..StopRules::default() };
-        Self { engine, stop, seed: None, progress: None }
+        Self { engine, stop, seed: None, adapter: None, progress: None }
     }
 
     /// Sets the maximum number of output tokens of a prompt; 128 by default.
@@ -204,6 +213,13 @@ impl Llm {
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
+    }
+
+    /// Sets the LoRA adapter of all prompts of [`Llm::generate`]. The engine must allow it
+    /// ([`EngineOptions::max_lora_rank`]).
+    #[must_use]
+    pub fn adapter(self, adapter: Option<RequestAdapter>) -> Self {
+        Self { adapter, ..self }
     }
 
     /// Calls `progress` with (prompts that are done, all prompts) after each one, for a progress bar.
@@ -235,7 +251,8 @@ impl Llm {
             let (prompt, continues) = self.tokens(at, prompt.into())?;
             let seed = self.seed.unwrap_or_else(fresh_seed);
             let (params, stop) = (params.clone(), self.stop.clone());
-            Ok(EngineRequest { seed, continues, ..EngineRequest::new(prompt, params, stop) })
+            let request = EngineRequest::new(prompt, params, stop);
+            Ok(EngineRequest { seed, continues, adapter: self.adapter.clone(), ..request })
         };
         let requests: Result<Vec<_>, _> = prompts.into_iter().enumerate().map(request).collect();
         self.run(requests?)

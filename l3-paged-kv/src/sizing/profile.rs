@@ -10,7 +10,8 @@ use l1_tensor::Runtime;
 ///
 /// All activations are in a [`Workspace`], so the result is its size after the step, including buffers that grew during
 /// the step. On a GPU the scratch memory between two kernels of one op is added, which stays allocated until the
-/// process ends.
+/// process ends. With a `max_lora_rank`, the buffers of adapters of that rank are part of the workspace; their weights
+/// are not counted, since they come and go.
 ///
 /// # Errors
 /// Errors of the step, above all too little memory.
@@ -18,9 +19,13 @@ pub fn peak_activation(
     decoder: &Decoder,
     rt: &Runtime,
     spec: WorkspaceSpec,
+    max_lora_rank: Option<usize>,
 ) -> l2_model::Result<Bytes> {
     let config = decoder.config();
     let mut workspace = Workspace::new(rt, config, spec)?;
+    if let Some(rank) = max_lora_rank {
+        workspace.allow_adapters(rank)?;
+    }
     // As many sequences as it takes for none to be longer than the context.
     let longest = spec.max_context.min(config.max_context).max(1);
     let tokens = vec![0; spec.max_tokens];

@@ -12,7 +12,7 @@ fn the_largest_step_is_measured_on_the_device_itself() {
     let rt = device(Precision::Bf16);
     let decoder = load("tiny-llama", &rt);
     let spec = WorkspaceSpec { max_tokens: 24, max_rows: 2, max_context: 16 };
-    let peak = peak_activation(&decoder, &rt, spec).unwrap();
+    let peak = peak_activation(&decoder, &rt, spec, None).unwrap();
     let workspace = Workspace::new(&rt, decoder.config(), spec).unwrap().bytes();
     let between = rt.gpu().unwrap().scratch_bytes();
     assert!(between > 0, "gates and ups of 24 tokens lie in scratch");

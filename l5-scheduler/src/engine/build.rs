@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use l1_tensor::{Device, Runtime, RuntimeOptions};
+use l2_model::adapter::LoraAdapter;
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, WorkspaceSpec};
 use l3_paged_kv::ManagerConfig;
@@ -27,7 +28,9 @@ use super::{EngineOptions, ModelFacts};
 use crate::runner::ModelRunner;
 use crate::speculation::SpeculationError;
 use crate::tiers::TierOptionsError;
-use crate::{ConfigError, EngineCore, ExecuteError, Executor, Scheduler, SchedulerConfig};
+use crate::{
+    ConfigError, EngineCore, ExecuteError, Executor, RequestAdapter, Scheduler, SchedulerConfig,
+};
 
 /// Why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -151,6 +154,17 @@ impl EngineModel {
         }
     }
 
+    /// Loads the LoRA adapter in a directory for this model. Its name is the last part of the path. An engine takes it if
+    /// [`EngineOptions::max_lora_rank`] is at least its rank.
+    ///
+    /// # Errors
+    /// As [`LoraAdapter::open`].
+    pub fn adapter(&self, path: &Path, max_rank: usize) -> l2_model::Result<RequestAdapter> {
+        let weights = LoraAdapter::open(&self.rt, path, self.decoder.config(), max_rank)?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(RequestAdapter { name, weights: Arc::new(weights) })
+    }
+
     /// Namespace of keys that leave the process: the name of [`EngineOptions::namespace`], or else the architecture, and
     /// the model's digest.
     pub fn namespace(&self, options: &EngineOptions) -> String {
@@ -204,6 +218,7 @@ impl EngineModel {
             }
             let (decoder, tokenizer) = (self.decoder.clone(), self.tokenizer.clone());
             let mut runner = ModelRunner::new(decoder, tokenizer, &self.rt, &limits, spec.dtype())?
+                .with_adapters(options.max_lora_rank)?
                 .with_turns(options.turns.clone())
                 .with_tiers(tiers.as_ref());
             if let (Some(config), Some(source)) = (&options.speculative, drafter) {
@@ -263,7 +278,8 @@ impl EngineModel {
                 max_rows: options.scheduler(2, 1).max_logit_rows(),
                 max_context: options.max_model_len.unwrap_or(config.max_context),
             };
-            let peak_activation = peak_activation(&self.decoder, &self.rt, step)?;
+            let lora = options.max_lora_rank;
+            let peak_activation = peak_activation(&self.decoder, &self.rt, step, lora)?;
             let memory = Memory {
                 total,
                 utilisation,

@@ -11,6 +11,7 @@ use super::load::{Gauge, Load};
 use super::outbox::{Outbox, ResponseStream, Sink};
 use super::valid::{ModelFacts, RequestValidator, ValidRequest};
 use super::{EngineError, EngineRequest, SubmitError};
+use crate::adapters::AdapterLimits;
 use crate::tiers::Tiers;
 use crate::{FinishReason, Rejection, RequestId, SchedulerConfig, StepObserver};
 
@@ -33,6 +34,12 @@ impl Shared {
             tiers: None,
             ids: AtomicU64::new(0),
         }
+    }
+
+    /// State of an engine that takes adapters within these limits.
+    pub(super) fn with_adapters(mut self, adapters: Option<AdapterLimits>) -> Self {
+        self.validator = self.validator.with_adapters(adapters);
+        self
     }
 
     /// State of an engine with these tiers.

@@ -46,6 +46,7 @@ pub use startup::{Startup, StartupStep};
 pub use valid::ModelFacts;
 pub(crate) use valid::{RequestValidator, ValidRequest};
 
+use crate::adapters::AdapterLimits;
 use crate::runner::ChoiceJob;
 use crate::tiers::Tiers;
 use crate::{EngineCore, Executor};
@@ -99,7 +100,8 @@ impl Engine {
         let facts = model.facts();
         let (core, startup) = model.core(options)?;
         let tiers = core.executor().tiers().cloned();
-        let mut engine = Self::start_with(core, facts, options.max_num_waiting, tiers)?;
+        let adapters = core.executor().adapter_limits();
+        let mut engine = Self::start_with(core, facts, options.max_num_waiting, tiers, adapters)?;
         engine.startup = startup;
         Ok(engine)
     }
@@ -116,7 +118,7 @@ impl Engine {
     where
         E: Executor<Job = ChoiceJob> + Send + 'static,
     {
-        Self::start_with(core, facts, max_num_waiting, None)
+        Self::start_with(core, facts, max_num_waiting, None, None)
     }
 
     fn start_with<E>(
@@ -124,12 +126,14 @@ impl Engine {
         facts: ModelFacts,
         max_num_waiting: usize,
         tiers: Option<Tiers>,
+        adapters: Option<AdapterLimits>,
     ) -> Result<Self, StartError>
     where
         E: Executor<Job = ChoiceJob> + Send + 'static,
     {
         let config = core.scheduler().config().clone();
-        let shared = Arc::new(Shared::new(config, facts, max_num_waiting).with_tiers(tiers));
+        let shared = Shared::new(config, facts, max_num_waiting);
+        let shared = Arc::new(shared.with_tiers(tiers).with_adapters(adapters));
         let handle = EngineHandle { shared: shared.clone() };
         let thread = std::thread::Builder::new().name("strata-engine".into());
         let thread = thread.spawn(move || serve::run(core, &shared)).map_err(StartError::Thread)?;

@@ -56,6 +56,8 @@ pub struct EngineOptions {
     pub watermark: f64,
     /// Speculation: drafts that steps verify. They change no token, unless they are drawn. `None`: no speculation.
     pub speculative: Option<SpeculativeConfig>,
+    /// Maximum rank of LoRA adapters. `None`: requests with an adapter are refused.
+    pub max_lora_rank: Option<usize>,
     /// Maximum number of waiting requests; more are rejected.
     pub max_num_waiting: usize,
     /// On a device, launch every kernel of every step separately, instead of capturing and replaying steps that only
@@ -93,6 +95,7 @@ impl Default for EngineOptions {
             enable_chunked_prefill: scheduler.enable_chunked_prefill,
             watermark: scheduler.watermark,
             speculative: None,
+            max_lora_rank: None,
             max_num_waiting: 1 << 16,
             eager: false,
             namespace: None,

@@ -9,7 +9,7 @@ use l4_sampler::output::CallFormat;
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 
-use crate::{Adapter, Job, Rejection};
+use crate::{AdapterRejection, Job, Rejection, RequestAdapter};
 
 /// A request for one choice of one prompt. All fields of [`Default`] but the prompt are neutral.
 ///
@@ -35,7 +35,7 @@ pub struct EngineRequest {
     /// Time after submission by which the request should be finished, for policies that use it.
     pub deadline: Option<Duration>,
     /// LoRA adapter.
-    pub adapter: Option<Adapter>,
+    pub adapter: Option<RequestAdapter>,
     /// Salt of the block hashes: requests with different salts share no blocks.
     pub cache_salt: Option<String>,
     /// Step of an agent's job that this request is.
@@ -95,6 +95,9 @@ pub enum SubmitError {
     /// The guide cannot be followed.
     #[error(transparent)]
     Guide(#[from] GuideError),
+    /// The engine does not take the adapter.
+    #[error(transparent)]
+    Adapter(#[from] AdapterRejection),
     /// The request needs text, and the model has no tokenizer.
     #[error("{0} need a tokenizer, and this model has none: stop at tokens, and ask for no guide")]
     NoTokenizer(&'static str),

@@ -7,6 +7,7 @@ use l2_model::tokenizer::Tokenizer;
 use l4_sampler::guide::{CacheStats, CompiledGuide, GuideError, GuideSpec, Guides};
 
 use super::{EngineRequest, GuideSource, SubmitError, relay};
+use crate::adapters::AdapterLimits;
 use crate::runner::{ChoiceJob, OutputSink};
 use crate::{Request, RequestId, Scheduler, SchedulerConfig, Time};
 
@@ -42,6 +43,8 @@ impl ModelFacts {
 pub(crate) struct RequestValidator {
     config: SchedulerConfig,
     facts: ModelFacts,
+    /// Adapters that the engine takes. `None`: none.
+    adapters: Option<AdapterLimits>,
     /// Guide cache, created for the first request with a guide.
     guides: OnceLock<Result<Guides, GuideError>>,
     /// Whether the engine relays its requests, which not every request allows.
@@ -58,7 +61,12 @@ pub(crate) struct ValidRequest {
 
 impl RequestValidator {
     pub(crate) fn new(config: SchedulerConfig, facts: ModelFacts) -> Self {
-        Self { config, facts, guides: OnceLock::new(), relays: false }
+        Self { config, facts, adapters: None, guides: OnceLock::new(), relays: false }
+    }
+
+    /// Accepts requests with adapters within these limits.
+    pub(crate) fn with_adapters(self, adapters: Option<AdapterLimits>) -> Self {
+        Self { adapters, ..self }
     }
 
     pub(crate) fn config(&self) -> &SchedulerConfig {
@@ -79,6 +87,7 @@ impl RequestValidator {
         if self.relays {
             relay::check(&request)?;
         }
+        AdapterLimits::check(self.adapters.as_ref(), request.adapter.as_ref())?;
         if request.stop.eos.is_empty() {
             request.stop.eos.clone_from(stop_tokens);
         }
@@ -164,17 +173,17 @@ impl ValidRequest {
             calls: calls.clone(),
             max_drafts: self.request.max_drafts,
             tenant: self.request.cache_salt.clone(),
+            adapter: self.request.adapter.clone(),
             sink,
         }
     }
 
     /// The scheduler's part of the request.
     pub(crate) fn scheduled(&self, job: &ChoiceJob, id: RequestId, arrival: Time) -> Request {
-        let EngineRequest { priority, deadline, adapter, cache_salt, job: of, .. } = &self.request;
+        let EngineRequest { priority, deadline, cache_salt, job: of, .. } = &self.request;
         Request {
             priority: *priority,
             deadline: deadline.map(|within| arrival + within.as_secs_f64()),
-            adapter: adapter.clone(),
             cache_salt: cache_salt.clone(),
             job: of.clone(),
             ..job.request(id, arrival)

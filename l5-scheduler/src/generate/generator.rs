@@ -86,7 +86,8 @@ impl Generator {
     pub fn new(mut core: EngineCore<ModelRunner>, facts: ModelFacts) -> Self {
         let counter = WorkCounter::default();
         core.set_observer(Some(Box::new(counter.clone())));
-        let validator = RequestValidator::new(core.scheduler().config().clone(), facts);
+        let validator = RequestValidator::new(core.scheduler().config().clone(), facts)
+            .with_adapters(core.executor().adapter_limits());
         Self { core, validator, counter, next_id: 0, live: Vec::new() }
     }
 

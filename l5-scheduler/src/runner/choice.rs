@@ -18,6 +18,8 @@ pub(super) struct RunningChoice {
     sink: Box<dyn OutputSink>,
     pub(super) called: CallSource,
     pub(super) drafts: DraftState,
+    /// Index of its adapter, -1 without one. `None`: it has one that cannot be run.
+    pub(super) adapter: Option<i32>,
 }
 
 /// What the tool is found by that the output calls.
@@ -31,13 +33,14 @@ pub(super) struct CallSource {
 
 impl RunningChoice {
     /// Creates a choice without tokens. An invalid one fails with its first token. `draws`: its drafts are drawn, if it
-    /// samples.
+    /// samples. `adapter` is the index of its adapter.
     pub(super) fn new(
         job: ChoiceJob,
         tokenizer: Option<&Tokenizer>,
         vocab: usize,
         max_model_len: usize,
         draws: bool,
+        adapter: Option<i32>,
     ) -> Self {
         let called = CallSource {
             format: job.calls.clone(),
@@ -48,7 +51,7 @@ impl RunningChoice {
         let drafts = DraftState::new(job.max_drafts, job.tenant.clone(), sampling.flatten());
         let (prompt, spec, sink) = job.split();
         let state = ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len);
-        Self { state, sink, called, drafts }
+        Self { state, sink, called, drafts, adapter }
     }
 
     /// Reports what a step has added, with the log probabilities of the rows that were read. `list` is memory for them.

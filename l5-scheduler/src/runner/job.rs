@@ -8,7 +8,7 @@ use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{SamplingParams, TokenLogprobs};
 
 use super::draft::DraftCounts;
-use crate::{FinishReason, Request, RequestId, Time};
+use crate::{FinishReason, Request, RequestAdapter, RequestId, Time};
 
 /// One choice to generate: all that a [`ModelRunner`](crate::ModelRunner) needs of a request beside its tokens.
 pub struct ChoiceJob {
@@ -34,6 +34,8 @@ pub struct ChoiceJob {
     pub max_drafts: Option<usize>,
     /// Tenant: drafts come from outputs of the same tenant only.
     pub tenant: Option<String>,
+    /// LoRA adapter. [`ChoiceJob::request`] gives the scheduler its name and digest.
+    pub adapter: Option<RequestAdapter>,
     /// Receiver of the output.
     pub sink: Box<dyn OutputSink>,
 }
@@ -115,6 +117,7 @@ impl ChoiceJob {
             calls: None,
             max_drafts: None,
             tenant: None,
+            adapter: None,
             sink,
         }
     }
@@ -142,6 +145,7 @@ impl ChoiceJob {
             eos: if *ignore_eos { Vec::new() } else { eos.clone() },
             stop_token_ids: token_ids.clone(),
             arrival,
+            adapter: self.adapter.as_ref().map(RequestAdapter::scheduled),
             ..Request::default()
         }
     }

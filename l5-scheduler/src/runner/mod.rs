@@ -9,6 +9,7 @@
 //! The scheduler sees numbers only. The runner keeps the other state of a request (sampling parameters, history, guide
 //! and text) until the request ends; a step finds it by the request's seat.
 
+mod adapters;
 mod called;
 mod capture;
 mod choice;
@@ -34,12 +35,14 @@ pub use job::{ChoiceJob, OutputEnd, OutputSink, RelayFailure, TokenDelta};
 pub use pack::Packed;
 pub(crate) use sample::emptied;
 
+use crate::adapters::AdapterLimits;
 use crate::speculation::WindowMode;
 use crate::tiers::{TierMover, Tiers};
 use crate::{
-    BySeat, Caps, ExecuteError, Executor, FinishReason, KvCompletion, Phases, RequestId,
-    SchedulerConfig, StepHandle, StepOutput, StepRow, StepView, Turn, Turns,
+    AdapterRejection, BySeat, Caps, ExecuteError, Executor, FinishReason, KvCompletion, Phases,
+    RequestId, RowView, SchedulerConfig, StepHandle, StepOutput, StepRow, StepView, Turn, Turns,
 };
+use adapters::{AdapterTable, NO_ADAPTER};
 use capture::Captured;
 use choice::RunningChoice;
 use draft::Speculation;
@@ -85,6 +88,9 @@ pub struct ModelRunner {
     rated: Vec<TokenLogprobs>,
     /// Drafts for the next step. `None`: no speculation.
     speculation: Option<Speculation>,
+    /// Adapters of the unfinished requests, and their maximum rank. `None`: no adapter is allowed.
+    adapters: AdapterTable,
+    max_lora_rank: Option<usize>,
     /// Hidden rows that the drafter reads.
     taps: Vec<Tap>,
     /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
@@ -149,6 +155,8 @@ impl ModelRunner {
             new: NewTokens::default(),
             rated: Vec::new(),
             speculation: None,
+            adapters: AdapterTable::default(),
+            max_lora_rank: None,
             taps: Vec::new(),
             phases: Phases::default(),
             replayed: None,
@@ -227,6 +235,35 @@ impl ModelRunner {
         self
     }
 
+    /// Makes buffers for LoRA adapters of at most this rank; `None`: requests with an adapter are refused. A step with an
+    /// adapter is launched kernel by kernel: it is never replayed from a captured one.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn with_adapters(mut self, max_rank: Option<usize>) -> Result<Self, ExecuteError> {
+        if let Some(rank) = max_rank {
+            self.ws.allow_adapters(rank)?;
+        }
+        self.max_lora_rank = max_rank;
+        Ok(self)
+    }
+
+    /// Maximum rank of adapters. `None`: no adapter is allowed.
+    pub fn max_lora_rank(&self) -> Option<usize> {
+        self.max_lora_rank
+    }
+
+    /// Adapters that it takes. `None`: none.
+    pub(crate) fn adapter_limits(&self) -> Option<AdapterLimits> {
+        let model = || self.decoder.config().clone();
+        self.max_lora_rank.map(|max_rank| AdapterLimits { model: model(), max_rank })
+    }
+
+    /// Number of adapters that unfinished requests have.
+    pub fn adapters_in_use(&self) -> usize {
+        self.adapters.len()
+    }
+
     /// Sets the maximum number of bytes of all large guides together; beyond it the largest fail.
     #[must_use]
     pub fn with_guide_memory(mut self, bytes: usize) -> Self {
@@ -243,12 +280,22 @@ impl ModelRunner {
     ///
     /// # Errors
     /// A parameter out of its range, a token that the model does not have, stop strings without a tokenizer.
+    /// [`ModelRunner::check_adapter`] checks its adapter.
     pub fn check(&self, job: &ChoiceJob) -> Result<(), l4_sampler::Error> {
         choice::check(job, self.decoder.config().vocab)?;
         if self.tokenizer.is_none() && !job.stop.strings.is_empty() {
             return Err(l4_sampler::ParamError::StopWithoutText.into());
         }
         Ok(())
+    }
+
+    /// Checks the adapter of a job before its request is added. A step with an adapter that does not fit fails.
+    ///
+    /// # Errors
+    /// [`AdapterRejection`].
+    pub fn check_adapter(&self, job: &ChoiceJob) -> Result<(), AdapterRejection> {
+        let check = |own| crate::adapters::check(own, self.decoder.config(), self.max_lora_rank);
+        job.adapter.as_ref().map_or(Ok(()), check)
     }
 
     /// The model.
@@ -336,18 +383,22 @@ impl ModelRunner {
     }
 
     fn pack(&mut self, step: &StepView<'_>) -> Result<(), ExecuteError> {
-        let Self { packed, meta, caps, .. } = self;
-        let Caps { decode_widths, max_seqs, .. } = caps;
-        let drafts = step.step().drafts() > 0;
-        if !(drafts && packed.pack_decodes(step, meta, decode_widths, *max_seqs)?) {
-            packed.pack(step, meta, decode_widths)?;
-        }
         let mut failed = false;
         for row in step.rows() {
             match self.choices.seated(row.row.seat, row.row.id) {
+                Some(choice) if choice.adapter.is_none() => return Err(unfit(row.row.id)),
                 Some(choice) => failed |= choice.has_failed(),
                 None => return Err(missing(row.row.id)),
             }
+        }
+        let Self { packed, meta, caps, choices, .. } = self;
+        let index = |row: RowView<'_>| choices.get_seated(row.row.seat, row.row.id)?.adapter;
+        packed.set_adapters(step.rows().map(|row| index(row).unwrap_or(NO_ADAPTER)));
+        let Caps { decode_widths, max_seqs, .. } = caps;
+        let widths = if packed.has_adapters() { &[][..] } else { decode_widths };
+        let drafts = step.step().drafts() > 0;
+        if !(drafts && packed.pack_decodes(step, meta, widths, *max_seqs)?) {
+            packed.pack(step, meta, widths)?;
         }
         // The tokens of a failed choice may be invalid, and the other rows of the step must still run.
         if failed {
@@ -362,7 +413,8 @@ impl ModelRunner {
         let width = meta.sequences();
         let padded = kv.device() != Device::Cpu
             && caps.decode_widths.contains(&width)
-            && packed.only_decodes(meta, step.step().tokens);
+            && packed.only_decodes(meta, step.step().tokens)
+            && !packed.has_adapters();
         if padded {
             packed.want_all();
         }
@@ -379,6 +431,13 @@ impl ModelRunner {
         }
         decoder.finish(&batch, &mut state, ws)?;
         Ok(replayed)
+    }
+
+    /// The choice has ended: its adapter has one request less.
+    fn free_adapter(&mut self, choice: &RunningChoice) {
+        if let Some(index) = choice.adapter {
+            self.adapters.end(&mut self.ws, index);
+        }
     }
 
     /// Copies the step's logits from a device, if they are to be shown, which waits for it.
@@ -413,8 +472,13 @@ impl Executor for ModelRunner {
         let vocab = self.decoder.config().vocab;
         let (tokenizer, max_model_len) = (self.tokenizer.as_ref(), self.max_model_len);
         let draws = self.speculation.as_ref().is_some_and(|speculation| speculation.draws);
-        let choice = RunningChoice::new(job, tokenizer, vocab, max_model_len, draws);
-        self.choices.insert(id, choice);
+        let adapter = match &job.adapter {
+            None => Some(NO_ADAPTER),
+            Some(_) if self.check_adapter(&job).is_err() => None,
+            Some(own) => self.adapters.begin(&mut self.ws, &own.weights).ok(),
+        };
+        let choice = RunningChoice::new(job, tokenizer, vocab, max_model_len, draws, adapter);
+        self.choices.insert(id, choice).into_iter().for_each(|old| self.free_adapter(&old));
     }
 
     /// Packs the step and runs the forward pass; on a device, enqueues it.
@@ -475,6 +539,7 @@ impl Executor for ModelRunner {
             if let Some(speculation) = &mut self.speculation {
                 speculation.end(&choice.drafts);
             }
+            self.free_adapter(&choice);
             choice.close(reason);
         }
     }
@@ -483,4 +548,12 @@ impl Executor for ModelRunner {
 /// Error of a step with a request that was never begun.
 fn missing(id: RequestId) -> ExecuteError {
     ExecuteError::Malformed(format!("{id} takes part in a step, but has no job").into())
+}
+
+/// Error of a step with a request whose adapter does not fit. If its rows were computed without the adapter, their blocks
+/// would be hit by requests that have it.
+fn unfit(id: RequestId) -> ExecuteError {
+    let why =
+        format!("{id} has an adapter that this runner cannot run: see ModelRunner::check_adapter");
+    ExecuteError::Malformed(why.into())
 }

@@ -15,6 +15,9 @@
 //! of as many rows as it has tokens: sequences of a token and its drafts, then padding, then sequences without tokens.
 //! The launches of captured steps are for sequences of up to 1 + drafts tokens, so the keys of a request are read once
 //! for as many of its tokens as attention takes together, and not once for each.
+//!
+//! A step in which a row has an adapter has no padding: its side terms are launched for the rows that it has, so it is
+//! not replayed.
 
 use l2_model::Batch;
 use l3_paged_kv::{ForwardMeta, KvError};
@@ -28,6 +31,8 @@ pub struct Packed {
     tokens: Vec<u32>,
     slots: Vec<u32>,
     logit_rows: Vec<u32>,
+    /// Index of the adapter of each row; empty if no row has one.
+    adapters: Vec<i32>,
 }
 
 impl Packed {
@@ -37,6 +42,7 @@ impl Packed {
             tokens: Vec::with_capacity(max_tokens),
             slots: Vec::with_capacity(max_seqs),
             logit_rows: Vec::with_capacity(max_rows),
+            adapters: Vec::with_capacity(max_seqs),
         }
     }
 
@@ -120,6 +126,21 @@ impl Packed {
         Ok(true)
     }
 
+    /// Sets the indices of the rows' adapters, in the order of rows: see [`Batch::adapters`]. -1: the row has none. Call
+    /// it before the step is packed, which may add padding: padding has no adapter.
+    pub(super) fn set_adapters(&mut self, adapters: impl Iterator<Item = i32>) {
+        self.adapters.clear();
+        self.adapters.extend(adapters);
+        if self.adapters.iter().all(|index| *index < 0) {
+            self.adapters.clear();
+        }
+    }
+
+    /// Whether a row has an adapter.
+    pub(super) fn has_adapters(&self) -> bool {
+        !self.adapters.is_empty()
+    }
+
     /// The step's tokens, sequence after sequence, padding included.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -155,6 +176,7 @@ impl Packed {
         self.tokens.resize(width, 0);
         self.slots.clear();
         self.slots.extend(0..width as u32);
+        self.adapters.clear();
         self.want_all();
         Ok(())
     }
@@ -174,6 +196,7 @@ impl Packed {
             positions: meta.positions(),
             cu_seqlens_q: meta.cu_seqlens_q(),
             state_slots: &self.slots,
+            adapters: &self.adapters,
             logit_rows: &self.logit_rows,
             ..Batch::default()
         }

@@ -120,7 +120,7 @@ impl TierOptions {
                 RedisTier::start(redis.clone(), clock.clone()).map_err(TierOptionsError::Redis)?;
             tiers.push(Box::new(Breaker::new(redis, self.breaker, clock)));
         }
-        // Adapters are refused by the engine; with them, their digest would be part of the key.
+        // The digest of an adapter is in the hashes of its blocks: see `RequestAdapter::scheduled`.
         let space = KeySpace::new(digest, None, numerics, layout);
         Ok(Some(Tiers::new(Box::new(TierStack::new(tiers)), layout, space)))
     }

@@ -38,6 +38,8 @@ fn activations_take_what_the_workspace_holds_and_what_the_allocator_saw() {
             said <= peak && peak <= said + said / 10,
             "a step of {tokens} tokens is said to take {peak} bytes, and begins with {said}"
         );
+        let adapted = peak_activation(&decoder, &rt, spec, Some(8)).unwrap().0 as usize;
+        assert!(adapted >= peak + tokens * 8 * 4, "{peak} bytes, and {adapted} with adapters");
         assert!(peak > last, "a step of {tokens} tokens takes {peak} bytes, a smaller one {last}");
         last = peak;
     }

@@ -106,6 +106,46 @@ fn a_steady_decode_step_of_the_whole_loop_allocates_nothing() {
     }
 }
 
+/// The same with adapters: two of them, and a row without one.
+#[test]
+fn a_steady_step_with_adapters_allocates_nothing() {
+    let _alone = alone();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let rt = runtime(Precision::F32, 1);
+    let model = EngineModel::open_on(&fixtures.join("tiny-llama"), &rt).unwrap();
+    let options = EngineOptions {
+        max_model_len: Some(256),
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_lora_rank: Some(8),
+        ..EngineOptions::default()
+    };
+    let mut core = model.clone().core(&options).unwrap().0;
+    let told = Arc::new(AtomicUsize::new(0));
+    for (id, name) in [Some("all"), None, Some("rslora")].into_iter().enumerate() {
+        let path = |name| fixtures.join(format!("adapters/tiny-llama-{name}"));
+        let adapter = name.map(|name| model.adapter(&path(name), 8).unwrap());
+        let stop = StopRules { max_tokens: 240, ignore_eos: true, ..StopRules::default() };
+        let sink = Box::new(Counts(Arc::clone(&told)));
+        let prompt = vec![5, 17, 100, 3, id as u32];
+        let job = ChoiceJob::new(prompt, SamplingParams::greedy(), stop, sink);
+        let job = ChoiceJob { adapter, ..job };
+        core.add_request(job.request(RequestId(id as u64), Time(0.0)), job).unwrap();
+    }
+    for _ in 0..30 {
+        core.step().unwrap();
+    }
+    let before = told.load(Ordering::Relaxed);
+    let allocations = fewest_allocations(4, || {
+        for _ in 0..40 {
+            assert_eq!(core.step().unwrap().scheduled, 3, "all requests go on");
+        }
+    });
+    assert_eq!(told.load(Ordering::Relaxed) - before, 4 * 40 * 3, "tokens that were told of");
+    assert_eq!(core.executor().adapters_in_use(), 2);
+    assert_eq!(allocations, 0, "allocations of forty decode steps with adapters");
+}
+
 /// The same with drafts: proposing, verifying and counting them.
 #[test]
 fn a_steady_step_with_drafts_allocates_nothing() {

@@ -1,5 +1,6 @@
 //! The engine on its thread, and the offline `Llm` over it.
 
+mod adapters;
 mod ahead;
 mod allocations;
 mod counting;

@@ -11,12 +11,13 @@ use l2_model::chat_template::{ChatTemplate, Message};
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
-use l5_scheduler::EngineRequest;
 use l5_scheduler::generate::{GenerateError, Generator};
+use l5_scheduler::{EngineOptions, EngineRequest, RequestAdapter};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config, Editor};
 
+use super::adapter::AdapterArgs;
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::{Context, warn};
 use super::error::print_error;
@@ -54,6 +55,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", default_value_t = 8192)]
     context: usize,
     #[command(flatten)]
+    adapter: AdapterArgs,
+    #[command(flatten)]
     kv: KvArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
@@ -75,13 +78,17 @@ pub fn run(args: &ChatArgs, context: &Context) -> anyhow::Result<()> {
     loaded.tokenizer = Ok(tokenizer.clone());
     let Parts { model, .. } = Parts::new(loaded);
     let config = model.decoder.config();
+    let adapter = args.adapter.open(&model.rt, config, context)?;
     // With less memory the conversation has a lower limit.
     let room = args.kv.longest(config, &model.rt)?.unwrap_or(usize::MAX);
     let kv = args.kv.plan_engine(config, &model.rt, 1, args.context.min(room), 0)?;
     kv.explain(&args.kv, context);
     args.sampling.explain(&[], context);
+    let max_lora_rank = args.adapter.max_rank();
+    let options = EngineOptions { max_lora_rank, ..kv.engine(&args.speculation) };
     let mut chat = Chat {
-        generator: Generator::open(model, &kv.engine(&args.speculation)).map_err(start_error)?,
+        generator: Generator::open(model, &options).map_err(start_error)?,
+        adapter,
         tokenizer,
         template,
         params: args.sampling.params(),
@@ -162,6 +169,7 @@ struct Chat {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     generator: Generator,
+    adapter: Option<RequestAdapter>,
     params: SamplingParams,
     stop: StopRules,
     seed: u64,
@@ -197,7 +205,8 @@ impl Chat {
         let messages: Vec<_> = system.into_iter().chain(self.turns.iter().cloned()).collect();
         let prompt = prompt::chat(&self.tokenizer, &self.template, &messages)?;
         let request = EngineRequest::new(prompt, self.params.clone(), self.stop.clone());
-        let request = EngineRequest { seed: self.seed, ..request };
+        let adapter = self.adapter.clone();
+        let request = EngineRequest { seed: self.seed, adapter, ..request };
         let mut written = Ok(());
         let mut wrap = columns.map(Wrap::new);
         let work = Interruptible::begin();

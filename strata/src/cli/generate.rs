@@ -9,8 +9,9 @@ use l4_sampler::guide::GuideSpec;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 use l5_scheduler::generate::{GenerateError, GenerateRequest, Generator};
-use l5_scheduler::{EngineRequest, SubmitError};
+use l5_scheduler::{EngineOptions, EngineRequest, SubmitError};
 
+use super::adapter::AdapterArgs;
 use super::args::{ModelArgs, RuntimeArgs, TokenIds};
 use super::context::{Context, warn};
 use super::error::CliError;
@@ -66,6 +67,8 @@ pub struct GenerateArgs {
     /// Record the operations of the block pool in this file, for `strata trace blocks`
     #[arg(long, value_name = "FILE")]
     trace_blocks: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) adapter: AdapterArgs,
     #[command(flatten)]
     pub(super) kv: KvArgs,
     #[command(flatten)]
@@ -178,6 +181,7 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
         }
     };
     let Parts { model, .. } = Parts::new(loaded);
+    let adapter = args.adapter.open(&model.rt, model.decoder.config(), context)?;
     let params = args.params();
     args.sampling.explain(
         &[("--n", args.choices.n > 1), ("--best-of", args.choices.best_of.is_some())],
@@ -200,11 +204,13 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
         guide: spec.map(Into::into),
         seed,
         continues: !args.chat,
+        adapter,
         ..EngineRequest::new(prompt.clone(), params.clone(), args.stop())
     };
     let request = GenerateRequest { request, n: args.choices.n.into(), best_of: samples };
-    let mut generator =
-        Generator::open(model, &kv.engine(&args.speculation)).map_err(start_error)?;
+    let max_lora_rank = args.adapter.max_rank();
+    let options = EngineOptions { max_lora_rank, ..kv.engine(&args.speculation) };
+    let mut generator = Generator::open(model, &options).map_err(start_error)?;
     // Before the file of a recording is created.
     generator.check(&request).map_err(usage)?;
     let recording = args.trace_blocks.as_deref().map(Recording::create).transpose()?;

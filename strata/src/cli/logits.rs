@@ -1,13 +1,17 @@
 //! `strata logits`: the logits of the next token.
 
+use std::sync::Arc;
+
 use l1_tensor::ops::{TopKScratch, top_k};
 use l1_tensor::{Runtime, TensorRef};
+use l2_model::adapter::LoraAdapter;
 use l2_model::{
     Batch, BatchError, ContiguousState, Decoder, Error, Workspace, WorkspaceSpec,
     generate::PREFILL_CHUNK,
 };
 use serde::Serialize;
 
+use super::adapter::AdapterArgs;
 use super::args::{ModelArgs, RuntimeArgs, TokenIds};
 use super::context::Context;
 use super::load::Loaded;
@@ -25,6 +29,8 @@ pub struct LogitsArgs {
     tokens: TokenIds,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    adapter: AdapterArgs,
     /// Print every position, not only the last
     #[arg(long)]
     all: bool,
@@ -60,6 +66,7 @@ pub fn run(args: &LogitsArgs, context: &Context) -> anyhow::Result<()> {
     let config = model.decoder.config();
     let tokens = &args.tokens.0;
     check(tokens, config.vocab, config.max_context)?;
+    let adapter = args.adapter.open(&model.rt, config, context)?.map(|own| own.weights);
     let mut out = Out::new();
     let mut scratch = TopKScratch::new(args.top.min(config.vocab));
     if args.json {
@@ -67,7 +74,8 @@ pub fn run(args: &LogitsArgs, context: &Context) -> anyhow::Result<()> {
     }
     let mut first = true;
     let chunk = if args.all { ROWS } else { PREFILL_CHUNK };
-    each_position(&model.rt, &model.decoder, tokens, args.all, chunk, |position, row| {
+    let adapted = (&model.decoder, adapter);
+    each_position(&model.rt, adapted, tokens, args.all, chunk, |position, row| {
         let top = largest(row, args.top, &mut scratch)?;
         if args.json {
             let logits = args.full.then(|| row.as_slice("logits")).transpose()?;
@@ -104,11 +112,11 @@ fn check(tokens: &[u32], vocab: usize, context: usize) -> Result<(), Error> {
     }
 }
 
-/// Runs `tokens` through the model, `chunk` at a time, and hands the logits `[V]` after each one to `visit` (only
+/// Runs `tokens` through the model, with an adapter if there is one, `chunk` at a time, and hands the logits `[V]` after each one to `visit` (only
 /// those after the last, unless `all`). Only rows that are visited pay for the output projection.
 fn each_position(
     rt: &Runtime,
-    decoder: &Decoder,
+    (decoder, adapter): (&Decoder, Option<Arc<LoraAdapter>>),
     tokens: &[u32],
     all: bool,
     chunk: usize,
@@ -119,6 +127,11 @@ fn each_position(
     let max_rows = if all { max_tokens } else { 1 };
     let spec = WorkspaceSpec { max_tokens, max_rows, max_context: n };
     let mut ws = Workspace::new(rt, decoder.config(), spec)?;
+    let adapters: &[i32] = if adapter.is_some() { &[0] } else { &[] };
+    if let Some(adapter) = adapter {
+        ws.allow_adapters(adapter.rank())?;
+        ws.set_adapter(0, Some(adapter))?;
+    }
     let (config, dtype) = (decoder.config(), rt.activation_dtype());
     let mut state = ContiguousState::new_on(rt.device(), config, 1, n, dtype)?;
     for (i, part) in tokens.chunks(max_tokens).enumerate() {
@@ -135,6 +148,7 @@ fn each_position(
             positions: &positions,
             cu_seqlens_q: &[0, part.len() as i32],
             state_slots: &[0],
+            adapters,
             logit_rows: &rows,
             ..Batch::default()
         };
@@ -219,7 +233,7 @@ mod tests {
         let tokens: Vec<u32> = (0..23).map(|i| i * 7 % 380).collect();
         let rows = |all: bool, chunk: usize| {
             let mut rows = vec![];
-            each_position(&rt, &decoder, &tokens, all, chunk, |position, row| {
+            each_position(&rt, (&decoder, None), &tokens, all, chunk, |position, row| {
                 let bits = row.as_slice::<f32>("test")?.iter().map(|x| x.to_bits());
                 rows.push((position, bits.collect::<Vec<_>>()));
                 Ok(())

@@ -6,8 +6,10 @@
 //! 130 after Ctrl-C.
 //!
 //! `options/` defines the engine's options; `args.rs`, `kv.rs`, `sampling.rs` and `guides.rs` hold the others that
-//! several subcommands share. `load.rs` loads the model that they name. Each subcommand has a file of its own.
+//! several subcommands share. `load.rs` loads the model that they name, and `adapter.rs` its LoRA adapter. Each subcommand has a
+//! file of its own.
 
+mod adapter;
 mod args;
 mod bench;
 mod chat;

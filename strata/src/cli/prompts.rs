@@ -10,7 +10,9 @@ use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 use l5_scheduler::engine::ResponseTimes;
 use l5_scheduler::generate::rank;
-use l5_scheduler::{DraftCounts, EngineHandle, EngineRequest, FinishReason, ResponseStream};
+use l5_scheduler::{
+    DraftCounts, EngineHandle, EngineRequest, FinishReason, RequestAdapter, ResponseStream,
+};
 use serde_json::Value;
 
 use super::context::Context;
@@ -71,8 +73,10 @@ pub fn run(
     let loaded = Loaded::open(&args.model, &args.runtime, context)?;
     let load = loaded.took;
     let parts = Parts::new(loaded);
+    let config = parts.model.decoder.config();
+    let adapter = args.adapter.open(&parts.model.rt, config, context)?;
     let prompts: Result<Vec<_>, _> =
-        lines.into_iter().map(|line| prepare(file, args, &parts, line)).collect();
+        lines.into_iter().map(|line| prepare(file, args, &parts, adapter.as_ref(), line)).collect();
     let prompts = prompts?;
     let longest = |prompt: &PreparedPrompt| {
         let most = |r: &EngineRequest| r.prompt.len().saturating_add(r.stop.max_tokens.max(1));
@@ -81,6 +85,7 @@ pub fn run(
     let demand = Demand {
         requests: prompts.iter().map(|prompt| prompt.requests.len()).sum(),
         longest: prompts.iter().map(longest).max().unwrap_or(0),
+        max_lora_rank: args.adapter.max_rank(),
     };
     let (model, name) = (parts.model, &args.model.model);
     let (scheduler, speculation) = (&args.scheduler, &args.speculation);
@@ -116,6 +121,7 @@ fn prepare(
     file: &str,
     args: &GenerateArgs,
     parts: &Parts,
+    adapter: Option<&RequestAdapter>,
     line: Line,
 ) -> anyhow::Result<PreparedPrompt> {
     let Line { number, id, text, options } = line;
@@ -149,6 +155,7 @@ fn prepare(
         continues: !args.chat,
         priority,
         cache_salt,
+        adapter: adapter.cloned(),
         ..EngineRequest::new(prompt, params, stop)
     };
     let first = EngineRequest { seed: seed.unwrap_or(first.seed), ..first };

@@ -88,6 +88,8 @@ pub struct Demand {
     pub requests: usize,
     /// Tokens of the longest request, prompt and completion together.
     pub longest: usize,
+    /// Maximum rank of their LoRA adapters. `None`: they have none.
+    pub max_lora_rank: Option<usize>,
 }
 
 impl SchedulerArgs {
@@ -112,6 +114,7 @@ impl SchedulerArgs {
             enable_prefix_caching: self.options.prefix_caching.on(),
             eager: self.options.capture.eager,
             speculative: speculation.speculative_config.clone(),
+            max_lora_rank: demand.max_lora_rank,
             ..EngineOptions::default()
         };
         limits.set(&mut options);

@@ -1,5 +1,6 @@
 //! The `strata` command as its users meet it: the built binary, on the tiny models, without a network.
 
+mod adapters;
 mod answers;
 mod bad_input;
 mod chat;

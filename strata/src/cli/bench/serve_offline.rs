@@ -106,7 +106,7 @@ pub fn run(args: &ServeOfflineArgs, context: &Context) -> anyhow::Result<()> {
     if let Some(path) = &args.dump_workload {
         workload::dump(path, &arriving)?;
     }
-    let demand = Demand { requests: args.requests, longest };
+    let demand = Demand { requests: args.requests, longest, max_lora_rank: None };
     let (name, kv) = (&args.model.model, &args.kv);
     let (scheduler, speculation) = (&args.scheduler, &args.speculation);
     let serving = Serving::start(parts.model, name, scheduler, speculation, kv, demand, context)?;

@@ -14,7 +14,8 @@ const ACCEPTED: [(&str, &str); 5] = [
          --long-prefill-token-threshold=0 --max-model-len=2 --policy=fcfs --policy=priority --policy=strict-priority \
          --policy=continuum --policy=lmcache --policy=adaptive --continuum-ttl=fixed --continuum-ttl=cdf --infer-jobs \
          --policy=context-serve --policy=context_serve \
-         --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f",
+         --compose=mixed --compose=stable --max-decode-steps=1 --prefill-chunk=0 --no-prefix-caching --eager --trace=f \
+         --adapter=d --max-lora-rank=8",
     ),
     (
         "bench serve-offline",
@@ -50,12 +51,13 @@ const ACCEPTED: [(&str, &str); 5] = [
          --continuum-ttl=cdf --infer-jobs --infer-jobs=false --enable-chunked-prefill \
          --enable-chunked-prefill=0 --no-enable-chunked-prefill --trace=f --max-num-waiting=1 --max-num-queued-reqs=1 \
          --max-queue-size=1 --compose=stable --max-decode-steps=4 --prefill-chunk=256 \
-         --speculative-config={\"method\":\"suffix\"}",
+         --speculative-config={\"method\":\"suffix\"} --enable-lora --enable-lora=false --lora-modules=a=b \
+         --lora-modules={\"name\":\"a\",\"path\":\"b\"} --max-lora-rank=8 --max-cpu-loras=2",
     ),
 ];
 
 /// What no subcommand with this option may take.
-const REFUSED: [&str; 22] = [
+const REFUSED: [&str; 26] = [
     "--block-size=0",
     "--block-size=12",
     "--block-size=2147483648",
@@ -78,6 +80,10 @@ const REFUSED: [&str; 22] = [
     "--prefill-chunk=-1",
     "--decode-widths=1,0",
     "--speculative-config={}",
+    "--lora-modules=a",
+    "--lora-modules={}",
+    "--max-lora-rank=0",
+    "--max-cpu-loras=0",
 ];
 
 /// Parses a command line, whose words are separated by spaces.
@@ -145,6 +151,7 @@ fn an_option_is_one_definition_in_every_command() {
         "prefill-chunk",
         "enable-chunked-prefill",
         "speculative-config",
+        "max-lora-rank",
         "trace",
     ] {
         let own = help(serve, long).unwrap();

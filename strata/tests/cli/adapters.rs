@@ -1,0 +1,66 @@
+//! `--adapter` of `generate`, `chat` and `logits`.
+
+use serde_json::Value;
+
+use crate::strata::{fixture, strata, strata_reading};
+
+fn adapter(name: &str) -> String {
+    fixture(&format!("adapters/{name}"))
+}
+
+#[test]
+fn generate_applies_an_adapter_and_prompts_of_a_file_have_the_same_tokens() {
+    let (model, dir) = (fixture("tiny-llama"), adapter("tiny-llama-all"));
+    let args = ["generate", "-m", &model, "--json", "-n", "16", "--ignore-eos"];
+    let one = |more: &[&str]| {
+        let all = args.iter().chain(&["--tokens", "5,17,100,3"]).chain(more);
+        strata(all.copied()).json()["tokens"].clone()
+    };
+    let (plain, adapted) = (one(&[]), one(&["--adapter", &dir]));
+    assert_ne!(adapted, plain);
+    assert_eq!(one(&["--adapter", &dir, "--state", "contiguous"]), adapted);
+    assert_eq!(one(&["--adapter", &dir, "--max-lora-rank", "4"]), adapted);
+    let lines = b"{\"id\": 1, \"tokens\": [5, 17, 100, 3]}\n{\"id\": 2, \"tokens\": [5, 17]}\n";
+    let of_file = ["--prompts", "-", "--adapter", &dir];
+    let ran = strata_reading(lines, args.iter().chain(&of_file).copied());
+    let first: Value = serde_json::from_str(ran.text().lines().next().unwrap()).unwrap();
+    assert_eq!(first["tokens"], adapted, "{ran:?}");
+}
+
+#[test]
+fn chat_and_logits_apply_an_adapter() {
+    let (model, dir) = (fixture("tiny-qwen2"), adapter("tiny-qwen2-attention"));
+    let chat = |more: &[&str]| {
+        let args = ["chat", "-m", &model, "--max-tokens", "12"];
+        strata_reading(b"Hello\n", args.iter().chain(more).copied()).text().to_owned()
+    };
+    assert_ne!(chat(&["--adapter", &dir]), chat(&[]));
+    let logits = |more: &[&str]| {
+        let args = ["logits", "-m", &model, "--tokens", "3,1,4,1,5", "--json", "--all"];
+        strata(args.iter().chain(more).copied()).json()
+    };
+    assert_ne!(logits(&["--adapter", &dir]), logits(&[]));
+}
+
+#[test]
+fn an_adapter_that_cannot_be_applied_is_one_line_that_says_why() {
+    let model = fixture("tiny-llama");
+    for command in ["generate", "logits"] {
+        let ran = |more: &[&str]| {
+            let args = [command, "-m", &model, "--tokens", "5,17"];
+            strata(args.iter().chain(more).copied())
+        };
+        for (dir, more, word) in [
+            (adapter("tiny-llama-all"), &["--max-lora-rank", "2"][..], "--max-lora-rank"),
+            (adapter("tiny-mistral-up"), &[], "for this model"),
+            (fixture("tiny-llama"), &[], "adapter_config.json"),
+            (fixture("no-such-directory"), &[], "adapter_config.json"),
+        ] {
+            let ran = ran(&[&["--adapter", dir.as_str()][..], more].concat());
+            assert_eq!(ran.code, 1, "{ran:?}");
+            assert!(ran.stderr.starts_with("error: ") && ran.stderr.contains(word), "{ran:?}");
+            assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{ran:?}");
+        }
+        assert_eq!(ran(&["--adapter", "a", "--max-lora-rank", "0"]).code, 2);
+    }
+}

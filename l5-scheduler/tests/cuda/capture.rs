@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use l1_tensor::Precision;
+use l2_model::adapter::LoraAdapter;
 use l4_sampler::draft::NgramDrafter;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, SamplingParams};
 use l5_scheduler::engine::{EngineModel, EngineOptions};
 use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use l5_scheduler::{
-    EngineCore, FinishReason, ModelRunner, Scheduler, SchedulerConfig, StepObserver, StepResult,
-    StepView,
+    EngineCore, FinishReason, ModelRunner, RequestAdapter, Scheduler, SchedulerConfig,
+    StepObserver, StepResult, StepView,
 };
 
 use crate::device;
@@ -132,6 +133,31 @@ fn captured_steps_give_the_bits_of_eager_ones_and_are_counted() {
             assert!(width.is_none() || *width == next, "{rows} rows in a step of {width:?}");
         }
     }
+}
+
+/// The weights of an adapter are at addresses of their own, so a recording does not know them.
+#[test]
+fn a_step_with_an_adapter_is_not_replayed_and_has_the_bits_of_an_eager_one() {
+    let tiny = on("tiny-llama", device(Precision::Bf16, true));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/adapters/tiny-llama-all");
+    let weights = LoraAdapter::open(&tiny.rt, path.as_ref(), tiny.decoder.config(), 8).unwrap();
+    let adapter = RequestAdapter { name: "all".to_owned(), weights: Arc::new(weights) };
+    let (mut asks, config) = (asks(), config(&tiny, 64));
+    // The second request has it, and ends before the others.
+    asks[1].adapter = Some(adapter);
+    asks[1].stop.max_tokens = 4;
+    let prepare = |runner: ModelRunner| runner.with_adapters(Some(8)).unwrap();
+    let plain = serve(&tiny, &asks, &config, prepare);
+    let replayed = serve(&tiny, &asks, &config, |runner| captured(prepare(runner)));
+    assert_eq!(replayed.tokens(), plain.tokens());
+    same_rows("with captured steps", asks.len(), &replayed.rows, &plain.rows);
+    let widths = |steps: &[Launched]| steps.iter().filter(|(_, width)| width.is_some()).count();
+    assert!(widths(&replayed.steps) > 0, "steps without it are replayed: {:?}", replayed.steps);
+    asks[1].adapter = None;
+    let all = serve(&tiny, &asks, &config, captured);
+    assert!(widths(&all.steps) > widths(&replayed.steps), "{:?}", replayed.steps);
+    assert_ne!(all.tokens()[1], replayed.tokens()[1]);
+    assert_eq!(all.tokens()[0], replayed.tokens()[0]);
 }
 
 #[test]

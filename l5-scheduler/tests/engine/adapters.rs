@@ -14,10 +14,11 @@ use l5_scheduler::engine::{EngineModel, EngineOptions};
 use l5_scheduler::generate::{GenerateError, GenerateRequest, Generator};
 use l5_scheduler::llm::StopRules;
 use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
+use l5_scheduler::tiers::TierOptions;
 use l5_scheduler::{
     AdapterRegistry, AdapterRejection, ChoiceJob, Engine, EngineCore, EngineRequest, FinishReason,
-    Llm, LlmOptions, ModelRunner, OutputEnd, OutputSink, RequestAdapter, RequestId, SubmitError,
-    TokenDelta,
+    Llm, LlmOptions, ModelRunner, OutputEnd, OutputSink, PolicyKind, RequestAdapter, RequestId,
+    SubmitError, TokenDelta,
 };
 use tempfile::TempDir;
 
@@ -90,7 +91,7 @@ fn asks(model: &EngineModel) -> Vec<Ask> {
     let adapters: Vec<_> = adapters.into_iter().chain([None]).collect();
     let logprobs = Some(LogprobsRequest { top: 2, ..Default::default() });
     let ask = |i: usize| {
-        let temperature = if i % 3 == 0 { 0.0 } else { 0.8 };
+        let temperature = if i.is_multiple_of(3) { 0.0 } else { 0.8 };
         let prompt = (0..9 + 2 * i as u32).map(|t| 3 + t * 7 % 200).collect();
         let params = SamplingParams { temperature, logprobs, ..SamplingParams::default() };
         Ask { adapter: adapters[i % adapters.len()].clone(), prompt, params }
@@ -228,6 +229,41 @@ fn blocks_of_an_adapter_are_hit_by_the_same_weights_only() {
     assert_eq!(cached(&again), 36, "the first weights, which were loaded again");
     let renamed = ask(Some(registry.load("b", &adapter_dir("all"), false).unwrap()));
     assert_eq!(cached(&renamed), 0, "blocks of another name");
+}
+
+#[test]
+fn chunks_in_a_tier_are_loaded_for_the_same_weights_only() {
+    let model = model();
+    let (policy, tiers) =
+        (PolicyKind::LmCache, TierOptions { dram: 64 << 20, ..Default::default() });
+    let tiers = TierOptions { chunk_tokens: 16, ..tiers };
+    let options = EngineOptions { policy, tiers, ..options(&model, 200) };
+    let mut core = model.clone().core(&options).unwrap().0;
+    let ask = |name: &str| {
+        let weights = adapter(&model, name).weights.clone();
+        let adapter = Some(Arc::new(RequestAdapter { name: "a".to_owned(), weights }));
+        let prompt = (0..40).map(|t| 3 + t * 7 % 200).collect();
+        Ask { adapter, prompt, params: SamplingParams::greedy() }
+    };
+    let mut id = 0;
+    let mut loaded = |ask: &Ask| {
+        let before = core.executor().tiers().unwrap().token_counts().loaded;
+        // The pool forgets all blocks: only the tier has them.
+        core.scheduler_mut().reset_prefix_cache(false).unwrap();
+        let sink = add(&mut core, id, ask);
+        id += 1;
+        while core.has_unfinished() || core.time_to_deadline().is_some() {
+            core.step().unwrap();
+        }
+        let got = sink.0.lock().unwrap().tokens.clone();
+        assert_eq!(got, alone(&model, std::slice::from_ref(ask))[0].tokens);
+        core.executor().tiers().unwrap().token_counts().loaded - before
+    };
+    let (first, second) = (ask("all"), ask("rslora"));
+    assert_eq!(loaded(&first), 0);
+    assert_eq!(loaded(&first), 32, "its own chunks");
+    assert_eq!(loaded(&second), 0, "chunks of other weights of the same name");
+    assert_eq!(loaded(&second), 32);
 }
 
 fn request(adapter: Option<RequestAdapter>) -> EngineRequest {

@@ -12,7 +12,8 @@ use l4_sampler::stop::StopRules;
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams, TokenLogprobs};
 use l5_scheduler::{
     ChoiceJob, EngineCore, Executor, FinishReason, ModelRunner, OutputEnd, OutputSink, Request,
-    RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepRow, Time, TokenDelta,
+    RequestAdapter, RequestId, Resolved, Scheduler, SchedulerConfig, StepOutput, StepRow, Time,
+    TokenDelta,
 };
 
 use crate::naive::{Naive, NaiveChoice};
@@ -52,6 +53,7 @@ pub struct Ask {
     pub guide: Option<CompiledGuide>,
     pub priority: i64,
     pub max_drafts: Option<usize>,
+    pub adapter: Option<RequestAdapter>,
 }
 
 impl Ask {
@@ -66,6 +68,7 @@ impl Ask {
             guide: None,
             priority: 0,
             max_drafts: None,
+            adapter: None,
         }
     }
 
@@ -84,9 +87,10 @@ impl Ask {
     }
 
     pub fn job(&self, sink: impl OutputSink + 'static) -> ChoiceJob {
-        let Self { prompt, params, stop, seed, sample, guide, max_drafts, .. } = self.clone();
+        let Self { prompt, params, stop, seed, sample, guide, max_drafts, adapter, .. } =
+            self.clone();
         let job = ChoiceJob::new(prompt, params, stop, Box::new(sink));
-        ChoiceJob { seed, sample, guide, max_drafts, ..job }
+        ChoiceJob { seed, sample, guide, max_drafts, adapter, ..job }
     }
 
     pub fn request(&self, id: u64, job: &ChoiceJob) -> Request {

@@ -1,4 +1,4 @@
-//! Slow work on threads of its own: tokenizing long texts, parsing long bodies, compiling guides.
+//! Slow work on threads of its own: tokenizing long texts, parsing long bodies, compiling guides, reading adapters.
 //!
 //! The few threads that serve all clients must not block for milliseconds, and the engine needs the processors first.
 //! So slow work runs on threads of lower priority, and only a few tasks at once.
@@ -21,6 +21,9 @@ const MIN_LONG_BYTES: usize = 256 << 10;
 const MEDIUM_SEATS: usize = 2;
 const LONG_SEATS: usize = 1;
 
+/// Maximum number of files that are read at once.
+const LOAD_SEATS: usize = 2;
+
 /// Niceness of a background thread: about a tenth of the processor time of another thread when both compete.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
@@ -30,6 +33,7 @@ const NICE: i32 = 10;
 pub struct Background {
     medium: Arc<Semaphore>,
     long: Arc<Semaphore>,
+    loads: Arc<Semaphore>,
 }
 
 impl Default for Background {
@@ -37,6 +41,7 @@ impl Default for Background {
         Self {
             medium: Arc::new(Semaphore::new(MEDIUM_SEATS)),
             long: Arc::new(Semaphore::new(LONG_SEATS)),
+            loads: Arc::new(Semaphore::new(LOAD_SEATS)),
         }
     }
 }
@@ -52,6 +57,24 @@ impl Background {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let seats = if bytes < MIN_LONG_BYTES { &self.medium } else { &self.long };
+        Self::seated(seats, work).await
+    }
+
+    /// Reads files, or waits for what reads them, once there is a seat. Prompts and bodies do not queue behind it.
+    ///
+    /// # Errors
+    /// [`ApiError`] if the work panicked.
+    pub async fn load<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        Self::seated(&self.loads, work).await
+    }
+
+    async fn seated<T: Send + 'static>(
+        seats: &Arc<Semaphore>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
         let seat = seats.clone().acquire_owned().await;
         let done = tokio::task::spawn_blocking(move || {
             // Held until the work is done, also if its client has disconnected.

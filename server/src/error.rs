@@ -77,6 +77,9 @@ pub struct ErrorBody {
     /// the specialist and its fallbacks are down; `specialist_not_found` (400); `needs_restart` and
     /// `invalid_configuration` (400), a file was not loaded again; `no_api_keys` (403) and `no_ensemble` (404).
     ///
+    /// Of LoRA adapters: `invalid_adapter` and `adapter_already_loaded` (400), `adapter_not_found` and `lora_disabled`
+    /// (404), `adapters_busy` and `adapter_unavailable` (503).
+    ///
     /// Of replicas on other servers: `not_relayed` (400), they do not support a field; `remote_failed` and
     /// `remote_unreachable` (503).
     pub code: Option<String>,
@@ -231,7 +234,8 @@ impl From<SubmitError> for ApiError {
             | SubmitError::Params(_)
             | SubmitError::UnknownToken { .. }
             | SubmitError::Guide(_)
-            | SubmitError::NoTokenizer(_) => Self::invalid(message),
+            | SubmitError::NoTokenizer(_)
+            | SubmitError::Adapter(_) => Self::invalid(message),
             SubmitError::NotRelayed(what) => {
                 let param = match what {
                     "log probabilities" => Some("logprobs".to_owned()),

@@ -7,6 +7,7 @@ use l6_ensemble::quote::LaneWork;
 use l6_ensemble::{DecodingPolicy, EnsembleConfig, Lane, ReplicaId, SpecialistConfig};
 use serde_json::Map;
 
+use super::adapters::Adapters;
 use super::background::Background;
 use super::backpressure::Admission;
 use super::calibration::CalibrationStream;
@@ -83,6 +84,7 @@ impl ServedLane {
             model,
             admission,
             defaults: Arc::new(defaults),
+            adapter: None,
         };
         Self { lane, generation }
     }
@@ -138,13 +140,21 @@ pub struct Lanes {
     calibration: Option<Arc<CalibrationStream>>,
     /// Recording of the ensemble, if there is one.
     trace: Option<EnsembleRecorder>,
+    /// LoRA adapters of the only model, if it takes any.
+    adapters: Option<Adapters>,
 }
 
 impl Lanes {
     /// One lane without a router.
     pub fn single(lane: ServedLane) -> Self {
-        let (ensemble, checker, calibration, trace) = (None, None, None, None);
-        Self { ensemble, all: [lane].into(), checker, calibration, trace }
+        Self {
+            ensemble: None,
+            all: [lane].into(),
+            checker: None,
+            calibration: None,
+            trace: None,
+            adapters: None,
+        }
     }
 
     /// The lanes of an ensemble, in the order of its file.
@@ -156,8 +166,14 @@ impl Lanes {
             let rules = OwnRules { states: ensemble.states().clone(), lane: at, all };
             served.generation.admission.door().set_rules(Box::new(rules));
         }
-        let all = lanes.into();
-        Self { ensemble: Some(ensemble), all, checker: None, calibration: None, trace: None }
+        Self {
+            ensemble: Some(ensemble),
+            all: lanes.into(),
+            checker: None,
+            calibration: None,
+            trace: None,
+            adapters: None,
+        }
     }
 
     /// The same lanes with another configuration: see [`EnsembleConfig::reloaded`]. Nothing of it is in force before
@@ -208,6 +224,35 @@ impl Lanes {
     pub fn with_trace(mut self, recorder: Option<EnsembleRecorder>) -> Self {
         self.trace = recorder;
         self
+    }
+
+    /// Takes LoRA adapters. For a server of one model.
+    #[must_use]
+    pub fn with_adapters(self, adapters: Option<Adapters>) -> Self {
+        Self { adapters, ..self }
+    }
+
+    /// LoRA adapters of the only model, if it takes any.
+    pub fn adapters(&self) -> Option<&Adapters> {
+        self.adapters.as_ref()
+    }
+
+    /// Whether a model that a request names is an adapter.
+    fn is_adapter(&self, name: &str) -> bool {
+        self.adapters.as_ref().is_some_and(|own| own.registry().contains(name))
+    }
+
+    /// The lane of a request that names an adapter as its model. `None`: it names none.
+    ///
+    /// # Errors
+    /// As [`Adapters::lane`].
+    pub async fn of_adapter(&self, name: Option<&str>) -> Result<Option<ServedLane>, ApiError> {
+        match name.zip(self.adapters()) {
+            Some((name, adapters)) if !self.first().model().is_named(name) => {
+                adapters.lane(self.first(), name).await.map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Recording of the ensemble.
@@ -264,7 +309,7 @@ impl Lanes {
         self.all.iter().position(|lane| lane.model().is_named(name))
     }
 
-    /// The lane of a request that names a model, or none. `None`: the router chooses the lane.
+    /// The lane of a request that names a model, an adapter or none. `None`: the router chooses the lane.
     ///
     /// # Errors
     /// OpenAI's 404 for a name that no lane has.
@@ -273,13 +318,25 @@ impl Lanes {
         if self.ensemble_name() == Some(name) {
             return Ok(None);
         }
-        self.index_of_model(name).map(Some).ok_or_else(|| self.unknown_model(name))
+        let adapted = || self.is_adapter(name).then_some(0);
+        let lane = self.index_of_model(name).or_else(adapted);
+        lane.map(Some).ok_or_else(|| self.unknown_model(name))
     }
 
     /// OpenAI's error for a model that is not served.
     fn unknown_model(&self, name: &str) -> ApiError {
         let served = match self.name() {
-            own if self.ensemble.is_none() => format!("This server serves `{own}`."),
+            own if self.ensemble.is_none() => {
+                let adapters = self.adapters().map(|own| own.registry().list()).unwrap_or_default();
+                let names: Vec<_> = adapters.into_iter().map(|own| own.name).collect();
+                match names.is_empty() {
+                    true => format!("This server serves `{own}`."),
+                    false => format!(
+                        "This server serves `{own}`, and the LoRA adapters {}.",
+                        names.join(", ")
+                    ),
+                }
+            }
             own => {
                 let names: Vec<&str> = self.iter().map(|lane| lane.model().name()).collect();
                 format!("This server serves `{own}`, and the specialists {}.", names.join(", "))

@@ -10,6 +10,7 @@
 //! wait and write. Clients cannot affect each other: bodies have a limit, heads a deadline, the queue is bounded,
 //! unread output is joined in its outbox, and the request of a disconnected client is aborted before the next step.
 
+pub mod adapters;
 pub mod app;
 pub mod background;
 pub mod backpressure;
@@ -58,6 +59,7 @@ pub mod verdicts;
 /// `info`.
 pub const LOG: &str = "strata";
 
+pub use adapters::Adapters;
 pub use app::App;
 pub use error::ApiError;
 pub use lanes::{LaneDefaults, Lanes, LiveLanes, ModelLane, ServedLane};

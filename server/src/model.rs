@@ -12,7 +12,7 @@ use l4_sampler::output::{ReasoningFormat, ToolFormat};
 use l6_ensemble::DecodingPolicy;
 
 /// The model as clients see it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ServedModel {
     /// Names of the model in requests. The first is the one in responses and metrics.
     pub names: Vec<String>,

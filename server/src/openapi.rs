@@ -12,8 +12,8 @@ use utoipa::openapi::{ContentBuilder, Header, OpenApi, Ref, RefOr, Response, Res
 use utoipa::{IntoResponses, Modify, ToSchema};
 
 use super::endpoints::{
-    chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page, state,
-    tokens,
+    adapters, chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page,
+    state, tokens,
 };
 use super::error::ErrorResponse;
 use super::protocol::chat::ChatChunk;
@@ -37,6 +37,8 @@ use super::response_headers::{
         chat::create,
         models::list,
         models::one,
+        adapters::load,
+        adapters::unload,
         tokens::tokenize,
         tokens::detokenize,
         missing::embeddings,
@@ -76,6 +78,9 @@ pub struct OperatorErrors;
 
 /// Errors of such a path with a request body: [`BodyErrors`], and the same.
 pub struct ChangeErrors;
+
+/// Errors of a path about LoRA adapters: [`BodyErrors`], and those of servers without adapters and without room.
+pub struct AdapterErrors;
 
 /// Errors of a path that submits to the engine: [`BodyErrors`], and a full queue.
 pub struct SubmitErrors;
@@ -135,6 +140,30 @@ impl IntoResponses for ChangeErrors {
     }
 }
 
+impl IntoResponses for AdapterErrors {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut all = BodyErrors::responses();
+        all.extend(errors([
+            (
+                400,
+                "The request body is invalid, the adapter cannot be loaded (code `invalid_adapter`), or an adapter has \
+                 this name (code `adapter_already_loaded`).",
+            ),
+            (
+                404,
+                "No adapter has this name (code `adapter_not_found`), or the server takes no adapters (code \
+                 `lora_disabled`).",
+            ),
+            (
+                503,
+                "The server is shutting down, or has too many connections; or requests use all adapters that may be in \
+                 memory (code `adapters_busy`). `Retry-After` says when to retry.",
+            ),
+        ]));
+        all
+    }
+}
+
 fn operator_errors() -> BTreeMap<String, RefOr<Response>> {
     errors([
         (
@@ -159,7 +188,8 @@ impl IntoResponses for SubmitErrors {
             (
                 503,
                 "The server is shutting down, or has too many connections; or the specialist or the remote server of \
-                 the request has failed. `Retry-After` says when to retry.",
+                 the request has failed; or its LoRA adapter cannot be read, or there is no room for it. `Retry-After` \
+                 says when to retry.",
             ),
         ]));
         for status in ["400", "422", "429", "500", "503", "504"] {

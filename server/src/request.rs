@@ -8,7 +8,7 @@ use l4_sampler::logprobs::LogprobsRequest;
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
-use l5_scheduler::{EngineRequest, Job};
+use l5_scheduler::{EngineRequest, Job, RequestAdapter};
 use l6_ensemble::DecodingPolicy;
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use serde_json::Value;
@@ -53,6 +53,8 @@ pub struct Generation {
     pub admission: Admission,
     /// Defaults of the lane's requests.
     pub defaults: Arc<LaneDefaults>,
+    /// LoRA adapter of the request, if it names one as its model.
+    pub adapter: Option<RequestAdapter>,
 }
 
 impl Generation {

@@ -5,8 +5,8 @@ use axum::routing::{get, post};
 
 use super::app::App;
 use super::endpoints::{
-    chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page, state,
-    tokens,
+    adapters, chat, completions, ensemble, health, lanes, metrics, missing, models, openapi, page,
+    state, tokens,
 };
 use super::middleware;
 
@@ -17,6 +17,8 @@ pub fn router(app: &App) -> Router {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/strata/state", get(state::state))

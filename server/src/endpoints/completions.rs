@@ -170,6 +170,7 @@ async fn prepare(
     let (policy, most) = (generation.policy(&sampling, &routing), Some(max_tokens(&own)));
     let mut plan = plan(model, rules, tenant, &sampling, policy, most, own.logprobs)?;
     plan.template.deadline = routing.deadline();
+    plan.template.adapter.clone_from(&generation.adapter);
     plan.template.continues = true;
     apply_best_of(&mut plan, &sampling)?;
     let prompts = prompts::read(generation, &mut own, &plan).await?;

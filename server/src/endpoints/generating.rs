@@ -117,13 +117,15 @@ pub(super) async fn generate<R: GenerationRequest>(
     let routed = lanes.route(request.model(), request.routing(), || request.parts());
     trace.routed(&lanes, routed.as_ref());
     let routed = routed?;
+    let adapted = lanes.of_adapter(request.model()).await?;
+    adapted.iter().for_each(|own| context.adapted(own.model().name()));
     let facts = request.facts();
     let mut dispatch = Dispatch::new(&lanes, &context, routed, &facts);
     let mut kept = dispatch.keeps_request().then(|| request.clone());
     // The memory is that of the request: given back when it is tokenized or, if it is kept, when it is admitted.
     let (memory, kept_memory) =
         if kept.is_none() { (Some(memory), None) } else { (None, Some(memory)) };
-    let first = &lanes[dispatch.lane()];
+    let first = adapted.as_ref().unwrap_or(&lanes[dispatch.lane()]);
     let mut begun = request.begin(first, context.clone(), tenant, memory).await;
     if let Err(refused) = &begun {
         trace.refused(&lanes, dispatch.lane(), refused);
@@ -153,7 +155,8 @@ pub(super) async fn generate<R: GenerationRequest>(
     let checked = (!facts.guided).then_some(&*context.id().0);
     let primary = shadows::observe(&lanes, &dispatched, checked, shadow);
     let mut choices = choices.observed(primary);
-    let (served, routed) = (&lanes[dispatched.routed.lane], &dispatched.routed);
+    let routed = &dispatched.routed;
+    let served = adapted.as_ref().unwrap_or(&lanes[routed.lane]);
     if streams {
         choices.begun().await?;
         let head = response_headers::headers(served, routed, choices.responses());

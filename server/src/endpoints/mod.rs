@@ -1,5 +1,6 @@
 //! Endpoints, one file each.
 
+pub mod adapters;
 pub mod chat;
 pub mod completions;
 pub mod ensemble;

@@ -94,6 +94,11 @@ impl RequestContext {
         let _ = self.0.route.set(RouteEntry { model, why: routed.why.clone() });
     }
 
+    /// Records that the request runs with a LoRA adapter, whose name is its model. Call it before the route is recorded.
+    pub fn adapted(&self, name: &str) {
+        let _ = self.0.route.set(RouteEntry { model: name.to_owned(), why: None });
+    }
+
     /// The route, once it is known.
     pub fn routed(&self) -> Option<&RouteEntry> {
         self.0.route.get()

@@ -1,6 +1,7 @@
 //! Types of requests and responses: OpenAI's objects, and vLLM's additions to them. [`super::request`] and
 //! [`super::chat`] interpret them.
 
+pub mod adapters;
 pub mod chat;
 pub mod common;
 pub mod completions;

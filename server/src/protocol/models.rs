@@ -25,6 +25,9 @@ pub struct ModelCard {
     pub owned_by: &'static str,
     /// Path or repository that the model was loaded from.
     pub root: String,
+    /// Of a LoRA adapter: name of the model that it changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// Maximum number of tokens of prompt and completion together.
     pub max_model_len: usize,
 }

@@ -6,6 +6,7 @@
 mod counting;
 
 mod abuse;
+mod adapters;
 mod bench_agents;
 mod bench_serve;
 mod chat;

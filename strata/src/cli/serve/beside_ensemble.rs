@@ -35,7 +35,8 @@ pub fn beside(id: &str) -> Beside {
         "memory_utilization" => Beside::InFile("`kv_memory` of the file"),
         "block_size" => Beside::InFile("`block_size` of a [[specialist]]"),
         "kv_tier_dram" | "kv_tier_disk" | "kv_tier_disk_size" | "kv_tier_redis"
-        | "kv_tier_chunk" | "kv_transfer_config" | "job_history" => Beside::OneModel,
+        | "kv_tier_chunk" | "kv_transfer_config" | "job_history" | "enable_lora"
+        | "lora_modules" | "max_lora_rank" | "max_cpu_loras" => Beside::OneModel,
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
         "speculative_config" => Beside::InFile("`speculative_config` of a [[specialist]]"),
         _ => Beside::All,
@@ -110,6 +111,10 @@ mod tests {
                 "`speculative_config` of a [[specialist]]",
             ),
             ("kv-tier-dram", "1GiB", "a server of one model"),
+            ("enable-lora", "true", "a server of one model"),
+            ("lora-modules", "a=b", "a server of one model"),
+            ("max-lora-rank", "8", "a server of one model"),
+            ("max-cpu-loras", "8", "a server of one model"),
         ] {
             let word = format!("--{long}={value}");
             let variable = format!("STRATA_{}", long.to_uppercase().replace('-', "_"));

@@ -13,6 +13,7 @@ use l3_paged_kv::tier::RedisOptions;
 use l5_scheduler::tiers::TierOptions;
 
 use super::values;
+use crate::cli::adapter::RankOptions;
 use crate::cli::args::{ModelArgs, RuntimeArgs};
 use crate::cli::options::values::{any_count, count, share};
 use crate::cli::options::{
@@ -68,6 +69,38 @@ pub struct ModelFlags {
     /// Sampling defaults that override those of --generation-config, such as {"temperature": 0.5}
     #[arg(long, value_name = "JSON")]
     pub override_generation_config: Option<String>,
+}
+
+/// LoRA adapters of the model.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "LoRA adapters")]
+pub struct LoraFlags {
+    /// Take LoRA adapters: requests name one as their `model`, and POST /v1/load_lora_adapter and
+    /// /v1/unload_lora_adapter load and unload them from directories of this machine. On with --lora-modules
+    #[arg(long, switch("false"))]
+    pub enable_lora: bool,
+    /// LoRA adapters to load at the start: name=path of a directory as PEFT writes it, or {"name": .., "path": ..}
+    /// (not in an environment variable)
+    #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = values::lora_module)]
+    pub lora_modules: Vec<values::LoraModule>,
+    #[command(flatten)]
+    pub rank: RankOptions,
+    /// Maximum number of LoRA adapters in memory. For one more, that one is evicted which was used least recently and
+    /// no request runs with; it is read again when it is needed
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    pub max_cpu_loras: usize,
+}
+
+impl LoraFlags {
+    /// Whether adapters are taken.
+    pub fn on(&self) -> bool {
+        self.enable_lora || !self.lora_modules.is_empty()
+    }
+
+    /// Maximum rank of adapters. `None`: none is taken.
+    pub fn max_rank(&self) -> Option<usize> {
+        self.on().then_some(self.rank.max_lora_rank)
+    }
 }
 
 /// The address, and access to it.
@@ -285,6 +318,8 @@ pub struct Flags {
     pub ensemble: Option<String>,
     #[command(flatten)]
     pub model: ModelFlags,
+    #[command(flatten)]
+    pub lora: LoraFlags,
     #[command(flatten)]
     pub server: ServerFlags,
     #[command(flatten)]

@@ -328,6 +328,7 @@ impl Flags {
             eager: self.machine.capture.eager,
             speculative: self.scheduler.speculation.speculative_config.clone(),
             tiers: self.kv.tiers.options(),
+            max_lora_rank: self.lora.max_rank(),
             ..EngineOptions::default()
         };
         self.scheduler.limits.set(&mut options);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
+use serde::Deserialize;
 
 /// A format of tool calls; `None`: the one that the chat template shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,35 @@ pub struct ReasoningChoice(pub Option<ReasoningFormat>);
 /// The compiler that checks code in responses; `None`: they are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckedBy(pub Option<PathBuf>);
+
+/// A LoRA adapter that is loaded at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraModule {
+    /// Name of the adapter, which requests give as `model`.
+    pub name: String,
+    /// Directory of the adapter.
+    pub path: PathBuf,
+    /// Name of the model that it changes. `None`: the served one.
+    #[serde(default)]
+    pub base_model_name: Option<String>,
+}
+
+/// Parses an adapter, as `name=path` or as vLLM's JSON object.
+pub fn lora_module(s: &str) -> Result<LoraModule, String> {
+    if s.trim_start().starts_with('{') {
+        return serde_json::from_str(s).map_err(|why| {
+            format!("{why}: write {{\"name\": \"sql\", \"path\": \"/adapters/sql\"}}")
+        });
+    }
+    match s.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            let (name, path) = (name.to_owned(), PathBuf::from(path));
+            Ok(LoraModule { name, path, base_model_name: None })
+        }
+        _ => Err("write name=path, such as sql=/adapters/sql".to_owned()),
+    }
+}
 
 /// Parses a format of tool calls. vLLM's names are those of models; here they are those of formats.
 pub fn tool_parser(s: &str) -> Result<ToolParser, String> {

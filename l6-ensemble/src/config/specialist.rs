@@ -166,7 +166,7 @@ pub(super) fn read(
         reader.error("model", "is missing: give the specialist or the ensemble a model");
     }
     if reader.string("adapter").is_some() {
-        let what = "is not supported: this engine loads no LoRA adapters. Merge the adapter into a model, and name that";
+        let what = "is not supported: a specialist has no LoRA adapters. Merge the adapter into a model, and name that";
         reader.error("adapter", what);
     }
     let block_size = reader.count("block_size", 1, 1 << 16).unwrap_or(16);

@@ -140,6 +140,36 @@ fn inputs_and_outputs_that_do_not_fit_are_refused() {
     assert!(out.join("notes.md").exists(), "other files are not");
 }
 
+/// The output has links to the input's files, as a directory of symbolic links has: they are replaced, not written through.
+#[cfg(unix)]
+#[test]
+fn links_in_the_output_are_not_written_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    std::fs::create_dir_all(&input).unwrap();
+    std::fs::create_dir_all(&output).unwrap();
+    let mut before = Vec::new();
+    for entry in std::fs::read_dir(fixture("tiny-llama")).unwrap() {
+        let (path, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
+        std::fs::copy(&path, input.join(&name)).unwrap();
+        std::os::unix::fs::symlink(input.join(&name), output.join(&name)).unwrap();
+        before.push((input.join(name), std::fs::read(path).unwrap()));
+    }
+    to_nvfp4(&input, &output, QuantizeOptions { lm_head: false, force: true }).unwrap();
+    for (path, bytes) in before {
+        assert!(std::fs::read(&path).unwrap() == bytes, "{} was changed", path.display());
+    }
+    ModelFiles::open(&output).unwrap();
+}
+
+#[test]
+fn a_model_of_which_nothing_can_be_quantised_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = refused(&fixture("tiny-qwen2"), &dir.path().join("out"), false);
+    assert!(matches!(error, QuantizeError::NothingToQuantize { .. }), "{error}");
+    assert!(!dir.path().join("out").exists());
+}
+
 #[test]
 fn weights_that_are_not_numbers_name_the_tensor_and_write_no_config() -> Result<()> {
     let dir = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ fn use_error(why: &RegistryError) -> ApiError {
         RegistryError::Full { .. } => unavailable(message, "adapters_busy"),
         // An operator has to load it again. Nothing is wrong with the request.
         RegistryError::Load { .. } | RegistryError::Changed { .. } => {
-            unavailable(message, "adapter_unavailable")
+            ApiError { retry_after: None, ..unavailable(message, "adapter_unavailable") }
         }
         RegistryError::Name { .. }
         | RegistryError::NotFound { .. }

@@ -41,7 +41,8 @@ impl Weight {
         let bad = |why: String| Err(Error::BadParameter { op: "scaled", why });
         match &self {
             Weight::Device(w) => {
-                let why = "weights with factors, such as NVFP4, run on the CPU only";
+                let why =
+                    "weights with factors, such as NVFP4, run on the CPU only: use --device cpu";
                 return Err(Error::Device { device: w.device().to_string(), why: why.into() });
             }
             Weight::Scaled(_) => return bad("the weight has factors already".into()),

@@ -3,12 +3,14 @@
 //! A key that changes the maths and is not supported is refused. If it were ignored, the adapter would compute something
 //! other than it was trained for, without an error.
 
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::error::{AdapterError, shortened};
+use crate::checkpoint::open_regular;
 
 /// Maximum length of a config, in bytes. Real ones have one or two thousand.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -27,8 +29,10 @@ pub(super) struct LoraConfig {
     alphas: Pattern,
     /// Names of the adapted modules, where the config lists them.
     pub(super) targets: Vec<String>,
-    /// Whether every layer has the modules of `targets`.
-    pub(super) in_all_layers: bool,
+    /// Whether only some layers have the modules of `targets`.
+    pub(super) chooses_layers: bool,
+    /// Whether some of the modules of `targets` are left out.
+    pub(super) excludes: bool,
 }
 
 /// Values of modules whose names match a regular expression, in the order of the file: the first match counts.
@@ -38,18 +42,18 @@ impl LoraConfig {
     /// Reads the config in a directory. Returns its bytes too, for the digest.
     pub(super) fn read(dir: &Path) -> Result<(Self, Vec<u8>), AdapterError> {
         let path = dir.join("adapter_config.json");
-        // Reading a pipe would wait for its writer.
-        if !path.is_file() {
-            return Err(AdapterError::NoConfig { path: dir.into() });
-        }
         let file = |why: String| AdapterError::File { path: path.clone(), why };
-        let len = std::fs::metadata(&path).map_err(|e| file(e.to_string()))?.len();
-        if len > MAX_CONFIG {
-            let why =
-                format!("it has {len} bytes, an adapter_config.json has at most {MAX_CONFIG}");
+        let opened = match open_regular(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(file(e.to_string())),
+            opened => opened.ok().flatten(),
+        };
+        let opened = opened.ok_or_else(|| AdapterError::NoConfig { path: dir.into() })?;
+        let mut text = String::new();
+        opened.take(MAX_CONFIG + 1).read_to_string(&mut text).map_err(|e| file(e.to_string()))?;
+        if text.len() as u64 > MAX_CONFIG {
+            let why = format!("an adapter_config.json has at most {MAX_CONFIG} bytes");
             return Err(file(why));
         }
-        let text = std::fs::read_to_string(&path).map_err(|e| file(e.to_string()))?;
         // Strictly: NaN as Python writes it would have to be an error in any case.
         let value =
             serde_json::from_str(&text).map_err(|e| file(format!("not valid JSON: {e}")))?;
@@ -74,8 +78,8 @@ impl LoraConfig {
             ranks: keys.pattern("rank_pattern")?,
             alphas: keys.pattern("alpha_pattern")?,
             targets,
-            in_all_layers: keys.get("layers_to_transform").is_none()
-                && keys.get("exclude_modules").is_none(),
+            chooses_layers: keys.get("layers_to_transform").is_some(),
+            excludes: keys.get("exclude_modules").is_some(),
         })
     }
 
@@ -180,7 +184,7 @@ fn refuse_changed_base(keys: &Keys<'_>) -> Result<(), AdapterError> {
     let Some(value @ Value::String(init)) = keys.get("init_lora_weights") else { return Ok(()) };
     let init = init.to_ascii_lowercase();
     let begins = |name: &&str| init.starts_with(*name);
-    let why = if ["pissa", "olora", "corda", "lora_ga"].iter().any(|name| begins(&name)) {
+    let why = if ["pissa", "olora", "corda", "lora_ga"].iter().any(|name| begins(name)) {
         "it changes the weights of the base model, which this adapter then needs: save it with PEFT's \
          `path_initial_model_for_weight_conversion`, which makes a plain adapter of it"
     } else if begins(&"loftq") {

@@ -22,19 +22,23 @@ impl LoraAdapter {
     ///
     /// # Errors
     /// [`AdapterError`] (as [`Error::Adapter`]) for an adapter that is not supported, was made for another model, is
-    /// incomplete, or has a rank above `max_rank`; [`Error::Checkpoint`] for a file that is no safetensors file.
+    /// incomplete, or has a rank above `max_rank`; [`Error::Checkpoint`] for a file that is not a safetensors file, or
+    /// is larger than an adapter of that rank can be.
     pub fn open(rt: &Runtime, dir: &Path, model: &ModelConfig, max_rank: usize) -> Result<Self> {
         let (config, bytes) = LoraConfig::read(dir)?;
         let path = dir.join(FILE);
         if !path.is_file() {
             return Err(AdapterError::NoWeights { path: dir.into() }.into());
         }
-        let file = SafetensorsDir::open_file(&path)?;
+        // Read and not mapped: an operator may replace the file while a server reads it, and a mapped file that becomes
+        // shorter ends the process.
+        let file = SafetensorsDir::read_file(&path, max_file_bytes(model, max_rank))?;
         let stored = by_role(&file, model.layers.len())?;
-        check_targets(&config, &stored)?;
         let load = Load { rt, config: &config, model, max_rank };
         let layer = |(i, sides): (usize, &Layer<'_>)| load.layer(i, sides);
         let layers: Vec<_> = stored.iter().enumerate().map(layer).collect::<Result<_>>()?;
+        // After the shapes: of another model's adapter they say more than what is missing.
+        check_targets(&config, &stored)?;
         let ranks = layers.iter().flatten().flatten().map(|side: &LowRank| side.a.n());
         let rank = ranks.max().unwrap_or(0);
         let digest = digest(&bytes, &file);
@@ -68,19 +72,23 @@ fn by_role(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
     Ok(stored)
 }
 
-/// Fails if the config lists a projection that is not stored: in every layer, or in any if the config leaves out some.
+/// Fails if the config lists a projection that is not stored: in every layer, or in any if the config chooses layers. A
+/// config that excludes modules says nothing of single ones.
 fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
+    if config.excludes {
+        return Ok(());
+    }
     for projection in Projection::ALL {
         let module = projection.module();
         let names = |layer: usize, target: &String| {
             let name = format!("model.layers.{layer}.{module}");
-            name.strip_suffix(target.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            let rest = name.strip_suffix(target.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         let listed = |layer: usize| config.targets.iter().any(|target| names(layer, target));
         let has = |layer: &Layer<'_>| layer[projection as usize].iter().any(Option::is_some);
         let lacks = |layer: &usize| listed(*layer) && !has(&stored[*layer]);
-        let enough = !config.in_all_layers && stored.iter().any(has);
+        let enough = config.chooses_layers && stored.iter().any(has);
         if let Some(layer) = (0..stored.len()).find(lacks).filter(|_| !enough) {
             let missing = format!("model.layers.{layer}.{module}.lora_A.weight");
             return Err(AdapterError::Missing { missing }.into());
@@ -182,6 +190,18 @@ fn shape(model: &ModelConfig, layer: usize, projection: Projection) -> Option<[u
     model.layers.get(layer)?.branches.iter().find_map(|branch| of(&branch.op))
 }
 
+/// Maximum length of the file of an adapter: every projection with this rank, in f32, and a header.
+fn max_file_bytes(model: &ModelConfig, max_rank: usize) -> u64 {
+    const HEADER: u64 = 16 << 20;
+    let shapes = (0..model.layers.len())
+        .flat_map(|layer| Projection::ALL.map(|projection| shape(model, layer, projection)));
+    let numbers: u64 = shapes.flatten().map(|[n, k]| (n + k) as u64).sum();
+    numbers
+        .saturating_mul(max_rank as u64)
+        .saturating_mul(size_of::<f32>() as u64)
+        .saturating_add(HEADER)
+}
+
 /// Sha256 of config and tensors, in the order of their names.
 fn digest(config: &[u8], file: &SafetensorsDir) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -197,7 +217,6 @@ fn digest(config: &[u8], file: &SafetensorsDir) -> [u8; 32] {
         field(tensor.name.as_bytes());
         field(format!("{} {:?}", tensor.ty.name(), tensor.shape).as_bytes());
         field(tensor.bytes);
-        file.release(tensor.name);
     }
     hash.finalize().into()
 }

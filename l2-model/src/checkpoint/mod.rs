@@ -27,6 +27,7 @@ mod safetensors_header;
 use std::path::{Path, PathBuf};
 
 pub use gguf::{GgufError, GgufFile};
+pub(crate) use mapped::open_regular;
 pub use names::TensorSetError;
 pub use nvfp4::{Nvfp4, Nvfp4Error, Stored};
 pub use quant::{QuantError, StoredType};
@@ -52,6 +53,16 @@ pub enum CheckpointError {
     NotAFile {
         /// The path.
         path: PathBuf,
+    },
+    /// A file that is larger than what it should hold can be.
+    #[error("{} has {bytes} bytes, and at most {max} were expected: pass the right file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// Maximum length.
+        max: u64,
     },
     /// A directory without safetensors.
     #[error(

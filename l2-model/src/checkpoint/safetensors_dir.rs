@@ -81,9 +81,12 @@ struct Shard {
 
 impl Shard {
     fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let file = MappedFile::open(path)?;
-        let infos = header::read(file.bytes())
-            .map_err(|reason| CheckpointError::Safetensors { path: path.to_owned(), reason })?;
+        Self::of(MappedFile::open(path)?)
+    }
+
+    fn of(file: MappedFile) -> Result<Self, CheckpointError> {
+        let bad = |reason| CheckpointError::Safetensors { path: file.path().to_owned(), reason };
+        let infos = header::read(file.bytes()).map_err(bad)?;
         Ok(Shard { file, infos })
     }
 
@@ -138,6 +141,14 @@ impl SafetensorsDir {
     /// [`CheckpointError::Safetensors`] or [`CheckpointError::Io`].
     pub fn open_file(path: &Path) -> Result<Self, CheckpointError> {
         Ok(SafetensorsDir { shards: vec![Shard::open(path)?] })
+    }
+
+    /// Reads one safetensors file of at most `max` bytes into memory. What happens to the file afterwards changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::open_file`]; [`CheckpointError::TooLarge`].
+    pub(crate) fn read_file(path: &Path, max: u64) -> Result<Self, CheckpointError> {
+        Ok(SafetensorsDir { shards: vec![Shard::of(MappedFile::read(path, max)?)?] })
     }
 
     fn open_sharded(dir: &Path, index: &Path) -> Result<Self, CheckpointError> {

@@ -68,6 +68,12 @@ pub enum QuantizeError {
         /// The input.
         path: PathBuf,
     },
+    /// No weight can be quantised.
+    #[error("no weight of {} can be quantised: their rows must be a multiple of {GROUP} weights long", path.display())]
+    NothingToQuantize {
+        /// The input.
+        path: PathBuf,
+    },
     /// The output directory has files.
     #[error("{} is not empty: pass another directory, or --force to write over it", path.display())]
     OutputNotEmpty {
@@ -123,8 +129,13 @@ pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result
     if plan.items.iter().any(|item| quantised(&item.from)) {
         return Err(QuantizeError::AlreadyQuantized { path: input.into() }.into());
     }
+    if plan.items.iter().all(|item| item.group.is_none()) {
+        return Err(QuantizeError::NothingToQuantize { path: input.into() }.into());
+    }
+    // First, so that weights that cannot be quantised leave an existing output as it is.
+    let globals = plan.globals(dir)?;
     prepare(input, output, options.force)?;
-    let report = plan.write(dir, output)?;
+    let report = plan.write(dir, output, &globals)?;
     copy_others(input, output)?;
     let untie = options.lm_head && files.config().tied_embeddings;
     let config = config::quantised(&config, &report.ignored, untie);
@@ -137,7 +148,17 @@ fn io(path: &Path, reason: std::io::Error) -> QuantizeError {
 }
 
 fn write_json(path: &Path, value: &Value) -> std::result::Result<(), QuantizeError> {
+    remove(path)?;
     std::fs::write(path, format!("{value:#}\n")).map_err(|e| io(path, e))
+}
+
+/// Removes what a file will be written in place of. A link that is there, to the input for example, must not be written
+/// through.
+fn remove(path: &Path) -> std::result::Result<(), QuantizeError> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io(path, e)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the output directory, or empties it of weights.
@@ -180,7 +201,9 @@ fn copy_others(input: &Path, output: &Path) -> std::result::Result<(), QuantizeE
         let text =
             ["json", "jinja", "txt", "model"].iter().any(|ext| name.ends_with(&format!(".{ext}")));
         if path.is_file() && text && !is_weights(name) && name != "config.json" {
-            std::fs::copy(&path, output.join(name)).map_err(|e| io(&path, e))?;
+            let to = output.join(name);
+            remove(&to)?;
+            std::fs::copy(&path, to).map_err(|e| io(&path, e))?;
         }
     }
     Ok(())
@@ -256,8 +279,12 @@ impl Plan {
     }
 
     /// Writes all tensors, in one file or several.
-    fn write(self, dir: &SafetensorsDir, output: &Path) -> Result<QuantizeReport> {
-        let globals = self.globals(dir)?;
+    fn write(
+        &self,
+        dir: &SafetensorsDir,
+        output: &Path,
+        globals: &BTreeMap<&str, f32>,
+    ) -> Result<QuantizeReport> {
         let mut shards: Vec<(usize, Vec<&Item>)> = Vec::new();
         let (mut before, mut after, mut quantized) = (0, 0, 0);
         for item in &self.items {
@@ -281,7 +308,7 @@ impl Plan {
                 1 => "model.safetensors".to_string(),
                 _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
             };
-            for entry in write_shard(dir, &output.join(&name), &items, &globals)? {
+            for entry in write_shard(dir, &output.join(&name), &items, globals)? {
                 places.insert(entry.name, name.clone().into());
             }
         }
@@ -291,7 +318,7 @@ impl Plan {
         }
         Ok(QuantizeReport {
             quantized,
-            ignored: self.ignored,
+            ignored: self.ignored.clone(),
             bytes_before: before,
             bytes_after: after,
         })
@@ -344,6 +371,7 @@ fn write_shard(
     };
     entries.sort_by(|(a, ..), (b, ..)| width(b).cmp(&width(a)).then_with(|| a.name.cmp(&b.name)));
     let header: Vec<Entry> = entries.iter().map(|(entry, ..)| entry.clone()).collect();
+    remove(path)?;
     let mut file = writer::create(path, &header).map_err(bad)?;
     // Codes and scales of a weight are neighbours, by name.
     let mut scales = Vec::new();

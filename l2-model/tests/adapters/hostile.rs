@@ -4,6 +4,7 @@ use std::path::Path;
 
 use l1_tensor::{Precision, Runtime};
 use l2_model::adapter::{AdapterError, LoraAdapter};
+use l2_model::checkpoint::CheckpointError;
 use l2_model::{Decoder, Error};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -313,6 +314,8 @@ fn incomplete_adapters_name_what_is_missing() {
     judge::works("two of three layers", files.open(&rt, &decoder));
     files.tensors.retain(|t| !t.0.contains("down_proj"));
     assert_eq!(missing(&files), "model.layers.0.mlp.down_proj.lora_A.weight");
+    files.config["exclude_modules"] = json!(["down_proj"]);
+    judge::works("down_proj excluded", files.open(&rt, &decoder));
     // A whole name in the list.
     let mut files = Files::new();
     files.config["target_modules"] = json!(["model.layers.1.mlp.up_proj"]);
@@ -346,6 +349,19 @@ fn tensors_of_other_parts_are_refused() {
             Error::Adapter(AdapterError::Tensor { .. })
         );
     }
+}
+
+/// A file of one terabyte takes no memory and no time: its length alone is an error. (It is sparse.)
+#[test]
+fn a_file_that_is_larger_than_an_adapter_can_be_is_not_read() {
+    let (rt, decoder) = llama();
+    let dir = tempfile::tempdir().unwrap();
+    Files::new().write(dir.path());
+    let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(WEIGHTS)).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let refused = LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK);
+    let large = |e: &Error| matches!(e, Error::Checkpoint(CheckpointError::TooLarge { .. }));
+    judge::fails_with!("a large file", refused, e if large(&e));
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub enum RegistryError {
         why: l2_model::Error,
     },
     /// An evicted adapter had to be read again, and its files are not those that were loaded.
-    #[error("the LoRA adapter `{name}` has changed on disk ({}): load it again", path.display())]
+    #[error("the LoRA adapter `{name}` has changed on disk ({}): load it again, with `load_inplace`", path.display())]
     Changed {
         /// Name of the adapter.
         name: String,
@@ -270,6 +270,8 @@ impl Shared {
             format!("it has {} bytes, the maximum is {MAX_ADAPTER_NAME_BYTES}", name.len())
         } else if name.chars().any(char::is_control) {
             "it has control characters".to_owned()
+        } else if name.trim() != name {
+            "it begins or ends with white space".to_owned()
         } else if self.options.reserved_names.iter().any(|own| own == name) {
             "it is a name of the model: choose another one".to_owned()
         } else {
@@ -295,7 +297,8 @@ impl AdapterRegistry {
     }
 
     /// Loads the adapter in a directory under a name, on the calling thread. `load_inplace`: replaces the adapter of that
-    /// name, if there is one; requests that have the old one keep it. After an error everything is as it was before.
+    /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had, though
+    /// others may have been evicted to make room.
     ///
     /// # Errors
     /// [`RegistryError`].

@@ -107,7 +107,7 @@ struct Golden {
 
 impl Golden {
     fn open(adapter: &Path) -> Self {
-        let file = SafetensorsFile::open(&adapter.join("golden.safetensors")).unwrap();
+        let file = SafetensorsFile::open(adapter.join("golden.safetensors")).unwrap();
         let ids = |name: &str| {
             let t = file.tensor(name).unwrap();
             let ids = t.view().as_slice::<i64>("golden").unwrap();

@@ -184,10 +184,10 @@ fn refuse_changed_base(keys: &Keys<'_>) -> Result<(), AdapterError> {
     let Some(value @ Value::String(init)) = keys.get("init_lora_weights") else { return Ok(()) };
     let init = init.to_ascii_lowercase();
     let begins = |name: &&str| init.starts_with(*name);
-    let why = if ["pissa", "olora", "corda", "lora_ga"].iter().any(|name| begins(name)) {
+    let why = if ["pissa", "olora", "corda", "lora_ga"].iter().any(begins) {
         "it changes the weights of the base model, which this adapter then needs: save it with PEFT's \
          `path_initial_model_for_weight_conversion`, which makes a plain adapter of it"
-    } else if begins(&"loftq") {
+    } else if init.starts_with("loftq") {
         "it changes the weights of the base model, which this adapter then needs: merge the adapter into that model"
     } else {
         return Ok(());

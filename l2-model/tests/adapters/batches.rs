@@ -201,7 +201,7 @@ fn a_workspace_takes_adapters_up_to_its_rank_only() {
     let mut ws = Workspace::new(&rt, decoder.config(), spec).unwrap();
     let refused = ws.set_adapter(0, Some(adapters[0].clone()));
     let max = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoRoom { rank: 4, max: 0 }));
-    judge::fails_with!("without buffers", refused, e if max(&e));
+    judge::fails_with!("without buffers", refused, e if max(e));
     let before = ws.bytes();
     ws.allow_adapters(4).unwrap();
     assert!(ws.bytes() > before);
@@ -212,5 +212,5 @@ fn a_workspace_takes_adapters_up_to_its_rank_only() {
     ws.set_adapter(0, Some(adapters[0].clone())).unwrap();
     let refused = ws.set_adapter(1, Some(adapters[1].clone()));
     let wide = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoRoom { rank: 8, max: 4 }));
-    judge::fails_with!("rank 8 of 4", refused, e if wide(&e));
+    judge::fails_with!("rank 8 of 4", refused, e if wide(e));
 }

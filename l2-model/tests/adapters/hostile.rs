@@ -361,7 +361,7 @@ fn a_file_that_is_larger_than_an_adapter_can_be_is_not_read() {
     file.set_len(1 << 40).unwrap();
     let refused = LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK);
     let large = |e: &Error| matches!(e, Error::Checkpoint(CheckpointError::TooLarge { .. }));
-    judge::fails_with!("a large file", refused, e if large(&e));
+    judge::fails_with!("a large file", refused, e if large(e));
 }
 
 #[test]
@@ -370,20 +370,20 @@ fn directories_without_an_adapter_say_what_belongs_there() {
     let open = |dir: &Path| LoraAdapter::open(&rt, dir, decoder.config(), RANK);
     let dir = tempfile::tempdir().unwrap();
     let no_config = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoConfig { .. }));
-    judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_config(&e));
-    judge::fails_with!("an empty directory", open(dir.path()), e if no_config(&e));
-    judge::fails_with!("a model", open(&fixtures().join("tiny-llama")), e if no_config(&e));
+    judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_config(e));
+    judge::fails_with!("an empty directory", open(dir.path()), e if no_config(e));
+    judge::fails_with!("a model", open(&fixtures().join("tiny-llama")), e if no_config(e));
     std::fs::write(dir.path().join(CONFIG), Files::new().config.to_string()).unwrap();
     std::fs::write(dir.path().join("adapter_model.bin"), "pickle").unwrap();
     let only_bin = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoWeights { .. }));
-    judge::fails_with!("a .bin", open(dir.path()), e if only_bin(&e));
+    judge::fails_with!("a .bin", open(dir.path()), e if only_bin(e));
     for text in ["", "[]", "null", "{", "{\"r\": NaN}", "\u{0}"] {
         std::fs::write(dir.path().join(CONFIG), text).unwrap();
         judge::refused(text, "any error", open(dir.path()));
     }
     std::fs::write(dir.path().join(CONFIG), " ".repeat(2 << 20)).unwrap();
     let large = |e: &Error| matches!(e, Error::Adapter(AdapterError::File { .. }));
-    judge::fails_with!("a large config", open(dir.path()), e if large(&e));
+    judge::fails_with!("a large config", open(dir.path()), e if large(e));
 }
 
 proptest! {

@@ -228,12 +228,14 @@ impl Global<'_> {
         }
         let mut value = [0.0];
         let read = dequantize(tensor.ty, tensor.bytes, &mut value);
-        // exercise l2.nvfp4
-        let factor = match self {
-            Global::Factor(_) => value[0],
-            Global::Reciprocal(_) => 1.0 / value[0],
+        let factor = {
+            // exercise l2.nvfp4
+            match self {
+                Global::Factor(_) => value[0],
+                Global::Reciprocal(_) => 1.0 / value[0],
+            }
+            // end of exercise
         };
-        // end of exercise
         // A reciprocal may be infinite or zero where the value is not.
         if read.is_err() || !(factor.is_normal() && factor > 0.0) {
             return Err(Nvfp4Problem::Global { tensor: tensor.name.into(), value: value[0] });

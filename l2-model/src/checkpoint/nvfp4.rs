@@ -228,7 +228,7 @@ impl Global<'_> {
         }
         let mut value = [0.0];
         let read = dequantize(tensor.ty, tensor.bytes, &mut value);
-        let factor = {
+        let factor: f32 = {
             // exercise l2.nvfp4
             match self {
                 Global::Factor(_) => value[0],

@@ -72,9 +72,14 @@ fn begin(config: &ModelConfig) -> Sha256 {
 }
 
 /// Bytes with their length in front, so that no two lists of fields have the same bytes.
-fn field(hash: &mut Sha256, bytes: &[u8]) {
+pub(crate) fn field(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_le_bytes());
     hash.update(bytes);
+}
+
+/// A digest in hexadecimal.
+pub(crate) fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The parts of a tensor's bytes that are hashed.
@@ -92,7 +97,7 @@ fn windows(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 impl fmt::Display for ModelDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

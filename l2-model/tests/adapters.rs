@@ -3,6 +3,8 @@
 
 #[path = "adapters/batches.rs"]
 mod batches;
+#[path = "support/golden.rs"]
+mod golden;
 #[path = "adapters/hostile.rs"]
 mod hostile;
 mod judge;
@@ -12,7 +14,7 @@ mod runtime;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use l1_tensor::safetensors::SafetensorsFile;
+use golden::Golden;
 use l1_tensor::{Precision, Runtime};
 use l2_model::adapter::{LoraAdapter, Projection};
 use l2_model::{
@@ -99,23 +101,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-struct Golden {
-    tokens: Vec<u32>,
-    logits: Vec<f32>,
-    greedy: Vec<u32>,
-}
-
-impl Golden {
-    fn open(adapter: &Path) -> Self {
-        let file = SafetensorsFile::open(adapter.join("golden.safetensors")).unwrap();
-        let ids = |name: &str| {
-            let t = file.tensor(name).unwrap();
-            let ids = t.view().as_slice::<i64>("golden").unwrap();
-            ids.iter().map(|id| *id as u32).collect::<Vec<_>>()
-        };
-        let logits = file.tensor("logits").unwrap().to_vec_f32().unwrap();
-        Self { tokens: ids("tokens"), logits, greedy: ids("greedy") }
-    }
+fn golden(adapter: &Path) -> Golden {
+    Golden::open(&adapter.join("golden.safetensors"))
 }
 
 fn argmax(row: &[f32]) -> u32 {
@@ -127,7 +114,7 @@ fn argmax(row: &[f32]) -> u32 {
 fn f32_logits_are_within_2e_3_of_peft_at_every_position() {
     let rt = runtime(Precision::F32, 2);
     for (path, model) in adapters() {
-        let (decoder, golden) = (load(&model, &rt), Golden::open(&path));
+        let (decoder, golden) = (load(&model, &rt), golden(&path));
         let adapter = open(&path, &decoder, &rt);
         let mut bench = Bench::new(&rt, &decoder, &[adapter]);
         let got = bench.step(&[(0, &golden.tokens, 0)]);
@@ -141,7 +128,7 @@ fn f32_logits_are_within_2e_3_of_peft_at_every_position() {
 fn every_greedy_token_is_that_of_peft() {
     let rt = runtime(Precision::F32, 2);
     for (path, model) in adapters() {
-        let (decoder, golden) = (load(&model, &rt), Golden::open(&path));
+        let (decoder, golden) = (load(&model, &rt), golden(&path));
         let adapter = open(&path, &decoder, &rt);
         let mut bench = Bench::new(&rt, &decoder, &[adapter]);
         let vocab = decoder.config().vocab;
@@ -160,7 +147,7 @@ fn every_greedy_token_is_that_of_peft() {
 fn bf16_logits_stay_near_those_of_f32() {
     let rt = runtime(Precision::Bf16, 2);
     for (path, model) in adapters() {
-        let (decoder, golden) = (load(&model, &rt), Golden::open(&path));
+        let (decoder, golden) = (load(&model, &rt), golden(&path));
         let adapter = open(&path, &decoder, &rt);
         let got = Bench::new(&rt, &decoder, &[adapter]).step(&[(0, &golden.tokens, 0)]);
         let errors = got.iter().zip(&golden.logits).map(|(g, e)| (g - e).abs());

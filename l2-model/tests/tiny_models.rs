@@ -2,13 +2,15 @@
 //! are exact in bf16. Goldens are made by `fixtures/reference/make_tiny_goldens.py` and
 //! `make_tiny_gguf.py`.
 
+#[path = "support/golden.rs"]
+mod golden;
 mod judge;
 #[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 
 use std::path::{Path, PathBuf};
 
-use l1_tensor::safetensors::SafetensorsFile;
+use golden::Golden;
 use l1_tensor::{Precision, Runtime};
 use l2_model::compare::{compare, default_tolerance};
 use l2_model::{
@@ -44,31 +46,6 @@ fn models() -> Vec<(String, PathBuf, PathBuf)> {
     all.sort();
     assert!(all.len() >= 15, "only {} tiny models found", all.len());
     all
-}
-
-struct Golden {
-    tokens: Vec<u32>,
-    logits: Vec<f32>,
-    greedy: Vec<u32>,
-    margins: Vec<f32>,
-}
-
-impl Golden {
-    fn open(path: &Path) -> Self {
-        let file = SafetensorsFile::open(path).unwrap();
-        let ids = |name: &str| {
-            let t = file.tensor(name).unwrap();
-            let ids = t.view().as_slice::<i64>("golden").unwrap();
-            ids.iter().map(|id| *id as u32).collect::<Vec<_>>()
-        };
-        let floats = |name: &str| file.tensor(name).unwrap().to_vec_f32().unwrap();
-        Self {
-            tokens: ids("tokens"),
-            logits: floats("logits"),
-            greedy: ids("greedy"),
-            margins: floats("greedy_margins"),
-        }
-    }
 }
 
 fn load(path: &Path, rt: &Runtime) -> Decoder {

@@ -11,6 +11,7 @@ use super::names::{self, TensorRole};
 use super::{LoraAdapter, Projection};
 use crate::checkpoint::{SafetensorsDir, StoredTensor};
 use crate::config::Op;
+use crate::digest::field;
 use crate::{Error, ModelConfig, Result};
 
 /// The weights, as PEFT saves them.
@@ -205,18 +206,14 @@ fn max_file_bytes(model: &ModelConfig, max_rank: usize) -> u64 {
 /// Sha256 of config and tensors, in the order of their names.
 fn digest(config: &[u8], file: &SafetensorsDir) -> [u8; 32] {
     let mut hash = Sha256::new();
-    let mut field = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    field(b"strata adapter 1");
-    field(config);
+    field(&mut hash, b"strata adapter 1");
+    field(&mut hash, config);
     let mut tensors: Vec<_> = file.tensors().collect();
     tensors.sort_by_key(|tensor| tensor.name);
     for tensor in tensors {
-        field(tensor.name.as_bytes());
-        field(format!("{} {:?}", tensor.ty.name(), tensor.shape).as_bytes());
-        field(tensor.bytes);
+        field(&mut hash, tensor.name.as_bytes());
+        field(&mut hash, format!("{} {:?}", tensor.ty.name(), tensor.shape).as_bytes());
+        field(&mut hash, tensor.bytes);
     }
     hash.finalize().into()
 }

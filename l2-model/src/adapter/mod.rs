@@ -11,8 +11,8 @@
 //! [`LoraAdapter::open`] reads a directory as PEFT writes it. [`Workspace::set_adapter`](crate::Workspace::set_adapter)
 //! gives it an index, and [`Batch::adapters`](crate::Batch::adapters) names that index for each sequence of a step.
 //! Sequences of different adapters, and of none, share a step: the model's own matmuls run once over all rows, and each
-//! adapter's over its rows ([`apply`]). So a row without an adapter has the same bits whatever runs beside it, on a CPU and
-//! on a device in invariant mode.
+//! adapter's over its rows (`adapter/apply.rs`). So a row without an adapter has the same bits whatever runs beside it,
+//! on a CPU and on a device in invariant mode.
 //!
 //! Sources: PEFT 0.21 (`peft/tuners/lora/`), whose names, defaults and scales these are; Kalajdzievski 2023, "A Rank
 //! Stabilization Scaling Factor for Fine-Tuning with LoRA", arXiv 2312.03732; Chen et al. 2023, "Punica", arXiv
@@ -126,7 +126,7 @@ impl LoraAdapter {
 
     /// The digest in hexadecimal.
     pub fn digest_hex(&self) -> String {
-        self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::digest::hex(&self.digest)
     }
 
     /// Whether it was loaded for a model of this configuration. Its matrices then have the shapes of the model's.

@@ -7,7 +7,7 @@ use l2_model::adapter::LoraAdapter;
 use l2_model::{Batch, Decoder};
 
 use crate::judge;
-use crate::models::{Bench, Golden, Step, device, fixture, load};
+use crate::models::{Bench, Step, device, fixture, golden, load};
 
 const RANK: usize = 16;
 
@@ -39,7 +39,7 @@ fn logits_of_adapters_on_a_device_are_within_2e_3_of_peft() {
         ("tiny-mistral-up", "tiny-mistral"),
     ] {
         let decoder = load(model, &rt);
-        let golden = Golden::of(&format!("adapters/{name}"));
+        let golden = golden(&format!("adapters/{name}"));
         let mut bench = bench(&rt, &decoder, &[name]);
         let got = step(&mut bench, &[(0, &golden.tokens)], &[0]);
         let dims = [golden.tokens.len(), decoder.config().vocab];

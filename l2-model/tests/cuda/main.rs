@@ -5,6 +5,8 @@
 
 mod adapters;
 mod draft_heads;
+#[path = "../support/golden.rs"]
+mod golden;
 #[path = "../judge/mod.rs"]
 mod judge;
 mod models;

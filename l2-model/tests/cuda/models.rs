@@ -4,13 +4,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use l1_tensor::safetensors::SafetensorsFile;
 use l1_tensor::{
     Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, cuda,
 };
 use l2_model::{
     Batch, ContiguousState, Decoder, ModelFiles, Result, SequenceState, Workspace, WorkspaceSpec,
 };
+
+use crate::golden::Golden;
 
 fn runtime_on(device: Device, precision: Precision, batch_invariant: bool) -> Runtime {
     Runtime::new(RuntimeOptions {
@@ -84,23 +85,8 @@ pub fn load(name: &str, rt: &Runtime) -> Decoder {
 }
 
 /// What transformers made of a prompt.
-pub struct Golden {
-    pub tokens: Vec<u32>,
-    pub logits: Vec<f32>,
-    pub greedy: Vec<u32>,
-}
-
-impl Golden {
-    pub fn of(name: &str) -> Self {
-        let file = SafetensorsFile::open(golden_path(name)).unwrap();
-        let ids = |name: &str| {
-            let tensor = file.tensor(name).unwrap();
-            let ids = tensor.view().as_slice::<i64>("golden").unwrap().to_vec();
-            ids.iter().map(|id| *id as u32).collect::<Vec<_>>()
-        };
-        let logits = file.tensor("logits").unwrap().to_vec_f32().unwrap();
-        Self { tokens: ids("tokens"), logits, greedy: ids("greedy") }
-    }
+pub fn golden(name: &str) -> Golden {
+    Golden::open(&golden_path(name))
 }
 
 /// The slices of a batch.

@@ -5,13 +5,13 @@ use l2_model::compare::{compare, default_tolerance};
 use l2_model::{Decoder, GenerateOptions, ModelFiles, Session, Tap, generate};
 
 use crate::judge;
-use crate::models::{Bench, Golden, MODELS, device, fixture, golden_path, host, load};
+use crate::models::{Bench, MODELS, device, fixture, golden, golden_path, host, load};
 
 #[test]
 fn f32_logits_on_a_device_are_within_2e_3_of_transformers_at_every_position() {
     let rt = device(Precision::F32, false);
     for name in MODELS {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         let decoder = load(name, &rt);
         let got = Bench::new(&rt, &decoder).step(&[(0, &golden.tokens)]).unwrap();
         let dims = [golden.tokens.len(), decoder.config().vocab];
@@ -24,7 +24,7 @@ fn f32_logits_on_a_device_are_within_2e_3_of_transformers_at_every_position() {
 fn every_greedy_token_chosen_on_a_device_is_that_of_transformers() {
     let rt = device(Precision::F32, false);
     for name in ["tiny-llama", "tiny-mistral", "tiny-qwen3"] {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         let decoder = load(name, &rt);
         let n = golden.greedy.len().min(8);
         let mut session = Session::new(&decoder, &rt, golden.tokens.len() + n).unwrap();
@@ -56,7 +56,7 @@ fn bf16_on_a_device_is_as_near_to_transformers_as_on_a_cpu() {
     let (device, host) = (device(Precision::Bf16, false), host(Precision::Bf16));
     let allowed = default_tolerance(Precision::Bf16);
     for name in MODELS {
-        let golden = Golden::of(name);
+        let golden = golden(name);
         let size = golden.logits.iter().fold(1.0f32, |m, x| m.max(x.abs()));
         let on = |rt| Bench::new(rt, &load(name, rt)).step(&[(0, &golden.tokens)]).unwrap();
         let (got, cpu) = (on(&device), on(&host));

@@ -14,8 +14,10 @@
 mod registry;
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
+use l1_tensor::Runtime;
 use l2_model::ModelConfig;
 use l2_model::adapter::LoraAdapter;
 
@@ -41,6 +43,21 @@ pub struct RequestAdapter {
 }
 
 impl RequestAdapter {
+    /// Loads the LoRA adapter in a directory for a model of this configuration. Its name is the last part of the path.
+    ///
+    /// # Errors
+    /// As [`LoraAdapter::open`].
+    pub fn open(
+        rt: &Runtime,
+        path: &Path,
+        model: &ModelConfig,
+        max_rank: usize,
+    ) -> l2_model::Result<Self> {
+        let weights = LoraAdapter::open(rt, path, model, max_rank)?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { name, weights: Arc::new(weights) })
+    }
+
     /// The adapter as the scheduler sees it: its name, and the digest of its weights in place of a path.
     pub fn scheduled(&self) -> Adapter {
         let path = format!("sha256:{}", self.weights.digest_hex());
@@ -93,21 +110,6 @@ pub enum AdapterRejection {
     },
 }
 
-/// Checks an adapter against a model, and against the maximum rank; `None`: no adapter is allowed.
-pub(crate) fn check(
-    adapter: &RequestAdapter,
-    model: &ModelConfig,
-    max_rank: Option<usize>,
-) -> Result<(), AdapterRejection> {
-    let (name, rank) = (adapter.name.clone(), adapter.weights.rank());
-    match max_rank {
-        None => Err(AdapterRejection::Off { name }),
-        Some(_) if !adapter.weights.fits(model) => Err(AdapterRejection::OtherModel { name }),
-        Some(max) if rank > max => Err(AdapterRejection::Rank { name, rank, max }),
-        Some(_) => Ok(()),
-    }
-}
-
 /// What an engine knows of the adapters that it takes.
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterLimits {
@@ -123,10 +125,17 @@ impl AdapterLimits {
         limits: Option<&Self>,
         adapter: Option<&RequestAdapter>,
     ) -> Result<(), AdapterRejection> {
-        match (adapter, limits) {
-            (None, _) => Ok(()),
-            (Some(adapter), None) => Err(AdapterRejection::Off { name: adapter.name.clone() }),
-            (Some(adapter), Some(limits)) => check(adapter, &limits.model, Some(limits.max_rank)),
+        let Some(adapter) = adapter else { return Ok(()) };
+        let (name, rank) = (adapter.name.clone(), adapter.weights.rank());
+        match limits {
+            None => Err(AdapterRejection::Off { name }),
+            Some(limits) if !adapter.weights.fits(&limits.model) => {
+                Err(AdapterRejection::OtherModel { name })
+            }
+            Some(Self { max_rank: max, .. }) if rank > *max => {
+                Err(AdapterRejection::Rank { name, rank, max: *max })
+            }
+            Some(_) => Ok(()),
         }
     }
 }

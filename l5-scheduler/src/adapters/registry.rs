@@ -162,7 +162,8 @@ struct State {
 
 struct Entry {
     path: PathBuf,
-    digest: [u8; 32],
+    /// In hexadecimal.
+    digest: String,
     rank: usize,
     bytes: usize,
     loaded_at: SystemTime,
@@ -297,8 +298,8 @@ impl AdapterRegistry {
     }
 
     /// Loads the adapter in a directory under a name, on the calling thread. `load_inplace`: replaces the adapter of that
-    /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had, though
-    /// others may have been evicted to make room.
+    /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had,
+    /// though others may have been evicted to make room.
     ///
     /// # Errors
     /// [`RegistryError`].
@@ -325,7 +326,7 @@ impl AdapterRegistry {
         let mut state = shared.lock();
         let entry = Entry {
             path: path.to_owned(),
-            digest: *weights.digest(),
+            digest: weights.digest_hex(),
             rank: weights.rank(),
             bytes: weights.bytes(),
             loaded_at: SystemTime::now(),
@@ -388,12 +389,13 @@ impl AdapterRegistry {
             return Ok(ready);
         }
         reading.reserve()?;
-        let known = shared.lock().entries.get(name).map(|entry| (entry.path.clone(), entry.digest));
+        let known =
+            shared.lock().entries.get(name).map(|entry| (entry.path.clone(), entry.digest.clone()));
         let (path, digest) =
             known.ok_or_else(|| RegistryError::NotFound { name: name.to_owned() })?;
         let weights = shared.open(name, &path)?;
         let name = name.to_owned();
-        if *weights.digest() != digest {
+        if weights.digest_hex() != digest {
             return Err(RegistryError::Changed { name, path });
         }
         let mut state = shared.lock();
@@ -433,7 +435,7 @@ impl Entry {
         AdapterInfo {
             name: name.to_owned(),
             path: self.path.clone(),
-            digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            digest: self.digest.clone(),
             rank: self.rank,
             bytes: self.bytes,
             loaded_at: self.loaded_at,

@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use l1_tensor::{Device, Runtime, RuntimeOptions};
-use l2_model::adapter::LoraAdapter;
 use l2_model::tokenizer::Tokenizer;
 use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, WorkspaceSpec};
 use l3_paged_kv::ManagerConfig;
@@ -158,11 +157,9 @@ impl EngineModel {
     /// [`EngineOptions::max_lora_rank`] is at least its rank.
     ///
     /// # Errors
-    /// As [`LoraAdapter::open`].
+    /// As [`RequestAdapter::open`].
     pub fn adapter(&self, path: &Path, max_rank: usize) -> l2_model::Result<RequestAdapter> {
-        let weights = LoraAdapter::open(&self.rt, path, self.decoder.config(), max_rank)?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Ok(RequestAdapter { name, weights: Arc::new(weights) })
+        RequestAdapter::open(&self.rt, path, self.decoder.config(), max_rank)
     }
 
     /// Namespace of keys that leave the process: the name of [`EngineOptions::namespace`], or else the architecture, and

@@ -88,9 +88,9 @@ pub struct ModelRunner {
     rated: Vec<TokenLogprobs>,
     /// Drafts for the next step. `None`: no speculation.
     speculation: Option<Speculation>,
-    /// Adapters of the unfinished requests, and their maximum rank. `None`: no adapter is allowed.
+    /// Adapters of the unfinished requests, and which are allowed. `None`: none.
     adapters: AdapterTable,
-    max_lora_rank: Option<usize>,
+    adapter_limits: Option<AdapterLimits>,
     /// Hidden rows that the drafter reads.
     taps: Vec<Tap>,
     /// Of the launched step: durations of its phases, and the width of the captured step that was replayed.
@@ -156,7 +156,7 @@ impl ModelRunner {
             rated: Vec::new(),
             speculation: None,
             adapters: AdapterTable::default(),
-            max_lora_rank: None,
+            adapter_limits: None,
             taps: Vec::new(),
             phases: Phases::default(),
             replayed: None,
@@ -244,19 +244,19 @@ impl ModelRunner {
         if let Some(rank) = max_rank {
             self.ws.allow_adapters(rank)?;
         }
-        self.max_lora_rank = max_rank;
+        let model = || self.decoder.config().clone();
+        self.adapter_limits = max_rank.map(|max_rank| AdapterLimits { model: model(), max_rank });
         Ok(self)
     }
 
     /// Maximum rank of adapters. `None`: no adapter is allowed.
     pub fn max_lora_rank(&self) -> Option<usize> {
-        self.max_lora_rank
+        self.adapter_limits.as_ref().map(|limits| limits.max_rank)
     }
 
     /// Adapters that it takes. `None`: none.
     pub(crate) fn adapter_limits(&self) -> Option<AdapterLimits> {
-        let model = || self.decoder.config().clone();
-        self.max_lora_rank.map(|max_rank| AdapterLimits { model: model(), max_rank })
+        self.adapter_limits.clone()
     }
 
     /// Number of adapters that unfinished requests have.
@@ -294,8 +294,7 @@ impl ModelRunner {
     /// # Errors
     /// [`AdapterRejection`].
     pub fn check_adapter(&self, job: &ChoiceJob) -> Result<(), AdapterRejection> {
-        let check = |own| crate::adapters::check(own, self.decoder.config(), self.max_lora_rank);
-        job.adapter.as_ref().map_or(Ok(()), check)
+        AdapterLimits::check(self.adapter_limits.as_ref(), job.adapter.as_ref())
     }
 
     /// The model.

@@ -1,11 +1,9 @@
 //! The LoRA adapter of a command that runs one model for one user.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use l1_tensor::Runtime;
 use l2_model::ModelConfig;
-use l2_model::adapter::LoraAdapter;
 use l5_scheduler::RequestAdapter;
 
 use super::context::Context;
@@ -39,7 +37,7 @@ impl AdapterArgs {
     /// Loads the adapter, if one is given, and reports what it is.
     ///
     /// # Errors
-    /// What [`LoraAdapter::open`] reports.
+    /// What [`RequestAdapter::open`] reports.
     pub fn open(
         &self,
         rt: &Runtime,
@@ -47,14 +45,13 @@ impl AdapterArgs {
         context: &Context,
     ) -> anyhow::Result<Option<RequestAdapter>> {
         let Some(path) = &self.adapter else { return Ok(None) };
-        let weights = LoraAdapter::open(rt, path, model, self.rank.max_lora_rank)?;
+        let adapter = RequestAdapter::open(rt, path, model, self.rank.max_lora_rank)?;
         context.say(format_args!(
             "{}: LoRA adapter of rank {}, {:.2} MB",
             path.display(),
-            weights.rank(),
-            weights.bytes() as f64 / 1e6
+            adapter.weights.rank(),
+            adapter.weights.bytes() as f64 / 1e6
         ));
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Ok(Some(RequestAdapter { name, weights: Arc::new(weights) }))
+        Ok(Some(adapter))
     }
 }

@@ -36,7 +36,8 @@ fn draw(draw: &mut Draw) -> Question {
     let total = layers * layer;
     let text = format!(
         "A model of {layers} layers with H = {hidden}, H_q = {}, H_kv = {kv_heads}, D = {d}, I = {inner}.\n\
-         A LoRA adapter of rank {rank} changes {names} of every layer. How many numbers does it have?",
+         A LoRA adapter of rank {rank} changes {names} of every layer.\n\
+         How many numbers does it have?",
         kv_heads * group,
     );
     let terms: Vec<_> = shapes.iter().map(|(n, k)| format!("{rank} * ({n} + {k})")).collect();

@@ -8,7 +8,7 @@ use l1_tensor::safetensors::SafetensorsFile;
 use l1_tensor::{BlockFormat, BlockPart, DType, Device, Error, RowOrder, Runtime, Tensor, Weight};
 use linear_common::{activations, fixture, numbers, rounded, runtime, weight};
 
-/// Rows of 2 blocks.
+/// Rows of whole units.
 struct Blocks {
     format: BlockFormat,
     n: usize,
@@ -32,8 +32,25 @@ impl Blocks {
         })
     }
 
+    /// Five times as long rows, of the same blocks in another order, and an odd number of them: several spans in most
+    /// formats, and a panel that is not full.
+    fn longer(&self) -> Self {
+        let n = self.n - 1;
+        let rows = |values: usize| {
+            (0..n).flat_map(move |i| (0..5).map(move |part| (i + 7 * part) % (n + 1) * values))
+        };
+        let len = self.bytes.len() / self.n;
+        Self {
+            format: self.format,
+            n,
+            k: 5 * self.k,
+            bytes: rows(len).flat_map(|at| self.bytes[at..][..len].to_vec()).collect(),
+            values: rows(self.k).flat_map(|at| self.values[at..][..self.k].to_vec()).collect(),
+        }
+    }
+
     fn packed(&self, rt: &Runtime, order: RowOrder) -> Weight {
-        let len = 2 * self.format.block_bytes();
+        let len = self.bytes.len() / self.n;
         let parts = [BlockPart { rows: self.n, format: self.format }];
         let row = |i: usize| Ok::<_, Error>(&self.bytes[i * len..][..len]);
         Weight::load_blocks(rt, self.k, order, &parts, &row).unwrap()
@@ -56,14 +73,20 @@ fn rows_of_blocks_are_those_of_gguf_py_rounded_to_bf16() {
     }
 }
 
+/// Numbers of rows: all that kernels treat apart, and one that needs several chunks.
+fn cases() -> impl Iterator<Item = (usize, DType)> {
+    let few = (1..=33).map(|rows| (rows, DType::BF16));
+    few.chain([(65, DType::BF16), (601, DType::BF16), (3, DType::F32), (33, DType::F32)])
+}
+
 #[test]
 fn blocks_multiply_as_the_weights_they_stand_for() {
     for isa in Isa::available() {
         let rt = runtime(isa, 2);
-        for blocks in Blocks::all() {
+        for blocks in Blocks::all().map(|blocks| blocks.longer()) {
             let packed = blocks.packed(&rt, RowOrder::Plain);
             let dense = weight(&rt, &blocks.values, blocks.n, blocks.k, RowOrder::Plain);
-            for (rows, dtype) in [(1, DType::BF16), (17, DType::BF16), (3, DType::F32)] {
+            for (rows, dtype) in cases() {
                 let x = activations(&numbers(5, rows * blocks.k), rows, blocks.k, dtype);
                 let [got, want] = [&packed, &dense].map(|w| {
                     let mut out =

@@ -20,6 +20,9 @@ use crate::weight::{BlockFormat, BlockPanel, Line, STEP, Scale, Shape};
 /// Prefetch distance, in bytes.
 const AHEAD: usize = 4096;
 
+/// Number of inputs that are dequantized at least: whole groups of every format, and the same part of every unit.
+pub(in crate::cpu) const PIECE: usize = 32;
+
 /// Prefetches `n` lines, this far ahead of line `first`.
 #[inline(always)]
 fn prefetch_lines(stored: *const u8, first: usize, n: usize) {
@@ -28,12 +31,13 @@ fn prefetch_lines(stored: *const u8, first: usize, n: usize) {
     }
 }
 
-/// Dequantizes `units` units of a format at `stored` into lines of pairs at `out`.
-type Units = unsafe fn(stored: *const Line, units: usize, out: *mut Line);
+/// Dequantizes inputs `from..from + n` of a panel in one format, whose lines begin at `panel`, into lines of pairs at
+/// `out`.
+type Inputs = unsafe fn(panel: *const Line, from: usize, n: usize, out: *mut Line);
 
 /// Turns panels into lines of pairs, for one instruction set.
 #[derive(Clone, Copy)]
-pub(crate) struct Dequantizer(fn(BlockFormat) -> Units);
+pub(crate) struct Dequantizer(fn(BlockFormat) -> Inputs);
 
 impl Dequantizer {
     /// The dequantizer of this instruction set.
@@ -51,18 +55,19 @@ impl Dequantizer {
 
     /// The same for the format of this panel.
     pub(crate) fn panel(self, panel: BlockPanel<'_>) -> PanelDequantizer<'_> {
-        PanelDequantizer { units: (self.0)(panel.format), panel }
+        PanelDequantizer { inputs: (self.0)(panel.format), panel }
     }
 }
 
 /// A panel, and what turns it into lines of pairs.
 pub(crate) struct PanelDequantizer<'a> {
-    units: Units,
+    inputs: Inputs,
     panel: BlockPanel<'a>,
 }
 
 impl PanelDequantizer<'_> {
-    /// Dequantizes inputs `from..from + n`, whole units, into `out`: two lines for each pair of inputs.
+    /// Dequantizes inputs `from..from + n`, whole pieces, into `out`: two lines for each pair of inputs.
+    #[inline(always)]
     pub(crate) fn dequantize<'a>(
         &self,
         from: usize,
@@ -71,14 +76,14 @@ impl PanelDequantizer<'_> {
     ) -> &'a [Line] {
         let shape = self.panel.format.shape();
         let (unit, lines) = (shape.unit_len(), shape.unit_lines());
-        assert!(from.is_multiple_of(unit) && n.is_multiple_of(unit), "{from}, {n} in {unit}");
-        let stored = &self.panel.lines[from / unit * lines..][..n / unit * lines];
+        assert!(from.is_multiple_of(PIECE) && n.is_multiple_of(PIECE), "{from}, {n}");
+        assert!((from + n).div_ceil(unit) * lines <= self.panel.lines.len(), "{from}, {n}");
         let out = &mut out[..n];
         let first = out.as_mut_ptr().cast::<Line>();
-        // SAFETY: `Dequantizer::of` has asked for the instruction set; both slices have been checked to hold these
-        // units, and each input of a unit makes a line.
+        // SAFETY: `Dequantizer::of` has asked for the instruction set; the panel has been checked to hold the units of
+        // these inputs, and each input makes a line.
         unsafe {
-            (self.units)(stored.as_ptr(), n / unit, first);
+            (self.inputs)(self.panel.lines.as_ptr(), from, n, first);
             std::slice::from_raw_parts(first, n)
         }
     }
@@ -158,64 +163,70 @@ trait Lanes {
     unsafe fn store(exact: bool, low: Self::F, high: Self::F, out: *mut Line);
 }
 
-/// Dequantizes units of one shape.
+/// Dequantizes inputs `from..from + n` of a panel of one shape, whole groups.
 ///
 /// # Safety
-/// `units` units must be readable at `stored`, and as many lines as they have inputs writable at `out`; the processor
-/// must run the instruction set.
+/// The units of these inputs must be readable from `panel` on, and `n` lines writable at `out`; the processor must run
+/// the instruction set.
 #[inline(always)]
-unsafe fn dequantize_units<L: Lanes>(
+unsafe fn dequantize_inputs<L: Lanes>(
     shape: Shape,
-    stored: *const Line,
-    units: usize,
+    panel: *const Line,
+    from: usize,
+    n: usize,
     out: *mut Line,
 ) {
-    for unit in 0..units {
-        // SAFETY: the caller's promise: offsets are those of lines of a unit, and of the lines of its inputs.
+    let first = from / shape.group;
+    for i in 0..n / shape.group {
+        let (unit, group) = ((first + i) / shape.groups, (first + i) % shape.groups);
+        // SAFETY: the caller's promise: the unit is readable, and `i` counts groups of the lines of `out`.
         unsafe {
-            let stored = stored.add(unit * shape.unit_lines()).cast::<u8>();
-            let out = out.add(unit * shape.unit_len());
-            prefetch_lines(stored, 0, shape.code_line());
-            for vector in 0..2 {
-                // Without a line of `d` this reads scales of groups, and is not used.
-                let d = L::halves(stored.add(32 * vector));
-                let min = if shape.min { L::halves(stored.add(64 + 32 * vector)) } else { d };
-                for group in 0..shape.groups {
-                    let (mut scale, mut offset) = (d, min);
-                    if shape.nested && shape.scale != Scale::F16 {
-                        let at = stored.add(64 * shape.scale_line() + 32 * group + 16 * vector);
-                        scale = match shape.scale {
-                            Scale::E4m3 => L::small_floats(at),
-                            _ => L::powers(at),
-                        };
-                    } else if shape.nested {
-                        let at = 32 * group + 16 * vector;
-                        let nested = L::bytes(stored.add(64 * shape.scale_line() + at), !shape.min);
-                        scale = L::mul(d, nested);
-                        if shape.min {
-                            let nested = L::bytes(stored.add(64 * shape.min_line() + at), false);
-                            offset = L::neg(L::mul(min, nested));
-                        }
-                    }
-                    let scales = [L::twice(scale, 0), L::twice(scale, 1)];
-                    let offsets = [L::twice(offset, 0), L::twice(offset, 1)];
-                    for step in 0..shape.group / STEP {
-                        let step = group * (shape.group / STEP) + step;
-                        let line = shape.code_line() + step * shape.bits;
-                        if vector == 0 {
-                            prefetch_lines(stored, line, shape.bits);
-                        }
-                        let out = out.add(step * STEP + vector);
-                        dequantize_step::<L>(
-                            shape,
-                            stored.add(64 * line),
-                            vector,
-                            scales,
-                            offsets,
-                            out,
-                        );
-                    }
+            let unit = panel.add(unit * shape.unit_lines()).cast::<u8>();
+            dequantize_group::<L>(shape, unit, group, out.add(i * shape.group));
+        }
+    }
+}
+
+/// Dequantizes a group of a unit.
+///
+/// # Safety
+/// As [`dequantize_inputs`].
+#[inline(always)]
+unsafe fn dequantize_group<L: Lanes>(shape: Shape, unit: *const u8, group: usize, out: *mut Line) {
+    let steps = shape.group / STEP;
+    let lines = shape.code_line() + group * steps * shape.bits;
+    // SAFETY: the caller's promise: offsets are those of lines of a unit, and of the lines of its inputs.
+    unsafe {
+        if group == 0 {
+            prefetch_lines(unit, 0, shape.code_line());
+        }
+        prefetch_lines(unit, lines, steps * shape.bits);
+        for vector in 0..2 {
+            // Without a line of `d` this reads scales of groups, and is not used.
+            let d = L::halves(unit.add(32 * vector));
+            let min = if shape.min { L::halves(unit.add(64 + 32 * vector)) } else { d };
+            let (mut scale, mut offset) = (d, min);
+            let nested = 32 * group + 16 * vector;
+            if shape.nested && shape.scale != Scale::F16 {
+                let at = unit.add(64 * shape.scale_line() + nested);
+                scale = match shape.scale {
+                    Scale::E4m3 => L::small_floats(at),
+                    _ => L::powers(at),
+                };
+            } else if shape.nested {
+                let factor = L::bytes(unit.add(64 * shape.scale_line() + nested), !shape.min);
+                scale = L::mul(d, factor);
+                if shape.min {
+                    let factor = L::bytes(unit.add(64 * shape.min_line() + nested), false);
+                    offset = L::neg(L::mul(min, factor));
                 }
+            }
+            let scales = [L::twice(scale, 0), L::twice(scale, 1)];
+            let offsets = [L::twice(offset, 0), L::twice(offset, 1)];
+            for step in 0..steps {
+                let codes = unit.add(64 * (lines + step * shape.bits));
+                let out = out.add(step * STEP + vector);
+                dequantize_step::<L>(shape, codes, vector, scales, offsets, out);
             }
         }
     }
@@ -224,7 +235,7 @@ unsafe fn dequantize_units<L: Lanes>(
 /// Dequantizes 16 inputs by a vector of outputs.
 ///
 /// # Safety
-/// As [`dequantize_units`]: the lines of the step are at `step`, and every second line at `out` is written.
+/// As [`dequantize_inputs`]: the lines of the step are at `step`, and every second line at `out` is written.
 #[inline(always)]
 unsafe fn dequantize_step<L: Lanes>(
     shape: Shape,
@@ -263,17 +274,17 @@ unsafe fn dequantize_step<L: Lanes>(
 macro_rules! of_formats {
     ($name:ident, $lanes:ty $(, $features:literal)?) => {
         /// The function of a format.
-        pub(super) fn $name(format: $crate::weight::BlockFormat) -> super::Units {
+        pub(super) fn $name(format: $crate::weight::BlockFormat) -> super::Inputs {
             use $crate::weight::{BlockFormat, Line};
             macro_rules! of {
                 ($of:ident) => {{
                     $(#[target_feature(enable = $features)])?
-                    unsafe fn units(stored: *const Line, units: usize, out: *mut Line) {
+                    unsafe fn inputs(panel: *const Line, from: usize, n: usize, out: *mut Line) {
                         let shape = const { BlockFormat::$of.shape() };
                         // SAFETY: the caller's promise.
-                        unsafe { super::dequantize_units::<$lanes>(shape, stored, units, out) }
+                        unsafe { super::dequantize_inputs::<$lanes>(shape, panel, from, n, out) }
                     }
-                    units
+                    inputs
                 }};
             }
             match format {

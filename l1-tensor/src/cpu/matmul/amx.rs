@@ -132,21 +132,36 @@ unsafe fn chunk(job: &Job<'_, bf16>, lines: Lines<'_>, chunk: usize) {
 unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize) {
     let (rows, panels) = job.ranges(chunk);
     let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
-    let spans = PanelSpans::new(weight, rows.len());
+    let spans = PanelSpans::new(weight, rows.len(), ROWS);
     let (whole, last) = (Shapes::of(ROWS), Shapes::of(rows.len() % ROWS));
+    // SAFETY: the caller's promise.
+    let registers = (rows.len() <= ROWS).then(|| unsafe { Registers::new(rows.len()) });
     for panel in panels {
         fetch_output(job, rows.start, rows.len(), panel);
         let sums = memory.zeros(rows.len());
-        spans.for_each(panel, &mut buffer, |from, lines| {
-            for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
-                let shapes = if sums.len() == ROWS { &whole } else { &last };
-                // SAFETY: the caller's promise: the rows exist, and have the inputs of this span.
-                unsafe {
-                    let x = job.x.data.add((rows.start + i * ROWS) * job.x.stride + from);
-                    tile(x, job.x.stride, lines.len(), shapes, Source::Cache, lines, sums);
+        // SAFETY: the caller's promise: the rows exist, and have the inputs of this span. All units are whole blocks.
+        let x = |row: usize, from: usize| unsafe {
+            job.x.data.add((rows.start + row) * job.x.stride + from)
+        };
+        match &registers {
+            Some(registers) => unsafe {
+                registers.zero();
+                spans.for_each(panel, &mut buffer, |from, lines| {
+                    registers.add_block(x(0, from), job.x.stride, lines);
+                });
+                registers.store(sums);
+            },
+            None => spans.for_each(panel, &mut buffer, |from, lines| {
+                for (i, sums) in sums.chunks_mut(ROWS).enumerate() {
+                    let shapes = if sums.len() == ROWS { &whole } else { &last };
+                    // SAFETY: as above.
+                    unsafe {
+                        let x = x(i * ROWS, from);
+                        tile(x, job.x.stride, lines.len(), shapes, Source::Cache, lines, sums);
+                    }
                 }
-            }
-        });
+            }),
+        }
         // SAFETY: the caller's promise.
         unsafe { finish_rows::<Avx512Dot>(job, rows.start, panel, sums) };
     }
@@ -291,6 +306,122 @@ unsafe fn add_blocks(
             Source::Memory => sum!(prefetch_lines!()),
             Source::Cache => sum!(""),
         }
+    }
+}
+
+/// The tile registers of this thread, with the shapes of at most [`ROWS`] rows, until it is dropped. Other instructions
+/// can run between two blocks, so the sums of few rows wait for each other while the next block is dequantized.
+///
+/// Each function is a piece of assembly that finds the registers as the one before has left them. The compiler does not
+/// promise that; it cannot break it either, as it knows no other instruction that names a tile: no function of this
+/// crate has the feature `amx-tile`, and the system keeps them from one turn of a thread to the next.
+struct Registers {
+    rows: usize,
+}
+
+impl Registers {
+    /// Shapes the registers.
+    ///
+    /// # Safety
+    /// As [`chunk`]. There must be no other on this thread until this one is dropped.
+    #[inline(always)]
+    unsafe fn new(rows: usize) -> Self {
+        debug_assert!((1..=ROWS).contains(&rows));
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &Shapes::of(rows), options(nostack, readonly));
+        }
+        Self { rows }
+    }
+
+    /// Begins sums.
+    ///
+    /// # Safety
+    /// As [`chunk`].
+    #[inline(always)]
+    unsafe fn zero(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                options(nostack, nomem)
+            );
+        }
+    }
+
+    /// Adds a block of inputs.
+    ///
+    /// # Safety
+    /// As [`chunk`]; as many rows of [`BLOCK`] elements must be readable at `x`, `stride` apart, as the registers have.
+    #[inline(always)]
+    unsafe fn add_block(&self, x: *const bf16, stride: usize, lines: &[Line]) {
+        assert!(lines.len() == BLOCK_LINES);
+        let (lines, apart) = (lines.as_ptr(), 2 * size_of::<Line>());
+        let stride = stride * size_of::<bf16>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "tileloadd tmm4, [{x} + 1*{stride}]",
+                "tileloadd tmm6, [{lines} + 1*{apart}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{lines} + 1*{apart} + 64]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                x = in(reg) x,
+                stride = in(reg) stride,
+                lines = in(reg) lines,
+                apart = in(reg) apart,
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+            if self.rows > TILE_ROWS {
+                asm!(
+                    "tileloadd tmm5, [{x} + 1*{stride}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    x = in(reg) x.byte_add(TILE_ROWS * stride),
+                    stride = in(reg) stride,
+                    out("tmm2") _, out("tmm3") _, out("tmm5") _,
+                    options(nostack, readonly),
+                );
+            }
+        }
+    }
+
+    /// Writes the sums.
+    ///
+    /// # Safety
+    /// As [`chunk`].
+    #[inline(always)]
+    unsafe fn store(&self, sums: &mut [[f32; PANEL]]) {
+        assert!(sums.len() == self.rows);
+        let (first, apart) = (sums.as_mut_ptr(), size_of::<[f32; PANEL]>());
+        // SAFETY: the caller's promise; the sums have room for the rows of the tiles.
+        unsafe {
+            asm!(
+                "tilestored [{sums} + 1*{apart}], tmm0",
+                "tilestored [{sums} + 1*{apart} + 64], tmm1",
+                sums = in(reg) first,
+                apart = in(reg) apart,
+                options(nostack),
+            );
+            if self.rows > TILE_ROWS {
+                asm!(
+                    "tilestored [{sums} + 1*{apart}], tmm2",
+                    "tilestored [{sums} + 1*{apart} + 64], tmm3",
+                    sums = in(reg) first.add(TILE_ROWS),
+                    apart = in(reg) apart,
+                    options(nostack),
+                );
+            }
+        }
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        // SAFETY: they have been shaped, so the processor has them.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::mem::MaybeUninit;
 
+use crate::cpu::dequantize::PIECE;
 use crate::weight::{Line, PANEL};
 
 use super::epilogue::fetch_output;
@@ -14,15 +15,9 @@ use super::{Blocks, Job, finish_rows};
 /// Maximum number of rows in a chunk.
 pub(super) const MAX_CHUNK_ROWS: usize = 512;
 
-/// Inputs of a span of a panel: 16 KiB of lines, which stay in the first level of the cache until they have been read. A
-/// multiple of the units of all formats.
-const SPAN: usize = 256;
-
-/// The same with many rows: a tile begins and ends less often, and the second level is fast enough.
+/// Inputs of a span of a panel where many rows use it: a tile begins and ends seldom, and the second level of the cache is
+/// fast enough.
 const LONG_SPAN: usize = 1024;
-
-/// Number of rows that count as many.
-const MANY: usize = 16;
 
 /// Lines of a span.
 #[repr(align(64))]
@@ -42,9 +37,13 @@ pub(super) struct PanelSpans<'a> {
 }
 
 impl<'a> PanelSpans<'a> {
-    /// Spans for a chunk of this number of rows.
-    pub(super) fn new(weight: Blocks<'a>, rows: usize) -> Self {
-        Self { weight, len: if rows < MANY { SPAN } else { LONG_SPAN } }
+    /// Spans for a chunk of this number of rows, of which a tile has `tile` at most.
+    ///
+    /// If one tile has all rows, a span is one piece. A processor that executes instructions out of order then
+    /// dequantizes the next piece while the sums of this one wait for each other: with longer spans it would do the one
+    /// after the other, since a span has more instructions than it can hold.
+    pub(super) fn new(weight: Blocks<'a>, rows: usize, tile: usize) -> Self {
+        Self { weight, len: if rows <= tile { PIECE } else { LONG_SPAN } }
     }
 
     /// Dequantizes a panel, and calls `each` with the first input of a span and its lines, two for each pair of inputs.
@@ -96,7 +95,7 @@ impl ChunkSums {
 pub(super) unsafe fn sweep<D: Dot>(job: &Job<'_, D::X>, weight: Blocks<'_>, chunk: usize) {
     let (rows, panels) = job.ranges(chunk);
     let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
-    let spans = PanelSpans::new(weight, rows.len());
+    let spans = PanelSpans::new(weight, rows.len(), D::ROWS);
     for panel in panels {
         fetch_output(job, rows.start, rows.len(), panel);
         let sums = memory.zeros(rows.len());

@@ -159,17 +159,19 @@ __device__ inline void tile(const Gemm& g, const Output& out, unsigned char* sha
             for (int half = 0; half < 2; half++) {
                 const int t = m0 + wm + 16 * i + lane / 4 + 8 * half;
                 const int n = n0 + wn + 8 * j + lane % 4 * 2;
-                const float left = sum[i][j][2 * half];
-                const float right = sum[i][j][2 * half + 1];
                 if (t >= g.tokens || n >= g.rows) {
                     continue;
                 }
-                if (pairs && n + 1 < g.rows) {
-                    out.store_pair(t, n, left, right);
+                const float left = out.of(n, sum[i][j][2 * half]);
+                if (n + 1 >= g.rows) {
+                    out.store(t, n, left);
                     continue;
                 }
-                out.store(t, n, left);
-                if (n + 1 < g.rows) {
+                const float right = out.of(n + 1, sum[i][j][2 * half + 1]);
+                if (pairs) {
+                    out.store_pair(t, n, left, right);
+                } else {
+                    out.store(t, n, left);
                     out.store(t, n + 1, right);
                 }
             }
@@ -180,31 +182,31 @@ __device__ inline void tile(const Gemm& g, const Output& out, unsigned char* sha
 // Grid: one block for each tile. Dynamic shared memory: 6 stages of 6 KiB.
 extern "C" __global__ void gemm_narrow(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                        int rows, int width, int vector, void* out, i64 out_stride,
-                                       int is_bf16, int add, float scale) {
+                                       int is_bf16, int add, float scale, const float* factors) {
     wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
-    tile<16, 32, 64, 1, 2, 6>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
+    tile<16, 32, 64, 1, 2, 6>(g, Output{out, out_stride, is_bf16, add, scale, factors}, dynamic_shared);
 }
 
 // 4 stages of 8 KiB.
 extern "C" __global__ void gemm_medium(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                        int rows, int width, int vector, void* out, i64 out_stride,
-                                       int is_bf16, int add, float scale) {
+                                       int is_bf16, int add, float scale, const float* factors) {
     wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
-    tile<64, 64, 32, 2, 2, 4>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
+    tile<64, 64, 32, 2, 2, 4>(g, Output{out, out_stride, is_bf16, add, scale, factors}, dynamic_shared);
 }
 
 // 4 stages of 16 KiB.
 extern "C" __global__ void gemm_large(const bf16* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                       int rows, int width, int vector, void* out, i64 out_stride, int is_bf16,
-                                      int add, float scale) {
+                                      int add, float scale, const float* factors) {
     wait_for_previous();
     extern __shared__ STRATA_ALIGNED(16) unsigned char dynamic_shared[];
     const Gemm g = {x, x_stride, tokens, w, w_stride, rows, width, vector != 0};
-    tile<128, 128, 32, 2, 4, 4>(g, Output{out, out_stride, is_bf16, add, scale}, dynamic_shared);
+    tile<128, 128, 32, 2, 4, 4>(g, Output{out, out_stride, is_bf16, add, scale, factors}, dynamic_shared);
 }
 
 constexpr int SIDE = 64;
@@ -215,11 +217,11 @@ constexpr int DEPTH = 16;
 // apart, so that neighbours read neighbouring words. Sums run from the first k to the last, here too.
 extern "C" __global__ void gemm_f32(const float* x, i64 x_stride, int tokens, const bf16* w, i64 w_stride,
                                     int rows, int width, void* out, i64 out_stride, int is_bf16, int add,
-                                    float scale) {
+                                    float scale, const float* factors) {
     wait_for_previous();
     __shared__ float xs[DEPTH][SIDE + 1];
     __shared__ float ws[DEPTH][SIDE + 1];
-    const Output to = {out, out_stride, is_bf16, add, scale};
+    const Output to = {out, out_stride, is_bf16, add, scale, factors};
     const int n0 = blockIdx.x * SIDE;
     const int m0 = blockIdx.y * SIDE;
     const int across = threadIdx.x % 16;
@@ -254,7 +256,7 @@ extern "C" __global__ void gemm_f32(const float* x, i64 x_stride, int tokens, co
             const int t = m0 + down + 16 * i;
             const int n = n0 + across + 16 * j;
             if (t < tokens && n < rows) {
-                to.store(t, n, sum[i][j]);
+                to.store(t, n, to.of(n, sum[i][j]));
             }
         }
     }

@@ -25,13 +25,21 @@ __device__ inline uint4 eight(const bf16* row, int k, int width, bool vector) {
     return out;
 }
 
-// Where a product goes: `out[t, n] = y` as f32 or bf16, or `out[t, n] += scale y` (f32).
+// Where a product goes: `out[t, n] = y` as f32 or bf16, or `out[t, n] += scale y` (f32), where y is the sum
+// or, for a weight whose rows have factors, the sum times that of row n.
 struct Output {
     void* at;
     i64 stride;
     int is_bf16;
     int add;
     float scale;
+    const float* factors;
+
+    // What becomes of the sum of row n of the weight. Rounded by itself: fused with an addition behind it,
+    // it would depend on what follows (a bias, a residual) how a product is rounded.
+    __device__ inline float of(int n, float sum) const {
+        return factors == nullptr ? sum : __fmul_rn(sum, factors[n]);
+    }
 
     __device__ inline void store(int t, int n, float y) const {
         const i64 i = t * stride + n;

@@ -138,6 +138,11 @@ inline u32 pack_bf16(float low, float high) {
     return pack_halves(low, high);
 }
 
+// A product of two bf16 is exact in f32, unless it is below 2^-126.
+inline u32 multiply_bf16(u32 a, u32 b) {
+    return pack_halves(low_half(a) * low_half(b), high_half(a) * high_half(b));
+}
+
 inline void store_16(void* to, uint4 words) {
     if (reinterpret_cast<size_t>(to) % 16 != 0) {
         strata_fail("store_16 to an address that is not a multiple of 16");

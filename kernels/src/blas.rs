@@ -124,7 +124,7 @@ impl Blas {
         work()
     }
 
-    /// `out = x W^T`, or `out += scale x W^T`, by the library. Returns `false` where the library cannot do
+    /// `out = scale x W^T`, or `out += scale x W^T` if it `adds`, by the library. Returns `false` where the library cannot do
     /// it: then nothing was enqueued. `x` and `weight` are bf16, shapes fit, and none of them is empty.
     ///
     /// The first call allocates the workspace, so it must not happen while a graph is captured.
@@ -133,7 +133,8 @@ impl Blas {
         gpu: &Arc<Gpu>,
         x: Mat<'_>,
         weight: Mat<'_>,
-        add: Option<f32>,
+        scale: f32,
+        adds: bool,
         out: &MatMut<'_>,
     ) -> Result<bool> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +151,7 @@ impl Blas {
             w_stride: stride_of(weight.rows, weight.width, weight.stride),
             out_stride: stride_of(out.rows, out.width, out.stride),
             out: out.dtype,
-            adds: add.is_some(),
+            adds,
             aligned: [weight.ptr, x.ptr, out.ptr].map(alignment),
         };
         if library.plans.len() >= MOST_SHAPES && !library.plans.contains_key(&shape) {
@@ -164,10 +165,7 @@ impl Blas {
         };
         let Some(plan) = plan else { return Ok(false) };
         // out = alpha product + beta out
-        let (alpha, beta) = match add {
-            Some(scale) => (scale, 1.0f32),
-            None => (1.0f32, 0.0f32),
-        };
+        let (alpha, beta) = (scale, if adds { 1.0f32 } else { 0.0 });
         // SAFETY: the descriptors say what lies at these addresses, which the views vouch for; alpha and
         // beta are on the host, and are read before the call returns; the workspace is never freed.
         let enqueued = unsafe {

@@ -17,6 +17,8 @@ pub(crate) enum Purpose {
     AttentionSplits,
     /// Gates and ups before they are folded.
     GateUp,
+    /// Rows of a weight that were expanded for one matmul.
+    ExpandedRows,
     /// Workspace of cuBLASLt.
     MatmulWorkspace,
     /// Bytes on their way from the device or to it.

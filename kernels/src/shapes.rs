@@ -194,6 +194,12 @@ impl<'a> Mat<'a> {
     pub fn dense(memory: View<'a, u8>, dtype: Float, rows: usize, width: usize) -> Result<Self> {
         Self::new(memory, dtype, rows, width, width)
     }
+
+    /// These rows only, which must be there.
+    pub(crate) fn part(self, first: usize, rows: usize) -> Self {
+        let ptr = self.ptr + (first * self.stride * self.dtype.size()) as u64;
+        Self { ptr, rows, ..self }
+    }
 }
 
 impl<'a> MatMut<'a> {
@@ -231,6 +237,12 @@ impl<'a> MatMut<'a> {
     pub fn reborrow(&mut self) -> MatMut<'_> {
         let Self { ptr, dtype, rows, width, stride, .. } = *self;
         MatMut { ptr, dtype, rows, width, stride, borrow: PhantomData }
+    }
+
+    /// These columns only, which must be there.
+    pub(crate) fn columns(self, first: usize, width: usize) -> Self {
+        let ptr = self.ptr + (first * self.dtype.size()) as u64;
+        Self { ptr, width, ..self }
     }
 
     /// A view at an address for which the caller vouches.

@@ -36,12 +36,13 @@ macro_rules! sources {
 pub const SOURCES: &[Source] = sources!(".cu":
     "elementwise", "embedding", "norm", "rope", "gated", "kv_cache", "exchange",
     "attention_decode", "attention_prefill", "attention_rows",
-    "gemv", "gemm", "argmax", "top_k", "sample",
+    "gemv", "gemv_nvfp4", "nvfp4", "gemm", "argmax", "top_k", "sample",
 );
 
 /// Files that these include.
 pub const HEADERS: &[Source] = sources!(".cuh":
-    "types", "reduce", "ptx", "quads", "linear", "row_scan", "select", "boundary", "attention",
+    "types", "reduce", "ptx", "quads", "linear", "nvfp4", "gemv", "row_scan", "select", "boundary",
+    "attention",
 );
 
 /// The source of this name.
@@ -102,17 +103,18 @@ mod tests {
             for (name, body) in kernels(source.text) {
                 count += 1;
                 // These read ahead what no kernel writes, and wait then.
-                let reads_ahead = source.name == "gemv" && name != "gemv_f32";
+                let reads_ahead = source.name.starts_with("gemv") && name != "gemv_f32";
                 let body = if reads_ahead {
                     assert!(body.contains("plain<") || body.contains("gated<"), "{name}: {body}");
-                    let sums = source.text.split_once("sums_of(").map_or("", |s| s.1);
-                    let weights = "load_weights(i, begin);\n        }\n    }\n";
-                    let (before, after) = sums.split_once(weights).unwrap_or(("", ""));
-                    assert!(
-                        !before.contains("load_inputs(i, begin)"),
-                        "{name} reads its inputs first"
-                    );
-                    after
+                    let sums = source.text.split_once("void sums(").map_or("", |s| s.1);
+                    // How the reading of the weights ends, and what reads inputs.
+                    let (weights, inputs) = match source.name {
+                        "gemv" => ("load_weights(i, begin);\n", "load_inputs(i, begin)"),
+                        _ => ("load_weights(round, begin + round * ROUND);\n", "eight("),
+                    };
+                    let (before, after) = sums.split_once(weights).unwrap_or((inputs, ""));
+                    assert!(!before.contains(inputs), "{name} reads its inputs first");
+                    after.trim_start_matches([' ', '}', '\n'])
                 } else {
                     body
                 };

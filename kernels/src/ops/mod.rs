@@ -12,7 +12,7 @@
 //! | [`add_in_place`] | `elementwise` | 8 | 4 |
 //! | [`scale_in_place`], [`add_bias`] | `elementwise` | 4 | 4 |
 //! | [`convert`] | `elementwise` | 4 or 2 | 2 or 4 |
-//! | [`embedding`] | `embedding` | 2 | 4 |
+//! | [`embedding`] | `embedding`, `nvfp4` | 2 or 0.56 | 4 |
 //! | [`gather_rows`] | `embedding` | 4 or 2 | as it reads |
 //! | [`rms_norm`], [`layer_norm`] | `norm` | 4 | 4 or 2 |
 //! | [`add_rms_norm`] | `norm` | 8 | 8 or 6 |
@@ -23,7 +23,7 @@
 //! | [`copy_blocks`] | `kv_cache` | 4 or 2 | as it reads |
 //! | [`clear_slots`] | none: the driver's memset | 0 | 4 or 2 |
 //! | [`read_blocks`], [`write_blocks`] | `exchange`, and the bus | 4 or 2 | as it reads |
-//! | [`linear`], few rows | `gemv` | 2 for each weight | 4 or 2 |
+//! | [`linear`], few rows | `gemv`, `gemv_nvfp4` | 2 or 0.56 for each weight | 4 or 2 |
 //! | [`linear`], many rows | cuBLASLt, `gemm` | bound by multiplying | |
 //! | [`attention`], up to 16 queries | `attention_decode` | 2 for each element of a key and a value | 4 or 2 |
 //! | [`attention`], many queries | `attention_prefill`, `attention_rows` | bound by multiplying | |
@@ -37,6 +37,7 @@ mod gated;
 mod kv_cache;
 mod linear;
 mod norm;
+mod product;
 mod rope;
 mod rows;
 mod sampling;

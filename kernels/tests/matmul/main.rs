@@ -4,6 +4,7 @@
 mod common;
 mod gated;
 mod invariance;
+mod nvfp4;
 mod problem;
 mod tiles;
 

@@ -24,7 +24,7 @@ fn by_tile(
         let operand = |args: Args, m: Mat<'_>| args.ptr(m.ptr).long(m.stride).int(m.rows);
         let args = operand(operand(Args::new(), problem.x()), problem.weight());
         let args = args.int(problem.width).int(usize::from(vector));
-        let args = args.ptr(out.ptr).long(out.stride).int(0).int(0).float(1.0);
+        let args = args.ptr(out.ptr).long(out.stride).int(0).int(0).float(1.0).ptr(0);
         // SAFETY: the kernel's arguments; it stays within the three matrices.
         unsafe { launch.enqueue(&problem.gpu, args) }.unwrap();
     })

@@ -52,10 +52,12 @@ impl FromStr for PrecisionRequest {
 }
 
 /// Memory of the matrices of a block-quantised checkpoint. All give the same bits, for finite scales: others are an error
-/// of blocks that are kept. On CUDA weights are bf16.
+/// of blocks that are kept. On CUDA only weights in NVFP4 can stay packed; others are bf16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum WeightStorage {
-    /// The faster one for one row: `Packed` where the processor multiplies bf16 pairs itself, else `Bf16`.
+    /// The faster one for one row: `Packed` where the processor multiplies bf16 pairs itself, and on CUDA for bf16
+    /// activations unless sums are batch invariant (there is no kernel for these cases: rows would be expanded for each
+    /// matmul); else `Bf16`.
     #[default]
     Auto,
     /// Codes and scales as the checkpoint has them, dequantized whenever they are used ([`crate::PackedBlocks`]): about
@@ -248,14 +250,18 @@ impl Runtime {
         }
     }
 
-    /// Whether block-quantised weights keep their blocks in memory: see [`WeightStorage`].
+    /// Whether block-quantised weights keep their blocks in memory, if the device has kernels for their format: see
+    /// [`WeightStorage`].
     pub fn keeps_blocks(&self) -> bool {
-        let wanted = match self.inner.weights {
-            WeightStorage::Auto => self.inner.isa.has_bf16_dot(),
+        let inner = &*self.inner;
+        match inner.weights {
+            WeightStorage::Auto if inner.cuda.is_some() => {
+                inner.precision == Precision::Bf16 && !inner.batch_invariant
+            }
+            WeightStorage::Auto => inner.isa.has_bf16_dot(),
             WeightStorage::Packed => true,
             WeightStorage::Bf16 => false,
-        };
-        wanted && self.inner.device == Device::Cpu
+        }
     }
 
     /// Thread pool.

@@ -15,7 +15,7 @@ pub(crate) fn embedding(
     tokens: Index<'_, u32>,
     out: TensorMut<'_>,
 ) -> Result<()> {
-    let table = table.on_cuda(op)?.mat(op, gpu)?;
+    let table = table.on_cuda(op, gpu)?;
     let out = mat_mut_of::<f32>(op, gpu, out)?;
     let tokens = Numbers::of(op, gpu, tokens)?;
     Ok(ops::embedding(gpu, table, tokens.view(), out)?)

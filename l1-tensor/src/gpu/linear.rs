@@ -18,7 +18,7 @@ pub(crate) fn linear(
 ) -> Result<()> {
     let Some(gpu) = rt.gpu() else { return Ok(()) };
     let layout = *out.layout();
-    let (weight, arithmetic) = (w.on_cuda(op)?.mat(op, gpu)?, rt.arithmetic());
+    let (weight, arithmetic) = (w.on_cuda(op, gpu)?, rt.arithmetic());
     let x = mat(op, gpu, x)?;
     let mut to = mat_mut(op, gpu, out)?;
     let bias = bias.map(|b| f32_vector(op, gpu, b)).transpose()?;

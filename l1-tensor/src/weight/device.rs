@@ -45,19 +45,17 @@ impl DeviceWeight {
             let why = format!("gates and ups come in pairs, but there are {n} rows");
             return Err(Error::BadParameter { op: "pack", why }.into());
         }
-        let bytes = Layout::contiguous(&[n, k])?.elem_count() * size_of::<u16>();
-        let mut storage = Storage::zeroed(rt.device(), bytes)?;
-        let unit = k * size_of::<u16>();
-        let mut uploader = rt.uploader(bytes)?;
-        if let Some(uploader) = uploader.as_deref_mut().and_then(Option::as_mut) {
-            let mut to = storage.on_cuda_mut("weight")?.view_mut();
-            let filled = uploader.upload(&mut to, unit, |offset, piece| {
-                fill(rt.pool(), offset / unit, k, piece, row).map_err(Failure)
-            });
-            // Copies under way must finish or stop before the memory is used or freed.
-            uploader.finish().map_err(Error::from)?;
-            filled.map_err(|Failure(e)| e)?;
-        }
+        Layout::contiguous(&[n, k])?;
+        let scratch: Vec<Mutex<Vec<f32>>> =
+            (0..rt.pool().threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
+        let storage = upload_rows(rt, n, k * size_of::<u16>(), &|i, worker, out: &mut [u8]| {
+            let mut values = lock(&scratch[worker]);
+            row(i, &mut values)?;
+            for (out, v) in out.chunks_exact_mut(size_of::<u16>()).zip(values.iter()) {
+                out.copy_from_slice(&round_bf16(*v).to_bits().to_le_bytes());
+            }
+            Ok::<_, E>(())
+        })?;
         Ok(Self { n, k, order, storage })
     }
 
@@ -97,8 +95,13 @@ impl DeviceWeight {
         self.storage.device()
     }
 
+    /// Memory of the weight.
+    pub(super) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
     /// View for the launchers.
-    pub(crate) fn mat(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Mat<'_>> {
+    pub(super) fn mat(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Mat<'_>> {
         let memory = self.storage.on_cuda(op)?;
         crate::gpu::same_device(op, gpu, memory.gpu())?;
         Ok(Mat::dense(memory.view(), Float::Bf16, self.n, self.k)?)
@@ -114,28 +117,45 @@ impl<E: From<Error>> From<kernels::Error> for Failure<E> {
     }
 }
 
-/// Writes the rows from `first` on as bf16, as many as `piece` holds, on all threads.
+/// Writes row `i` as bytes, on the thread of this index, or returns an error.
+type WriteFn<'a, E> = dyn Fn(usize, usize, &mut [u8]) -> std::result::Result<(), E> + Sync + 'a;
+
+/// Uploads `n` rows of `row_bytes` bytes, which `write` writes on all threads.
+pub(super) fn upload_rows<E: Send + From<Error>>(
+    rt: &Runtime,
+    n: usize,
+    row_bytes: usize,
+    write: &WriteFn<'_, E>,
+) -> std::result::Result<Storage, E> {
+    let bytes = Layout::contiguous(&[n, row_bytes])?.elem_count();
+    let mut storage = Storage::zeroed(rt.device(), bytes)?;
+    let mut uploader = rt.uploader(bytes)?;
+    if let Some(uploader) = uploader.as_deref_mut().and_then(Option::as_mut) {
+        let mut to = storage.on_cuda_mut("weight")?.view_mut();
+        let filled = uploader.upload(&mut to, row_bytes, |offset, piece| {
+            fill(rt.pool(), offset / row_bytes, row_bytes, piece, write).map_err(Failure)
+        });
+        // Copies under way must finish or stop before the memory is used or freed.
+        uploader.finish().map_err(Error::from)?;
+        filled.map_err(|Failure(e)| e)?;
+    }
+    Ok(storage)
+}
+
+/// Writes the rows from `first` on, as many as `piece` holds, on all threads.
 fn fill<E: Send + From<Error>>(
     pool: &ThreadPool,
     first: usize,
-    k: usize,
+    row_bytes: usize,
     piece: &mut [u8],
-    row: &RowFn<'_, E>,
+    write: &WriteFn<'_, E>,
 ) -> std::result::Result<(), E> {
-    let row_bytes = k * size_of::<u16>();
     // One lock for each chunk of rows. It is never contended; it only gives `&mut` to the thread.
     let chunks: Vec<Mutex<&mut [u8]>> =
         piece.chunks_mut((ROWS * row_bytes).max(1)).map(Mutex::new).collect();
-    let scratch: Vec<Mutex<Vec<f32>>> =
-        (0..pool.threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
     pool.try_run(chunks.len(), &|i, worker| {
-        let (mut values, mut chunk) = (lock(&scratch[worker]), lock(&chunks[i]));
-        for (r, out) in chunk.chunks_exact_mut(row_bytes).enumerate() {
-            row(first + i * ROWS + r, &mut values)?;
-            for (out, v) in out.chunks_exact_mut(size_of::<u16>()).zip(values.iter()) {
-                out.copy_from_slice(&round_bf16(*v).to_bits().to_le_bytes());
-            }
-        }
-        Ok(())
+        let mut chunk = lock(&chunks[i]);
+        let mut rows = chunk.chunks_exact_mut(row_bytes).enumerate();
+        rows.try_for_each(|(r, out)| write(first + i * ROWS + r, worker, out))
     })
 }

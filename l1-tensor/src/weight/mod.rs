@@ -7,6 +7,7 @@
 
 mod blocks;
 mod device;
+mod device_nvfp4;
 mod packed;
 mod panels;
 mod scaled;
@@ -14,12 +15,18 @@ mod scaled;
 pub use blocks::{BlockFormat, BlockPart, PackedBlocks, StoredRow};
 pub(crate) use blocks::{BlockPanel, Levels, STEP, Scale, Shape};
 pub use device::DeviceWeight;
+pub use device_nvfp4::DeviceNvfp4;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
 pub(crate) use scaled::Factors;
 pub use scaled::ScaledWeight;
 
-use crate::{Error, Layout, Result, Runtime};
+use std::sync::Arc;
+
+use kernels::{Gpu, Weights};
+
+use crate::storage::Storage;
+use crate::{Device, Error, Layout, Result, Runtime};
 
 /// A weight `[n, k]`: `n` outputs by `k` inputs, one variant per storage scheme.
 ///
@@ -47,7 +54,9 @@ pub enum Weight {
     Blocks(PackedBlocks),
     /// Dense bf16 in a device's memory.
     Device(DeviceWeight),
-    /// One of the first two, with a factor for each row.
+    /// Codes and scales of NVFP4 in a device's memory.
+    DeviceNvfp4(DeviceNvfp4),
+    /// One of the others, with a factor for each row.
     Scaled(ScaledWeight),
 }
 
@@ -89,6 +98,7 @@ impl Weight {
             Weight::Bf16(w) => w.n(),
             Weight::Blocks(w) => w.n(),
             Weight::Device(w) => w.n(),
+            Weight::DeviceNvfp4(w) => w.n(),
             Weight::Scaled(w) => w.n(),
         }
     }
@@ -99,6 +109,7 @@ impl Weight {
             Weight::Bf16(w) => w.k(),
             Weight::Blocks(w) => w.k(),
             Weight::Device(w) => w.k(),
+            Weight::DeviceNvfp4(w) => w.k(),
             Weight::Scaled(w) => w.k(),
         }
     }
@@ -109,6 +120,7 @@ impl Weight {
             Weight::Bf16(w) => w.order(),
             Weight::Blocks(w) => w.order(),
             Weight::Device(w) => w.order(),
+            Weight::DeviceNvfp4(w) => w.order(),
             Weight::Scaled(w) => w.order(),
         }
     }
@@ -119,6 +131,7 @@ impl Weight {
             Weight::Bf16(w) => w.bytes(),
             Weight::Blocks(w) => w.bytes(),
             Weight::Device(w) => w.bytes(),
+            Weight::DeviceNvfp4(w) => w.bytes(),
             Weight::Scaled(w) => w.bytes(),
         }
     }
@@ -133,16 +146,17 @@ impl Weight {
             Weight::Bf16(w) => w.row(i, out),
             Weight::Blocks(w) => w.row(i, out),
             Weight::Device(w) => w.row(i, out),
+            Weight::DeviceNvfp4(w) => w.row(i, out),
             Weight::Scaled(w) => w.row(i, out),
         }
     }
 
     /// Creates a weight that keeps the blocks of a checkpoint, `k` weights a row. `row(i)` returns the blocks of
     /// logical row `i` as a file stores them: bytes, or a [`StoredRow`]. A matmul's result is the same bits as with
-    /// rows that [`Weight::load`] expands, in about the memory of the file.
+    /// rows that [`Weight::load`] expands, in about the memory of the file. A CUDA device has kernels for NVFP4 only.
     ///
     /// # Errors
-    /// As [`PackedBlocks::pack`], and [`Error::Device`] on a runtime of a CUDA device, whose kernels read bf16.
+    /// As [`PackedBlocks::pack`], also for other formats on a CUDA device; [`Error::Cuda`].
     #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
     pub fn load_blocks<'a, R, E>(
         rt: &Runtime,
@@ -155,12 +169,20 @@ impl Weight {
         R: Into<StoredRow<'a>>,
         E: Send + From<Error>,
     {
-        if rt.gpu().is_some() {
-            let why =
-                "weights of block formats are kept for a CPU only: expand them with Weight::load";
-            return Err(Error::Device { device: rt.device().to_string(), why: why.into() }.into());
-        }
-        Ok(Self::Blocks(PackedBlocks::pack(rt.pool(), k, order, parts, row)?))
+        Ok(match rt.gpu() {
+            None => Self::Blocks(PackedBlocks::pack(rt.pool(), k, order, parts, row)?),
+            Some(_) => Self::DeviceNvfp4(DeviceNvfp4::upload(rt, k, order, parts, row)?),
+        })
+    }
+
+    /// Whether [`load_blocks`](Self::load_blocks) can keep these parts on the runtime's device, and the runtime wants
+    /// it ([`Runtime::keeps_blocks`]).
+    pub fn keeps_blocks(rt: &Runtime, k: usize, order: RowOrder, parts: &[BlockPart]) -> bool {
+        rt.keeps_blocks()
+            && match rt.gpu() {
+                None => PackedBlocks::can_pack(k, order, parts),
+                Some(_) => DeviceNvfp4::can_upload(k, parts),
+            }
     }
 
     /// Formats of the weights in memory: `"bf16"`, or the names of block formats.
@@ -171,6 +193,7 @@ impl Weight {
         };
         let (dense, blocks) = match of {
             Weight::Bf16(_) | Weight::Device(_) | Weight::Scaled(_) => (Some("bf16"), None),
+            Weight::DeviceNvfp4(_) => (Some(BlockFormat::NVFP4.name()), None),
             Weight::Blocks(w) => (None, Some(w.formats().map(BlockFormat::name))),
         };
         dense.into_iter().chain(blocks.into_iter().flatten())
@@ -182,8 +205,8 @@ impl Weight {
             Weight::Bf16(w) => Ok((HostWeight::Bf16(w), None)),
             Weight::Blocks(w) => Ok((HostWeight::Blocks(w), None)),
             Weight::Scaled(w) => Ok((w.unscaled().on_host(op)?.0, Some(w.factors()))),
-            Weight::Device(w) => Err(Error::Device {
-                device: w.device().to_string(),
+            Weight::Device(_) | Weight::DeviceNvfp4(_) => Err(Error::Device {
+                device: self.memory().map_or(Device::Cpu, Storage::device).to_string(),
                 why: format!(
                     "{op} runs on the CPU, but this weight is in the memory of the device"
                 ),
@@ -191,16 +214,28 @@ impl Weight {
         }
     }
 
-    /// Returns the rows on the device, or an error for a packed weight.
-    pub(crate) fn on_cuda(&self, op: &'static str) -> Result<&DeviceWeight> {
+    /// Returns the matrix on the device and the factors of its rows, or an error for a weight packed for a CPU.
+    pub(crate) fn on_cuda(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Weights<'_>> {
         match self {
-            Weight::Device(w) => Ok(w),
-            Weight::Bf16(_) | Weight::Blocks(_) | Weight::Scaled(_) => Err(Error::Device {
+            Weight::Device(w) => Ok(w.mat(op, gpu)?.into()),
+            Weight::DeviceNvfp4(w) => Ok(w.matrix(op, gpu)?.into()),
+            Weight::Scaled(w) => w.on_cuda(op, gpu),
+            Weight::Bf16(_) | Weight::Blocks(_) => Err(Error::Device {
                 device: "cpu".into(),
                 why: format!(
                     "{op} runs on CUDA, and this weight is packed for a CPU: Weight::load"
                 ),
             }),
+        }
+    }
+
+    /// Memory on a device.
+    fn memory(&self) -> Option<&Storage> {
+        match self {
+            Weight::Device(w) => Some(w.storage()),
+            Weight::DeviceNvfp4(w) => Some(w.storage()),
+            Weight::Scaled(w) => w.unscaled().memory(),
+            Weight::Bf16(_) | Weight::Blocks(_) => None,
         }
     }
 

@@ -9,6 +9,10 @@
 //!
 //! Matrices that were fused (q, k and v; gates and ups) keep the factor of each.
 
+use std::sync::Arc;
+
+use kernels::{Buffer, Gpu, Weights};
+
 use super::{RowOrder, Weight};
 use crate::{Error, Result};
 
@@ -17,6 +21,16 @@ use crate::{Error, Result};
 pub struct ScaledWeight {
     of: Box<Weight>,
     factors: Factors,
+    on_device: Option<OnDevice>,
+}
+
+/// Factors for the kernels of a device.
+#[derive(Debug)]
+struct OnDevice {
+    /// One f32 for each row.
+    each: Buffer,
+    /// The same on the host: numbers of rows, and their factor.
+    runs: Vec<(usize, f32)>,
 }
 
 /// Factors of the rows.
@@ -36,17 +50,11 @@ impl Weight {
     ///
     /// # Errors
     /// [`Error::BadParameter`] when the parts have another number of rows than the weight, a factor is not finite, or
-    /// the weight has factors already; [`Error::Device`] for a weight on a device, whose kernels know no factors.
+    /// the weight has factors already; [`Error::Cuda`] when a device has no memory for them.
     pub fn scaled(self, parts: &[(usize, f32)]) -> Result<Self> {
         let bad = |why: String| Err(Error::BadParameter { op: "scaled", why });
-        match &self {
-            Weight::Device(w) => {
-                let why =
-                    "weights with factors, such as NVFP4, run on the CPU only: use --device cpu";
-                return Err(Error::Device { device: w.device().to_string(), why: why.into() });
-            }
-            Weight::Scaled(_) => return bad("the weight has factors already".into()),
-            Weight::Bf16(_) | Weight::Blocks(_) => {}
+        if matches!(self, Weight::Scaled(_)) {
+            return bad("the weight has factors already".into());
         }
         let rows = parts.iter().try_fold(0usize, |sum, (rows, _)| sum.checked_add(*rows));
         if rows != Some(self.n()) {
@@ -63,8 +71,29 @@ impl Weight {
                 Factors::Rows(each.collect())
             }
         };
-        Ok(Weight::Scaled(ScaledWeight { of: Box::new(self), factors }))
+        let on_device = match self.memory() {
+            None => None,
+            Some(memory) => {
+                let gpu = memory.on_cuda("scaled")?.gpu();
+                let each: Vec<f32> =
+                    parts.iter().flat_map(|(rows, f)| std::iter::repeat_n(*f, *rows)).collect();
+                Some(OnDevice { each: Buffer::from_slice(gpu, &each)?, runs: runs(parts) })
+            }
+        };
+        Ok(Weight::Scaled(ScaledWeight { of: Box::new(self), factors, on_device }))
     }
+}
+
+/// Parts of which no two neighbours have the same factor.
+fn runs(parts: &[(usize, f32)]) -> Vec<(usize, f32)> {
+    let mut runs: Vec<(usize, f32)> = Vec::new();
+    for &(rows, factor) in parts {
+        match runs.last_mut().filter(|last| last.1 == factor) {
+            Some(last) => last.0 += rows,
+            None => runs.push((rows, factor)),
+        }
+    }
+    runs
 }
 
 impl ScaledWeight {
@@ -89,7 +118,8 @@ impl ScaledWeight {
             Factors::All(_) => 0,
             Factors::Rows(rows) => size_of_val(&**rows),
         };
-        self.of.bytes() + factors
+        let on_device = self.on_device.as_ref().map_or(0, |on_device| on_device.each.len());
+        self.of.bytes() + factors + on_device
     }
 
     /// The weight without its factors.
@@ -99,6 +129,13 @@ impl ScaledWeight {
 
     pub(crate) fn factors(&self) -> &Factors {
         &self.factors
+    }
+
+    /// View for the launchers.
+    pub(super) fn on_cuda(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Weights<'_>> {
+        let of = self.of.on_cuda(op, gpu)?;
+        let Some(OnDevice { each, runs }) = &self.on_device else { return Ok(of) };
+        Ok(of.scaled(kernels::Factors::new(each.view().cast(), runs)?)?)
     }
 
     /// Reads logical row `i`, times its factor, into `out` (`[k]`), as f32.

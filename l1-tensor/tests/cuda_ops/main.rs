@@ -10,6 +10,7 @@ mod elementwise;
 mod linear;
 mod memory;
 mod norm;
+mod nvfp4;
 mod rope;
 mod select;
 

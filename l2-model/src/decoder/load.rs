@@ -4,13 +4,13 @@
 //! are reported in one error. Then each matrix is read row by row, expanded to f32, rounded to bf16
 //! and packed, on all threads, and its mapped pages are given back, so that the file and the model
 //! are never in memory together. Matrices in block formats keep their blocks on a CPU, and are only put
-//! in another order ([`PackedBlocks`]). For a device the rows go into pinned memory instead, piece by piece, and
+//! in another order ([`PackedBlocks`](l1_tensor::PackedBlocks)). For a device the rows go into pinned memory instead, piece by piece, and
 //! one piece travels while the next is being expanded.
 
 use std::sync::Arc;
 
 use l1_tensor::ops::{Epilogue, RopeTable};
-use l1_tensor::{BlockPart, PackedBlocks, RowOrder, Runtime, Tensor, Weight};
+use l1_tensor::{BlockPart, RowOrder, Runtime, Tensor, Weight};
 
 use super::{Attention, Branch, Decoder, Layer, Mlp, NormWeights, OpWeights};
 use crate::checkpoint::names::unpermute_rows;
@@ -315,14 +315,11 @@ impl Loader<'_> {
 
     /// Block formats of the parts of a matrix, if it can keep them.
     fn blocks(&self, parts: &[Part<'_>], k: usize, order: RowOrder) -> Option<Vec<BlockPart>> {
-        if !self.rt.keeps_blocks() {
-            return None;
-        }
         let block = |part: &Part<'_>| {
             Some(BlockPart { rows: part.stored.n_rows(), format: part.stored.blocks()? })
         };
         let blocks: Vec<_> = parts.iter().map(block).collect::<Option<_>>()?;
-        PackedBlocks::can_pack(k, order, &blocks).then_some(blocks)
+        Weight::keeps_blocks(self.rt, k, order, &blocks).then_some(blocks)
     }
 }
 

@@ -38,6 +38,46 @@ impl<'a> StoredRow<'a> {
     pub fn split(codes: &'a [u8], scales: &'a [u8]) -> Self {
         Self { blocks: codes, scales }
     }
+
+    /// Writes codes and scales of a row in NVFP4 as [`split`](Self::split) takes them: `codes` has half a byte for each
+    /// weight of the row, `scales` a byte for sixteen.
+    ///
+    /// An error says what the row is or has, as those of `PackedBlocks::pack`.
+    pub(in crate::weight) fn nvfp4(
+        self,
+        format: BlockFormat,
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> Result<(), String> {
+        let k = 2 * codes.len();
+        let apart = scales.len() * format.scale_bytes();
+        let bytes = k / format.block_len() * format.block_bytes() - apart;
+        if (self.blocks.len(), self.scales.len()) != (bytes, apart) {
+            let (got, want) = (self.blocks.len() + self.scales.len(), bytes + apart);
+            return Err(format!("has {got} bytes; {k} weights in {format} are {want}"));
+        }
+        if apart > 0 {
+            codes.copy_from_slice(self.blocks);
+            scales.copy_from_slice(self.scales);
+        } else {
+            let mut block = Block::new();
+            let len = format.block_len();
+            let blocks = self.blocks.chunks_exact(format.block_bytes());
+            let out = codes.chunks_exact_mut(len / 2).zip(scales.chunks_exact_mut(len / 16));
+            for (stored, (codes, scales)) in blocks.zip(out) {
+                block.read(format, stored, &[]);
+                scales.copy_from_slice(&block.scales[..scales.len()]);
+                for (both, pair) in codes.iter_mut().zip(block.codes.chunks_exact(2)) {
+                    *both = pair[0] | pair[1] << 4;
+                }
+            }
+        }
+        // Codes from NaN (0x7f) on: it and what has a sign.
+        match scales.iter().any(|scale| *scale > 0x7e) {
+            true => Err(format!("has a scale in {format} that is {}", Scale::E4m3.unusable())),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A row of blocks that contain their scales.

@@ -3,9 +3,10 @@
 //! The config says which tensors there must be; all that are missing, left over or of another shape
 //! are reported in one error. Then each matrix is read row by row, expanded to f32, rounded to bf16
 //! and packed, on all threads, and its mapped pages are given back, so that the file and the model
-//! are never in memory together. Matrices in block formats keep their blocks on a CPU, and are only put
-//! in another order ([`PackedBlocks`](l1_tensor::PackedBlocks)). For a device the rows go into pinned memory instead, piece by piece, and
-//! one piece travels while the next is being expanded.
+//! are never in memory together. Matrices in block formats keep their blocks on a CPU, and those in NVFP4
+//! on a device; they are only put in another order ([`PackedBlocks`](l1_tensor::PackedBlocks),
+//! [`DeviceNvfp4`](l1_tensor::DeviceNvfp4)). For a device the rows go into pinned memory, piece by piece,
+//! and one piece travels while the next is being written.
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@ mod golden;
 #[path = "../judge/mod.rs"]
 mod judge;
 mod models;
+mod nvfp4;
 mod parity;
 mod refused;
 mod replayed;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use l1_tensor::{
-    Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, cuda,
+    Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions, WeightStorage,
+    cuda,
 };
 use l2_model::{
     Batch, ContiguousState, Decoder, ModelFiles, Result, SequenceState, Workspace, WorkspaceSpec,
@@ -13,8 +14,14 @@ use l2_model::{
 
 use crate::golden::Golden;
 
-fn runtime_on(device: Device, precision: Precision, batch_invariant: bool) -> Runtime {
+fn runtime_on(
+    device: Device,
+    precision: Precision,
+    batch_invariant: bool,
+    weights: WeightStorage,
+) -> Runtime {
     Runtime::new(RuntimeOptions {
+        weights,
         device: DeviceRequest::Exactly(device),
         precision: PrecisionRequest::Exactly(precision),
         threads: Some(1),
@@ -41,29 +48,41 @@ impl Deref for OnDevice {
 
 /// The device under test: emulated, unless `STRATA_TEST_DEVICE` is `cuda`.
 pub fn device(precision: Precision, batch_invariant: bool) -> OnDevice {
+    device_with(precision, batch_invariant, WeightStorage::Auto)
+}
+
+/// The same with a storage of weights.
+pub fn device_with(
+    precision: Precision,
+    batch_invariant: bool,
+    weights: WeightStorage,
+) -> OnDevice {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var_os("STRATA_TEST_DEVICE").is_none_or(|device| device != "cuda") {
         cuda::emulate().unwrap_or_else(|e| panic!("no CPU can stand in for a device: {e}"));
     }
-    OnDevice { rt: runtime_on(Device::Cuda(0), precision, batch_invariant), _turn: turn }
+    let rt = runtime_on(Device::Cuda(0), precision, batch_invariant, weights);
+    OnDevice { rt, _turn: turn }
 }
 
 /// What it is compared with.
 pub fn host(precision: Precision) -> Runtime {
-    runtime_on(Device::Cpu, precision, false)
+    runtime_on(Device::Cpu, precision, false, WeightStorage::Auto)
 }
 
-/// The directories of every family, and two files whose weights are stored otherwise. (What a file's
+/// The directories of every family, and files whose weights are stored otherwise. (What a file's
 /// rows become is the same for every device: see `tests/tiny_models.rs` for all of them.)
-pub const MODELS: [&str; 9] = [
+pub const MODELS: [&str; 11] = [
     "tiny-llama",
     "tiny-llama-linear",
+    "tiny-llama-nvfp4",
     "tiny-llama-untied",
     "tiny-llama-yarn",
     "tiny-mistral",
     "tiny-qwen2",
     "tiny-qwen3",
+    "tiny-qwen3-modelopt-nvfp4",
     "tiny-gguf/llama-q4_0.gguf",
     "tiny-gguf/qwen2-q8_0.gguf",
 ];

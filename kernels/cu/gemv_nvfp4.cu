@@ -9,8 +9,8 @@
 // The factor of a row is not multiplied into its weights: the product would have to be rounded to bf16, each
 // weight by itself. Multiplied with the sum it rounds once, and costs one multiplication for K.
 //
-// A lane reads 16 bytes for the four pieces of a round, and four scales of one byte: an eighth of what
-// gemv.cu has under way with as many loads of codes, so it reads whole rounds ahead instead of pieces. With 3
+// A lane reads 16 bytes for the four pieces of a round, and four scales of one byte: a quarter of
+// the bytes of gemv.cu in a quarter of the loads, so it reads whole rounds ahead instead of pieces. With 3
 // blocks of 256 threads and two rounds of two rows 60 KB are under way for each multiprocessor, which needs
 // some 26 (gemv.cu).
 //

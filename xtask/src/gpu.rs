@@ -19,16 +19,18 @@ const NO_DEVICE: i32 = 3;
 const REPORTS: &str = "kernels/reports";
 
 /// Fixtures that the copied program reads.
-const FIXTURES: [&str; 10] = [
+const FIXTURES: [&str; 12] = [
     "configs/llama-3.1-8b.json",
     "configs/qwen3-0.6b.json",
     "configs/qwen3-8b.json",
     "tiny-llama",
+    "tiny-llama-nvfp4",
     "tiny-llama-untied",
     "tiny-llama-yarn",
     "tiny-mistral",
     "tiny-qwen2",
     "tiny-qwen3",
+    "tiny-qwen3-modelopt-nvfp4",
     "README.md",
 ];
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use kernels::ops::{self, Accumulate, Activation, Arithmetic, SampleRow};
-use kernels::{Buffer, Float, Heads, HeadsMut, KvMut, KvShape, Mat, MatMut};
+use kernels::{Buffer, Float, Heads, HeadsMut, KvMut, KvShape, Mat, MatMut, Nvfp4};
 
 use super::{Limits, Measure, Runs, by_bandwidth, filled, time};
 use crate::{Context, Numbers};
@@ -240,7 +240,7 @@ fn sampled(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)) -> Res
     Ok(())
 }
 
-/// One row by the matrices of Qwen3-8B: each weight is read once.
+/// One row by the matrices of Qwen3-8B, in bf16 and in NVFP4: each weight is read once.
 pub(super) fn gemv(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)) -> Result<()> {
     let gpu = &ctx.gpu;
     let shapes: &[(&str, usize, usize)] = if ctx.tiny() {
@@ -256,22 +256,38 @@ pub(super) fn gemv(ctx: &Context, limits: &Limits, take: &mut dyn FnMut(Measure)
     };
     for &(name, n, k) in shapes {
         // Several weights in turn, more than a cache holds.
-        let several = if ctx.tiny() { 1 } else { (512_usize << 20).div_ceil(2 * n * k).max(1) };
-        let weights = (0..several).map(|_| filled(gpu, 2 * n * k)).collect::<Result<Vec<_>>>()?;
+        let several = |bytes| match ctx.tiny() {
+            true => 1,
+            false => (512_usize << 20).div_ceil(bytes).max(1),
+        };
+        let packed_bytes = n * Nvfp4::row_bytes(k);
+        let filled_with = |bytes| -> Result<Vec<Buffer>> {
+            (0..several(bytes)).map(|_| filled(gpu, bytes)).collect()
+        };
+        let (weights, packed) = (filled_with(2 * n * k)?, filled_with(packed_bytes)?);
         for t in [1, 8] {
             let x = filled(gpu, 2 * t * k)?;
             let mut out = Buffer::zeroed(gpu, 4 * t * n)?;
             let took = time(gpu, Runs::short(ctx), |i| {
                 let x = Mat::dense(x.view(), Float::Bf16, t, k)?;
-                let w = Mat::dense(weights[i % several].view(), Float::Bf16, n, k)?;
+                let w = Mat::dense(weights[i % weights.len()].view(), Float::Bf16, n, k)?;
                 let out = MatMut::dense(out.view_mut(), Float::F32, t, n)?;
                 Ok(ops::linear(gpu, x, w, Accumulate::Store, Arithmetic::Fast, out)?)
             })?;
             // Small matrices have no target; those of 64 MiB and more are memory-bound.
             let least = (2 * n * k >= 64 << 20).then_some(LEAST);
             let workload = format!("{t} rows by [{n}, {k}] bf16");
-            let (name, bytes) = (format!("linear, {name}"), 2 * n * k);
-            take(by_bandwidth(limits, name, workload, bytes, took, least));
+            let label = format!("linear, {name}");
+            take(by_bandwidth(limits, label.clone(), workload, 2 * n * k, took, least));
+            let took = time(gpu, Runs::short(ctx), |i| {
+                let x = Mat::dense(x.view(), Float::Bf16, t, k)?;
+                let w = Nvfp4::new(packed[i % packed.len()].view(), n, k)?;
+                let out = MatMut::dense(out.view_mut(), Float::F32, t, n)?;
+                Ok(ops::linear(gpu, x, w, Accumulate::Store, Arithmetic::Fast, out)?)
+            })?;
+            // Without a target: decoding may be the limit.
+            let workload = format!("{t} rows by [{n}, {k}] NVFP4");
+            take(by_bandwidth(limits, label, workload, packed_bytes, took, None));
         }
     }
     Ok(())

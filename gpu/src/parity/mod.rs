@@ -5,6 +5,7 @@
 
 mod attention;
 mod model;
+mod nvfp4;
 mod ops;
 mod select;
 
@@ -54,7 +55,9 @@ impl fmt::Display for Outcome {
 
 /// All checks, the simplest first.
 pub fn checks() -> impl Iterator<Item = &'static Check> {
-    [ops::CHECKS, attention::CHECKS, select::CHECKS, model::CHECKS].into_iter().flatten()
+    [ops::CHECKS, nvfp4::CHECKS, attention::CHECKS, select::CHECKS, model::CHECKS]
+        .into_iter()
+        .flatten()
 }
 
 /// Result of one check.

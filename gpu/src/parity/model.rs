@@ -34,12 +34,14 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "an engine gives the same output with and without drafts", run: drafts },
 ];
 
-/// One model of each family, and one with another rope scaling.
-const MODELS: [&str; 6] = [
+/// One model of each family, those in NVFP4, and one with another rope scaling.
+const MODELS: [&str; 8] = [
     "tiny-llama",
     "tiny-mistral",
     "tiny-qwen2",
     "tiny-qwen3",
+    "tiny-llama-nvfp4",
+    "tiny-qwen3-modelopt-nvfp4",
     "tiny-llama-untied",
     "tiny-llama-yarn",
 ];
@@ -82,7 +84,7 @@ fn likeliest(row: &[f64]) -> usize {
 /// another text, and every position can be compared.
 fn forced(ctx: &Context, precision: Precision) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    let models = if ctx.tiny() { &MODELS[..4] } else { &MODELS[..] };
+    let models = if ctx.tiny() { &MODELS[..5] } else { &MODELS[..] };
     let (mut all, mut regrets) = (Vec::new(), Vec::new());
     for name in models {
         let on_cpu = model(ctx, ctx.cpu(), name)?;
@@ -134,6 +136,7 @@ fn replayed(ctx: &Context) -> Result<Outcome> {
         ("tiny-llama", Precision::F32),
         ("tiny-qwen3", Precision::Bf16),
         ("tiny-qwen2", Precision::Bf16),
+        ("tiny-llama-nvfp4", Precision::Bf16),
     ] {
         let rt = ctx.device(precision, false);
         let decoder = model(ctx, rt, name)?;

@@ -1,6 +1,6 @@
 //! What a device has, and what a step takes of it.
 
-use l1_tensor::Precision;
+use l1_tensor::{DeviceRequest, Precision, Runtime, RuntimeOptions, WeightStorage};
 use l2_model::{Workspace, WorkspaceSpec};
 use l3_paged_kv::sizing::{Bytes, device_memory, peak_activation};
 
@@ -17,6 +17,28 @@ fn the_largest_step_is_measured_on_the_device_itself() {
     let between = rt.gpu().unwrap().scratch_bytes();
     assert!(between > 0, "gates and ups of 24 tokens lie in scratch");
     assert_eq!(peak, Bytes((workspace + between) as u64));
+}
+
+/// Weights in NVFP4 stay packed, and for more rows than their kernel takes some of them are expanded.
+#[test]
+fn memory_for_rows_of_packed_weights_is_part_of_the_largest_step() {
+    let alone = device(Precision::Bf16);
+    let options = RuntimeOptions {
+        device: DeviceRequest::Exactly(alone.device()),
+        weights: WeightStorage::Packed,
+        ..RuntimeOptions::default()
+    };
+    let rt = Runtime::new(options).unwrap();
+    let (plain, packed) = (load("tiny-llama", &rt), load("tiny-llama-nvfp4", &rt));
+    assert!(packed.weight_storage().contains("NVFP4"), "{}", packed.weight_storage());
+    let spec = WorkspaceSpec { max_tokens: 24, max_rows: 2, max_context: 16 };
+    peak_activation(&plain, &rt, spec, None).unwrap();
+    let before = rt.gpu().unwrap().scratch_bytes();
+    let peak = peak_activation(&packed, &rt, spec, None).unwrap();
+    let after = rt.gpu().unwrap().scratch_bytes();
+    assert!(after > before, "rows of weights are expanded in scratch");
+    let workspace = Workspace::new(&rt, packed.config(), spec).unwrap().bytes();
+    assert_eq!(peak, Bytes((workspace + after) as u64));
 }
 
 #[test]

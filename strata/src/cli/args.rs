@@ -32,7 +32,7 @@ pub struct RuntimeArgs {
     pub batch_invariant: bool,
     /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file), bf16 (expanded, 2 bytes a
     /// weight), or auto: packed on processors with AVX-512 BF16, where it is fast. The results are the same bits. On
-    /// CUDA they are bf16
+    /// CUDA only NVFP4 can be packed (auto: unless --precision f32 or --batch-invariant is set); others are bf16
     #[arg(long, value_name = "STORAGE", default_value_t)]
     pub weights: WeightStorage,
 }

@@ -13,8 +13,8 @@ const CONTAINERS: [&str; 2] = [
     "GGUF, version 2 or 3",
 ];
 const NOTE: &str = "On a CPU with AVX-512 BF16, or with --weights packed, quantised weights stay packed in memory and are \
-    dequantized to bf16 whenever they are used. Elsewhere, with --weights bf16, and on CUDA, they are expanded when a \
-    model is loaded: 16 bits a weight.";
+    dequantized to bf16 whenever they are used. On CUDA those in NVFP4 do. Others, and all with --weights bf16, are \
+    expanded when a model is loaded: 16 bits a weight.";
 
 /// List the supported model families and weight formats
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ struct Family {
 struct Format {
     name: &'static str,
     bits_per_weight: f64,
-    /// On a CPU, with weights that stay packed.
+    /// Where weights stay packed.
     memory_bits_per_weight: f64,
     quantised: bool,
 }

@@ -23,6 +23,7 @@ mod host_buffer;
 mod index;
 mod layout;
 pub mod ops;
+mod profile;
 mod runtime;
 pub mod safetensors;
 mod staging;
@@ -38,6 +39,7 @@ pub use index::Index;
 /// The CUDA layer: devices, graphs, launchers. Here so that the layers above need no other way to it.
 pub use kernels as cuda;
 pub use layout::{Layout, MAX_RANK};
+pub use profile::{OpKind, OpTotals, Profile, WeightId, Work};
 pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions, WeightStorage};
 pub use staging::Staging;
 pub use tensor::{Rows, RowsMut, Tensor, TensorMut, TensorRef};

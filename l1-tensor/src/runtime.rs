@@ -8,7 +8,7 @@ use kernels::ops::Arithmetic;
 use kernels::{Gpu, Uploader};
 
 use crate::cpu::{Isa, ThreadPool};
-use crate::{DType, Device, DeviceRequest, Result, Tensor};
+use crate::{DType, Device, DeviceRequest, Error, Profile, Result, Tensor};
 
 /// Precision of the activations that enter a matmul. It multiplies by bf16 weights, and sums are f32, in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +134,8 @@ impl RuntimeOptions {
 #[derive(Clone)]
 pub struct Runtime {
     inner: Arc<Inner>,
+    /// Where ops add their times.
+    profile: Option<Arc<Profile>>,
 }
 
 struct Inner {
@@ -189,7 +191,26 @@ impl Runtime {
         };
         let RuntimeOptions { batch_invariant, weights, .. } = options;
         let inner = Inner { device, why, isa, precision, pool, batch_invariant, weights, cuda };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), profile: None })
+    }
+
+    /// The same device and threads; ops that are called with the returned runtime add their times to `profile`. Ops of
+    /// other threads that use the same threads at the same time make the waits inexact.
+    ///
+    /// # Errors
+    /// [`Error::Device`] on CUDA: ops only enqueue there, and are not done when they return.
+    pub fn profiled(&self, profile: &Arc<Profile>) -> Result<Self> {
+        if self.gpu().is_some() {
+            let why = "ops on CUDA only enqueue work, so the time that a call takes is not the op's: use `cargo x gpu` \
+                       for times of kernels, or --device cpu";
+            return Err(Error::Device { device: self.device().to_string(), why: why.into() });
+        }
+        Ok(Self { inner: Arc::clone(&self.inner), profile: Some(Arc::clone(profile)) })
+    }
+
+    /// Where ops add their times, if anywhere.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        self.profile.as_deref()
     }
 
     /// Device in use.

@@ -37,7 +37,7 @@ pub use config::{
     Activation, AttentionConfig, Branch, BranchMode, ConfigError, LayerConfig, MlpConfig,
     ModelConfig, Norm, Op, RopeConfig, SUPPORTED,
 };
-pub use decoder::{Decoder, Tap, Workspace, WorkspaceSpec};
+pub use decoder::{Decoder, Matrix, Tap, Workspace, WorkspaceSpec};
 pub use digest::ModelDigest;
 pub use error::{Error, Result};
 pub use generate::{FinishReason, GenerateOptions, Generation, Session};

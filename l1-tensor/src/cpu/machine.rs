@@ -27,22 +27,65 @@ const CHUNK: usize = 256 << 10;
 /// only ever makes it slower.
 const REPEATS: usize = 40;
 
-/// Bytes per second that the threads of `pool` read from memory, all together.
+/// Short measurements of one limit. The best is what the machine can do when nothing disturbs it; the median is what it
+/// did while it was measured, which on a shared machine may be much less.
+#[derive(Clone, Debug, Default)]
+pub struct Readings(Vec<f64>);
+
+impl Readings {
+    /// Measurements, each of `amount` in so many seconds.
+    pub fn new(amount: f64, seconds: impl IntoIterator<Item = f64>) -> Self {
+        let mut rates: Vec<f64> = seconds.into_iter().map(|s| amount / s.max(1e-9)).collect();
+        rates.sort_by(f64::total_cmp);
+        Self(rates)
+    }
+
+    /// These and others, of the same limit.
+    #[must_use]
+    pub fn and(mut self, others: &Self) -> Self {
+        self.0.extend(&others.0);
+        self.0.sort_by(f64::total_cmp);
+        self
+    }
+
+    /// Highest rate per second; 0 without measurements.
+    pub fn best(&self) -> f64 {
+        self.0.last().copied().unwrap_or(0.0)
+    }
+
+    /// Middle rate per second; of an even number the mean of the two in the middle. 0 without measurements.
+    pub fn median(&self) -> f64 {
+        match self.0.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => self.0[n / 2],
+            n => (self.0[n / 2 - 1] + self.0[n / 2]) / 2.0,
+        }
+    }
+}
+
+/// Bytes per second that the threads of `pool` read from memory, all together: the best of [`read_bandwidths`].
 ///
 /// Takes about 0.2 s and 256 MiB.
 pub fn read_bandwidth(pool: &ThreadPool) -> f64 {
+    read_bandwidths(pool).best()
+}
+
+/// Bytes per second that the threads of `pool` read from memory, all together, in each of some short measurements.
+///
+/// Takes about 0.2 s and 256 MiB.
+pub fn read_bandwidths(pool: &ThreadPool) -> Readings {
     // Not zeros: fresh zero pages may all be the same page, which would stay in the cache.
     let buffer = vec![0x0101_0101_0101_0101_u64; BUFFER / size_of::<u64>()];
     let words = CHUNK / size_of::<u64>();
     let isa = super::Isa::best();
     let mut parts = buffer.chunks(PART / size_of::<u64>()).cycle();
-    let seconds = best_time(|| {
+    let seconds = times(|| {
         let part = parts.next().unwrap_or(&buffer);
         pool.run(part.len() / words, &|chunk, _worker| {
             std::hint::black_box(sum_words(isa, &part[chunk * words..][..words]));
         });
     });
-    PART as f64 / seconds
+    Readings::new(PART as f64, seconds)
 }
 
 /// Floating point operations per second that all threads reach in registers, in the instruction a
@@ -63,14 +106,14 @@ fn peak<X: Kernels>(rt: &Runtime) -> f64 {
     }
     let operations = kernel.exercise(rounds) as f64;
     let chunks = 4 * rt.pool().threads();
-    let seconds = best_time(|| {
+    let seconds = times(|| {
         rt.pool().run(chunks, &|_chunk, _worker| _ = kernel.exercise(rounds));
     });
-    operations * chunks as f64 / seconds
+    Readings::new(operations * chunks as f64, seconds).best()
 }
 
-fn best_time(mut work: impl FnMut()) -> f64 {
-    (0..REPEATS).map(|_| time(&mut work)).fold(f64::INFINITY, f64::min)
+fn times(mut work: impl FnMut()) -> Vec<f64> {
+    (0..REPEATS).map(|_| time(&mut work)).collect()
 }
 
 fn time(work: &mut dyn FnMut()) -> f64 {
@@ -108,6 +151,15 @@ mod tests {
             let peak = flop_peak(&rt, precision);
             assert!((1e7..1e14).contains(&peak), "{precision}: {peak:e} flop/s");
         }
+    }
+
+    #[test]
+    fn readings_have_a_best_and_a_median_and_can_be_joined() {
+        let few = Readings::new(12.0, [4.0, 3.0, 6.0]);
+        assert_eq!((few.best(), few.median()), (4.0, 3.0));
+        let more = few.and(&Readings::new(12.0, [1.0]));
+        assert_eq!((more.best(), more.median()), (12.0, 3.5));
+        assert_eq!((Readings::default().best(), Readings::default().median()), (0.0, 0.0));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use kernels::ops::Activation;
 
 use super::rows::{Dst, Src, for_rows, not_f32_or_bf16, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, exp, mul_add};
-use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
+use crate::{DType, OpKind, Result, Runtime, TensorMut, TensorRef, Work, bf16};
 
 /// Form of GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +118,7 @@ fn gated(
         };
         for_rows(rt, out.n(), out.len(), |rows| rows_fn(rt.isa(), gate, up, out, rows));
     }
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(op, gate.layout(), up.layout())?;
     same_dims(op, gate.layout(), out.layout())?;
     if let Some(gpu) = rt.gpu() {

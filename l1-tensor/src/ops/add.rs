@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::dispatch;
-use crate::{Result, Runtime, TensorMut, TensorRef};
+use crate::{OpKind, Result, Runtime, TensorMut, TensorRef, Work};
 
 /// Scalar reference of [`add`].
 pub fn add_reference(a: &[f32], b: &[f32], out: &mut [f32]) {
@@ -22,6 +22,7 @@ pub fn add_reference(a: &[f32], b: &[f32], out: &mut [f32]) {
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn add(rt: &Runtime, a: TensorRef<'_>, b: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "add";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(OP, a.layout(), b.layout())?;
     same_dims(OP, a.layout(), out.layout())?;
     if let Some(gpu) = rt.gpu() {
@@ -38,6 +39,7 @@ pub fn add(rt: &Runtime, a: TensorRef<'_>, b: TensorRef<'_>, out: TensorMut<'_>)
 /// As [`add`].
 pub fn add_in_place(rt: &Runtime, a: TensorMut<'_>, b: TensorRef<'_>) -> Result<()> {
     const OP: &str = "add_in_place";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(OP, a.layout(), b.layout())?;
     if let Some(gpu) = rt.gpu() {
         return crate::gpu::elementwise::add_in_place(OP, gpu, a, b);

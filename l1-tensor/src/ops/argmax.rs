@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, check_rows, for_rows};
 use crate::cpu::lanes::{LANES, dispatch, max_of};
-use crate::{Error, Result, Runtime, TensorRef};
+use crate::{Error, OpKind, Result, Runtime, TensorRef, Work};
 
 /// Scalar reference of [`argmax`], for one row.
 pub fn argmax_reference(x: &[f32]) -> u32 {
@@ -30,6 +30,7 @@ pub fn argmax_reference(x: &[f32]) -> u32 {
 /// [`Error::UnexpectedDType`].
 pub fn argmax(rt: &Runtime, x: TensorRef<'_>, out: &mut [u32]) -> Result<()> {
     const OP: &str = "argmax";
+    let _timed = rt.time(|| (OpKind::Select, Work::default()));
     let layout = *x.layout();
     check_rows(OP, &layout)?;
     let (len, leading) = layout.dims().split_last().unwrap_or((&1, &[]));

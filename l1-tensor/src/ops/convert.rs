@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::{Narrow, Widen, dispatch};
-use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef, bf16, f16};
+use crate::{DType, Error, OpKind, Result, Runtime, TensorMut, TensorRef, Work, bf16, f16};
 
 /// Copy `x` into `out`, of the same shape: each f32, bf16 or (not on CUDA) f16. Also the way to make a
 /// contiguous copy of a strided view.
@@ -17,6 +17,7 @@ use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef, bf16, f16};
 /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`UnexpectedDType`](crate::Error::UnexpectedDType)
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn convert(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(OP, x.layout(), out.layout())?;
     if let Some(gpu) = rt.gpu() {
         return crate::gpu::elementwise::convert(OP, gpu, x, out);

@@ -1,7 +1,8 @@
 //! Picking rows: token ids to embeddings, and the rows of a batch whose logits are requested.
 
 use crate::{
-    DType, Element, Error, Index, Layout, Result, Runtime, TensorMut, TensorRef, Weight, bf16, f16,
+    DType, Element, Error, Index, Layout, OpKind, Result, Runtime, TensorMut, TensorRef, Weight,
+    Work, bf16, f16,
 };
 
 /// `out[t, :] = table[tokens[t], :]` for a table `[V, H]` and `out`: f32 `[T, H]`.
@@ -22,6 +23,10 @@ pub fn embedding<'a>(
     const OP: &str = "embedding";
     let index = tokens.into();
     let tokens = index.host;
+    let _timed = rt.time(|| {
+        let row = table.bytes().checked_div(table.n()).unwrap_or(0);
+        (OpKind::Embedding, Work::moved(row * tokens.len()))
+    });
     let layout = *out.layout();
     let (n, len) = out.row_shape::<f32>(OP)?;
     if len != table.k() {
@@ -57,6 +62,7 @@ pub fn gather_rows<'a>(
     out: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "gather_rows";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     let index = rows.into();
     if x.dtype() != out.dtype() {
         return Err(Error::UnexpectedDType {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, check_row_vector, for_rows, not_f32_or_bf16, row_vector, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, sum, sum_squared_deviations};
-use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
+use crate::{DType, OpKind, Result, Runtime, TensorMut, TensorRef, Work, bf16};
 
 /// Scalar reference of [`layer_norm`], for one row: `x`, `weight`, `bias` and `out` are `[H]`.
 pub fn layer_norm_reference(
@@ -46,6 +46,7 @@ pub fn layer_norm(
     out: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "layer_norm";
+    let _timed = rt.time(|| (OpKind::Norm, Work::default()));
     fn run<O: Narrow>(
         rt: &Runtime,
         x: TensorRef<'_>,

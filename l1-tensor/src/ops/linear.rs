@@ -33,8 +33,8 @@
 
 use crate::cpu::matmul::{After, Input, Kernels, Out, OutData, matmul};
 use crate::{
-    DType, Element, Error, Layout, LowRank, Result, RowOrder, Runtime, TensorMut, TensorRef,
-    Weight, bf16,
+    DType, Element, Error, Layout, LowRank, OpKind, Result, RowOrder, Runtime, TensorMut,
+    TensorRef, Weight, WeightId, Work, bf16,
 };
 
 /// Operation on `y = x W^T + bias` before it is written: the next op of the network, computed while the sums
@@ -107,6 +107,8 @@ pub fn linear(
         Epilogue::GeluTanhMul => After::GeluTanhMul,
         Epilogue::GeluMul => After::GeluMul,
     };
+    let _timed =
+        rt.time(|| (OpKind::Matmul(WeightId::of(w)), Work::matmul(leading(x.layout()), w)));
     run(rt, "linear", x, w, bias, after, out)
 }
 
@@ -125,6 +127,10 @@ pub fn linear_low_rank(
     out: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "linear_low_rank";
+    let _timed = rt.time(|| {
+        let rows = leading(x.layout());
+        (OpKind::LowRank, Work::matmul(rows, &side.a).and(Work::matmul(rows, &side.b)))
+    });
     if scratch.dtype() != x.dtype() {
         return Err(Error::UnexpectedDType {
             op: OP,

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, check_row_vector, for_rows, not_f32_or_bf16, row_vector, same_dims};
 use crate::cpu::lanes::{Narrow, dispatch, sum_squares};
-use crate::{DType, Result, Runtime, TensorMut, TensorRef, bf16};
+use crate::{DType, OpKind, Result, Runtime, TensorMut, TensorRef, Work, bf16};
 
 const WEIGHT: &str = "the weight must have one element for each element of a row";
 
@@ -40,6 +40,7 @@ pub fn rms_norm(
     out: TensorMut<'_>,
 ) -> Result<()> {
     const OP: &str = "rms_norm";
+    let _timed = rt.time(|| (OpKind::Norm, Work::default()));
     fn run<O: Narrow>(
         rt: &Runtime,
         x: TensorRef<'_>,
@@ -76,6 +77,7 @@ pub fn rms_norm_in_place(
     eps: f32,
 ) -> Result<()> {
     const OP: &str = "rms_norm_in_place";
+    let _timed = rt.time(|| (OpKind::Norm, Work::default()));
     check_row_vector(OP, WEIGHT, x.layout(), &weight)?;
     if let Some(gpu) = rt.gpu() {
         return crate::gpu::norm::rms_norm_in_place(OP, gpu, x, weight, eps);

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::dispatch;
-use crate::{Error, Result, Runtime, TensorMut, TensorRef};
+use crate::{Error, OpKind, Result, Runtime, TensorMut, TensorRef, Work};
 
 /// Scalar reference of [`rope`], for one head `x: [D]` of one token, with `cos`, `sin`: `[rotary_dim / 2]`.
 pub fn rope_reference(x: &mut [f32], cos: &[f32], sin: &[f32]) {
@@ -40,6 +40,7 @@ pub fn rope_reference(x: &mut [f32], cos: &[f32], sin: &[f32]) {
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn rope(rt: &Runtime, x: TensorMut<'_>, cos: TensorRef<'_>, sin: TensorRef<'_>) -> Result<()> {
     const OP: &str = "rope";
+    let _timed = rt.time(|| (OpKind::Rope, Work::default()));
     same_dims(OP, cos.layout(), sin.layout())?;
     let &[tokens, heads, d] = x.dims() else {
         let why = "needs [tokens, heads, head_dim]";

@@ -15,7 +15,7 @@
 
 use super::rows::{Dst, for_rows};
 use crate::gpu::rope::Frequencies;
-use crate::{Error, Index, Result, Runtime, TensorMut};
+use crate::{Error, Index, OpKind, Result, Runtime, TensorMut, Work};
 
 const OP: &str = "rope";
 
@@ -194,6 +194,7 @@ impl RopeTable {
         sin: TensorMut<'_>,
     ) -> Result<()> {
         const OP: &str = "rope angles";
+        let _timed = rt.time(|| (OpKind::Rope, Work::default()));
         let index = positions.into();
         let positions = index.host;
         let want = [positions.len(), self.inv_freq.len()];

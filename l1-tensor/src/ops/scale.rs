@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, for_rows};
 use crate::cpu::lanes::dispatch;
-use crate::{Result, Runtime, TensorMut};
+use crate::{OpKind, Result, Runtime, TensorMut, Work};
 
 /// Scalar reference of [`scale`].
 pub fn scale_reference(x: &mut [f32], factor: f32) {
@@ -20,6 +20,7 @@ pub fn scale_reference(x: &mut [f32], factor: f32) {
 /// [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn scale(rt: &Runtime, x: TensorMut<'_>, factor: f32) -> Result<()> {
     const OP: &str = "scale";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     if let Some(gpu) = rt.gpu() {
         return crate::gpu::elementwise::scale(OP, gpu, x, factor);
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use super::rows::{Dst, Src, for_rows, same_dims};
 use crate::cpu::lanes::{accumulate, dispatch, exp, fold_lanes, max_of, sum};
-use crate::{Result, Runtime, TensorMut, TensorRef};
+use crate::{OpKind, Result, Runtime, TensorMut, TensorRef, Work};
 
 /// Scalar reference of [`softmax`], for one row.
 pub fn softmax_reference(x: &[f32], out: &mut [f32]) {
@@ -56,6 +56,7 @@ pub fn log_softmax_reference(x: &[f32], out: &mut [f32]) {
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).
 pub fn softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "softmax";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(OP, x.layout(), out.layout())?;
     crate::gpu::no_kernel(rt, OP)?;
     let (x, out) = (Src::new(OP, x)?, Dst::new(OP, out)?);
@@ -70,6 +71,7 @@ pub fn softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()>
 /// As [`softmax`].
 pub fn log_softmax(rt: &Runtime, x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "log_softmax";
+    let _timed = rt.time(|| (OpKind::Elementwise, Work::default()));
     same_dims(OP, x.layout(), out.layout())?;
     crate::gpu::no_kernel(rt, OP)?;
     let (x, out) = (Src::new(OP, x)?, Dst::new(OP, out)?);

@@ -23,12 +23,12 @@
 //! shapes alone, all else is numbers at fixed addresses.
 
 pub(crate) mod load;
+mod matrices;
 mod random;
 mod staged;
 mod tap;
 pub(crate) mod workspace;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use l1_tensor::ops::{
@@ -37,6 +37,7 @@ use l1_tensor::ops::{
 };
 use l1_tensor::{Runtime, Tensor, TensorMut, TensorRef, Weight};
 
+pub use matrices::Matrix;
 pub use tap::Tap;
 pub use workspace::{Workspace, WorkspaceSpec};
 
@@ -134,51 +135,6 @@ impl Decoder {
     /// Configuration of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// Size of all weights in memory, in bytes.
-    pub fn weight_bytes(&self) -> usize {
-        let tied = Arc::ptr_eq(&self.embedding, &self.lm_head);
-        let ends = self.lm_head.bytes() + if tied { 0 } else { self.embedding.bytes() };
-        ends + self.layer_bytes()
-    }
-
-    /// Format of the numbers that the matmuls multiply by: bf16, for blocks are dequantized to it. Engines whose formats
-    /// differ compute different keys and values from the same checkpoint, so a scheme with other numbers needs a name.
-    pub fn weight_format(&self) -> &'static str {
-        "bf16"
-    }
-
-    /// Formats that the matrices have in memory, such as "Q4_K+Q6_K" or "bf16": the sorted names, joined by `+`.
-    pub fn weight_storage(&self) -> String {
-        let layers = self.layers.iter().flat_map(|l| &l.branches).flat_map(|b| match &b.op {
-            OpWeights::Attention(a) => [&a.qkv, &a.o],
-            OpWeights::Mlp(m) => [&m.gate_up, &m.down],
-        });
-        let ends = [&*self.embedding, &*self.lm_head];
-        let names: BTreeSet<_> = ends.into_iter().chain(layers).flat_map(Weight::formats).collect();
-        names.into_iter().collect::<Vec<_>>().join("+")
-    }
-
-    /// Size of the weights that one decode step reads, in bytes, for any batch: all matrices except the
-    /// embedding, of which a step reads one row per token.
-    pub fn bytes_per_step(&self) -> usize {
-        self.lm_head.bytes() + self.layer_bytes()
-    }
-
-    fn layer_bytes(&self) -> usize {
-        self.layers.iter().flat_map(|l| &l.branches).map(|b| b.op.bytes()).sum()
-    }
-
-    /// Floating point operations of one token's matmuls without the output projection, and of one row of
-    /// the output projection.
-    pub fn flops(&self) -> (usize, usize) {
-        let w = |w: &Weight| 2 * w.n() * w.k();
-        let of = |b: &Branch| match &b.op {
-            OpWeights::Attention(a) => w(&a.qkv) + w(&a.o),
-            OpWeights::Mlp(m) => w(&m.gate_up) + w(&m.down),
-        };
-        (self.layers.iter().flat_map(|l| &l.branches).map(of).sum(), w(&self.lm_head))
     }
 
     /// Runs one step and returns the logits of `batch.logit_rows`: f32 `[R, V]`, in the workspace, on the

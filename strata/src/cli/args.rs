@@ -16,7 +16,7 @@ pub struct ModelArgs {
 
 /// The device, and how it computes.
 #[derive(Debug, Clone, clap::Args)]
-pub struct RuntimeArgs {
+pub struct DeviceArgs {
     /// The device: auto, cpu, cuda or cuda:N. Without a GPU, STRATA_CUDA=emulated runs the CUDA kernels on the
     /// processor: correct but slow
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -30,6 +30,13 @@ pub struct RuntimeArgs {
     /// On CUDA: make results independent of the other requests in the batch, which is slower. On a CPU they always are
     #[arg(long, switch("false"))]
     pub batch_invariant: bool,
+}
+
+/// The device, how it computes, and what the weights are in memory.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RuntimeArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
     /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file), bf16 (expanded, 2 bytes a
     /// weight), or auto: packed on processors with AVX-512 BF16, where it is fast. The results are the same bits. On
     /// CUDA only NVFP4 can be packed (auto: unless --precision f32 or --batch-invariant is set); others are bf16
@@ -48,12 +55,14 @@ impl RuntimeArgs {
 
     /// The options of a [`Runtime`].
     pub fn options(&self) -> RuntimeOptions {
+        let DeviceArgs { device, precision, threads, batch_invariant } = self.device;
+        let threads = threads.map(usize::from);
         RuntimeOptions {
-            device: self.device,
-            precision: self.precision,
-            threads: self.threads.map(usize::from),
+            device,
+            precision,
+            threads,
             isa: None,
-            batch_invariant: self.batch_invariant,
+            batch_invariant,
             weights: self.weights,
         }
     }

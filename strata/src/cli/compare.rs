@@ -43,8 +43,8 @@ fn tolerance(text: &str) -> Result<f32, String> {
 /// What loading reports; a golden file that does not fit the model.
 pub fn run(args: &CompareArgs, context: &Context) -> anyhow::Result<ExitCode> {
     let mut runtime = args.runtime.clone();
-    if runtime.precision == PrecisionRequest::Auto {
-        runtime.precision = PrecisionRequest::Exactly(Precision::F32);
+    if runtime.device.precision == PrecisionRequest::Auto {
+        runtime.device.precision = PrecisionRequest::Exactly(Precision::F32);
     }
     let model = Loaded::open(&args.model, &runtime, context)?;
     let tolerance = args.tolerance.unwrap_or_else(|| default_tolerance(model.rt.precision()));

@@ -63,6 +63,11 @@ pub(super) struct Crew {
     caller_asleep: AtomicBool,
     caller_lock: Mutex<()>,
     caller_bell: Condvar,
+
+    /// Whether `waited` is kept.
+    time_waits: AtomicBool,
+    /// Nanoseconds for which callers have waited for claimed chunks of others.
+    waited: AtomicU64,
 }
 
 // SAFETY: `job` is the only field that is not `Sync` by itself. It is written by the one thread
@@ -93,6 +98,8 @@ impl Crew {
             caller_asleep: AtomicBool::new(false),
             caller_lock: Mutex::new(()),
             caller_bell: Condvar::new(),
+            time_waits: AtomicBool::new(false),
+            waited: AtomicU64::new(0),
         }
     }
 
@@ -132,9 +139,23 @@ impl Crew {
         self.ring(1..shares as usize, wake);
 
         let longest = self.work_and_time();
+        let waits = self.time_waits.load(Relaxed).then(Instant::now);
         self.wait_for_claimed(*handed_out, SPIN + 2 * longest);
+        if let Some(since) = waits {
+            self.waited.fetch_add(since.elapsed().as_nanos() as u64, Relaxed);
+        }
 
         if self.panicked.load(Relaxed) { lock(&self.panic).take() } else { None }
+    }
+
+    /// Time for which callers have waited.
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Relaxed))
+    }
+
+    /// Whether the time for which callers wait is kept.
+    pub(super) fn time_waits(&self, on: bool) {
+        self.time_waits.store(on, Relaxed);
     }
 
     /// Ends the helpers.

@@ -37,6 +37,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crew::Crew;
 
@@ -170,6 +171,16 @@ impl ThreadPool {
             }
         });
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Time for which callers have waited for chunks of other threads, while waits were [timed](Self::time_waits).
+    pub fn waited(&self) -> Duration {
+        self.crew.waited()
+    }
+
+    /// Whether to add up the time for which callers wait. Off at first: it costs two readings of the clock a run.
+    pub fn time_waits(&self, on: bool) {
+        self.crew.time_waits(on);
     }
 
     fn wake(&self, worker: usize) {

@@ -45,7 +45,9 @@ mod store_fp8;
 use std::ops::Range;
 
 use crate::cpu::attention::Pool;
-use crate::{DType, Device, Error, Index, Layout, Result, Runtime, Tensor, TensorRef};
+use crate::{
+    DType, Device, Error, Index, Layout, OpKind, Result, Runtime, Tensor, TensorRef, Work,
+};
 pub(crate) use places::Geometry;
 
 /// Tokens in a tile.
@@ -176,6 +178,11 @@ impl KvCache {
         self.heads * part * self.block_size / TILE
     }
 
+    /// Number of bytes of keys and values of one token, all heads.
+    pub(super) fn token_bytes(&self) -> usize {
+        self.block_bytes() / self.block_size
+    }
+
     /// Number of bytes of the pool.
     pub fn bytes(&self) -> usize {
         self.k.bytes() + self.v.bytes() + self.scales.bytes()
@@ -240,6 +247,10 @@ impl KvCache {
         const OP: &str = "kv_write";
         let index = slots.into();
         let slots = index.host;
+        let _timed = rt.time(|| {
+            let tokens = slots.iter().filter(|slot| **slot >= 0).count();
+            (OpKind::KvWrite, Work::moved(tokens * self.token_bytes()))
+        });
         let (heads, dim) = (self.heads, self.geometry.head_dim);
         for x in [&k, &v] {
             if *x.layout().dims() != [slots.len(), heads, dim] {

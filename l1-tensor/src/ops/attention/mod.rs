@@ -27,7 +27,7 @@ pub use kv_cache::{KvCache, TILE};
 
 use crate::cpu::attention as kernel;
 use crate::storage::AlignedBytes;
-use crate::{DType, Error, Result, Runtime, TensorMut, TensorRef};
+use crate::{DType, Error, OpKind, Result, Runtime, TensorMut, TensorRef, Work};
 
 /// Parameters of attention beside tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,6 +156,7 @@ pub fn attention(
         return Err(shape("the scratch was made for narrower heads"));
     }
     check_sequences(&sequences, params, tokens, cache, scratch.max_kv)?;
+    let _timed = rt.time(|| (OpKind::Attention, work(&sequences, params, cache, q_heads)));
     if tokens == 0 || q_heads == 0 || dim == 0 {
         return Ok(());
     }
@@ -187,6 +188,23 @@ pub fn attention(
     };
     kernel::run(rt, &job, scratch);
     Ok(())
+}
+
+/// Keys and values that a step reads, and the products of its scores and weighted sums.
+fn work(s: &Sequences, params: AttentionParams, cache: &KvCache, q_heads: usize) -> Work {
+    let window = params.window.unwrap_or(usize::MAX);
+    let (mut keys, mut pairs) = (0, 0);
+    for (bounds, kv) in s.cu_seqlens_q.windows(2).zip(s.seq_lens_kv) {
+        let (q_len, kv) = ((bounds[1] - bounds[0]) as usize, *kv as usize);
+        if kv == 0 || q_len == 0 {
+            continue;
+        }
+        let first = kv - q_len;
+        keys += kv - (first + 1).saturating_sub(window);
+        pairs += (first + 1..=kv).map(|visible| visible.min(window) as u64).sum::<u64>();
+    }
+    let flops = 4 * pairs * q_heads as u64 * cache.head_dim() as u64;
+    Work { bytes: (keys * cache.token_bytes()) as u64, flops }
 }
 
 fn check_sequences(

@@ -1,10 +1,12 @@
 //! The measured work: prompts through a model, then greedy steps, with a clock around each.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use l1_tensor::Runtime;
-use l1_tensor::cpu::machine::read_bandwidth;
+use l1_tensor::cpu::machine::{Readings, read_bandwidths};
 use l1_tensor::ops::argmax;
+use l2_model::adapter::LoraAdapter;
 use l2_model::generate::PREFILL_CHUNK;
 use l2_model::{Batch, Decoder, SequenceState, Workspace, WorkspaceSpec};
 
@@ -43,50 +45,27 @@ pub(super) struct Timings {
     pub prefill: Vec<Duration>,
     /// All decode steps, with the choice of each next token.
     pub decode: Vec<Duration>,
-    /// Bytes per second that memory gave right before or after the decode; the better of the two,
-    /// so that the limit is not understated.
-    pub read_bytes_per_s: Vec<f64>,
+    /// Bytes per second that memory gave right before and after the decode.
+    pub read_bytes_per_s: Vec<Readings>,
 }
 
-/// Run a workload. The sequences of a batch are of equal length and of made-up tokens; what a token
-/// is does not change how long a dense model takes.
-///
-/// # Errors
-/// No memory, or what [`Decoder::forward`] reports.
-pub(super) fn measure(
-    rt: &Runtime,
-    decoder: &Decoder,
-    kv: &Kv,
-    work: &Workload,
-) -> anyhow::Result<Timings> {
-    let mut run = Run::new(rt, decoder, kv, work)?;
-    let mut out = Timings::default();
-    // The first pass touches fresh memory; it is not what a server sees later.
-    run.fill(work.prompt.min(PREFILL_CHUNK))?;
-    for _ in 0..work.repeat {
-        run.empty();
-        let started = Instant::now();
-        run.fill(work.prompt)?;
-        out.prefill.push(started.elapsed());
-
-        run.cut(work.context)?;
-        run.fill(work.context)?;
-        let before = read_bandwidth(rt.pool());
-        run.decode(WARM_UP)?;
-        run.cut(work.context)?;
-        let started = Instant::now();
-        run.decode(work.generate)?;
-        out.decode.push(started.elapsed());
-        let after = read_bandwidth(rt.pool());
-        out.read_bytes_per_s.push(before.max(after));
-    }
-    Ok(out)
+/// A workload that is ready to run, as often as one likes.
+pub(super) trait Rounds {
+    /// Runs it once, and adds its times.
+    ///
+    /// # Errors
+    /// What the model reports.
+    fn round(&mut self, out: &mut Timings) -> anyhow::Result<()>;
 }
 
-/// Equal sequences, one a slot, with everything a step needs.
-struct Run<'a> {
-    rt: &'a Runtime,
+/// Equal sequences, one a slot, with everything a step needs. Tokens are made up: what a token is does not change how
+/// long a dense model takes.
+pub(super) struct Run<'a> {
+    work: Workload,
+    rt: Runtime,
     decoder: &'a Decoder,
+    /// `[batch]` zeros, the adapter's index; empty without an adapter.
+    adapters: Vec<i32>,
     state: Box<dyn SequenceState>,
     ws: Workspace,
     batch: usize,
@@ -132,22 +111,29 @@ impl Step {
         self.rows.push(self.tokens.len() as u32 - 1);
     }
 
-    fn batch(&self) -> Batch<'_> {
+    fn batch<'b>(&'b self, adapters: &'b [i32]) -> Batch<'b> {
         Batch {
             tokens: &self.tokens,
             positions: &self.positions,
             cu_seqlens_q: &self.cu_seqlens,
             state_slots: &self.slots,
             logit_rows: &self.rows,
+            // A step of a prefill may have fewer sequences.
+            adapters: &adapters[..adapters.len().min(self.slots.len())],
             ..Batch::default()
         }
     }
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        rt: &'a Runtime,
+    /// Makes buffers on a runtime, and touches them: the first pass over fresh memory is not what a server sees later.
+    ///
+    /// # Errors
+    /// No memory; an adapter of another model.
+    pub fn new(
+        rt: &Runtime,
         decoder: &'a Decoder,
+        adapter: Option<&Arc<LoraAdapter>>,
         kv: &Kv,
         work: &Workload,
     ) -> anyhow::Result<Self> {
@@ -158,24 +144,39 @@ impl<'a> Run<'a> {
             max_rows: batch,
             max_context: longest,
         };
-        Ok(Self {
-            rt,
+        let mut ws = Workspace::new(rt, config, spec)?;
+        if let Some(adapter) = adapter {
+            ws.allow_adapters(adapter.rank())?;
+            ws.set_adapter(0, Some(Arc::clone(adapter)))?;
+        }
+        let mut run = Self {
+            work: *work,
+            rt: rt.clone(),
             decoder,
+            adapters: adapter.map_or_else(Vec::new, |_| vec![0; batch]),
             state: kv.make(config, spec.max_tokens)?,
-            ws: Workspace::new(rt, config, spec)?,
+            ws,
             batch,
             len: 0,
             next: (0..batch).map(|slot| made_up(slot, 0, config.vocab)).collect(),
             step: Step::default(),
-        })
+        };
+        run.fill(work.prompt.min(PREFILL_CHUNK))?;
+        Ok(run)
     }
 
     /// Removes all tokens.
-    fn empty(&mut self) {
+    pub fn empty(&mut self) {
         for slot in 0..self.batch {
             self.state.drop_sequence(slot as u32);
         }
         self.len = 0;
+    }
+
+    /// Brings every sequence to the context in which decoding begins.
+    pub fn at_context(&mut self) -> anyhow::Result<()> {
+        self.cut(self.work.context)?;
+        self.fill(self.work.context)
     }
 
     /// Forget the tokens behind the first `len`, if there are so many.
@@ -192,7 +193,7 @@ impl<'a> Run<'a> {
     /// Prefill: extend every sequence to `len` tokens. A step takes as many tokens as the workspace
     /// holds, the end of one prompt and the beginning of the next alike; only the last row of each
     /// prompt asks for logits.
-    fn fill(&mut self, len: usize) -> anyhow::Result<()> {
+    pub fn fill(&mut self, len: usize) -> anyhow::Result<()> {
         let (max, vocab) = (self.ws.spec().max_tokens, self.decoder.config().vocab);
         self.step.clear();
         for slot in 0..self.batch {
@@ -217,24 +218,45 @@ impl<'a> Run<'a> {
     }
 
     fn forward(&mut self) -> anyhow::Result<()> {
-        self.decoder.forward(&self.step.batch(), self.state.as_mut(), &mut self.ws)?;
+        let batch = self.step.batch(&self.adapters);
+        self.decoder.forward(&batch, self.state.as_mut(), &mut self.ws)?;
         self.step.clear();
         Ok(())
     }
 
     /// Generate `steps` tokens in every sequence, greedily.
-    fn decode(&mut self, steps: usize) -> anyhow::Result<()> {
+    pub fn decode(&mut self, steps: usize) -> anyhow::Result<()> {
         for _ in 0..steps {
             self.step.clear();
             for (slot, token) in self.next.iter().enumerate() {
                 self.step.add(slot, self.len, std::iter::once(*token));
                 self.step.want_last();
             }
-            let batch = self.step.batch();
+            let batch = self.step.batch(&self.adapters);
             let logits = self.decoder.forward(&batch, self.state.as_mut(), &mut self.ws)?;
-            argmax(self.rt, logits, &mut self.next)?;
+            argmax(&self.rt, logits, &mut self.next)?;
             self.len += 1;
         }
+        Ok(())
+    }
+}
+
+impl Rounds for Run<'_> {
+    fn round(&mut self, out: &mut Timings) -> anyhow::Result<()> {
+        let work = self.work;
+        self.empty();
+        let started = Instant::now();
+        self.fill(work.prompt)?;
+        out.prefill.push(started.elapsed());
+
+        self.at_context()?;
+        let before = read_bandwidths(self.rt.pool());
+        self.decode(WARM_UP)?;
+        self.at_context()?;
+        let started = Instant::now();
+        self.decode(work.generate)?;
+        out.decode.push(started.elapsed());
+        out.read_bytes_per_s.push(before.and(&read_bandwidths(self.rt.pool())));
         Ok(())
     }
 }

@@ -8,61 +8,47 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use l1_tensor::Runtime;
+use l1_tensor::cpu::machine::Readings;
 use l1_tensor::cuda::ops::{Accumulate, Arithmetic, linear};
 use l1_tensor::cuda::{self, Buffer, Float, Gpu, Mat, MatMut, Timer};
 use l2_model::Decoder;
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 use l5_scheduler::{
-    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestId, Scheduler,
-    SchedulerConfig, TokenDelta,
+    ChoiceJob, EngineCore, ModelRunner, OutputEnd, OutputSink, RequestAdapter, RequestId,
+    Scheduler, SchedulerConfig, TokenDelta,
 };
 
-use super::measure::{Timings, WARM_UP, Workload, made_up};
+use super::measure::{Rounds, Timings, WARM_UP, Workload, made_up};
 use super::report::Limits;
 use crate::cli::kv::KvArgs;
 
 /// Maximum number of tokens of a step: enough for it to be compute-bound.
 const STEP_TOKENS: usize = 8192;
 
-/// Number of measurements of a limit; the best counts.
+/// Number of measurements of a limit.
 const TRIES: usize = 5;
 
-/// Runs a workload: see [`super::measure::measure`].
-///
-/// # Errors
-/// No memory, or what a step reports.
-pub(super) fn measure(
-    gpu: &Arc<Gpu>,
-    rt: &Runtime,
-    decoder: &Arc<Decoder>,
-    kv: &KvArgs,
-    work: &Workload,
-    eager: bool,
-) -> anyhow::Result<Timings> {
-    let mut run = Run::new(rt, decoder, kv, work, eager)?;
-    let mut out = Timings::default();
-    run.decode(work, 1)?;
-    for _ in 0..work.repeat {
-        out.prefill.push(run.prefill(work)?);
-        let before = copy_bandwidth(gpu)?;
-        out.decode.push(run.decode(work, work.generate)?);
-        out.read_bytes_per_s.push(before.max(copy_bandwidth(gpu)?));
-    }
-    Ok(out)
-}
-
 /// The engine's loop over requests of equal length.
-struct Run {
+pub(super) struct Run {
+    gpu: Arc<Gpu>,
+    work: Workload,
+    adapter: Option<RequestAdapter>,
     core: EngineCore<ModelRunner>,
     vocab: usize,
     next: u64,
 }
 
 impl Run {
-    fn new(
+    /// An engine for a workload on a device.
+    ///
+    /// # Errors
+    /// No memory, or what a step reports.
+    pub fn new(
+        gpu: &Arc<Gpu>,
         rt: &Runtime,
         decoder: &Arc<Decoder>,
+        adapter: Option<&RequestAdapter>,
         kv: &KvArgs,
         work: &Workload,
         eager: bool,
@@ -80,12 +66,16 @@ impl Run {
             enable_prefix_caching: false,
             ..SchedulerConfig::new(blocks, kv.blocks.block_size)
         };
-        let mut runner = ModelRunner::new(Arc::clone(decoder), None, rt, &limits, spec.dtype())?;
+        let runner = ModelRunner::new(Arc::clone(decoder), None, rt, &limits, spec.dtype())?;
+        let mut runner = runner.with_adapters(adapter.map(|a| a.weights.rank()))?;
         if !eager {
             runner.capture_widths(vec![work.batch])?;
         }
         let core = EngineCore::new(Scheduler::new(limits)?, runner);
-        Ok(Self { core, vocab: config.vocab, next: 0 })
+        let (gpu, work, adapter) = (Arc::clone(gpu), *work, adapter.cloned());
+        let mut run = Self { gpu, work, adapter, core, vocab: config.vocab, next: 0 };
+        run.decode(&work, 1)?;
+        Ok(run)
     }
 
     /// Adds a prompt for every sequence of the batch, with completions of this many tokens.
@@ -101,7 +91,8 @@ impl Run {
             let tokens: Vec<u32> =
                 (0..prompt.max(1)).map(|i| made_up(slot, i, self.vocab)).collect();
             let params = SamplingParams::greedy();
-            let job = ChoiceJob::new(tokens, params, stop.clone(), Box::new(DiscardOutput));
+            let mut job = ChoiceJob::new(tokens, params, stop.clone(), Box::new(DiscardOutput));
+            job.adapter = self.adapter.clone();
             let id = RequestId(self.next);
             self.next += 1;
             let request = job.request(id, self.core.now());
@@ -165,25 +156,36 @@ impl OutputSink for DiscardOutput {
     fn end(&mut self, _: &OutputEnd) {}
 }
 
+impl Rounds for Run {
+    fn round(&mut self, out: &mut Timings) -> anyhow::Result<()> {
+        let work = self.work;
+        out.prefill.push(self.prefill(&work)?);
+        let before = copy_bandwidth(&self.gpu)?;
+        out.decode.push(self.decode(&work, work.generate)?);
+        out.read_bytes_per_s.push(before.and(&copy_bandwidth(&self.gpu)?));
+        Ok(())
+    }
+}
+
 /// The limits of the device.
 ///
 /// # Errors
 /// No memory for what is measured, or what the device reports.
 pub(super) fn limits(gpu: &Arc<Gpu>) -> cuda::Result<Limits> {
     Ok(Limits {
-        read_bytes_per_s: copy_bandwidth(gpu)?,
+        read: copy_bandwidth(gpu)?,
         bf16_flops: matmul_peak(gpu, Float::Bf16)?,
         f32_flops: matmul_peak(gpu, Float::F32)?,
     })
 }
 
 /// Bytes per second of a copy on the device, those that are read and those that are written.
-fn copy_bandwidth(gpu: &Arc<Gpu>) -> cuda::Result<f64> {
+fn copy_bandwidth(gpu: &Arc<Gpu>) -> cuda::Result<Readings> {
     // More than any cache holds; an emulated device shows nothing by it.
     let bytes = if gpu.is_emulated() { 1 << 20 } else { 1 << 29 };
     let (from, mut to) = (Buffer::zeroed(gpu, bytes)?, Buffer::zeroed(gpu, bytes)?);
-    let took = fastest(gpu, || to.view_mut().copy_within_device(gpu, from.view()))?;
-    Ok(2.0 * bytes as f64 / took)
+    let took = times(gpu, || to.view_mut().copy_within_device(gpu, from.view()))?;
+    Ok(Readings::new(2.0 * bytes as f64, took))
 }
 
 /// FLOP/s of a large square matmul with activations of this type.
@@ -191,21 +193,18 @@ fn matmul_peak(gpu: &Arc<Gpu>, dtype: Float) -> cuda::Result<f64> {
     let n = if gpu.is_emulated() { 64 } else { 8192 };
     let (x, weight) = (Buffer::zeroed(gpu, n * n * dtype.size())?, Buffer::zeroed(gpu, n * n * 2)?);
     let mut out = Buffer::zeroed(gpu, n * n * 4)?;
-    let took = fastest(gpu, || {
+    let took = times(gpu, || {
         let x = Mat::dense(x.view(), dtype, n, n)?;
         let weight = Mat::dense(weight.view(), Float::Bf16, n, n)?;
         let out = MatMut::dense(out.view_mut(), Float::F32, n, n)?;
         linear(gpu, x, weight, Accumulate::Store, Arithmetic::Fast, out)
     })?;
-    Ok(2.0 * (n as f64).powi(3) / took)
+    Ok(Readings::new(2.0 * (n as f64).powi(3), took).best())
 }
 
-/// Seconds that `work` takes on the device, in the best of several tries.
-fn fastest(gpu: &Arc<Gpu>, mut work: impl FnMut() -> cuda::Result<()>) -> cuda::Result<f64> {
+/// Seconds that `work` takes on the device, in each of several tries.
+fn times(gpu: &Arc<Gpu>, mut work: impl FnMut() -> cuda::Result<()>) -> cuda::Result<Vec<f64>> {
     let mut timer = Timer::new(gpu)?;
-    let mut best = f64::INFINITY;
-    for _ in 0..TRIES {
-        best = best.min(timer.time::<cuda::Error>(gpu, &mut work)?.as_secs_f64());
-    }
-    Ok(best.max(1e-9))
+    let mut time = || timer.time::<cuda::Error>(gpu, &mut work).map(|t| t.as_secs_f64());
+    (0..TRIES).map(|_| time()).collect()
 }

@@ -3,28 +3,48 @@
 use std::fmt;
 use std::time::Duration;
 
-use l1_tensor::{Precision, Runtime};
-use l2_model::Decoder;
+use l1_tensor::cpu::machine::Readings;
+use l1_tensor::{Precision, WeightStorage};
+use l5_scheduler::RequestAdapter;
 use serde_json::{Value, json};
 
 use super::BenchArgs;
+use super::by_op::{ByOp, ByOps};
 use super::measure::Timings;
+use super::subject::Subject;
 use crate::cli::kv::Kv;
 
 /// What the machine can do at most, measured at the start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// Bytes per second from memory, all threads.
-    pub read_bytes_per_s: f64,
+    pub read: Readings,
     /// FLOP/s of bf16 activations, all threads.
     pub bf16_flops: f64,
     /// FLOP/s of f32 activations, all threads.
     pub f32_flops: f64,
 }
 
-/// All a run has to say.
+impl Limits {
+    /// FLOP/s of activations in this precision.
+    pub fn flops(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Bf16 => self.bf16_flops,
+            Precision::F32 => self.f32_flops,
+        }
+    }
+}
+
+/// All that a run has to say about one subject.
 pub(super) struct Report {
     model: String,
+    /// Requested storage of the weights.
+    weights: WeightStorage,
+    adapter: Option<RequestAdapter>,
+    /// Anonymous memory that the subject has added to the process, in bytes.
+    resident: Option<i64>,
+    /// The same of the buffers of the largest batch.
+    grown: Option<i64>,
     architecture: String,
     runtime: String,
     device: String,
@@ -36,7 +56,8 @@ pub(super) struct Report {
     generate: usize,
     repeat: usize,
     load: Duration,
-    weight_bytes: usize,
+    /// Size of the weights in memory, in bytes.
+    pub weight_bytes: usize,
     weight_storage: String,
     /// Weights that a step reads.
     step_bytes: usize,
@@ -46,33 +67,35 @@ pub(super) struct Report {
     flops: (usize, usize),
     limits: Limits,
     results: Vec<Figures>,
+    /// Time by op of each batch size and of a prompt; empty unless it was asked for.
+    pub by_op: Vec<ByOp>,
 }
 
 /// The medians of one batch size. Fractions are of the limits, 1 being all.
-struct Figures {
-    batch: usize,
-    prefill_tokens_per_s: f64,
-    decode_tokens_per_s: f64,
+pub(super) struct Figures {
+    pub batch: usize,
+    pub prefill_tokens_per_s: f64,
+    pub decode_tokens_per_s: f64,
     bytes_per_token: f64,
-    /// Read bandwidth beside this decode.
-    read_bytes_per_s: f64,
+    /// Read bandwidth beside this decode: the best and the middle of its readings.
+    read: (f64, f64),
     prefill_of_flops: f64,
     decode_of_flops: f64,
-    decode_of_bandwidth: f64,
+    /// Of the best reading beside each decode, so that the limit is not understated.
+    pub decode_of_bandwidth: f64,
+    pub decode_of_median_bandwidth: f64,
 }
 
 impl Report {
     /// A report without results.
-    pub fn new(
-        args: &BenchArgs,
-        rt: &Runtime,
-        decoder: &Decoder,
-        load: Duration,
-        limits: Limits,
-        kv: Kv,
-    ) -> Self {
+    pub fn new(args: &BenchArgs, subject: &Subject, limits: Limits, kv: Kv) -> Self {
+        let Subject { rt, decoder, .. } = subject;
         Self {
-            model: args.name(),
+            model: subject.model.clone(),
+            weights: subject.weights,
+            adapter: subject.adapter.clone(),
+            resident: subject.resident,
+            grown: None,
             architecture: decoder.config().architecture.clone(),
             runtime: rt.to_string(),
             device: rt.device().to_string(),
@@ -83,7 +106,7 @@ impl Report {
             context: args.context,
             generate: args.gen_tokens,
             repeat: args.repeat,
-            load,
+            load: subject.took,
             weight_bytes: decoder.weight_bytes(),
             weight_storage: decoder.weight_storage(),
             step_bytes: decoder.bytes_per_step(),
@@ -91,11 +114,13 @@ impl Report {
             flops: decoder.flops(),
             limits,
             results: Vec::new(),
+            by_op: Vec::new(),
         }
     }
 
-    /// Add what was measured with this batch size.
-    pub fn add(&mut self, batch: usize, timings: &Timings) {
+    /// Add what was measured with this batch size. `grown`: bytes that its buffers have added to the process.
+    pub fn add(&mut self, batch: usize, timings: &Timings, grown: Option<i64>) {
+        self.grown = self.grown.max(grown);
         let rate = |tokens: usize, times: &[Duration]| {
             median(times.iter().map(|t| tokens as f64 / t.as_secs_f64().max(1e-9)))
         };
@@ -103,26 +128,29 @@ impl Report {
         let prefill_tokens_per_s = rate(batch * self.prompt, &timings.prefill);
         let bytes_per_token = self.bytes_per_token(batch);
         let (token, row) = (self.flops.0 as f64, self.flops.1 as f64);
-        let peak = match self.precision {
-            Precision::Bf16 => self.limits.bf16_flops,
-            Precision::F32 => self.limits.f32_flops,
-        };
+        let peak = self.limits.flops(self.precision);
         // Of a prompt only the last row pays for the output projection.
         let prefill_flop_per_token = token + row / self.prompt as f64;
         let decode_tokens_per_s = rate(decode_tokens, &timings.decode);
         // Each repetition is held against its own reading, then the median is taken.
-        let of_bandwidth = timings.decode.iter().zip(&timings.read_bytes_per_s).map(|(t, read)| {
-            decode_tokens as f64 * bytes_per_token / t.as_secs_f64().max(1e-9) / read
-        });
+        let beside = || timings.decode.iter().zip(&timings.read_bytes_per_s);
+        let of = |limit: fn(&Readings) -> f64| {
+            median(beside().map(|(t, read)| {
+                let bytes = decode_tokens as f64 * bytes_per_token;
+                bytes / t.as_secs_f64().max(1e-9) / limit(read).max(1.0)
+            }))
+        };
+        let read = |limit: fn(&Readings) -> f64| median(timings.read_bytes_per_s.iter().map(limit));
         self.results.push(Figures {
             batch,
             prefill_tokens_per_s,
             decode_tokens_per_s,
             bytes_per_token,
-            read_bytes_per_s: median(timings.read_bytes_per_s.iter().copied()),
+            read: (read(Readings::best), read(Readings::median)),
             prefill_of_flops: prefill_tokens_per_s * prefill_flop_per_token / peak,
             decode_of_flops: decode_tokens_per_s * (token + row) / peak,
-            decode_of_bandwidth: median(of_bandwidth),
+            decode_of_bandwidth: of(Readings::best),
+            decode_of_median_bandwidth: of(Readings::median),
         });
     }
 
@@ -133,12 +161,36 @@ impl Report {
         self.step_bytes as f64 / batch as f64 + keys * self.kv.bytes_per_token() as f64
     }
 
+    /// What was measured with each batch size.
+    pub fn figures(&self) -> impl Iterator<Item = &Figures> {
+        self.results.iter()
+    }
+
+    /// The machine and its limits.
+    pub fn machine(&self) -> String {
+        format!("{}\n{}", self.runtime, self.limits)
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> String {
+        format!(
+            "prefill: {} tokens per sequence; decode: {} tokens from a context of {}; medians of {} runs",
+            self.prompt, self.generate, self.context, self.repeat,
+        )
+    }
+
+    /// Anonymous memory of the model and of the buffers of its largest batch, in bytes, as far as the system says.
+    pub fn resident_bytes(&self) -> Option<i64> {
+        Some(self.resident? + self.grown?)
+    }
+
     /// The contract of `--json`. Rates are per second, `flops` in FLOP/s, fractions of 1.
     ///
     /// The outer `bytes_per_token` and `fraction` are those of the first batch size.
     pub fn json(&self) -> Value {
         let results: Vec<Value> = self.results.iter().map(Figures::json).collect();
         let first = self.results.first();
+        let by_op: Vec<Value> = self.by_op.iter().map(ByOp::json).collect();
         json!({
             "model": self.model,
             "architecture": self.architecture,
@@ -153,11 +205,20 @@ impl Report {
             "load_ms": self.load.as_secs_f64() * 1e3,
             "weight_bytes": self.weight_bytes,
             "weight_storage": self.weight_storage,
+            "weights": self.weights.to_string(),
+            "adapter": self.adapter.as_ref().map(|adapter| json!({
+                "name": adapter.name,
+                "rank": adapter.weights.rank(),
+                "bytes": adapter.weights.bytes(),
+            })),
+            "resident_bytes": self.resident_bytes(),
             "kv_bytes_per_token": self.kv.bytes_per_token(),
             "kv": self.kv.report(0),
             "results": results,
+            "by_op": (!by_op.is_empty()).then_some(by_op),
             "bytes_per_token": first.map(|f| f.bytes_per_token),
-            "read_gb_s": self.limits.read_bytes_per_s / 1e9,
+            "read_gb_s": self.limits.read.best() / 1e9,
+            "read_gb_s_median": self.limits.read.median() / 1e9,
             "flops": { "bf16": self.limits.bf16_flops, "f32": self.limits.f32_flops },
             "fraction": first.map(Figures::fraction),
         })
@@ -171,7 +232,8 @@ impl Figures {
             "prefill_tokens_per_s": self.prefill_tokens_per_s,
             "decode_tokens_per_s": self.decode_tokens_per_s,
             "bytes_per_token": self.bytes_per_token,
-            "read_gb_s": self.read_bytes_per_s / 1e9,
+            "read_gb_s": self.read.0 / 1e9,
+            "read_gb_s_median": self.read.1 / 1e9,
             "fraction": self.fraction(),
         })
     }
@@ -179,15 +241,28 @@ impl Figures {
     fn fraction(&self) -> Value {
         json!({
             "decode_of_bandwidth": self.decode_of_bandwidth,
+            "decode_of_median_bandwidth": self.decode_of_median_bandwidth,
             "decode_of_flops": self.decode_of_flops,
             "prefill_of_flops": self.prefill_of_flops,
         })
     }
 }
 
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "limits: memory {:.1} GB/s (median {:.1}); {:.0} GFLOP/s in bf16, {:.0} in f32",
+            self.read.best() / 1e9,
+            self.read.median() / 1e9,
+            self.bf16_flops / 1e9,
+            self.f32_flops / 1e9,
+        )
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Limits { read_bytes_per_s, bf16_flops, f32_flops } = self.limits;
         writeln!(f, "{} ({}) on {}", self.model, self.architecture, self.runtime)?;
         writeln!(
             f,
@@ -198,41 +273,34 @@ impl fmt::Display for Report {
             self.kv.bytes_per_token() as f64 / 1e3,
         )?;
         writeln!(f, "KV cache of the largest batch: {}", self.kv)?;
-        writeln!(
-            f,
-            "limits: memory {:.1} GB/s; {:.0} GFLOP/s in bf16, {:.0} in f32",
-            read_bytes_per_s / 1e9,
-            bf16_flops / 1e9,
-            f32_flops / 1e9,
-        )?;
-        writeln!(
-            f,
-            "prefill: {} tokens per sequence; decode: {} tokens from a context of {}; medians of {} runs",
-            self.prompt, self.generate, self.context, self.repeat,
-        )?;
+        writeln!(f, "{}", self.limits)?;
+        writeln!(f, "{}", self.workload())?;
         writeln!(f)?;
         writeln!(
             f,
-            "{:>6}  {:>14} {:>8}  {:>14} {:>8} {:>8}  {:>11}",
+            "{:>6}  {:>14} {:>8}  {:>14} {:>8} {:>8} {:>9}  {:>20}",
             "batch",
             "prefill tok/s",
             "of peak",
             "decode tok/s",
             "of peak",
             "of read",
-            "read beside"
+            "of median",
+            "read (median) beside"
         )?;
         for r in &self.results {
             writeln!(
                 f,
-                "{:>6}  {:>14.1} {:>7.1}%  {:>14.1} {:>7.1}% {:>7.1}%  {:>6.1} GB/s",
+                "{:>6}  {:>14.1} {:>7.1}%  {:>14.1} {:>7.1}% {:>7.1}% {:>8.1}%  {:>6.1} ({:>6.1}) GB/s",
                 r.batch,
                 r.prefill_tokens_per_s,
                 r.prefill_of_flops * 100.0,
                 r.decode_tokens_per_s,
                 r.decode_of_flops * 100.0,
                 r.decode_of_bandwidth * 100.0,
-                r.read_bytes_per_s / 1e9,
+                r.decode_of_median_bandwidth * 100.0,
+                r.read.0 / 1e9,
+                r.read.1 / 1e9,
             )?;
         }
         let dash = "-".to_string();
@@ -244,11 +312,20 @@ impl fmt::Display for Report {
              count as work: attention, norms and waiting make up the rest to 100%.",
             of(0),
             of(self.results.len().saturating_sub(1)),
-        )
+        )?;
+        match self.by_op.as_slice() {
+            [] => Ok(()),
+            all => write!(f, "\n{}", ByOps(all)),
+        }
     }
 }
 
 impl Figures {
+    /// Bytes per second that decoding reads.
+    pub fn decode_bytes_per_s(&self) -> f64 {
+        self.decode_tokens_per_s * self.bytes_per_token
+    }
+
     fn bytes_per_token_mb(&self) -> String {
         format!("{:.1}", self.bytes_per_token / 1e6)
     }

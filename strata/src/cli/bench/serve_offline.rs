@@ -18,7 +18,7 @@ use l4_sampler::stop::StopRules;
 use l5_scheduler::engine::ResponseTimes;
 use l5_scheduler::{EngineHandle, EngineRequest, FinishReason};
 
-use super::measure::{self, measure};
+use super::measure::{Rounds, Run, Timings, Workload};
 use super::span::Span;
 use super::{at_least_one, positive};
 use crate::cli::args::{ModelArgs, RuntimeArgs};
@@ -199,9 +199,13 @@ fn static_batch(
     let mean = tally.mean_context(batch).unwrap_or(longest / 2);
     let context = mean.saturating_sub(STATIC_STEPS / 2).clamp(1, (longest - 1).max(1));
     let generate = STATIC_STEPS.min(longest - context).max(1);
-    let work = measure::Workload { batch, prompt: 1, context, generate, repeat: STATIC_REPEAT };
+    let work = Workload { batch, prompt: 1, context, generate, repeat: STATIC_REPEAT };
     let kv = args.kv.plan(decoder.config(), rt, batch, work.longest())?;
-    let timings = measure(rt, decoder, &kv, &work)?;
+    let mut run = Run::new(rt, decoder, None, &kv, &work)?;
+    let mut timings = Timings::default();
+    for _ in 0..work.repeat {
+        run.round(&mut timings)?;
+    }
     let steps: Vec<f64> =
         timings.decode.iter().map(|d| d.as_secs_f64() / generate as f64).collect();
     Ok(Static { batch, context, tokens_per_s: median(steps).map_or(0.0, |step| 1.0 / step) })

@@ -1,0 +1,133 @@
+//! What is measured: a model with its storage of weights, and perhaps an adapter.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use l1_tensor::{Runtime, WeightStorage};
+use l2_model::Decoder;
+use l5_scheduler::RequestAdapter;
+
+use super::BenchArgs;
+use super::measure::{Rounds, Run, Workload};
+use super::on_device;
+use crate::cli::args::{ModelArgs, RuntimeArgs};
+use crate::cli::context::Context;
+use crate::cli::kv::Kv;
+use crate::cli::load::Loaded;
+
+/// A model in memory, as it is measured. A clone is the same model in the same memory.
+#[derive(Clone)]
+pub(super) struct Subject {
+    /// Its name on the command line.
+    pub model: String,
+    /// Requested storage of its weights.
+    pub weights: WeightStorage,
+    pub rt: Runtime,
+    /// Its weights, shared by the subjects with an adapter and without.
+    pub decoder: Arc<Decoder>,
+    /// Adapter of every sequence.
+    pub adapter: Option<RequestAdapter>,
+    /// Time to load the model from the disk.
+    pub took: Duration,
+    /// Anonymous memory that loading it has added to the process, in bytes; `None` where the system does not say.
+    pub resident: Option<i64>,
+}
+
+impl Subject {
+    /// Loads every model in every storage, each without an adapter, and then with the one of `--adapter`.
+    ///
+    /// # Errors
+    /// What the models and the adapter report.
+    pub fn open_all(args: &BenchArgs, context: &Context) -> anyhow::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for model in args.models() {
+            for weights in &args.weights {
+                Self::open(args, &model, *weights, context, &mut all)?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// What the model reports.
+    pub fn load(
+        args: &BenchArgs,
+        model: &str,
+        weights: WeightStorage,
+        context: &Context,
+    ) -> anyhow::Result<Loaded> {
+        let runtime = RuntimeArgs { device: args.device.clone(), weights };
+        match &args.config {
+            Some(config) => Loaded::random(config, &runtime, context),
+            None => Loaded::open(&ModelArgs { model: model.to_owned() }, &runtime, context),
+        }
+    }
+
+    fn open(
+        args: &BenchArgs,
+        model: &str,
+        weights: WeightStorage,
+        context: &Context,
+        all: &mut Vec<Self>,
+    ) -> anyhow::Result<()> {
+        let before = anonymous_bytes();
+        let Loaded { rt, decoder, took, .. } = Self::load(args, model, weights, context)?;
+        let adapter = args.adapter.open(&rt, decoder.config(), context)?;
+        let resident = growth(before, anonymous_bytes());
+        let (model, decoder) = (model.to_owned(), Arc::new(decoder));
+        let plain = Self { model, weights, rt, decoder, adapter: None, took, resident };
+        let adapted = adapter.map(|adapter| Self { adapter: Some(adapter), ..plain.clone() });
+        all.extend([Some(plain), adapted].into_iter().flatten());
+        Ok(())
+    }
+
+    /// Makes the buffers of a workload.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn prepare(
+        &self,
+        args: &BenchArgs,
+        kv: &Kv,
+        work: &Workload,
+    ) -> anyhow::Result<Box<dyn Rounds + '_>> {
+        let Self { rt, decoder, adapter, .. } = self;
+        Ok(match rt.gpu() {
+            Some(gpu) => {
+                let (adapter, eager) = (adapter.as_ref(), args.capture.eager);
+                Box::new(on_device::Run::new(gpu, rt, decoder, adapter, &args.kv, work, eager)?)
+            }
+            None => {
+                let adapter = adapter.as_ref().map(|adapter| &adapter.weights);
+                Box::new(Run::new(rt, decoder, adapter, kv, work)?)
+            }
+        })
+    }
+
+    /// Name among several: the last part of the path, the storage of the weights, the adapter.
+    pub fn label(&self) -> String {
+        let name = Path::new(&self.model).file_name().map(|name| name.to_string_lossy());
+        let name = name.unwrap_or_else(|| self.model.as_str().into());
+        let storage = self.decoder.weight_storage();
+        match &self.adapter {
+            Some(adapter) => format!("{name}, {storage}, {}", adapter.name),
+            None => format!("{name}, {storage}"),
+        }
+    }
+}
+
+/// Anonymous memory of this process, in bytes: mapped files do not count, for the system may reclaim their pages at any
+/// time. Linux only.
+pub(super) fn anonymous_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Bytes by which memory has grown.
+pub(super) fn growth(before: Option<u64>, after: Option<u64>) -> Option<i64> {
+    Some(after? as i64 - before? as i64)
+}

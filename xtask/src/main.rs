@@ -8,7 +8,7 @@
 //! * `cargo x deps` checks licences, versions and sources of dependencies.
 //! * `cargo x nvrtc` compiles every kernel with NVIDIA's compiler, which needs no GPU.
 //! * `cargo x gpu` runs all checks and benchmarks on a GPU, or makes a directory to copy to a machine with one.
-//! * `cargo x bench-peers` measures Strata beside llama.cpp.
+//! * `cargo x bench-peers` measures Strata beside llama.cpp, and beside ik_llama.cpp where a build is given.
 //!
 //! The course's commands are in the crate `course`; the rest is here. Neither uses a layer, so both build in seconds on
 //! a fresh machine and work while a layer does not compile.
@@ -50,7 +50,7 @@ enum Command {
     Nvrtc(nvrtc::NvrtcArgs),
     /// Run all checks on a GPU: parity, graphs, compute-sanitizer, benchmarks
     Gpu(gpu::GpuArgs),
-    /// Measure Strata beside llama.cpp on the same weights
+    /// Measure Strata beside llama.cpp, and ik_llama.cpp, on the same weights
     BenchPeers(peers::PeersArgs),
     /// Keep one core busy until killed (bench-peers starts it)
     #[command(hide = true)]

@@ -109,6 +109,26 @@ fn a_model_of_random_weights_is_measured_from_its_config() {
 }
 
 #[test]
+fn a_device_measures_adapters_and_says_why_it_cannot_time_single_ops() {
+    let (model, adapter) = (fixture("tiny-llama"), fixture("adapters/tiny-llama-all"));
+    let short = ["--prompt-tokens", "4", "--context", "2", "--gen-tokens", "2", "--repeat", "1"];
+    let args = ["bench", "-m", &model, "--device", "cuda", "--batch", "2", "--json"];
+    let args = [&args[..], &short].concat();
+    let ran = end(with_cuda().args(&args).args(["--adapter", &adapter]).spawn().unwrap());
+    let said = ran.json();
+    let rows = said["comparison"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{said}");
+    for row in rows {
+        assert!(positive(&row["results"][0]["decode_tokens_per_s"]), "{row}");
+    }
+    let ran = end(with_cuda().args(&args).arg("--by-op").spawn().unwrap());
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for word in ["--by-op", "cuda:0", "cargo x gpu", "--device cpu"] {
+        assert!(ran.stderr.contains(word), "{word} in {}", ran.stderr);
+    }
+}
+
+#[test]
 fn serving_tells_how_many_steps_were_replayed() {
     let model = fixture("tiny-llama");
     let args = ["bench", "serve-offline", "-m", &model, "--device", "cuda", "--requests", "1"];

@@ -1,11 +1,12 @@
-//! `cargo x bench-peers`: Strata and llama.cpp, on the same weights, on the same machine, in turns.
+//! `cargo x bench-peers`: Strata, llama.cpp and perhaps its fork ik_llama.cpp, on the same weights, on the same machine,
+//! in turns.
 //!
 //! Rules that make the comparison fair:
 //!
-//! * Both read the same bf16 GGUF file, made from the default model by llama.cpp's own
+//! * All read the same bf16 GGUF file, made from the default model by llama.cpp's own
 //!   `llama-quantize`, and use as many threads.
 //! * Rounds alternate (ours, theirs, ours in f32, ours, ..): a machine that gets slower for a minute
-//!   slows both. The median over the rounds counts, and a ratio is one of medians.
+//!   slows all. The median over the rounds counts, and a ratio is one of medians.
 //! * The work is the same. Prefill is one prompt of 512 tokens with the logits of its last token.
 //!   Decode of one sequence is 128 tokens from an empty context (`llama-bench`); decode of many is
 //!   64 tokens each after 128 (`llama-batched-bench`). Attention is included in all of it. Ours also
@@ -27,7 +28,7 @@ use clap::Args;
 use crate::neighbour::Neighbour;
 use crate::test::fetch;
 use course::shell::build_release;
-use obtain::{Peer, bf16_gguf};
+use obtain::{Peer, Project, bf16_gguf};
 use ours::Strata;
 use report::Report;
 use samples::{Samples, Who};
@@ -41,20 +42,23 @@ const BATCHED: (usize, usize) = (128, 64);
 /// Batch sizes beyond 1.
 const BATCHES: [usize; 2] = [8, 32];
 
-/// Measure Strata beside llama.cpp on the same weights
+/// Measure Strata beside llama.cpp, and ik_llama.cpp, on the same weights
 #[derive(Args)]
 pub struct PeersArgs {
     /// A llama.cpp build with llama-bench, llama-batched-bench and llama-quantize; without it, one
     /// is built in the target directory (needs Python, a C++ compiler, ten minutes)
     #[arg(long, value_name = "DIR")]
     llama_cpp: Option<PathBuf>,
+    /// A build of ik_llama.cpp with llama-bench and llama-batched-bench, to measure in the same rounds; none is made
+    #[arg(long, value_name = "DIR")]
+    ik_llama: Option<PathBuf>,
     /// Rounds of all measurements
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Repetitions inside a round
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// Threads on both sides [default: one for each core]
+    /// Threads of each engine [default: one for each core]
     #[arg(long)]
     threads: Option<usize>,
     /// Leave out the rounds with a busy neighbour
@@ -62,7 +66,7 @@ pub struct PeersArgs {
     quiet_only: bool,
 }
 
-/// Settings of both sides.
+/// Settings of all sides.
 #[derive(Clone, Copy)]
 struct Settings {
     threads: usize,
@@ -78,47 +82,60 @@ pub fn run(args: &PeersArgs) -> Result<()> {
     let strata = build_release("strata", "strata")?;
     let default_model = fetch(&strata)?;
     let peer = match &args.llama_cpp {
-        Some(dir) => Peer::in_directory(dir)?,
+        Some(dir) => Peer::in_directory(Project::LlamaCpp, dir)?,
         None => Peer::built()?,
     };
     let gguf = bf16_gguf(&peer, &default_model)?;
+    let fork = args.ik_llama.as_deref().map(|dir| Peer::in_directory(Project::IkLlama, dir));
+    let peers: Vec<Peer> = [Some(peer), fork.transpose()?].into_iter().flatten().collect();
+    let theirs = || peers.iter().map(Turn::Theirs);
     let strata = Strata { program: strata, gguf, default_model, settings };
     let mut report = Report::new(settings, args.rounds);
 
     let mut samples = Samples::default();
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
-        one_round(&strata, &peer, &mut samples, &[Who::Ours, Who::Theirs, Who::OursF32], false)?;
+        let turns = [Turn::Ours].into_iter().chain(theirs()).chain([Turn::OursF32]);
+        one_round(&strata, turns, &mut samples, false)?;
         report.startup.push(strata.start_up(&mut samples.commands)?);
     }
     if !args.quiet_only {
         for round in 1..=args.rounds {
             eprintln!("round {round} of {}, with a busy neighbour", args.rounds);
-            one_round(&strata, &peer, &mut samples, &[Who::Ours, Who::Theirs], true)?;
+            let turns = [Turn::Ours].into_iter().chain(theirs());
+            one_round(&strata, turns, &mut samples, true)?;
         }
     }
     print!("{}", report.markdown(&samples));
     Ok(())
 }
 
-fn one_round(
+/// One engine's turn of a round.
+enum Turn<'a> {
+    Ours,
+    OursF32,
+    Theirs(&'a Peer),
+}
+
+fn one_round<'a>(
     strata: &Strata,
-    peer: &Peer,
+    turns: impl Iterator<Item = Turn<'a>>,
     samples: &mut Samples,
-    order: &[Who],
     busy: bool,
 ) -> Result<()> {
-    for who in order {
+    for turn in turns {
         let neighbour = if busy { Some(Neighbour::start()?) } else { None };
-        let figures = match who {
-            Who::Ours => strata.measure("bf16", &mut samples.commands)?,
-            Who::OursF32 => strata.measure("f32", &mut samples.commands)?,
-            Who::Theirs => {
-                theirs::measure(peer, &strata.gguf, strata.settings, &mut samples.commands)?
+        let commands = &mut samples.commands;
+        let (who, figures) = match turn {
+            Turn::Ours => (Who::Ours, strata.measure("bf16", commands)?),
+            Turn::OursF32 => (Who::OursF32, strata.measure("f32", commands)?),
+            Turn::Theirs(peer) => {
+                let figures = theirs::measure(peer, &strata.gguf, strata.settings, commands)?;
+                (Who::Theirs(peer.project), figures)
             }
         };
         drop(neighbour);
-        samples.add(*who, busy, figures);
+        samples.add(who, busy, figures);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Getting llama.cpp, and the default model as bf16 weights that both sides read.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ const BUILD_TOOLS: &str = "cmake.txt";
 /// Path of llama.cpp's source inside the package.
 const VENDORED: &str = "llama_cpp_python-0.3.36/vendor/llama.cpp";
 
-/// Targets that are built.
+/// Targets that are built. The first two measure.
 const TOOLS: [&str; 3] = ["llama-bench", "llama-batched-bench", "llama-quantize"];
 
 /// Build options: a native CPU build without parts that these tools do not need.
@@ -38,29 +39,60 @@ const CMAKE_OPTIONS: [&str; 15] = [
     "-Wno-dev",
 ];
 
-/// A llama.cpp build.
+/// A project that is measured beside Strata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Project {
+    /// llama.cpp.
+    LlamaCpp,
+    /// ik_llama.cpp, a fork of it.
+    IkLlama,
+}
+
+impl Project {
+    /// Programs that the comparison needs. llama.cpp's also make the file that all read.
+    fn tools(self) -> &'static [&'static str] {
+        match self {
+            Project::LlamaCpp => &TOOLS,
+            Project::IkLlama => &TOOLS[..2],
+        }
+    }
+}
+
+impl fmt::Display for Project {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Project::LlamaCpp => "llama.cpp",
+            Project::IkLlama => "ik_llama.cpp",
+        })
+    }
+}
+
+/// A build of a project.
 pub struct Peer {
+    pub project: Project,
     bin: PathBuf,
 }
 
 impl Peer {
     /// An existing build: the directory of the programs, or of the build, or of the source.
-    pub fn in_directory(dir: &Path) -> Result<Self> {
+    pub fn in_directory(project: Project, dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| dir.display().to_string())?;
         let places = [dir.clone(), dir.join("bin"), dir.join("build/bin")];
-        match places.into_iter().find(|bin| TOOLS.iter().all(|tool| bin.join(tool).is_file())) {
-            Some(bin) => Ok(Self { bin }),
+        let tools = project.tools();
+        match places.into_iter().find(|bin| tools.iter().all(|tool| bin.join(tool).is_file())) {
+            Some(bin) => Ok(Self { project, bin }),
             None => {
-                bail!("{} has no {} (nor in bin or build/bin)", dir.display(), TOOLS.join(", "))
+                let tools = tools.join(", ");
+                bail!("{} has no {tools} of {project} (nor in bin or build/bin)", dir.display())
             }
         }
     }
 
-    /// The build in the target directory, made if it does not exist.
+    /// The build of llama.cpp in the target directory, made if it does not exist.
     pub fn built() -> Result<Self> {
         let peers = peers_dir()?;
         let source = peers.join(VENDORED);
-        if let Ok(peer) = Self::in_directory(&source) {
+        if let Ok(peer) = Self::in_directory(Project::LlamaCpp, &source) {
             return Ok(peer);
         }
         let python = ["python3", "python"].into_iter().find(|python| exists(python));
@@ -85,7 +117,7 @@ impl Peer {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         make.arg("--build").arg(&build).args(["--parallel", &cores.to_string()]);
         run(make.arg("--target").args(TOOLS))?;
-        Self::in_directory(&source)
+        Self::in_directory(Project::LlamaCpp, &source)
     }
 
     /// Path of one of its programs.
@@ -108,7 +140,8 @@ pub fn bf16_gguf(peer: &Peer, default_model: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn peers_dir() -> Result<PathBuf> {
+/// Directory of builds, models, and whatever the other projects' programs write beside them.
+pub fn peers_dir() -> Result<PathBuf> {
     let dir = target_dir()?.join("peers");
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     Ok(dir)
@@ -134,7 +167,12 @@ mod tests {
 
     #[test]
     fn a_directory_without_the_tools_is_refused_by_name() {
-        let error = Peer::in_directory(Path::new(env!("CARGO_MANIFEST_DIR"))).err().unwrap();
-        assert!(error.to_string().contains("llama-quantize"), "{error}");
+        for (project, tool) in
+            [(Project::LlamaCpp, "llama-quantize"), (Project::IkLlama, "llama-batched-bench")]
+        {
+            let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let error = Peer::in_directory(project, here).err().unwrap().to_string();
+            assert!(error.contains(tool) && error.contains(&project.to_string()), "{error}");
+        }
     }
 }

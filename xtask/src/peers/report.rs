@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::obtain::Project;
 use super::ours::StartUp;
 use super::samples::{Samples, Who, Work, median};
 use super::{ALONE, BATCHED, PROMPT, Settings};
@@ -47,7 +48,7 @@ impl Report {
     pub fn markdown(&self, samples: &Samples) -> String {
         let mut page = String::new();
         // Writing to a String cannot fail.
-        let _ = self.introduction(&mut page);
+        let _ = self.introduction(&mut page, samples);
         let _ = ratios(&mut page, samples);
         let _ = neighbours(&mut page, samples);
         let _ = self.start_up(&mut page);
@@ -55,10 +56,12 @@ impl Report {
         page
     }
 
-    fn introduction(&self, page: &mut String) -> std::fmt::Result {
+    fn introduction(&self, page: &mut String, samples: &Samples) -> std::fmt::Result {
         let Settings { threads, repeat } = self.settings;
         let (context, generate) = BATCHED;
-        writeln!(page, "## Strata and llama.cpp, SmolLM2-135M, the same bf16 weights\n")?;
+        let theirs = samples.projects().iter().map(Project::to_string).collect::<Vec<_>>();
+        let theirs = theirs.join(" and ");
+        writeln!(page, "## Strata and {theirs}, SmolLM2-135M, the same bf16 weights\n")?;
         writeln!(
             page,
             "{}, {threads} threads each; load before the first round: {}.",
@@ -103,15 +106,16 @@ impl Report {
 }
 
 fn ratios(page: &mut String, samples: &Samples) -> std::fmt::Result {
-    writeln!(
-        page,
-        "| work | activations | ours, tok/s | llama.cpp, tok/s | ratio | target | met | ours, of the limit |"
-    )?;
-    writeln!(page, "|---|---|---|---|---|---|---|---|")?;
+    let projects = samples.projects();
+    write!(page, "| work | activations | ours, tok/s |")?;
+    projects.iter().try_for_each(|project| write!(page, " {project}, tok/s | ratio |"))?;
+    writeln!(page, " target | met | ours, of the limit |")?;
+    writeln!(page, "|---|---|---|{}---|---|---|", "---|---|".repeat(projects.len()))?;
     for (who, work, target) in TARGETS {
-        let (ours, theirs) =
-            (samples.rate(who, false, work), samples.rate(Who::Theirs, false, work));
-        let ratio = ours / theirs;
+        let ours = samples.rate(who, false, work);
+        let rate = |project| samples.rate(Who::Theirs(project), false, work);
+        // The aims are set against llama.cpp.
+        let ratio = ours / rate(Project::LlamaCpp);
         let mode = if who == Who::OursF32 { "f32" } else { "bf16" };
         let (goal, met) = match target {
             Some(target) => (format!("{target:.1}"), yes(ratio >= target)),
@@ -120,10 +124,12 @@ fn ratios(page: &mut String, samples: &Samples) -> std::fmt::Result {
         let reached = samples.reached(who, work).map_or(String::new(), |r| {
             format!("{:.0}% of {:.0} {}", r.fraction * 100.0, r.limit, r.unit)
         });
-        writeln!(
-            page,
-            "| {work} | {mode} | {ours:.0} | {theirs:.0} | {ratio:.2} | {goal} | {met} | {reached} |"
-        )?;
+        write!(page, "| {work} | {mode} | {ours:.0} |")?;
+        for project in &projects {
+            let theirs = rate(*project);
+            write!(page, " {theirs:.0} | {:.2} |", ours / theirs)?;
+        }
+        writeln!(page, " {goal} | {met} | {reached} |")?;
     }
     writeln!(page)
 }
@@ -132,22 +138,23 @@ fn neighbours(page: &mut String, samples: &Samples) -> std::fmt::Result {
     if samples.rate(Who::Ours, true, Work::Prefill).is_nan() {
         return Ok(());
     }
-    writeln!(
-        page,
-        "| beside one busy process | ours, tok/s | times slower | target | met | llama.cpp, tok/s | times slower |"
-    )?;
-    writeln!(page, "|---|---|---|---|---|---|---|")?;
+    let projects = samples.projects();
+    write!(page, "| beside one busy process | ours, tok/s | times slower | target | met |")?;
+    projects.iter().try_for_each(|project| write!(page, " {project}, tok/s | times slower |"))?;
+    writeln!(page, "\n|---|---|---|---|---|{}", "---|---|".repeat(projects.len()))?;
     for work in [Work::Decode(1), Work::Decode(8), Work::Decode(32), Work::Prefill] {
         let pair = |who| {
             let busy = samples.rate(who, true, work);
             (busy, samples.rate(who, false, work) / busy)
         };
-        let ((ours, slower), (theirs, their_slower)) = (pair(Who::Ours), pair(Who::Theirs));
+        let (ours, slower) = pair(Who::Ours);
         let met = yes(slower <= MAX_SLOWDOWN);
-        writeln!(
-            page,
-            "| {work} | {ours:.0} | {slower:.2} | {MAX_SLOWDOWN} | {met} | {theirs:.0} | {their_slower:.2} |"
-        )?;
+        write!(page, "| {work} | {ours:.0} | {slower:.2} | {MAX_SLOWDOWN} | {met} |")?;
+        for project in &projects {
+            let (theirs, slower) = pair(Who::Theirs(*project));
+            write!(page, " {theirs:.0} | {slower:.2} |")?;
+        }
+        writeln!(page)?;
     }
     writeln!(page)
 }
@@ -182,7 +189,7 @@ mod tests {
         let figure = |rate| vec![Figure { work: Work::Decode(8), rate, reached: None }];
         samples.add(Who::Ours, false, figure(1600.0));
         samples.add(Who::OursF32, false, figure(1000.0));
-        samples.add(Who::Theirs, false, figure(500.0));
+        samples.add(Who::Theirs(Project::LlamaCpp), false, figure(500.0));
         let report = Report::new(Settings { threads: 2, repeat: 3 }, 1);
         let page = report.markdown(&samples);
         assert!(
@@ -194,5 +201,24 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("busy process"), "{page}");
+        assert!(page.contains("Strata and llama.cpp, ") && !page.contains("ik_llama"), "{page}");
+    }
+
+    #[test]
+    fn a_second_project_has_its_own_columns_and_no_target() {
+        let mut samples = Samples::default();
+        let figure = |rate| vec![Figure { work: Work::Decode(8), rate, reached: None }];
+        for (who, rate) in [
+            (Who::Ours, 1000.0),
+            (Who::Theirs(Project::IkLlama), 800.0),
+            (Who::Theirs(Project::LlamaCpp), 500.0),
+        ] {
+            samples.add(who, false, figure(rate));
+        }
+        let page = Report::new(Settings { threads: 2, repeat: 3 }, 1).markdown(&samples);
+        let header = "| llama.cpp, tok/s | ratio | ik_llama.cpp, tok/s | ratio | target |";
+        assert!(page.contains(header), "{page}");
+        assert!(page.contains("| bf16 | 1000 | 500 | 2.00 | 800 | 1.25 | 3.0 | no |"), "{page}");
+        assert!(page.contains("Strata and llama.cpp and ik_llama.cpp"), "{page}");
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::obtain::Project;
+
 /// Engine of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
@@ -10,8 +12,8 @@ pub enum Who {
     Ours,
     /// Strata, exact activations.
     OursF32,
-    /// llama.cpp.
-    Theirs,
+    /// Another project.
+    Theirs(Project),
 }
 
 /// Kind of work.
@@ -99,6 +101,13 @@ impl Samples {
         Some(Reached { fraction, limit: median(of().map(|r| r.limit)), unit })
     }
 
+    /// Projects that were measured, in a fixed order.
+    pub fn projects(&self) -> Vec<Project> {
+        let measured =
+            |project: &Project| self.figures.keys().any(|(who, ..)| *who == Who::Theirs(*project));
+        [Project::LlamaCpp, Project::IkLlama].into_iter().filter(measured).collect()
+    }
+
     fn of(&self, who: Who, busy: bool, work: Work) -> impl Iterator<Item = &Figure> {
         self.figures.get(&(who, busy, work)).into_iter().flatten()
     }
@@ -127,6 +136,6 @@ mod tests {
         }
         assert_eq!(samples.rate(Who::Ours, false, Work::Prefill), 20.0);
         assert_eq!(samples.rate(Who::Ours, true, Work::Prefill), 5.0);
-        assert!(samples.rate(Who::Theirs, false, Work::Prefill).is_nan());
+        assert!(samples.rate(Who::Theirs(Project::LlamaCpp), false, Work::Prefill).is_nan());
     }
 }

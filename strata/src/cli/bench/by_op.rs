@@ -332,7 +332,7 @@ impl ByOps<'_> {
         }
         write!(f, "\n{:<24}", "all")?;
         self.0.iter().try_for_each(|all| write!(f, " {:>13.3}", all.step_ms()))?;
-        write!(f, "\n{:<24}", "of it waits at barriers")?;
+        write!(f, "\n{:<24}", "waits, part of the ops")?;
         self.0.iter().try_for_each(|all| write!(f, " {:>13.3}", all.wait_ms()))?;
         writeln!(f)
     }

@@ -209,8 +209,7 @@ fn people_get_tables_by_op_and_the_median_bandwidth() {
 #[test]
 fn models_and_storages_of_weights_are_compared_in_one_table() {
     let (a, b) = (fixture("tiny-gguf/llama-q4_1.gguf"), fixture("tiny-gguf/llama-q8_0.gguf"));
-    let options = format!("{SHORT} --batch 1,2 -m {b} --weights packed,bf16");
-    let said = json(&a, &options);
+    let said = json(&a, &format!("{SHORT} --batch 2 -m {b} --weights packed,bf16"));
     let rows = said["comparison"].as_array().unwrap();
     let key = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
@@ -220,16 +219,17 @@ fn models_and_storages_of_weights_are_compared_in_one_table() {
     let expected = [(&a, "packed"), (&a, "bf16"), (&b, "packed"), (&b, "bf16")];
     assert_eq!(keys, expected.map(|(model, weights)| (model.clone(), weights.to_owned())));
     let bytes: Vec<f64> = rows.iter().map(|r| positive(&r["weight_bytes"], "bytes")).collect();
-    assert!(bytes[0] < bytes[2] && bytes[2] < bytes[1] && bytes[1] == bytes[3], "{bytes:?}");
+    assert!(bytes[0] < bytes[1] && bytes[2] < bytes[3], "{bytes:?}");
     for row in rows {
-        assert_eq!(row["results"].as_array().unwrap().len(), 2);
+        assert_eq!(row["results"].as_array().unwrap().len(), 1);
         if cfg!(target_os = "linux") {
             assert!(row["resident_bytes"].is_i64(), "{row}");
         }
     }
 
-    let text = String::from_utf8(bench(&a, &options).stdout).unwrap();
-    for label in ["llama-q4_1.gguf, bf16", "llama-q8_0.gguf, Q8_0", "llama-q8_0.gguf, bf16"] {
+    let options = format!("{SHORT} --batch 1,2 --weights packed,bf16");
+    let text = String::from_utf8(bench(&b, &options).stdout).unwrap();
+    for label in ["llama-q8_0.gguf, Q8_0", "llama-q8_0.gguf, bf16"] {
         let lines = text.lines().filter(|line| line.starts_with(label)).count();
         // Speeds, bandwidth, and both beside the first row.
         assert_eq!(lines, 3, "{label} in {text}");

@@ -83,6 +83,17 @@ pub enum AdapterError {
         /// What is wrong, and what is supported.
         why: String,
     },
+    /// A matrix whose numbers are of a type that is not read.
+    #[error(
+        "tensor `{tensor}` is of type {dtype}, and the matrices of an adapter are F32, F16 or BF16: load the adapter with \
+         PEFT, convert it with `.to(torch.bfloat16)`, and save it again"
+    )]
+    Type {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
     /// One of the two matrices of a side term is missing, or all of a module.
     #[error("`{missing}` is missing: the file is incomplete, download or save the adapter again")]
     Missing {

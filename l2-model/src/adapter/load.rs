@@ -9,7 +9,9 @@ use super::config::LoraConfig;
 use super::error::{AdapterError, shortened};
 use super::names::{self, TensorRole};
 use super::{LoraAdapter, Projection};
-use crate::checkpoint::{SafetensorsDir, StoredTensor};
+use crate::checkpoint::{
+    CheckpointError, SafetensorsDir, SafetensorsError, StoredTensor, StoredType,
+};
 use crate::config::Op;
 use crate::digest::field;
 use crate::{Error, ModelConfig, Result};
@@ -33,7 +35,8 @@ impl LoraAdapter {
         }
         // Read and not mapped: an operator may replace the file while a server reads it, and a mapped file that becomes
         // shorter ends the process.
-        let file = SafetensorsDir::read_file(&path, max_file_bytes(model, max_rank))?;
+        let file =
+            SafetensorsDir::read_file(&path, max_file_bytes(model, max_rank)).map_err(typed)?;
         let stored = by_role(&file, model.layers.len())?;
         let load = Load { rt, config: &config, model, max_rank };
         let layer = |(i, sides): (usize, &Layer<'_>)| load.layer(i, sides);
@@ -44,6 +47,18 @@ impl LoraAdapter {
         let rank = ranks.max().unwrap_or(0);
         let digest = digest(&bytes, &file);
         Ok(Self { layers, model: model.clone(), rank, digest })
+    }
+}
+
+/// The error of a file of weights. Of one with numbers of another type a model's error would advise to take another
+/// model.
+fn typed(why: CheckpointError) -> Error {
+    match why {
+        CheckpointError::Safetensors {
+            reason: SafetensorsError::UnsupportedType { name, dtype },
+            ..
+        } => AdapterError::Type { tensor: shortened(&name), dtype }.into(),
+        why => why.into(),
     }
 }
 
@@ -138,6 +153,12 @@ impl Load<'_> {
         };
         let rank = self.config.rank(module);
         for (tensor, expected) in [(a, [rank, k]), (b, [n, rank])] {
+            if !matches!(tensor.ty, StoredType::F32 | StoredType::F16 | StoredType::BF16) {
+                // Bytes are read as codes of NVFP4, which an adapter does not have.
+                let dtype = if tensor.ty == StoredType::E2M1 { "U8" } else { tensor.ty.name() };
+                let (tensor, dtype) = (tensor.name.into(), dtype.into());
+                return Err(AdapterError::Type { tensor, dtype }.into());
+            }
             if tensor.shape != expected {
                 let (tensor, got) = (tensor.name.into(), tensor.shape.to_vec());
                 let expected = expected.to_vec();

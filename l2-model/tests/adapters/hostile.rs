@@ -44,6 +44,12 @@ impl Files {
     }
 
     fn write(&self, dir: &Path) {
+        self.write_as(Dtype::F32, dir);
+    }
+
+    /// Writes the bytes of all tensors as numbers of this type.
+    fn write_as(&self, dtype: Dtype, dir: &Path) {
+        let per_number = size_of::<f32>() * 8 / dtype.bitsize();
         std::fs::write(dir.join(CONFIG), self.config.to_string()).unwrap();
         let bytes: Vec<_> = self
             .tensors
@@ -54,7 +60,9 @@ impl Files {
             })
             .collect();
         let views = bytes.iter().map(|(name, shape, bytes)| {
-            (name.clone(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+            let mut shape = shape.clone();
+            *shape.last_mut().unwrap() *= per_number;
+            (name.clone(), TensorView::new(dtype, shape, bytes).unwrap())
         });
         let file = safetensors::serialize(views, None).unwrap();
         std::fs::write(dir.join(WEIGHTS), file).unwrap();
@@ -71,6 +79,24 @@ fn llama() -> (Runtime, Decoder) {
     let rt = runtime(Precision::F32, 1);
     let decoder = load("tiny-llama", &rt);
     (rt, decoder)
+}
+
+#[test]
+fn matrices_of_a_type_that_is_not_read_are_refused_with_what_to_do_with_an_adapter() {
+    let (rt, decoder) = llama();
+    for dtype in [Dtype::I32, Dtype::U8, Dtype::F8_E4M3, Dtype::I16, Dtype::BOOL] {
+        let dir = tempfile::tempdir().unwrap();
+        Files::new().write_as(dtype, dir.path());
+        let opened = LoraAdapter::open(&rt, dir.path(), decoder.config(), RANK);
+        let why = opened.unwrap_err();
+        let named = |of: &str| of == dtype.to_string();
+        assert!(
+            matches!(&why, Error::Adapter(AdapterError::Type { dtype, .. }) if named(dtype)),
+            "{dtype}: {why}"
+        );
+        let text = why.to_string();
+        assert!(text.contains("PEFT") && !text.contains("unquantised"), "{text}");
+    }
 }
 
 #[test]

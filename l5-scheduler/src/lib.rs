@@ -58,7 +58,7 @@ mod token_lists;
 pub mod trace;
 mod turns;
 
-pub use adapters::{AdapterRegistry, AdapterRejection, RequestAdapter};
+pub use adapters::{AdapterFailure, AdapterRegistry, AdapterRejection, RequestAdapter};
 pub use composer::{Compose, Composer, StepShape};
 pub use config::{ConfigError, PoolError, SchedulerConfig};
 pub use core::{EngineCore, StepObserver, StepResult};

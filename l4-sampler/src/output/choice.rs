@@ -10,7 +10,9 @@ use l2_model::tokenizer::Tokenizer;
 use super::FinishReason;
 use crate::guide::{CompiledGuide, DraftMasks, Guide, MaskAhead, MaskPending, MaskReady};
 use crate::stop::{AnswerStream, StopReason, StopRules};
-use crate::{DrawKey, Error, History, ParamError, Row, Sampled, SamplingParams, TokenMask};
+use crate::{
+    DrawKey, Error, History, ParamError, Row, RowError, Sampled, SamplingParams, TokenMask,
+};
 
 /// Maximum number of output tokens that a history has room for from the beginning; a longer output grows it.
 const MAX_RESERVED_TOKENS: usize = 4096;
@@ -40,6 +42,8 @@ pub struct ChoiceEnd {
     pub stop: Option<StopReason>,
     /// Error of [`FinishReason::Failed`].
     pub error: Option<String>,
+    /// Whether that error is [`RowError::AllNan`]: the model's logits were not numbers.
+    pub is_nan: bool,
 }
 
 /// What a step adds to a choice. The memory is reused.
@@ -120,6 +124,8 @@ pub struct ChoiceState {
     late: Option<(StopRules, bool)>,
     reason: Option<StopReason>,
     error: Option<String>,
+    /// Whether the error is that all logits of a row were NaN.
+    is_nan: bool,
 }
 
 impl ChoiceState {
@@ -164,6 +170,7 @@ impl ChoiceState {
             stream,
             reason: None,
             error: refused.map(|e| e.to_string()),
+            is_nan: false,
         }
     }
 
@@ -320,6 +327,7 @@ impl ChoiceState {
             && let Some(outcome) = sampled.get(row)
         {
             if let Err(e) = self.extend(row, outcome, new) {
+                self.is_nan = matches!(e, Error::Row(RowError::AllNan));
                 self.fail(e);
             }
             let taken = &new.tokens[start..];
@@ -421,7 +429,7 @@ impl ChoiceState {
         }
         let stop = self.reason.filter(|_| counts);
         let error = self.error.filter(|_| finish == FinishReason::Failed);
-        ChoiceEnd { stop, error }
+        ChoiceEnd { stop, is_nan: self.is_nan && error.is_some(), error }
     }
 }
 

@@ -11,7 +11,9 @@
 //! where they were read. So a request with new weights never hits blocks of old ones of the same name, in the pool or
 //! in a tier, whose keys are made of the same hashes. (vLLM hashes the path of the file, and reuses such blocks.)
 
+mod error;
 mod registry;
+mod residency;
 
 use std::fmt;
 use std::path::Path;
@@ -21,9 +23,8 @@ use l1_tensor::Runtime;
 use l2_model::ModelConfig;
 use l2_model::adapter::LoraAdapter;
 
-pub use registry::{
-    AdapterInfo, AdapterOptions, AdapterRegistry, MAX_ADAPTER_NAME_BYTES, RegistryError,
-};
+pub use error::{AdapterFailure, RegistryError};
+pub use registry::{AdapterInfo, AdapterOptions, AdapterRegistry, MAX_ADAPTER_NAME_BYTES};
 
 use crate::Adapter;
 
@@ -32,6 +33,15 @@ pub const DEFAULT_MAX_LORA_RANK: usize = 64;
 
 /// Default maximum number of adapters in memory.
 pub const DEFAULT_MAX_CPU_LORAS: usize = 16;
+
+/// Default maximum number of names of adapters. A name costs a few hundred bytes; its weights may be evicted.
+pub const DEFAULT_MAX_ADAPTER_NAMES: usize = 1024;
+
+/// Default maximum time to read an adapter. A large one has a few hundred megabytes.
+pub const DEFAULT_LOAD_TIMEOUT_SECONDS: u64 = 60;
+
+/// Target of what operators should see in a log. The server logs its own events under the same name.
+const LOG: &str = "strata";
 
 /// The LoRA adapter of a request. Clones share the weights.
 #[derive(Clone)]

@@ -11,18 +11,23 @@
 //! replaced count until the last request that has them ends.
 //!
 //! A file is read outside of the lock, so other names are served meanwhile. What reads or unloads one name waits for
-//! whatever else reads that name.
+//! whatever else reads that name, until that read is past its deadline: a disk or a network that does not answer costs
+//! the name [`AdapterOptions::load_timeout`], and no more.
+//!
+//! Loads, evictions and failures are logged where they happen, with the name of the adapter.
 
-use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::SystemTime;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
-use l1_tensor::Runtime;
-use l2_model::ModelConfig;
 use l2_model::adapter::LoraAdapter;
 
-use super::{DEFAULT_MAX_CPU_LORAS, DEFAULT_MAX_LORA_RANK, RequestAdapter};
+use super::error::RegistryError;
+use super::residency::{Busy, Entry, State};
+use super::{
+    DEFAULT_LOAD_TIMEOUT_SECONDS, DEFAULT_MAX_ADAPTER_NAMES, DEFAULT_MAX_CPU_LORAS,
+    DEFAULT_MAX_LORA_RANK, LOG, RequestAdapter,
+};
 use crate::engine::EngineModel;
 
 /// Maximum length of an adapter's name, in bytes.
@@ -35,6 +40,10 @@ pub struct AdapterOptions {
     pub max_lora_rank: usize,
     /// Maximum number of adapters in memory, at least 1.
     pub max_cpu_loras: usize,
+    /// Maximum number of names, of adapters in memory and evicted ones.
+    pub max_names: usize,
+    /// Maximum time to read an adapter. A read that takes longer is dropped when it ends, and others do not wait for it.
+    pub load_timeout: Duration,
     /// Names that no adapter may have: those of the model.
     pub reserved_names: Vec<String>,
 }
@@ -44,61 +53,11 @@ impl Default for AdapterOptions {
         Self {
             max_lora_rank: DEFAULT_MAX_LORA_RANK,
             max_cpu_loras: DEFAULT_MAX_CPU_LORAS,
+            max_names: DEFAULT_MAX_ADAPTER_NAMES,
+            load_timeout: Duration::from_secs(DEFAULT_LOAD_TIMEOUT_SECONDS),
             reserved_names: Vec::new(),
         }
     }
-}
-
-/// Why an adapter cannot be loaded, used or unloaded.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// The name cannot be the name of an adapter.
-    #[error("`{name}` cannot be the name of an adapter: {why}")]
-    Name {
-        /// The name, shortened.
-        name: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// An adapter of this name is loaded.
-    #[error(
-        "the LoRA adapter `{name}` has already been loaded: unload it first, or set `load_inplace` to replace it"
-    )]
-    AlreadyLoaded {
-        /// Name of the adapter.
-        name: String,
-    },
-    /// No adapter has this name.
-    #[error("the LoRA adapter `{name}` does not exist: load it first")]
-    NotFound {
-        /// The name.
-        name: String,
-    },
-    /// All adapters in memory are in use, and there may be no more of them.
-    #[error(
-        "no room for another LoRA adapter: requests use all {max} that may be in memory; try again later, or raise \
-         --max-cpu-loras"
-    )]
-    Full {
-        /// Maximum number of adapters in memory.
-        max: usize,
-    },
-    /// The adapter cannot be read, or does not fit the model.
-    #[error("the LoRA adapter `{name}` cannot be loaded: {why}")]
-    Load {
-        /// Name of the adapter.
-        name: String,
-        /// What is wrong with it.
-        why: l2_model::Error,
-    },
-    /// An evicted adapter had to be read again, and its files are not those that were loaded.
-    #[error("the LoRA adapter `{name}` has changed on disk ({}): load it again, with `load_inplace`", path.display())]
-    Changed {
-        /// Name of the adapter.
-        name: String,
-        /// Its directory.
-        path: PathBuf,
-    },
 }
 
 /// An adapter that can be used.
@@ -139,108 +98,63 @@ pub struct AdapterInfo {
 pub struct AdapterRegistry(Arc<Shared>);
 
 struct Shared {
-    rt: Runtime,
-    model: ModelConfig,
+    read: Box<Read>,
     options: AdapterOptions,
     state: Mutex<State>,
     /// Signals that a name is not read any more.
-    read: Condvar,
+    ended: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    entries: BTreeMap<String, Entry>,
-    /// Names whose files are being read.
-    busy: HashSet<String>,
-    /// Number of adapters that are being read and have room reserved.
-    reserved: usize,
-    /// Weights that were unloaded or replaced while requests had them.
-    retired: Vec<Weak<LoraAdapter>>,
-    /// Number of uses so far: the clock of the eviction.
-    uses: u64,
-}
+/// Reads the adapter in a directory.
+type Read = dyn Fn(&Path) -> l2_model::Result<LoraAdapter> + Send + Sync;
 
-struct Entry {
-    path: PathBuf,
-    /// In hexadecimal.
-    digest: String,
-    rank: usize,
-    bytes: usize,
-    loaded_at: SystemTime,
-    /// `None`: evicted.
-    weights: Option<Arc<LoraAdapter>>,
-    last_use: u64,
-}
-
-impl State {
-    /// Reserves room for another adapter. Returns what was evicted for it, to be dropped outside of the lock; `None` if
-    /// all are in use.
-    fn reserve(&mut self, max: usize) -> Option<Vec<Arc<LoraAdapter>>> {
-        self.retired.retain(|weights| weights.strong_count() > 0);
-        let mut evicted = Vec::new();
-        let resident = self.entries.values().filter(|entry| entry.weights.is_some()).count();
-        let mut taken = resident + self.retired.len() + self.reserved;
-        while taken >= max {
-            // The registry's own reference is the only one: no request has it, and none can get it without the lock.
-            let idle = |entry: &&mut Entry| {
-                entry.weights.as_ref().is_some_and(|weights| Arc::strong_count(weights) == 1)
-            };
-            let oldest = self.entries.values_mut().filter(idle).min_by_key(|entry| entry.last_use);
-            let Some(weights) = oldest.and_then(|entry| entry.weights.take()) else {
-                // What was evicted for nothing is read again when it is needed.
-                return None;
-            };
-            evicted.push(weights);
-            taken -= 1;
-        }
-        self.reserved += 1;
-        Some(evicted)
-    }
-
-    /// Keeps account of weights that have no name any more. Returns them, to be dropped outside of the lock.
-    fn retire(&mut self, weights: Option<Arc<LoraAdapter>>) -> Option<Arc<LoraAdapter>> {
-        if let Some(used) = weights.as_ref().filter(|weights| Arc::strong_count(weights) > 1) {
-            self.retired.push(Arc::downgrade(used));
-        }
-        weights
-    }
-
-    fn tick(&mut self) -> u64 {
-        self.uses += 1;
-        self.uses
-    }
-}
-
-/// A name whose files are being read, until this is dropped.
+/// A name whose files are being read, until this is dropped or its deadline is over.
 struct Reading<'a> {
     shared: &'a Shared,
     name: &'a str,
-    /// Whether room is reserved for it.
-    reserved: bool,
+    id: u64,
 }
 
 impl Reading<'_> {
     /// Reserves room for the adapter.
-    fn reserve(&mut self) -> Result<(), RegistryError> {
+    fn reserve(&self) -> Result<(), RegistryError> {
         let max = self.shared.options.max_cpu_loras.max(1);
-        let evicted = self.shared.lock().reserve(max);
-        self.reserved = evicted.is_some();
-        evicted.map(drop).ok_or(RegistryError::Full { max })
+        let mut state = self.commit()?;
+        let evicted = state.make_room(max).ok_or(RegistryError::Full { max })?;
+        if let Some(busy) = state.busy.get_mut(self.name) {
+            busy.reserved = true;
+        }
+        drop(state);
+        for (name, weights) in evicted {
+            let own = self.name;
+            tracing::info!(
+                target: LOG,
+                "LoRA adapter `{name}` evicted from memory for `{own}`: the next request for it reads it again"
+            );
+            drop(weights);
+        }
+        Ok(())
     }
 
-    /// The room is taken from here on.
-    fn take_room(&mut self, state: &mut State) {
-        state.reserved -= usize::from(std::mem::take(&mut self.reserved));
+    /// The state, if this read is within its deadline: until the lock is released, what was read may be kept.
+    fn commit(&self) -> Result<MutexGuard<'_, State>, RegistryError> {
+        let state = self.shared.lock();
+        let own = state.busy.get(self.name).filter(|busy| busy.id == self.id);
+        match own {
+            Some(busy) if Instant::now() < busy.deadline => Ok(state),
+            _ => Err(self.shared.timed_out(self.name)),
+        }
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.busy.remove(self.name);
-        self.take_room(&mut state);
+        if state.busy.get(self.name).is_some_and(|busy| busy.id == self.id) {
+            state.busy.remove(self.name);
+        }
         drop(state);
-        self.shared.read.notify_all();
+        self.shared.ended.notify_all();
     }
 }
 
@@ -249,18 +163,33 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a name is read by nothing else.
-    fn occupy<'a>(&'a self, name: &'a str) -> Reading<'a> {
+    fn timed_out(&self, name: &str) -> RegistryError {
+        let seconds = self.options.load_timeout.as_secs_f64();
+        RegistryError::TimedOut { name: name.to_owned(), seconds }
+    }
+
+    /// Waits until a name is read by nothing else, for no longer than a read may take. The read that begins then has its
+    /// own time.
+    fn occupy<'a>(&'a self, name: &'a str) -> Result<Reading<'a>, RegistryError> {
+        let until = Instant::now() + self.options.load_timeout;
         let mut state = self.lock();
-        while state.busy.contains(name) {
-            state = self.read.wait(state).unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let now = Instant::now();
+            let other = state.busy.get(name).map(|busy| busy.deadline);
+            let Some(other) = other.filter(|other| now < *other) else { break };
+            if now >= until {
+                return Err(self.timed_out(name));
+            }
+            let wait = self.ended.wait_timeout(state, other.min(until) - now);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.busy.insert(name.to_owned());
-        Reading { shared: self, name, reserved: false }
+        let (id, deadline) = (state.tick(), Instant::now() + self.options.load_timeout);
+        state.busy.insert(name.to_owned(), Busy { id, deadline, reserved: false });
+        Ok(Reading { shared: self, name, id })
     }
 
     fn open(&self, name: &str, path: &Path) -> Result<Arc<LoraAdapter>, RegistryError> {
-        let opened = LoraAdapter::open(&self.rt, path, &self.model, self.options.max_lora_rank);
+        let opened = (self.read)(path);
         opened.map(Arc::new).map_err(|why| RegistryError::Load { name: name.to_owned(), why })
     }
 
@@ -281,15 +210,31 @@ impl Shared {
         let name = name.chars().filter(|c| !c.is_control()).take(64).collect();
         Err(RegistryError::Name { name, why })
     }
+
+    /// Fails if a new name would be one too many.
+    fn check_count(&self, state: &State, name: &str) -> Result<(), RegistryError> {
+        let max = self.options.max_names;
+        match state.entries.contains_key(name) || state.entries.len() < max {
+            true => Ok(()),
+            false => Err(RegistryError::TooMany { max }),
+        }
+    }
 }
 
 impl AdapterRegistry {
     /// Creates a registry without adapters, for a model. The engine of the model must allow adapters of this rank
     /// ([`EngineOptions::max_lora_rank`](crate::EngineOptions)).
     pub fn new(model: &EngineModel, options: AdapterOptions) -> Self {
-        let (rt, model) = (model.rt.clone(), model.decoder.config().clone());
-        let (state, read) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { rt, model, options, state, read }))
+        let (rt, config) = (model.rt.clone(), model.decoder.config().clone());
+        let max_rank = options.max_lora_rank;
+        let read = move |path: &Path| LoraAdapter::open(&rt, path, &config, max_rank);
+        Self::reading(Box::new(read), options)
+    }
+
+    /// A registry whose adapters are read by `read`.
+    fn reading(read: Box<Read>, options: AdapterOptions) -> Self {
+        let (state, ended) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { read, options, state, ended }))
     }
 
     /// Limits of the registry.
@@ -301,6 +246,10 @@ impl AdapterRegistry {
     /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had,
     /// though others may have been evicted to make room.
     ///
+    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for that.
+    /// If no request has it, no room is made for the other one: for that time one adapter more than the maximum may be in
+    /// memory.
+    ///
     /// # Errors
     /// [`RegistryError`].
     pub fn load(
@@ -309,21 +258,44 @@ impl AdapterRegistry {
         path: &Path,
         load_inplace: bool,
     ) -> Result<RequestAdapter, RegistryError> {
+        let loaded = self.load_quietly(name, path, load_inplace);
+        match &loaded {
+            Ok(own) => {
+                let (rank, digest) = (own.weights.rank(), own.weights.digest_hex());
+                tracing::info!(
+                    target: LOG,
+                    "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}"
+                );
+            }
+            Err(why) => tracing::warn!(target: LOG, "LoRA adapter not loaded from {path:?}: {why}"),
+        }
+        loaded
+    }
+
+    fn load_quietly(
+        &self,
+        name: &str,
+        path: &Path,
+        load_inplace: bool,
+    ) -> Result<RequestAdapter, RegistryError> {
         let shared = &*self.0;
         shared.check_name(name)?;
-        let mut reading = shared.occupy(name);
-        let known = shared.lock().entries.get(name).map(|entry| {
-            // Weights that no request has make room for those that replace them.
-            entry.weights.as_ref().is_some_and(|weights| Arc::strong_count(weights) == 1)
-        });
+        let reading = shared.occupy(name)?;
+        let state = shared.lock();
+        shared.check_count(&state, name)?;
+        let known = state.is_unused(name);
+        drop(state);
         if known.is_some() && !load_inplace {
             return Err(RegistryError::AlreadyLoaded { name: name.to_owned() });
         }
+        // Weights that no request has make room for those that replace them.
         if known != Some(true) {
             reading.reserve()?;
         }
         let weights = shared.open(name, path)?;
-        let mut state = shared.lock();
+        let mut state = reading.commit()?;
+        // Others may have been loaded meanwhile.
+        shared.check_count(&state, name)?;
         let entry = Entry {
             path: path.to_owned(),
             digest: weights.digest_hex(),
@@ -335,7 +307,7 @@ impl AdapterRegistry {
         };
         let old = state.entries.insert(name.to_owned(), entry).and_then(|old| old.weights);
         let old = state.retire(old);
-        reading.take_room(&mut state);
+        state.busy.remove(name);
         drop(state);
         drop(old);
         Ok(RequestAdapter { name: name.to_owned(), weights })
@@ -344,10 +316,10 @@ impl AdapterRegistry {
     /// Unloads the adapter of a name. Requests that have it keep its weights to their end.
     ///
     /// # Errors
-    /// [`RegistryError::NotFound`].
+    /// [`RegistryError::NotFound`]; [`RegistryError::TimedOut`] while its files are being read.
     pub fn unload(&self, name: &str) -> Result<(), RegistryError> {
         let shared = &*self.0;
-        let _reading = shared.occupy(name);
+        let _reading = shared.occupy(name)?;
         let mut state = shared.lock();
         let Some(entry) = state.entries.remove(name) else {
             return Err(RegistryError::NotFound { name: name.to_owned() });
@@ -355,6 +327,7 @@ impl AdapterRegistry {
         let old = state.retire(entry.weights);
         drop(state);
         drop(old);
+        tracing::info!(target: LOG, "LoRA adapter `{name}` unloaded");
         Ok(())
     }
 
@@ -377,13 +350,24 @@ impl AdapterRegistry {
     /// The adapter of a name. One that was evicted is read again, on the calling thread.
     ///
     /// # Errors
-    /// [`RegistryError`], but for [`RegistryError::AlreadyLoaded`] and [`RegistryError::Name`].
+    /// [`RegistryError`], but for those of [`AdapterRegistry::load`] alone: `AlreadyLoaded`, `Name` and `TooMany`.
     pub fn get(&self, name: &str) -> Result<RequestAdapter, RegistryError> {
         if let Some(ready) = self.get_resident(name)? {
             return Ok(ready);
         }
+        let read = self.read_again(name);
+        match &read {
+            Ok(_) => tracing::info!(target: LOG, "LoRA adapter `{name}` read again for a request"),
+            // Requests wait for room, and the name is the request's.
+            Err(RegistryError::Full { .. } | RegistryError::NotFound { .. }) => {}
+            Err(why) => tracing::warn!(target: LOG, "LoRA adapter not read again: {why}"),
+        }
+        read
+    }
+
+    fn read_again(&self, name: &str) -> Result<RequestAdapter, RegistryError> {
         let shared = &*self.0;
-        let mut reading = shared.occupy(name);
+        let reading = shared.occupy(name)?;
         // Another request may have read it meanwhile.
         if let Some(ready) = self.get_resident(name)? {
             return Ok(ready);
@@ -394,17 +378,22 @@ impl AdapterRegistry {
         let (path, digest) =
             known.ok_or_else(|| RegistryError::NotFound { name: name.to_owned() })?;
         let weights = shared.open(name, &path)?;
-        let name = name.to_owned();
         if weights.digest_hex() != digest {
-            return Err(RegistryError::Changed { name, path });
+            return Err(RegistryError::Changed { name: name.to_owned(), path });
         }
-        let mut state = shared.lock();
-        if let Some(entry) = state.entries.get_mut(&name) {
+        let mut state = reading.commit()?;
+        if let Some(entry) = state.entries.get_mut(name) {
             entry.weights = Some(weights.clone());
         }
-        reading.take_room(&mut state);
+        state.busy.remove(name);
         drop(state);
-        Ok(RequestAdapter { name, weights })
+        Ok(RequestAdapter { name: name.to_owned(), weights })
+    }
+
+    /// Whether there is room for another adapter in memory: there are fewer than the maximum, or no request has one of
+    /// them.
+    pub fn has_room(&self) -> bool {
+        self.0.lock().has_room(self.0.options.max_cpu_loras.max(1))
     }
 
     /// Whether an adapter has this name.
@@ -424,23 +413,7 @@ impl AdapterRegistry {
 
     /// Number of adapters whose weights are in memory, those included that have no name any more and that requests use.
     pub fn num_resident(&self) -> usize {
-        let state = self.0.lock();
-        let retired = state.retired.iter().filter(|weights| weights.strong_count() > 0).count();
-        state.entries.values().filter(|entry| entry.weights.is_some()).count() + retired
-    }
-}
-
-impl Entry {
-    fn info(&self, name: &str) -> AdapterInfo {
-        AdapterInfo {
-            name: name.to_owned(),
-            path: self.path.clone(),
-            digest: self.digest.clone(),
-            rank: self.rank,
-            bytes: self.bytes,
-            loaded_at: self.loaded_at,
-            resident: self.weights.is_some(),
-        }
+        self.0.lock().num_resident()
     }
 }
 
@@ -449,3 +422,6 @@ impl std::fmt::Debug for AdapterRegistry {
         f.debug_struct("AdapterRegistry").field("adapters", &self.list()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

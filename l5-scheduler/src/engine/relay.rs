@@ -224,7 +224,7 @@ impl RelayOutput {
             }
         };
         self.new.clear();
-        let ChoiceEnd { stop, error } = state.close(finish, &mut self.new.text);
+        let ChoiceEnd { stop, error, .. } = state.close(finish, &mut self.new.text);
         if !self.new.text.is_empty() {
             self.sink.push(&TokenDelta { text: &self.new.text, ..TokenDelta::default() });
         }

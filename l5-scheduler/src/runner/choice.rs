@@ -10,7 +10,7 @@ use l4_sampler::{Sampled, TokenLogprobs};
 
 use super::draft::DraftState;
 use super::job::{ChoiceJob, OutputEnd, OutputSink, TokenDelta};
-use crate::FinishReason;
+use crate::{AdapterFailure, FinishReason};
 
 /// A request's choice, with the receiver of its output.
 pub(super) struct RunningChoice {
@@ -20,6 +20,8 @@ pub(super) struct RunningChoice {
     pub(super) drafts: DraftState,
     /// Index of its adapter, -1 without one. `None`: it has one that cannot be run.
     pub(super) adapter: Option<i32>,
+    /// Name of its adapter.
+    adapter_name: Option<String>,
 }
 
 /// What the tool is found by that the output calls.
@@ -49,9 +51,10 @@ impl RunningChoice {
         };
         let sampling = draws.then(|| DraftSampling::new(&job.params, job.seed, job.sample));
         let drafts = DraftState::new(job.max_drafts, job.tenant.clone(), sampling.flatten());
+        let adapter_name = job.adapter.as_ref().map(|own| own.name.clone());
         let (prompt, spec, sink) = job.split();
         let state = ChoiceState::new(spec, &prompt, tokenizer, vocab, max_model_len);
-        Self { state, sink, called, drafts, adapter }
+        Self { state, sink, called, drafts, adapter, adapter_name }
     }
 
     /// Reports what a step has added, with the log probabilities of the rows that were read. `list` is memory for them.
@@ -77,13 +80,16 @@ impl RunningChoice {
 
     /// Reports the text that was held back, and then the end of the request.
     pub(super) fn close(self, finish: FinishReason) {
-        let Self { state, mut sink, drafts, .. } = self;
+        let Self { state, mut sink, drafts, adapter_name, .. } = self;
         let mut rest = String::new();
-        let ChoiceEnd { stop, error } = state.close(finish, &mut rest);
+        let ChoiceEnd { stop, error, is_nan } = state.close(finish, &mut rest);
+        let adapter_failure = adapter_name.filter(|_| is_nan).map(AdapterFailure::not_finite);
+        let error = adapter_failure.as_ref().map(ToString::to_string).or(error);
         if !rest.is_empty() {
             sink.push(&TokenDelta { text: &rest, ..TokenDelta::default() });
         }
-        sink.end(&OutputEnd { finish, stop, error, relay_failure: None, drafts: drafts.counts });
+        let drafts = drafts.counts;
+        sink.end(&OutputEnd { stop, error, adapter_failure, drafts, ..OutputEnd::of(finish) });
     }
 }
 

@@ -8,7 +8,7 @@ use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{SamplingParams, TokenLogprobs};
 
 use super::draft::DraftCounts;
-use crate::{FinishReason, Request, RequestAdapter, RequestId, Time};
+use crate::{AdapterFailure, FinishReason, Request, RequestAdapter, RequestId, Time};
 
 /// One choice to generate: all that a [`ModelRunner`](crate::ModelRunner) needs of a request beside its tokens.
 pub struct ChoiceJob {
@@ -72,6 +72,8 @@ pub struct OutputEnd {
     pub error: Option<String>,
     /// Failure of the relay behind that error. `None`: the choice failed here.
     pub relay_failure: Option<RelayFailure>,
+    /// Failure of the adapter behind that error. `None`: it has another cause.
+    pub adapter_failure: Option<AdapterFailure>,
     /// Drafts that were verified for it.
     pub drafts: DraftCounts,
 }
@@ -93,7 +95,8 @@ impl OutputEnd {
     /// An end for this reason, about which nothing else is known.
     pub fn of(finish: FinishReason) -> Self {
         let drafts = DraftCounts::default();
-        Self { finish, stop: None, error: None, relay_failure: None, drafts }
+        let (relay_failure, adapter_failure) = (None, None);
+        Self { finish, stop: None, error: None, relay_failure, adapter_failure, drafts }
     }
 }
 

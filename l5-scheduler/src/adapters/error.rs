@@ -1,0 +1,93 @@
+//! Why an adapter cannot be loaded, used or unloaded, and why a request with one fails.
+
+use std::path::PathBuf;
+
+/// Why an adapter cannot be loaded, used or unloaded.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The name cannot be the name of an adapter.
+    #[error("`{name}` cannot be the name of an adapter: {why}")]
+    Name {
+        /// The name, shortened.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An adapter of this name is loaded.
+    #[error(
+        "the LoRA adapter `{name}` has already been loaded: unload it first, or set `load_inplace` to replace it"
+    )]
+    AlreadyLoaded {
+        /// Name of the adapter.
+        name: String,
+    },
+    /// As many names are known as may be.
+    #[error(
+        "{max} LoRA adapters are known, which is the maximum: unload one that is not needed first"
+    )]
+    TooMany {
+        /// Maximum number of names.
+        max: usize,
+    },
+    /// No adapter has this name.
+    #[error("the LoRA adapter `{name}` does not exist: load it first")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// All adapters in memory are in use, and there may be no more of them.
+    #[error(
+        "no room for another LoRA adapter: requests use all {max} that may be in memory; try again later, or raise \
+         --max-cpu-loras"
+    )]
+    Full {
+        /// Maximum number of adapters in memory.
+        max: usize,
+    },
+    /// The files were not read in time. What is read later is dropped.
+    #[error(
+        "the LoRA adapter `{name}` was not read within {seconds} s: check the disk or the network that holds its files"
+    )]
+    TimedOut {
+        /// Name of the adapter.
+        name: String,
+        /// Maximum time of a read, in seconds.
+        seconds: f64,
+    },
+    /// The adapter cannot be read, or does not fit the model.
+    #[error("the LoRA adapter `{name}` cannot be loaded: {why}")]
+    Load {
+        /// Name of the adapter.
+        name: String,
+        /// What is wrong with it.
+        why: l2_model::Error,
+    },
+    /// An evicted adapter had to be read again, and its files are not those that were loaded.
+    #[error("the LoRA adapter `{name}` has changed on disk ({}): load it again, with `load_inplace`", path.display())]
+    Changed {
+        /// Name of the adapter.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
+    },
+}
+
+/// Why a request with an adapter failed while it ran. Other requests are not affected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdapterFailure {
+    /// All logits of a row were NaN.
+    #[error(
+        "the LoRA adapter `{name}` made the logits non-finite: its weights are damaged or too large; load weights that \
+         work under this name, or unload it"
+    )]
+    NotFinite {
+        /// Name of the adapter.
+        name: String,
+    },
+}
+
+impl AdapterFailure {
+    pub(crate) fn not_finite(name: String) -> Self {
+        Self::NotFinite { name }
+    }
+}

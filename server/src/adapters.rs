@@ -3,24 +3,32 @@
 //! ```text
 //! model name -> AdapterRegistry (l5) -> in memory: used at once
 //!                                    -> evicted: read again on a background thread, while the request waits
+//!                                    -> requests use all that may be in memory: the request waits for room
 //! ```
+//!
+//! Every wait is bounded: for room, for a thread, and for the files. A shutdown ends all of them.
 //!
 //! A response to such a request has the adapter's name as `model`. Tokenizer, chat template, limits and metrics are those
 //! of the model.
 
+mod room;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use l5_scheduler::adapters::{AdapterInfo, RegistryError};
-use l5_scheduler::{AdapterRegistry, RequestAdapter};
+use l5_scheduler::{AdapterFailure, AdapterRegistry, RequestAdapter};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout, timeout_at};
 
-use super::background::Background;
+use super::background::{Background, LoadError};
 use super::error::{ApiError, unavailable};
 use super::lanes::ServedLane;
 use super::model::ServedModel;
+use room::{NameTurns, ROOM_POLL, RoomQueue};
 
 /// The adapters of a server of one model. Clones share everything.
 #[derive(Clone, Debug)]
@@ -29,12 +37,27 @@ pub struct Adapters {
     background: Background,
     /// The model under the name of each adapter.
     models: Arc<Mutex<HashMap<String, Arc<ServedModel>>>>,
+    /// Maximum time that a request waits for room.
+    max_wait: Duration,
+    queue: Arc<RoomQueue>,
+    turns: NameTurns,
+    /// Whether the server shuts down.
+    closing: watch::Sender<bool>,
 }
 
 impl Adapters {
-    /// The adapters of a registry, whose files are read by `background`.
-    pub fn new(registry: AdapterRegistry, background: Background) -> Self {
-        Self { registry, background, models: Arc::default() }
+    /// The adapters of a registry, whose files are read by `background`. A request for an adapter that is not in memory
+    /// waits for at most `max_wait` while requests use all that may be.
+    pub fn new(registry: AdapterRegistry, background: Background, max_wait: Duration) -> Self {
+        Self {
+            registry,
+            background,
+            models: Arc::default(),
+            max_wait,
+            queue: Arc::default(),
+            turns: NameTurns::default(),
+            closing: watch::Sender::default(),
+        }
     }
 
     /// The registry.
@@ -42,52 +65,169 @@ impl Adapters {
         &self.registry
     }
 
+    /// Names of the adapters for which requests wait until there is room.
+    pub fn waiting(&self) -> Vec<String> {
+        self.queue.adapters()
+    }
+
+    /// Ends what waits for an adapter: the server shuts down, and no load is worth its time.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
     /// Loads an adapter under a name.
     ///
     /// # Errors
-    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room.
+    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room, or if
+    /// the files are not read in time.
     pub async fn load(
         &self,
         name: String,
         path: PathBuf,
         load_inplace: bool,
     ) -> Result<RequestAdapter, ApiError> {
-        let registry = self.registry.clone();
-        let loaded = self.background.load(move || registry.load(&name, &path, load_inplace));
+        let (registry, own) = (self.registry.clone(), name.clone());
+        let loaded = self.read(&name, move || registry.load(&own, &path, load_inplace));
         loaded.await?.map_err(|why| load_error(&why))
     }
 
     /// Unloads the adapter of a name. Requests that run with it are not affected.
     ///
     /// # Errors
-    /// 404 for a name that no adapter has.
+    /// 404 for a name that no adapter has; 503 while its files are read and do not come.
     pub async fn unload(&self, name: String) -> Result<(), ApiError> {
         let (registry, own) = (self.registry.clone(), name.clone());
         // It waits while the adapter is read.
-        let unloaded = self.background.load(move || registry.unload(&own)).await?;
+        let unloaded = self.read(&name, move || registry.unload(&own)).await?;
         unloaded.map_err(|why| load_error(&why))?;
         self.models().remove(&name);
         Ok(())
     }
 
-    /// The lane as a request sees it whose model is the adapter of this name. An evicted adapter is read again.
+    /// Works on the files of an adapter in the background, once nothing else does.
+    async fn read<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (background, turns) = (self.background.clone(), self.turns.clone());
+        let within = self.registry.options().load_timeout;
+        let own = name.to_owned();
+        // A task of its own: it watches the read also if the client disconnects.
+        let task = tokio::spawn(async move {
+            let turn = timeout(within, turns.take(&own)).await;
+            let _turn = turn.map_err(|_| too_slow(&own, within))?;
+            background.load(within, work).await.map_err(|why| match why {
+                LoadError::NoSeat => too_busy(within),
+                LoadError::TimedOut => too_slow(&own, within),
+                LoadError::Panicked(why) => ApiError::internal(why),
+            })
+        });
+        let mut closing = self.closing.subscribe();
+        tokio::select! {
+            done = task => done.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?,
+            _ = closing.wait_for(|closing| *closing) => Err(draining()),
+        }
+    }
+
+    /// The lane as a request sees it whose model is the adapter of this name. An evicted adapter is read again; if
+    /// requests use all that may be in memory, the request waits for one of them to end.
     ///
     /// # Errors
-    /// 404 for a name that no adapter has, 503 for an adapter that cannot be used now.
-    pub async fn lane(&self, lane: &ServedLane, name: &str) -> Result<ServedLane, ApiError> {
-        let resident = self.registry.get_resident(name).map_err(|why| use_error(&why))?;
-        let adapter = match resident {
+    /// 404 for a name that no adapter has; 503 for an adapter that cannot be used now, and if the wait is over; 504 if
+    /// the request's own time is.
+    pub async fn lane(
+        &self,
+        lane: &ServedLane,
+        name: &str,
+        arrived: Instant,
+    ) -> Result<ServedLane, ApiError> {
+        let adapter = match self.resident(name)? {
             Some(adapter) => adapter,
             None => {
-                let (registry, name) = (self.registry.clone(), name.to_owned());
-                let read = self.background.load(move || registry.get(&name)).await?;
-                read.map_err(|why| use_error(&why))?
+                let timeout = lane.generation.admission.request_timeout();
+                let used = self.wait_within(name, timeout.map(|within| arrived + within));
+                used.await?
             }
         };
         let mut lane = lane.clone();
         lane.generation.model = self.model(lane.model(), name);
         lane.generation.adapter = Some(adapter);
         Ok(lane)
+    }
+
+    fn resident(&self, name: &str) -> Result<Option<RequestAdapter>, ApiError> {
+        self.registry.get_resident(name).map_err(|why| use_error(&why))
+    }
+
+    /// Reads an adapter again, before the deadline of its request.
+    async fn wait_within(
+        &self,
+        name: &str,
+        deadline: Option<Instant>,
+    ) -> Result<RequestAdapter, ApiError> {
+        let read = self.read_again(name);
+        match deadline {
+            None => read.await,
+            Some(deadline) => {
+                timeout_at(deadline.into(), read).await.unwrap_or_else(|_| Err(ApiError::timeout()))
+            }
+        }
+    }
+
+    async fn read_again(&self, name: &str) -> Result<RequestAdapter, ApiError> {
+        // Behind those that wait: otherwise later requests would get all the room.
+        if self.queue.is_empty()
+            && let Some(read) = self.try_read(name).await?
+        {
+            return Ok(read);
+        }
+        let full =
+            || use_error(&RegistryError::Full { max: self.registry.options().max_cpu_loras });
+        let Some(_waiting) = self.queue.enter(name) else { return Err(full()) };
+        let mut closing = self.closing.subscribe();
+        tokio::select! {
+            waited = timeout(self.max_wait, self.wait_for_room(name)) => waited.unwrap_or_else(|_| Err(full())),
+            _ = closing.wait_for(|closing| *closing) => Err(draining()),
+        }
+    }
+
+    /// Waits for the request's turn, and then for room.
+    async fn wait_for_room(&self, name: &str) -> Result<RequestAdapter, ApiError> {
+        let turn = self.queue.turn.lock();
+        tokio::pin!(turn);
+        let _turn = loop {
+            tokio::select! {
+                biased;
+                turn = &mut turn => break turn,
+                () = sleep(ROOM_POLL) => {}
+            }
+            // A request before it may have had the same adapter read.
+            if let Some(ready) = self.resident(name)? {
+                return Ok(ready);
+            }
+        };
+        loop {
+            if let Some(ready) = self.resident(name)? {
+                return Ok(ready);
+            }
+            if self.registry.has_room()
+                && let Some(read) = self.try_read(name).await?
+            {
+                return Ok(read);
+            }
+            sleep(ROOM_POLL).await;
+        }
+    }
+
+    /// Reads an adapter again. `None`: there is no room.
+    async fn try_read(&self, name: &str) -> Result<Option<RequestAdapter>, ApiError> {
+        let (registry, own) = (self.registry.clone(), name.to_owned());
+        match self.read(name, move || registry.get(&own)).await? {
+            Ok(adapter) => Ok(Some(adapter)),
+            Err(RegistryError::Full { .. }) => Ok(None),
+            Err(why) => Err(use_error(&why)),
+        }
     }
 
     /// The model under the name of an adapter.
@@ -129,7 +269,11 @@ fn load_error(why: &RegistryError) -> ApiError {
         RegistryError::Load { .. } | RegistryError::Changed { .. } => {
             ApiError::param("lora_path", message).with_code("invalid_adapter")
         }
+        RegistryError::TooMany { .. } => {
+            ApiError::param("lora_name", message).with_code("too_many_adapters")
+        }
         RegistryError::Full { .. } => unavailable(message, "adapters_busy"),
+        RegistryError::TimedOut { .. } => unavailable(message, "adapter_timeout"),
     }
 }
 
@@ -138,17 +282,46 @@ fn use_error(why: &RegistryError) -> ApiError {
     let message = sentence(why);
     match why {
         RegistryError::Full { .. } => unavailable(message, "adapters_busy"),
+        RegistryError::TimedOut { .. } => unavailable(message, "adapter_timeout"),
         // An operator has to load it again. Nothing is wrong with the request.
         RegistryError::Load { .. } | RegistryError::Changed { .. } => {
             ApiError { retry_after: None, ..unavailable(message, "adapter_unavailable") }
         }
         RegistryError::Name { .. }
+        | RegistryError::TooMany { .. }
         | RegistryError::NotFound { .. }
         | RegistryError::AlreadyLoaded { .. } => {
             let error = ApiError::not_found(message).with_code("model_not_found");
             ApiError { param: Some("model".into()), ..error }
         }
     }
+}
+
+/// Error of a read that takes too long.
+fn too_slow(name: &str, within: Duration) -> ApiError {
+    let seconds = within.as_secs_f64();
+    use_error(&RegistryError::TimedOut { name: name.to_owned(), seconds })
+}
+
+/// Error of a read that does not begin in time.
+fn too_busy(within: Duration) -> ApiError {
+    let seconds = within.as_secs_f64();
+    let message = format!(
+        "Other LoRA adapters are being read, and none of them within {seconds} s. Try again later."
+    );
+    unavailable(message, "adapters_busy")
+}
+
+/// Error of whatever waits for an adapter when the server shuts down.
+fn draining() -> ApiError {
+    unavailable("The server is shutting down.", "draining")
+}
+
+/// Error of a request whose adapter failed while it ran. An operator has to act: nothing is wrong with the request, and
+/// the same request would fail again.
+pub fn failed(why: &AdapterFailure) -> ApiError {
+    let error = unavailable(sentence(why), "adapter_unavailable");
+    ApiError { retry_after: None, ..error }
 }
 
 /// Error of a server without adapters.
@@ -160,7 +333,7 @@ pub fn disabled() -> ApiError {
 }
 
 /// An error as a sentence.
-fn sentence(why: &RegistryError) -> String {
+fn sentence(why: &impl ToString) -> String {
     let text = why.to_string();
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();

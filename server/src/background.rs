@@ -5,9 +5,11 @@
 //! Long tasks have a seat of their own: a prompt of five kilobytes does not queue behind bodies of megabytes.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::error::ApiError;
 
@@ -24,6 +26,13 @@ const LONG_SEATS: usize = 1;
 /// Maximum number of files that are read at once.
 const LOAD_SEATS: usize = 2;
 
+/// Maximum number of reads that have lost their seat because they took too long, each of which still has a thread: a read
+/// from a disk or a network that does not answer cannot be ended.
+const MAX_ABANDONED_LOADS: usize = 4;
+
+/// Time between the end of the time that a read has, and when it counts as stuck: one that was just in time is reported.
+const LOAD_MARGIN: Duration = Duration::from_secs(1);
+
 /// Niceness of a background thread: about a tenth of the processor time of another thread when both compete.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
@@ -34,6 +43,18 @@ pub struct Background {
     medium: Arc<Semaphore>,
     long: Arc<Semaphore>,
     loads: Arc<Semaphore>,
+    abandoned: Arc<Semaphore>,
+}
+
+/// Why a read has no result.
+#[derive(Debug)]
+pub enum LoadError {
+    /// Other reads had all seats for the whole time.
+    NoSeat,
+    /// It takes too long. It goes on, and what it returns is dropped.
+    TimedOut,
+    /// It panicked.
+    Panicked(String),
 }
 
 impl Default for Background {
@@ -42,6 +63,7 @@ impl Default for Background {
             medium: Arc::new(Semaphore::new(MEDIUM_SEATS)),
             long: Arc::new(Semaphore::new(LONG_SEATS)),
             loads: Arc::new(Semaphore::new(LOAD_SEATS)),
+            abandoned: Arc::new(Semaphore::new(MAX_ABANDONED_LOADS)),
         }
     }
 }
@@ -60,15 +82,34 @@ impl Background {
         Self::seated(seats, work).await
     }
 
-    /// Reads files, or waits for what reads them, once there is a seat. Prompts and bodies do not queue behind it.
+    /// Reads files, or waits for what reads them, once there is a seat: for both it has at most the time `within`. Prompts
+    /// and bodies do not queue behind it. A read that takes longer loses its seat to the next one, up to a few of them.
     ///
     /// # Errors
-    /// [`ApiError`] if the work panicked.
+    /// [`LoadError`].
     pub async fn load<T: Send + 'static>(
         &self,
+        within: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        Self::seated(&self.loads, work).await
+    ) -> Result<T, LoadError> {
+        let seat = timeout(within, self.loads.clone().acquire_owned()).await;
+        let seat = Arc::new(Mutex::new(seat.map_err(|_| LoadError::NoSeat)?));
+        let own = seat.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _seat = own;
+            lower_priority();
+            work()
+        });
+        match timeout(within + LOAD_MARGIN, done).await {
+            Ok(done) => done.map_err(|why| LoadError::Panicked(format!("slow work failed: {why}"))),
+            Err(_) => {
+                if let Ok(other) = self.abandoned.clone().try_acquire_owned() {
+                    // The seat of the read is another one until the read ends.
+                    *seat.lock().unwrap_or_else(PoisonError::into_inner) = Ok(other);
+                }
+                Err(LoadError::TimedOut)
+            }
+        }
     }
 
     async fn seated<T: Send + 'static>(
@@ -99,5 +140,37 @@ pub(super) fn lower_priority() {
     // nothing changes.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_that_do_not_end_lose_their_seats_to_others_up_to_a_few_of_them() {
+        let background = Background::default();
+        let (end, ended) = channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        let moment = Duration::from_millis(20);
+        let stuck = || {
+            let ended = ended.clone();
+            // Until the other end is dropped.
+            background.load(moment, move || drop(ended.lock().map(|ended| ended.recv())))
+        };
+        let all = (0..MAX_ABANDONED_LOADS).map(|_| stuck());
+        for read in all {
+            assert!(matches!(read.await, Err(LoadError::TimedOut)));
+        }
+        let long = Duration::from_secs(60);
+        assert!(matches!(background.load(long, || 7).await, Ok(7)), "a seat is free");
+        for _ in 0..LOAD_SEATS {
+            assert!(matches!(stuck().await, Err(LoadError::TimedOut)));
+        }
+        assert!(matches!(background.load(moment, || 7).await, Err(LoadError::NoSeat)));
+        drop(end);
+        assert!(matches!(background.load(long, || 7).await, Ok(7)), "their seats are free again");
     }
 }

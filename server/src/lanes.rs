@@ -15,6 +15,7 @@ use super::door::{Door, LaneRules};
 use super::ensemble::{Ensemble, EnsembleError, LaneStates};
 use super::error::{ApiError, quoted};
 use super::metrics::LaneMetrics;
+use super::middleware::RequestContext;
 use super::model::ServedModel;
 use super::options::ServerOptions;
 use super::protocol::chat::{ChatMessage, Content};
@@ -242,14 +243,21 @@ impl Lanes {
         self.adapters.as_ref().is_some_and(|own| own.registry().contains(name))
     }
 
-    /// The lane of a request that names an adapter as its model. `None`: it names none.
+    /// The lane of a request that names an adapter as its model. `None`: it names none. The context has the name of the
+    /// adapter from here on.
     ///
     /// # Errors
     /// As [`Adapters::lane`].
-    pub async fn of_adapter(&self, name: Option<&str>) -> Result<Option<ServedLane>, ApiError> {
+    pub async fn of_adapter(
+        &self,
+        name: Option<&str>,
+        context: &RequestContext,
+    ) -> Result<Option<ServedLane>, ApiError> {
         match name.zip(self.adapters()) {
             Some((name, adapters)) if !self.first().model().is_named(name) => {
-                adapters.lane(self.first(), name).await.map(Some)
+                // Also of a request that is refused because of its adapter.
+                context.adapted(name);
+                adapters.lane(self.first(), name, context.arrived()).await.map(Some)
             }
             _ => Ok(None),
         }

@@ -258,6 +258,9 @@ pub fn failure(chunk: &OutputChunk) -> Result<(), ApiError> {
                 // The request's own grammar takes more work at some step than is allowed.
                 return Err(ApiError::invalid(why).with_code("guide_too_complex"));
             }
+            if let Some(why) = &end.adapter_failure {
+                return Err(super::adapters::failed(why));
+            }
             if end.relay_failure.is_some() {
                 // The client may send it again: another replica may serve it.
                 return Err(super::error::unavailable(why, "remote_failed"));
@@ -296,7 +299,7 @@ pub fn stop_reason(finish: FinishReason, stop: Option<&StopReason>) -> Option<Va
 #[cfg(test)]
 mod tests {
     use axum::http::StatusCode;
-    use l5_scheduler::{OutputEnd, RelayFailure};
+    use l5_scheduler::{AdapterFailure, OutputEnd, RelayFailure};
 
     use super::*;
 
@@ -333,6 +336,11 @@ mod tests {
         );
         let gave_up = GuideError::TooComplex { why: "too many states".into() }.to_string();
         let error = Some(gave_up);
+        let adapter_failure = Some(AdapterFailure::NotFinite { name: "sql".into() });
+        chunk.end = Some(OutputEnd { adapter_failure, ..end(FinishReason::Failed, error.clone()) });
+        let why = failure(&chunk).unwrap_err();
+        assert_eq!((why.status.as_u16(), why.code), (503, Some("adapter_unavailable")));
+        assert!(why.message.contains("`sql`") && why.retry_after.is_none(), "{why:?}");
         chunk.end = Some(end(FinishReason::Failed, error));
         let why = failure(&chunk).unwrap_err();
         assert_eq!((why.status, why.code), (StatusCode::BAD_REQUEST, Some("guide_too_complex")));

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use axum::extract::State;
 
-use crate::LOG;
 use crate::adapters::{Adapters, disabled};
-use crate::error::ApiError;
+use crate::error::{ApiError, quoted};
 use crate::json::Body;
 use crate::lanes::Lanes;
+use crate::middleware::RequestContext;
 use crate::openapi::AdapterErrors;
 use crate::protocol::adapters::{LoadLoraAdapter, UnloadLoraAdapter};
 
@@ -16,7 +16,7 @@ use crate::protocol::adapters::{LoadLoraAdapter, UnloadLoraAdapter};
 ///
 /// # Errors
 /// 400 for an adapter that cannot be loaded, and for a name that is taken; 404 on a server without adapters; 503 if
-/// there is no room for another adapter.
+/// there is no room for another adapter, or if its files are not read in time.
 #[utoipa::path(post, path = "/v1/load_lora_adapter", request_body = LoadLoraAdapter, security((), ("key" = [])),
     responses(
         (status = 200, description = "The adapter is loaded", body = String, content_type = "text/plain"),
@@ -24,21 +24,18 @@ use crate::protocol::adapters::{LoadLoraAdapter, UnloadLoraAdapter};
     ))]
 pub async fn load(
     State(lanes): State<Lanes>,
+    context: RequestContext,
     Body(request, _memory): Body<LoadLoraAdapter>,
 ) -> Result<String, ApiError> {
-    let adapters = adapters(&lanes)?;
     let LoadLoraAdapter { lora_name, lora_path, load_inplace } = request;
+    context.adapted(&quoted(&lora_name));
+    let adapters = adapters(&lanes)?;
     if lora_path.is_empty() {
         let message = "`lora_path` must be the directory of a LoRA adapter";
         return Err(ApiError::param("lora_path", message));
     }
     let path = PathBuf::from(&lora_path);
-    let loaded = adapters.load(lora_name.clone(), path, load_inplace == Some(true)).await?;
-    let (rank, digest) = (loaded.weights.rank(), loaded.weights.digest_hex());
-    tracing::info!(
-        target: LOG,
-        "LoRA adapter `{lora_name}` loaded from {lora_path:?}: rank {rank}, sha256 {digest}"
-    );
+    adapters.load(lora_name.clone(), path, load_inplace == Some(true)).await?;
     Ok(format!("Success: LoRA adapter '{lora_name}' added successfully."))
 }
 
@@ -53,11 +50,12 @@ pub async fn load(
     ))]
 pub async fn unload(
     State(lanes): State<Lanes>,
+    context: RequestContext,
     Body(request, _memory): Body<UnloadLoraAdapter>,
 ) -> Result<String, ApiError> {
     let UnloadLoraAdapter { lora_name } = request;
+    context.adapted(&quoted(&lora_name));
     adapters(&lanes)?.unload(lora_name.clone()).await?;
-    tracing::info!(target: LOG, "LoRA adapter `{lora_name}` unloaded");
     Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
 }
 

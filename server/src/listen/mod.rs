@@ -192,6 +192,7 @@ async fn reload_on(hangups: Option<Hangups>, reloader: Option<Reloader>) {
 /// and the rest have been aborted.
 async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
     app.lifecycle.set(State::Draining);
+    app.lanes.now().adapters().iter().for_each(|adapters| adapters.close());
     // No client waits for them.
     if let Some(ensemble) = app.lanes.now().router() {
         ensemble.shadows().stop().await;

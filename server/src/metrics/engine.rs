@@ -1,8 +1,8 @@
 //! Metrics of one engine. Names, labels and meanings are vLLM's (0.32) where it has the same metric.
 //!
 //! Metrics of features that this server does not have are left out: sleep mode, multi-modal caches, and estimates of GPU
-//! performance; and the one of LoRA adapters, whose labels are lists of names and so without a bound. Those of each tier behind the pool are in `tiers.rs`, those of drafts in
-//! `speculation.rs`.
+//! performance. Those of each tier behind the pool are in `tiers.rs`, those of drafts in `speculation.rs`, and that of
+//! LoRA adapters in `adapters.rs`.
 
 use l5_scheduler::{FinishReason, SchedulerConfig};
 

@@ -5,6 +5,7 @@
 //! HTTP, queue, tools --------------+-> window ---> GET /strata/state    for people, of the last minute
 //! ```
 
+mod adapters;
 mod buckets;
 mod choices;
 mod door;
@@ -39,6 +40,7 @@ use super::model::unix_time;
 use super::recent::RecentRequests;
 use super::reload::OUTCOMES;
 use super::remote::UpGauge;
+use adapters::AdaptersInUse;
 use choices::ChoiceFamilies;
 pub use choices::ChoiceMetrics;
 use door::DoorFamilies;
@@ -227,6 +229,7 @@ impl Metrics {
         }
         self.connections.set(lifecycle.connections().now() as f64);
         let mut text = self.registry.text();
+        adapters::write(&mut text, lanes);
         process::write(&mut text, self.started as f64);
         text
     }
@@ -293,6 +296,13 @@ impl LaneMetrics {
         if code == RefusalCode::QueueFull {
             of_limit.for_each(|(_, counter)| counter.inc());
         }
+    }
+
+    /// Adapters of the unfinished requests of all replicas.
+    fn adapters_in_use(&self) -> AdaptersInUse {
+        let mut all = AdaptersInUse::default();
+        self.replicas.iter().for_each(|own| own.watch.add_adapters(&mut all));
+        all
     }
 
     /// Service levels of the lane.

@@ -12,6 +12,7 @@ use l5_scheduler::{
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use l6_ensemble::slo::SloWindow;
 
+use super::adapters::AdaptersInUse;
 use super::engine::EngineFamilies;
 use super::slo::SharedSlo;
 use super::state::Running;
@@ -41,7 +42,7 @@ struct Seen {
 }
 
 /// A request that has not ended. Times are of the engine's clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Live {
     prompt: usize,
     max_tokens: usize,
@@ -59,6 +60,8 @@ struct Live {
     runs: bool,
     /// Whether it is a shadow, which counts for steps and blocks only.
     shadow: bool,
+    /// Name of its adapter.
+    adapter: Option<String>,
 }
 
 impl Live {
@@ -77,6 +80,7 @@ impl Live {
             preemptions: 0,
             runs: false,
             shadow: request.priority() == SHADOW_PRIORITY,
+            adapter: request.adapter().map(|own| own.name.clone()),
         }
     }
 }
@@ -102,6 +106,17 @@ impl Watch {
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the names of the adapters that its requests have.
+    pub fn add_adapters(&self, to: &mut AdaptersInUse) {
+        let seen = self.lock();
+        for live in seen.live.values() {
+            if let Some(name) = &live.adapter {
+                let list = if live.runs { &mut to.running } else { &mut to.waiting };
+                list.insert(name.clone());
+            }
+        }
     }
 
     /// The first `most` running requests, in order of arrival.

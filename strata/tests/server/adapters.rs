@@ -1,13 +1,16 @@
 //! LoRA adapters: their names as models, loads and unloads while requests run, and adapters that cannot be used.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::completions::texts;
-use crate::served::{Response, Served, fixture};
+use crate::served::{Response, Served, command, fixture};
 use crate::wire::{Wire, head, until};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -256,23 +259,178 @@ fn an_evicted_adapter_is_read_again_and_a_changed_one_must_be_loaded_again() {
 
 #[test]
 fn more_adapters_than_there_is_room_for_are_refused_while_all_are_in_use() {
-    let server = serve(&["--enable-lora", "--max-cpu-loras", "1", "--max-num-seqs", "1"]);
+    let args =
+        ["--enable-lora", "--max-cpu-loras", "1", "--max-num-seqs", "1", "--max-lora-wait", "0"];
+    let server = serve(&args);
+    assert_eq!(load(&server, "c", &adapter("rslora"), false).status, 200);
     assert_eq!(load(&server, "a", &adapter("all"), false).status, 200);
-    let mut body = prompt("a");
-    (body["max_tokens"], body["n"], body["stream"]) = (400.into(), 64.into(), true.into());
-    (body["temperature"], body["seed"]) = (1.into(), 1.into());
-    let body = body.to_string();
-    let mut wire = Wire::open(&server);
-    wire.send(head(COMPLETIONS, body.len()) + &body);
-    wire.read_until("data: ");
+    let wire = busy(&server, "a");
     let response = load(&server, "b", &adapter("gate"), false);
     let message = refused(&response, 503, "adapters_busy".into());
     assert!(message.contains("--max-cpu-loras"), "{message}");
+    assert!(response.header("retry-after").is_some());
+    // With no time to wait, so is a request for an adapter that is not in memory.
+    let response = server.post(COMPLETIONS, &prompt("c"));
+    refused(&response, 503, "adapters_busy".into());
     assert!(response.header("retry-after").is_some());
     drop(wire);
     until("the adapter of an aborted request is given back", || {
         load(&server, "b", &adapter("gate"), false).status == 200
     });
+}
+
+/// Begins a response of many tokens, which ends when the connection is closed.
+fn busy(server: &Served, model: &str) -> Wire {
+    let mut body = prompt(model);
+    (body["max_tokens"], body["n"], body["stream"]) = (400.into(), 64.into(), true.into());
+    (body["temperature"], body["seed"]) = (1.into(), 1.into());
+    let body = body.to_string();
+    let mut wire = Wire::open(server);
+    wire.send(head(COMPLETIONS, body.len()) + &body);
+    wire.read_until("data: ");
+    wire
+}
+
+/// The series of vLLM's metric of adapters: its labels, and whether its value is a time of this century.
+fn info(server: &Served) -> (String, bool) {
+    let text = server.get("/metrics").text().to_owned();
+    let mut lines = text.lines().filter(|line| line.starts_with("vllm:lora_requests_info{"));
+    let line = lines.next().expect("the metric is there");
+    assert_eq!(lines.next(), None, "one series");
+    let (labels, value) =
+        line.trim_start_matches("vllm:lora_requests_info").split_once("} ").unwrap();
+    (format!("{labels}}}"), value.parse::<f64>().unwrap() > 1e9)
+}
+
+fn labels(running: &str, waiting: &str) -> String {
+    format!(
+        "{{max_lora=\"1\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}}"
+    )
+}
+
+#[test]
+fn requests_wait_for_room_in_order_and_the_metric_names_their_adapters() {
+    let server = serve(&["--enable-lora", "--max-cpu-loras", "1", "--max-num-seqs", "1"]);
+    let want = ["b", "a"].map(|name| {
+        let of = if name == "a" { "all" } else { "gate" };
+        assert_eq!(load(&server, name, &adapter(of), false).status, 200);
+        generated(&server, name).0
+    });
+    until("no request has an adapter", || info(&server) == (labels("", ""), true));
+    let wire = busy(&server, "a");
+    // Of 64 choices one runs, and the others wait.
+    until("the others wait", || info(&server) == (labels("a", "a"), true));
+    std::thread::scope(|scope| {
+        let b = scope.spawn(|| generated(&server, "b").0);
+        until("a request waits for room", || info(&server).0 == labels("a", "a,b"));
+        assert!(!b.is_finished());
+        drop(wire);
+        assert_eq!(b.join().unwrap(), want[0]);
+    });
+    assert_eq!(generated(&server, "a").0, want[1]);
+    let none = serve(&[]);
+    assert!(!none.get("/metrics").text().contains("lora_requests_info"), "without adapters");
+}
+
+#[test]
+fn a_wait_for_room_ends_in_an_error_that_says_when_to_retry() {
+    let args = ["--enable-lora", "--max-cpu-loras", "1", "--max-num-seqs", "1"];
+    let server = serve(&[&args[..], &["--max-lora-wait", "100ms"]].concat());
+    for (name, of) in [("b", "gate"), ("a", "all")] {
+        assert_eq!(load(&server, name, &adapter(of), false).status, 200);
+    }
+    let wire = busy(&server, "a");
+    let response = server.post(COMPLETIONS, &prompt("b"));
+    let message = refused(&response, 503, "adapters_busy".into());
+    assert!(message.contains("--max-cpu-loras"), "{message}");
+    assert!(response.header("retry-after").is_some());
+    drop(wire);
+    until("there is room again", || server.post(COMPLETIONS, &prompt("b")).status == 200);
+    // The request's own time counts as well.
+    let server = serve(&[&args[..], &["--request-timeout", "100ms"]].concat());
+    for (name, of) in [("b", "gate"), ("a", "all")] {
+        assert_eq!(load(&server, name, &adapter(of), false).status, 200);
+    }
+    let mut outcomes = Vec::new();
+    for _ in 0..20 {
+        let wire = busy(&server, "a");
+        outcomes.push(server.post(COMPLETIONS, &prompt("b")).status);
+        drop(wire);
+        if outcomes.contains(&504) {
+            break;
+        }
+    }
+    assert!(outcomes.iter().all(|status| [200, 504].contains(status)), "{outcomes:?}");
+}
+
+#[test]
+fn an_adapter_whose_logits_are_not_finite_is_named_and_other_requests_are_served() {
+    let server = serve(&["--enable-lora"]);
+    let dir = copy("all");
+    let weights = dir.path().join("adapter_model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    // Every number is finite, and too large for any sum.
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let f32s = String::from_utf8_lossy(&bytes[..header]).contains("F32");
+    let huge = if f32s { 1e37f32.to_le_bytes().to_vec() } else { vec![0xf0, 0x7d] };
+    let end = bytes.len();
+    for (at, byte) in bytes[header..end].iter_mut().enumerate() {
+        *byte = huge[at % huge.len()];
+    }
+    std::fs::write(&weights, &bytes).unwrap();
+    assert_eq!(load(&server, "huge", dir.path(), false).status, 200);
+    let (base, _) = generated(&server, "tiny");
+    let response = server.post(COMPLETIONS, &prompt("huge"));
+    let message = refused(&response, 503, "adapter_unavailable".into());
+    assert!(message.contains("`huge` made the logits non-finite"), "{message}");
+    assert!(response.header("retry-after").is_none(), "the same request would fail again");
+    assert_eq!(generated(&server, "tiny").0, base);
+}
+
+#[test]
+fn loads_failures_and_evictions_are_logged_and_the_access_log_has_the_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("access.jsonl");
+    let mut command = command();
+    command.args(["serve", "--port", "0", "--served-model-name", "tiny", "--enable-lora"]);
+    command.args(["--max-cpu-loras", "1", "--access-log"]).arg(&file);
+    command.arg("--model").arg(fixture("tiny-llama")).stderr(Stdio::piped());
+    let mut server = Served::run(command);
+    let mut stderr = server.stderr();
+    let reader = std::thread::spawn(move || {
+        let mut log = String::new();
+        stderr.read_to_string(&mut log).map(|_| log)
+    });
+    let changed = copy("all");
+    assert_eq!(load(&server, "a", changed.path(), false).status, 200);
+    assert_eq!(load(&server, "b", &adapter("gate"), false).status, 200);
+    assert_eq!(load(&server, "c", Path::new("/no/such/adapter"), false).status, 400);
+    generated(&server, "b");
+    put("rslora", changed.path());
+    assert_eq!(server.post(COMPLETIONS, &prompt("a")).status, 503);
+    assert_eq!(unload(&server, "b").status, 200);
+    assert_eq!(unload(&server, "d").status, 404);
+    server.signal("TERM");
+    assert!(server.ended(Duration::from_secs(60)).success());
+    let log = reader.join().unwrap().unwrap();
+    for line in [
+        "LoRA adapter `a` loaded from",
+        "LoRA adapter `a` evicted from memory for `b`",
+        "LoRA adapter not loaded from \"/no/such/adapter\": the LoRA adapter `c` cannot be loaded",
+        "LoRA adapter not read again: the LoRA adapter `a` has changed on disk",
+        "LoRA adapter `b` unloaded",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named: Vec<_> = lines
+        .iter()
+        .filter(|line| line["method"] == "POST")
+        .map(|line| (line["model"].as_str().unwrap_or_default(), line["status"].as_u64().unwrap()))
+        .collect();
+    let want = [("a", 200), ("b", 200), ("c", 400), ("b", 200), ("a", 503), ("b", 200), ("d", 404)];
+    assert_eq!(named, want);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub fn beside(id: &str) -> Beside {
         "block_size" => Beside::InFile("`block_size` of a [[specialist]]"),
         "kv_tier_dram" | "kv_tier_disk" | "kv_tier_disk_size" | "kv_tier_redis"
         | "kv_tier_chunk" | "kv_transfer_config" | "job_history" | "enable_lora"
-        | "lora_modules" | "max_lora_rank" | "max_cpu_loras" => Beside::OneModel,
+        | "lora_modules" | "max_lora_rank" | "max_cpu_loras" | "max_lora_wait" => Beside::OneModel,
         "policy" => Beside::InFile("`policy` of a [[specialist]]"),
         "speculative_config" => Beside::InFile("`speculative_config` of a [[specialist]]"),
         _ => Beside::All,
@@ -115,6 +115,7 @@ mod tests {
             ("lora-modules", "a=b", "a server of one model"),
             ("max-lora-rank", "8", "a server of one model"),
             ("max-cpu-loras", "8", "a server of one model"),
+            ("max-lora-wait", "8", "a server of one model"),
         ] {
             let word = format!("--{long}={value}");
             let variable = format!("STRATA_{}", long.to_uppercase().replace('-', "_"));

@@ -80,7 +80,7 @@ pub struct LoraFlags {
     #[arg(long, switch("false"))]
     pub enable_lora: bool,
     /// LoRA adapters to load at the start: name=path of a directory as PEFT writes it, or {"name": .., "path": ..}
-    /// (not in an environment variable)
+    /// (not in an environment variable). It takes all values that follow, so write MODEL before it
     #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = values::lora_module)]
     pub lora_modules: Vec<values::LoraModule>,
     #[command(flatten)]
@@ -89,6 +89,10 @@ pub struct LoraFlags {
     /// no request runs with; it is read again when it is needed
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     pub max_cpu_loras: usize,
+    /// Maximum time that a request for a LoRA adapter that is not in memory waits while requests use all that may be; 0
+    /// to refuse it at once
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::duration)]
+    pub max_lora_wait: Duration,
 }
 
 impl LoraFlags {

@@ -10,9 +10,8 @@ use l2_model::ModelFiles;
 use l2_model::chat_template::ChatTemplate;
 use l2_model::tokenizer::Tokenizer;
 use l4_sampler::output::{ReasoningFormat, ToolFormat};
-use l5_scheduler::adapters::AdapterOptions;
 use l5_scheduler::engine::{EngineModel, ModelFacts, StartError};
-use l5_scheduler::{AdapterRegistry, Engine, EngineOptions, Turns};
+use l5_scheduler::{Engine, EngineOptions, Turns};
 use l6_ensemble::slo::{SloOptions, SloTargets};
 use l6_ensemble::{
     EnsembleConfig, Lane, LaneId, RemoteConfig, Replica, ReplicaId, SpecialistConfig,
@@ -24,14 +23,14 @@ use server::ensemble::Ensemble;
 use server::metrics::{Metrics, SharedSlo};
 use server::model::{GenerationDefaults, unix_time};
 use server::remote::{RemoteLimits, RemoteReplica, RemoteRuntime};
-use server::{Adapters, LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
+use server::{LaneDefaults, Lanes, ServedLane, ServedModel, ServerOptions};
 
+use super::adapters;
 use super::fingerprint::fingerprint;
 use super::flags::Flags;
 use super::generation;
-use super::start::{LOG, log_startup};
+use super::start::log_startup;
 use super::startup_log;
-use super::values::LoraModule;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::kv;
@@ -115,7 +114,11 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
         loaded: &loaded,
     };
     // Before the engine, which takes its share of what memory is left.
-    let adapters = adapters(flags, loaded.model.as_ref(), parts, &plan)?;
+    let own_names: Vec<&String> = plan.names.iter().chain(&plan.alias).collect();
+    let adapters = match &loaded.model {
+        Some(model) if flags.lora.on() => Some(adapters::load(flags, model, &own_names, parts)?),
+        _ => None,
+    };
     let (lane, engines) = plan.start(flags, parts)?;
     if let (Some(recording), Some(engine)) = (&recording, engines.first()) {
         recording.observe(engine.handle())?;
@@ -123,37 +126,6 @@ pub fn single(flags: &Flags, parts: &Parts, context: &Context) -> anyhow::Result
     let recording = recording.map(ServerRecording::Engine);
     let lanes = Lanes::single(lane).with_adapters(adapters);
     Ok(Started { lanes, engines, recording })
-}
-
-/// The LoRA adapters of a server of one model, if it takes any: those of --lora-modules are loaded.
-fn adapters(
-    flags: &Flags,
-    model: Option<&EngineModel>,
-    parts: &Parts,
-    plan: &LanePlan<'_>,
-) -> anyhow::Result<Option<Adapters>> {
-    let lora = &flags.lora;
-    let Some(model) = model.filter(|_| lora.on()) else { return Ok(None) };
-    let options = AdapterOptions {
-        max_lora_rank: lora.rank.max_lora_rank,
-        max_cpu_loras: lora.max_cpu_loras,
-        reserved_names: plan.names.iter().chain(&plan.alias).cloned().collect(),
-    };
-    let registry = AdapterRegistry::new(model, options);
-    for LoraModule { name, path, base_model_name } in &lora.lora_modules {
-        if let Some(base) = base_model_name.as_ref().filter(|base| !plan.names.contains(base)) {
-            let names = plan.names.join(", ");
-            let why = format!("--lora-modules {name}: base_model_name must be {names}, got {base}");
-            return Err(CliError::Usage(why).into());
-        }
-        let loaded = registry.load(name, path, false).context("--lora-modules")?;
-        let (rank, digest) = (loaded.weights.rank(), loaded.weights.digest_hex());
-        tracing::info!(
-            target: LOG,
-            "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}"
-        );
-    }
-    Ok(Some(Adapters::new(registry, parts.background.clone())))
 }
 
 /// The lanes of an ensemble, on one runtime. A model that several specialists name is read once.

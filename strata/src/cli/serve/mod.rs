@@ -7,6 +7,7 @@
 //!                   flags -> start -> server                  print: the configuration with its sources
 //! ```
 
+mod adapters;
 mod beside_ensemble;
 pub mod ensemble;
 pub mod ensemble_print;
@@ -85,7 +86,9 @@ pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let of_tiers = kv_transfer::add_layer(&mut layers, variables)?;
+    adapters::turn_on(&mut layers);
     let flags = layers.flags()?;
+    adapters::check(&layers, &flags.lora)?;
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut warnings = environment::unknown(names);
     warnings.extend(of_tiers);

@@ -44,7 +44,10 @@ pub fn lora_module(s: &str) -> Result<LoraModule, String> {
             let (name, path) = (name.to_owned(), PathBuf::from(path));
             Ok(LoraModule { name, path, base_model_name: None })
         }
-        _ => Err("write name=path, such as sql=/adapters/sql".to_owned()),
+        // clap gives the flag all words that follow, up to the next flag.
+        _ => Err("write name=path, such as sql=/adapters/sql; if this is the model, write it before --lora-modules, or as \
+                  --model"
+            .to_owned()),
     }
 }
 
@@ -168,6 +171,20 @@ mod tests {
         }
         for text in ["", "-1", "s", "1d", "nan", "inf", "1e30", "1h1m"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_adapter_is_a_name_and_a_path_and_a_model_behind_it_is_told_its_place() {
+        let module = |name: &str| {
+            let (name, path) = (name.to_owned(), PathBuf::from("/a/sql"));
+            Ok(LoraModule { name, path, base_model_name: None })
+        };
+        assert_eq!(lora_module("sql=/a/sql"), module("sql"));
+        assert_eq!(lora_module(r#"{"name": "a=b", "path": "/a/sql"}"#), module("a=b"));
+        for text in ["", "sql", "=/a/sql", "sql=", "./model", "org/model"] {
+            let why = lora_module(text).unwrap_err();
+            assert!(why.contains("name=path") && why.contains("--model"), "{text}: {why}");
         }
     }
 

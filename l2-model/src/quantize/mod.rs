@@ -44,6 +44,11 @@ pub struct QuantizeReport {
     pub quantized: usize,
     /// Linear layers that were left as they are, by module name.
     pub ignored: Vec<String>,
+    /// Those of them whose rows are not a multiple of 16 weights long, which NVFP4 cannot have. The others are the
+    /// output head.
+    pub odd_rows: Vec<String>,
+    /// Whether the input has a tokenizer, which was copied.
+    pub has_tokenizer: bool,
     /// Size of the tensors of the model before, in bytes.
     pub bytes_before: usize,
     /// The same after.
@@ -79,6 +84,20 @@ pub enum QuantizeError {
     OutputNotEmpty {
         /// The directory.
         path: PathBuf,
+    },
+    /// The output is a file.
+    #[error("{} is a file: pass a directory for the output, which is created", path.display())]
+    OutputIsFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The output directory cannot be made.
+    #[error("cannot make the directory {}: {reason}; pass another one", path.display())]
+    OutputNotMade {
+        /// The directory.
+        path: PathBuf,
+        /// Reason.
+        reason: std::io::Error,
     },
     /// Input and output are the same directory.
     #[error("{} is the input: pass another directory for the output", path.display())]
@@ -116,6 +135,10 @@ pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result
     if !input.is_dir() {
         return Err(QuantizeError::NotADirectory { path: input.into() }.into());
     }
+    // Before the weights are read.
+    if output.exists() && !output.is_dir() {
+        return Err(QuantizeError::OutputIsFile { path: output.into() }.into());
+    }
     let files = ModelFiles::open(input)?;
     let config_path = input.join("config.json");
     let text = std::fs::read_to_string(&config_path).map_err(|e| io(&config_path, e))?;
@@ -135,7 +158,8 @@ pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result
     // First, so that weights that cannot be quantised leave an existing output as it is.
     let globals = plan.globals(dir)?;
     prepare(input, output, options.force)?;
-    let report = plan.write(dir, output, &globals)?;
+    let mut report = plan.write(dir, output, &globals)?;
+    report.has_tokenizer = files.tokenizer().is_ok();
     copy_others(input, output)?;
     let untie = options.lm_head && files.config().tied_embeddings;
     let config = config::quantised(&config, &report.ignored, untie);
@@ -163,7 +187,8 @@ fn remove(path: &Path) -> std::result::Result<(), QuantizeError> {
 
 /// Makes the output directory, or empties it of weights.
 fn prepare(input: &Path, output: &Path, force: bool) -> std::result::Result<(), QuantizeError> {
-    std::fs::create_dir_all(output).map_err(|e| io(output, e))?;
+    let not_made = |reason| QuantizeError::OutputNotMade { path: output.into(), reason };
+    std::fs::create_dir_all(output).map_err(not_made)?;
     let real = |path: &Path| path.canonicalize().map_err(|e| io(path, e));
     if real(input)? == real(output)? {
         return Err(QuantizeError::SameDirectory { path: output.into() });
@@ -244,11 +269,12 @@ impl Item {
 struct Plan {
     items: Vec<Item>,
     ignored: Vec<String>,
+    odd_rows: Vec<String>,
 }
 
 impl Plan {
     fn new(config: &ModelConfig, lm_head: bool) -> Self {
-        let mut plan = Self { items: Vec::new(), ignored: Vec::new() };
+        let mut plan = Self { items: Vec::new(), ignored: Vec::new(), odd_rows: Vec::new() };
         for (name, shape) in expected_tensors(config) {
             plan.add(name.clone(), name, shape, lm_head);
         }
@@ -273,6 +299,9 @@ impl Plan {
         let quantise = linear && fits && (name != LM_HEAD || lm_head);
         if linear && !quantise {
             self.ignored.push(module.into());
+            if !fits {
+                self.odd_rows.push(module.into());
+            }
         }
         let group = quantise.then(|| fused(module));
         self.items.push(Item { name, from, shape, group });
@@ -319,6 +348,8 @@ impl Plan {
         Ok(QuantizeReport {
             quantized,
             ignored: self.ignored.clone(),
+            odd_rows: self.odd_rows.clone(),
+            has_tokenizer: false,
             bytes_before: before,
             bytes_after: after,
         })

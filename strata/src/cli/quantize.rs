@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use l2_model::quantize::{QuantizeOptions, QuantizeReport, to_nvfp4};
 use serde::Serialize;
 
-use super::context::Context;
+use super::context::{Context, warn};
 use super::out;
 use crate::hub;
 
@@ -62,8 +62,14 @@ pub fn run(args: &QuantizeArgs, context: &Context) -> anyhow::Result<()> {
     let options = QuantizeOptions { lm_head: args.lm_head, force: args.force };
     let report = to_nvfp4(source.path(), &args.output, options)?;
     let output = args.output.display().to_string();
+    if !report.has_tokenizer {
+        let input = source.path().display();
+        warn(format_args!(
+            "{input} has no tokenizer that can be read, so {output} takes token ids only: copy a tokenizer.json into it"
+        ));
+    }
     if args.json {
-        let QuantizeReport { quantized, ref ignored, bytes_before, bytes_after } = report;
+        let QuantizeReport { quantized, ref ignored, bytes_before, bytes_after, .. } = report;
         out::json_line(&Answer { output: &output, quantized, ignored, bytes_before, bytes_after })?;
         return Ok(());
     }
@@ -72,13 +78,24 @@ pub fn run(args: &QuantizeArgs, context: &Context) -> anyhow::Result<()> {
 
 fn summary(output: &str, report: &QuantizeReport) -> String {
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
-    let ignored = match report.ignored.len() {
-        0 => String::new(),
-        1..=4 => format!(", not quantised: {}", report.ignored.join(", ")),
-        n => format!(", not quantised: {n} linear layers (see `ignore` in config.json)"),
+    let odd = &report.odd_rows;
+    let heads = report.ignored.iter().filter(|name| !odd.contains(name));
+    let heads = heads.map(|name| format!("{name} (--lm-head quantises it)"));
+    let odd = match odd.len() {
+        0 => None,
+        n => {
+            let named = if n <= 4 { odd.join(", ") } else { format!("{n} linear layers") };
+            let list = if n <= 4 { "" } else { ": see `ignore` in config.json" };
+            Some(format!("{named} (their rows are not a multiple of 16 weights long{list})"))
+        }
+    };
+    let ignored: Vec<String> = heads.chain(odd).collect();
+    let ignored = match ignored.is_empty() {
+        true => String::new(),
+        false => format!("not quantised: {}\n", ignored.join("; ")),
     };
     format!(
-        "{output}: {} weights in nvfp4{ignored}\n{:.1} MB of tensors before, {:.1} MB after\n",
+        "{output}: {} weights in nvfp4\n{ignored}{:.1} MB of tensors before, {:.1} MB after\n",
         report.quantized,
         megabytes(report.bytes_before),
         megabytes(report.bytes_after),

@@ -1,5 +1,7 @@
 //! `strata quantize`: its result is a model, and what it refuses.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::strata::{arg, fixture, keys, strata};
@@ -27,6 +29,27 @@ fn the_summary_says_what_was_not_quantised() {
     let text = ran.text();
     assert!(text.contains("weights in nvfp4") && text.contains("lm_head"), "{text}");
     assert!(text.contains("MB of tensors before"), "{text}");
+    assert!(text.contains("lm_head (--lm-head quantises it)"), "why not: {text}");
+}
+
+#[test]
+fn layers_are_named_with_the_reason_and_a_model_without_a_tokenizer_gets_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, out) = (dir.path().join("in"), arg(&dir.path().join("out")));
+    std::fs::create_dir(&input).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(Path::new(&fixture("tiny-llama")).join(file), input.join(file)).unwrap();
+    }
+    let ran = strata(["quantize", &arg(&input), "--to", "nvfp4", "-o", &out]);
+    // Rows of 204 weights.
+    let odd = "model.layers.2.mlp.down_proj (their rows are not a multiple of 16 weights long)";
+    assert!(ran.text().contains(odd), "{ran:?}");
+    assert!(
+        ran.stderr.contains("no tokenizer") && ran.stderr.contains("tokenizer.json"),
+        "{ran:?}"
+    );
+    let with = strata(["quantize", &fixture("tiny-llama"), "--to", "nvfp4", "-o", &out, "--force"]);
+    assert_eq!((with.code, with.stderr.as_str()), (0, ""), "{with:?}");
 }
 
 #[test]
@@ -41,6 +64,13 @@ fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
     refused("tiny-llama", "--force");
     refused("tiny-llama-nvfp4", "quantised already");
     refused("tiny-gguf/llama-q4_1.gguf", "not a Hugging Face directory");
+    let file = arg(&dir.path().join("notes"));
+    for (output, says) in
+        [(file.clone(), "is a file: pass a directory"), (file + "/x", "pass another")]
+    {
+        let ran = strata(["quantize", &fixture("tiny-llama"), "--to", "nvfp4", "-o", &output]);
+        assert!(ran.code == 1 && ran.stderr.contains(says), "{ran:?}");
+    }
     let other = strata(["quantize", &fixture("tiny-llama"), "--to", "int4", "-o", &out]);
     assert!(other.code == 2 && other.stderr.contains("nvfp4"), "{other:?}");
 }

@@ -19,7 +19,7 @@ use super::out::Out;
 
 /// Rows of logits held at a time. A row is as wide as the vocabulary, half a megabyte for a large one, so a long
 /// prompt is computed in chunks of this many tokens and is printed as it comes.
-const ROWS: usize = 64;
+pub(super) const ROWS: usize = 64;
 
 /// Print the logits after each token of a prompt
 #[derive(Debug, clap::Args)]
@@ -112,9 +112,10 @@ fn check(tokens: &[u32], vocab: usize, context: usize) -> Result<(), Error> {
     }
 }
 
-/// Runs `tokens` through the model, with an adapter if there is one, `chunk` at a time, and hands the logits `[V]` after each one to `visit` (only
-/// those after the last, unless `all`). Only rows that are visited pay for the output projection.
-fn each_position(
+/// Runs `tokens` through the model, with an adapter if there is one, `chunk` at a time, and hands the logits `[V]` after
+/// each one to `visit` (only those after the last, unless `all`). Only rows that are visited pay for the output
+/// projection.
+pub(super) fn each_position(
     rt: &Runtime,
     (decoder, adapter): (&Decoder, Option<Arc<LoraAdapter>>),
     tokens: &[u32],

@@ -29,6 +29,7 @@ mod logits;
 mod models;
 mod options;
 mod out;
+mod perplexity;
 mod plot;
 mod prompt;
 mod prompts;
@@ -89,6 +90,7 @@ enum Command {
     Generate(Box<generate::GenerateArgs>),
     Chat(chat::ChatArgs),
     Logits(logits::LogitsArgs),
+    Perplexity(perplexity::PerplexityArgs),
     Tokenize(tokenize::TokenizeArgs),
     ChatTemplate(chat_template::ChatTemplateArgs),
     Compare(compare::CompareArgs),
@@ -123,6 +125,7 @@ impl Cli {
             Command::Generate(args) => generate::run(args, context)?,
             Command::Chat(args) => chat::run(args, context)?,
             Command::Logits(args) => logits::run(args, context)?,
+            Command::Perplexity(args) => perplexity::run(args, context)?,
             Command::Tokenize(args) => tokenize::run(args, context)?,
             Command::ChatTemplate(args) => chat_template::run(args, context)?,
             Command::Compare(args) => return compare::run(args, context),

@@ -12,6 +12,7 @@ mod golden;
 mod guides;
 mod kv;
 mod logits;
+mod perplexity;
 mod prompts;
 mod quantize;
 mod router;

@@ -364,6 +364,25 @@ fn a_wait_for_room_ends_in_an_error_that_says_when_to_retry() {
 }
 
 #[test]
+fn a_shutdown_ends_waits_for_adapters_before_the_requests_that_run() {
+    let args = ["--enable-lora", "--max-cpu-loras", "1", "--max-num-seqs", "1"];
+    let mut server =
+        serve(&[&args[..], &["--shutdown-grace", "10m", "--max-lora-wait", "10m"]].concat());
+    for (name, of) in [("b", "gate"), ("a", "all")] {
+        assert_eq!(load(&server, name, &adapter(of), false).status, 200);
+    }
+    let wire = busy(&server, "a");
+    std::thread::scope(|scope| {
+        let b = scope.spawn(|| server.post(COMPLETIONS, &prompt("b")));
+        until("a request waits for room", || info(&server).0 == labels("a", "a,b"));
+        server.signal("TERM");
+        refused(&b.join().unwrap(), 503, "draining".into());
+    });
+    drop(wire);
+    assert!(server.ended(Duration::from_secs(60)).success());
+}
+
+#[test]
 fn an_adapter_whose_logits_are_not_finite_is_named_and_other_requests_are_served() {
     let server = serve(&["--enable-lora"]);
     let dir = copy("all");

@@ -253,13 +253,13 @@ pub fn failure(chunk: &OutputChunk) -> Result<(), ApiError> {
     let Some(end) = &chunk.end else { return Ok(()) };
     match end.finish {
         FinishReason::Failed => {
+            if let Some(why) = &end.adapter_failure {
+                return Err(super::adapters::failed(why));
+            }
             let why = end.error.as_deref().unwrap_or("no reason given");
             if why.starts_with(GuideError::GAVE_UP) {
                 // The request's own grammar takes more work at some step than is allowed.
                 return Err(ApiError::invalid(why).with_code("guide_too_complex"));
-            }
-            if let Some(why) = &end.adapter_failure {
-                return Err(super::adapters::failed(why));
             }
             if end.relay_failure.is_some() {
                 // The client may send it again: another replica may serve it.

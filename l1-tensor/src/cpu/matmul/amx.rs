@@ -144,6 +144,7 @@ unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize)
             job.x.data.add((rows.start + row) * job.x.stride + from)
         };
         match &registers {
+            // SAFETY: the caller's promise; the rows have the inputs of this block.
             Some(registers) => unsafe {
                 registers.zero();
                 spans.for_each(panel, &mut buffer, |from, lines| {

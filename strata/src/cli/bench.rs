@@ -58,7 +58,7 @@ use subject::{Subject, anonymous_bytes, growth};
 pub struct BenchArgs {
     #[command(subcommand)]
     what: Option<What>,
-    /// The model: smollm2, a hub id (org/name), a Hugging Face directory, or a .gguf file. Several `-m` are compared
+    /// The model: smollm2, a hub id (org/name), a Hugging Face directory, or a .gguf file
     #[arg(short, long, value_name = "MODEL", default_value = "smollm2")]
     model: Vec<String>,
     /// Use random weights with the shapes of --config, instead of reading a model

@@ -1,7 +1,7 @@
 //! A profile: how long each kind of op took, and how much it read and computed.
 //!
-//! A runtime [that is profiled](crate::Runtime::profiled) is one more handle to the same device and threads, whose ops add
-//! their times to a [`Profile`]. So the code that calls ops is the same with a profile and without, and another handle
+//! A runtime [that is profiled](crate::Runtime::profiled) is one more handle to the same device and threads, whose ops
+//! add their times to a [`Profile`]. So the code that calls ops is the same with a profile and without, and another handle
 //! is not profiled. Without a profile an op pays for one test of an `Option`.
 //!
 //! A time is the caller's: from the op's first check until its last chunk is done. Ops do not call each other, so times
@@ -149,8 +149,8 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Runtime {
-    /// Begins to time an op, if this runtime is profiled: `let _timed = rt.time(..)` at the op's beginning. `op` returns
-    /// the op's kind and work, and is not called without a profile.
+    /// Begins to time an op, if this runtime is profiled: `let _timed = rt.time(..)` at the op's beginning. `op`
+    /// returns the op's kind and work, and is not called without a profile.
     pub(crate) fn time(&self, op: impl FnOnce() -> (OpKind, Work)) -> Option<Timed<'_>> {
         let profile = self.profile()?;
         let (pool, (kind, work)) = (self.pool(), op());

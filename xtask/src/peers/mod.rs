@@ -1,5 +1,5 @@
-//! `cargo x bench-peers`: Strata, llama.cpp and perhaps its fork ik_llama.cpp, on the same weights, on the same machine,
-//! in turns.
+//! `cargo x bench-peers`: Strata, llama.cpp and perhaps its fork ik_llama.cpp, on the same weights, on the same
+//! machine, in turns.
 //!
 //! Rules that make the comparison fair:
 //!

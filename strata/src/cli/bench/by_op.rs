@@ -1,7 +1,7 @@
 //! `--by-op`: where the time of a step goes.
 //!
-//! The workload runs once more on a profiled runtime ([`l1_tensor::Profile`]), whose ops add up their own times. What is
-//! shown is the repetition whose step took the median time, so the times of a table add up to its step.
+//! The workload runs once more on a profiled runtime ([`l1_tensor::Profile`]), whose ops add up their own times. What
+//! is shown is the repetition whose step took the median time, so the times of a table add up to its step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

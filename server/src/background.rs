@@ -26,11 +26,11 @@ const LONG_SEATS: usize = 1;
 /// Maximum number of files that are read at once.
 const LOAD_SEATS: usize = 2;
 
-/// Maximum number of reads that have lost their seat because they took too long, each of which still has a thread: a read
-/// from a disk or a network that does not answer cannot be ended.
+/// Maximum number of reads that have lost their seat because they took too long. Each still has a thread: a read from a
+/// disk or a network that does not answer cannot be ended.
 const MAX_ABANDONED_LOADS: usize = 4;
 
-/// Time between the end of the time that a read has, and when it counts as stuck: one that was just in time is reported.
+/// Time between the end of the time that a read has, and when it counts as stuck: one that was just in time counts.
 const LOAD_MARGIN: Duration = Duration::from_secs(1);
 
 /// Niceness of a background thread: about a tenth of the processor time of another thread when both compete.
@@ -82,8 +82,9 @@ impl Background {
         Self::seated(seats, work).await
     }
 
-    /// Reads files, or waits for what reads them, once there is a seat: for both it has at most the time `within`. Prompts
-    /// and bodies do not queue behind it. A read that takes longer loses its seat to the next one, up to a few of them.
+    /// Reads files, or waits for what reads them, once there is a seat: for both it has at most the time `within`.
+    /// Prompts and bodies do not queue behind it. A read that takes longer loses its seat to the next one, up to a few
+    /// of them.
     ///
     /// # Errors
     /// [`LoadError`].

@@ -146,8 +146,8 @@ impl IntoResponses for AdapterErrors {
         all.extend(errors([
             (
                 400,
-                "The request body is invalid, the adapter cannot be loaded (code `invalid_adapter`), an adapter has this \
-                 name (code `adapter_already_loaded`), or there are too many (code `too_many_adapters`).",
+                "The request body is invalid, the adapter cannot be loaded (code `invalid_adapter`), an adapter has \
+                 this name (code `adapter_already_loaded`), or there are too many (code `too_many_adapters`).",
             ),
             (
                 404,
@@ -157,8 +157,8 @@ impl IntoResponses for AdapterErrors {
             (
                 503,
                 "The server is shutting down, or has too many connections; or requests use all adapters that may be in \
-                 memory (code `adapters_busy`), or the files are not read in time (code `adapter_timeout`). `Retry-After` \
-                 says when to retry.",
+                 memory (code `adapters_busy`), or the files are not read in time (code `adapter_timeout`). \
+                 `Retry-After` says when to retry.",
             ),
         ]));
         all

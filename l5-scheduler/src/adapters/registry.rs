@@ -42,7 +42,7 @@ pub struct AdapterOptions {
     pub max_cpu_loras: usize,
     /// Maximum number of names, of adapters in memory and evicted ones.
     pub max_names: usize,
-    /// Maximum time to read an adapter. A read that takes longer is dropped when it ends, and others do not wait for it.
+    /// Maximum time to read an adapter. A read that takes longer is dropped when it ends; others do not wait for it.
     pub load_timeout: Duration,
     /// Names that no adapter may have: those of the model.
     pub reserved_names: Vec<String>,
@@ -168,8 +168,8 @@ impl Shared {
         RegistryError::TimedOut { name: name.to_owned(), seconds }
     }
 
-    /// Waits until a name is read by nothing else, for no longer than a read may take. The read that begins then has its
-    /// own time.
+    /// Waits until a name is read by nothing else, for no longer than a read may take. The read that begins then has
+    /// time of its own.
     fn occupy<'a>(&'a self, name: &'a str) -> Result<Reading<'a>, RegistryError> {
         let until = Instant::now() + self.options.load_timeout;
         let mut state = self.lock();
@@ -246,9 +246,9 @@ impl AdapterRegistry {
     /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had,
     /// though others may have been evicted to make room.
     ///
-    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for that.
-    /// If no request has it, no room is made for the other one: for that time one adapter more than the maximum may be in
-    /// memory.
+    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for
+    /// that. If no request has it, no room is made for the other one: for that time one adapter more than the maximum
+    /// may be in memory.
     ///
     /// # Errors
     /// [`RegistryError`].

@@ -32,8 +32,8 @@ pub(super) struct Entry {
     pub last_use: u64,
 }
 
-/// A read of an adapter's files. Past its deadline it counts no more: what it reads is dropped, the name is free, and so
-/// is its room.
+/// A read of an adapter's files. Past its deadline it counts no more: what it reads is dropped, and its name and its
+/// room are free.
 pub(super) struct Busy {
     /// Tells it from a later read of the same name.
     pub id: u64,

@@ -1,8 +1,8 @@
 //! vLLM's metric of LoRA adapters.
 //!
-//! Its labels are lists of names, so it is made anew for each scrape, as one series: a series for each pair of lists that
-//! there ever was, as vLLM has them, would grow without a bound. Readers take the series with the latest time, which is
-//! the metric's value.
+//! Its labels are lists of names, so it is made anew for each scrape, as one series: a series for each pair of lists
+//! that there ever was, as vLLM has them, would grow without a bound. Readers take the series with the latest time,
+//! which is the metric's value.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -45,8 +45,8 @@ pub fn lora_module(s: &str) -> Result<LoraModule, String> {
             Ok(LoraModule { name, path, base_model_name: None })
         }
         // clap gives the flag all words that follow, up to the next flag.
-        _ => Err("write name=path, such as sql=/adapters/sql; if this is the model, write it before --lora-modules, or as \
-                  --model"
+        _ => Err("write name=path, such as sql=/adapters/sql; if this is the model, write it before --lora-modules, \
+                  or as --model"
             .to_owned()),
     }
 }

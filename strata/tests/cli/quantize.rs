@@ -35,7 +35,7 @@ fn the_summary_says_what_was_not_quantised() {
 #[test]
 fn layers_are_named_with_the_reason_and_a_model_without_a_tokenizer_gets_a_warning() {
     let dir = tempfile::tempdir().unwrap();
-    let (input, out) = (dir.path().join("in"), arg(&dir.path().join("out")));
+    let (input, out) = (dir.path().join("in"), arg(dir.path().join("out")));
     std::fs::create_dir(&input).unwrap();
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(Path::new(&fixture("tiny-llama")).join(file), input.join(file)).unwrap();
@@ -64,7 +64,7 @@ fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
     refused("tiny-llama", "--force");
     refused("tiny-llama-nvfp4", "quantised already");
     refused("tiny-gguf/llama-q4_1.gguf", "not a Hugging Face directory");
-    let file = arg(&dir.path().join("notes"));
+    let file = arg(dir.path().join("notes"));
     for (output, says) in
         [(file.clone(), "is a file: pass a directory"), (file + "/x", "pass another")]
     {

@@ -180,6 +180,7 @@ chapters! {
     operate_overview: "src/operate/index.md",
     operate_sizing: "src/operate/sizing.md",
     operate_adapters: "src/operate/adapters.md",
+    operate_quantizing: "src/operate/quantizing.md",
     operate_ensemble: "src/operate/ensemble.md",
     operate_compile_check: "src/operate/compile-check.md",
     operate_tiers: "src/operate/tiers.md",

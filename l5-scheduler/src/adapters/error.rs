@@ -1,5 +1,6 @@
 //! Why an adapter cannot be loaded, used or unloaded, and why a request with one fails.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 /// Why an adapter cannot be loaded, used or unloaded.
@@ -89,5 +90,39 @@ pub enum AdapterFailure {
 impl AdapterFailure {
     pub(crate) fn not_finite(name: String) -> Self {
         Self::NotFinite { name }
+    }
+}
+
+/// Maximum length of a text in a log line, in characters.
+const MAX_LOG_CHARS: usize = 1024;
+
+/// A text as a part of one log line: paths and files are a client's, and must not write lines of their own.
+pub(super) fn log_text(text: &impl Display) -> String {
+    let text = text.to_string();
+    let mut chars = text.chars();
+    let mut line = String::new();
+    for c in chars.by_ref().take(MAX_LOG_CHARS) {
+        match c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    if chars.next().is_some() {
+        line.push_str("...");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_in_the_log_is_one_bounded_line() {
+        let forged = log_text(&"a\nINFO forged\0\u{1b}[31m\u{2028}end");
+        assert_eq!(forged, "a\\nINFO forged\\u{0}\\u{1b}[31m\\u{2028}end");
+        let long = log_text(&"\n".repeat(8 << 20));
+        assert!(long.len() <= 10 * MAX_LOG_CHARS && long.ends_with("..."), "{}", long.len());
+        assert_eq!(log_text(&"/adapters/\u{e9}"), "/adapters/\u{e9}");
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use l2_model::adapter::LoraAdapter;
 
-use super::error::RegistryError;
+use super::error::{RegistryError, log_text};
 use super::residency::{Busy, Entry, State};
 use super::{
     DEFAULT_LOAD_TIMEOUT_SECONDS, DEFAULT_MAX_ADAPTER_NAMES, DEFAULT_MAX_CPU_LORAS,
@@ -267,7 +267,10 @@ impl AdapterRegistry {
                     "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}"
                 );
             }
-            Err(why) => tracing::warn!(target: LOG, "LoRA adapter not loaded from {path:?}: {why}"),
+            Err(why) => {
+                let (path, why) = (log_text(&path.display()), log_text(why));
+                tracing::warn!(target: LOG, "LoRA adapter not loaded from \"{path}\": {why}");
+            }
         }
         loaded
     }
@@ -360,7 +363,9 @@ impl AdapterRegistry {
             Ok(_) => tracing::info!(target: LOG, "LoRA adapter `{name}` read again for a request"),
             // Requests wait for room, and the name is the request's.
             Err(RegistryError::Full { .. } | RegistryError::NotFound { .. }) => {}
-            Err(why) => tracing::warn!(target: LOG, "LoRA adapter not read again: {why}"),
+            Err(why) => {
+                tracing::warn!(target: LOG, "LoRA adapter not read again: {}", log_text(why));
+            }
         }
         read
     }

@@ -162,6 +162,66 @@ fn links_in_the_output_are_not_written_through() {
     ModelFiles::open(&output).unwrap();
 }
 
+/// An input whose `link` is a link to the file in the output, or to a link that is there.
+#[cfg(unix)]
+fn linked_into_the_output(link: &str, through: bool) {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    let kept = if through { dir.path().join("kept") } else { output.clone() };
+    for dir in [&input, &output, &kept] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let to = if name == link { &kept } else { &input };
+        std::fs::copy(fixture("tiny-llama").join(name), to.join(name)).unwrap();
+    }
+    if through {
+        symlink(kept.join(link), output.join(link)).unwrap();
+    }
+    symlink(Path::new("../out").join(link), input.join(link)).unwrap();
+    std::fs::write(output.join("old.safetensors"), "old").unwrap();
+    let error = refused(&input, &output, true);
+    let named =
+        matches!(&error, QuantizeError::InputInOutput { file, .. } if *file == input.join(link));
+    assert!(named && error.to_string().contains(link), "{error}");
+    let bytes = |path: &Path| std::fs::read(path).unwrap();
+    assert!(bytes(&input.join(link)) == bytes(&fixture("tiny-llama").join(link)), "{link}");
+    assert!(output.join("old.safetensors").exists(), "nothing is deleted");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_input_that_is_in_the_output_behind_a_link_is_refused_and_nothing_is_deleted() {
+    for link in ["model.safetensors", "config.json", "tokenizer.json"] {
+        for through in [false, true] {
+            linked_into_the_output(link, through);
+        }
+    }
+}
+
+#[test]
+fn the_tokenizer_of_an_earlier_model_is_deleted_and_other_texts_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+    std::fs::create_dir(&input).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture("tiny-llama").join(name), input.join(name)).unwrap();
+    }
+    quantize("tiny-llama", &output, false);
+    let stale = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+    for name in stale.iter().chain(&["notes.txt"]) {
+        std::fs::write(output.join(name), "{}").unwrap();
+    }
+    let options = QuantizeOptions { lm_head: false, force: true };
+    let report = judge::works("with force", to_nvfp4(&input, &output, options));
+    assert!(!report.has_tokenizer);
+    for name in stale {
+        assert!(!output.join(name).exists(), "{name} is of the earlier model");
+    }
+    assert!(output.join("notes.txt").exists());
+}
+
 #[test]
 fn a_model_of_which_nothing_can_be_quantised_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -28,12 +28,32 @@ use writer::Entry;
 /// Maximum size of a file of weights, in bytes. Larger checkpoints get shards.
 const SHARD_BYTES: usize = 5_000_000_000;
 
+const CONFIG: &str = "config.json";
+
+/// Files of a model beside its weights and its config. With those of an earlier model the output would have a
+/// tokenizer, a chat template or end tokens that are not its own. Other texts may be the user's.
+const TEXTS_OF_MODELS: [&str; 12] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+];
+
 /// Options of [`to_nvfp4`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuantizeOptions {
     /// Quantise the output head too. A head that is tied to the embedding becomes a matrix of its own.
     pub lm_head: bool,
-    /// Write into a directory that is not empty, over files of the same names. Weights that are there are deleted.
+    /// Write into a directory that is not empty, over files of the same names. The model that is there is deleted: its
+    /// weights, its configs and its tokenizer.
     pub force: bool,
 }
 
@@ -105,6 +125,17 @@ pub enum QuantizeError {
         /// The directory.
         path: PathBuf,
     },
+    /// A file of the input is in the output directory, where it would be deleted.
+    #[error(
+        "{} of the input is a link to a file in {}: pass another directory for the output", file.display(),
+        path.display()
+    )]
+    InputInOutput {
+        /// The file, as the input names it.
+        file: PathBuf,
+        /// The output directory.
+        path: PathBuf,
+    },
     /// A weight is infinite or not a number.
     #[error(
         "{weight} has a value that is infinite or not a number in row {row}: it cannot be quantised"
@@ -140,7 +171,7 @@ pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result
         return Err(QuantizeError::OutputIsFile { path: output.into() }.into());
     }
     let files = ModelFiles::open(input)?;
-    let config_path = input.join("config.json");
+    let config_path = input.join(CONFIG);
     let text = std::fs::read_to_string(&config_path).map_err(|e| io(&config_path, e))?;
     let config = parse_python_json(&text).map_err(|e| io(&config_path, e.into()))?;
     files.checkpoint().check(&expected_tensors(files.config()))?;
@@ -163,7 +194,7 @@ pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result
     copy_others(input, output)?;
     let untie = options.lm_head && files.config().tied_embeddings;
     let config = config::quantised(&config, &report.ignored, untie);
-    write_json(&output.join("config.json"), &config)?;
+    write_json(&output.join(CONFIG), &config)?;
     Ok(report)
 }
 
@@ -185,24 +216,46 @@ fn remove(path: &Path) -> std::result::Result<(), QuantizeError> {
     }
 }
 
-/// Makes the output directory, or empties it of weights.
+/// Makes the output directory, or empties it of the model that is there.
 fn prepare(input: &Path, output: &Path, force: bool) -> std::result::Result<(), QuantizeError> {
     let not_made = |reason| QuantizeError::OutputNotMade { path: output.into(), reason };
     std::fs::create_dir_all(output).map_err(not_made)?;
     let real = |path: &Path| path.canonicalize().map_err(|e| io(path, e));
-    if real(input)? == real(output)? {
+    let real_output = real(output)?;
+    if real(input)? == real_output {
         return Err(QuantizeError::SameDirectory { path: output.into() });
+    }
+    // Before anything is deleted.
+    let inside = |file: &PathBuf| is_input(file) && passes_through(file, &real_output);
+    if let Some(file) = files_in(input)?.into_iter().find(inside) {
+        return Err(QuantizeError::InputInOutput { file, path: output.into() });
     }
     for path in files_in(output)? {
         if !force {
             return Err(QuantizeError::OutputNotEmpty { path: output.into() });
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if is_weights(&name) || name == "config.json" {
+        if is_weights(&name) || name == CONFIG || TEXTS_OF_MODELS.contains(&name.as_str()) {
             std::fs::remove_file(&path).map_err(|e| io(&path, e))?;
         }
     }
     Ok(())
+}
+
+/// Whether a path is in a directory, or any of the links behind it is. `dir` is canonical. A link alone counts: the
+/// input cannot be read through it when it is deleted.
+fn passes_through(path: &Path, dir: &Path) -> bool {
+    let mut path = path.to_path_buf();
+    // As many links as Linux follows; with more of them no file can be read.
+    for _ in 0..=40 {
+        let Some(parent) = path.parent() else { return false };
+        if parent.canonicalize().is_ok_and(|parent| parent == dir) {
+            return true;
+        }
+        let Ok(target) = std::fs::read_link(&path) else { return false };
+        path = parent.join(target);
+    }
+    false
 }
 
 /// What is in a directory, by name.
@@ -219,13 +272,24 @@ fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
 }
 
-/// Copies tokenizer, chat template and generation config: all small text files but the config.
+/// Whether a file is copied: all small text files are but the config.
+fn is_text(name: &str) -> bool {
+    let text =
+        ["json", "jinja", "txt", "model"].iter().any(|ext| name.ends_with(&format!(".{ext}")));
+    text && !is_weights(name) && name != CONFIG
+}
+
+/// Whether a file of the input may be read or copied.
+fn is_input(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    is_weights(&name) || is_text(&name) || name == CONFIG
+}
+
+/// Copies tokenizer, chat template and generation config.
 fn copy_others(input: &Path, output: &Path) -> std::result::Result<(), QuantizeError> {
     for path in files_in(input)? {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        let text =
-            ["json", "jinja", "txt", "model"].iter().any(|ext| name.ends_with(&format!(".{ext}")));
-        if path.is_file() && text && !is_weights(name) && name != "config.json" {
+        if path.is_file() && is_text(name) {
             let to = output.join(name);
             remove(&to)?;
             std::fs::copy(&path, to).map_err(|e| io(&path, e))?;

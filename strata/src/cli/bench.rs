@@ -101,8 +101,9 @@ pub struct BenchArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// Weights of a quantised checkpoint in memory: packed (codes and scales as in the file), bf16 (expanded, 2 bytes a
-    /// weight), or auto: packed on processors with AVX-512 BF16, where it is fast. Several are compared. On CUDA they
-    /// are bf16
+    /// weight), or auto: packed on processors with AVX-512 BF16, where it is fast. Several are compared. The results
+    /// are the same bits. On CUDA only NVFP4 can be packed (auto: unless --precision f32 or --batch-invariant is set);
+    /// others are bf16
     #[arg(long, value_name = "STORAGE,..", default_value = "auto", value_delimiter = ',')]
     weights: Vec<WeightStorage>,
 }

@@ -28,8 +28,8 @@ pub struct QuantizeArgs {
     /// embedding stays as it is
     #[arg(long)]
     lm_head: bool,
-    /// Write into a directory that is not empty, and delete the model in it: weights, configs and tokenizer (*.safetensors,
-    /// config.json, generation_config.json, tokenizer.json, tokenizer_config.json and the like)
+    /// Write into a directory that is not empty, and delete the model in it: weights, configs and tokenizer
+    /// (*.safetensors, config.json, generation_config.json, tokenizer.json, tokenizer_config.json and the like)
     #[arg(long)]
     force: bool,
     /// Print one JSON object

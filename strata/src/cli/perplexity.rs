@@ -11,7 +11,6 @@
 //! window begins with them, and they count as a part of its length: all tokens of the text are scored. If not, nothing
 //! precedes the first token of a window, which is not scored.
 
-use l2_model::Error;
 use serde::Serialize;
 
 use super::adapter::AdapterArgs;
@@ -51,13 +50,14 @@ pub struct PerplexityArgs {
 /// What was measured, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Measured {
+    /// `null` where it is infinite in f64: JSON has no infinity.
     perplexity: f64,
-    /// Standard error of the perplexity.
-    perplexity_error: f64,
+    /// Standard error of the perplexity; `null` of one token, or where it is infinite.
+    perplexity_error: Option<f64>,
     /// Mean of -ln p of the scored tokens.
     mean_nll: f64,
-    /// Standard error of that mean.
-    mean_nll_error: f64,
+    /// Standard error of that mean; `null` of one token.
+    mean_nll_error: Option<f64>,
     /// Number of scored tokens.
     scored: usize,
     /// Number of tokens of the text.
@@ -117,7 +117,7 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
     let perplexity = mean.value.exp();
     let measured = Measured {
         perplexity,
-        perplexity_error: perplexity * mean.error,
+        perplexity_error: mean.error.map(|error| perplexity * error),
         mean_nll: mean.value,
         mean_nll_error: mean.error,
         scored: nlls.len(),
@@ -136,7 +136,8 @@ fn check(window: usize, prefix: usize, context: usize) -> anyhow::Result<()> {
         return Err(CliError::Usage(what).into());
     }
     if window > context {
-        return Err(Error::PromptTooLong { tokens: window, context }.into());
+        let what = format!("--context must be at most {context} for this model, got {window}");
+        return Err(CliError::Usage(what).into());
     }
     Ok(())
 }
@@ -152,11 +153,12 @@ fn negative_log_probability(logits: &[f32], token: u32) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Mean {
     value: f64,
-    error: f64,
+    /// `None` of one number: nothing is known about it.
+    error: Option<f64>,
 }
 
 impl Mean {
-    /// `None` without numbers. The error of one number is 0: nothing is known about it.
+    /// `None` without numbers.
     fn of(numbers: &[f64]) -> Option<Self> {
         if numbers.is_empty() {
             return None;
@@ -164,7 +166,7 @@ impl Mean {
         let n = numbers.len() as f64;
         let value = numbers.iter().sum::<f64>() / n;
         let squares: f64 = numbers.iter().map(|x| (x - value).powi(2)).sum();
-        let error = if numbers.len() > 1 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+        let error = (numbers.len() > 1).then(|| (squares / (n - 1.0) / n).sqrt());
         Some(Self { value, error })
     }
 }
@@ -172,8 +174,12 @@ impl Mean {
 fn sentence(measured: &Measured) -> String {
     let Measured { perplexity, perplexity_error, mean_nll, mean_nll_error, .. } = measured;
     let Measured { scored, tokens, windows, context, .. } = measured;
+    let error = |error: &Option<f64>, digits: usize| {
+        error.map_or_else(String::new, |error| format!(" +- {error:.digits$}"))
+    };
+    let (perplexity_error, mean_nll_error) = (error(perplexity_error, 4), error(mean_nll_error, 5));
     format!(
-        "perplexity {perplexity:.4} +- {perplexity_error:.4}\nmean -ln p {mean_nll:.5} +- {mean_nll_error:.5}\n\
+        "perplexity {perplexity:.4}{perplexity_error}\nmean -ln p {mean_nll:.5}{mean_nll_error}\n\
          {scored} of {tokens} tokens scored, in {windows} windows of {context}\n"
     )
 }
@@ -197,8 +203,8 @@ mod tests {
         // Deviations -3, -1, 1, 3: variance 20 / 3 with three degrees of freedom.
         let mean = Mean::of(&[1.0, 3.0, 5.0, 7.0]).unwrap();
         assert_eq!(mean.value, 4.0);
-        assert!((mean.error - (20.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12, "{mean:?}");
-        assert_eq!(Mean::of(&[2.0]), Some(Mean { value: 2.0, error: 0.0 }));
+        assert!((mean.error.unwrap() - (20.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12, "{mean:?}");
+        assert_eq!(Mean::of(&[2.0]), Some(Mean { value: 2.0, error: None }));
         assert_eq!(Mean::of(&[]), None);
     }
 

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use l2_model::ModelFiles;
 use l2_model::quantize::{QuantizeOptions, QuantizeReport, to_nvfp4};
 use serde::Serialize;
 
 use super::context::{Context, warn};
 use super::out;
-use crate::hub;
+use crate::hub::{self, HubError};
 
 /// Quantise a Hugging Face checkpoint
 ///
@@ -58,7 +59,13 @@ struct Answer<'a> {
 /// # Errors
 /// What the hub, the input and the disk report.
 pub fn run(args: &QuantizeArgs, context: &Context) -> anyhow::Result<()> {
-    let source = hub::resolve(&args.model, &context.hub())?;
+    let source = hub::resolve(&args.model, &context.hub()).map_err(|why| match why {
+        HubError::PathNotFound { .. } | HubError::UnknownModel { .. } => anyhow::anyhow!(
+            "no such model: {}; give a Hugging Face directory in bf16, f16 or f32, or a hub id (org/name)",
+            args.model
+        ),
+        why => why.into(),
+    })?;
     let Format::Nvfp4 = args.to;
     let options = QuantizeOptions { lm_head: args.lm_head, force: args.force };
     let report = to_nvfp4(source.path(), &args.output, options)?;
@@ -74,14 +81,24 @@ pub fn run(args: &QuantizeArgs, context: &Context) -> anyhow::Result<()> {
         out::json_line(&Answer { output: &output, quantized, ignored, bytes_before, bytes_after })?;
         return Ok(());
     }
-    Ok(out::text(&summary(&output, &report))?)
+    let files = ModelFiles::open(source.path())?;
+    let config = files.config();
+    // 4 bits a weight, and one scale of a byte for 16.
+    let head = config.tied_embeddings.then(|| config.vocab * config.hidden * 9 / 16);
+    Ok(out::text(&summary(&output, &report, head))?)
 }
 
-fn summary(output: &str, report: &QuantizeReport) -> String {
+/// `tied_head`: the size in bytes that a head of its own would have.
+fn summary(output: &str, report: &QuantizeReport, tied_head: Option<usize>) -> String {
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
     let odd = &report.odd_rows;
     let heads = report.ignored.iter().filter(|name| !odd.contains(name));
-    let heads = heads.map(|name| format!("{name} (--lm-head quantises it)"));
+    let heads = heads.map(|name| match tied_head.map(megabytes) {
+        Some(size) => {
+            format!("{name} (tied to the embedding; --lm-head would add a matrix of {size:.1} MB)")
+        }
+        None => format!("{name} (--lm-head quantises it)"),
+    });
     let odd = match odd.len() {
         0 => None,
         n => {

@@ -29,7 +29,12 @@ fn the_summary_says_what_was_not_quantised() {
     let text = ran.text();
     assert!(text.contains("weights in nvfp4") && text.contains("lm_head"), "{text}");
     assert!(text.contains("MB of tensors before"), "{text}");
-    assert!(text.contains("lm_head (--lm-head quantises it)"), "why not: {text}");
+    let tied =
+        text.contains("lm_head (tied to the embedding; --lm-head would add a matrix of 0.0 MB)");
+    assert!(tied, "why not: {text}");
+    let model = fixture("tiny-llama-untied");
+    let ran = strata(["quantize", &model, "--to", "nvfp4", "-o", &out, "--force"]);
+    assert!(ran.text().contains("lm_head (--lm-head quantises it)"), "{ran:?}");
 }
 
 #[test]
@@ -71,6 +76,9 @@ fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
         let ran = strata(["quantize", &fixture("tiny-llama"), "--to", "nvfp4", "-o", &output]);
         assert!(ran.code == 1 && ran.stderr.contains(says), "{ran:?}");
     }
+    let none = strata(["quantize", "nope", "--to", "nvfp4", "-o", &out]);
+    let says = none.stderr.contains("no such model: nope; give a Hugging Face directory");
+    assert!(none.code == 1 && says && !none.stderr.contains("--model"), "{none:?}");
     let other = strata(["quantize", &fixture("tiny-llama"), "--to", "int4", "-o", &out]);
     assert!(other.code == 2 && other.stderr.contains("nvfp4"), "{other:?}");
 }

@@ -48,7 +48,8 @@ pub struct GenerateArgs {
     /// System message of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Prompt as token ids: 1,2,3. No BOS is added, and no tokenizer is needed
+    /// Prompt as token ids: 1,2,3. No BOS is added, and no tokenizer is needed: without one the output is
+    /// token ids
     #[arg(
         long,
         value_name = "IDS",
@@ -180,6 +181,7 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
             return Err(CliError::Usage("give a PROMPT, or --tokens".into()).into());
         }
     };
+    let has_text = loaded.tokenizer.is_ok();
     let Parts { model, .. } = Parts::new(loaded);
     let adapter = args.adapter.open(&model.rt, model.decoder.config(), context)?;
     let params = args.params();
@@ -218,7 +220,7 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
         generator.scheduler_mut().set_block_observer(Some(recording.observer()))?;
     }
     let speculates = args.speculation.speculative_config.is_some();
-    let streams = samples == 1 && !args.json;
+    let streams = samples == 1 && !args.json && has_text;
     let mut written = Ok(());
     let generation = generator.run(&request, |_, text| {
         if streams && !text.is_empty() {
@@ -241,13 +243,21 @@ pub fn run(args: &GenerateArgs, context: &Context) -> anyhow::Result<()> {
     } else {
         let mut out = Out::new();
         for choice in &generation.choices {
-            out.text(&choice.text)?;
+            match has_text {
+                true => out.text(&choice.text)?,
+                false => out.text(&ids(&choice.tokens))?,
+            }
             out.text("\n")?;
         }
         out.finish()?;
     }
     context.say(summary(prompt.len(), &generation, speculates));
     Ok(())
+}
+
+/// Token ids, for a model without a tokenizer.
+fn ids(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Converts errors that options of the command line cause to [`CliError::Usage`].

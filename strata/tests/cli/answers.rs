@@ -108,6 +108,20 @@ fn a_stop_token_ends_the_choice_and_is_its_last_token() {
 }
 
 #[test]
+fn a_model_without_a_tokenizer_prints_token_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        let from = std::path::Path::new(&fixture("tiny-llama")).join(file);
+        fs::copy(from, dir.path().join(file)).unwrap();
+    }
+    let model = arg(dir.path());
+    let args = ["generate", "-m", &model, "--tokens", "1,2", "-n", "3", "--ignore-eos"];
+    let tokens = ids(&strata(args.iter().chain(&["--json"])).json()["tokens"]);
+    let words: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+    assert_eq!((words.len(), strata(args).text()), (3, &*format!("{}\n", words.join(" "))));
+}
+
+#[test]
 fn zero_tokens_and_more_than_fit_are_both_valid() {
     let model = fixture("tiny-llama");
     let args = ["generate", "-m", &model, "--tokens", "1,2,3", "--ignore-eos", "--json", "-n"];

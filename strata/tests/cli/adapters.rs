@@ -64,3 +64,17 @@ fn an_adapter_that_cannot_be_applied_is_one_line_that_says_why() {
         assert_eq!(ran(&["--adapter", "a", "--max-lora-rank", "0"]).code, 2);
     }
 }
+
+#[test]
+fn flags_about_adapters_that_no_server_takes_are_a_warning() {
+    let model = fixture("tiny-llama");
+    let args = ["serve", &model, "--print-config", "--max-lora-rank", "8", "--max-cpu-loras", "2"];
+    let all = args.iter().chain(&["--max-lora-wait", "3"]).copied();
+    let off = strata(all.clone());
+    for flag in ["--max-lora-rank", "--max-cpu-loras", "--max-lora-wait"] {
+        let says = format!("{flag} (command line) has no effect without --enable-lora");
+        assert!(off.code == 0 && off.stderr.contains(&says), "{off:?}");
+    }
+    let on = strata(all.chain(["--enable-lora"]));
+    assert!(on.code == 0 && !on.stderr.contains("no effect"), "{on:?}");
+}

@@ -10,7 +10,7 @@ use server::Adapters;
 
 use super::flags::{Flags, LoraFlags};
 use super::lanes::Parts;
-use super::layers::Layers;
+use super::layers::{Layers, Source};
 use super::values::LoraModule;
 use crate::cli::error::CliError;
 
@@ -43,6 +43,17 @@ pub fn check(layers: &Layers, lora: &LoraFlags) -> Result<(), CliError> {
             "--lora-modules has two adapters with the name `{name}`: give each a name of its own"
         ))),
     }
+}
+
+/// A warning for each flag that has no effect, since no adapters are taken.
+pub fn without_effect(layers: &Layers, lora: &LoraFlags) -> Vec<String> {
+    let ids = ["max_lora_rank", "max_cpu_loras", "max_lora_wait"];
+    let given = ids.into_iter().filter(|_| !lora.on()).filter_map(|id| Some((id, layers.get(id)?)));
+    let warning = |(id, (_, source)): (&str, (_, &Source))| {
+        let flag = id.replace('_', "-");
+        format!("--{flag} ({source}) has no effect without --enable-lora or --lora-modules")
+    };
+    given.map(warning).collect()
 }
 
 /// The LoRA adapters of a server of one model: those of --lora-modules are loaded. `names` are those of the model.

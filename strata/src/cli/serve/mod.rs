@@ -92,6 +92,7 @@ pub fn run(args: &ServeArgs, context: &Context) -> anyhow::Result<()> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut warnings = environment::unknown(names);
     warnings.extend(of_tiers);
+    warnings.extend(adapters::without_effect(&layers, &flags.lora));
     warnings.extend(layers.empty_keys());
     if flags.print_config {
         warnings.iter().for_each(warn);

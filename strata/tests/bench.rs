@@ -274,3 +274,36 @@ fn a_cost_model_is_of_one_model() {
         assert!(said.contains("--fit-cost measures one model"), "{said}");
     }
 }
+
+#[test]
+fn a_config_without_random_weights_is_refused_beside_a_model() {
+    let out =
+        bench(&fixture("tiny-llama"), &format!("--config {}", fixture("configs/qwen3-8b.json")));
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("--config") && said.contains("--model"), "{said}");
+}
+
+#[test]
+fn rows_that_would_be_equal_are_left_out_and_others_have_different_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = |name: &str| {
+        let path = dir.path().join(name).join("same.gguf");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::copy(fixture("tiny-gguf/llama-q4_1.gguf"), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (a, b) = (copy("a"), copy("b"));
+    let options = format!("{SHORT} --batch 1 -m {b} -m {a} --weights bf16");
+    let out = bench(&a, &options);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}");
+    assert_eq!(said.matches("is not measured").count(), 1, "{said}");
+    let text = String::from_utf8(out.stdout).unwrap();
+    for label in ["a/same.gguf, bf16", "b/same.gguf, bf16"] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(label)).count(), 3, "{text}");
+    }
+    // Weights in bf16 are the same in every storage.
+    let out = bench(&fixture("tiny-llama"), &format!("{SHORT} --batch 1 --weights packed,bf16"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("is not measured"), "{out:?}");
+}

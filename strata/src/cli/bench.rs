@@ -65,7 +65,7 @@ pub struct BenchArgs {
     #[arg(long, requires = "config", conflicts_with = "model")]
     random_weights: bool,
     /// The config.json of a model with random weights
-    #[arg(long, value_name = "FILE", requires = "random_weights")]
+    #[arg(long, value_name = "FILE", requires = "random_weights", conflicts_with = "model")]
     config: Option<PathBuf>,
     /// Number of tokens of each prompt in the prefill measurement
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
@@ -184,6 +184,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         plan.explain(&args.kv, context);
     }
     let Some(first) = subjects.first() else { return Ok(()) };
+    let labels = subject::labels(&subjects);
     context.say("measuring this machine");
     let limits = match first.rt.gpu() {
         Some(gpu) => on_device::limits(gpu)?,
@@ -201,12 +202,12 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         measure(args, &subjects, batch, &mut reports).with_context(|| format!("batch {batch}"))?;
     }
     if args.by_op {
-        for (subject, report) in subjects.iter().zip(&mut reports) {
-            context.say(format_args!("measuring the ops of {}", subject.label()));
+        for ((subject, label), report) in subjects.iter().zip(&labels).zip(&mut reports) {
+            context.say(format_args!("measuring the ops of {label}"));
             report.by_op = by_op(args, subject)?;
         }
     }
-    print(args, &subjects, &reports)
+    print(args, &labels, &reports)
 }
 
 /// Checks that a subject's workloads are possible. Returns the memory of the largest batch.
@@ -276,7 +277,7 @@ fn by_op(args: &BenchArgs, subject: &Subject) -> anyhow::Result<Vec<ByOp>> {
 }
 
 /// One report, or a comparison of several.
-fn print(args: &BenchArgs, subjects: &[Subject], reports: &[Report]) -> anyhow::Result<()> {
+fn print(args: &BenchArgs, labels: &[String], reports: &[Report]) -> anyhow::Result<()> {
     match (args.json, reports) {
         (true, [report]) => Ok(out::json_line(&report.json())?),
         (true, reports) => {
@@ -285,8 +286,7 @@ fn print(args: &BenchArgs, subjects: &[Subject], reports: &[Report]) -> anyhow::
         }
         (false, [report]) => Ok(out::text(&report.to_string())?),
         (false, reports) => {
-            let labels: Vec<String> = subjects.iter().map(Subject::label).collect();
-            let mut text = Comparison { labels: &labels, reports }.to_string();
+            let mut text = Comparison { labels, reports }.to_string();
             for (label, report) in labels.iter().zip(reports).filter(|_| args.by_op) {
                 text += &format!("\n## {label}\n\n{}", ByOps(&report.by_op));
             }

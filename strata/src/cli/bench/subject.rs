@@ -1,6 +1,7 @@
 //! What is measured: a model with its storage of weights, and perhaps an adapter.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::BenchArgs;
 use super::measure::{Rounds, Run, Workload};
 use super::on_device;
 use crate::cli::args::{ModelArgs, RuntimeArgs};
-use crate::cli::context::Context;
+use crate::cli::context::{Context, warn};
 use crate::cli::kv::Kv;
 use crate::cli::load::Loaded;
 
@@ -77,6 +78,18 @@ impl Subject {
         let Loaded { rt, decoder, took, .. } = Self::load(args, model, weights, context)?;
         let adapter = args.adapter.open(&rt, decoder.config(), context)?;
         let resident = growth(before, anonymous_bytes());
+        let storage = decoder.weight_storage();
+        let same = |other: &&Self| {
+            file(&other.model) == file(model) && other.decoder.weight_storage() == storage
+        };
+        if let Some(other) = all.iter().find(same) {
+            warn(format_args!(
+                "{model} with --weights {weights} is not measured: in memory it is the same as {} with --weights {}, \
+                 in {storage}",
+                other.model, other.weights
+            ));
+            return Ok(());
+        }
         let (model, decoder) = (model.to_owned(), Arc::new(decoder));
         let plain = Self { model, weights, rt, decoder, adapter: None, took, resident };
         let adapted = adapter.map(|adapter| Self { adapter: Some(adapter), ..plain.clone() });
@@ -107,16 +120,37 @@ impl Subject {
         })
     }
 
-    /// Name among several: the last part of the path, the storage of the weights, the adapter.
-    pub fn label(&self) -> String {
-        let name = Path::new(&self.model).file_name().map(|name| name.to_string_lossy());
-        let name = name.unwrap_or_else(|| self.model.as_str().into());
+    /// Name among several: the last `parts` parts of the path, the storage of the weights, the adapter.
+    fn label(&self, parts: usize) -> String {
+        let name = tail(&self.model, parts);
         let storage = self.decoder.weight_storage();
         match &self.adapter {
             Some(adapter) => format!("{name}, {storage}, {}", adapter.name),
             None => format!("{name}, {storage}"),
         }
     }
+}
+
+/// Names of subjects in a comparison: as much of each path as tells all of them apart.
+pub(super) fn labels(subjects: &[Subject]) -> Vec<String> {
+    let depth = subjects.iter().map(|one| Path::new(&one.model).components().count()).max();
+    let of = |parts| subjects.iter().map(|one| one.label(parts)).collect::<Vec<_>>();
+    let differ =
+        |labels: &Vec<String>| labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
+    let depth = depth.unwrap_or(1);
+    (1..depth).map(of).find(differ).unwrap_or_else(|| of(depth))
+}
+
+/// The last parts of a path.
+fn tail(path: &str, parts: usize) -> String {
+    let all: Vec<_> = Path::new(path).components().collect();
+    let tail: PathBuf = all.iter().skip(all.len().saturating_sub(parts.max(1))).collect();
+    tail.display().to_string()
+}
+
+/// What tells models apart: the path without links, or else the name.
+fn file(model: &str) -> PathBuf {
+    Path::new(model).canonicalize().unwrap_or_else(|_| model.into())
 }
 
 /// Anonymous memory of this process, in bytes: mapped files do not count, for the system may reclaim their pages at any

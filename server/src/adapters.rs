@@ -116,7 +116,12 @@ impl Adapters {
         // A task of its own: it watches the read also if the client disconnects.
         let task = tokio::spawn(async move {
             let turn = timeout(within, turns.take(&own)).await;
-            let _turn = turn.map_err(|_| too_slow(&own, within))?;
+            let turn = turn.map_err(|_| too_slow(&own, within))?;
+            // The turn ends with the thread, and not with the wait for it: a name whose files hang has one thread.
+            let work = move || {
+                let _turn = turn;
+                work()
+            };
             background.load(within, work).await.map_err(|why| match why {
                 LoadError::NoSeat => too_busy(within),
                 LoadError::TimedOut => too_slow(&own, within),
@@ -187,7 +192,11 @@ impl Adapters {
         let Some(_waiting) = self.queue.enter(name) else { return Err(full()) };
         let mut closing = self.closing.subscribe();
         tokio::select! {
-            waited = timeout(self.max_wait, self.wait_for_room(name)) => waited.unwrap_or_else(|_| Err(full())),
+            waited = timeout(self.max_wait, self.wait_for_room(name)) => {
+                // Room that is there now was never this request's: those before it have their files read.
+                let why = || if self.registry.has_room() { no_turn(self.max_wait) } else { full() };
+                waited.unwrap_or_else(|_| Err(why()))
+            }
             _ = closing.wait_for(|closing| *closing) => Err(draining()),
         }
     }
@@ -312,6 +321,15 @@ fn too_busy(within: Duration) -> ApiError {
     unavailable(message, "adapters_busy")
 }
 
+/// Error of a request that waits behind reads of other adapters.
+fn no_turn(within: Duration) -> ApiError {
+    let seconds = within.as_secs_f64();
+    let message = format!(
+        "Other LoRA adapters are being read, and this one had no turn within {seconds} s. Try again later."
+    );
+    unavailable(message, "adapters_busy")
+}
+
 /// Error of whatever waits for an adapter when the server shuts down.
 fn draining() -> ApiError {
     unavailable("The server is shutting down.", "draining")
@@ -338,4 +356,60 @@ fn sentence(why: &impl ToString) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
     format!("{first}{}.", chars.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc::channel;
+
+    use l5_scheduler::adapters::AdapterOptions;
+    use l5_scheduler::engine::EngineModel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_whose_files_hang_has_one_thread_until_that_ends() {
+        let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
+        let model = EngineModel::open(&tiny, Default::default()).unwrap();
+        let load_timeout = Duration::from_millis(50);
+        let options = AdapterOptions { load_timeout, ..AdapterOptions::default() };
+        let registry = AdapterRegistry::new(&model, options);
+        let adapters = Adapters::new(registry, Background::default(), Duration::ZERO);
+        let (end, ended) = channel::<()>();
+        let stuck = adapters.read("a", move || _ = ended.recv()).await.unwrap_err();
+        assert_eq!(stuck.code, Some("adapter_timeout"));
+        let next = adapters.read("a", || 6).await;
+        assert_eq!(next.unwrap_err().code, Some("adapter_timeout"));
+        assert_eq!(adapters.read("b", || 7).await.unwrap(), 7, "other names are read");
+        drop(end);
+        let again = async {
+            loop {
+                if let Ok(read) = adapters.read("a", || 8).await {
+                    break read;
+                }
+            }
+        };
+        assert_eq!(again.await, 8, "the name is free when the thread has ended");
+    }
+
+    #[tokio::test]
+    async fn a_request_behind_a_read_is_told_so_and_not_that_there_is_no_room() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+        let model = EngineModel::open(&fixtures.join("tiny-llama"), Default::default()).unwrap();
+        let options = AdapterOptions { max_cpu_loras: 1, ..AdapterOptions::default() };
+        let registry = AdapterRegistry::new(&model, options);
+        let files = fixtures.join("adapters/tiny-llama-all");
+        registry.load("a", &files, false).unwrap();
+        let b = registry.load("b", &files, false).unwrap();
+        let wait = Duration::from_millis(50);
+        let adapters = Adapters::new(registry, Background::default(), wait);
+        let _first = adapters.queue.enter("b").expect("there is room in the queue");
+        let _turn = adapters.queue.turn.lock().await;
+        let full = adapters.read_again("a").await.unwrap_err();
+        assert!(full.message.contains("requests use all"), "{}", full.message);
+        drop(b);
+        let behind = adapters.read_again("a").await.unwrap_err();
+        assert!(behind.message.contains("are being read"), "{}", behind.message);
+    }
 }

@@ -12,6 +12,9 @@ use crate::middleware::RequestContext;
 use crate::openapi::AdapterErrors;
 use crate::protocol::adapters::{LoadLoraAdapter, UnloadLoraAdapter};
 
+/// Maximum length of a path, in bytes: Linux opens no longer ones.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// Loads a LoRA adapter from a directory of the server. Requests with its name as `model` run with it.
 ///
 /// # Errors
@@ -34,6 +37,7 @@ pub async fn load(
         let message = "`lora_path` must be the directory of a LoRA adapter";
         return Err(ApiError::param("lora_path", message));
     }
+    check_path(&lora_path)?;
     let path = PathBuf::from(&lora_path);
     adapters.load(lora_name.clone(), path, load_inplace == Some(true)).await?;
     Ok(format!("Success: LoRA adapter '{lora_name}' added successfully."))
@@ -59,6 +63,34 @@ pub async fn unload(
     Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
 }
 
+/// Refuses paths that no directory has, before anything reads or logs them.
+fn check_path(path: &str) -> Result<(), ApiError> {
+    let why = if path.len() > MAX_PATH_BYTES {
+        format!("has {} bytes, the maximum is {MAX_PATH_BYTES}", path.len())
+    } else if path.chars().any(char::is_control) {
+        "has control characters".to_owned()
+    } else {
+        return Ok(());
+    };
+    let message = format!("`lora_path` {why}: give the directory of a LoRA adapter.");
+    Err(ApiError::param("lora_path", message).with_code("invalid_adapter"))
+}
+
 fn adapters(lanes: &Lanes) -> Result<&Adapters, ApiError> {
     lanes.adapters().ok_or_else(disabled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_are_too_long_or_have_control_characters_are_refused() {
+        for path in ["a\nb", "\0", "\u{1b}[31m", &"x".repeat(MAX_PATH_BYTES + 1)] {
+            let why = check_path(path).expect_err("the path is refused");
+            assert_eq!(why.code, Some("invalid_adapter"));
+            assert!(why.message.len() < 200, "{}", why.message);
+        }
+        check_path(&"x".repeat(MAX_PATH_BYTES)).expect("the longest path is taken");
+    }
 }

@@ -128,9 +128,20 @@ impl Adapters {
                 LoadError::Panicked(why) => ApiError::internal(why),
             })
         });
+        self.unless_closing(async {
+            task.await.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?
+        })
+        .await
+    }
+
+    /// A wait that ends with an error when the server shuts down.
+    async fn unless_closing<T>(
+        &self,
+        wait: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
         let mut closing = self.closing.subscribe();
         tokio::select! {
-            done = task => done.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?,
+            done = wait => done,
             _ = closing.wait_for(|closing| *closing) => Err(draining()),
         }
     }
@@ -190,15 +201,13 @@ impl Adapters {
         let full =
             || use_error(&RegistryError::Full { max: self.registry.options().max_cpu_loras });
         let Some(_waiting) = self.queue.enter(name) else { return Err(full()) };
-        let mut closing = self.closing.subscribe();
-        tokio::select! {
-            waited = timeout(self.max_wait, self.wait_for_room(name)) => {
-                // Room that is there now was never this request's: those before it have their files read.
-                let why = || if self.registry.has_room() { no_turn(self.max_wait) } else { full() };
-                waited.unwrap_or_else(|_| Err(why()))
-            }
-            _ = closing.wait_for(|closing| *closing) => Err(draining()),
-        }
+        self.unless_closing(async {
+            let waited = timeout(self.max_wait, self.wait_for_room(name)).await;
+            // Room that is there now was never this request's: those before it have their files read.
+            let why = || if self.registry.has_room() { no_turn(self.max_wait) } else { full() };
+            waited.unwrap_or_else(|_| Err(why()))
+        })
+        .await
     }
 
     /// Waits for the request's turn, and then for room.

@@ -3,14 +3,14 @@
 //!
 //! Rules that make the comparison fair:
 //!
-//! * All read the same bf16 GGUF file, made from the default model by llama.cpp's own
-//!   `llama-quantize`, and use as many threads.
+//! * All read the same GGUF file, made from the default model by llama.cpp's own `llama-quantize`, and use as many
+//!   threads. NVFP4 is the exception, which the others do not store for this model: they read Q4_1.
 //! * Rounds alternate (ours, theirs, ours in f32, ours, ..): a machine that gets slower for a minute
 //!   slows all. The median over the rounds counts, and a ratio is one of medians.
 //! * The work is the same. Prefill is one prompt of 512 tokens with the logits of its last token.
 //!   Decode of one sequence is 128 tokens from an empty context (`llama-bench`); decode of many is
 //!   64 tokens each after 128 (`llama-batched-bench`). Attention is included in all of it. Ours also
-//!   chooses each next token; theirs feeds random ones.
+//!   chooses each next token; theirs feeds random ones. The servers get the requests of one client.
 //!
 //! The comparison cannot make the machine quiet: check the load that it prints first.
 
@@ -18,7 +18,9 @@ mod obtain;
 mod ours;
 mod report;
 mod samples;
+mod serving;
 mod theirs;
+mod weights;
 
 use std::path::PathBuf;
 
@@ -28,10 +30,11 @@ use clap::Args;
 use crate::neighbour::Neighbour;
 use crate::test::fetch;
 use course::shell::build_release;
-use obtain::{Peer, Project, bf16_gguf};
+use obtain::{Peer, Project};
 use ours::Strata;
 use report::Report;
 use samples::{Samples, Who};
+use weights::{Models, Weights};
 
 /// Tokens of the prompt in the prefill comparison.
 const PROMPT: usize = 512;
@@ -52,6 +55,15 @@ pub struct PeersArgs {
     /// A build of ik_llama.cpp with llama-bench and llama-batched-bench, to measure in the same rounds; none is made
     #[arg(long, value_name = "DIR")]
     ik_llama: Option<PathBuf>,
+    /// Storages of the weights to compare
+    #[arg(long, value_name = "WEIGHTS,..", value_delimiter = ',', default_value = "bf16")]
+    weights: Vec<Weights>,
+    /// The default model in NVFP4, a directory that `strata quantize` wrote, for --weights nvfp4
+    #[arg(long, value_name = "DIR")]
+    nvfp4: Option<PathBuf>,
+    /// Measure strata serve and llama-server as well
+    #[arg(long)]
+    serve: bool,
     /// Rounds of all measurements
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -85,28 +97,46 @@ pub fn run(args: &PeersArgs) -> Result<()> {
         Some(dir) => Peer::in_directory(Project::LlamaCpp, dir)?,
         None => Peer::built()?,
     };
-    let gguf = bf16_gguf(&peer, &default_model)?;
+    if args.serve {
+        peer.require("llama-server")?;
+    }
+    let mut compared = Vec::new();
+    for &weights in &args.weights {
+        compared.push((weights, weights.models(&peer, &default_model, args.nvfp4.as_deref())?));
+    }
     let fork = args.ik_llama.as_deref().map(|dir| Peer::in_directory(Project::IkLlama, dir));
     let peers: Vec<Peer> = [Some(peer), fork.transpose()?].into_iter().flatten().collect();
     let theirs = || peers.iter().map(Turn::Theirs);
-    let strata = Strata { program: strata, gguf, default_model, settings };
+    let strata = Strata { program: strata, default_model, settings };
     let mut report = Report::new(settings, args.rounds);
 
     let mut samples = Samples::default();
     for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
-        let turns = [Turn::Ours].into_iter().chain(theirs()).chain([Turn::OursF32]);
-        one_round(&strata, turns, &mut samples, false)?;
+        for (weights, models) in &compared {
+            eprintln!("round {round} of {}, {}", args.rounds, weights.title());
+            let exact = (*weights == Weights::Bf16).then_some(Turn::OursF32);
+            let turns = [Turn::Ours].into_iter().chain(theirs()).chain(exact);
+            one_round(&strata, (*weights, models), turns, &mut samples, false)?;
+            if args.serve {
+                serve(&strata, &peers[0], (*weights, models), &mut samples)?;
+            }
+        }
         report.startup.push(strata.start_up(&mut samples.commands)?);
     }
     if !args.quiet_only {
         for round in 1..=args.rounds {
-            eprintln!("round {round} of {}, with a busy neighbour", args.rounds);
-            let turns = [Turn::Ours].into_iter().chain(theirs());
-            one_round(&strata, turns, &mut samples, true)?;
+            for (weights, models) in &compared {
+                eprintln!(
+                    "round {round} of {}, {}, with a busy neighbour",
+                    args.rounds,
+                    weights.title()
+                );
+                let turns = [Turn::Ours].into_iter().chain(theirs());
+                one_round(&strata, (*weights, models), turns, &mut samples, true)?;
+            }
         }
     }
-    print!("{}", report.markdown(&samples));
+    print!("{}", report.markdown(&args.weights, &samples));
     Ok(())
 }
 
@@ -119,6 +149,7 @@ enum Turn<'a> {
 
 fn one_round<'a>(
     strata: &Strata,
+    (weights, models): (Weights, &Models),
     turns: impl Iterator<Item = Turn<'a>>,
     samples: &mut Samples,
     busy: bool,
@@ -127,15 +158,31 @@ fn one_round<'a>(
         let neighbour = if busy { Some(Neighbour::start()?) } else { None };
         let commands = &mut samples.commands;
         let (who, figures) = match turn {
-            Turn::Ours => (Who::Ours, strata.measure("bf16", commands)?),
-            Turn::OursF32 => (Who::OursF32, strata.measure("f32", commands)?),
+            Turn::Ours => (Who::Ours, strata.measure(&models.ours, "bf16", commands)?),
+            Turn::OursF32 => (Who::OursF32, strata.measure(&models.ours, "f32", commands)?),
             Turn::Theirs(peer) => {
-                let figures = theirs::measure(peer, &strata.gguf, strata.settings, commands)?;
+                let figures = theirs::measure(peer, &models.theirs, strata.settings, commands)?;
                 (Who::Theirs(peer.project), figures)
             }
         };
         drop(neighbour);
-        samples.add(who, busy, figures);
+        samples.add(weights, who, busy, figures);
     }
+    Ok(())
+}
+
+/// One round of the two servers.
+fn serve(
+    strata: &Strata,
+    peer: &Peer,
+    (weights, models): (Weights, &Models),
+    samples: &mut Samples,
+) -> Result<()> {
+    let Strata { program, settings, .. } = strata;
+    let ours = serving::ours(program, &models.ours, *settings, &mut samples.commands)?;
+    samples.add(weights, Who::Ours, false, vec![ours]);
+    let commands = &mut samples.commands;
+    let theirs = serving::theirs(program, peer, &models.theirs, *settings, commands)?;
+    samples.add(weights, Who::Theirs(peer.project), false, vec![theirs]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Getting llama.cpp, and the default model as bf16 weights that both sides read.
+//! Getting llama.cpp, or a build that exists.
 
 use std::fmt;
 use std::fs;
@@ -17,8 +17,8 @@ const BUILD_TOOLS: &str = "cmake.txt";
 /// Path of llama.cpp's source inside the package.
 const VENDORED: &str = "llama_cpp_python-0.3.36/vendor/llama.cpp";
 
-/// Targets that are built. The first two measure.
-const TOOLS: [&str; 3] = ["llama-bench", "llama-batched-bench", "llama-quantize"];
+/// Targets that are built. The first two measure the model, the last one the server.
+const TOOLS: [&str; 4] = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"];
 
 /// Build options: a native CPU build without parts that these tools do not need.
 const CMAKE_OPTIONS: [&str; 15] = [
@@ -28,7 +28,7 @@ const CMAKE_OPTIONS: [&str; 15] = [
     "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_BUILD_COMMON=ON",
     "-DLLAMA_BUILD_TOOLS=ON",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF",
@@ -49,10 +49,10 @@ pub enum Project {
 }
 
 impl Project {
-    /// Programs that the comparison needs. llama.cpp's also make the file that all read.
+    /// Programs that every comparison needs. llama.cpp's also make the files that all read.
     fn tools(self) -> &'static [&'static str] {
         match self {
-            Project::LlamaCpp => &TOOLS,
+            Project::LlamaCpp => &TOOLS[..3],
             Project::IkLlama => &TOOLS[..2],
         }
     }
@@ -120,24 +120,19 @@ impl Peer {
         Self::in_directory(Project::LlamaCpp, &source)
     }
 
+    /// An error unless its build has this program.
+    pub fn require(&self, name: &str) -> Result<()> {
+        let path = self.tool(name);
+        if path.is_file() {
+            return Ok(());
+        }
+        bail!("{} does not exist: build {name} of {} as well", path.display(), self.project)
+    }
+
     /// Path of one of its programs.
     pub fn tool(&self, name: &str) -> PathBuf {
         self.bin.join(name)
     }
-}
-
-/// Default model with its weights expanded to bf16, made once by llama.cpp's own tool.
-pub fn bf16_gguf(peer: &Peer, default_model: &Path) -> Result<PathBuf> {
-    let path = peers_dir()?.join("smollm2-bf16.gguf");
-    if !path.is_file() {
-        // Written under another name first: an interrupted run must not leave half a file.
-        let part = path.with_extension("part");
-        let mut quantize = program(peer.tool("llama-quantize"));
-        quantize.arg("--allow-requantize").arg(default_model).arg(&part).args(["bf16", "2"]);
-        run(&mut quantize)?;
-        fs::rename(&part, &path)?;
-    }
-    Ok(path)
 }
 
 /// Directory of builds, models, and whatever the other projects' programs write beside them.

@@ -1,6 +1,6 @@
 //! Strata's side: `strata bench`, and the cost of starting up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,8 +14,6 @@ use course::shell::{program, quiet_output, spelled};
 /// The program under test and its models.
 pub struct Strata {
     pub program: PathBuf,
-    /// The bf16 weights that llama.cpp reads as well.
-    pub gguf: PathBuf,
     /// The same model in its downloaded form.
     pub default_model: PathBuf,
     pub settings: Settings,
@@ -34,21 +32,26 @@ pub struct StartUp {
 }
 
 impl Strata {
-    fn bench(&self, precision: &str) -> Command {
+    fn bench(&self, model: &Path, precision: &str) -> Command {
         let Settings { threads, repeat } = self.settings;
         let mut command = program(&self.program);
-        command.arg("bench").arg("--model").arg(&self.gguf).args(["--device", "cpu"]);
+        command.arg("bench").arg("--model").arg(model).args(["--device", "cpu"]);
         command.args(["--precision", precision, "--threads", &threads.to_string()]);
         command.args(["--repeat", &repeat.to_string(), "--json"]);
         command
     }
 
     /// The figures of one round.
-    pub fn measure(&self, precision: &str, commands: &mut Commands) -> Result<Vec<Figure>> {
-        let mut alone = self.bench(precision);
+    pub fn measure(
+        &self,
+        model: &Path,
+        precision: &str,
+        commands: &mut Commands,
+    ) -> Result<Vec<Figure>> {
+        let mut alone = self.bench(model, precision);
         alone.args(["--batch", "1", "--prompt-tokens", &PROMPT.to_string()]);
         alone.args(["--context", "0", "--gen-tokens", &ALONE.to_string()]);
-        let mut many = self.bench(precision);
+        let mut many = self.bench(model, precision);
         let batches = BATCHES.map(|b| b.to_string()).join(",");
         let (context, generate) = (BATCHED.0.to_string(), BATCHED.1.to_string());
         many.args(["--batch", &batches, "--prompt-tokens", &context]);
@@ -79,7 +82,7 @@ impl Strata {
         let len = |key: &str| output[key].as_array().map_or(0, Vec::len) as f64;
 
         // The shortest possible benchmark reports the size of the model.
-        let mut bench = self.bench("bf16");
+        let mut bench = self.bench(&self.default_model, "bf16");
         bench.args(["--batch", "1", "--prompt-tokens", "1", "--gen-tokens", "1"]);
         let size = json_of(&mut bench)?;
         Ok(StartUp {
@@ -99,7 +102,7 @@ fn prefill(run: &Value, result: &Value) -> Result<Figure> {
         unit: "GFLOP/s",
     };
     let rate = number(&result["prefill_tokens_per_s"])?;
-    Ok(Figure { work: Work::Prefill, rate, reached: Some(reached) })
+    Ok(Figure { work: Work::Prefill, rate, reached: Some(reached), latency: None })
 }
 
 fn decode(run: &Value, result: &Value) -> Result<Figure> {
@@ -119,7 +122,7 @@ fn decode(run: &Value, result: &Value) -> Result<Figure> {
     let reached = if memory.fraction > arithmetic.fraction { memory } else { arithmetic };
     let batch = number(&result["batch"])? as usize;
     let rate = number(&result["decode_tokens_per_s"])?;
-    Ok(Figure { work: Work::Decode(batch), rate, reached: Some(reached) })
+    Ok(Figure { work: Work::Decode(batch), rate, reached: Some(reached), latency: None })
 }
 
 fn json_of(command: &mut Command) -> Result<Value> {

@@ -1,9 +1,11 @@
-//! Samples, by engine, kind of work, and whether another process was busy.
+//! Samples, by storage of the weights, engine, kind of work, and whether another process was busy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::obtain::Project;
+use super::serving::{LENGTHS, USERS};
+use super::weights::Weights;
 
 /// Engine of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +25,8 @@ pub enum Work {
     Prefill,
     /// Decode of so many sequences at once.
     Decode(usize),
+    /// A server with users, whose requests are prefilled and decoded.
+    Serving,
 }
 
 impl fmt::Display for Work {
@@ -30,6 +34,10 @@ impl fmt::Display for Work {
         match self {
             Work::Prefill => write!(f, "prefill {}", super::PROMPT),
             Work::Decode(batch) => write!(f, "decode, batch {batch}"),
+            Work::Serving => {
+                let (prompt, output) = LENGTHS;
+                write!(f, "server, {USERS} users, {prompt} tokens in, {output} out")
+            }
         }
     }
 }
@@ -43,6 +51,24 @@ pub struct Figure {
     pub rate: f64,
     /// Fraction of the machine's limit, where the limit was measured.
     pub reached: Option<Reached>,
+    /// Latencies of a server.
+    pub latency: Option<Latency>,
+}
+
+impl Figure {
+    /// A rate alone.
+    pub fn rate(work: Work, rate: f64) -> Self {
+        Self { work, rate, reached: None, latency: None }
+    }
+}
+
+/// What the client of a server waited, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// Median time to the first token.
+    pub ttft_ms: f64,
+    /// 99th percentile of the time between two chunks.
+    pub itl_ms: f64,
 }
 
 /// Fraction of a limit that was measured beside the figure.
@@ -59,7 +85,7 @@ pub struct Reached {
 /// All figures of all rounds.
 #[derive(Default)]
 pub struct Samples {
-    figures: BTreeMap<(Who, bool, Work), Vec<Figure>>,
+    figures: BTreeMap<(Weights, Who, bool, Work), Vec<Figure>>,
     /// Command lines, in the order of first use.
     pub commands: Commands,
 }
@@ -80,36 +106,53 @@ impl Commands {
 
 impl Samples {
     /// Adds the figures of a run.
-    pub fn add(&mut self, who: Who, busy: bool, figures: Vec<Figure>) {
+    pub fn add(&mut self, weights: Weights, who: Who, busy: bool, figures: Vec<Figure>) {
         for figure in figures {
-            self.figures.entry((who, busy, figure.work)).or_default().push(figure);
+            self.figures.entry((weights, who, busy, figure.work)).or_default().push(figure);
         }
     }
 
     /// Median rate in tokens per second; NaN if it was not measured.
-    pub fn rate(&self, who: Who, busy: bool, work: Work) -> f64 {
-        median(self.of(who, busy, work).map(|f| f.rate))
+    pub fn rate(&self, weights: Weights, who: Who, busy: bool, work: Work) -> f64 {
+        median(self.of(weights, who, busy, work).map(|f| f.rate))
     }
 
     /// Median fraction of the limit, for the unit of the first figure.
-    pub fn reached(&self, who: Who, work: Work) -> Option<Reached> {
+    pub fn reached(&self, weights: Weights, who: Who, work: Work) -> Option<Reached> {
         let all: Vec<&Reached> =
-            self.of(who, false, work).filter_map(|f| f.reached.as_ref()).collect();
+            self.of(weights, who, false, work).filter_map(|f| f.reached.as_ref()).collect();
         let unit = all.first()?.unit;
         let of = || all.iter().filter(|r| r.unit == unit);
         let fraction = median(of().map(|r| r.fraction));
         Some(Reached { fraction, limit: median(of().map(|r| r.limit)), unit })
     }
 
+    /// Medians of a server's latencies.
+    pub fn latency(&self, weights: Weights, who: Who) -> Option<Latency> {
+        let all = || self.of(weights, who, false, Work::Serving).filter_map(|f| f.latency);
+        all().next()?;
+        Some(Latency {
+            ttft_ms: median(all().map(|l| l.ttft_ms)),
+            itl_ms: median(all().map(|l| l.itl_ms)),
+        })
+    }
+
     /// Projects that were measured, in a fixed order.
     pub fn projects(&self) -> Vec<Project> {
-        let measured =
-            |project: &Project| self.figures.keys().any(|(who, ..)| *who == Who::Theirs(*project));
+        let measured = |project: &Project| {
+            self.figures.keys().any(|(_, who, ..)| *who == Who::Theirs(*project))
+        };
         [Project::LlamaCpp, Project::IkLlama].into_iter().filter(measured).collect()
     }
 
-    fn of(&self, who: Who, busy: bool, work: Work) -> impl Iterator<Item = &Figure> {
-        self.figures.get(&(who, busy, work)).into_iter().flatten()
+    fn of(
+        &self,
+        weights: Weights,
+        who: Who,
+        busy: bool,
+        work: Work,
+    ) -> impl Iterator<Item = &Figure> {
+        self.figures.get(&(weights, who, busy, work)).into_iter().flatten()
     }
 }
 
@@ -132,10 +175,13 @@ mod tests {
     fn the_median_of_rounds_counts_and_quiet_and_busy_rounds_stay_apart() {
         let mut samples = Samples::default();
         for (busy, rate) in [(false, 10.0), (false, 30.0), (false, 20.0), (true, 5.0)] {
-            samples.add(Who::Ours, busy, vec![Figure { work: Work::Prefill, rate, reached: None }]);
+            let figures = vec![Figure::rate(Work::Prefill, rate)];
+            samples.add(Weights::Bf16, Who::Ours, busy, figures);
         }
-        assert_eq!(samples.rate(Who::Ours, false, Work::Prefill), 20.0);
-        assert_eq!(samples.rate(Who::Ours, true, Work::Prefill), 5.0);
-        assert!(samples.rate(Who::Theirs(Project::LlamaCpp), false, Work::Prefill).is_nan());
+        let rate = |weights, who, busy| samples.rate(weights, who, busy, Work::Prefill);
+        assert_eq!(rate(Weights::Bf16, Who::Ours, false), 20.0);
+        assert_eq!(rate(Weights::Bf16, Who::Ours, true), 5.0);
+        assert!(rate(Weights::Bf16, Who::Theirs(Project::LlamaCpp), false).is_nan());
+        assert!(rate(Weights::Q4_1, Who::Ours, false).is_nan());
     }
 }

@@ -53,7 +53,7 @@ pub fn measure(
     }
     for (batch, rates) in BATCHES.into_iter().zip(rates) {
         let rate = median(rates.into_iter());
-        figures.push(Figure { work: Work::Decode(batch), rate, reached: None });
+        figures.push(Figure::rate(Work::Decode(batch), rate));
     }
     Ok(figures)
 }
@@ -68,10 +68,9 @@ fn of_llama_bench(text: &str) -> Result<Vec<Figure>> {
         })?;
         Ok::<f64, anyhow::Error>(median(samples.iter().filter_map(Value::as_f64)))
     };
-    let figure = |work, rate| Figure { work, rate, reached: None };
     Ok(vec![
-        figure(Work::Prefill, rate_of(PROMPT, 0)?),
-        figure(Work::Decode(1), rate_of(0, ALONE)?),
+        Figure::rate(Work::Prefill, rate_of(PROMPT, 0)?),
+        Figure::rate(Work::Decode(1), rate_of(0, ALONE)?),
     ])
 }
 

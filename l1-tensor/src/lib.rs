@@ -44,6 +44,6 @@ pub use runtime::{Precision, PrecisionRequest, Runtime, RuntimeOptions, WeightSt
 pub use staging::Staging;
 pub use tensor::{Rows, RowsMut, Tensor, TensorMut, TensorRef};
 pub use weight::{
-    BlockFormat, BlockPart, DeviceNvfp4, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder,
+    BlockFormat, BlockPart, DeviceWeight, LowRank, PackedBf16, PackedBlocks, RowOrder,
     ScaledWeight, StoredRow, Weight,
 };

@@ -64,7 +64,7 @@ pub struct Work {
 
 impl Work {
     /// A matmul of so many rows.
-    pub(crate) fn matmul(rows: usize, weight: &Weight) -> Self {
+    pub fn matmul(rows: usize, weight: &Weight) -> Self {
         let flops = 2 * rows as u64 * weight.n() as u64 * weight.k() as u64;
         Self { bytes: weight.bytes() as u64, flops }
     }

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::product::{is_few, needs_scratch, operands, product};
+use super::product::{Product, is_few, needs_scratch, operands};
 use super::{Activation, Arithmetic, add_bias, gated};
 use crate::error::{Error, Result};
 use crate::scratch::{Purpose, alone};
@@ -69,7 +69,7 @@ pub fn linear<'a>(
         return Ok(());
     }
     let _alone = needs_scratch(&x, &weight, arithmetic).then(alone);
-    product(gpu, x, &weight, add, arithmetic, out)
+    Product { gpu, x, add, arithmetic }.with(&weight, out)
 }
 
 /// Gate and up projection in one: `out = activation(gate) * up`. `weight` (`[2 I, K]`, bf16 or NVFP4) has the
@@ -140,7 +140,7 @@ pub fn linear_gated<'a>(
         out.ptr += (first * out.stride * out.dtype.size()) as u64;
         (x.rows, out.rows) = (tokens, tokens);
         let mut gate_up = MatMut::at(at, Float::F32, tokens, rows);
-        product(gpu, x, &weight, None, arithmetic, gate_up.reborrow())?;
+        Product { gpu, x, add: None, arithmetic }.with(&weight, gate_up.reborrow())?;
         if let Some(bias) = bias {
             add_bias(gpu, gate_up.reborrow(), bias)?;
         }

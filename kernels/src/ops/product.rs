@@ -27,136 +27,150 @@ pub(super) fn is_few(x: &Mat<'_>, arithmetic: Arithmetic) -> bool {
     x.dtype == Float::Bf16 && arithmetic == Arithmetic::Fast && x.rows <= FEW
 }
 
-/// Whether [`product`] passes rows through scratch memory: then the caller has to be [`alone`](crate::scratch::alone).
+/// Whether a [`Product`] passes rows through scratch memory: then the caller has to be [`alone`](crate::scratch::alone).
 pub(super) fn needs_scratch(x: &Mat<'_>, weight: &Weights<'_>, arithmetic: Arithmetic) -> bool {
     matches!(weight.matrix, Matrix::Nvfp4(_)) && !is_few(x, arithmetic)
 }
 
-/// `out = x W^T`, or `out += scale x W^T` if there is a scale. The shapes fit.
-pub(super) fn product(
-    gpu: &Arc<Gpu>,
-    x: Mat<'_>,
-    weight: &Weights<'_>,
-    add: Option<f32>,
-    arithmetic: Arithmetic,
-    out: MatMut<'_>,
-) -> Result<()> {
-    let factors = weight.factors;
-    match weight.matrix {
-        Matrix::Dense(w) => dense(gpu, x, w, factors, add, arithmetic, out),
-        Matrix::Nvfp4(w) if is_few(&x, arithmetic) => {
-            let name = if x.rows <= 8 { "gemv_nvfp4_8" } else { "gemv_nvfp4_16" };
-            let launch = Launch::new("gemv_nvfp4", name, w.rows.div_ceil(16), 256);
-            let args = output(operands(&x, &weight.matrix), factors, add, &out);
-            // SAFETY: the shapes fit; the kernel stays within them.
-            unsafe { launch.enqueue(gpu, args) }
-        }
-        Matrix::Nvfp4(w) => expanded(gpu, x, w, factors, add, arithmetic, out),
-    }
+/// A product of activations, whatever the weight.
+#[derive(Clone, Copy)]
+pub(super) struct Product<'a> {
+    pub gpu: &'a Arc<Gpu>,
+    /// The activations, `[tokens, k]`.
+    pub x: Mat<'a>,
+    /// Adds the product to the output, with this factor, instead of writing it.
+    pub add: Option<f32>,
+    pub arithmetic: Arithmetic,
 }
 
-/// The product with rows that are expanded to scratch memory, some at a time.
-fn expanded(
-    gpu: &Arc<Gpu>,
-    x: Mat<'_>,
-    weight: Nvfp4<'_>,
-    factors: Option<Factors<'_>>,
-    add: Option<f32>,
-    arithmetic: Arithmetic,
-    mut out: MatMut<'_>,
-) -> Result<()> {
-    let at_once = weight.rows.min(expanded_at_once(weight.width));
-    let bytes = at_once * weight.width * Float::Bf16.size();
-    let at = gpu.scratch(|scratch| scratch.region(gpu, Purpose::ExpandedRows, bytes))?;
-    for first in (0..weight.rows).step_by(at_once) {
-        let packed = weight.part(first, at_once);
-        let rows = MatMut::at(at, Float::Bf16, packed.rows, packed.width);
-        let args = Args::new().ptr(packed.ptr).int(packed.rows).int(packed.width).ptr(rows.ptr);
-        let blocks = (packed.rows * packed.width / 8).div_ceil(256);
-        // SAFETY: the region holds as many rows, which the kernel writes from the packed ones.
-        unsafe { Launch::new("nvfp4", "dequantize_nvfp4", blocks, 256).enqueue(gpu, args) }?;
-        let out = out.reborrow().columns(first, packed.rows);
-        dense(gpu, x, rows.as_mat(), part(factors, first, packed.rows), add, arithmetic, out)?;
+impl Product<'_> {
+    /// `out = x W^T`, or `out += add x W^T`. The shapes fit.
+    pub(super) fn with(&self, weight: &Weights<'_>, out: MatMut<'_>) -> Result<()> {
+        let factors = weight.factors;
+        match weight.matrix {
+            Matrix::Dense(w) => self.dense(w, factors, out),
+            Matrix::Nvfp4(w) if is_few(&self.x, self.arithmetic) => {
+                let name = if self.x.rows <= 8 { "gemv_nvfp4_8" } else { "gemv_nvfp4_16" };
+                let launch = Launch::new("gemv_nvfp4", name, w.rows.div_ceil(16), 256);
+                self.launch(launch, &weight.matrix, factors, &out)
+            }
+            Matrix::Nvfp4(w) => self.expanded(w, factors, out),
+        }
     }
-    Ok(())
+
+    /// With rows that are expanded to scratch memory, some at a time.
+    fn expanded(
+        &self,
+        weight: Nvfp4<'_>,
+        factors: Option<Factors<'_>>,
+        mut out: MatMut<'_>,
+    ) -> Result<()> {
+        let gpu = self.gpu;
+        let at_once = weight.rows.min(expanded_at_once(weight.width));
+        let bytes = at_once * weight.width * Float::Bf16.size();
+        let at = gpu.scratch(|scratch| scratch.region(gpu, Purpose::ExpandedRows, bytes))?;
+        for first in (0..weight.rows).step_by(at_once) {
+            let packed = weight.part(first, at_once);
+            let rows = MatMut::at(at, Float::Bf16, packed.rows, packed.width);
+            let args = Args::new().ptr(packed.ptr).int(packed.rows).int(packed.width).ptr(rows.ptr);
+            let blocks = (packed.rows * packed.width / 8).div_ceil(256);
+            // SAFETY: the region holds as many rows, which the kernel writes from the packed ones.
+            unsafe { Launch::new("nvfp4", "dequantize_nvfp4", blocks, 256).enqueue(gpu, args) }?;
+            let out = out.reborrow().columns(first, packed.rows);
+            self.dense(rows.as_mat(), part(factors, first, packed.rows), out)?;
+        }
+        Ok(())
+    }
+
+    /// With a weight in bf16.
+    fn dense(
+        &self,
+        weight: Mat<'_>,
+        factors: Option<Factors<'_>>,
+        mut out: MatMut<'_>,
+    ) -> Result<()> {
+        let fast = self.x.dtype == Float::Bf16 && self.arithmetic == Arithmetic::Fast;
+        // A sum without terms: the library is not called for it.
+        if !fast || self.x.rows <= FEW || self.x.width == 0 {
+            return self.by_own(weight, factors, &out);
+        }
+        let Some(factors) = factors else {
+            return self.by_library(weight, None, 1.0, &out);
+        };
+        // The library has one factor for a product.
+        for (first, rows, factor) in factors.runs() {
+            let out = out.reborrow().columns(first, rows);
+            let own = part(Some(factors), first, rows);
+            self.by_library(weight.part(first, rows), own, factor, &out)?;
+        }
+        Ok(())
+    }
+
+    /// By cuBLASLt, where it can do it; else by `gemm.cu`. All `factors` are `factor`.
+    fn by_library(
+        &self,
+        weight: Mat<'_>,
+        factors: Option<Factors<'_>>,
+        factor: f32,
+        out: &MatMut<'_>,
+    ) -> Result<()> {
+        let Self { gpu, x, add, .. } = *self;
+        let scale = add.unwrap_or(1.0) * factor;
+        if gpu.blas.linear(gpu, x, weight, scale, add.is_some(), out)? {
+            return Ok(());
+        }
+        self.by_own(weight, factors, out)
+    }
+
+    /// By a kernel of this crate.
+    fn by_own(
+        &self,
+        weight: Mat<'_>,
+        factors: Option<Factors<'_>>,
+        out: &MatMut<'_>,
+    ) -> Result<()> {
+        let x = &self.x;
+        let launch = match x.dtype {
+            Float::Bf16 if is_few(x, self.arithmetic) => {
+                let name = if x.rows <= 8 { "gemv_8" } else { "gemv_16" };
+                Launch::new("gemv", name, weight.rows.div_ceil(16), 256)
+            }
+            Float::Bf16 => gemm(x.rows, weight.rows, self.gpu.properties().multiprocessors),
+            Float::F32 if self.arithmetic == Arithmetic::Fast && x.rows <= FEW_F32 => {
+                Launch::new("gemv", "gemv_f32", weight.rows.div_ceil(8), 256)
+            }
+            Float::F32 => {
+                let grid = [weight.rows.div_ceil(64), x.rows.div_ceil(64), 1];
+                Launch::new("gemm", "gemm_f32", 0, 256).grid(grid)
+            }
+        };
+        self.launch(launch, &Matrix::Dense(weight), factors, out)
+    }
+
+    /// Launches a kernel with the arguments that all of these have.
+    fn launch(
+        &self,
+        launch: Launch,
+        weight: &Matrix<'_>,
+        factors: Option<Factors<'_>>,
+        out: &MatMut<'_>,
+    ) -> Result<()> {
+        let args = operands(&self.x, weight)
+            .ptr(out.ptr)
+            .long(out.stride)
+            .int(usize::from(out.dtype == Float::Bf16))
+            .int(usize::from(self.add.is_some()))
+            .float(self.add.unwrap_or(1.0))
+            .ptr(factors.map_or(0, |factors| factors.ptr()));
+        // SAFETY: the shapes fit; the kernels stay within them.
+        unsafe { launch.enqueue(self.gpu, args) }
+    }
 }
 
 /// Number of rows that are expanded at once: whole tiles of them.
 fn expanded_at_once(width: usize) -> usize {
     let rows = EXPANDED / (width.max(1) * Float::Bf16.size());
     (rows / 128 * 128).max(128)
-}
-
-/// The product with a weight in bf16.
-fn dense(
-    gpu: &Arc<Gpu>,
-    x: Mat<'_>,
-    weight: Mat<'_>,
-    factors: Option<Factors<'_>>,
-    add: Option<f32>,
-    arithmetic: Arithmetic,
-    mut out: MatMut<'_>,
-) -> Result<()> {
-    // A sum without terms: the library is not called for it.
-    if x.dtype == Float::Bf16 && arithmetic == Arithmetic::Fast && x.rows > FEW && x.width > 0 {
-        let Some(factors) = factors else {
-            return by_library(gpu, x, weight, None, 1.0, add, out);
-        };
-        // The library has one factor for a product.
-        for (first, rows, factor) in factors.runs() {
-            let out = out.reborrow().columns(first, rows);
-            let own = part(Some(factors), first, rows);
-            by_library(gpu, x, weight.part(first, rows), own, factor, add, out)?;
-        }
-        return Ok(());
-    }
-    by_own(gpu, x, weight, factors, add, arithmetic, out)
-}
-
-/// By cuBLASLt, where it can do it; else by `gemm.cu`. All `factors` are `factor`.
-fn by_library(
-    gpu: &Arc<Gpu>,
-    x: Mat<'_>,
-    weight: Mat<'_>,
-    factors: Option<Factors<'_>>,
-    factor: f32,
-    add: Option<f32>,
-    out: MatMut<'_>,
-) -> Result<()> {
-    let scale = add.unwrap_or(1.0) * factor;
-    if gpu.blas.linear(gpu, x, weight, scale, add.is_some(), &out)? {
-        return Ok(());
-    }
-    by_own(gpu, x, weight, factors, add, Arithmetic::Fast, out)
-}
-
-/// By a kernel of this crate.
-fn by_own(
-    gpu: &Arc<Gpu>,
-    x: Mat<'_>,
-    weight: Mat<'_>,
-    factors: Option<Factors<'_>>,
-    add: Option<f32>,
-    arithmetic: Arithmetic,
-    out: MatMut<'_>,
-) -> Result<()> {
-    let launch = match x.dtype {
-        Float::Bf16 if is_few(&x, arithmetic) => {
-            let name = if x.rows <= 8 { "gemv_8" } else { "gemv_16" };
-            Launch::new("gemv", name, weight.rows.div_ceil(16), 256)
-        }
-        Float::Bf16 => gemm(x.rows, weight.rows, gpu.properties().multiprocessors),
-        Float::F32 if arithmetic == Arithmetic::Fast && x.rows <= FEW_F32 => {
-            Launch::new("gemv", "gemv_f32", weight.rows.div_ceil(8), 256)
-        }
-        Float::F32 => {
-            let grid = [weight.rows.div_ceil(64), x.rows.div_ceil(64), 1];
-            Launch::new("gemm", "gemm_f32", 0, 256).grid(grid)
-        }
-    };
-    let args = output(operands(&x, &Matrix::Dense(weight)), factors, add, &out);
-    // SAFETY: the shapes fit; the kernels stay within them.
-    unsafe { launch.enqueue(gpu, args) }
 }
 
 /// Arguments for what is multiplied; for bf16 activations also whether they, and the rows of a weight in bf16, can be
@@ -173,16 +187,6 @@ pub(super) fn operands(x: &Mat<'_>, weight: &Matrix<'_>) -> Args {
         Float::Bf16 => args.int(usize::from(by_16_bytes(x) && aligned)),
         Float::F32 => args,
     }
-}
-
-/// The same for the use of the product.
-fn output(args: Args, factors: Option<Factors<'_>>, add: Option<f32>, out: &MatMut<'_>) -> Args {
-    args.ptr(out.ptr)
-        .long(out.stride)
-        .int(usize::from(out.dtype == Float::Bf16))
-        .int(usize::from(add.is_some()))
-        .float(add.unwrap_or(1.0))
-        .ptr(factors.map_or(0, |factors| factors.ptr()))
 }
 
 /// Whether every row can be read 16 bytes at a time.

@@ -1,14 +1,16 @@
-//! Dense bf16 weights in a device's memory: `[n, k]`, row by row.
+//! Weights in a device's memory: `[n, k]`, row by row.
 //!
 //! A GPU's matmul reads rows in their order and copies tiles of them into shared memory itself. So the rows
-//! are not packed here: gates lie before ups, outputs behind each other.
+//! are not put in panels here: gates lie before ups, outputs behind each other. Their values are bf16, or codes and
+//! scales in NVFP4 (`device_nvfp4.rs`).
 
 use std::sync::{Arc, Mutex};
 
-use kernels::{Float, Gpu, Mat};
+use kernels::{Float, Gpu, Mat, Nvfp4, Weights};
 
-use super::RowOrder;
+use super::device_nvfp4::expand_nvfp4;
 use super::panels::lock;
+use super::{BlockFormat, RowOrder};
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
 use crate::storage::Storage;
@@ -17,14 +19,24 @@ use crate::{Device, Error, Layout, Result, Runtime};
 /// Number of rows that a thread takes at once.
 const ROWS: usize = 16;
 
-/// A dense `[n, k]` matrix in bf16 on a CUDA device, row-major. Made by
-/// [`Weight::load`](super::Weight::load).
+/// A `[n, k]` matrix on a CUDA device, row-major, without the factors of its rows. Made by
+/// [`Weight::load`](super::Weight::load) and [`Weight::load_blocks`](super::Weight::load_blocks).
 #[derive(Debug)]
 pub struct DeviceWeight {
-    n: usize,
-    k: usize,
-    order: RowOrder,
-    storage: Storage,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) order: RowOrder,
+    pub(super) format: DeviceFormat,
+    pub(super) storage: Storage,
+}
+
+/// How a weight on a device is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceFormat {
+    /// 16 bits a weight.
+    Bf16,
+    /// Codes and scales, in the order of the kernels.
+    Nvfp4,
 }
 
 /// Writes one row, or returns an error.
@@ -41,11 +53,7 @@ impl DeviceWeight {
         order: RowOrder,
         row: &RowFn<'_, E>,
     ) -> std::result::Result<Self, E> {
-        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
-            let why = format!("gates and ups come in pairs, but there are {n} rows");
-            return Err(Error::BadParameter { op: "pack", why }.into());
-        }
-        Layout::contiguous(&[n, k])?;
+        check_shape(n, k, order)?;
         let scratch: Vec<Mutex<Vec<f32>>> =
             (0..rt.pool().threads()).map(|_| Mutex::new(vec![0.0; k])).collect();
         let storage = upload_rows(rt, n, k * size_of::<u16>(), &|i, worker, out: &mut [u8]| {
@@ -56,16 +64,23 @@ impl DeviceWeight {
             }
             Ok::<_, E>(())
         })?;
-        Ok(Self { n, k, order, storage })
+        Ok(Self { n, k, order, format: DeviceFormat::Bf16, storage })
     }
 
     /// Reads logical row `i` back into `out` (`[k]`), as f32: waits for the device.
     pub(super) fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         super::check_row([self.n, self.k], i, out)?;
         let memory = self.storage.on_cuda("weight row")?;
-        let bits = memory.view().cast::<u16>().part(i * self.k, self.k).to_vec(memory.gpu())?;
-        for (out, bits) in out.iter_mut().zip(bits) {
-            *out = f32::from_bits(u32::from(bits) << 16);
+        let size = self.bytes() / self.n;
+        let bytes = memory.view().part(i * size, size).to_vec(memory.gpu())?;
+        match self.format {
+            DeviceFormat::Bf16 => {
+                let (pairs, _) = bytes.as_chunks();
+                for (out, pair) in out.iter_mut().zip(pairs) {
+                    *out = half::bf16::from_le_bytes(*pair).to_f32();
+                }
+            }
+            DeviceFormat::Nvfp4 => expand_nvfp4(&bytes, out)?,
         }
         Ok(())
     }
@@ -100,12 +115,33 @@ impl DeviceWeight {
         &self.storage
     }
 
+    /// Name of the format.
+    pub(super) fn format(&self) -> &'static str {
+        match self.format {
+            DeviceFormat::Bf16 => "bf16",
+            DeviceFormat::Nvfp4 => BlockFormat::NVFP4.name(),
+        }
+    }
+
     /// View for the launchers.
-    pub(super) fn mat(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Mat<'_>> {
+    pub(super) fn view(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Weights<'_>> {
         let memory = self.storage.on_cuda(op)?;
         crate::gpu::same_device(op, gpu, memory.gpu())?;
-        Ok(Mat::dense(memory.view(), Float::Bf16, self.n, self.k)?)
+        Ok(match self.format {
+            DeviceFormat::Bf16 => Mat::dense(memory.view(), Float::Bf16, self.n, self.k)?.into(),
+            DeviceFormat::Nvfp4 => Nvfp4::new(memory.view(), self.n, self.k)?.into(),
+        })
     }
+}
+
+/// Checks the shape of a matrix and, for gates and ups, that they come in pairs.
+pub(super) fn check_shape(n: usize, k: usize, order: RowOrder) -> Result<()> {
+    if order == RowOrder::GateUp && !n.is_multiple_of(2) {
+        let why = format!("gates and ups come in pairs, but there are {n} rows");
+        return Err(Error::BadParameter { op: "pack", why });
+    }
+    Layout::contiguous(&[n, k])?;
+    Ok(())
 }
 
 /// Error of the function that writes the rows, or one of this crate.

@@ -1,39 +1,28 @@
 //! Weights in NVFP4 that stay packed in a device's memory.
 //!
 //! `kernels` decides how codes and scales lie ([`Nvfp4`]): 4.5 bits a weight. It decodes them where it multiplies, to
-//! the bf16 values that expansion would give, so results are the bits of [`DeviceWeight`](super::DeviceWeight). The
-//! other block formats have no kernels and are expanded.
+//! the bf16 values that expansion would give, so results are the bits of the expanded weight. The other block formats
+//! have no kernels and are expanded.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use kernels::{Gpu, Nvfp4};
+use kernels::Nvfp4;
 
 use super::blocks::{Levels, Scale};
-use super::device::upload_rows;
+use super::device::{DeviceFormat, check_shape, upload_rows};
 use super::panels::lock;
-use super::{BlockFormat, BlockPart, RowOrder, StoredRow};
-use crate::storage::Storage;
-use crate::{Device, Error, Layout, Result, Runtime};
+use super::{BlockFormat, BlockPart, DeviceWeight, RowOrder, StoredRow};
+use crate::{Error, Result, Runtime};
 
 /// Number of inputs that share a scale.
 const GROUP: usize = 16;
 
-/// A `[n, k]` matrix in NVFP4 on a CUDA device, row-major, without the factors of its rows. Made by
-/// [`Weight::load_blocks`](super::Weight::load_blocks).
-#[derive(Debug)]
-pub struct DeviceNvfp4 {
-    n: usize,
-    k: usize,
-    order: RowOrder,
-    storage: Storage,
-}
-
 /// Returns the blocks of a row, or an error.
 type BlocksFn<'a, R, E> = dyn Fn(usize) -> std::result::Result<R, E> + Sync + 'a;
 
-impl DeviceNvfp4 {
+impl DeviceWeight {
     /// Whether rows of these parts can stay packed on a device: all in NVFP4, in whole blocks.
-    pub(super) fn can_upload(k: usize, parts: &[BlockPart]) -> bool {
+    pub(super) fn can_upload_blocks(k: usize, parts: &[BlockPart]) -> bool {
         let mut parts = parts.iter().filter(|part| part.rows > 0).peekable();
         let nvfp4 = |format| matches!(format, BlockFormat::NVFP4 | BlockFormat::NVFP4_SPLIT);
         k > 0
@@ -43,7 +32,7 @@ impl DeviceNvfp4 {
 
     /// Uploads the rows of `parts`, `k` weights each. `row` is called as by
     /// [`PackedBlocks::pack`](super::PackedBlocks::pack), whose errors these are.
-    pub(super) fn upload<'a, R, E>(
+    pub(super) fn upload_blocks<'a, R, E>(
         rt: &Runtime,
         k: usize,
         order: RowOrder,
@@ -54,21 +43,16 @@ impl DeviceNvfp4 {
         R: Into<StoredRow<'a>>,
         E: Send + From<Error>,
     {
-        let bad = |why: String| Error::BadParameter { op: "pack", why };
-        if !Self::can_upload(k, parts) {
+        if !Self::can_upload_blocks(k, parts) {
             let formats: Vec<_> = parts.iter().map(|part| part.format.name()).collect();
             let why = format!(
                 "rows of {k} weights in {formats:?} cannot stay packed on CUDA: only whole blocks of NVFP4 can, \
                  expand others with Weight::load"
             );
-            return Err(bad(why).into());
+            return Err(Error::BadParameter { op: "pack", why }.into());
         }
         let n = parts.iter().fold(0usize, |n, part| n.saturating_add(part.rows));
-        Layout::contiguous(&[n, k])?;
-        if order == RowOrder::GateUp && !n.is_multiple_of(2) {
-            let why = format!("gates and ups come in pairs, but there are {n} rows");
-            return Err(bad(why).into());
-        }
+        check_shape(n, k, order)?;
         let format = |mut i: usize| {
             let of = parts.iter().find(|part| {
                 let found = i < part.rows;
@@ -91,62 +75,21 @@ impl DeviceNvfp4 {
             Nvfp4::pack_row(codes, scales, out).map_err(Error::from)?;
             Ok::<_, E>(())
         })?;
-        Ok(Self { n, k, order, storage })
+        Ok(Self { n, k, order, format: DeviceFormat::Nvfp4, storage })
     }
+}
 
-    /// Reads logical row `i` back into `out` (`[k]`), as f32: waits for the device.
-    pub(super) fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
-        super::check_row([self.n, self.k], i, out)?;
-        let memory = self.storage.on_cuda("weight row")?;
-        let size = Nvfp4::row_bytes(self.k);
-        let bytes = memory.view().part(i * size, size).to_vec(memory.gpu())?;
-        let (codes, scales) = Nvfp4::unpack_row(&bytes, self.k)?;
-        let levels = Levels::E2m1.table();
-        let groups = out.chunks_exact_mut(GROUP).zip(codes.chunks_exact(GROUP / 2)).zip(scales);
-        for ((out, codes), scale) in groups {
-            let scale = Scale::E4m3.of_byte(scale);
-            for (out, both) in out.chunks_exact_mut(2).zip(codes) {
-                out[0] = levels[usize::from(both & 15)] * scale;
-                out[1] = levels[usize::from(both >> 4)] * scale;
-            }
+/// Writes a row of codes and scales, as the device has it, to `out` (`[k]`).
+pub(super) fn expand_nvfp4(bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    let (codes, scales) = Nvfp4::unpack_row(bytes, out.len())?;
+    let levels = Levels::E2m1.table();
+    let groups = out.chunks_exact_mut(GROUP).zip(codes.chunks_exact(GROUP / 2)).zip(scales);
+    for ((out, codes), scale) in groups {
+        let scale = Scale::E4m3.of_byte(scale);
+        for (out, both) in out.chunks_exact_mut(2).zip(codes) {
+            out[0] = levels[usize::from(both & 15)] * scale;
+            out[1] = levels[usize::from(both >> 4)] * scale;
         }
-        Ok(())
     }
-
-    /// Number of outputs: logical rows.
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Number of inputs: length of a logical row.
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
-    /// Order of the rows: plain, or gates before ups.
-    pub fn order(&self) -> RowOrder {
-        self.order
-    }
-
-    /// Number of bytes of memory held.
-    pub fn bytes(&self) -> usize {
-        self.storage.len()
-    }
-
-    /// Device of the weight.
-    pub fn device(&self) -> Device {
-        self.storage.device()
-    }
-
-    /// Memory of the weight.
-    pub(super) fn storage(&self) -> &Storage {
-        &self.storage
-    }
-
-    /// View for the launchers.
-    pub(super) fn matrix(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Nvfp4<'_>> {
-        let memory = self.storage.on_cuda(op)?;
-        crate::gpu::same_device(op, gpu, memory.gpu())?;
-        Ok(Nvfp4::new(memory.view(), self.n, self.k)?)
-    }
+    Ok(())
 }

@@ -15,7 +15,6 @@ mod scaled;
 pub use blocks::{BlockFormat, BlockPart, PackedBlocks, StoredRow};
 pub(crate) use blocks::{BlockPanel, Levels, STEP, Scale, Shape};
 pub use device::DeviceWeight;
-pub use device_nvfp4::DeviceNvfp4;
 pub(crate) use packed::{Line, PANEL};
 pub use packed::{PackedBf16, RowOrder};
 pub(crate) use scaled::Factors;
@@ -52,10 +51,8 @@ pub enum Weight {
     Bf16(PackedBf16),
     /// Codes and scales of block formats, packed for a CPU.
     Blocks(PackedBlocks),
-    /// Dense bf16 in a device's memory.
+    /// Rows in a device's memory: dense bf16, or codes and scales of NVFP4.
     Device(DeviceWeight),
-    /// Codes and scales of NVFP4 in a device's memory.
-    DeviceNvfp4(DeviceNvfp4),
     /// One of the others, with a factor for each row.
     Scaled(ScaledWeight),
 }
@@ -98,7 +95,6 @@ impl Weight {
             Weight::Bf16(w) => w.n(),
             Weight::Blocks(w) => w.n(),
             Weight::Device(w) => w.n(),
-            Weight::DeviceNvfp4(w) => w.n(),
             Weight::Scaled(w) => w.n(),
         }
     }
@@ -109,7 +105,6 @@ impl Weight {
             Weight::Bf16(w) => w.k(),
             Weight::Blocks(w) => w.k(),
             Weight::Device(w) => w.k(),
-            Weight::DeviceNvfp4(w) => w.k(),
             Weight::Scaled(w) => w.k(),
         }
     }
@@ -120,7 +115,6 @@ impl Weight {
             Weight::Bf16(w) => w.order(),
             Weight::Blocks(w) => w.order(),
             Weight::Device(w) => w.order(),
-            Weight::DeviceNvfp4(w) => w.order(),
             Weight::Scaled(w) => w.order(),
         }
     }
@@ -131,7 +125,6 @@ impl Weight {
             Weight::Bf16(w) => w.bytes(),
             Weight::Blocks(w) => w.bytes(),
             Weight::Device(w) => w.bytes(),
-            Weight::DeviceNvfp4(w) => w.bytes(),
             Weight::Scaled(w) => w.bytes(),
         }
     }
@@ -146,7 +139,6 @@ impl Weight {
             Weight::Bf16(w) => w.row(i, out),
             Weight::Blocks(w) => w.row(i, out),
             Weight::Device(w) => w.row(i, out),
-            Weight::DeviceNvfp4(w) => w.row(i, out),
             Weight::Scaled(w) => w.row(i, out),
         }
     }
@@ -171,7 +163,7 @@ impl Weight {
     {
         Ok(match rt.gpu() {
             None => Self::Blocks(PackedBlocks::pack(rt.pool(), k, order, parts, row)?),
-            Some(_) => Self::DeviceNvfp4(DeviceNvfp4::upload(rt, k, order, parts, row)?),
+            Some(_) => Self::Device(DeviceWeight::upload_blocks(rt, k, order, parts, row)?),
         })
     }
 
@@ -181,7 +173,7 @@ impl Weight {
         rt.keeps_blocks()
             && match rt.gpu() {
                 None => PackedBlocks::can_pack(k, order, parts),
-                Some(_) => DeviceNvfp4::can_upload(k, parts),
+                Some(_) => DeviceWeight::can_upload_blocks(k, parts),
             }
     }
 
@@ -192,8 +184,8 @@ impl Weight {
             other => other,
         };
         let (dense, blocks) = match of {
-            Weight::Bf16(_) | Weight::Device(_) | Weight::Scaled(_) => (Some("bf16"), None),
-            Weight::DeviceNvfp4(_) => (Some(BlockFormat::NVFP4.name()), None),
+            Weight::Bf16(_) | Weight::Scaled(_) => (Some("bf16"), None),
+            Weight::Device(w) => (Some(w.format()), None),
             Weight::Blocks(w) => (None, Some(w.formats().map(BlockFormat::name))),
         };
         dense.into_iter().chain(blocks.into_iter().flatten())
@@ -205,7 +197,7 @@ impl Weight {
             Weight::Bf16(w) => Ok((HostWeight::Bf16(w), None)),
             Weight::Blocks(w) => Ok((HostWeight::Blocks(w), None)),
             Weight::Scaled(w) => Ok((w.unscaled().on_host(op)?.0, Some(w.factors()))),
-            Weight::Device(_) | Weight::DeviceNvfp4(_) => Err(Error::Device {
+            Weight::Device(_) => Err(Error::Device {
                 device: self.memory().map_or(Device::Cpu, Storage::device).to_string(),
                 why: format!(
                     "{op} runs on the CPU, but this weight is in the memory of the device"
@@ -217,8 +209,7 @@ impl Weight {
     /// Returns the matrix on the device and the factors of its rows, or an error for a weight packed for a CPU.
     pub(crate) fn on_cuda(&self, op: &'static str, gpu: &Arc<Gpu>) -> Result<Weights<'_>> {
         match self {
-            Weight::Device(w) => Ok(w.mat(op, gpu)?.into()),
-            Weight::DeviceNvfp4(w) => Ok(w.matrix(op, gpu)?.into()),
+            Weight::Device(w) => w.view(op, gpu),
             Weight::Scaled(w) => w.on_cuda(op, gpu),
             Weight::Bf16(_) | Weight::Blocks(_) => Err(Error::Device {
                 device: "cpu".into(),
@@ -233,7 +224,6 @@ impl Weight {
     fn memory(&self) -> Option<&Storage> {
         match self {
             Weight::Device(w) => Some(w.storage()),
-            Weight::DeviceNvfp4(w) => Some(w.storage()),
             Weight::Scaled(w) => w.unscaled().memory(),
             Weight::Bf16(_) | Weight::Blocks(_) => None,
         }

@@ -5,7 +5,7 @@
 //! and packed, on all threads, and its mapped pages are given back, so that the file and the model
 //! are never in memory together. Matrices in block formats keep their blocks on a CPU, and those in NVFP4
 //! on a device; they are only put in another order ([`PackedBlocks`](l1_tensor::PackedBlocks),
-//! [`DeviceNvfp4`](l1_tensor::DeviceNvfp4)). For a device the rows go into pinned memory, piece by piece,
+//! [`DeviceWeight`](l1_tensor::DeviceWeight)). For a device the rows go into pinned memory, piece by piece,
 //! and one piece travels while the next is being written.
 
 use std::sync::Arc;

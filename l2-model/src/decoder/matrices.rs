@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use l1_tensor::Weight;
+use l1_tensor::{Weight, Work};
 
 use super::{Decoder, OpWeights};
 
@@ -73,7 +73,7 @@ impl Decoder {
     /// Floating point operations of one token's matmuls without the output projection, and of one row of
     /// the output projection.
     pub fn flops(&self) -> (usize, usize) {
-        let flops = |w: &Weight| 2 * w.n() * w.k();
+        let flops = |w: &Weight| Work::matmul(1, w).flops as usize;
         let layers = self.matrices().filter(|(name, _)| *name != Matrix::LmHead);
         (layers.map(|(_, weight)| flops(weight)).sum(), flops(&self.lm_head))
     }

@@ -111,6 +111,58 @@ fn published_configs_mean_what_transformers_says_they_mean() {
     assert!(seen >= 10, "only {seen} configs");
 }
 
+#[test]
+fn a_config_that_is_written_is_read_as_the_same_model() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(configs()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("unsupported") || name == "expected.json" {
+            continue;
+        }
+        let config = ModelConfig::from_hf_file(&path).unwrap();
+        let written = config.to_hf_json().unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(ModelConfig::from_hf_json(&written).unwrap(), config, "{name}");
+        seen += 1;
+    }
+    assert!(seen >= 10, "only {seen} configs");
+}
+
+#[test]
+fn what_no_config_of_the_family_says_is_not_written() {
+    type Change = fn(&mut AttentionConfig);
+    let changes: [(&str, Change); 3] = [
+        ("biases on q, k and v", |a| a.qkv_bias = true),
+        ("biases on the output of attention", |a| a.o_bias = true),
+        ("describes this model", |a| a.qk_norm = Some(1e-6)),
+    ];
+    for (says, change) in changes {
+        let mut config = variant("llama", json!({}));
+        for branch in config.layers.iter_mut().flat_map(|layer| &mut layer.branches) {
+            if let Op::Attention(attention) = &mut branch.op {
+                change(attention);
+            }
+        }
+        let error = config.to_hf_json().unwrap_err();
+        let fits = matches!(error, ConfigError::Unsupported { .. });
+        assert!(fits && error.to_string().contains(says), "{error}");
+    }
+    // In one layer only.
+    let mut config = variant("llama", json!({}));
+    config.layers[1].branches.reverse();
+    let error = config.to_hf_json().unwrap_err();
+    assert!(error.to_string().contains("describes this model"), "{error}");
+}
+
+#[test]
+fn a_llama_with_a_sliding_window_is_written_as_mistral() {
+    let mut config = variant("mistral", json!({"sliding_window": 32}));
+    config.architecture = "llama".into();
+    let written = config.to_hf_json().unwrap();
+    assert_eq!(written["architectures"], json!(["MistralForCausalLM"]));
+    assert_eq!(written["sliding_window"], 32);
+}
+
 /// `tiny-llama`'s config as one of another family, with these keys set (null: left out).
 fn variant(family: &str, keys: Value) -> ModelConfig {
     let mut config = tiny_llama();

@@ -120,8 +120,8 @@ fn refused(input: &Path, output: &Path, force: bool) -> QuantizeError {
 fn inputs_and_outputs_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let gguf = fixture("tiny-gguf/llama-q4_1.gguf");
-    assert!(matches!(refused(&gguf, &out, false), QuantizeError::NotADirectory { .. }));
+    let file = fixture("tiny-llama/model.safetensors");
+    assert!(matches!(refused(&file, &out, false), QuantizeError::NotADirectory { .. }));
     for quantised in ["tiny-llama-nvfp4", "tiny-qwen3-modelopt-nvfp4"] {
         let error = refused(&fixture(quantised), &out, false);
         assert!(matches!(error, QuantizeError::AlreadyQuantized { .. }), "{error}");

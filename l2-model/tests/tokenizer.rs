@@ -486,3 +486,31 @@ fn without_a_prefix_space_nothing_is_put_before_the_text() {
         from_gguf("llama").encode("the", false).unwrap()
     );
 }
+
+/// A tokenizer of either file, written as tokenizer.json and read again.
+#[test]
+fn a_written_tokenizer_json_has_the_ids_and_the_text_of_the_reference() {
+    for kind in KINDS {
+        let golden = golden(kind);
+        for (source, tokenizer) in both(kind) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("tokenizer.json");
+            fs::write(&path, tokenizer.to_json().unwrap()).unwrap();
+            let again = Tokenizer::from_file(&path).unwrap();
+            let what = format!("{kind} from {source}, written and read");
+            assert_eq!(again.vocab_size(), tokenizer.vocab_size(), "number of ids of {what}");
+            for case in golden.cases.iter().chain(&golden.decode_only) {
+                let (ids, text) = (&case.ids, &case.text);
+                assert_eq!(again.decode(ids, false).unwrap(), case.decoded, "{ids:?}, {what}");
+                let without = again.decode(ids, true).unwrap();
+                assert_eq!(without, case.decoded_no_special, "{ids:?}, {what}");
+                if golden.decode_only.iter().any(|only| std::ptr::eq(only, case)) {
+                    continue;
+                }
+                assert_eq!(&again.encode(text, false).unwrap(), ids, "{text:?}, {what}");
+                let special = again.encode(text, true).unwrap();
+                assert_eq!(special, case.ids_special, "{text:?} with specials, {what}");
+            }
+        }
+    }
+}

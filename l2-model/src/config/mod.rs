@@ -9,6 +9,7 @@
 mod gguf;
 mod hf;
 mod quantization;
+mod to_hf;
 
 pub(crate) use hf::{parse_python_json, token_ids};
 

@@ -15,6 +15,7 @@ mod json;
 mod pieces;
 mod pre;
 mod spm;
+mod to_json;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ use pieces::{DecodeRule, Pieces};
 pub struct Tokenizer {
     pipeline: Arc<Pipeline>,
     pieces: Arc<Pieces>,
+    rule: DecodeRule,
     affixes: Affixes,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -75,7 +77,7 @@ impl Tokenizer {
         let Parts { pipeline, rule, affixes, model_ids } = parts;
         let added = pipeline.get_added_vocabulary();
         let above = added.get_added_tokens_decoder().keys().max().map_or(0, |&id| id as usize + 1);
-        let pieces = Pieces::build(rule, model_ids.max(above), |id| {
+        let pieces = Pieces::build(rule.clone(), model_ids.max(above), |id| {
             let text = pipeline.id_to_token(id)?;
             let special = added.is_special_token(&text);
             Some((text, special))
@@ -88,6 +90,7 @@ impl Tokenizer {
         Ok(Self {
             pieces: Arc::new(pieces),
             pipeline: Arc::new(pipeline),
+            rule,
             affixes,
             bos: None,
             eos: None,

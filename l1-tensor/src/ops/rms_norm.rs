@@ -29,6 +29,9 @@ pub fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
 /// Normalises every row of `x: [.., H]` (f32) with `weight: [H]` (f32) into `out: [.., H]`, f32 or bf16. The
 /// rows of either may have any strides.
 ///
+/// Squares are summed in f32, as in torch: a row whose squares overflow, with elements of 1e19 and more, becomes zeros,
+/// and no error. A check would cost a pass, and weights that make such rows are useless in any engine.
+///
 /// # Errors
 /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`UnexpectedDType`](crate::Error::UnexpectedDType)
 /// or [`UnsupportedLayout`](crate::Error::UnsupportedLayout).

@@ -13,7 +13,10 @@ fn a_quantised_model_generates_and_its_report_counts_bytes() {
     let model = fixture("tiny-llama");
     let args = ["quantize", &model, "--to", "nvfp4", "--lm-head", "--json", "--output", &out];
     let report = strata(args).json();
-    assert_eq!(keys(&report), ["output", "quantized", "ignored", "bytes_before", "bytes_after"]);
+    assert_eq!(
+        keys(&report),
+        ["output", "quantized", "ignored", "rounded_before", "bytes_before", "bytes_after"]
+    );
     assert_eq!((&report["output"], &report["quantized"]), (&Value::from(out.as_str()), &19.into()));
     let [before, after] = ["bytes_before", "bytes_after"].map(|key| report[key].as_u64().unwrap());
     assert!(after < before, "{report}");
@@ -58,6 +61,43 @@ fn layers_are_named_with_the_reason_and_a_model_without_a_tokenizer_gets_a_warni
 }
 
 #[test]
+fn the_object_has_the_reason_of_each_layer_that_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = arg(dir.path());
+    let args = ["quantize", &fixture("tiny-llama"), "--to", "nvfp4", "--json", "-o", &out];
+    let report = strata(args).json();
+    let ignored: Vec<_> = report["ignored"].as_array().unwrap().iter().map(keys).collect();
+    assert_eq!(ignored, [["name", "reason"]; 4]);
+    let reason = |i: usize| report["ignored"][i]["reason"].as_str().unwrap();
+    assert_eq!(report["ignored"][0]["name"], "model.layers.0.mlp.down_proj");
+    assert_eq!(reason(0), "their rows are not a multiple of 16 weights long");
+    assert_eq!(report["ignored"][3]["name"], "lm_head");
+    assert!(reason(3).starts_with("tied to the embedding"), "{report}");
+    assert_eq!(report["rounded_before"], serde_json::json!([]));
+}
+
+#[test]
+fn a_gguf_file_becomes_a_directory_with_its_tokenizer_and_a_warning_about_weights_of_4_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, out) = (fixture("tiny-gguf/llama-q4_1.gguf"), arg(dir.path()));
+    let ran = strata(["quantize", &model, "--to", "nvfp4", "--json", "-o", &out]);
+    let said = ran.stderr.contains("llama-q4_1.gguf has weights in Q4_1");
+    assert!(said && ran.stderr.contains("a second time"), "{ran:?}");
+    let report = ran.json();
+    assert_eq!(report["rounded_before"], serde_json::json!(["Q4_1"]));
+    let tokens = |model: &str| {
+        let args = ["tokenize", "-m", model, "--json", "Once upon a time<|im_end|> 42"];
+        strata(args).json()["tokens"].clone()
+    };
+    assert_eq!(tokens(&out), tokens(&model));
+    let args = ["generate", "-m", &out, "--chat", "Hi", "--max-tokens", "4", "--json"];
+    assert_eq!(strata(args).json()["tokens"].as_array().unwrap().len(), 4);
+    let f16 = fixture("tiny-gguf/llama-f16.gguf");
+    let ran = strata(["quantize", &f16, "--to", "nvfp4", "--force", "-o", &out]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+}
+
+#[test]
 fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("notes"), "").unwrap();
@@ -68,7 +108,7 @@ fn inputs_and_outputs_that_do_not_fit_are_errors_that_say_what_to_do() {
     };
     refused("tiny-llama", "--force");
     refused("tiny-llama-nvfp4", "quantised already");
-    refused("tiny-gguf/llama-q4_1.gguf", "not a Hugging Face directory");
+    refused("tiny-llama/model.safetensors", "give the directory that holds config.json");
     let file = arg(dir.path().join("notes"));
     for (output, says) in
         [(file.clone(), "is a file: pass a directory"), (file + "/x", "pass another")]

@@ -347,7 +347,11 @@ fn draining() -> ApiError {
 /// Error of a request whose adapter failed while it ran. An operator has to act: nothing is wrong with the request, and
 /// the same request would fail again.
 pub fn failed(why: &AdapterFailure) -> ApiError {
-    let error = unavailable(sentence(why), "adapter_unavailable");
+    let message = format!(
+        "{} Load a version that works under this name, or unload the adapter.",
+        sentence(why)
+    );
+    let error = unavailable(message, "adapter_unavailable");
     ApiError { retry_after: None, ..error }
 }
 

@@ -78,8 +78,8 @@ pub enum RegistryError {
 pub enum AdapterFailure {
     /// All logits of a row were NaN.
     #[error(
-        "the LoRA adapter `{name}` made the logits non-finite: its weights are damaged or too large; load weights that \
-         work under this name, or unload it"
+        "the LoRA adapter `{name}` made the logits non-finite: its weights are damaged or too large; use another version \
+         of it, or none"
     )]
     NotFinite {
         /// Name of the adapter.

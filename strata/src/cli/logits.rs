@@ -1,14 +1,12 @@
 //! `strata logits`: the logits of the next token.
 
-use std::sync::Arc;
-
 use l1_tensor::ops::{TopKScratch, top_k};
 use l1_tensor::{Runtime, TensorRef};
-use l2_model::adapter::LoraAdapter;
 use l2_model::{
     Batch, BatchError, ContiguousState, Decoder, Error, Workspace, WorkspaceSpec,
     generate::PREFILL_CHUNK,
 };
+use l5_scheduler::{AdapterFailure, RequestAdapter};
 use serde::Serialize;
 
 use super::adapter::AdapterArgs;
@@ -60,13 +58,13 @@ struct Position<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// What loading and the forward pass report.
+/// What loading and the forward pass report; logits that are NaN.
 pub fn run(args: &LogitsArgs, context: &Context) -> anyhow::Result<()> {
     let model = Loaded::open(&args.model, &args.runtime, context)?;
     let config = model.decoder.config();
     let tokens = &args.tokens.0;
     check(tokens, config.vocab, config.max_context)?;
-    let adapter = args.adapter.open(&model.rt, config, context)?.map(|own| own.weights);
+    let adapter = args.adapter.open(&model.rt, config, context)?;
     let mut out = Out::new();
     let mut scratch = TopKScratch::new(args.top.min(config.vocab));
     if args.json {
@@ -74,7 +72,7 @@ pub fn run(args: &LogitsArgs, context: &Context) -> anyhow::Result<()> {
     }
     let mut first = true;
     let chunk = if args.all { ROWS } else { PREFILL_CHUNK };
-    let adapted = (&model.decoder, adapter);
+    let adapted = (&model.decoder, adapter.as_ref());
     each_position(&model.rt, adapted, tokens, args.all, chunk, |position, row| {
         let top = largest(row, args.top, &mut scratch)?;
         if args.json {
@@ -115,9 +113,12 @@ fn check(tokens: &[u32], vocab: usize, context: usize) -> Result<(), Error> {
 /// Runs `tokens` through the model, with an adapter if there is one, `chunk` at a time, and hands the logits `[V]` after
 /// each one to `visit` (only those after the last, unless `all`). Only rows that are visited pay for the output
 /// projection.
+///
+/// # Errors
+/// What the forward pass reports; logits of which one is NaN, naming the adapter if there is one.
 pub(super) fn each_position(
     rt: &Runtime,
-    (decoder, adapter): (&Decoder, Option<Arc<LoraAdapter>>),
+    (decoder, adapter): (&Decoder, Option<&RequestAdapter>),
     tokens: &[u32],
     all: bool,
     chunk: usize,
@@ -130,8 +131,8 @@ pub(super) fn each_position(
     let mut ws = Workspace::new(rt, decoder.config(), spec)?;
     let adapters: &[i32] = if adapter.is_some() { &[0] } else { &[] };
     if let Some(adapter) = adapter {
-        ws.allow_adapters(adapter.rank())?;
-        ws.set_adapter(0, Some(adapter))?;
+        ws.allow_adapters(adapter.weights.rank())?;
+        ws.set_adapter(0, Some(adapter.weights.clone()))?;
     }
     let (config, dtype) = (decoder.config(), rt.activation_dtype());
     let mut state = ContiguousState::new_on(rt.device(), config, 1, n, dtype)?;
@@ -158,10 +159,30 @@ pub(super) fn each_position(
         let logits = logits.on_cpu(&mut copy)?;
         for (r, row) in rows.iter().enumerate() {
             let one = logits.narrow(0, r, 1)?.reshape(&[decoder.config().vocab])?;
-            visit(start + *row as usize, one)?;
+            let position = start + *row as usize;
+            check_numbers(one, position, adapter)?;
+            visit(position, one)?;
         }
     }
     Ok(())
+}
+
+/// Rejects logits `[V]` that no token can be chosen by.
+fn check_numbers(
+    logits: TensorRef<'_>,
+    position: usize,
+    adapter: Option<&RequestAdapter>,
+) -> anyhow::Result<()> {
+    if !logits.as_slice::<f32>("logits")?.iter().any(|x| x.is_nan()) {
+        return Ok(());
+    }
+    match adapter {
+        Some(adapter) => Err(AdapterFailure::NotFinite { name: adapter.name.clone() }.into()),
+        None => anyhow::bail!(
+            "the logits at position {position} are NaN: the model's weights are damaged or too large; fetch or convert \
+             the model again"
+        ),
+    }
 }
 
 /// The `k` largest of `row` `[V]`: (id, logit, logprob).

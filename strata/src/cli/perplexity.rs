@@ -11,6 +11,9 @@
 //! window begins with them, and they count as a part of its length: all tokens of the text are scored. If not, nothing
 //! precedes the first token of a window, which is not scored.
 
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use super::adapter::AdapterArgs;
@@ -78,7 +81,7 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
     };
     let Loaded { rt, decoder, tokenizer, .. } = Loaded::open(&args.model, &args.runtime, context)?;
     let (tokenizer, config) = (tokenizer?, decoder.config());
-    let adapter = args.adapter.open(&rt, config, context)?.map(|own| own.weights);
+    let adapter = args.adapter.open(&rt, config, context)?;
     let prefix = tokenizer.prefix();
     let tokens = tokenizer.encode(&text, false)?;
     let window = args.context.unwrap_or(config.max_context);
@@ -86,6 +89,7 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
     let mut nlls = Vec::with_capacity(tokens.len());
     let parts = tokens.chunks(window - prefix.len());
     let windows = parts.len();
+    let bar = bar(tokens.len(), context);
     for part in parts {
         let all = [prefix, part].concat();
         let (last, inputs) = (all.len() - 1, &all[..all.len() - 1]);
@@ -94,7 +98,7 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
         }
         // The last token predicts nothing, and a token before the first one of the text nothing that is scored.
         let first = prefix.len().max(1);
-        each_position(&rt, (&decoder, adapter.clone()), inputs, true, ROWS, |position, row| {
+        each_position(&rt, (&decoder, adapter.as_ref()), inputs, true, ROWS, |position, row| {
             let next = position + 1;
             if (first..=last).contains(&next) {
                 let nll = negative_log_probability(row.as_slice("logits")?, all[next]);
@@ -103,10 +107,12 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
                     "the logits of token {next} of a window are not finite"
                 );
                 nlls.push(nll);
+                bar.set_position(nlls.len() as u64);
             }
             Ok(())
         })?;
     }
+    bar.finish_and_clear();
     let Some(mean) = Mean::of(&nlls) else {
         let what = format!(
             "the text has {} tokens, and none can be scored: pass a longer one",
@@ -126,6 +132,21 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
         context: window,
     };
     if args.json { Ok(out::json_line(&measured)?) } else { Ok(out::text(&sentence(&measured))?) }
+}
+
+/// A bar of the scored tokens on a terminal, and nothing elsewhere.
+fn bar(tokens: usize, context: &Context) -> ProgressBar {
+    if context.quiet || !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(tokens as u64), ProgressDrawTarget::stderr());
+    // The template is a constant; an error in it must not fail the run.
+    if let Ok(style) =
+        ProgressStyle::with_template("[{wide_bar}] {pos}/{len} tokens {elapsed} of ~{duration}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
 }
 
 /// Rejects windows that the model cannot have, and those in which nothing can be scored.

@@ -1,8 +1,10 @@
-//! `--adapter` of `generate`, `chat` and `logits`.
+//! `--adapter` of `generate`, `chat`, `logits` and `perplexity`.
+
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::strata::{fixture, strata, strata_reading};
+use crate::strata::{arg, fixture, strata, strata_reading};
 
 fn adapter(name: &str) -> String {
     fixture(&format!("adapters/{name}"))
@@ -62,6 +64,45 @@ fn an_adapter_that_cannot_be_applied_is_one_line_that_says_why() {
             assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{ran:?}");
         }
         assert_eq!(ran(&["--adapter", "a", "--max-lora-rank", "0"]).code, 2);
+    }
+}
+
+/// An adapter whose numbers are finite, and too large for any sum.
+fn huge(of: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(Path::new(&adapter(of)).join(name), dir.path().join(name)).unwrap();
+    }
+    let weights = dir.path().join("adapter_model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let f32s = String::from_utf8_lossy(&bytes[..header]).contains("F32");
+    let huge = if f32s { 1e37f32.to_le_bytes().to_vec() } else { vec![0xf0, 0x7d] };
+    for (at, byte) in bytes[header..].iter_mut().enumerate() {
+        *byte = huge[at % huge.len()];
+    }
+    std::fs::write(&weights, &bytes).unwrap();
+    dir
+}
+
+#[test]
+fn an_adapter_whose_logits_are_not_numbers_is_an_error_of_every_command_without_advice_for_servers()
+{
+    let (model, dir) = (fixture("tiny-llama"), huge("tiny-llama-all"));
+    let dir = arg(dir.path());
+    let with = ["-m", &model, "--adapter", &dir];
+    let tokens = ["--tokens", "5,17,100,3"];
+    let generate = strata(["generate"].iter().chain(&with).chain(&tokens).copied());
+    let logits = strata(["logits"].iter().chain(&with).chain(&tokens).copied());
+    let chat = strata_reading(b"Hello\n", ["chat"].iter().chain(&with).copied());
+    let perplexity = ["perplexity", "-"].iter().chain(&with).copied();
+    let perplexity = strata_reading(b"Once upon a time", perplexity);
+    for ran in [&generate, &logits, &chat, &perplexity] {
+        assert!(ran.stderr.contains("made the logits non-finite"), "{ran:?}");
+        assert!(!ran.stderr.contains("unload") && !ran.stdout.contains("NaN"), "{ran:?}");
+    }
+    for ran in [generate, logits, perplexity] {
+        assert_eq!(ran.code, 1, "{ran:?}");
     }
 }
 

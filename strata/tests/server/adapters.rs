@@ -402,6 +402,7 @@ fn an_adapter_whose_logits_are_not_finite_is_named_and_other_requests_are_served
     let response = server.post(COMPLETIONS, &prompt("huge"));
     let message = refused(&response, 503, "adapter_unavailable".into());
     assert!(message.contains("`huge` made the logits non-finite"), "{message}");
+    assert!(message.ends_with("works under this name, or unload the adapter."), "{message}");
     assert!(response.header("retry-after").is_none(), "the same request would fail again");
     assert_eq!(generated(&server, "tiny").0, base);
 }

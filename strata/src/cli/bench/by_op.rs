@@ -260,7 +260,7 @@ impl fmt::Display for ByOp {
         let (best, median) = (self.read.best() / 1e9, self.read.median() / 1e9);
         writeln!(
             f,
-            "{}: {:.3} ms; memory {best:.1} GB/s (median {median:.1}), {:.0} GFLOP/s",
+            "{}: {:.3} ms; memory {best:.1} GB/s at best (median {median:.1}), {:.0} GFLOP/s",
             self.work,
             self.step_ms(),
             self.peak / 1e9

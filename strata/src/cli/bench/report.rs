@@ -252,7 +252,7 @@ impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "limits: memory {:.1} GB/s (median {:.1}); {:.0} GFLOP/s in bf16, {:.0} in f32",
+            "limits: memory {:.1} GB/s at best (median {:.1}); {:.0} GFLOP/s in bf16, {:.0} in f32",
             self.read.best() / 1e9,
             self.read.median() / 1e9,
             self.bf16_flops / 1e9,
@@ -284,9 +284,9 @@ impl fmt::Display for Report {
             "of peak",
             "decode tok/s",
             "of peak",
-            "of read",
+            "of best",
             "of median",
-            "read (median) beside"
+            "read, best (median)"
         )?;
         for r in &self.results {
             writeln!(
@@ -308,8 +308,10 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "Decoding one token reads {} MB at the first batch size, {} MB at the last. Only matmuls\n\
-             count as work: attention, norms and waiting make up the rest to 100%.",
+            "Decoding one token reads {} MB at the first batch size, {} MB at the last. Shares: of the FLOP/s above\n\
+             (of peak), counting matmuls only; of the best and of the median reading of the memory bandwidth beside each\n\
+             decode (of best, of median), counting weights, keys and values. Attention, norms and waits take the rest of\n\
+             the time.",
             of(0),
             of(self.results.len().saturating_sub(1)),
         )?;

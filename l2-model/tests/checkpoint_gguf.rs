@@ -8,6 +8,7 @@ use checkpoint_support::{GgufBuilder, array, fixture, sample_gguf, string};
 use half::bf16;
 use l2_model::checkpoint::gguf::{Metadata, Value, ValueType};
 use l2_model::checkpoint::{Checkpoint, CheckpointError, GgufError, GgufFile, StoredType};
+use l2_model::{ConfigError, ModelConfig};
 use safetensors::SafeTensors;
 
 /// A file that must be read.
@@ -409,4 +410,18 @@ fn paths_that_cannot_be_opened_give_errors_that_name_them() {
     std::fs::write(&damaged, "").unwrap();
     let error = Checkpoint::open(&damaged).unwrap_err().to_string();
     assert!(error.contains("empty"), "{error}");
+}
+
+/// The rows of q and k could not be put back in order.
+#[test]
+fn heads_of_an_odd_number_of_elements_are_refused() {
+    let bytes = GgufBuilder::default()
+        .pair("general.architecture", STRING, string("llama"))
+        .pair("llama.embedding_length", U32, 32u32.to_le_bytes())
+        .pair("llama.attention.head_count", U32, 2u32.to_le_bytes())
+        .pair("llama.attention.key_length", U32, 17u32.to_le_bytes())
+        .build();
+    let error = ModelConfig::from_gguf(&read(&bytes)).unwrap_err();
+    let key = "llama.attention.key_length";
+    judge::fails_with!("a head of 17 elements", Err::<(), _>(error), ConfigError::BadValue { key: k, .. } if k == key);
 }

@@ -40,6 +40,14 @@ impl ModelConfig {
         let kv_heads = keys.u64("attention.head_count_kv")?.unwrap_or(q_heads);
         let default_head = hidden.checked_div(q_heads).unwrap_or(0);
         let head_dim = keys.u64("attention.key_length")?.unwrap_or(default_head);
+        // The rows of q and k are put back in order by halves of a head.
+        if !head_dim.is_multiple_of(2) {
+            return Err(ConfigError::BadValue {
+                key: keys.name("attention.key_length"),
+                value: head_dim.to_string(),
+                why: "must be even".into(),
+            });
+        }
         let value_dim = keys.u64("attention.value_length")?.unwrap_or(head_dim);
         if value_dim != head_dim {
             return Err(ConfigError::Unsupported {

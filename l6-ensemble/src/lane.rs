@@ -247,6 +247,16 @@ impl<M> Lane<M> {
         Ok((id, answers))
     }
 
+    /// Checks requests without submitting them: all replicas have the same limits.
+    ///
+    /// # Errors
+    /// As [`Replica::check`], of the first request that is invalid.
+    pub fn check(&self, requests: &[EngineRequest]) -> Result<(), SubmitError> {
+        let first = self.replicas.first();
+        let mut checks = first.into_iter().flat_map(|own| requests.iter().map(|of| own.check(of)));
+        checks.find(Result::is_err).unwrap_or(Ok(()))
+    }
+
     /// Whether a replica of the lane relays its requests.
     pub fn relays(&self) -> bool {
         self.replicas.iter().any(|replica| replica.relays())

@@ -39,6 +39,15 @@ pub trait Replica: Send + Sync + 'static {
     /// [`SubmitError::Full`], [`SubmitError::Draining`], [`SubmitError::Stopped`].
     fn room_for(&self, requests: usize) -> Result<(), SubmitError>;
 
+    /// Checks a request whose guide is compiled, without submitting it. What is not checked here is when it is submitted.
+    ///
+    /// # Errors
+    /// [`SubmitError`] of an invalid request.
+    fn check(&self, request: &EngineRequest) -> Result<(), SubmitError> {
+        let _ = request;
+        Ok(())
+    }
+
     /// Whether its steps run on this machine, in turns with those of other replicas.
     fn shares_machine(&self) -> bool {
         true
@@ -110,6 +119,10 @@ impl Replica for EngineHandle {
 
     fn room_for(&self, requests: usize) -> Result<(), SubmitError> {
         Self::room_for(self, requests)
+    }
+
+    fn check(&self, request: &EngineRequest) -> Result<(), SubmitError> {
+        Self::check(self, request)
     }
 
     fn load(&self) -> Load {

@@ -3,10 +3,11 @@
 //! ```text
 //! model name -> AdapterRegistry (l5) -> in memory: used at once
 //!                                    -> evicted: read again on a background thread, while the request waits
-//!                                    -> requests use all that may be in memory: the request waits for room
+//!                                    -> requests and reads have all the room: the request waits for room
 //! ```
 //!
-//! Every wait is bounded: for room, for a thread, and for the files. A shutdown ends all of them.
+//! A request is validated before it waits (`backpressure`). Requests, loads and unloads wait in one queue (`room`). Every
+//! wait is bounded: for room, for a thread, and for the files. A shutdown ends all of them.
 //!
 //! A response to such a request has the adapter's name as `model`. Tokenizer, chat template, limits and metrics are those
 //! of the model.
@@ -22,13 +23,13 @@ use axum::http::StatusCode;
 use l5_scheduler::adapters::{AdapterInfo, RegistryError};
 use l5_scheduler::{AdapterFailure, AdapterRegistry, RequestAdapter};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::timeout_at;
 
 use super::background::{Background, LoadError};
 use super::error::{ApiError, unavailable};
 use super::lanes::ServedLane;
 use super::model::ServedModel;
-use room::{NameTurns, ROOM_POLL, RoomQueue};
+use room::{Grant, ReadGrant, Refusal, RoomQueue, WaitingRequests, Wanted, now};
 
 /// The adapters of a server of one model. Clones share everything.
 #[derive(Clone, Debug)]
@@ -37,25 +38,61 @@ pub struct Adapters {
     background: Background,
     /// The model under the name of each adapter.
     models: Arc<Mutex<HashMap<String, Arc<ServedModel>>>>,
-    /// Maximum time that a request waits for room.
-    max_wait: Duration,
     queue: Arc<RoomQueue>,
-    turns: NameTurns,
+    waiting: Arc<WaitingRequests>,
     /// Whether the server shuts down.
     closing: watch::Sender<bool>,
 }
 
+/// The adapter that a request names as its model, before the request has it.
+#[derive(Clone)]
+pub struct NamedAdapter {
+    adapters: Adapters,
+    name: String,
+}
+
+impl NamedAdapter {
+    /// The adapter, once it is in memory, for so many engine requests. An evicted one is read again, and if there is no
+    /// room it waits. Returns how long it waited, too.
+    ///
+    /// # Errors
+    /// 404 for an adapter that was unloaded meanwhile; 503 for one that cannot be used now, and if the wait is over; 504
+    /// if the time of the request is.
+    pub async fn obtain(
+        &self,
+        requests: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(RequestAdapter, Duration), ApiError> {
+        let (Self { adapters, name }, began) = (self, now());
+        if !adapters.queue.holds_back(began)
+            && let Some(ready) =
+                adapters.registry.get_resident(name).map_err(|why| use_error(&why))?
+        {
+            return Ok((ready, Duration::ZERO));
+        }
+        let _counted = adapters.waiting.count(name, requests);
+        let wait = adapters.obtain(name, Wanted::Use, use_error);
+        let adapter = match deadline {
+            None => wait.await,
+            Some(deadline) => {
+                timeout_at(deadline.into(), wait).await.unwrap_or_else(|_| Err(ApiError::timeout()))
+            }
+        };
+        Ok((adapter?, now().saturating_duration_since(began)))
+    }
+}
+
 impl Adapters {
-    /// The adapters of a registry, whose files are read by `background`. A request for an adapter that is not in memory
-    /// waits for at most `max_wait` while requests use all that may be.
+    /// The adapters of a registry, whose files are read by `background`. What needs room for an adapter waits for at most
+    /// `max_wait` while requests and reads have all of it.
     pub fn new(registry: AdapterRegistry, background: Background, max_wait: Duration) -> Self {
+        let queue = RoomQueue::new(registry.clone(), background.clone(), max_wait);
         Self {
             registry,
             background,
             models: Arc::default(),
-            max_wait,
-            queue: Arc::default(),
-            turns: NameTurns::default(),
+            queue: Arc::new(queue),
+            waiting: Arc::default(),
             closing: watch::Sender::default(),
         }
     }
@@ -65,9 +102,14 @@ impl Adapters {
         &self.registry
     }
 
-    /// Names of the adapters for which requests wait until there is room.
+    /// Names of the adapters for which requests wait.
     pub fn waiting(&self) -> Vec<String> {
-        self.queue.adapters()
+        self.waiting.adapters()
+    }
+
+    /// Number of engine requests that wait for their adapter.
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Ends what waits for an adapter: the server shuts down, and no load is worth its time.
@@ -78,17 +120,15 @@ impl Adapters {
     /// Loads an adapter under a name.
     ///
     /// # Errors
-    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room, or if
-    /// the files are not read in time.
+    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room in time, or
+    /// if the files are not read in time.
     pub async fn load(
         &self,
         name: String,
         path: PathBuf,
         load_inplace: bool,
     ) -> Result<RequestAdapter, ApiError> {
-        let (registry, own) = (self.registry.clone(), name.clone());
-        let loaded = self.read(&name, move || registry.load(&own, &path, load_inplace));
-        loaded.await?.map_err(|why| load_error(&why))
+        self.obtain(&name, Wanted::Load { path, load_inplace }, load_error).await
     }
 
     /// Unloads the adapter of a name. Requests that run with it are not affected.
@@ -96,42 +136,77 @@ impl Adapters {
     /// # Errors
     /// 404 for a name that no adapter has; 503 while its files are read and do not come.
     pub async fn unload(&self, name: String) -> Result<(), ApiError> {
+        let turn = self.unless_closing(self.wait(&name, Wanted::Unload, load_error)).await?;
         let (registry, own) = (self.registry.clone(), name.clone());
-        // It waits while the adapter is read.
-        let unloaded = self.read(&name, move || registry.unload(&own)).await?;
-        unloaded.map_err(|why| load_error(&why))?;
+        // The memory of weights is given back there.
+        let unloaded = self.background.run(0, move || {
+            let _turn = turn;
+            registry.unload(&own)
+        });
+        unloaded.await?.map_err(|why| load_error(&why))?;
         self.models().remove(&name);
         Ok(())
     }
 
-    /// Works on the files of an adapter in the background, once nothing else does.
-    async fn read<T: Send + 'static>(
+    /// Waits in the queue, and reads the files if that is what is granted.
+    async fn obtain(
         &self,
         name: &str,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let (background, turns) = (self.background.clone(), self.turns.clone());
-        let within = self.registry.options().load_timeout;
-        let own = name.to_owned();
+        wanted: Wanted,
+        error: fn(&RegistryError) -> ApiError,
+    ) -> Result<RequestAdapter, ApiError> {
+        self.unless_closing(async {
+            match self.wait(name, wanted, error).await? {
+                Grant::Ready(ready) => Ok(ready),
+                Grant::Read(grant) => self.read(name, grant).await?.map_err(|why| error(&why)),
+                // What is not unloaded is not granted that.
+                Grant::Name(_) => Err(ApiError::internal("the adapter was not read")),
+            }
+        })
+        .await
+    }
+
+    /// Waits in the queue.
+    async fn wait(
+        &self,
+        name: &str,
+        wanted: Wanted,
+        error: fn(&RegistryError) -> ApiError,
+    ) -> Result<Grant, ApiError> {
+        let granted = match self.queue.enter(name, wanted, now()) {
+            Ok(waiting) => waiting.granted().await,
+            Err(why) => Err(why),
+        };
+        granted.map_err(|why| match why {
+            Refusal::Registry(why) => error(&why),
+            Refusal::NoTurn(within) => no_turn(within),
+        })
+    }
+
+    /// Reads the files of an adapter in the background.
+    async fn read(
+        &self,
+        name: &str,
+        grant: ReadGrant,
+    ) -> Result<Result<RequestAdapter, RegistryError>, ApiError> {
+        let ReadGrant { read, seat, turn } = grant;
+        let (background, queue) = (self.background.clone(), self.queue.clone());
+        let (within, own) = (self.registry.options().load_timeout, name.to_owned());
         // A task of its own: it watches the read also if the client disconnects.
         let task = tokio::spawn(async move {
-            let turn = timeout(within, turns.take(&own)).await;
-            let turn = turn.map_err(|_| too_slow(&own, within))?;
             // The turn ends with the thread, and not with the wait for it: a name whose files hang has one thread.
             let work = move || {
                 let _turn = turn;
-                work()
+                read.read()
             };
-            background.load(within, work).await.map_err(|why| match why {
-                LoadError::NoSeat => too_busy(within),
+            let done = background.load(seat, within, work).await;
+            queue.poll(now());
+            done.map_err(|why| match why {
                 LoadError::TimedOut => too_slow(&own, within),
                 LoadError::Panicked(why) => ApiError::internal(why),
             })
         });
-        self.unless_closing(async {
-            task.await.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?
-        })
-        .await
+        task.await.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?
     }
 
     /// A wait that ends with an error when the server shuts down.
@@ -146,106 +221,19 @@ impl Adapters {
         }
     }
 
-    /// The lane as a request sees it whose model is the adapter of this name. An evicted adapter is read again; if
-    /// requests use all that may be in memory, the request waits for one of them to end.
+    /// The lane as a request sees it whose model is the adapter of this name.
     ///
     /// # Errors
-    /// 404 for a name that no adapter has; 503 for an adapter that cannot be used now, and if the wait is over; 504 if
-    /// the request's own time is.
-    pub async fn lane(
-        &self,
-        lane: &ServedLane,
-        name: &str,
-        arrived: Instant,
-    ) -> Result<ServedLane, ApiError> {
-        let adapter = match self.resident(name)? {
-            Some(adapter) => adapter,
-            None => {
-                let timeout = lane.generation.admission.request_timeout();
-                let used = self.wait_within(name, timeout.map(|within| arrived + within));
-                used.await?
-            }
-        };
+    /// 404 for a name that no adapter has.
+    pub fn lane(&self, lane: &ServedLane, name: &str) -> Result<ServedLane, ApiError> {
+        if !self.registry.contains(name) {
+            return Err(use_error(&RegistryError::NotFound { name: name.to_owned() }));
+        }
         let mut lane = lane.clone();
         lane.generation.model = self.model(lane.model(), name);
-        lane.generation.adapter = Some(adapter);
+        lane.generation.adapter =
+            Some(NamedAdapter { adapters: self.clone(), name: name.to_owned() });
         Ok(lane)
-    }
-
-    fn resident(&self, name: &str) -> Result<Option<RequestAdapter>, ApiError> {
-        self.registry.get_resident(name).map_err(|why| use_error(&why))
-    }
-
-    /// Reads an adapter again, before the deadline of its request.
-    async fn wait_within(
-        &self,
-        name: &str,
-        deadline: Option<Instant>,
-    ) -> Result<RequestAdapter, ApiError> {
-        let read = self.read_again(name);
-        match deadline {
-            None => read.await,
-            Some(deadline) => {
-                timeout_at(deadline.into(), read).await.unwrap_or_else(|_| Err(ApiError::timeout()))
-            }
-        }
-    }
-
-    async fn read_again(&self, name: &str) -> Result<RequestAdapter, ApiError> {
-        // Behind those that wait: otherwise later requests would get all the room.
-        if self.queue.is_empty()
-            && let Some(read) = self.try_read(name).await?
-        {
-            return Ok(read);
-        }
-        let full =
-            || use_error(&RegistryError::Full { max: self.registry.options().max_cpu_loras });
-        let Some(_waiting) = self.queue.enter(name) else { return Err(full()) };
-        self.unless_closing(async {
-            let waited = timeout(self.max_wait, self.wait_for_room(name)).await;
-            // Room that is there now was never this request's: those before it have their files read.
-            let why = || if self.registry.has_room() { no_turn(self.max_wait) } else { full() };
-            waited.unwrap_or_else(|_| Err(why()))
-        })
-        .await
-    }
-
-    /// Waits for the request's turn, and then for room.
-    async fn wait_for_room(&self, name: &str) -> Result<RequestAdapter, ApiError> {
-        let turn = self.queue.turn.lock();
-        tokio::pin!(turn);
-        let _turn = loop {
-            tokio::select! {
-                biased;
-                turn = &mut turn => break turn,
-                () = sleep(ROOM_POLL) => {}
-            }
-            // A request before it may have had the same adapter read.
-            if let Some(ready) = self.resident(name)? {
-                return Ok(ready);
-            }
-        };
-        loop {
-            if let Some(ready) = self.resident(name)? {
-                return Ok(ready);
-            }
-            if self.registry.has_room()
-                && let Some(read) = self.try_read(name).await?
-            {
-                return Ok(read);
-            }
-            sleep(ROOM_POLL).await;
-        }
-    }
-
-    /// Reads an adapter again. `None`: there is no room.
-    async fn try_read(&self, name: &str) -> Result<Option<RequestAdapter>, ApiError> {
-        let (registry, own) = (self.registry.clone(), name.to_owned());
-        match self.read(name, move || registry.get(&own)).await? {
-            Ok(adapter) => Ok(Some(adapter)),
-            Err(RegistryError::Full { .. }) => Ok(None),
-            Err(why) => Err(use_error(&why)),
-        }
     }
 
     /// The model under the name of an adapter.
@@ -321,16 +309,7 @@ fn too_slow(name: &str, within: Duration) -> ApiError {
     use_error(&RegistryError::TimedOut { name: name.to_owned(), seconds })
 }
 
-/// Error of a read that does not begin in time.
-fn too_busy(within: Duration) -> ApiError {
-    let seconds = within.as_secs_f64();
-    let message = format!(
-        "Other LoRA adapters are being read, and none of them within {seconds} s. Try again later."
-    );
-    unavailable(message, "adapters_busy")
-}
-
-/// Error of a request that waits behind reads of other adapters.
+/// Error of what waits behind reads of other adapters.
 fn no_turn(within: Duration) -> ApiError {
     let seconds = within.as_secs_f64();
     let message = format!(
@@ -372,57 +351,6 @@ fn sentence(why: &impl ToString) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-    use std::sync::mpsc::channel;
-
-    use l5_scheduler::adapters::AdapterOptions;
-    use l5_scheduler::engine::EngineModel;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_name_whose_files_hang_has_one_thread_until_that_ends() {
-        let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/tiny-llama");
-        let model = EngineModel::open(&tiny, Default::default()).unwrap();
-        let load_timeout = Duration::from_millis(50);
-        let options = AdapterOptions { load_timeout, ..AdapterOptions::default() };
-        let registry = AdapterRegistry::new(&model, options);
-        let adapters = Adapters::new(registry, Background::default(), Duration::ZERO);
-        let (end, ended) = channel::<()>();
-        let stuck = adapters.read("a", move || _ = ended.recv()).await.unwrap_err();
-        assert_eq!(stuck.code, Some("adapter_timeout"));
-        let next = adapters.read("a", || 6).await;
-        assert_eq!(next.unwrap_err().code, Some("adapter_timeout"));
-        assert_eq!(adapters.read("b", || 7).await.unwrap(), 7, "other names are read");
-        drop(end);
-        let again = async {
-            loop {
-                if let Ok(read) = adapters.read("a", || 8).await {
-                    break read;
-                }
-            }
-        };
-        assert_eq!(again.await, 8, "the name is free when the thread has ended");
-    }
-
-    #[tokio::test]
-    async fn a_request_behind_a_read_is_told_so_and_not_that_there_is_no_room() {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
-        let model = EngineModel::open(&fixtures.join("tiny-llama"), Default::default()).unwrap();
-        let options = AdapterOptions { max_cpu_loras: 1, ..AdapterOptions::default() };
-        let registry = AdapterRegistry::new(&model, options);
-        let files = fixtures.join("adapters/tiny-llama-all");
-        registry.load("a", &files, false).unwrap();
-        let b = registry.load("b", &files, false).unwrap();
-        let wait = Duration::from_millis(50);
-        let adapters = Adapters::new(registry, Background::default(), wait);
-        let _first = adapters.queue.enter("b").expect("there is room in the queue");
-        let _turn = adapters.queue.turn.lock().await;
-        let full = adapters.read_again("a").await.unwrap_err();
-        assert!(full.message.contains("requests use all"), "{}", full.message);
-        drop(b);
-        let behind = adapters.read_again("a").await.unwrap_err();
-        assert!(behind.message.contains("are being read"), "{}", behind.message);
-    }
-}
+mod fake_disk;
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::error::ApiError;
@@ -23,7 +23,7 @@ const MIN_LONG_BYTES: usize = 256 << 10;
 const MEDIUM_SEATS: usize = 2;
 const LONG_SEATS: usize = 1;
 
-/// Maximum number of files that are read at once.
+/// Maximum number of adapters that are read at once.
 const LOAD_SEATS: usize = 2;
 
 /// Maximum number of reads that have lost their seat because they took too long. Each still has a thread: a read from a
@@ -46,11 +46,13 @@ pub struct Background {
     abandoned: Arc<Semaphore>,
 }
 
+/// The right to read files, until this is dropped.
+#[derive(Debug)]
+pub struct LoadSeat(OwnedSemaphorePermit);
+
 /// Why a read has no result.
 #[derive(Debug)]
 pub enum LoadError {
-    /// Other reads had all seats for the whole time.
-    NoSeat,
     /// It takes too long. It goes on, and what it returns is dropped.
     TimedOut,
     /// It panicked.
@@ -82,19 +84,23 @@ impl Background {
         Self::seated(seats, work).await
     }
 
-    /// Reads files, or waits for what reads them, once there is a seat: for both it has at most the time `within`.
-    /// Prompts and bodies do not queue behind it. A read that takes longer loses its seat to the next one, up to a few
-    /// of them.
+    /// A seat for a read, if one is free.
+    pub fn try_load_seat(&self) -> Option<LoadSeat> {
+        self.loads.clone().try_acquire_owned().ok().map(LoadSeat)
+    }
+
+    /// Reads files, for which it has at most the time `within`. Prompts and bodies do not queue behind it. A read that
+    /// takes longer loses its seat to the next one, up to a few of them.
     ///
     /// # Errors
     /// [`LoadError`].
     pub async fn load<T: Send + 'static>(
         &self,
+        seat: LoadSeat,
         within: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, LoadError> {
-        let seat = timeout(within, self.loads.clone().acquire_owned()).await;
-        let seat = Arc::new(Mutex::new(seat.map_err(|_| LoadError::NoSeat)?));
+        let seat = Arc::new(Mutex::new(seat.0));
         let own = seat.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _seat = own;
@@ -106,7 +112,7 @@ impl Background {
             Err(_) => {
                 if let Ok(other) = self.abandoned.clone().try_acquire_owned() {
                     // The seat of the read is another one until the read ends.
-                    *seat.lock().unwrap_or_else(PoisonError::into_inner) = Ok(other);
+                    *seat.lock().unwrap_or_else(PoisonError::into_inner) = other;
                 }
                 Err(LoadError::TimedOut)
             }
@@ -157,21 +163,22 @@ mod tests {
         let ended = Arc::new(Mutex::new(ended));
         let moment = Duration::from_millis(20);
         let stuck = || {
-            let ended = ended.clone();
+            let (ended, seat) = (ended.clone(), background.try_load_seat().expect("a seat"));
             // Until the other end is dropped.
-            background.load(moment, move || drop(ended.lock().map(|ended| ended.recv())))
+            background.load(seat, moment, move || drop(ended.lock().map(|ended| ended.recv())))
         };
-        let all = (0..MAX_ABANDONED_LOADS).map(|_| stuck());
-        for read in all {
-            assert!(matches!(read.await, Err(LoadError::TimedOut)));
+        for _ in 0..MAX_ABANDONED_LOADS {
+            assert!(matches!(stuck().await, Err(LoadError::TimedOut)));
         }
         let long = Duration::from_secs(60);
-        assert!(matches!(background.load(long, || 7).await, Ok(7)), "a seat is free");
+        let seat = background.try_load_seat().expect("a seat is free");
+        assert!(matches!(background.load(seat, long, || 7).await, Ok(7)));
         for _ in 0..LOAD_SEATS {
             assert!(matches!(stuck().await, Err(LoadError::TimedOut)));
         }
-        assert!(matches!(background.load(moment, || 7).await, Err(LoadError::NoSeat)));
+        assert!(background.try_load_seat().is_none());
         drop(end);
-        assert!(matches!(background.load(long, || 7).await, Ok(7)), "their seats are free again");
+        let again = background.loads.acquire_many(LOAD_SEATS as u32).await;
+        assert!(again.is_ok(), "their seats are free again");
     }
 }

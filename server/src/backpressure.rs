@@ -15,6 +15,7 @@ use l6_ensemble::{ReplicaChoice, ReplicaId};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::adapters::NamedAdapter;
 use super::background::{Background, lower_priority};
 use super::door::{Door, DoorRequest, Pass, Refused};
 use super::error::{ApiError, DoorRefusal};
@@ -131,23 +132,23 @@ impl Admission {
     }
 
     /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them, and what to do if it
-    /// cannot serve them. A guide is compiled first, in the background.
+    /// cannot serve them. A guide is compiled first, in the background. Then, and only if they are valid, requests with an
+    /// adapter wait for it: that counts as time in the queue.
     ///
     /// # Errors
     /// [`ApiError`]: 400 for what is invalid or can never fit, 429 with `Retry-After` when the queue is full, 503 while
-    /// draining, 500 without an engine.
+    /// draining, 500 without an engine; and those of [`NamedAdapter::obtain`].
     pub async fn submit(
         &self,
         mut requests: Vec<EngineRequest>,
         samples: u32,
+        adapter: Option<&NamedAdapter>,
         arrived: Instant,
     ) -> Result<Submitted, ApiError> {
         let choices = requests.len().saturating_mul(samples as usize);
-        self.room_for(choices)?;
-        if let Some(most) = self.max_queued_tokens {
-            let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
-            self.room_for_tokens(tokens.saturating_mul(samples as usize), most)?;
-        }
+        let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
+        let tokens = tokens.saturating_mul(samples as usize);
+        self.queue_has_room(choices, tokens)?;
         // All prompts of a request have the same guide.
         let spec = requests.iter().find_map(|request| match &request.guide {
             Some(GuideSource::Spec(spec)) => Some(spec.clone()),
@@ -159,6 +160,16 @@ impl Admission {
             for request in &mut requests {
                 request.guide = Some(guide.clone());
             }
+        }
+        if let Some(adapter) = adapter {
+            self.lane.check(&requests).map_err(|why| self.refused(choices, why))?;
+            let deadline = self.request_timeout.map(|within| arrived + within);
+            let (adapter, waited) = adapter.obtain(choices, deadline).await?;
+            for request in &mut requests {
+                (request.adapter, request.waited) = (Some(adapter.clone()), waited);
+            }
+            // Others were submitted meanwhile.
+            self.queue_has_room(choices, tokens)?;
         }
         let choice = self.lane.choose(&requests);
         let pass = self.pass(&choice, &mut requests, arrived)?;
@@ -325,6 +336,12 @@ impl Admission {
             }
             why => why.into(),
         }
+    }
+
+    /// Checks that the queue has room for so many requests and prompt tokens.
+    fn queue_has_room(&self, choices: usize, tokens: usize) -> Result<(), ApiError> {
+        self.room_for(choices)?;
+        self.max_queued_tokens.map_or(Ok(()), |most| self.room_for_tokens(tokens, most))
     }
 
     /// Checks that the queue has room for so many prompt tokens.

@@ -248,7 +248,7 @@ impl Lanes {
     ///
     /// # Errors
     /// As [`Adapters::lane`].
-    pub async fn of_adapter(
+    pub fn of_adapter(
         &self,
         name: Option<&str>,
         context: &RequestContext,
@@ -257,7 +257,7 @@ impl Lanes {
             Some((name, adapters)) if !self.first().model().is_named(name) => {
                 // Also of a request that is refused because of its adapter.
                 context.adapted(name);
-                adapters.lane(self.first(), name, context.arrived()).await.map(Some)
+                adapters.lane(self.first(), name).map(Some)
             }
             _ => Ok(None),
         }

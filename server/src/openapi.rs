@@ -278,7 +278,7 @@ impl Modify for Generated {
                 (
                     QUEUE_MS,
                     Type::Integer,
-                    "Milliseconds from the arrival at the engine to the first step.",
+                    "Milliseconds from the arrival at the engine to the first step, the wait for an adapter included.",
                 ),
                 (CACHED_TOKENS, Type::Integer, "Number of prompt tokens that were cached."),
                 (LOADED_TOKENS, Type::Integer, "Number of those that were loaded from a tier."),

@@ -8,11 +8,12 @@ use l4_sampler::logprobs::LogprobsRequest;
 use l4_sampler::philox::fresh_seed;
 use l4_sampler::stop::StopRules;
 use l4_sampler::{ParamError, SamplingParams};
-use l5_scheduler::{EngineRequest, Job, RequestAdapter};
+use l5_scheduler::{EngineRequest, Job};
 use l6_ensemble::DecodingPolicy;
 use l6_ensemble::shadow::SHADOW_PRIORITY;
 use serde_json::Value;
 
+use super::adapters::NamedAdapter;
 use super::backpressure::Admission;
 use super::error::{ApiError, quoted};
 use super::json::tree;
@@ -53,8 +54,8 @@ pub struct Generation {
     pub admission: Admission,
     /// Defaults of the lane's requests.
     pub defaults: Arc<LaneDefaults>,
-    /// LoRA adapter of the request, if it names one as its model.
-    pub adapter: Option<RequestAdapter>,
+    /// LoRA adapter that the request names as its model, if it does. The request has it when it is submitted.
+    pub adapter: Option<NamedAdapter>,
 }
 
 impl Generation {

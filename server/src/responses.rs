@@ -14,11 +14,12 @@ use l6_ensemble::ReplicaId;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::backpressure::{Admission, Submitted};
+use super::backpressure::Submitted;
 use super::error::ApiError;
 use super::failover::FailoverPlan;
 use super::metrics::{ChoiceMetrics, LaneMetrics};
 use super::middleware::RequestContext;
+use super::request::Generation;
 
 /// Engine requests of one HTTP request: one for each prompt and sample. Those that have not ended are aborted when this
 /// is dropped.
@@ -48,20 +49,22 @@ impl ResponseStreams {
     /// Submits requests, `samples` of each, all or none.
     ///
     /// # Errors
-    /// As [`Admission::submit`].
+    /// As [`Admission::submit`](super::backpressure::Admission::submit).
     pub async fn submit(
-        admission: &Admission,
+        generation: &Generation,
         context: RequestContext,
         requests: Vec<EngineRequest>,
         samples: u32,
     ) -> Result<Self, ApiError> {
+        let Generation { admission, adapter, .. } = generation;
         let arrived = Instant::from(context.arrived());
         let deadline = admission.request_timeout().map(|within| arrived + within);
         let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
         let prompts: Vec<usize> =
             (0..requests.len()).flat_map(|prompt| (0..samples).map(move |_| prompt)).collect();
         let numbers = requests.iter().flat_map(|_| 0..samples).collect();
-        let submitted = admission.submit(requests, samples, context.arrived()).await?;
+        let submitted = admission.submit(requests, samples, adapter.as_ref(), context.arrived());
+        let submitted = submitted.await?;
         let Submitted { replica, streams, failover } = submitted;
         let lane = admission.metrics().clone();
         let metrics = lane.begin_choices(replica, numbers);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! AdapterRegistry   name -> path and weights; loads, unloads and evicts        any thread
+//! AdapterRead       one read of an adapter's files                             a thread that may wait for files
 //! RequestAdapter    name and weights, held by a request until it ends          from the handle to the runner
 //! Adapter           name and digest, of which the hashes of blocks are made    scheduler
 //! ```
@@ -12,6 +13,7 @@
 //! in a tier, whose keys are made of the same hashes. (vLLM hashes the path of the file, and reuses such blocks.)
 
 mod error;
+mod read;
 mod registry;
 mod residency;
 
@@ -24,6 +26,7 @@ use l2_model::ModelConfig;
 use l2_model::adapter::LoraAdapter;
 
 pub use error::{AdapterFailure, RegistryError};
+pub use read::{AdapterRead, Begun, ReadFor};
 pub use registry::{AdapterInfo, AdapterOptions, AdapterRegistry, MAX_ADAPTER_NAME_BYTES};
 
 use crate::Adapter;

@@ -6,13 +6,16 @@
 //! unload   the name is unknown from here on; requests that have the weights keep them
 //! ```
 //!
-//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory. For another one, the adapter that was used least
-//! recently and that no request has is evicted: its name and path stay, its weights go. Weights that were unloaded or
-//! replaced count until the last request that has them ends.
+//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory, and what is being read ([`AdapterRead`] has the
+//! bound). For another one, the adapter that was used least recently and that no request has is evicted: its name and path
+//! stay, its weights go. Weights that were unloaded or replaced count until the last request that has them ends.
 //!
 //! A file is read outside of the lock, so other names are served meanwhile. What reads or unloads one name waits for
 //! whatever else reads that name, until that read is past its deadline: a disk or a network that does not answer costs
 //! the name [`AdapterOptions::load_timeout`], and no more.
+//!
+//! [`AdapterRegistry::load`] and [`AdapterRegistry::get`] wait on the calling thread. [`AdapterRegistry::begin`] does not
+//! wait: a server keeps a queue of its own.
 //!
 //! Loads, evictions and failures are logged where they happen, with the name of the adapter.
 
@@ -22,8 +25,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use l2_model::adapter::LoraAdapter;
 
-use super::error::{RegistryError, log_text};
-use super::residency::{Busy, Entry, State};
+use super::error::RegistryError;
+use super::read::{AdapterRead, Begun, ReadFor, drop_evicted, log_not_loaded};
+use super::residency::State;
 use super::{
     DEFAULT_LOAD_TIMEOUT_SECONDS, DEFAULT_MAX_ADAPTER_NAMES, DEFAULT_MAX_CPU_LORAS,
     DEFAULT_MAX_LORA_RANK, LOG, RequestAdapter,
@@ -97,103 +101,50 @@ pub struct AdapterInfo {
 #[derive(Clone)]
 pub struct AdapterRegistry(Arc<Shared>);
 
-struct Shared {
+pub(super) struct Shared {
     read: Box<Read>,
-    options: AdapterOptions,
+    pub options: AdapterOptions,
     state: Mutex<State>,
     /// Signals that a name is not read any more.
-    ended: Condvar,
+    pub ended: Condvar,
 }
 
 /// Reads the adapter in a directory.
 type Read = dyn Fn(&Path) -> l2_model::Result<LoraAdapter> + Send + Sync;
 
-/// A name whose files are being read, until this is dropped or its deadline is over.
-struct Reading<'a> {
-    shared: &'a Shared,
-    name: &'a str,
-    id: u64,
-}
-
-impl Reading<'_> {
-    /// Reserves room for the adapter.
-    fn reserve(&self) -> Result<(), RegistryError> {
-        let max = self.shared.options.max_cpu_loras.max(1);
-        let mut state = self.commit()?;
-        let evicted = state.make_room(max).ok_or(RegistryError::Full { max })?;
-        if let Some(busy) = state.busy.get_mut(self.name) {
-            busy.reserved = true;
-        }
-        drop(state);
-        for (name, weights) in evicted {
-            let own = self.name;
-            tracing::info!(
-                target: LOG,
-                "LoRA adapter `{name}` evicted from memory for `{own}`: the next request for it reads it again"
-            );
-            drop(weights);
-        }
-        Ok(())
-    }
-
-    /// The state, if this read is within its deadline: until the lock is released, what was read may be kept.
-    fn commit(&self) -> Result<MutexGuard<'_, State>, RegistryError> {
-        let state = self.shared.lock();
-        let own = state.busy.get(self.name).filter(|busy| busy.id == self.id);
-        match own {
-            Some(busy) if Instant::now() < busy.deadline => Ok(state),
-            _ => Err(self.shared.timed_out(self.name)),
-        }
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if state.busy.get(self.name).is_some_and(|busy| busy.id == self.id) {
-            state.busy.remove(self.name);
-        }
-        drop(state);
-        self.shared.ended.notify_all();
-    }
-}
-
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn timed_out(&self, name: &str) -> RegistryError {
+    /// Maximum number of adapters in memory.
+    pub fn max(&self) -> usize {
+        self.options.max_cpu_loras.max(1)
+    }
+
+    pub fn timed_out(&self, name: &str) -> RegistryError {
         let seconds = self.options.load_timeout.as_secs_f64();
         RegistryError::TimedOut { name: name.to_owned(), seconds }
     }
 
-    /// Waits until a name is read by nothing else, for no longer than a read may take. The read that begins then has
-    /// time of its own.
-    fn occupy<'a>(&'a self, name: &'a str) -> Result<Reading<'a>, RegistryError> {
-        let until = Instant::now() + self.options.load_timeout;
-        let mut state = self.lock();
-        loop {
-            let now = Instant::now();
-            let other = state.busy.get(name).map(|busy| busy.deadline);
-            let Some(other) = other.filter(|other| now < *other) else { break };
-            if now >= until {
-                return Err(self.timed_out(name));
-            }
-            let wait = self.ended.wait_timeout(state, other.min(until) - now);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let (id, deadline) = (state.tick(), Instant::now() + self.options.load_timeout);
-        state.busy.insert(name.to_owned(), Busy { id, deadline, reserved: false });
-        Ok(Reading { shared: self, name, id })
+    /// Waits until a read ends or is past its deadline, but not beyond `until`. `None`: that is over.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> Option<MutexGuard<'a, State>> {
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        let next = state.next_deadline().map(|next| next.saturating_duration_since(Instant::now()));
+        let waited = self.ended.wait_timeout(state, next.map_or(left, |next| next.min(left)));
+        Some(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    fn open(&self, name: &str, path: &Path) -> Result<Arc<LoraAdapter>, RegistryError> {
+    pub fn open(&self, name: &str, path: &Path) -> Result<Arc<LoraAdapter>, RegistryError> {
         let opened = (self.read)(path);
         opened.map(Arc::new).map_err(|why| RegistryError::Load { name: name.to_owned(), why })
     }
 
-    fn check_name(&self, name: &str) -> Result<(), RegistryError> {
+    pub fn check_name(&self, name: &str) -> Result<(), RegistryError> {
         let why = if name.is_empty() {
             "give it a name".to_owned()
         } else if name.len() > MAX_ADAPTER_NAME_BYTES {
@@ -212,7 +163,7 @@ impl Shared {
     }
 
     /// Fails if a new name would be one too many.
-    fn check_count(&self, state: &State, name: &str) -> Result<(), RegistryError> {
+    pub fn check_count(&self, state: &State, name: &str) -> Result<(), RegistryError> {
         let max = self.options.max_names;
         match state.entries.contains_key(name) || state.entries.len() < max {
             true => Ok(()),
@@ -228,12 +179,15 @@ impl AdapterRegistry {
         let (rt, config) = (model.rt.clone(), model.decoder.config().clone());
         let max_rank = options.max_lora_rank;
         let read = move |path: &Path| LoraAdapter::open(&rt, path, &config, max_rank);
-        Self::reading(Box::new(read), options)
+        Self::reading(read, options)
     }
 
-    /// A registry whose adapters are read by `read`.
-    fn reading(read: Box<Read>, options: AdapterOptions) -> Self {
-        let (state, ended) = (Mutex::default(), Condvar::new());
+    /// A registry whose adapters are read by `read`, from what it finds in a directory.
+    pub fn reading(
+        read: impl Fn(&Path) -> l2_model::Result<LoraAdapter> + Send + Sync + 'static,
+        options: AdapterOptions,
+    ) -> Self {
+        let (read, state, ended) = (Box::new(read), Mutex::default(), Condvar::new());
         Self(Arc::new(Shared { read, options, state, ended }))
     }
 
@@ -242,13 +196,35 @@ impl AdapterRegistry {
         &self.0.options
     }
 
+    /// Begins a read, and waits for nothing: no file is touched, and only idle adapters above the maximum are evicted.
+    /// `may_reserve`: whether it may have room of its own; if not, it can only replace weights that no request has.
+    ///
+    /// # Errors
+    /// [`RegistryError`], but for `Full`, `TimedOut`, and those of the files.
+    pub fn begin(
+        &self,
+        name: &str,
+        what: ReadFor<'_>,
+        may_reserve: bool,
+    ) -> Result<Begun, RegistryError> {
+        let shared = &self.0;
+        let mut state = shared.lock();
+        let evicted = state.trim(shared.max());
+        let begun = shared.begin(&mut state, name, what, may_reserve);
+        drop(state);
+        drop_evicted(evicted, name);
+        if let (Err(why), ReadFor::Load { path, .. }) = (&begun, what) {
+            log_not_loaded(path, why);
+        }
+        begun
+    }
+
     /// Loads the adapter in a directory under a name, on the calling thread. `load_inplace`: replaces the adapter of that
     /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had,
-    /// though others may have been evicted to make room.
+    /// and none was evicted.
     ///
-    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for
-    /// that. If no request has it, no room is made for the other one: for that time one adapter more than the maximum
-    /// may be in memory.
+    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for that.
+    /// It waits while others are read, for no longer than a read may take, and not for requests.
     ///
     /// # Errors
     /// [`RegistryError`].
@@ -258,62 +234,45 @@ impl AdapterRegistry {
         path: &Path,
         load_inplace: bool,
     ) -> Result<RequestAdapter, RegistryError> {
-        let loaded = self.load_quietly(name, path, load_inplace);
-        match &loaded {
-            Ok(own) => {
-                let (rank, digest) = (own.weights.rank(), own.weights.digest_hex());
-                tracing::info!(
-                    target: LOG,
-                    "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}"
-                );
-            }
-            Err(why) => {
-                let (path, why) = (log_text(&path.display()), log_text(why));
-                tracing::warn!(target: LOG, "LoRA adapter not loaded from \"{path}\": {why}");
-            }
-        }
-        loaded
+        self.read_waiting(name, ReadFor::Load { path, load_inplace })
     }
 
-    fn load_quietly(
-        &self,
-        name: &str,
-        path: &Path,
-        load_inplace: bool,
-    ) -> Result<RequestAdapter, RegistryError> {
-        let shared = &*self.0;
-        shared.check_name(name)?;
-        let reading = shared.occupy(name)?;
-        let state = shared.lock();
-        shared.check_count(&state, name)?;
-        let known = state.is_unused(name);
-        drop(state);
-        if known.is_some() && !load_inplace {
-            return Err(RegistryError::AlreadyLoaded { name: name.to_owned() });
-        }
-        // Weights that no request has make room for those that replace them.
-        if known != Some(true) {
-            reading.reserve()?;
-        }
-        let weights = shared.open(name, path)?;
-        let mut state = reading.commit()?;
-        // Others may have been loaded meanwhile.
-        shared.check_count(&state, name)?;
-        let entry = Entry {
-            path: path.to_owned(),
-            digest: weights.digest_hex(),
-            rank: weights.rank(),
-            bytes: weights.bytes(),
-            loaded_at: SystemTime::now(),
-            weights: Some(weights.clone()),
-            last_use: state.tick(),
+    /// Reads on the calling thread, once no other read has the name, or the room.
+    fn read_waiting(&self, name: &str, what: ReadFor<'_>) -> Result<RequestAdapter, RegistryError> {
+        let (shared, max) = (&self.0, self.0.max());
+        let until = Instant::now() + shared.options.load_timeout;
+        let mut evicted = Vec::new();
+        let begun = {
+            let mut state = shared.lock();
+            loop {
+                evicted.extend(state.trim(max));
+                let begun = shared.begin(&mut state, name, what, true);
+                let waits = match &begun {
+                    Ok(Begun::NameBusy) => true,
+                    Ok(Begun::NoRoom) => state.num_reserved() > 0,
+                    _ => false,
+                };
+                if !waits {
+                    break begun;
+                }
+                match shared.wait(state, until) {
+                    Some(waited) => state = waited,
+                    None => break begun,
+                }
+            }
         };
-        let old = state.entries.insert(name.to_owned(), entry).and_then(|old| old.weights);
-        let old = state.retire(old);
-        state.busy.remove(name);
-        drop(state);
-        drop(old);
-        Ok(RequestAdapter { name: name.to_owned(), weights })
+        drop_evicted(evicted, name);
+        let why = match begun {
+            Ok(Begun::Ready(ready)) => return Ok(ready),
+            Ok(Begun::Read(read)) => return read.read(),
+            Ok(Begun::NameBusy) => shared.timed_out(name),
+            Ok(Begun::NoRoom) => RegistryError::Full { max },
+            Err(why) => why,
+        };
+        if let ReadFor::Load { path, .. } = what {
+            log_not_loaded(path, &why);
+        }
+        Err(why)
     }
 
     /// Unloads the adapter of a name. Requests that have it keep its weights to their end.
@@ -322,8 +281,11 @@ impl AdapterRegistry {
     /// [`RegistryError::NotFound`]; [`RegistryError::TimedOut`] while its files are being read.
     pub fn unload(&self, name: &str) -> Result<(), RegistryError> {
         let shared = &*self.0;
-        let _reading = shared.occupy(name)?;
+        let until = Instant::now() + shared.options.load_timeout;
         let mut state = shared.lock();
+        while state.is_busy(name) {
+            state = shared.wait(state, until).ok_or_else(|| shared.timed_out(name))?;
+        }
         let Some(entry) = state.entries.remove(name) else {
             return Err(RegistryError::NotFound { name: name.to_owned() });
         };
@@ -340,14 +302,7 @@ impl AdapterRegistry {
     /// # Errors
     /// [`RegistryError::NotFound`].
     pub fn get_resident(&self, name: &str) -> Result<Option<RequestAdapter>, RegistryError> {
-        let mut state = self.0.lock();
-        let now = state.tick();
-        let Some(entry) = state.entries.get_mut(name) else {
-            return Err(RegistryError::NotFound { name: name.to_owned() });
-        };
-        entry.last_use = now;
-        let name = name.to_owned();
-        Ok(entry.weights.clone().map(|weights| RequestAdapter { name, weights }))
+        self.0.lock().resident(name)
     }
 
     /// The adapter of a name. One that was evicted is read again, on the calling thread.
@@ -355,50 +310,17 @@ impl AdapterRegistry {
     /// # Errors
     /// [`RegistryError`], but for those of [`AdapterRegistry::load`] alone: `AlreadyLoaded`, `Name` and `TooMany`.
     pub fn get(&self, name: &str) -> Result<RequestAdapter, RegistryError> {
-        if let Some(ready) = self.get_resident(name)? {
-            return Ok(ready);
-        }
-        let read = self.read_again(name);
-        match &read {
-            Ok(_) => tracing::info!(target: LOG, "LoRA adapter `{name}` read again for a request"),
-            // Requests wait for room, and the name is the request's.
-            Err(RegistryError::Full { .. } | RegistryError::NotFound { .. }) => {}
-            Err(why) => {
-                tracing::warn!(target: LOG, "LoRA adapter not read again: {}", log_text(why));
-            }
-        }
-        read
+        self.read_waiting(name, ReadFor::Use)
     }
 
-    fn read_again(&self, name: &str) -> Result<RequestAdapter, RegistryError> {
-        let shared = &*self.0;
-        let reading = shared.occupy(name)?;
-        // Another request may have read it meanwhile.
-        if let Some(ready) = self.get_resident(name)? {
-            return Ok(ready);
-        }
-        reading.reserve()?;
-        let known =
-            shared.lock().entries.get(name).map(|entry| (entry.path.clone(), entry.digest.clone()));
-        let (path, digest) =
-            known.ok_or_else(|| RegistryError::NotFound { name: name.to_owned() })?;
-        let weights = shared.open(name, &path)?;
-        if weights.digest_hex() != digest {
-            return Err(RegistryError::Changed { name: name.to_owned(), path });
-        }
-        let mut state = reading.commit()?;
-        if let Some(entry) = state.entries.get_mut(name) {
-            entry.weights = Some(weights.clone());
-        }
-        state.busy.remove(name);
-        drop(state);
-        Ok(RequestAdapter { name: name.to_owned(), weights })
-    }
-
-    /// Whether there is room for another adapter in memory: there are fewer than the maximum, or no request has one of
-    /// them.
+    /// Whether another adapter can be read: there are fewer than the maximum, or no request has one of them.
     pub fn has_room(&self) -> bool {
-        self.0.lock().has_room(self.0.options.max_cpu_loras.max(1))
+        self.0.lock().has_room(self.0.max())
+    }
+
+    /// Whether requests use as many adapters as may be in memory.
+    pub fn requests_use_all(&self) -> bool {
+        self.0.lock().num_used() >= self.0.max()
     }
 
     /// Whether an adapter has this name.

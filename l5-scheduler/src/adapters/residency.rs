@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use l2_model::adapter::LoraAdapter;
 
 use super::registry::AdapterInfo;
+use super::{RegistryError, RequestAdapter};
 
 #[derive(Default)]
 pub(super) struct State {
@@ -38,7 +39,7 @@ pub(super) struct Busy {
     /// Tells it from a later read of the same name.
     pub id: u64,
     pub deadline: Instant,
-    /// Whether room is reserved for what is read.
+    /// Whether what is read has room of its own. If not, it replaces weights that no request has.
     pub reserved: bool,
 }
 
@@ -52,31 +53,41 @@ fn is_idle(entry: &Entry) -> bool {
 }
 
 impl State {
-    /// Evicts until there is room for another adapter. Returns what was evicted, to be dropped outside of the lock;
-    /// `None` if all are in use.
-    pub fn make_room(&mut self, max: usize) -> Option<Evicted> {
+    /// Evicts until no more adapters than the maximum are in memory, or requests have all of them: first those that were
+    /// used least recently. Returns what was evicted, to be dropped outside of the lock.
+    pub fn trim(&mut self, max: usize) -> Evicted {
         self.retired.retain(|weights| weights.strong_count() > 0);
         let mut evicted = Vec::new();
-        let mut taken = self.num_resident() + self.num_reserved();
-        while taken >= max {
+        for _ in max..self.num_resident() {
             let idle = self.entries.iter_mut().filter(|(_, entry)| is_idle(entry));
             let oldest = idle.min_by_key(|(_, entry)| entry.last_use);
-            let Some((name, weights)) =
-                oldest.and_then(|(name, entry)| Some((name.clone(), entry.weights.take()?)))
-            else {
-                // What was evicted for nothing is read again when it is needed.
-                return None;
-            };
-            evicted.push((name, weights));
-            taken -= 1;
+            let oldest =
+                oldest.and_then(|(name, entry)| Some((name.clone(), entry.weights.take()?)));
+            evicted.extend(oldest);
         }
-        Some(evicted)
+        evicted
     }
 
-    /// Whether [`State::make_room`] would succeed.
+    /// Whether a read may begin whose adapter needs room: those that requests have and those that are read into room of
+    /// their own are fewer than the maximum.
     pub fn has_room(&self, max: usize) -> bool {
-        let idle = self.entries.values().filter(|entry| is_idle(entry)).count();
-        self.num_resident() + self.num_reserved() < max + idle
+        self.num_used() + self.num_reserved() < max
+    }
+
+    /// Number of adapters that requests have, those included that have no name any more.
+    pub fn num_used(&self) -> usize {
+        self.num_resident() - self.entries.values().filter(|entry| is_idle(entry)).count()
+    }
+
+    /// Whether the files of this name are being read, and the read is within its deadline.
+    pub fn is_busy(&self, name: &str) -> bool {
+        self.busy.get(name).is_some_and(|busy| Instant::now() < busy.deadline)
+    }
+
+    /// The first deadline of the reads that are within theirs.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let now = Instant::now();
+        self.busy.values().map(|busy| busy.deadline).filter(|deadline| now < *deadline).min()
     }
 
     /// Number of adapters whose weights are in memory, those included that have no name any more and that requests use.
@@ -86,7 +97,7 @@ impl State {
     }
 
     /// Number of adapters that are being read and have room reserved.
-    fn num_reserved(&self) -> usize {
+    pub fn num_reserved(&self) -> usize {
         let now = Instant::now();
         self.busy.values().filter(|busy| busy.reserved && now < busy.deadline).count()
     }
@@ -97,6 +108,17 @@ impl State {
             self.retired.push(Arc::downgrade(used));
         }
         weights
+    }
+
+    /// The adapter of a name; `None`: it was evicted.
+    pub fn resident(&mut self, name: &str) -> Result<Option<RequestAdapter>, RegistryError> {
+        let now = self.tick();
+        let Some(entry) = self.entries.get_mut(name) else {
+            return Err(RegistryError::NotFound { name: name.to_owned() });
+        };
+        entry.last_use = now;
+        let name = name.to_owned();
+        Ok(entry.weights.clone().map(|weights| RequestAdapter { name, weights }))
     }
 
     pub fn tick(&mut self) -> u64 {

@@ -204,8 +204,8 @@ impl EngineHandle {
             return (answer, None);
         }
         let job = valid.job(choice, Box::new(Sink(outbox.clone())));
-        let request = Arc::clone(valid);
-        (answer, Some(Submission { id, request, job, outbox, at: Instant::now() }))
+        let (request, at) = (Arc::clone(valid), valid.arrived(Instant::now()));
+        (answer, Some(Submission { id, request, job, outbox, at }))
     }
 
     /// Aborts a request: it ends with [`FinishReason::Aborted`], unless it has ended. Dropping the [`ResponseStream`] does the

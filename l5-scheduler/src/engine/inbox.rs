@@ -17,7 +17,7 @@ pub(super) struct Submission {
     pub request: Arc<ValidRequest>,
     pub job: ChoiceJob,
     pub outbox: Arc<Outbox>,
-    /// Time of submission. Time in the inbox counts as waiting.
+    /// Time of arrival. Time before the submission and in the inbox counts as waiting.
     pub at: Instant,
 }
 

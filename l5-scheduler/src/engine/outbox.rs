@@ -41,7 +41,7 @@ impl OutputChunk {
 /// Times of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseTimes {
-    /// Time of submission.
+    /// Time of submission, less the time that the request had waited before.
     pub submitted: Instant,
     /// Time of the first admission, up to which the request waited.
     pub scheduled: Option<Instant>,
@@ -86,11 +86,11 @@ impl Outbox {
     /// Creates the outbox of a request that is submitted now.
     pub(super) fn new(gauge: Arc<Gauge>, id: RequestId, valid: &ValidRequest) -> Arc<Self> {
         let (request, max_tokens) = (valid.request(), valid.max_tokens());
-        let (prompt, submitted) = (request.prompt.len(), Instant::now());
+        let (prompt, now) = (request.prompt.len(), Instant::now());
         gauge.add(prompt, max_tokens);
-        let deadline = request.deadline.map(|within| gauge.add_deadline(id, submitted, within));
+        let deadline = request.deadline.map(|within| gauge.add_deadline(id, now, within));
         let times = ResponseTimes {
-            submitted,
+            submitted: valid.arrived(now),
             scheduled: None,
             first: None,
             last: None,

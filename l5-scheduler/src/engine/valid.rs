@@ -1,6 +1,7 @@
 //! Validation: a request is validated once, when it is submitted, into a [`ValidRequest`].
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use l2_model::ModelFiles;
 use l2_model::tokenizer::Tokenizer;
@@ -158,6 +159,11 @@ impl ValidRequest {
         self.request.stop.max_tokens
     }
 
+    /// Time of arrival of a request that is submitted now.
+    pub(crate) fn arrived(&self, now: Instant) -> Instant {
+        now.checked_sub(self.request.waited).unwrap_or(now)
+    }
+
     /// The runner's part of choice `choice` of this request.
     pub(crate) fn job(&self, choice: u32, sink: Box<dyn OutputSink>) -> ChoiceJob {
         let EngineRequest { prompt, params, stop, seed, sample, continues, calls, .. } =
@@ -180,10 +186,10 @@ impl ValidRequest {
 
     /// The scheduler's part of the request.
     pub(crate) fn scheduled(&self, job: &ChoiceJob, id: RequestId, arrival: Time) -> Request {
-        let EngineRequest { priority, deadline, cache_salt, job: of, .. } = &self.request;
+        let EngineRequest { priority, deadline, waited, cache_salt, job: of, .. } = &self.request;
         Request {
             priority: *priority,
-            deadline: deadline.map(|within| arrival + within.as_secs_f64()),
+            deadline: deadline.map(|within| arrival + waited.as_secs_f64() + within.as_secs_f64()),
             cache_salt: cache_salt.clone(),
             job: of.clone(),
             ..job.request(id, arrival)

@@ -1,10 +1,14 @@
 //! Asking: by many at once, too much, and for what cannot be.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use l4_sampler::guide::GuideSpec;
 use l5_scheduler::engine::EngineRequest;
-use l5_scheduler::{FinishReason, Rejection, RequestId, SchedulerConfig, SubmitError};
+use l5_scheduler::{
+    FinishReason, Rejection, RequestId, RequestView, Scheduler, SchedulerConfig, StepObserver,
+    StepResult, StepView, SubmitError, Time,
+};
 
 use crate::fake::{VOCAB, answer, engine, limits, request};
 
@@ -52,6 +56,41 @@ fn several_answers_are_the_samples_of_one_seed() {
     for mut got in answers {
         assert_eq!(got.rest().tokens, answer(&[1, 2, 3], 4));
     }
+}
+
+/// Reports when requests arrived, and their deadlines.
+struct Arrivals(std::sync::mpsc::Sender<(Time, Option<Time>)>);
+
+impl StepObserver for Arrivals {
+    fn arrived(&mut self, request: RequestView<'_>) {
+        let _ = self.0.send((request.arrival(), request.deadline()));
+    }
+
+    fn planned(&mut self, _: &StepView<'_>, _: &Scheduler) {}
+
+    fn applied(&mut self, _: &StepResult, _: &Scheduler) {}
+}
+
+#[test]
+fn what_a_request_waited_before_it_was_handed_in_is_time_in_the_queue_and_not_of_its_deadline() {
+    let (engine, _) = engine(limits(), 1000);
+    let (sender, arrivals) = std::sync::mpsc::channel();
+    engine.handle().observe(Box::new(Arrivals(sender))).unwrap();
+    let long = Duration::from_secs(20);
+    let get = |waited| {
+        let deadline = Some(Duration::from_secs(60));
+        let request = EngineRequest { waited, deadline, ..request(&[1, 2], 3) };
+        let mut got = engine.handle().submit(request).unwrap();
+        assert_eq!(got.rest().tokens, answer(&[1, 2], 3));
+        let times = got.times();
+        let (arrival, due) = arrivals.recv().unwrap();
+        (times.scheduled.unwrap() - times.submitted, arrival, due.unwrap())
+    };
+    let (queued, first, due) = get(Duration::ZERO);
+    assert!(queued < long);
+    let (queued, second, later) = get(long);
+    assert!(queued >= long);
+    assert!(second < first && later > due, "{second:?} {first:?} {later:?} {due:?}");
 }
 
 #[test]

@@ -110,10 +110,11 @@ impl GenerationRequest for CompletionRequest {
         let samples = plan.samples;
         // The engine has these from here on.
         plan.template.guide = None;
-        drop(memory);
+        // What waits for an adapter may wait for long.
+        let memory = memory.filter(|_| generation.adapter.is_some());
         drop(sampling);
-        let responses =
-            ResponseStreams::submit(&generation.admission, context, requests, samples).await?;
+        let responses = ResponseStreams::submit(generation, context, requests, samples).await?;
+        drop(memory);
         let choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
         Ok((choices, CompletionFormat { plan, prompts, format }))
     }
@@ -170,7 +171,6 @@ async fn prepare(
     let (policy, most) = (generation.policy(&sampling, &routing), Some(max_tokens(&own)));
     let mut plan = plan(model, rules, tenant, &sampling, policy, most, own.logprobs)?;
     plan.template.deadline = routing.deadline();
-    plan.template.adapter.clone_from(&generation.adapter);
     plan.template.continues = true;
     apply_best_of(&mut plan, &sampling)?;
     let prompts = prompts::read(generation, &mut own, &plan).await?;

@@ -117,7 +117,7 @@ pub(super) async fn generate<R: GenerationRequest>(
     let routed = lanes.route(request.model(), request.routing(), || request.parts());
     trace.routed(&lanes, routed.as_ref());
     let routed = routed?;
-    let adapted = lanes.of_adapter(request.model(), &context).await?;
+    let adapted = lanes.of_adapter(request.model(), &context)?;
     let facts = request.facts();
     let mut dispatch = Dispatch::new(&lanes, &context, routed, &facts);
     let mut kept = dispatch.keeps_request().then(|| request.clone());

@@ -7,6 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 
+use crate::adapters::Adapters;
 use crate::error::{ApiError, ErrorResponse};
 use crate::lanes::Lanes;
 use crate::lifecycle::Lifecycle;
@@ -40,7 +41,10 @@ pub async fn state(
         Some(_) => lanes.iter().map(|lane| lane.model().name().to_owned()).collect(),
         None => Vec::new(),
     };
-    Ok(Json(state::State { specialists, ..metrics.state(&lanes[lane], &lifecycle) }))
+    let mut state = state::State { specialists, ..metrics.state(&lanes[lane], &lifecycle) };
+    // Those that wait for their adapter are not in the queue of the engine yet.
+    state.requests.waiting += lanes.adapters().map_or(0, Adapters::num_waiting);
+    Ok(Json(state))
 }
 
 /// Query of `/strata/state`.

@@ -33,6 +33,7 @@ use l5_scheduler::{EngineError, EngineHandle};
 use l6_ensemble::admission::RefusalCode;
 use l6_ensemble::{Lane, ReplicaId};
 
+use super::adapters::Adapters;
 use super::error::DoorRefusal;
 use super::lanes::{Lanes, ModelLane, ServedLane};
 use super::lifecycle::{self, Lifecycle};
@@ -219,8 +220,10 @@ impl Metrics {
 
     /// Renders everything in Prometheus' text format.
     pub fn render(&self, lanes: &Lanes, lifecycle: &Lifecycle) -> String {
+        // Adapters are those of a server of one lane.
+        let waiting = lanes.adapters().map_or(0, Adapters::num_waiting);
         for served in lanes.iter() {
-            served.metrics().set_loads(&served.lane);
+            served.metrics().set_loads(&served.lane, waiting);
             served.metrics().door.set(&served.generation.admission.door().calibration());
         }
         self.streams.set(lanes);
@@ -310,15 +313,18 @@ impl LaneMetrics {
         &self.slo
     }
 
-    /// Sets the gauges that are read from the replicas' loads, and those of service levels.
-    fn set_loads<M>(&self, lane: &Lane<M>) {
+    /// Sets the gauges that are read from the replicas' loads, and those of service levels. `waiting` requests were not
+    /// submitted yet: they count as waiting requests of the first replica.
+    fn set_loads<M>(&self, lane: &Lane<M>, mut waiting: usize) {
         self.slo_families.set(&self.slo.report());
         for (id, replica) in lane.replicas() {
+            let mut load = replica.load();
+            load.waiting += std::mem::take(&mut waiting);
             if let Some(own) = self.replicas.iter().find(|own| own.id == id) {
                 let tiers = own.watch.tiers.as_deref();
                 tiers.iter().for_each(|tiers| tiers.set());
                 let deferred = tiers.map_or(0, TierFamilies::deferred);
-                own.scrape.set(&replica.load(), deferred, &own.watch.families);
+                own.scrape.set(&load, deferred, &own.watch.families);
             }
         }
     }

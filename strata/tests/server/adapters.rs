@@ -17,15 +17,15 @@ const COMPLETIONS: &str = "/v1/completions";
 const LOAD: &str = "/v1/load_lora_adapter";
 const UNLOAD: &str = "/v1/unload_lora_adapter";
 
-fn adapter(name: &str) -> PathBuf {
+pub fn adapter(name: &str) -> PathBuf {
     fixture("adapters").join(format!("tiny-llama-{name}"))
 }
 
-fn serve(args: &[&str]) -> Served {
+pub fn serve(args: &[&str]) -> Served {
     Served::start("tiny-llama", args)
 }
 
-fn load(server: &Served, name: &str, path: &Path, load_inplace: bool) -> Response {
+pub fn load(server: &Served, name: &str, path: &Path, load_inplace: bool) -> Response {
     let body = json!({"lora_name": name, "lora_path": path, "load_inplace": load_inplace});
     server.post(LOAD, &body)
 }
@@ -34,7 +34,7 @@ fn unload(server: &Served, name: &str) -> Response {
     server.post(UNLOAD, &json!({"lora_name": name}))
 }
 
-fn prompt(model: &str) -> Value {
+pub fn prompt(model: &str) -> Value {
     json!({
         "model": model, "prompt": "Once upon a time there was a king who", "max_tokens": 24, "ignore_eos": true,
         "temperature": 0, "top_k": -1, "top_p": 1, "repetition_penalty": 1
@@ -43,7 +43,7 @@ fn prompt(model: &str) -> Value {
 
 /// The text that a model gives, and the number of its prompt tokens that were cached.
 #[track_caller]
-fn generated(server: &Served, model: &str) -> (String, u64) {
+pub fn generated(server: &Served, model: &str) -> (String, u64) {
     let response = server.post(COMPLETIONS, &prompt(model));
     let body = response.json();
     assert_eq!(body["model"], model);
@@ -53,7 +53,7 @@ fn generated(server: &Served, model: &str) -> (String, u64) {
 }
 
 #[track_caller]
-fn refused(response: &Response, status: u16, code: Value) -> String {
+pub fn refused(response: &Response, status: u16, code: Value) -> String {
     assert_eq!(response.status, status, "{}", response.text());
     let error = &response.value()["error"];
     assert_eq!(error["code"], code, "{error}");
@@ -61,13 +61,13 @@ fn refused(response: &Response, status: u16, code: Value) -> String {
 }
 
 /// A copy of an adapter's files, which can be changed.
-fn copy(of: &str) -> TempDir {
+pub fn copy(of: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     put(of, dir.path());
     dir
 }
 
-fn put(of: &str, dir: &Path) {
+pub fn put(of: &str, dir: &Path) {
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         std::fs::copy(adapter(of).join(file), dir.join(file)).unwrap();
     }
@@ -280,7 +280,7 @@ fn more_adapters_than_there_is_room_for_are_refused_while_all_are_in_use() {
 }
 
 /// Begins a response of many tokens, which ends when the connection is closed.
-fn busy(server: &Served, model: &str) -> Wire {
+pub fn busy(server: &Served, model: &str) -> Wire {
     let mut body = prompt(model);
     (body["max_tokens"], body["n"], body["stream"]) = (400.into(), 64.into(), true.into());
     (body["temperature"], body["seed"]) = (1.into(), 1.into());
@@ -292,7 +292,7 @@ fn busy(server: &Served, model: &str) -> Wire {
 }
 
 /// The series of vLLM's metric of adapters: its labels, and whether its value is a time of this century.
-fn info(server: &Served) -> (String, bool) {
+pub fn info(server: &Served) -> (String, bool) {
     let text = server.get("/metrics").text().to_owned();
     let mut lines = text.lines().filter(|line| line.starts_with("vllm:lora_requests_info{"));
     let line = lines.next().expect("the metric is there");
@@ -302,7 +302,7 @@ fn info(server: &Served) -> (String, bool) {
     (format!("{labels}}}"), value.parse::<f64>().unwrap() > 1e9)
 }
 
-fn labels(running: &str, waiting: &str) -> String {
+pub fn labels(running: &str, waiting: &str) -> String {
     format!(
         "{{max_lora=\"1\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}}"
     )

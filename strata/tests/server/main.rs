@@ -6,6 +6,7 @@
 mod counting;
 
 mod abuse;
+mod adapter_waits;
 mod adapters;
 mod bench_agents;
 mod bench_serve;

@@ -1,4 +1,4 @@
-//! Reads that never end, and the bound on names.
+//! Reads that fail or never end, what they evict, and the bounds on adapters and on names.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -25,9 +25,10 @@ fn registry(options: AdapterOptions) -> (AdapterRegistry, Receiver<()>, SyncSend
             began.send(()).unwrap();
             ended.lock().unwrap().recv().unwrap();
         }
-        LoraAdapter::open(&rt, &tiny("adapters/tiny-llama-all"), &config, 64)
+        let files = if path == Path::new("bad") { "none" } else { "adapters/tiny-llama-all" };
+        LoraAdapter::open(&rt, &tiny(files), &config, 64)
     };
-    (AdapterRegistry::reading(Box::new(read), options), begun, end)
+    (AdapterRegistry::reading(read, options), begun, end)
 }
 
 #[test]
@@ -74,6 +75,63 @@ fn there_is_room_while_an_adapter_is_idle_and_none_while_all_are_used_or_read() 
     assert!(registry.has_room(), "the first one can be evicted");
     end.send(()).unwrap();
     reads.join().unwrap().unwrap();
+}
+
+fn resident(registry: &AdapterRegistry) -> Vec<String> {
+    let resident = registry.list().into_iter().filter(|info| info.resident);
+    resident.map(|info| info.name).collect()
+}
+
+#[test]
+fn a_read_that_fails_evicts_nothing_and_one_that_does_not_evicts_at_its_end() {
+    let (registry, begun, end) = registry(options(1, Duration::from_secs(60)));
+    drop(registry.load("a", Path::new("fine"), false).unwrap());
+    let bad = registry.load("b", Path::new("bad"), false).unwrap_err();
+    assert!(matches!(bad, RegistryError::Load { .. }), "{bad}");
+    assert_eq!(resident(&registry), ["a"]);
+    let own = registry.clone();
+    let reads = std::thread::spawn(move || own.load("b", Path::new("stuck"), false).map(drop));
+    begun.recv().unwrap();
+    assert_eq!(resident(&registry), ["a"], "it stays until the other one is read");
+    end.send(()).unwrap();
+    reads.join().unwrap().unwrap();
+    assert_eq!(resident(&registry), ["b"]);
+}
+
+#[test]
+fn an_adapter_that_is_used_during_a_read_stays_beside_what_was_read_until_it_is_idle() {
+    let (registry, begun, end) = registry(options(1, Duration::from_secs(60)));
+    drop(registry.load("a", Path::new("fine"), false).unwrap());
+    let own = registry.clone();
+    let reads = std::thread::spawn(move || own.load("b", Path::new("stuck"), false).unwrap());
+    begun.recv().unwrap();
+    let a = registry.get("a").unwrap();
+    end.send(()).unwrap();
+    let b = reads.join().unwrap();
+    assert_eq!(registry.num_resident(), 2, "the maximum, and the read that was in flight");
+    assert!(!registry.has_room() && registry.requests_use_all());
+    drop((a, b));
+    registry
+        .begin("c", ReadFor::Load { path: Path::new("fine"), load_inplace: false }, true)
+        .unwrap();
+    assert_eq!(resident(&registry), ["b"], "what is above the maximum is evicted");
+}
+
+#[test]
+fn loads_at_once_wait_for_the_room_of_one_another() {
+    let (registry, begun, end) = registry(options(1, Duration::from_secs(60)));
+    let own = registry.clone();
+    let first = std::thread::spawn(move || own.load("a", Path::new("stuck"), false).map(drop));
+    begun.recv().unwrap();
+    let own = registry.clone();
+    let second = std::thread::spawn(move || own.load("b", Path::new("fine"), false).map(drop));
+    // It has the time to be refused.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!second.is_finished());
+    end.send(()).unwrap();
+    first.join().unwrap().unwrap();
+    second.join().unwrap().unwrap();
+    assert_eq!(resident(&registry), ["b"]);
 }
 
 #[test]

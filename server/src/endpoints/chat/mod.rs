@@ -112,7 +112,8 @@ impl GenerationRequest for ChatRequest {
         let requests = vec![plan.for_prompt(prompt)];
         // The engine has these from here on.
         plan.template.guide = None;
-        drop(memory);
+        // What waits for an adapter may wait for long.
+        let memory = memory.filter(|_| generation.adapter.is_some());
         let chat = Chat {
             model: generation.model.clone(),
             metrics: generation.admission.metrics().clone(),
@@ -127,7 +128,8 @@ impl GenerationRequest for ChatRequest {
             continuous_usage,
         };
         let responses =
-            ResponseStreams::submit(&generation.admission, context, requests, plan.samples).await?;
+            ResponseStreams::submit(generation, context, requests, plan.samples).await?;
+        drop(memory);
         let parsers = vec![parser; responses.len()];
         Ok((Choices::new(responses, parsers, prompt_tokens), chat))
     }

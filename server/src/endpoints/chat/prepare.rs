@@ -46,7 +46,6 @@ pub async fn prepare(
     let logprobs = logprobs(rules, &own)?;
     let mut plan = plan(model, rules, tenant, &sampling, policy, max_tokens, logprobs)?;
     plan.template.deadline = routing.deadline();
-    plan.template.adapter.clone_from(&generation.adapter);
     generation.defaults.add_system_prompt(&mut own.messages);
     drop(sampling);
     plan.check_num_logprobs(model, plan.samples as usize)?;

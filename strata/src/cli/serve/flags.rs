@@ -89,8 +89,8 @@ pub struct LoraFlags {
     /// no request runs with; it is read again when it is needed
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     pub max_cpu_loras: usize,
-    /// Maximum time that a request for a LoRA adapter that is not in memory waits while requests use all that may be; 0
-    /// to refuse it at once
+    /// Maximum time that a request or a load waits for room for its LoRA adapter, while requests use all that may be in
+    /// memory or others are read; 0 to refuse it at once. After half of it, requests for adapters in memory queue behind
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::duration)]
     pub max_lora_wait: Duration,
 }

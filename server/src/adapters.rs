@@ -136,7 +136,11 @@ impl Adapters {
     /// # Errors
     /// 404 for a name that no adapter has; 503 while its files are read and do not come.
     pub async fn unload(&self, name: String) -> Result<(), ApiError> {
-        let turn = self.unless_closing(self.wait(&name, Wanted::Unload, load_error)).await?;
+        let granted = self.unless_closing(self.wait(&name, Wanted::Unload, load_error)).await?;
+        // Nothing else is granted to that.
+        let Grant::Name(turn) = granted else {
+            return Err(ApiError::internal("the name of the adapter is not free"));
+        };
         let (registry, own) = (self.registry.clone(), name.clone());
         // The memory of weights is given back there.
         let unloaded = self.background.run(0, move || {
@@ -216,8 +220,9 @@ impl Adapters {
     ) -> Result<T, ApiError> {
         let mut closing = self.closing.subscribe();
         tokio::select! {
-            done = wait => done,
+            biased;
             _ = closing.wait_for(|closing| *closing) => Err(draining()),
+            done = wait => done,
         }
     }
 

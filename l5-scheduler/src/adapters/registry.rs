@@ -6,7 +6,7 @@
 //! unload   the name is unknown from here on; requests that have the weights keep them
 //! ```
 //!
-//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory, and what is being read ([`AdapterRead`] has the
+//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory, and what is being read (`read.rs` has the
 //! bound). For another one, the adapter that was used least recently and that no request has is evicted: its name and path
 //! stay, its weights go. Weights that were unloaded or replaced count until the last request that has them ends.
 //!
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime};
 use l2_model::adapter::LoraAdapter;
 
 use super::error::RegistryError;
-use super::read::{AdapterRead, Begun, ReadFor, drop_evicted, log_not_loaded};
+use super::read::{Begun, ReadFor, drop_evicted, log_not_loaded};
 use super::residency::State;
 use super::{
     DEFAULT_LOAD_TIMEOUT_SECONDS, DEFAULT_MAX_ADAPTER_NAMES, DEFAULT_MAX_CPU_LORAS,

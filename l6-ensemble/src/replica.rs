@@ -39,7 +39,8 @@ pub trait Replica: Send + Sync + 'static {
     /// [`SubmitError::Full`], [`SubmitError::Draining`], [`SubmitError::Stopped`].
     fn room_for(&self, requests: usize) -> Result<(), SubmitError>;
 
-    /// Checks a request whose guide is compiled, without submitting it. What is not checked here is when it is submitted.
+    /// Checks a request whose guide is compiled, without submitting it. What is not checked here is when it is
+    /// submitted.
     ///
     /// # Errors
     /// [`SubmitError`] of an invalid request.

@@ -6,11 +6,11 @@
 //!                                    -> requests and reads have all the room: the request waits for room
 //! ```
 //!
-//! A request is validated before it waits (`backpressure`). Requests, loads and unloads wait in one queue (`room`). Every
-//! wait is bounded: for room, for a thread, and for the files. A shutdown ends all of them.
+//! A request is validated before it waits (`backpressure`). Requests, loads and unloads wait in one queue (`room`).
+//! Every wait is bounded: for room, for a thread, and for the files. A shutdown ends all of them.
 //!
-//! A response to such a request has the adapter's name as `model`. Tokenizer, chat template, limits and metrics are those
-//! of the model.
+//! A response to such a request has the adapter's name as `model`. Tokenizer, chat template, limits and metrics are
+//! those of the model.
 
 mod room;
 
@@ -56,8 +56,8 @@ impl NamedAdapter {
     /// room it waits. Returns how long it waited, too.
     ///
     /// # Errors
-    /// 404 for an adapter that was unloaded meanwhile; 503 for one that cannot be used now, and if the wait is over; 504
-    /// if the time of the request is.
+    /// 404 for an adapter that was unloaded meanwhile; 503 for one that cannot be used now, and if the wait is over;
+    /// 504 if the time of the request is.
     pub async fn obtain(
         &self,
         requests: usize,
@@ -83,8 +83,8 @@ impl NamedAdapter {
 }
 
 impl Adapters {
-    /// The adapters of a registry, whose files are read by `background`. What needs room for an adapter waits for at most
-    /// `max_wait` while requests and reads have all of it.
+    /// The adapters of a registry, whose files are read by `background`. What needs room for an adapter waits for at
+    /// most `max_wait` while requests and reads have all of it.
     pub fn new(registry: AdapterRegistry, background: Background, max_wait: Duration) -> Self {
         let queue = RoomQueue::new(registry.clone(), background.clone(), max_wait);
         Self {
@@ -120,8 +120,8 @@ impl Adapters {
     /// Loads an adapter under a name.
     ///
     /// # Errors
-    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room in time, or
-    /// if the files are not read in time.
+    /// 400 for an adapter that cannot be loaded and a name that is taken or impossible; 503 if there is no room in
+    /// time, or if the files are not read in time.
     pub async fn load(
         &self,
         name: String,

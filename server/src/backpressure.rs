@@ -131,9 +131,9 @@ impl Admission {
         self.lane.room_for(requests).map_err(|why| self.refused(requests, why))
     }
 
-    /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them, and what to do if it
-    /// cannot serve them. A guide is compiled first, in the background. Then, and only if they are valid, requests with an
-    /// adapter wait for it: that counts as time in the queue.
+    /// Submits requests to the lane, `samples` of each, all or none. Returns which replica took them, and what to do if
+    /// it cannot serve them. A guide is compiled first, in the background. Then, and only if they are valid, requests
+    /// with an adapter wait for it: that counts as time in the queue.
     ///
     /// # Errors
     /// [`ApiError`]: 400 for what is invalid or can never fit, 429 with `Retry-After` when the queue is full, 503 while

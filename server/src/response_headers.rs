@@ -8,7 +8,7 @@
 //! x-strata-slo-itl-p95-ms: 42     its ITL
 //! x-strata-model: tiny            the name in responses
 //! x-strata-replica: 0             the replica's number
-//! x-strata-queue-ms: 3            from the request's arrival at the engine to its first step; it waits for its adapter there
+//! x-strata-queue-ms: 3            from arrival at the engine to the first step, the wait for an adapter included
 //! x-strata-cached-tokens: 1024    tokens of the prompt that did not have to be computed
 //! x-strata-loaded-tokens: 768     those of them that were loaded from a tier
 //! ```

@@ -113,8 +113,8 @@ impl AdapterRead {
         &self.name
     }
 
-    /// Reads the files on the calling thread, and takes the adapter into memory. After an error every name has the adapter
-    /// that it had, and none was evicted.
+    /// Reads the files on the calling thread, and takes the adapter into memory. After an error every name has the
+    /// adapter that it had, and none was evicted.
     ///
     /// # Errors
     /// [`RegistryError`].

@@ -6,16 +6,16 @@
 //! unload   the name is unknown from here on; requests that have the weights keep them
 //! ```
 //!
-//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory, and what is being read (`read.rs` has the
-//! bound). For another one, the adapter that was used least recently and that no request has is evicted: its name and path
+//! At most [`AdapterOptions::max_cpu_loras`] adapters are in memory, and what is being read (`read.rs` has the bound).
+//! For another one, the adapter that was used least recently and that no request has is evicted: its name and path
 //! stay, its weights go. Weights that were unloaded or replaced count until the last request that has them ends.
 //!
 //! A file is read outside of the lock, so other names are served meanwhile. What reads or unloads one name waits for
 //! whatever else reads that name, until that read is past its deadline: a disk or a network that does not answer costs
 //! the name [`AdapterOptions::load_timeout`], and no more.
 //!
-//! [`AdapterRegistry::load`] and [`AdapterRegistry::get`] wait on the calling thread. [`AdapterRegistry::begin`] does not
-//! wait: a server keeps a queue of its own.
+//! [`AdapterRegistry::load`] and [`AdapterRegistry::get`] wait on the calling thread. [`AdapterRegistry::begin`] does
+//! not wait: a server keeps a queue of its own.
 //!
 //! Loads, evictions and failures are logged where they happen, with the name of the adapter.
 
@@ -219,12 +219,12 @@ impl AdapterRegistry {
         begun
     }
 
-    /// Loads the adapter in a directory under a name, on the calling thread. `load_inplace`: replaces the adapter of that
-    /// name, if there is one; requests that have the old one keep it. After an error every name has the adapter that it had,
-    /// and none was evicted.
+    /// Loads the adapter in a directory under a name, on the calling thread. `load_inplace`: replaces the adapter of
+    /// that name, if there is one; requests that have the old one keep it. After an error every name has the adapter
+    /// that it had, and none was evicted.
     ///
-    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for that.
-    /// It waits while others are read, for no longer than a read may take, and not for requests.
+    /// An adapter that is replaced stays in memory until the new one is read, so that its requests do not wait for
+    /// that. It waits while others are read, for no longer than a read may take, and not for requests.
     ///
     /// # Errors
     /// [`RegistryError`].
@@ -296,8 +296,8 @@ impl AdapterRegistry {
         Ok(())
     }
 
-    /// The adapter of a name, if it is in memory; `None`: it was evicted, and [`AdapterRegistry::get`] reads it again. It
-    /// never waits for a file.
+    /// The adapter of a name, if it is in memory; `None`: it was evicted, and [`AdapterRegistry::get`] reads it again.
+    /// It never waits for a file.
     ///
     /// # Errors
     /// [`RegistryError::NotFound`].

@@ -53,8 +53,8 @@ fn is_idle(entry: &Entry) -> bool {
 }
 
 impl State {
-    /// Evicts until no more adapters than the maximum are in memory, or requests have all of them: first those that were
-    /// used least recently. Returns what was evicted, to be dropped outside of the lock.
+    /// Evicts until no more adapters than the maximum are in memory, or requests have all of them: first those that
+    /// were used least recently. Returns what was evicted, to be dropped outside of the lock.
     pub fn trim(&mut self, max: usize) -> Evicted {
         self.retired.retain(|weights| weights.strong_count() > 0);
         let mut evicted = Vec::new();

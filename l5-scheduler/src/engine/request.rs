@@ -36,8 +36,8 @@ pub struct EngineRequest {
     pub deadline: Option<Duration>,
     /// LoRA adapter.
     pub adapter: Option<RequestAdapter>,
-    /// Time that the request waited before it was submitted, for its adapter. It counts as time in the queue: the request
-    /// arrived that much earlier. The deadline does not include it.
+    /// Time that the request waited before it was submitted, for its adapter. It counts as time in the queue: the
+    /// request arrived that much earlier. The deadline does not include it.
     pub waited: Duration,
     /// Salt of the block hashes: requests with different salts share no blocks.
     pub cache_salt: Option<String>,

@@ -10,14 +10,14 @@
 //!   else                                  -> granted: the name, room and a thread. The read is outside of the queue
 //! ```
 //!
-//! A pass decides with the time and nothing else of its own: it is run when something enters, when a read has ended, and
-//! every [`ROOM_POLL`] by the first in the queue, since a request gives its adapter back on the engine's thread, which
-//! must not look for what waits.
+//! A pass decides with the time and nothing else of its own: it is run when something enters, when a read has ended,
+//! and every [`ROOM_POLL`] by the first in the queue, since a request gives its adapter back on the engine's thread,
+//! which must not look for what waits.
 //!
 //! **No wait is endless.** For room it is over after `max_wait`, for a name or a thread after the time of a read, or
 //! `max_wait` if that is longer. A read ends its name and its room by its deadline, so what waits for reads alone gets
-//! its turn. Requests for adapters in memory pass one that waits for room, for half of `max_wait`. Then they queue behind
-//! it, so the requests that keep its room from it become fewer until it has it, or its time is over.
+//! its turn. Requests for adapters in memory pass one that waits for room, for half of `max_wait`. Then they queue
+//! behind it, so the requests that keep its room from it become fewer until it has it, or its time is over.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -151,7 +151,8 @@ impl RoomQueue {
         self.lock().room_since.is_some_and(|since| self.is_long(since, now))
     }
 
-    /// Whether what waits for room has waited for so long that nothing may pass it any more: half of the time that it has.
+    /// Whether what waits for room has waited for so long that nothing may pass it any more: half of the time that it
+    /// has.
     fn is_long(&self, since: Instant, now: Instant) -> bool {
         now.saturating_duration_since(since) >= self.max_wait / 2
     }

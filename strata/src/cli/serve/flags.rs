@@ -90,7 +90,8 @@ pub struct LoraFlags {
     #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
     pub max_cpu_loras: usize,
     /// Maximum time that a request or a load waits for room for its LoRA adapter, while requests use all that may be in
-    /// memory or others are read; 0 to refuse it at once. After half of it, requests for adapters in memory queue behind
+    /// memory or others are read; 0 to refuse it at once. After half of it, requests for adapters in memory queue
+    /// behind
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::duration)]
     pub max_lora_wait: Duration,
 }

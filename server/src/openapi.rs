@@ -156,8 +156,8 @@ impl IntoResponses for AdapterErrors {
             ),
             (
                 503,
-                "The server is shutting down, or has too many connections; or requests use all adapters that may be in \
-                 memory (code `adapters_busy`), or the files are not read in time (code `adapter_timeout`). \
+                "The server is shutting down, or has too many connections; or there is no room for another adapter in \
+                 time (code `adapters_busy`), or the files are not read in time (code `adapter_timeout`). \
                  `Retry-After` says when to retry.",
             ),
         ]));

@@ -434,7 +434,8 @@ fn a_load_that_fails_leaves_the_adapter_that_was_there() {
         assert!(!matches!(why, RegistryError::AlreadyLoaded { .. }), "{why}");
     }
     assert_eq!(registry.list().len(), 1);
-    assert_eq!(registry.info("a").unwrap().digest, digest);
+    let info = registry.info("a").unwrap();
+    assert_eq!((info.digest, info.resident), (digest, true), "nothing was evicted for them");
 }
 
 #[test]

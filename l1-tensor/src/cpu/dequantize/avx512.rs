@@ -50,8 +50,49 @@ static UPPER: Table = {
     Table(upper)
 };
 
+/// The numbers that codes of four bits stand for, or the lower four bits of longer ones: 32, of which the upper half
+/// repeats the lower one or goes on.
+#[inline(always)]
+pub(super) fn numbers(shape: Shape) -> *const f32 {
+    let table = match (shape.levels, shape.zero) {
+        (Levels::Iq4Nl, _) => &IQ4_NL,
+        (Levels::E2m1, _) => &E2M1,
+        (Levels::Integers, 0) => &FROM_0,
+        (Levels::Integers, 8) => &FROM_8,
+        (Levels::Integers, 16) => &FROM_16,
+        (Levels::Integers, _) => &FROM_32,
+    };
+    table.0.as_ptr()
+}
+
 /// Lanes of a 512-bit register. `BF16`: the processor converts to bf16 itself.
-struct Avx512<const BF16: bool>;
+pub(super) struct Avx512<const BF16: bool>;
+
+impl<const BF16: bool> Avx512<BF16> {
+    /// Rounds 32 numbers to bf16, those of `low` first. `exact`: they are bf16 already, perhaps subnormal.
+    ///
+    /// # Safety
+    /// The processor must run the instruction set.
+    #[inline(always)]
+    pub(super) unsafe fn narrow(exact: bool, low: __m512, high: __m512) -> __m512i {
+        // SAFETY: the caller's promise; the bits of a `__m512bh` are a line.
+        unsafe {
+            if BF16 && !exact {
+                return std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+            }
+            // The upper word of each lane, of both registers.
+            let words = _mm512_set_epi16(
+                63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, //
+                31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
+            );
+            let (low, high) = match exact {
+                true => (_mm512_castps_si512(low), _mm512_castps_si512(high)),
+                false => (round(low), round(high)),
+            };
+            _mm512_permutex2var_epi16(low, words, high)
+        }
+    }
+}
 
 impl<const BF16: bool> Lanes for Avx512<BF16> {
     type F = __m512;
@@ -150,14 +191,7 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
             if shape.bits == 8 {
                 return Self::bytes(bytes.add(16 * t), true);
             }
-            let codes = match (shape.levels, shape.zero) {
-                (Levels::Iq4Nl, _) => IQ4_NL.0.as_ptr(),
-                (Levels::E2m1, _) => E2M1.0.as_ptr(),
-                (Levels::Integers, 0) => FROM_0.0.as_ptr(),
-                (Levels::Integers, 8) => FROM_8.0.as_ptr(),
-                (Levels::Integers, 16) => FROM_16.0.as_ptr(),
-                (Levels::Integers, _) => FROM_32.0.as_ptr(),
-            };
+            let codes = numbers(shape);
             let low = down(low, 4 * t as i32);
             // A lookup reads the lowest bits of an index and ignores the others.
             match shape.bits {
@@ -182,24 +216,8 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
 
     #[inline(always)]
     unsafe fn store(exact: bool, low: __m512, high: __m512, out: *mut Line) {
-        // SAFETY: the caller's promise; the bits of a `__m512bh` are a line.
-        unsafe {
-            let line = if BF16 && !exact {
-                std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))
-            } else {
-                // The upper word of each lane, of both registers.
-                let words = _mm512_set_epi16(
-                    63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, //
-                    31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
-                );
-                let (low, high) = match exact {
-                    true => (_mm512_castps_si512(low), _mm512_castps_si512(high)),
-                    false => (round(low), round(high)),
-                };
-                _mm512_permutex2var_epi16(low, words, high)
-            };
-            _mm512_store_si512(out.cast(), line);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_store_si512(out.cast(), Self::narrow(exact, low, high)) }
     }
 }
 

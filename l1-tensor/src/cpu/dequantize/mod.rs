@@ -4,11 +4,15 @@
 //! input: shift by `t` codes, and the bottom of each lane is input `2 t + parity`. So one shift, one conversion (for
 //! codes below 32 a lookup in a register) and one multiplication or fused multiply-add make sixteen weights. Two such
 //! registers, outputs 0 to 7 and 8 to 15 with both parities each, round to one line of pairs.
+//!
+//! `outputs` makes lines of another order, one output each, for the kernel that multiplies few rows in tiles.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod outputs;
 mod portable;
 
 use std::mem::MaybeUninit;
@@ -35,33 +39,45 @@ fn prefetch_lines(stored: *const u8, first: usize, n: usize) {
 /// `out`.
 type Inputs = unsafe fn(panel: *const Line, from: usize, n: usize, out: *mut Line);
 
-/// Turns panels into lines of pairs, for one instruction set.
+/// Turns panels into lines, for one instruction set.
 #[derive(Clone, Copy)]
-pub(crate) struct Dequantizer(fn(BlockFormat) -> Inputs);
+pub(crate) struct Dequantizer {
+    pairs: fn(BlockFormat) -> Inputs,
+    /// The same, with a line for each output of each [`PIECE`] of inputs. Not for every format.
+    outputs: fn(BlockFormat) -> Option<Inputs>,
+}
 
 impl Dequantizer {
     /// The dequantizer of this instruction set.
     pub(crate) fn of(isa: Isa) -> Self {
-        match isa {
+        let outputs = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx | Isa::Avx512Bf16 if isa.is_available() => Self(avx512::with_bf16),
+            Isa::Amx if isa.is_available() && outputs::are_available() => outputs::with_vbmi,
+            _ => |_| None,
+        };
+        let pairs = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if isa.is_available() => Self(avx512::without_bf16),
+            Isa::Amx | Isa::Avx512Bf16 if isa.is_available() => avx512::with_bf16,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if isa.is_available() => Self(avx2::any),
-            _ => Self(portable::any),
-        }
+            Isa::Avx512 if isa.is_available() => avx512::without_bf16,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 if isa.is_available() => avx2::any,
+            _ => portable::any,
+        };
+        Self { pairs, outputs }
     }
 
     /// The same for the format of this panel.
     pub(crate) fn panel(self, panel: BlockPanel<'_>) -> PanelDequantizer<'_> {
-        PanelDequantizer { inputs: (self.0)(panel.format), panel }
+        let (pairs, outputs) = ((self.pairs)(panel.format), (self.outputs)(panel.format));
+        PanelDequantizer { pairs, outputs, panel }
     }
 }
 
-/// A panel, and what turns it into lines of pairs.
+/// A panel, and what turns it into lines.
 pub(crate) struct PanelDequantizer<'a> {
-    inputs: Inputs,
+    pairs: Inputs,
+    outputs: Option<Inputs>,
     panel: BlockPanel<'a>,
 }
 
@@ -74,6 +90,35 @@ impl PanelDequantizer<'_> {
         n: usize,
         out: &'a mut [MaybeUninit<Line>],
     ) -> &'a [Line] {
+        self.lines(self.pairs, from, n, out)
+    }
+
+    /// Whether [`outputs`](Self::outputs) can dequantize the format.
+    pub(in crate::cpu) fn has_outputs(&self) -> bool {
+        self.outputs.is_some()
+    }
+
+    /// Dequantizes inputs `from..from + PIECE` into `out`: a line for each of the 32 outputs, its inputs in order. The
+    /// panel must have [outputs](Self::has_outputs).
+    #[inline(always)]
+    pub(in crate::cpu) fn outputs<'a>(
+        &self,
+        from: usize,
+        out: &'a mut [MaybeUninit<Line>],
+    ) -> &'a [Line] {
+        let Some(outputs) = self.outputs else { unreachable!("no outputs of this format") };
+        self.lines(outputs, from, PIECE, out)
+    }
+
+    /// Dequantizes inputs by one of the functions: `n` inputs make `n` lines.
+    #[inline(always)]
+    fn lines<'a>(
+        &self,
+        inputs: Inputs,
+        from: usize,
+        n: usize,
+        out: &'a mut [MaybeUninit<Line>],
+    ) -> &'a [Line] {
         let shape = self.panel.format.shape();
         let (unit, lines) = (shape.unit_len(), shape.unit_lines());
         assert!(from.is_multiple_of(PIECE) && n.is_multiple_of(PIECE), "{from}, {n}");
@@ -81,9 +126,9 @@ impl PanelDequantizer<'_> {
         let out = &mut out[..n];
         let first = out.as_mut_ptr().cast::<Line>();
         // SAFETY: `Dequantizer::of` has asked for the instruction set; the panel has been checked to hold the units of
-        // these inputs, and each input makes a line.
+        // these inputs, and `n` inputs of 32 outputs make `n` lines.
         unsafe {
-            (self.inputs)(self.panel.lines.as_ptr(), from, n, first);
+            inputs(self.panel.lines.as_ptr(), from, n, first);
             std::slice::from_raw_parts(first, n)
         }
     }
@@ -194,33 +239,11 @@ unsafe fn dequantize_inputs<L: Lanes>(
 #[inline(always)]
 unsafe fn dequantize_group<L: Lanes>(shape: Shape, unit: *const u8, group: usize, out: *mut Line) {
     let steps = shape.group / STEP;
-    let lines = shape.code_line() + group * steps * shape.bits;
+    let lines = code_lines(shape, unit, group);
     // SAFETY: the caller's promise: offsets are those of lines of a unit, and of the lines of its inputs.
     unsafe {
-        if group == 0 {
-            prefetch_lines(unit, 0, shape.code_line());
-        }
-        prefetch_lines(unit, lines, steps * shape.bits);
         for vector in 0..2 {
-            // Without a line of `d` this reads scales of groups, and is not used.
-            let d = L::halves(unit.add(32 * vector));
-            let min = if shape.min { L::halves(unit.add(64 + 32 * vector)) } else { d };
-            let (mut scale, mut offset) = (d, min);
-            let nested = 32 * group + 16 * vector;
-            if shape.nested && shape.scale != Scale::F16 {
-                let at = unit.add(64 * shape.scale_line() + nested);
-                scale = match shape.scale {
-                    Scale::E4m3 => L::small_floats(at),
-                    _ => L::powers(at),
-                };
-            } else if shape.nested {
-                let factor = L::bytes(unit.add(64 * shape.scale_line() + nested), !shape.min);
-                scale = L::mul(d, factor);
-                if shape.min {
-                    let factor = L::bytes(unit.add(64 * shape.min_line() + nested), false);
-                    offset = L::neg(L::mul(min, factor));
-                }
-            }
+            let (scale, offset) = scales::<L>(shape, unit, group, vector);
             let scales = [L::twice(scale, 0), L::twice(scale, 1)];
             let offsets = [L::twice(offset, 0), L::twice(offset, 1)];
             for step in 0..steps {
@@ -229,6 +252,54 @@ unsafe fn dequantize_group<L: Lanes>(shape: Shape, unit: *const u8, group: usize
                 dequantize_step::<L>(shape, codes, vector, scales, offsets, out);
             }
         }
+    }
+}
+
+/// Index of the first line with codes of a group. Prefetches what corresponds to the group's lines further on.
+#[inline(always)]
+fn code_lines(shape: Shape, unit: *const u8, group: usize) -> usize {
+    let n = shape.group / STEP * shape.bits;
+    let lines = shape.code_line() + group * n;
+    if group == 0 {
+        prefetch_lines(unit, 0, shape.code_line());
+    }
+    prefetch_lines(unit, lines, n);
+    lines
+}
+
+/// What the codes of a group are multiplied by, and what is added, for a vector of outputs.
+///
+/// # Safety
+/// As [`dequantize_inputs`].
+#[inline(always)]
+unsafe fn scales<L: Lanes>(
+    shape: Shape,
+    unit: *const u8,
+    group: usize,
+    vector: usize,
+) -> (L::F, L::F) {
+    // SAFETY: the caller's promise: offsets are those of lines of a unit.
+    unsafe {
+        // Without a line of `d` this reads scales of groups, and is not used.
+        let d = L::halves(unit.add(32 * vector));
+        let min = if shape.min { L::halves(unit.add(64 + 32 * vector)) } else { d };
+        let (mut scale, mut offset) = (d, min);
+        let nested = 32 * group + 16 * vector;
+        if shape.nested && shape.scale != Scale::F16 {
+            let at = unit.add(64 * shape.scale_line() + nested);
+            scale = match shape.scale {
+                Scale::E4m3 => L::small_floats(at),
+                _ => L::powers(at),
+            };
+        } else if shape.nested {
+            let factor = L::bytes(unit.add(64 * shape.scale_line() + nested), !shape.min);
+            scale = L::mul(d, factor);
+            if shape.min {
+                let factor = L::bytes(unit.add(64 * shape.min_line() + nested), false);
+                offset = L::neg(L::mul(min, factor));
+            }
+        }
+        (scale, offset)
     }
 }
 

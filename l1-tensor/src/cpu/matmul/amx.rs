@@ -13,6 +13,8 @@
 //! numbers below 2^-126 read and written as zero. Blocks follow each other along K, so a sum still depends on its own
 //! row alone. It is not the order of the other kernels: see [`crate::ops::linear::reference`].
 
+mod few_rows;
+
 use std::arch::asm;
 
 use half::bf16;
@@ -131,6 +133,11 @@ unsafe fn chunk(job: &Job<'_, bf16>, lines: Lines<'_>, chunk: usize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
 unsafe fn chunk_of_blocks(job: &Job<'_, bf16>, weight: Blocks<'_>, chunk: usize) {
     let (rows, panels) = job.ranges(chunk);
+    if rows.len() <= few_rows::ROWS && panels.clone().all(|panel| weight.panel(panel).has_outputs())
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { few_rows::chunk(job, weight, rows, panels) };
+    }
     let (mut buffer, mut memory) = (Buffer::new(), ChunkSums::new());
     let spans = PanelSpans::new(weight, rows.len(), ROWS);
     let (whole, last) = (Shapes::of(ROWS), Shapes::of(rows.len() % ROWS));

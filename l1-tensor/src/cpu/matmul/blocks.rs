@@ -54,8 +54,7 @@ impl<'a> PanelSpans<'a> {
         buffer: &mut Buffer,
         mut each: impl FnMut(usize, &[Line]),
     ) {
-        let Blocks { of, dequantizer } = self.weight;
-        let (panel, k) = (dequantizer.panel(of.panel(panel)), of.k());
+        let (panel, k) = (self.weight.panel(panel), self.weight.of.k());
         let mut from = 0;
         while from < k {
             let n = self.len.min(k - from);

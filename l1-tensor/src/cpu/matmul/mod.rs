@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::cpu::dequantize::Dequantizer;
+use crate::cpu::dequantize::{Dequantizer, PanelDequantizer};
 use crate::cpu::{Isa, ThreadPool};
 use crate::weight::{Factors, HostWeight, Line, PANEL, PackedBlocks, RowOrder};
 
@@ -67,6 +67,14 @@ struct Lines<'a> {
 struct Blocks<'a> {
     of: &'a PackedBlocks,
     dequantizer: Dequantizer,
+}
+
+impl<'a> Blocks<'a> {
+    /// The dequantizer of a panel.
+    #[inline(always)]
+    fn panel(self, panel: usize) -> PanelDequantizer<'a> {
+        self.dequantizer.panel(self.of.panel(panel))
+    }
 }
 
 /// One call, shared by all threads.

@@ -1,8 +1,8 @@
 //! Dequantization along K: a line is 32 inputs of one output.
 //!
 //! All weights of an output in a block have one scale and one minimum, so its codes of four bits stand for sixteen
-//! weights. They are computed and rounded once, two outputs in a register, and a lookup by 32 codes makes the line: half
-//! the roundings of lines of pairs, and no shift of its own for each code.
+//! weights. They are computed and rounded once, two outputs in a register, and a lookup by 32 codes makes the line:
+//! half the roundings of lines of pairs, and one shift for 32 codes in place of 16.
 //!
 //! A unit has the codes of an output in 8 bytes for each step of 16 inputs: two lanes, every second input in each.
 //!

@@ -1,8 +1,8 @@
-//! Few rows by a weight in a block format: the operands of the tiles change places.
+//! One row by a weight in a block format: the operands of the tiles change places.
 //!
 //! ```text
-//! tile of weights: 16 outputs x 32 inputs    tile of x: 16 pairs of inputs x the rows    tile of sums: 16 outputs x the rows
-//!                  dequantized by output                as they lie in memory, for one row
+//! tile of weights: 16 outputs x 32 inputs    tile of x: 16 pairs of inputs    tile of sums: 16 outputs
+//!                  dequantized by output                as they lie in memory
 //! ```
 //!
 //! Weights of one output are dequantized faster than those of one pair of inputs, see `cpu/dequantize/outputs.rs`. The

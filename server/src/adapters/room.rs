@@ -69,6 +69,7 @@ pub(super) struct ReadGrant {
 
 /// Why nothing is granted.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one value for each wait that ends, and it is moved once
 pub(super) enum Refusal {
     /// The registry refuses it, or the time for its name or its room is over.
     Registry(RegistryError),
@@ -100,6 +101,7 @@ struct Waiter {
     grant: oneshot::Sender<Result<Grant, Refusal>>,
 }
 
+#[allow(clippy::large_enum_variant)] // as of a refusal
 enum Decision {
     Done(Result<Grant, Refusal>),
     Wait(Block),

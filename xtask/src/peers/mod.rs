@@ -58,9 +58,6 @@ pub struct PeersArgs {
     /// Storages of the weights to compare
     #[arg(long, value_name = "WEIGHTS,..", value_delimiter = ',', default_value = "bf16")]
     weights: Vec<Weights>,
-    /// The default model in NVFP4, a directory that `strata quantize` wrote, for --weights nvfp4
-    #[arg(long, value_name = "DIR")]
-    nvfp4: Option<PathBuf>,
     /// Measure strata serve and llama-server as well
     #[arg(long)]
     serve: bool,
@@ -102,7 +99,7 @@ pub fn run(args: &PeersArgs) -> Result<()> {
     }
     let mut compared = Vec::new();
     for &weights in &args.weights {
-        compared.push((weights, weights.models(&peer, &default_model, args.nvfp4.as_deref())?));
+        compared.push((weights, weights.models(&peer, &strata, &default_model)?));
     }
     let fork = args.ik_llama.as_deref().map(|dir| Peer::in_directory(Project::IkLlama, dir));
     let peers: Vec<Peer> = [Some(peer), fork.transpose()?].into_iter().flatten().collect();

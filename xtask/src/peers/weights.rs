@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::obtain::{Peer, Project, peers_dir};
@@ -24,7 +24,7 @@ pub enum Weights {
     /// 4 bits a weight, blocks of 256; llama-quantize stores matrices with other widths as Q5_0, Q5_1 and Q8_0
     #[value(name = "q4_k_m")]
     Q4KM,
-    /// Strata reads --nvfp4, the others the same model as Q4_1
+    /// 4.5 bits a weight: Strata reads what `strata quantize --lm-head` makes, the others the same model as Q4_1
     Nvfp4,
 }
 
@@ -49,9 +49,9 @@ impl Weights {
         }
     }
 
-    /// Files with these weights. Those that do not exist are made from the default model by llama.cpp's own tool;
-    /// NVFP4 is in the directory that is given.
-    pub fn models(self, peer: &Peer, default_model: &Path, nvfp4: Option<&Path>) -> Result<Models> {
+    /// Files with these weights. Those that do not exist are made from the default model, by llama.cpp's own tool or,
+    /// for NVFP4, by `strata`.
+    pub fn models(self, peer: &Peer, strata: &Path, default_model: &Path) -> Result<Models> {
         let one = |file: PathBuf| Models { ours: file.clone(), theirs: file };
         match self {
             Weights::Bf16 => Ok(one(made(peer, default_model, "bf16")?)),
@@ -59,13 +59,10 @@ impl Weights {
             // The default model is stored in this format.
             Weights::Q4_1 => Ok(one(default_model.into())),
             Weights::Q4KM => Ok(one(made(peer, default_model, "q4_k_m")?)),
-            Weights::Nvfp4 => match nvfp4 {
-                Some(dir) => Ok(Models { ours: dir.into(), theirs: default_model.into() }),
-                None => bail!(
-                    "--weights nvfp4 needs the model in that format: make it with \
-                     `strata quantize MODEL --to nvfp4 --lm-head --out DIR`, and give --nvfp4 DIR"
-                ),
-            },
+            Weights::Nvfp4 => {
+                let theirs = default_model.into();
+                Ok(Models { ours: quantized(strata, default_model)?, theirs })
+            }
         }
     }
 
@@ -110,6 +107,19 @@ fn made(peer: &Peer, default_model: &Path, format: &str) -> Result<PathBuf> {
         let mut quantize = program(peer.tool("llama-quantize"));
         quantize.arg("--allow-requantize").arg(default_model).arg(&part).args([format, "2"]);
         run(&mut quantize)?;
+        fs::rename(&part, &path).with_context(|| path.display().to_string())?;
+    }
+    Ok(path)
+}
+
+/// The default model in NVFP4, made once.
+fn quantized(strata: &Path, default_model: &Path) -> Result<PathBuf> {
+    let path = peers_dir()?.join("smollm2-nvfp4");
+    if !path.is_dir() {
+        let part = path.with_extension("part");
+        let mut quantize = program(strata);
+        quantize.arg("quantize").arg(default_model).args(["--to", "nvfp4", "--lm-head"]);
+        run(quantize.arg("--force").arg("--output").arg(&part))?;
         fs::rename(&part, &path).with_context(|| path.display().to_string())?;
     }
     Ok(path)

@@ -52,7 +52,12 @@ pub struct NamedAdapter {
 }
 
 impl NamedAdapter {
-    /// The adapter, once it is in memory, for so many engine requests. An evicted one is read again, and if there is no
+    /// Numbers of engine requests that wait for an adapter, and of their prompt tokens.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.adapters.waiting.totals()
+    }
+
+    /// The adapter, once it is in memory, for so many engine requests with so many prompt tokens. An evicted one is read again, and if there is no
     /// room it waits. Returns how long it waited, too.
     ///
     /// # Errors
@@ -61,6 +66,7 @@ impl NamedAdapter {
     pub async fn obtain(
         &self,
         requests: usize,
+        tokens: usize,
         deadline: Option<Instant>,
     ) -> Result<(RequestAdapter, Duration), ApiError> {
         let (Self { adapters, name }, began) = (self, now());
@@ -70,7 +76,7 @@ impl NamedAdapter {
         {
             return Ok((ready, Duration::ZERO));
         }
-        let _counted = adapters.waiting.count(name, requests);
+        let _counted = adapters.waiting.count(name, requests, tokens);
         let wait = adapters.obtain(name, Wanted::Use, use_error);
         let adapter = match deadline {
             None => wait.await,
@@ -109,7 +115,7 @@ impl Adapters {
 
     /// Number of engine requests that wait for their adapter.
     pub fn num_waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.totals().0
     }
 
     /// Ends what waits for an adapter: the server shuts down, and no load is worth its time.
@@ -184,6 +190,7 @@ impl Adapters {
         granted.map_err(|why| match why {
             Refusal::Registry(why) => error(&why),
             Refusal::NoTurn(within) => no_turn(within),
+            Refusal::QueueFull { waiting } => queue_full(waiting),
         })
     }
 
@@ -319,6 +326,14 @@ fn no_turn(within: Duration) -> ApiError {
     let seconds = within.as_secs_f64();
     let message = format!(
         "Other LoRA adapters are being read, and this one had no turn within {seconds} s. Try again later."
+    );
+    unavailable(message, "adapters_busy")
+}
+
+/// Error of what finds no place in the queue.
+fn queue_full(waiting: usize) -> ApiError {
+    let message = format!(
+        "{waiting} requests and loads wait for LoRA adapters, and no more may. Try again later."
     );
     unavailable(message, "adapters_busy")
 }

@@ -148,7 +148,9 @@ impl Admission {
         let choices = requests.len().saturating_mul(samples as usize);
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         let tokens = tokens.saturating_mul(samples as usize);
-        self.queue_has_room(choices, tokens)?;
+        // Those that wait for an adapter are on their way to the queue.
+        let waiting = adapter.map_or((0, 0), NamedAdapter::waiting);
+        self.queue_has_room(choices, tokens, waiting)?;
         // All prompts of a request have the same guide.
         let spec = requests.iter().find_map(|request| match &request.guide {
             Some(GuideSource::Spec(spec)) => Some(spec.clone()),
@@ -163,13 +165,24 @@ impl Admission {
         }
         if let Some(adapter) = adapter {
             self.lane.check(&requests).map_err(|why| self.refused(choices, why))?;
-            let deadline = self.request_timeout.map(|within| arrived + within);
-            let (adapter, waited) = adapter.obtain(choices, deadline).await?;
+            let over = self.request_timeout.map(|within| arrived + within);
+            let due = requests.iter().filter_map(|request| request.deadline).min();
+            let due = due.map(|within| arrived + within);
+            let until = [over, due].into_iter().flatten().min();
+            let (adapter, waited) = match adapter.obtain(choices, tokens, until).await {
+                Ok(obtained) => obtained,
+                Err(why) if due.is_some_and(|due| due <= Instant::now()) => {
+                    // The door refuses what has no time left, and says so.
+                    let choice = self.lane.choose(&requests);
+                    return Err(self.pass(&choice, &mut requests, arrived).err().unwrap_or(why));
+                }
+                Err(why) => return Err(why),
+            };
             for request in &mut requests {
                 (request.adapter, request.waited) = (Some(adapter.clone()), waited);
             }
             // Others were submitted meanwhile.
-            self.queue_has_room(choices, tokens)?;
+            self.queue_has_room(choices, tokens, (0, 0))?;
         }
         let choice = self.lane.choose(&requests);
         let pass = self.pass(&choice, &mut requests, arrived)?;
@@ -338,14 +351,21 @@ impl Admission {
         }
     }
 
-    /// Checks that the queue has room for so many requests and prompt tokens.
-    fn queue_has_room(&self, choices: usize, tokens: usize) -> Result<(), ApiError> {
-        self.room_for(choices)?;
-        self.max_queued_tokens.map_or(Ok(()), |most| self.room_for_tokens(tokens, most))
+    /// Checks that the queue has room for so many requests and prompt tokens, behind those that wait to enter it.
+    fn queue_has_room(
+        &self,
+        choices: usize,
+        tokens: usize,
+        (requests_before, tokens_before): (usize, usize),
+    ) -> Result<(), ApiError> {
+        let all = choices.saturating_add(requests_before);
+        self.lane.room_for(all).map_err(|why| self.refused(choices, why))?;
+        self.max_queued_tokens
+            .map_or(Ok(()), |most| self.room_for_tokens(tokens, tokens_before, most))
     }
 
     /// Checks that the queue has room for so many prompt tokens.
-    fn room_for_tokens(&self, tokens: usize, most: usize) -> Result<(), ApiError> {
+    fn room_for_tokens(&self, tokens: usize, before: usize, most: usize) -> Result<(), ApiError> {
         if tokens > most {
             let message = format!(
                 "The prompts have {tokens} tokens, counted once for each choice, but at most {most} may wait on this \
@@ -353,7 +373,7 @@ impl Admission {
             );
             return Err(ApiError::invalid(message).with_code("prompt_too_long"));
         }
-        let waiting = self.lane.load().queued_tokens;
+        let waiting = self.lane.load().queued_tokens.saturating_add(before);
         if waiting.saturating_add(tokens) <= most {
             return Ok(());
         }

@@ -31,8 +31,14 @@ use tokio::time::sleep;
 
 use crate::background::{Background, LoadSeat};
 
-/// Maximum number of requests, loads and unloads in the queue. Bodies or prompts are in memory meanwhile.
-pub(super) const MAX_WAITING: usize = 256;
+/// Maximum number of requests and loads in the queue. Prompts are in memory meanwhile.
+pub(super) const MAX_WAITING: usize = 512;
+
+/// Maximum number of them for one name: an adapter whose files hang leaves places for others.
+pub(super) const MAX_WAITING_FOR_ONE: usize = MAX_WAITING / 2;
+
+/// Maximum number of all in the queue. Unloads need no room, so they are not refused for those who do.
+const MAX_QUEUED: usize = 2 * MAX_WAITING;
 
 /// Interval at which the first in the queue looks for room.
 pub(super) const ROOM_POLL: Duration = Duration::from_millis(10);
@@ -75,6 +81,8 @@ pub(super) enum Refusal {
     Registry(RegistryError),
     /// Others had all turns to read for this time.
     NoTurn(Duration),
+    /// So many wait, for this adapter or for any.
+    QueueFull { waiting: usize },
 }
 
 /// What one waits for.
@@ -165,8 +173,14 @@ impl RoomQueue {
     /// [`Refusal`] if the queue is full.
     pub fn enter(&self, name: &str, wanted: Wanted, now: Instant) -> Result<Waiting<'_>, Refusal> {
         let mut state = self.lock();
-        if state.waiters.len() >= MAX_WAITING {
-            return Err(self.refusal(name, Block::Room, self.max_wait));
+        let all = state.waiters.len();
+        let own = state.waiters.iter().filter(|waiter| waiter.name == name).count();
+        let (own_max, max) = match wanted {
+            Wanted::Unload => (MAX_QUEUED, MAX_QUEUED),
+            _ => (MAX_WAITING_FOR_ONE, MAX_WAITING),
+        };
+        if own >= own_max || all >= max {
+            return Err(Refusal::QueueFull { waiting: if own >= own_max { own } else { all } });
         }
         let (grant, granted) = oneshot::channel();
         state.entered += 1;
@@ -300,20 +314,35 @@ impl Drop for Waiting<'_> {
 
 /// Requests that wait for their adapter or for its read, by its name: for metrics.
 #[derive(Debug, Default)]
-pub(super) struct WaitingRequests(Mutex<BTreeMap<String, usize>>);
+pub(super) struct WaitingRequests(Mutex<BTreeMap<String, Waits>>);
+
+/// Sums over the requests for one adapter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    requests: usize,
+    tokens: usize,
+}
 
 /// Requests that are counted, until this is dropped.
 pub(super) struct CountedRequests<'a> {
     all: &'a WaitingRequests,
     adapter: &'a str,
-    requests: usize,
+    own: Waits,
 }
 
 impl WaitingRequests {
-    /// Counts requests for an adapter.
-    pub fn count<'a>(&'a self, adapter: &'a str, requests: usize) -> CountedRequests<'a> {
-        *self.lock().entry(adapter.to_owned()).or_default() += requests;
-        CountedRequests { all: self, adapter, requests }
+    /// Counts requests for an adapter, and their prompt tokens.
+    pub fn count<'a>(
+        &'a self,
+        adapter: &'a str,
+        requests: usize,
+        tokens: usize,
+    ) -> CountedRequests<'a> {
+        let mut all = self.lock();
+        let of = all.entry(adapter.to_owned()).or_default();
+        of.requests += requests;
+        of.tokens += tokens;
+        CountedRequests { all: self, adapter, own: Waits { requests, tokens } }
     }
 
     /// Names of their adapters.
@@ -321,12 +350,14 @@ impl WaitingRequests {
         self.lock().keys().cloned().collect()
     }
 
-    /// Number of all of them.
-    pub fn len(&self) -> usize {
-        self.lock().values().sum()
+    /// Numbers of all of them, and of their prompt tokens.
+    pub fn totals(&self) -> (usize, usize) {
+        let all = self.lock();
+        all.values()
+            .fold((0, 0), |(requests, tokens), of| (requests + of.requests, tokens + of.tokens))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waits>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -334,9 +365,10 @@ impl WaitingRequests {
 impl Drop for CountedRequests<'_> {
     fn drop(&mut self) {
         let mut all = self.all.lock();
-        if let Some(own) = all.get_mut(self.adapter) {
-            *own -= self.requests;
-            if *own == 0 {
+        if let Some(of) = all.get_mut(self.adapter) {
+            of.requests -= self.own.requests;
+            of.tokens -= self.own.tokens;
+            if of.requests == 0 {
                 all.remove(self.adapter);
             }
         }

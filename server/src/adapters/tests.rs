@@ -20,7 +20,7 @@ impl Adapters {
     /// Uses an adapter as one request does.
     async fn used(&self, name: &str) -> Result<RequestAdapter, ApiError> {
         let named = NamedAdapter { adapters: self.clone(), name: name.to_owned() };
-        named.obtain(1, None).await.map(|(adapter, _)| adapter)
+        named.obtain(1, 1, None).await.map(|(adapter, _)| adapter)
     }
 
     async fn loaded(&self, name: &str) -> Result<(), ApiError> {
@@ -85,10 +85,11 @@ async fn the_wait_is_measured_and_counted_and_ends_with_the_time_of_the_request(
     let b = adapters.used("b").await.unwrap();
     let named = NamedAdapter { adapters: adapters.clone(), name: "a".to_owned() };
     let deadline = Instant::now() + Duration::from_millis(20);
-    let late = named.obtain(1, Some(deadline)).await.unwrap_err();
+    let late = named.obtain(1, 1, Some(deadline)).await.unwrap_err();
     assert_eq!(late.code, Some("request_timeout"));
     assert_eq!((adapters.num_waiting(), adapters.waiting().len()), (0, 0));
-    let waits = tokio::spawn(async move { named.obtain(5, None).await.map(|(_, waited)| waited) });
+    let waits =
+        tokio::spawn(async move { named.obtain(5, 50, None).await.map(|(_, waited)| waited) });
     while adapters.num_waiting() == 0 {
         tokio::task::yield_now().await;
     }

@@ -28,9 +28,11 @@ const MAX_PATH_BYTES: usize = 4096;
 pub async fn load(
     State(lanes): State<Lanes>,
     context: RequestContext,
-    Body(request, _memory): Body<LoadLoraAdapter>,
+    Body(request, memory): Body<LoadLoraAdapter>,
 ) -> Result<String, ApiError> {
     let LoadLoraAdapter { lora_name, lora_path, load_inplace } = request;
+    // What is left of the body is small. It may wait for long.
+    drop(memory);
     context.adapted(&quoted(&lora_name));
     let adapters = adapters(&lanes)?;
     if lora_path.is_empty() {
@@ -55,9 +57,10 @@ pub async fn load(
 pub async fn unload(
     State(lanes): State<Lanes>,
     context: RequestContext,
-    Body(request, _memory): Body<UnloadLoraAdapter>,
+    Body(request, memory): Body<UnloadLoraAdapter>,
 ) -> Result<String, ApiError> {
     let UnloadLoraAdapter { lora_name } = request;
+    drop(memory);
     context.adapted(&quoted(&lora_name));
     adapters(&lanes)?.unload(lora_name.clone()).await?;
     Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))

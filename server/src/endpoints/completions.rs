@@ -110,11 +110,9 @@ impl GenerationRequest for CompletionRequest {
         let samples = plan.samples;
         // The engine has these from here on.
         plan.template.guide = None;
-        // What waits for an adapter may wait for long.
-        let memory = memory.filter(|_| generation.adapter.is_some());
-        drop(sampling);
+        // Prompts are all that waits.
+        drop((own, sampling, memory));
         let responses = ResponseStreams::submit(generation, context, requests, samples).await?;
-        drop(memory);
         let choices = Choices::new(responses, parsers(&prompts, samples), prompt_tokens(&prompts));
         Ok((choices, CompletionFormat { plan, prompts, format }))
     }

@@ -143,3 +143,58 @@ fn the_wait_for_an_adapter_is_time_in_the_queue() {
     assert_eq!(none.status, 200, "{}", none.text());
     assert_eq!(Value::from(metric(&server, "vllm:num_requests_waiting")), 0.0);
 }
+
+#[test]
+fn what_waits_for_an_adapter_holds_up_no_body_of_the_model() {
+    let server = serve(&["--max-num-seqs", "1"]);
+    let wire = busy(&server, "a");
+    let padded = |model: &str, bytes: usize| {
+        let mut body = prompt(model);
+        (body["user"], body["max_tokens"]) = ("x".repeat(bytes).into(), 1.into());
+        body
+    };
+    std::thread::scope(|scope| {
+        // More than all bodies may have that are being parsed.
+        let waiting: Vec<_> = (0..6)
+            .map(|_| scope.spawn(|| server.post(COMPLETIONS, &padded("b", 13 << 20))))
+            .collect();
+        until("all of them wait", || metric(&server, "vllm:num_requests_waiting") >= 6.0 + 63.0);
+        let began = Instant::now();
+        let tokenized = server.post("/tokenize", &padded("tiny-llama", 20 << 10));
+        assert_eq!(tokenized.status, 200, "{}", tokenized.text());
+        assert!(waiting.iter().all(|one| !one.is_finished()), "{:?}", began.elapsed());
+        drop(wire);
+        for one in waiting {
+            assert_eq!(one.join().unwrap().status, 200);
+        }
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_wait_for_an_adapter() {
+    let server = serve(&["--max-num-seqs", "1"]);
+    let wire = busy(&server, "a");
+    let mut body = prompt("b");
+    body["deadline_ms"] = 50.into();
+    let response = server.post(COMPLETIONS, &body);
+    assert_eq!(response.status, 429, "{}", response.text());
+    drop(wire);
+}
+
+#[test]
+fn requests_that_wait_for_an_adapter_have_places_in_the_queue() {
+    let server = serve(&["--max-num-seqs", "1", "--max-num-waiting", "70"]);
+    let wire = busy(&server, "a");
+    let mut body = prompt("b");
+    (body["n"], body["max_tokens"]) = (5.into(), 1.into());
+    std::thread::scope(|scope| {
+        // 63 choices of the first request wait: one more request fits, and two do not.
+        let first = scope.spawn(|| server.post(COMPLETIONS, &body));
+        until("it waits", || metric(&server, "vllm:num_requests_waiting") >= 68.0);
+        let second = server.post(COMPLETIONS, &body);
+        refused(&second, 429, "queue_full".into());
+        assert!(!first.is_finished());
+        drop(wire);
+        assert_eq!(first.join().unwrap().status, 200);
+    });
+}

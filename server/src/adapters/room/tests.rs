@@ -205,8 +205,19 @@ fn what_nothing_takes_is_given_back_and_the_queue_is_bounded() {
     // Granted, and its client has gone.
     drop(queue.enter("a", Wanted::Use, t).unwrap());
     let used = queue.used("b");
-    let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| queue.waits("a", Wanted::Use, t)).collect();
-    assert!(queue.enter("a", Wanted::Use, t).is_err());
+    let mut waiting: Vec<_> =
+        (0..MAX_WAITING_FOR_ONE).map(|_| queue.waits("a", Wanted::Use, t)).collect();
+    let full = |name, wanted| match queue.enter(name, wanted, t) {
+        Err(Refusal::QueueFull { waiting }) => Some(waiting),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => None,
+    };
+    assert_eq!(full("a", Wanted::Use), Some(MAX_WAITING_FOR_ONE));
+    assert_eq!(full("c", load("c")), None, "others have places");
+    waiting.extend((waiting.len()..MAX_WAITING).map(|_| queue.waits("c", load("c"), t)));
+    assert_eq!(full("d", load("d")), Some(MAX_WAITING));
+    // It needs no room.
+    assert!(matches!(queue.gets("b", Wanted::Unload, t), Grant::Name(_)));
     waiting.truncate(1);
     assert_eq!(queue.lock().waiters.len(), 1);
     drop(used);
@@ -237,12 +248,13 @@ fn a_load_that_fails_evicts_nothing_and_its_turn_goes_on() {
 #[test]
 fn waiting_requests_are_counted_by_adapter() {
     let waiting = WaitingRequests::default();
-    let a = waiting.count("a", 3);
-    let b = waiting.count("b", 1);
-    let more = waiting.count("a", 1);
-    assert_eq!((waiting.len(), waiting.adapters()), (5, vec!["a".to_owned(), "b".to_owned()]));
+    let a = waiting.count("a", 3, 30);
+    let b = waiting.count("b", 1, 7);
+    let more = waiting.count("a", 1, 100);
+    let names = |of: &[&str]| of.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    assert_eq!((waiting.totals(), waiting.adapters()), ((5, 137), names(&["a", "b"])));
     drop((a, b));
-    assert_eq!((waiting.len(), waiting.adapters()), (1, vec!["a".to_owned()]));
+    assert_eq!((waiting.totals(), waiting.adapters()), ((1, 100), names(&["a"])));
     drop(more);
-    assert_eq!((waiting.len(), waiting.adapters().len()), (0, 0));
+    assert_eq!((waiting.totals(), waiting.adapters()), ((0, 0), names(&[])));
 }

@@ -112,8 +112,7 @@ impl GenerationRequest for ChatRequest {
         let requests = vec![plan.for_prompt(prompt)];
         // The engine has these from here on.
         plan.template.guide = None;
-        // What waits for an adapter may wait for long.
-        let memory = memory.filter(|_| generation.adapter.is_some());
+        drop(memory);
         let chat = Chat {
             model: generation.model.clone(),
             metrics: generation.admission.metrics().clone(),
@@ -129,7 +128,6 @@ impl GenerationRequest for ChatRequest {
         };
         let responses =
             ResponseStreams::submit(generation, context, requests, plan.samples).await?;
-        drop(memory);
         let parsers = vec![parser; responses.len()];
         Ok((Choices::new(responses, parsers, prompt_tokens), chat))
     }

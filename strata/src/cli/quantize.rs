@@ -151,7 +151,8 @@ fn summary(output: &str, report: &QuantizeReport, tied_head: Option<usize>) -> S
         false => format!("not quantised: {}\n", ignored.join("; ")),
     };
     format!(
-        "{output}: {} weights in nvfp4\n{ignored}{:.1} MB of tensors before, {:.1} MB after\n",
+        "{output}: {} weights in nvfp4\n{ignored}{:.1} MB of tensors before, {:.1} MB after\n\
+         nothing was calibrated: compare both on a text of yours with `strata perplexity TEXT -m MODEL`\n",
         report.quantized,
         megabytes(report.bytes_before),
         megabytes(report.bytes_after),

@@ -66,7 +66,8 @@ pub enum HubError {
 
     /// The hub does not respond: no DNS entry, no route, an error of the proxy or of TLS, a timeout.
     #[error(
-        "the hub at {endpoint} cannot be reached ({reason}); check the network, HTTPS_PROXY and HF_ENDPOINT"
+        "the hub at {endpoint} cannot be reached ({reason}); check the network, HTTPS_PROXY and HF_ENDPOINT. A name that \
+        is no file or directory here is looked up on the hub: check the path, too"
     )]
     Unreachable {
         /// Address of the hub.

@@ -83,11 +83,15 @@ impl Subject {
             file(&other.model) == file(model) && other.decoder.weight_storage() == storage
         };
         if let Some(other) = all.iter().find(same) {
-            warn(format_args!(
-                "{model} with --weights {weights} is not measured: in memory it is the same as {} with --weights {}, \
-                 in {storage}",
-                other.model, other.weights
-            ));
+            let twice = other.model == model && other.weights == weights;
+            warn(match twice {
+                true => format!("{model} is given twice, and is measured once"),
+                false => format!(
+                    "{model} with --weights {weights} has no row of its own: in memory it is what {} with --weights {} \
+                     is, {storage}",
+                    other.model, other.weights
+                ),
+            });
             return Ok(());
         }
         let (model, decoder) = (model.to_owned(), Arc::new(decoder));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::adapters::{adapter, busy, copy, generated, info, labels, load, prompt, put, refused};
 use crate::served::Served;
-use crate::wire::until;
+use crate::wire::{Wire, head, status, until};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -148,26 +148,22 @@ fn the_wait_for_an_adapter_is_time_in_the_queue() {
 fn what_waits_for_an_adapter_holds_up_no_body_of_the_model() {
     let server = serve(&["--max-num-seqs", "1"]);
     let wire = busy(&server, "a");
-    let padded = |model: &str, bytes: usize| {
-        let mut body = prompt(model);
-        (body["user"], body["max_tokens"]) = ("x".repeat(bytes).into(), 1.into());
-        body
-    };
-    std::thread::scope(|scope| {
-        // More than all bodies may have that are being parsed.
-        let waiting: Vec<_> = (0..6)
-            .map(|_| scope.spawn(|| server.post(COMPLETIONS, &padded("b", 13 << 20))))
-            .collect();
-        until("all of them wait", || metric(&server, "vllm:num_requests_waiting") >= 6.0 + 63.0);
-        let began = Instant::now();
-        let tokenized = server.post("/tokenize", &padded("tiny-llama", 20 << 10));
-        assert_eq!(tokenized.status, 200, "{}", tokenized.text());
-        assert!(waiting.iter().all(|one| !one.is_finished()), "{:?}", began.elapsed());
-        drop(wire);
-        for one in waiting {
-            assert_eq!(one.join().unwrap().status, 200);
-        }
-    });
+    let mut body = prompt("b");
+    (body["user"], body["max_tokens"]) = ("x".repeat(15 << 20).into(), 1.into());
+    let body = body.to_string();
+    // Together they are larger than all bodies may be that are being parsed. Each is sent when the server has read it.
+    let mut waiting: Vec<Wire> = (0..6).map(|_| Wire::open(&server)).collect();
+    for waits in &mut waiting {
+        waits.send(head(COMPLETIONS, body.len()) + &body);
+    }
+    let text = "x ".repeat(10 << 10);
+    let tokenized = server.post("/tokenize", &json!({"model": "tiny-llama", "prompt": text}));
+    assert_eq!(tokenized.status, 200, "{}", tokenized.text());
+    assert_eq!(info(&server).0, labels("a", "a,b"), "they wait still");
+    drop(wire);
+    for mut waits in waiting {
+        assert_eq!(status(&waits.rest()), 200);
+    }
 }
 
 #[test]

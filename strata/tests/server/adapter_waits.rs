@@ -179,14 +179,14 @@ fn a_deadline_ends_the_wait_for_an_adapter() {
 
 #[test]
 fn requests_that_wait_for_an_adapter_have_places_in_the_queue() {
-    let server = serve(&["--max-num-seqs", "1", "--max-num-waiting", "70"]);
+    let server = serve(&["--max-num-seqs", "1", "--max-num-waiting", "110"]);
     let wire = busy(&server, "a");
     let mut body = prompt("b");
-    (body["n"], body["max_tokens"]) = (5.into(), 1.into());
+    (body["n"], body["max_tokens"]) = (40.into(), 1.into());
     std::thread::scope(|scope| {
-        // 63 choices of the first request wait: one more request fits, and two do not.
+        // At most 63 choices of the busy one wait, and most of them for long: one more request fits, and two do not.
         let first = scope.spawn(|| server.post(COMPLETIONS, &body));
-        until("it waits", || metric(&server, "vllm:num_requests_waiting") >= 68.0);
+        until("it waits", || metric(&server, "vllm:num_requests_waiting") >= 60.0 + 20.0);
         let second = server.post(COMPLETIONS, &body);
         refused(&second, 429, "queue_full".into());
         assert!(!first.is_finished());

@@ -57,8 +57,8 @@ impl NamedAdapter {
         self.adapters.waiting.totals()
     }
 
-    /// The adapter, once it is in memory, for so many engine requests with so many prompt tokens. An evicted one is read again, and if there is no
-    /// room it waits. Returns how long it waited, too.
+    /// The adapter, once it is in memory, for so many engine requests with so many prompt tokens. An evicted one is read
+    /// again, and if there is no room it waits. Returns how long it waited, too.
     ///
     /// # Errors
     /// 404 for an adapter that was unloaded meanwhile; 503 for one that cannot be used now, and if the wait is over;

@@ -52,7 +52,7 @@ pub(super) trait GenerationRequest: Clone + Send + 'static {
     /// Bytes of its texts. `None`: its prompt is token ids, which mean another text in another lane.
     fn text_bytes(&self) -> Option<usize>;
 
-    /// Prepares the request for a lane and submits it. `memory` is given back when the engine has it.
+    /// Prepares the request for a lane and submits it. `memory` is given back when it is prepared.
     fn begin(
         self,
         served: &ServedLane,

@@ -13,6 +13,7 @@
 //! those of the model.
 
 mod room;
+mod waiting;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,7 +30,10 @@ use super::background::{Background, LoadError};
 use super::error::{ApiError, unavailable};
 use super::lanes::ServedLane;
 use super::model::ServedModel;
-use room::{Grant, ReadGrant, Refusal, RoomQueue, WaitingRequests, Wanted, now};
+use room::{Grant, ReadGrant, Refusal, RoomQueue, Wanted, now};
+use waiting::WaitingRequests;
+
+pub use waiting::Waits;
 
 /// The adapters of a server of one model. Clones share everything.
 #[derive(Clone, Debug)]
@@ -52,21 +56,20 @@ pub struct NamedAdapter {
 }
 
 impl NamedAdapter {
-    /// Numbers of engine requests that wait for an adapter, and of their prompt tokens.
-    pub fn waiting(&self) -> (usize, usize) {
+    /// Engine requests that wait for an adapter, whichever it is.
+    pub fn waiting(&self) -> Waits {
         self.adapters.waiting.totals()
     }
 
-    /// The adapter, once it is in memory, for so many engine requests with so many prompt tokens. An evicted one is read
-    /// again, and if there is no room it waits. Returns how long it waited, too.
+    /// The adapter, once it is in memory, for these engine requests. An evicted one is read again, and if there is no
+    /// room it waits. Returns how long it waited, too.
     ///
     /// # Errors
     /// 404 for an adapter that was unloaded meanwhile; 503 for one that cannot be used now, and if the wait is over;
     /// 504 if the time of the request is.
     pub async fn obtain(
         &self,
-        requests: usize,
-        tokens: usize,
+        own: Waits,
         deadline: Option<Instant>,
     ) -> Result<(RequestAdapter, Duration), ApiError> {
         let (Self { adapters, name }, began) = (self, now());
@@ -76,7 +79,7 @@ impl NamedAdapter {
         {
             return Ok((ready, Duration::ZERO));
         }
-        let _counted = adapters.waiting.count(name, requests, tokens);
+        let _counted = adapters.waiting.count(name, own);
         let wait = adapters.obtain(name, Wanted::Use, use_error);
         let adapter = match deadline {
             None => wait.await,
@@ -115,7 +118,7 @@ impl Adapters {
 
     /// Number of engine requests that wait for their adapter.
     pub fn num_waiting(&self) -> usize {
-        self.waiting.totals().0
+        self.waiting.totals().requests
     }
 
     /// Ends what waits for an adapter: the server shuts down, and no load is worth its time.

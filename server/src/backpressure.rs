@@ -15,7 +15,7 @@ use l6_ensemble::{ReplicaChoice, ReplicaId};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::adapters::NamedAdapter;
+use super::adapters::{NamedAdapter, Waits};
 use super::background::{Background, lower_priority};
 use super::door::{Door, DoorRequest, Pass, Refused};
 use super::error::{ApiError, DoorRefusal};
@@ -147,10 +147,10 @@ impl Admission {
     ) -> Result<Submitted, ApiError> {
         let choices = requests.len().saturating_mul(samples as usize);
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
-        let tokens = tokens.saturating_mul(samples as usize);
+        let own = Waits { requests: choices, tokens: tokens.saturating_mul(samples as usize) };
         // Those that wait for an adapter are on their way to the queue.
-        let waiting = adapter.map_or((0, 0), NamedAdapter::waiting);
-        self.queue_has_room(choices, tokens, waiting)?;
+        let waiting = adapter.map_or(Waits::NONE, NamedAdapter::waiting);
+        self.queue_has_room(own, waiting)?;
         // All prompts of a request have the same guide.
         let spec = requests.iter().find_map(|request| match &request.guide {
             Some(GuideSource::Spec(spec)) => Some(spec.clone()),
@@ -169,7 +169,7 @@ impl Admission {
             let due = requests.iter().filter_map(|request| request.deadline).min();
             let due = due.map(|within| arrived + within);
             let until = [over, due].into_iter().flatten().min();
-            let (adapter, waited) = match adapter.obtain(choices, tokens, until).await {
+            let (adapter, waited) = match adapter.obtain(own, until).await {
                 Ok(obtained) => obtained,
                 Err(why) if due.is_some_and(|due| due <= Instant::now()) => {
                     // The door refuses what has no time left, and says so.
@@ -182,7 +182,7 @@ impl Admission {
                 (request.adapter, request.waited) = (Some(adapter.clone()), waited);
             }
             // Others were submitted meanwhile.
-            self.queue_has_room(choices, tokens, (0, 0))?;
+            self.queue_has_room(own, Waits::NONE)?;
         }
         let choice = self.lane.choose(&requests);
         let pass = self.pass(&choice, &mut requests, arrived)?;
@@ -351,17 +351,12 @@ impl Admission {
         }
     }
 
-    /// Checks that the queue has room for so many requests and prompt tokens, behind those that wait to enter it.
-    fn queue_has_room(
-        &self,
-        choices: usize,
-        tokens: usize,
-        (requests_before, tokens_before): (usize, usize),
-    ) -> Result<(), ApiError> {
-        let all = choices.saturating_add(requests_before);
-        self.lane.room_for(all).map_err(|why| self.refused(choices, why))?;
+    /// Checks that the queue has room for these requests, behind those that wait to enter it.
+    fn queue_has_room(&self, own: Waits, before: Waits) -> Result<(), ApiError> {
+        let all = own.requests.saturating_add(before.requests);
+        self.lane.room_for(all).map_err(|why| self.refused(own.requests, why))?;
         self.max_queued_tokens
-            .map_or(Ok(()), |most| self.room_for_tokens(tokens, tokens_before, most))
+            .map_or(Ok(()), |most| self.room_for_tokens(own.tokens, before.tokens, most))
     }
 
     /// Checks that the queue has room for so many prompt tokens.

@@ -19,7 +19,7 @@
 //! its turn. Requests for adapters in memory pass one that waits for room, for half of `max_wait`. Then they queue
 //! behind it, so the requests that keep its room from it become fewer until it has it, or its time is over.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -308,69 +308,6 @@ impl Drop for Waiting<'_> {
         state.waiters.retain(|waiter| waiter.id != self.id);
         if state.waiters.is_empty() {
             state.room_since = None;
-        }
-    }
-}
-
-/// Requests that wait for their adapter or for its read, by its name: for metrics.
-#[derive(Debug, Default)]
-pub(super) struct WaitingRequests(Mutex<BTreeMap<String, Waits>>);
-
-/// Sums over the requests for one adapter.
-#[derive(Clone, Copy, Debug, Default)]
-struct Waits {
-    requests: usize,
-    tokens: usize,
-}
-
-/// Requests that are counted, until this is dropped.
-pub(super) struct CountedRequests<'a> {
-    all: &'a WaitingRequests,
-    adapter: &'a str,
-    own: Waits,
-}
-
-impl WaitingRequests {
-    /// Counts requests for an adapter, and their prompt tokens.
-    pub fn count<'a>(
-        &'a self,
-        adapter: &'a str,
-        requests: usize,
-        tokens: usize,
-    ) -> CountedRequests<'a> {
-        let mut all = self.lock();
-        let of = all.entry(adapter.to_owned()).or_default();
-        of.requests += requests;
-        of.tokens += tokens;
-        CountedRequests { all: self, adapter, own: Waits { requests, tokens } }
-    }
-
-    /// Names of their adapters.
-    pub fn adapters(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
-    }
-
-    /// Numbers of all of them, and of their prompt tokens.
-    pub fn totals(&self) -> (usize, usize) {
-        let all = self.lock();
-        all.values()
-            .fold((0, 0), |(requests, tokens), of| (requests + of.requests, tokens + of.tokens))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waits>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for CountedRequests<'_> {
-    fn drop(&mut self) {
-        let mut all = self.all.lock();
-        if let Some(of) = all.get_mut(self.adapter) {
-            of.requests -= self.own.requests;
-            of.tokens -= self.own.tokens;
-            if of.requests == 0 {
-                all.remove(self.adapter);
-            }
         }
     }
 }

@@ -11,6 +11,9 @@ use super::*;
 /// Maximum number of reads in flight.
 const MAX_READS: usize = 2;
 
+/// A request with one prompt token.
+const ONE: Waits = Waits { requests: 1, tokens: 1 };
+
 fn adapters(disk: &Disk, max: usize, load_timeout: Duration, max_wait: Duration) -> Adapters {
     let options = AdapterOptions { max_cpu_loras: max, load_timeout, ..AdapterOptions::default() };
     Adapters::new(disk.registry(options), Background::default(), max_wait)
@@ -20,7 +23,7 @@ impl Adapters {
     /// Uses an adapter as one request does.
     async fn used(&self, name: &str) -> Result<RequestAdapter, ApiError> {
         let named = NamedAdapter { adapters: self.clone(), name: name.to_owned() };
-        named.obtain(1, 1, None).await.map(|(adapter, _)| adapter)
+        named.obtain(ONE, None).await.map(|(adapter, _)| adapter)
     }
 
     async fn loaded(&self, name: &str) -> Result<(), ApiError> {
@@ -85,11 +88,12 @@ async fn the_wait_is_measured_and_counted_and_ends_with_the_time_of_the_request(
     let b = adapters.used("b").await.unwrap();
     let named = NamedAdapter { adapters: adapters.clone(), name: "a".to_owned() };
     let deadline = Instant::now() + Duration::from_millis(20);
-    let late = named.obtain(1, 1, Some(deadline)).await.unwrap_err();
+    let late = named.obtain(ONE, Some(deadline)).await.unwrap_err();
     assert_eq!(late.code, Some("request_timeout"));
     assert_eq!((adapters.num_waiting(), adapters.waiting().len()), (0, 0));
+    let five = Waits { requests: 5, tokens: 50 };
     let waits =
-        tokio::spawn(async move { named.obtain(5, 50, None).await.map(|(_, waited)| waited) });
+        tokio::spawn(async move { named.obtain(five, None).await.map(|(_, waited)| waited) });
     while adapters.num_waiting() == 0 {
         tokio::task::yield_now().await;
     }

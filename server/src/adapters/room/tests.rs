@@ -244,17 +244,3 @@ fn a_load_that_fails_evicts_nothing_and_its_turn_goes_on() {
     drop(read.read().unwrap());
     assert!(queue.registry.get_resident("a").unwrap().is_none(), "evicted for one that works");
 }
-
-#[test]
-fn waiting_requests_are_counted_by_adapter() {
-    let waiting = WaitingRequests::default();
-    let a = waiting.count("a", 3, 30);
-    let b = waiting.count("b", 1, 7);
-    let more = waiting.count("a", 1, 100);
-    let names = |of: &[&str]| of.iter().map(|name| name.to_string()).collect::<Vec<_>>();
-    assert_eq!((waiting.totals(), waiting.adapters()), ((5, 137), names(&["a", "b"])));
-    drop((a, b));
-    assert_eq!((waiting.totals(), waiting.adapters()), ((1, 100), names(&["a"])));
-    drop(more);
-    assert_eq!((waiting.totals(), waiting.adapters()), ((0, 0), names(&[])));
-}

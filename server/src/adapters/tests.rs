@@ -19,6 +19,17 @@ fn adapters(disk: &Disk, max: usize, load_timeout: Duration, max_wait: Duration)
     Adapters::new(disk.registry(options), Background::default(), max_wait)
 }
 
+/// Adapters whose room a request for `b` has, with that request's adapter. `a` is known, and evicted.
+async fn full() -> (Adapters, RequestAdapter) {
+    let long = Duration::from_secs(60);
+    let adapters = adapters(&Disk::default(), 1, long, long);
+    for name in ["a", "b"] {
+        adapters.loaded(name).await.unwrap();
+    }
+    let b = adapters.used("b").await.unwrap();
+    (adapters, b)
+}
+
 impl Adapters {
     /// Uses an adapter as one request does.
     async fn used(&self, name: &str) -> Result<RequestAdapter, ApiError> {
@@ -81,11 +92,7 @@ async fn loads_and_requests_at_once_share_the_room_of_one_adapter_and_none_is_re
 
 #[tokio::test]
 async fn the_wait_is_measured_and_counted_and_ends_with_the_time_of_the_request() {
-    let long = Duration::from_secs(60);
-    let adapters = adapters(&Disk::default(), 1, long, long);
-    adapters.loaded("a").await.unwrap();
-    adapters.loaded("b").await.unwrap();
-    let b = adapters.used("b").await.unwrap();
+    let (adapters, b) = full().await;
     let named = NamedAdapter { adapters: adapters.clone(), name: "a".to_owned() };
     let deadline = Instant::now() + Duration::from_millis(20);
     let late = named.obtain(ONE, Some(deadline)).await.unwrap_err();
@@ -108,11 +115,7 @@ async fn the_wait_is_measured_and_counted_and_ends_with_the_time_of_the_request(
 
 #[tokio::test]
 async fn a_shutdown_ends_what_waits_and_what_comes_later() {
-    let long = Duration::from_secs(60);
-    let adapters = adapters(&Disk::default(), 1, long, long);
-    adapters.loaded("a").await.unwrap();
-    adapters.loaded("b").await.unwrap();
-    let b = adapters.used("b").await.unwrap();
+    let (adapters, b) = full().await;
     let own = adapters.clone();
     let waits = tokio::spawn(async move { own.used("a").await.map(drop) });
     while adapters.num_waiting() == 0 {

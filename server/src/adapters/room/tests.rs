@@ -24,6 +24,13 @@ fn queue(disk: &Disk, max: usize, names: &[&str]) -> RoomQueue {
     RoomQueue::new(registry, Background::default(), MAX_WAIT)
 }
 
+/// A queue whose room a request for `b` has, with that request's adapter. `a` is known, and evicted.
+fn full() -> (RoomQueue, RequestAdapter) {
+    let queue = queue(&Disk::default(), 1, &["a", "b"]);
+    let b = queue.used("b");
+    (queue, b)
+}
+
 fn load(path: &str) -> Wanted {
     Wanted::Load { path: path.into(), load_inplace: false }
 }
@@ -109,9 +116,7 @@ fn loads_at_once_get_the_room_of_one_adapter_one_after_the_other_and_none_is_ref
 
 #[test]
 fn what_waits_for_reads_is_told_so_and_what_waits_for_requests_is_told_that() {
-    let queue = queue(&Disk::default(), 1, &["a", "b"]);
-    let t = Instant::now();
-    let used = queue.used("b");
+    let ((queue, used), t) = (full(), Instant::now());
     let mut waits = queue.waits("a", Wanted::Use, t);
     queue.poll(t + MAX_WAIT - seconds(1));
     assert!(waits.result().is_none());
@@ -127,23 +132,21 @@ fn what_waits_for_reads_is_told_so_and_what_waits_for_requests_is_told_that() {
 
 #[test]
 fn an_adapter_that_is_always_busy_passes_what_waits_for_half_of_its_time_and_then_queues() {
-    let queue = queue(&Disk::default(), 1, &["b", "a"]);
-    let t = Instant::now();
-    let used = queue.used("a");
-    let mut b = queue.waits("b", Wanted::Use, t);
+    let ((queue, used), t) = (full(), Instant::now());
+    let mut a = queue.waits("a", Wanted::Use, t);
     let early = t + MAX_WAIT / 2 - seconds(1);
     queue.poll(early);
     assert!(!queue.holds_back(early));
-    assert!(matches!(queue.gets("a", Wanted::Use, early), Grant::Ready(_)), "it passes");
+    assert!(matches!(queue.gets("b", Wanted::Use, early), Grant::Ready(_)), "it passes");
     let late = t + MAX_WAIT / 2;
     assert!(queue.holds_back(late));
-    let mut a = queue.waits("a", Wanted::Use, late);
+    let mut b = queue.waits("b", Wanted::Use, late);
     // The requests that ran before have ended.
     drop(used);
     queue.poll(late);
-    let read = b.read();
-    let Grant::Ready(other) = a.grant() else { panic!("the adapter is still in memory") };
-    assert_eq!(read.read.read().unwrap().name, "b");
+    let read = a.read();
+    let Grant::Ready(other) = b.grant() else { panic!("the adapter is still in memory") };
+    assert_eq!(read.read.read().unwrap().name, "a");
     assert!(!queue.holds_back(late + MAX_WAIT), "nothing waits for room");
     assert_eq!(queue.registry.num_resident(), 2, "one more for each read that was in flight");
     drop(other);
@@ -154,14 +157,12 @@ fn an_adapter_that_is_always_busy_passes_what_waits_for_half_of_its_time_and_the
 
 #[test]
 fn a_request_that_was_held_back_runs_when_the_time_of_what_it_waited_for_is_over() {
-    let queue = queue(&Disk::default(), 1, &["b", "a"]);
-    let t = Instant::now();
-    let _used = queue.used("a");
-    let mut b = queue.waits("b", Wanted::Use, t);
-    let mut a = queue.waits("a", Wanted::Use, t + MAX_WAIT / 2);
+    let ((queue, _used), t) = (full(), Instant::now());
+    let mut a = queue.waits("a", Wanted::Use, t);
+    let mut b = queue.waits("b", Wanted::Use, t + MAX_WAIT / 2);
     queue.poll(t + MAX_WAIT);
-    assert!(matches!(b.refusal(), Refusal::Registry(RegistryError::Full { .. })));
-    assert!(matches!(a.grant(), Grant::Ready(_)));
+    assert!(matches!(a.refusal(), Refusal::Registry(RegistryError::Full { .. })));
+    assert!(matches!(b.grant(), Grant::Ready(_)));
 }
 
 #[test]

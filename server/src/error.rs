@@ -190,6 +190,11 @@ pub fn quoted(text: &str) -> String {
     shortened(text, MAX_QUOTED_CHARS)
 }
 
+/// Names, each in backticks.
+pub fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 /// A text of at most about `most` characters: the middle of a longer one is left out, since a message says at its
 /// beginning what is wrong and at its end what to do.
 fn shortened(text: &str, most: usize) -> String {

@@ -216,7 +216,11 @@ pub fn part<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         if path.is_empty() {
             return ApiError::invalid(format!("The request body is invalid: {problem}"));
         }
-        ApiError::param(path.clone(), format!("The request body is invalid: `{path}`: {problem}"))
+        let message = match missing {
+            Some(_) => format!("The request body is invalid: `{path}` is missing"),
+            None => format!("The request body is invalid: `{path}`: {problem}"),
+        };
+        ApiError::param(path, message)
     })?;
     match json.end() {
         Ok(()) => Ok(value),

@@ -13,7 +13,7 @@ use super::backpressure::Admission;
 use super::calibration::CalibrationStream;
 use super::door::{Door, LaneRules};
 use super::ensemble::{Ensemble, EnsembleError, LaneStates};
-use super::error::{ApiError, quoted};
+use super::error::{ApiError, listed, quoted};
 use super::metrics::LaneMetrics;
 use super::middleware::RequestContext;
 use super::model::ServedModel;
@@ -336,18 +336,17 @@ impl Lanes {
         let served = match self.name() {
             own if self.ensemble.is_none() => {
                 let adapters = self.adapters().map(|own| own.registry().list()).unwrap_or_default();
-                let names: Vec<_> = adapters.into_iter().map(|own| own.name).collect();
-                match names.is_empty() {
+                match adapters.is_empty() {
                     true => format!("This server serves `{own}`."),
                     false => format!(
                         "This server serves `{own}`, and the LoRA adapters {}.",
-                        names.join(", ")
+                        listed(adapters.iter().map(|own| own.name.as_str()))
                     ),
                 }
             }
             own => {
-                let names: Vec<&str> = self.iter().map(|lane| lane.model().name()).collect();
-                format!("This server serves `{own}`, and the specialists {}.", names.join(", "))
+                let names = listed(self.iter().map(|lane| lane.model().name()));
+                format!("This server serves `{own}`, and the specialists {names}.")
             }
         };
         let message = format!("The model `{}` does not exist. {served}", quoted(name));

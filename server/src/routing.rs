@@ -9,7 +9,7 @@ use l6_ensemble::calibration::{DecidedBy, InputDigest};
 use l6_ensemble::router::{Part, PartKind, Route, RouteInput, Why};
 
 use super::ensemble::Ensemble;
-use super::error::{ApiError, quoted, unavailable};
+use super::error::{ApiError, listed, quoted, unavailable};
 use super::lanes::Lanes;
 use super::protocol::chat::{ChatFields, Content};
 use super::protocol::completions::PromptField;
@@ -255,12 +255,9 @@ impl Lanes {
     }
 
     fn unknown_specialist(&self, name: &str) -> ApiError {
-        let names: Vec<&str> = self.iter().map(|lane| lane.model().name()).collect();
-        let message = format!(
-            "The specialist `{}` does not exist. This server has {}.",
-            quoted(name),
-            names.join(", ")
-        );
+        let names = listed(self.iter().map(|lane| lane.model().name()));
+        let message =
+            format!("The specialist `{}` does not exist. This server has {names}.", quoted(name));
         ApiError::param("specialist", message).with_code("specialist_not_found")
     }
 }

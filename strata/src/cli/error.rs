@@ -146,10 +146,31 @@ pub fn sentence(refusal: &clap::Error) -> String {
     let mut paragraphs = text.split("\n\n");
     let line = one_line(paragraphs.next().unwrap_or_default());
     let mut line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
-    for tip in paragraphs.filter(|p| p.trim_start().starts_with("tip:")) {
+    let tips = paragraphs.filter(|p| p.trim_start().starts_with("tip:"));
+    for tip in tips.filter(|_| !suggests_another(refusal)) {
         line = format!("{line}; {}", one_line(tip));
     }
     line
+}
+
+/// Whether clap takes an unknown flag for a misspelling of one that is something else: it looks at letters, and so
+/// suggests `--max-lora-wait` for `--max-lora`.
+fn suggests_another(refusal: &clap::Error) -> bool {
+    let context = |kind| match refusal.get(kind) {
+        Some(ContextValue::String(flag)) => flag.strip_prefix("--"),
+        _ => None,
+    };
+    let flags = context(ContextKind::InvalidArg).zip(context(ContextKind::SuggestedArg));
+    flags.is_some_and(|(given, suggested)| !is_misspelt(given, suggested))
+}
+
+/// Whether `given` may stand for `suggested`: it has as many words, or the same letters, or lacks the first words.
+fn is_misspelt(given: &str, suggested: &str) -> bool {
+    let (words, letters) =
+        (|flag: &str| flag.split('-').count(), |flag: &str| flag.replace('-', ""));
+    words(given) == words(suggested)
+        || letters(given) == letters(suggested)
+        || suggested.strip_suffix(given).is_some_and(|first| first.ends_with('-'))
 }
 
 fn one_line(text: &str) -> String {
@@ -176,6 +197,27 @@ mod tests {
         let two = invalid(&["`a` is missing", "`b` is unknown"]);
         assert_eq!(two.to_string(), "x.toml has 2 problems:\n  `a` is missing\n  `b` is unknown");
         assert!(is_usage(&two.into()));
+    }
+
+    #[test]
+    fn a_flag_of_other_words_is_not_suggested_for_one_that_is_misspelt() {
+        let flags = ["max-tokens", "temperature", "max-num-seqs", "max-cpu-loras", "max-lora-wait"];
+        let command =
+            clap::Command::new("x").args(flags.map(|flag| clap::Arg::new(flag).long(flag)));
+        let told =
+            |word: &str| sentence(&command.clone().try_get_matches_from(["x", word]).unwrap_err());
+        for (given, meant) in [
+            ("--max-tokns", "--max-tokens"),
+            ("--maxtokens", "--max-tokens"),
+            ("--temp", "--temperature"),
+            ("--num-seqs", "--max-num-seqs"),
+        ] {
+            let said = told(given);
+            assert!(said.ends_with(&format!("a similar argument exists: '{meant}'")), "{said}");
+        }
+        for given in ["--max-lora", "--max-loras"] {
+            assert_eq!(told(given), format!("unexpected argument '{given}' found"));
+        }
     }
 
     #[test]

@@ -212,10 +212,7 @@ fn all_values_in_force_are_printed_under_the_names_of_their_fields() {
 fn flags_beside_an_ensemble_are_refused_or_defaults_and_printed_as_such() {
     let refused = strata(["serve", "--ensemble", "demo", "--kv-memory", "1GiB", "--model", "m"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{refused:?}");
-    for part in [
-        "--kv-memory (command line): set `kv_memory` of the file",
-        "--model (command line): set `model`",
-    ] {
+    for part in ["--kv-memory: set `kv_memory` of the file", "--model: set `model`"] {
         assert!(refused.stderr.contains(part), "{part}: {refused:?}");
     }
     let mut from_environment = command();

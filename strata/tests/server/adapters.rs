@@ -83,6 +83,8 @@ fn an_adapter_is_loaded_listed_used_and_unloaded_as_in_vllm() {
     assert_eq!(loaded.status, 200, "{}", loaded.text());
     assert_eq!(loaded.text(), "Success: LoRA adapter 'sql' added successfully.");
     assert!(loaded.header("content-type").unwrap().starts_with("text/plain"));
+    let unknown = refused(&server.post(COMPLETIONS, &prompt("x")), 404, "model_not_found".into());
+    assert!(unknown.ends_with("serves `tiny`, and the LoRA adapters `sql`."), "{unknown}");
     let (own, _) = generated(&server, "sql");
     assert_ne!(own, base);
     assert_eq!(generated(&server, "tiny").0, base, "requests without the adapter");
@@ -217,6 +219,8 @@ fn adapters_that_cannot_be_used_are_refused_with_what_is_wrong() {
     }
     let empty = load(&server, "a", Path::new(""), false);
     refused(&empty, 400, Value::Null);
+    let absent = refused(&server.post(LOAD, &json!({"lora_name": "a"})), 400, Value::Null);
+    assert_eq!(absent, "The request body is invalid: `lora_path` is missing");
     let untyped = server.post(LOAD, &json!({"lora_name": 7, "lora_path": good}));
     assert_eq!((untyped.status, &untyped.value()["error"]["param"]), (400, &json!("lora_name")));
     // A name is no path.

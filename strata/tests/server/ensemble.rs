@@ -124,7 +124,7 @@ fn models_and_specialists_that_do_not_exist_are_listed_beside_those_that_do() {
     let unknown = server.post(COMPLETIONS, &completion(json!({"model": "three"})));
     assert_eq!(unknown.status, 404);
     let message = unknown.value()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("pair") && message.contains("one, two"), "{message}");
+    assert!(message.contains("`pair`") && message.contains("`one`, `two`"), "{message}");
     let unknown = server.post(COMPLETIONS, &completion(json!({"specialist": "three"})));
     assert_eq!((unknown.status, &unknown.value()["error"]["param"]), (400, &json!("specialist")));
     for (field, value) in [

@@ -5,7 +5,7 @@
 
 use clap::Command;
 
-use super::layers::{Layers, command};
+use super::layers::{Layers, Source, command};
 use crate::cli::error::CliError;
 
 /// What a flag is beside `--ensemble`.
@@ -46,9 +46,14 @@ pub fn beside(id: &str) -> Beside {
 /// Refuses flags that an ensemble does not take, all at once.
 ///
 /// # Errors
-/// [`CliError::Usage`], which names each flag with its source and the field of the file.
+/// [`CliError::Usage`], which names each flag, its source if that is not the command line, and the field of the file.
 pub fn check(layers: &Layers) -> Result<(), CliError> {
     let Some((_, ensemble)) = layers.get("ensemble") else { return Ok(()) };
+    // A flag that is written here needs no source.
+    let from = |source: &Source| match source {
+        Source::CommandLine => String::new(),
+        other => format!(" ({other})"),
+    };
     let command = command();
     let refused: Vec<String> = command
         .get_arguments()
@@ -60,15 +65,14 @@ pub fn check(layers: &Layers) -> Result<(), CliError> {
                 Beside::OneModel => "it is for a server of one model".to_owned(),
                 Beside::All | Beside::Default(_) => return None,
             };
-            Some(format!("{} ({source}): {why}", flag(&command, id)))
+            Some(format!("{}{}: {why}", flag(&command, id), from(source)))
         })
         .collect();
     match refused.is_empty() {
         true => Ok(()),
         false => {
-            let refused = refused.join("; ");
-            let what =
-                format!("these flags cannot be used with --ensemble ({ensemble}): {refused}");
+            let (from, refused) = (from(ensemble), refused.join("; "));
+            let what = format!("these flags cannot be used with --ensemble{from}: {refused}");
             Err(CliError::Usage(what))
         }
     }
@@ -122,7 +126,7 @@ mod tests {
             let on_line = checked(&["--ensemble", "demo", &word], &[]).unwrap_err();
             let from_environment =
                 checked(&["--ensemble", "demo"], &[(&variable, value)]).unwrap_err();
-            assert!(on_line.contains(&format!("--{long} (command line)")), "{on_line}");
+            assert!(on_line.contains(&format!("with --ensemble: --{long}: ")), "{on_line}");
             assert!(
                 from_environment.contains(&format!("--{long} ({variable})")),
                 "{from_environment}"
@@ -131,7 +135,7 @@ mod tests {
             assert_eq!(checked(&[&word], &[(&variable, value)]), Ok(()), "without an ensemble");
         }
         let which = checked(&["m", "--ensemble", "demo"], &[]).unwrap_err();
-        assert!(which.contains("MODEL (command line): set `model`"), "{which}");
+        assert!(which.contains("MODEL: set `model`"), "{which}");
         let ensemble = checked(&["m"], &[("STRATA_ENSEMBLE", "demo")]).unwrap_err();
         assert!(ensemble.contains("with --ensemble (STRATA_ENSEMBLE): MODEL"), "{ensemble}");
         let both = checked(&["--ensemble", "demo", "--policy", "fcfs", "--block-size", "8"], &[]);

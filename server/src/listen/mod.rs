@@ -11,6 +11,11 @@ mod connection;
 mod connections;
 mod disconnect;
 mod signals;
+/// `1 request`, `2 requests`.
+fn counted(requests: usize) -> String {
+    if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") }
+}
+
 #[cfg(test)]
 mod tests;
 pub mod watchdog;
@@ -136,11 +141,11 @@ impl Server {
         let reloads = tokio::spawn(reload_on(hangups, app.reloader.clone()));
         let outcome = tokio::select! {
             signal = signals.next() => {
-                let requests = app.lifecycle.requests().now();
+                let requests = counted(app.lifecycle.requests().now());
                 let grace = app.options.shutdown_grace.as_secs_f64();
                 tracing::info!(
                     target: LOG,
-                    "{signal}: {requests} requests in flight; draining for up to {grace} s"
+                    "{signal}: {requests} in flight; draining for up to {grace} s"
                 );
                 signals.exit_on_next();
                 drain(&app, &mut ended).await;
@@ -202,7 +207,7 @@ async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
         () = sleep(app.options.shutdown_grace) => {}
         _ = ended => {}
     }
-    tracing::warn!("server: {} requests did not end in time", app.lifecycle.requests().now());
+    tracing::warn!("server: {} did not end in time", counted(app.lifecycle.requests().now()));
     // All responses end with their replica. A step that never ends must not delay the other replicas: each shutdown has
     // a thread, which is not joined.
     for (_, replica) in app.lanes.now().iter().flat_map(|served| served.lane.replicas()) {

@@ -8,6 +8,7 @@ use l5_scheduler::RequestAdapter;
 
 use super::context::Context;
 use super::options::values::count;
+use crate::words::size;
 
 /// A LoRA adapter, and the maximum rank.
 #[derive(Debug, Clone, clap::Args)]
@@ -47,10 +48,10 @@ impl AdapterArgs {
         let Some(path) = &self.adapter else { return Ok(None) };
         let adapter = RequestAdapter::open(rt, path, model, self.rank.max_lora_rank)?;
         context.say(format_args!(
-            "{}: LoRA adapter of rank {}, {:.2} MB",
+            "{}: LoRA adapter of rank {}, {}",
             path.display(),
             adapter.weights.rank(),
-            adapter.weights.bytes() as f64 / 1e6
+            size(adapter.weights.bytes() as u64)
         ));
         Ok(Some(adapter))
     }

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::context::Context;
 use super::options::{BlockOptions, KvMemoryOptions, SpeculationOptions, defaults_to};
+use crate::words::count;
 
 /// Options of the KV cache.
 #[derive(Debug, Clone, clap::Args)]
@@ -326,7 +327,8 @@ impl fmt::Display for Kv {
         match self.plan.as_ref().filter(|_| self.state == StateKind::Paged) {
             Some(plan) => {
                 let (blocks, size) = (plan.num_blocks(), self.spec.block_size());
-                write!(f, "paged, {blocks} blocks of {size} tokens in {dtype}, {bytes}")
+                let tokens = count(size, "token");
+                write!(f, "paged, {blocks} blocks of {tokens} in {dtype}, {bytes}")
             }
             None => {
                 let (slots, len) = (self.slots, self.max_len);

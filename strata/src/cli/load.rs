@@ -10,6 +10,7 @@ use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, open_tokenizer};
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
 use crate::hub;
+use crate::words::size;
 
 /// A model in memory.
 pub struct Loaded {
@@ -46,10 +47,10 @@ impl Loaded {
         let stop_tokens = files.stop_tokens().iter().filter(known).copied().collect();
         context.say(format_args!("{rt}; {}", rt.device_reason()));
         context.say(format_args!(
-            "{}: {}, {:.0} MB of weights in {}, loaded in {:.2} s",
+            "{}: {}, {} of weights in {}, loaded in {:.2} s",
             model.model,
             decoder.config().architecture,
-            decoder.weight_bytes() as f64 / 1e6,
+            size(decoder.weight_bytes() as u64),
             decoder.weight_storage(),
             took.as_secs_f64()
         ));
@@ -71,9 +72,8 @@ impl Loaded {
         let decoder = Decoder::random(&rt, config, 0)?;
         let took = started.elapsed();
         context.say(format_args!("{rt}; {}", rt.device_reason()));
-        let megabytes = decoder.weight_bytes() as f64 / 1e6;
-        let seconds = took.as_secs_f64();
-        context.say(format_args!("{megabytes:.0} MB of random weights, made in {seconds:.2} s"));
+        let (size, seconds) = (size(decoder.weight_bytes() as u64), took.as_secs_f64());
+        context.say(format_args!("{size} of random weights, made in {seconds:.2} s"));
         let none = TokenizerError::Missing { path: "random weights".into() };
         let (tokenizer, stop_tokens) = (Err(none.into()), Vec::new());
         Ok(Self { rt, decoder, tokenizer, stop_tokens, digest: None, took })

@@ -25,6 +25,7 @@ use super::logits::{ROWS, each_position};
 use super::options::values::count;
 use super::out;
 use super::prompt::text_of;
+use crate::words;
 
 /// Measure how well a model predicts a text: its perplexity
 ///
@@ -115,8 +116,8 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let Some(mean) = Mean::of(&nlls) else {
         let what = format!(
-            "the text has {} tokens, and none can be scored: pass a longer one",
-            tokens.len()
+            "the text has {}, and none can be scored: pass a longer one",
+            words::count(tokens.len(), "token")
         );
         return Err(CliError::Usage(what).into());
     };
@@ -201,7 +202,9 @@ fn sentence(measured: &Measured) -> String {
     let (perplexity_error, mean_nll_error) = (error(perplexity_error, 4), error(mean_nll_error, 5));
     format!(
         "perplexity {perplexity:.4}{perplexity_error}\nmean -ln p {mean_nll:.5}{mean_nll_error}\n\
-         {scored} of {tokens} tokens scored, in {windows} windows of {context}\n"
+         {scored} of {} scored, in {} of {context}\n",
+        words::count(*tokens, "token"),
+        words::count(*windows, "window"),
     )
 }
 

@@ -22,6 +22,7 @@ use super::load::Loaded;
 use super::out::Out;
 use super::response::{EngineChoice, EngineResponse, ResponseLine};
 use super::serving::{Demand, Parts, Serving};
+use crate::words::count;
 use line::{Line, Text};
 
 /// Options of the generation for one prompt.
@@ -106,12 +107,14 @@ pub fn run(
         _ => format!(", drafts {accepted} of {proposed} accepted"),
     };
     context.say(format_args!(
-        "{num_prompts} prompts, {tokens} output tokens in {took:.2} s ({rate:.1}/s){drafts}"
+        "{}, {} in {took:.2} s ({rate:.1}/s){drafts}",
+        count(num_prompts, "prompt"),
+        count(tokens, "output token"),
     ));
     serving.finish()?;
     if counts.failed > 0 {
-        let failed = counts.failed;
-        anyhow::bail!("{failed} of {num_prompts} prompts failed: see `error` in their lines");
+        let (failed, all) = (counts.failed, count(num_prompts, "prompt"));
+        anyhow::bail!("{failed} of {all} failed: see `error` in their lines");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::context::{Context, warn};
 use super::out;
 use crate::hub::{self, HubError};
+use crate::words::{count, size};
 
 /// Quantise a checkpoint: a Hugging Face directory or a GGUF file
 ///
@@ -121,16 +122,13 @@ const ODD_ROWS: &str = "their rows are not a multiple of 16 weights long";
 
 /// Reason of an output head that stays as it is. `tied_head`: the size in bytes that a head of its own would have.
 fn reason_of_head(tied_head: Option<usize>) -> String {
-    match tied_head.map(megabytes) {
-        Some(size) => {
-            format!("tied to the embedding; --lm-head would add a matrix of {size:.1} MB")
+    match tied_head {
+        Some(bytes) => {
+            let size = size(bytes as u64);
+            format!("tied to the embedding; --lm-head would add a matrix of {size}")
         }
         None => "--lm-head quantises it".into(),
     }
-}
-
-fn megabytes(bytes: usize) -> f64 {
-    bytes as f64 / 1e6
 }
 
 fn summary(output: &str, report: &QuantizeReport, tied_head: Option<usize>) -> String {
@@ -151,10 +149,10 @@ fn summary(output: &str, report: &QuantizeReport, tied_head: Option<usize>) -> S
         false => format!("not quantised: {}\n", ignored.join("; ")),
     };
     format!(
-        "{output}: {} weights in nvfp4\n{ignored}{:.1} MB of tensors before, {:.1} MB after\n\
+        "{output}: {} in nvfp4\n{ignored}{} of tensors before, {} after\n\
          nothing was calibrated: compare both on a text of yours with `strata perplexity TEXT -m MODEL`\n",
-        report.quantized,
-        megabytes(report.bytes_before),
-        megabytes(report.bytes_after),
+        count(report.quantized, "weight"),
+        size(report.bytes_before as u64),
+        size(report.bytes_after as u64),
     )
 }

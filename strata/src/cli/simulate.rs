@@ -25,6 +25,7 @@ use super::options::{
     BlockOptions, GivenOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values,
 };
 use super::out;
+use crate::words::count;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -326,8 +327,8 @@ fn plan<A: Arrivals>(
         file.store()?;
     }
     context.say(format_args!(
-        "simulated {} requests in {:.2} s",
-        report.counts.requests,
+        "simulated {} in {:.2} s",
+        count(report.counts.requests as usize, "request"),
         began.elapsed().as_secs_f64()
     ));
     match args.json {

@@ -24,6 +24,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::options::values;
 use super::{out, simulate};
+use crate::words::count;
 use grid::{Grid, Jobs, Machine, Outcome, Variant};
 use plot::Kind;
 use summary::{Cells, Row};
@@ -160,8 +161,8 @@ pub fn run(args: &SweepArgs, context: &Context) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let outcomes = outcomes?;
     context.say(format_args!(
-        "ran {} simulations in {:.1} s",
-        outcomes.len(),
+        "ran {} in {:.1} s",
+        count(outcomes.len(), "simulation"),
         began.elapsed().as_secs_f64()
     ));
     let (subject, cells) = (args.subject(&grid), Cells::new(&grid, &outcomes));
@@ -318,9 +319,7 @@ impl SweepArgs {
         };
         let mean = grid.jobs.len() / self.seeds;
         let host = self.host_memory.map_or(String::new(), |size| format!(", host memory {size}"));
-        let seeds =
-            if self.seeds == 1 { "1 seed".to_owned() } else { format!("{} seeds", self.seeds) };
-        let rates = if mean == 1 { "1 rate".to_owned() } else { format!("{mean} rates") };
+        let (rates, seeds) = (count(mean, "rate"), count(self.seeds, "seed"));
         format!("{jobs}; {prompts}{host}; {rates}, {seeds}; every policy has the same jobs.")
     }
 

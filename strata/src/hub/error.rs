@@ -1,5 +1,6 @@
 //! Errors of finding and downloading models; each says what to do.
 
+use crate::words::size;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -229,7 +230,7 @@ pub enum HubError {
 
     /// The disk is full.
     #[error("the disk is full: {} needs {} free; free some space, or set {variable} to a directory on another \
-        disk", dir.display(), bytes(*needed))]
+        disk", dir.display(), space(*needed))]
     DiskFull {
         /// The directory being written.
         dir: PathBuf,
@@ -305,13 +306,7 @@ impl HubError {
     }
 }
 
-/// Formats a number of bytes with a decimal unit, as disks are sold: `98.4 MB`.
-pub(super) fn bytes(n: u64) -> String {
-    match n {
-        0 => "more space than is".to_string(),
-        1..1_000 => format!("{n} bytes"),
-        1_000..1_000_000 => format!("{:.1} kB", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", n as f64 / 1e6),
-        _ => format!("{:.1} GB", n as f64 / 1e9),
-    }
+/// A number of bytes that are needed; 0 if that is not known.
+fn space(bytes: u64) -> String {
+    if bytes == 0 { "more space than is".to_owned() } else { size(bytes) }
 }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Options;
-use super::error::bytes;
+use crate::words::size;
 
 /// Progress of a download; erased when dropped, so that the output starts on a clean line.
 pub(super) struct Meter {
@@ -18,8 +18,8 @@ impl Meter {
     /// On a terminal this is a bar, elsewhere one line: in a log file a bar would take a thousand.
     pub(super) fn start(options: &Options, what: &str, source: &str, total: u64) -> Self {
         if options.quiet || !stderr().is_terminal() {
-            let size = if total > 0 { format!(" ({})", bytes(total)) } else { String::new() };
-            note(options, &format!("fetching {what}{size} from {source}"));
+            let known = if total > 0 { format!(" ({})", size(total)) } else { String::new() };
+            note(options, &format!("fetching {what}{known} from {source}"));
             return Meter { bar: ProgressBar::hidden() };
         }
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());

@@ -31,9 +31,9 @@ fn the_summary_says_what_was_not_quantised() {
     let ran = strata(["quantize", &fixture("tiny-llama-yarn"), "--to", "nvfp4", "-o", &out]);
     let text = ran.text();
     assert!(text.contains("weights in nvfp4") && text.contains("lm_head"), "{text}");
-    assert!(text.contains("MB of tensors before"), "{text}");
+    assert!(text.contains("kB of tensors before"), "{text}");
     let tied =
-        text.contains("lm_head (tied to the embedding; --lm-head would add a matrix of 0.0 MB)");
+        text.contains("lm_head (tied to the embedding; --lm-head would add a matrix of 8.8 kB)");
     assert!(tied, "why not: {text}");
     let model = fixture("tiny-llama-untied");
     let ran = strata(["quantize", &model, "--to", "nvfp4", "-o", &out, "--force"]);

@@ -25,6 +25,7 @@ use super::{at_least_one, positive, serve};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::out;
+use crate::words::count;
 use conversation::Form;
 use drive::{Run, drive};
 use jobs::AgentJob;
@@ -123,7 +124,7 @@ async fn measure(args: &AgentsBenchArgs, context: &Context) -> anyhow::Result<()
         }
     }
     let number = jobs.len();
-    context.say(format_args!("running {number} jobs on {}", client.url()));
+    context.say(format_args!("running {} on {}", count(number, "job"), client.url()));
     let url = client.url().to_owned();
     client.begin();
     let form = Form {
@@ -143,7 +144,7 @@ async fn measure(args: &AgentsBenchArgs, context: &Context) -> anyhow::Result<()
     let report = Report::new(subject, records, speculation);
     args.print(&report)?;
     if report.interrupted() > 0 {
-        bail!("interrupted: {} jobs did not finish", report.interrupted());
+        bail!("interrupted: {} did not finish", count(report.interrupted(), "job"));
     }
     match report.first_error() {
         Some(why) if !report.has_responses() => bail!("no request succeeded: {why}"),

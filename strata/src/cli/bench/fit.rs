@@ -20,6 +20,7 @@ use crate::cli::error::CliError;
 use crate::cli::kv::KvArgs;
 use crate::cli::load::Loaded;
 use crate::cli::out;
+use crate::words::count;
 
 /// Numbers of concurrent requests and of tokens of their prompts.
 const GRID: [(usize, usize); 10] = [
@@ -79,7 +80,11 @@ pub fn run(
     let mut next = 0;
     // The first requests only wake threads and touch memory.
     for (n, (requests, prompt)) in [GRID[1]].into_iter().chain(GRID).enumerate() {
-        context.say(format_args!("measuring {requests} requests of {prompt} tokens"));
+        context.say(format_args!(
+            "measuring {} of {}",
+            count(requests, "request"),
+            count(prompt, "token")
+        ));
         for _ in 0..requests {
             let id = RequestId(next);
             next += 1;

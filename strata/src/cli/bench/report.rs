@@ -13,6 +13,7 @@ use super::by_op::{ByOp, ByOps};
 use super::measure::Timings;
 use super::subject::Subject;
 use crate::cli::kv::Kv;
+use crate::words::{count, size};
 
 /// What the machine can do at most, measured at the start.
 #[derive(Clone, Debug)]
@@ -174,8 +175,11 @@ impl Report {
     /// The workload.
     pub fn workload(&self) -> String {
         format!(
-            "prefill: {} tokens per sequence; decode: {} tokens from a context of {}; medians of {} runs",
-            self.prompt, self.generate, self.context, self.repeat,
+            "prefill: {} per sequence; decode: {} from a context of {}; medians of {}",
+            count(self.prompt, "token"),
+            count(self.generate, "token"),
+            self.context,
+            count(self.repeat, "run"),
         )
     }
 
@@ -266,8 +270,8 @@ impl fmt::Display for Report {
         writeln!(f, "{} ({}) on {}", self.model, self.architecture, self.runtime)?;
         writeln!(
             f,
-            "weights {:.1} MB in {}, loaded in {:.0} ms; KV cache {:.1} kB per token",
-            self.weight_bytes as f64 / 1e6,
+            "weights {} in {}, loaded in {:.0} ms; KV cache {:.1} kB per token",
+            size(self.weight_bytes as u64),
             self.weight_storage,
             self.load.as_secs_f64() * 1e3,
             self.kv.bytes_per_token() as f64 / 1e3,
@@ -304,11 +308,11 @@ impl fmt::Display for Report {
             )?;
         }
         let dash = "-".to_string();
-        let of = |i: usize| self.results.get(i).map_or(dash.clone(), |r| r.bytes_per_token_mb());
+        let of = |i: usize| self.results.get(i).map_or(dash.clone(), |r| r.size_per_token());
         writeln!(f)?;
         writeln!(
             f,
-            "Decoding one token reads {} MB at the first batch size, {} MB at the last. Shares: of the FLOP/s above\n\
+            "Decoding one token reads {} at the first batch size, {} at the last. Shares: of the FLOP/s above\n\
              (of peak), counting matmuls only; of the best and of the median reading of the memory bandwidth beside each\n\
              decode (of best, of median), counting weights, keys and values. Attention, norms and waits take the rest of\n\
              the time.",
@@ -328,8 +332,8 @@ impl Figures {
         self.decode_tokens_per_s * self.bytes_per_token
     }
 
-    fn bytes_per_token_mb(&self) -> String {
-        format!("{:.1}", self.bytes_per_token / 1e6)
+    fn size_per_token(&self) -> String {
+        size(self.bytes_per_token as u64)
     }
 }
 

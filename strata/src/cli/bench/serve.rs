@@ -32,6 +32,7 @@ use super::{at_least_one, positive};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::out;
+use crate::words::count;
 use arrivals::{Load, moments};
 use client::Client;
 use dataset::{BenchRequest, Endpoint, Form, Format, Shape};
@@ -202,7 +203,7 @@ async fn measure(args: &ServeBenchArgs, context: &Context) -> anyhow::Result<()>
             bail!("{}: {failure}", client.url());
         }
     }
-    context.say(format_args!("sending {} requests to {}", bodies.len(), client.url()));
+    context.say(format_args!("sending {} to {}", count(bodies.len(), "request"), client.url()));
     let url = client.url().to_owned();
     client.begin();
     let client = Arc::new(client);
@@ -214,7 +215,7 @@ async fn measure(args: &ServeBenchArgs, context: &Context) -> anyhow::Result<()>
     let report = Report::new(&subject, &driven);
     args.print(&report, &driven)?;
     if driven.interrupted > 0 {
-        bail!("interrupted: {} requests did not finish", driven.interrupted);
+        bail!("interrupted: {} did not finish", count(driven.interrupted, "request"));
     }
     match report.first_error() {
         Some(why) if !report.has_responses() => bail!("no request succeeded: {why}"),

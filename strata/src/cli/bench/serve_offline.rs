@@ -29,6 +29,7 @@ use crate::cli::load::Loaded;
 use crate::cli::options::SpeculationOptions;
 use crate::cli::out;
 use crate::cli::serving::{Demand, Parts, SchedulerArgs, Serving};
+use crate::words::count;
 use meter::{Meter, Tally};
 use report::{Report, Static, median};
 use workload::{Arriving, draw};
@@ -114,7 +115,7 @@ pub fn run(args: &ServeOfflineArgs, context: &Context) -> anyhow::Result<()> {
     warm_up(&handle)?;
     let meter = Meter::default();
     handle.observe(Box::new(meter.clone()))?;
-    context.say(format_args!("serving {} requests", args.requests));
+    context.say(format_args!("serving {}", count(args.requests, "request")));
     let served = serve(&handle, &arriving, args.temperature)?;
     let tally = meter.take();
     let blocks = handle.config().num_gpu_blocks;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::serve::client::Client;
 use crate::cli::context::warn;
+use crate::words::count;
 
 /// Counts of drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,7 +126,8 @@ impl fmt::Display for SpeculationReport {
             (Some(rate), Some(length)) => write!(
                 f,
                 "acceptance rate {rate:.1}% ({accepted_tokens} of {draft_tokens} draft tokens), mean acceptance length \
-                 {length:.2} over {drafts} drafts"
+                 {length:.2} over {}",
+                count(*drafts as usize, "draft")
             ),
             _ => write!(f, "no drafts"),
         }

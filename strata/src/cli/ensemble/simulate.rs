@@ -12,6 +12,7 @@ use super::super::context::{Context, warn};
 use super::super::error::CliError;
 use super::super::out;
 use super::super::serve::ensemble;
+use crate::words::count;
 
 /// The workload of `strata ensemble simulate demo`.
 const DEMO_WORKLOAD: &str = include_str!("../../../../deploy/ensemble-workload.toml");
@@ -128,7 +129,8 @@ pub fn run(args: &SimulateArgs, context: &Context) -> anyhow::Result<()> {
     };
     let report = sim.probe(args.probes).with_context(named)?;
     context.say(format_args!(
-        "simulated {requests} requests in {:.2} s",
+        "simulated {} in {:.2} s",
+        count(requests as usize, "request"),
         began.elapsed().as_secs_f64()
     ));
     match args.json {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::flags::Flags;
+use crate::words::count;
 
 /// Maximum number of characters of a system prompt in the text.
 const PROMPT: usize = 60;
@@ -200,8 +201,8 @@ pub fn text(ensemble: &Value) -> String {
     let title = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let specialists = ensemble["specialist"].as_array().map(Vec::as_slice).unwrap_or_default();
     // Writing to a String does not fail.
-    let _ =
-        writeln!(text, "ensemble {}: {} specialists", title(&ensemble["name"]), specialists.len());
+    let number = count(specialists.len(), "specialist");
+    let _ = writeln!(text, "ensemble {}: {number}", title(&ensemble["name"]));
     let own: Vec<(&str, String)> = ["kv_memory", "fallback"]
         .iter()
         .map(|field| (*field, shown(field, &ensemble[*field], true)))

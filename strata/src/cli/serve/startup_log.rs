@@ -5,6 +5,7 @@ use l6_ensemble::{EnsembleConfig, SpecialistConfig};
 use server::model::GenerationDefaults;
 
 use super::start::{LOG, log_sampling};
+use crate::words::count;
 
 /// Phases of an engine's start that are about the model, not about one engine of it.
 const OF_THE_MODEL: [&str; 4] = ["device", "runner", "weights", "kv"];
@@ -33,11 +34,10 @@ pub fn lane(own: &SpecialistConfig, engines: &[Engine]) {
         let config = first.handle().config();
         // Block 0 is never handed out.
         let tokens = config.num_gpu_blocks.saturating_sub(1) * config.block_size;
-        let engines = if own.replicas == 1 { "engine" } else { "engines" };
         parts.push(format!(
-            "{} {engines} with {tokens} tokens of KV cache in blocks of {}, max_num_seqs {}, \
+            "{} with {tokens} tokens of KV cache in blocks of {}, max_num_seqs {}, \
              max_num_batched_tokens {}, max_model_len {}",
-            own.replicas,
+            count(own.replicas, "engine"),
             config.block_size,
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -60,9 +60,9 @@ pub fn router(config: &EnsembleConfig) {
     let rejected = "none: such requests are rejected";
     tracing::info!(
         target: LOG,
-        "ensemble {}: {} specialists; classifier {}, min_score {}; fallback of requests that fit no class {}",
+        "ensemble {}: {}; classifier {}, min_score {}; fallback of requests that fit no class {}",
         config.name,
-        config.specialists.len(),
+        count(config.specialists.len(), "specialist"),
         config.router.classifier,
         config.router.min_score,
         config.fallback.as_deref().unwrap_or(rejected)

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::summary::{Cell, Cells, Metric, Ratios};
+use crate::words::count;
 
 /// What a sweep was run on, as a line above its tables.
 pub(super) fn table(subject: &str, cells: &Cells, unfinished: usize) -> String {
@@ -10,7 +11,8 @@ pub(super) fn table(subject: &str, cells: &Cells, unfinished: usize) -> String {
     if unfinished > 0 {
         let _ = writeln!(
             out,
-            "\n{unfinished} jobs did not finish: a prompt was too long for its pool. Times are those of the others."
+            "\n{} did not finish: a prompt was too long for its pool. Times are those of the others.",
+            count(unfinished, "job")
         );
     }
     by_cell(&mut out, cells);

@@ -4,6 +4,7 @@ use l3_paged_kv::trace::{BlockOp, Ending, PoolState};
 use l3_paged_kv::{BlockId, SeqId};
 
 use super::recording::list;
+use crate::words::count;
 
 /// The changes of a frame, sorted by what they mean to a reader.
 #[derive(Debug, Default)]
@@ -127,11 +128,6 @@ impl Moved {
 
 fn one_or_more<'a, T>(items: &[T], one: &'a str, more: &'a str) -> &'a str {
     if items.len() == 1 { one } else { more }
-}
-
-/// `1 token`, `2 tokens`.
-pub fn count(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// Kind of an operation, for the list of frames.

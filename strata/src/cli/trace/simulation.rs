@@ -12,7 +12,7 @@ use l3_paged_kv::BlockId;
 
 use super::page::{Delta, Frame, Page};
 use super::recording::list;
-use super::sentence::count;
+use crate::words::count;
 
 type Tables = BTreeMap<String, Vec<BlockId>>;
 

@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::goodput::Bounds;
 use super::measure::{Latencies, Sample, peak};
 use crate::cli::bench::speculation::SpeculationReport;
+use crate::words::count;
 
 /// Delay of sending, in milliseconds, above which the client may be what was measured.
 const LATE: f64 = 20.0;
@@ -243,10 +244,11 @@ impl Report {
     }
 
     fn offered(&self) -> String {
+        let requests = count(self.num_prompts, "request");
         match (self.request_rate, self.max_concurrency) {
-            (Some(rate), _) => format!("{} requests at {rate:.2}/s", self.num_prompts),
-            (None, Some(limit)) => format!("{} requests, concurrency {limit}", self.num_prompts),
-            (None, None) => format!("{} requests at once", self.num_prompts),
+            (Some(rate), _) => format!("{requests} at {rate:.2}/s"),
+            (None, Some(limit)) => format!("{requests}, concurrency {limit}"),
+            (None, None) => format!("{requests} at once"),
         }
     }
 

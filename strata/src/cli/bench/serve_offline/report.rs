@@ -11,6 +11,7 @@ use super::Served;
 use super::meter::Tally;
 use crate::cli::bench;
 use crate::cli::bench::speculation::SpeculationReport;
+use crate::words::count;
 
 /// The whole object of `--json`.
 #[derive(Debug, Serialize)]
@@ -162,7 +163,9 @@ impl fmt::Display for Report {
         let Self { model, requests, input_tokens, output_tokens, seconds, .. } = self;
         writeln!(
             f,
-            "{model}: {requests} requests, {input_tokens} tokens in, {output_tokens} out, {seconds:.2} s"
+            "{model}: {}, {} in, {output_tokens} out, {seconds:.2} s",
+            count(*requests, "request"),
+            count(*input_tokens, "token")
         )?;
         writeln!(
             f,
@@ -175,8 +178,11 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "steps        {}, {:.1} requests each on average, {} preemptions, {} tokens from the cache",
-            self.steps, self.mean_batch, self.preemptions, self.cached_tokens
+            "steps        {}, {:.1} requests each on average, {}, {} from the cache",
+            self.steps,
+            self.mean_batch,
+            count(self.preemptions, "preemption"),
+            count(self.cached_tokens, "token")
         )?;
         writeln!(
             f,
@@ -185,8 +191,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "decode       {:.2} tokens/s per request, median of {} steps without prefill",
-            self.decode.median_tokens_per_s, self.decode.steps
+            "decode       {:.2} tokens/s per request, median of {} without prefill",
+            self.decode.median_tokens_per_s,
+            count(self.decode.steps, "step")
         )?;
         if self.captures {
             writeln!(
@@ -202,8 +209,9 @@ impl fmt::Display for Report {
         let Static { batch, context, tokens_per_s } = compared.alone;
         writeln!(
             f,
-            "static       {tokens_per_s:.2} tokens/s per sequence, {batch} sequences of {context} tokens, without a \
-            scheduler"
+            "static       {tokens_per_s:.2} tokens/s per sequence, {} of {}, without a scheduler",
+            count(batch, "sequence"),
+            count(context, "token")
         )?;
         match (compared.engine_tokens_per_s, compared.ratio) {
             (Some(rate), Some(ratio)) => writeln!(

@@ -32,6 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use indicatif::ProgressBar;
 use l1_tensor::cpu::machine::{flop_peak, read_bandwidths};
 use l1_tensor::{Precision, WeightStorage};
 
@@ -42,6 +43,7 @@ use super::error::CliError;
 use super::kv::{Kv, KvArgs, StateKind};
 use super::options::CaptureOptions;
 use super::out;
+use super::progress;
 use by_op::{ByOp, ByOps};
 use comparison::Comparison;
 use measure::{Timings, Workload};
@@ -199,7 +201,11 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         reports.map(|(subject, plan)| Report::new(args, subject, limits.clone(), plan)).collect();
     for &batch in &args.batch {
         context.say(format_args!("measuring batch {batch}"));
-        measure(args, &subjects, batch, &mut reports).with_context(|| format!("batch {batch}"))?;
+        let rounds = args.repeat * subjects.len();
+        let template = "[{wide_bar}] {pos}/{len} rounds {elapsed} of ~{duration}";
+        let bar = progress::bar(rounds, template, context);
+        measure(args, &subjects, batch, &mut reports, &bar)
+            .with_context(|| format!("batch {batch}"))?;
     }
     if args.by_op {
         for ((subject, label), report) in subjects.iter().zip(&labels).zip(&mut reports) {
@@ -241,7 +247,10 @@ fn measure(
     subjects: &[Subject],
     batch: usize,
     reports: &mut [Report],
+    bar: &ProgressBar,
 ) -> anyhow::Result<()> {
+    // Drawn before the first round, and after each: never while the clock runs.
+    bar.tick();
     let work = args.workload(batch);
     let mut runs = Vec::with_capacity(subjects.len());
     for subject in subjects {
@@ -253,6 +262,7 @@ fn measure(
         for (run, timings, grown) in &mut runs {
             let before = anonymous_bytes();
             run.round(timings)?;
+            bar.inc(1);
             // A first round touches what was only reserved.
             let more = growth(before, anonymous_bytes());
             *grown = grown.zip(more).map(|(grown, more)| grown + more);

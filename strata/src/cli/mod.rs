@@ -31,6 +31,7 @@ mod options;
 mod out;
 mod perplexity;
 mod plot;
+mod progress;
 mod prompt;
 mod prompts;
 mod quantize;

@@ -11,9 +11,6 @@
 //! window begins with them, and they count as a part of its length: all tokens of the text are scored. If not, nothing
 //! precedes the first token of a window, which is not scored.
 
-use std::io::{IsTerminal, stderr};
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use super::adapter::AdapterArgs;
@@ -24,6 +21,7 @@ use super::load::Loaded;
 use super::logits::{ROWS, each_position};
 use super::options::values::count;
 use super::out;
+use super::progress;
 use super::prompt::text_of;
 use crate::words;
 
@@ -90,7 +88,8 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
     let mut nlls = Vec::with_capacity(tokens.len());
     let parts = tokens.chunks(window - prefix.len());
     let windows = parts.len();
-    let bar = bar(tokens.len(), context);
+    let template = "[{wide_bar}] {pos}/{len} tokens {elapsed} of ~{duration}";
+    let bar = progress::bar(tokens.len(), template, context);
     for part in parts {
         let all = [prefix, part].concat();
         let (last, inputs) = (all.len() - 1, &all[..all.len() - 1]);
@@ -113,7 +112,7 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
             Ok(())
         })?;
     }
-    bar.finish_and_clear();
+    drop(bar);
     let Some(mean) = Mean::of(&nlls) else {
         let what = format!(
             "the text has {}, and none can be scored: pass a longer one",
@@ -133,21 +132,6 @@ pub fn run(args: &PerplexityArgs, context: &Context) -> anyhow::Result<()> {
         context: window,
     };
     if args.json { Ok(out::json_line(&measured)?) } else { Ok(out::text(&sentence(&measured))?) }
-}
-
-/// A bar of the scored tokens on a terminal, and nothing elsewhere.
-fn bar(tokens: usize, context: &Context) -> ProgressBar {
-    if context.quiet || !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(Some(tokens as u64), ProgressDrawTarget::stderr());
-    // The template is a constant; an error in it must not fail the run.
-    if let Ok(style) =
-        ProgressStyle::with_template("[{wide_bar}] {pos}/{len} tokens {elapsed} of ~{duration}")
-    {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }
 
 /// Rejects windows that the model cannot have, and those in which nothing can be scored.

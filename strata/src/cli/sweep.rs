@@ -10,12 +10,10 @@ mod table;
 mod traffic;
 
 use std::fs;
-use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use l3_paged_kv::sizing::Bytes;
 use l5_scheduler::CostModel;
 use serde::Serialize;
@@ -23,7 +21,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::error::CliError;
 use super::options::values;
-use super::{out, simulate};
+use super::{out, progress, simulate};
 use crate::words::count;
 use grid::{Grid, Jobs, Machine, Outcome, Variant};
 use plot::Kind;
@@ -156,9 +154,10 @@ pub fn run(args: &SweepArgs, context: &Context) -> anyhow::Result<()> {
     fs::create_dir_all(&args.out)
         .map_err(|reason| CliError::Output { path: args.out.clone(), reason })?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let (began, bar) = (Instant::now(), bar(grid.len(), context));
+    let template = "[{wide_bar}] {pos}/{len} {elapsed} of ~{duration}";
+    let (began, bar) = (Instant::now(), progress::bar(grid.len(), template, context));
     let outcomes = grid.run(args.threads.unwrap_or_else(cores), || bar.inc(1));
-    bar.finish_and_clear();
+    drop(bar);
     let outcomes = outcomes?;
     context.say(format_args!(
         "ran {} in {:.1} s",
@@ -178,22 +177,6 @@ pub fn run(args: &SweepArgs, context: &Context) -> anyhow::Result<()> {
     write(&args.out.join("results.json"), &format!("{}\n", serde_json::to_string(&results)?))?;
     args.plot(&grid, &cells)?;
     Ok(out::text(&table)?)
-}
-
-/// A bar on a terminal, and nothing elsewhere.
-fn bar(simulations: usize, context: &Context) -> ProgressBar {
-    if context.quiet || !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let total = Some(simulations as u64);
-    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-    // The template is a constant; an error in it must not fail the run.
-    if let Ok(style) =
-        ProgressStyle::with_template("[{wide_bar}] {pos}/{len} {elapsed} of ~{duration}")
-    {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CliError> {

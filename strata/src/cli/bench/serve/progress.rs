@@ -1,11 +1,10 @@
 //! The progress bar of a run.
 
-use std::io::{IsTerminal, stderr};
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::client::Record;
 use crate::cli::context::Context;
+use crate::cli::progress;
 
 /// A bar on a terminal, and nothing elsewhere. Erased when dropped.
 pub(super) struct Progress {
@@ -15,17 +14,7 @@ pub(super) struct Progress {
 impl Progress {
     /// A bar for so many requests.
     pub(super) fn start(requests: usize, context: &Context) -> Self {
-        if context.quiet || !stderr().is_terminal() {
-            return Self { bar: ProgressBar::hidden() };
-        }
-        let total = Some(requests as u64);
-        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-        // The template is a constant; an error in it must not fail the run.
-        if let Ok(style) = ProgressStyle::with_template("[{wide_bar}] {pos}/{len} {elapsed} {msg}")
-        {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Self { bar }
+        Self { bar: progress::bar(requests, "[{wide_bar}] {pos}/{len} {elapsed} {msg}", context) }
     }
 
     /// Updates the bar.
@@ -37,11 +26,5 @@ impl Progress {
         let rate = chunks as f64 / seconds.max(1e-9);
         self.bar.set_position(ended.len() as u64);
         self.bar.set_message(format!("{running} in flight, {failed} failed, {rate:.0} chunks/s"));
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }

@@ -425,3 +425,57 @@ fn heads_of_an_odd_number_of_elements_are_refused() {
     let key = "llama.attention.key_length";
     judge::fails_with!("a head of 17 elements", Err::<(), _>(error), ConfigError::BadValue { key: k, .. } if k == key);
 }
+
+#[test]
+fn numbers_that_no_norm_or_angle_can_be_computed_with_are_refused_by_the_key_of_the_file() {
+    let number = |x: u32| x.to_le_bytes();
+    let whole = || {
+        GgufBuilder::default()
+            .pair("general.architecture", STRING, string("llama"))
+            .pair("llama.embedding_length", U32, number(32))
+            .pair("llama.attention.head_count", U32, number(2))
+            .pair("llama.feed_forward_length", U32, number(64))
+            .pair("llama.block_count", U32, number(1))
+            .pair("llama.context_length", U32, number(64))
+            .tensor("token_embd.weight", &[32, 2], 0, [0; 256])
+    };
+    let float = |file: GgufBuilder, key: &str, x: f32| file.pair(key, F32, x.to_le_bytes());
+    let scaled = |kind: &str| whole().pair("llama.rope.scaling.type", STRING, string(kind));
+    judge::works("the file", ModelConfig::from_gguf(&read(&whole().build())));
+    let factor = "llama.rope.scaling.factor";
+    let yarn = || float(scaled("yarn"), factor, 4.0);
+    let eps = "llama.attention.layer_norm_rms_epsilon";
+    for (key, value, file) in [
+        (eps, "-1", float(whole(), eps, -1.0)),
+        (eps, "NaN", float(whole(), eps, f32::NAN)),
+        ("llama.rope.freq_base", "0", float(whole(), "llama.rope.freq_base", 0.0)),
+        ("llama.rope.freq_base", "inf", float(whole(), "llama.rope.freq_base", f32::INFINITY)),
+        (factor, "0", float(scaled("linear"), factor, 0.0)),
+        (factor, "NaN", float(scaled("yarn"), factor, f32::NAN)),
+        ("llama.rope.scale_linear", "0", float(whole(), "llama.rope.scale_linear", 0.0)),
+        (
+            "llama.rope.scaling.yarn_beta_fast",
+            "-1",
+            float(yarn(), "llama.rope.scaling.yarn_beta_fast", -1.0),
+        ),
+        (
+            "llama.rope.scaling.original_context_length",
+            "0",
+            yarn().pair("llama.rope.scaling.original_context_length", U32, number(0)),
+        ),
+        (
+            "rope_freqs.weight",
+            "0",
+            whole().tensor(
+                "rope_freqs.weight",
+                &[8],
+                0,
+                [[0; 4], 1f32.to_le_bytes()].concat().repeat(4),
+            ),
+        ),
+    ] {
+        let got = ModelConfig::from_gguf(&read(&file.build()));
+        let what = format!("a file whose {key} is {value}");
+        judge::fails_with!(what, got, ConfigError::BadValue { key: k, value: v, .. } if k == key && v == value);
+    }
+}

@@ -5,7 +5,7 @@ mod judge;
 
 use std::path::{Path, PathBuf};
 
-use l1_tensor::ops::RopeScaling;
+use l1_tensor::ops::{RopeScaling, RopeTable};
 use l2_model::{
     AttentionConfig, Branch, ConfigError, LayerConfig, MlpConfig, ModelConfig, Norm, Op,
 };
@@ -428,4 +428,114 @@ fn a_scheme_in_modelopts_own_file_is_checked_too() {
     };
     judge::works("NVFP4", scheme("NVFP4"));
     judge::refused("FP8", "quant_algo FP8", scheme("FP8"));
+}
+
+/// tiny-llama with this `rope_scaling`, or without one.
+fn with_rope(scaling: Value) -> Value {
+    let mut config = tiny_llama();
+    config["rope_scaling"] = scaling;
+    config
+}
+
+#[test]
+fn numbers_that_no_norm_or_angle_can_be_computed_with_name_their_key_and_the_value() {
+    let llama3 = |key: &str, value: Value| {
+        let mut scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 64});
+        scaling[key] = value;
+        with_rope(scaling)
+    };
+    let yarn =
+        |key: &str, value: f64| with_rope(json!({"rope_type": "yarn", "factor": 4.0, key: value}));
+    let top = |key: &str, value: f64| {
+        let mut config = with_rope(Value::Null);
+        config[key] = value.into();
+        config
+    };
+    let mut modern = tiny_llama();
+    modern["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 0.0});
+    let (theta, scaling) = ("rope_theta", "rope_scaling.");
+    for (key, value, config) in [
+        ("rms_norm_eps", "-1", top("rms_norm_eps", -1.0)),
+        ("rms_norm_eps", "inf", top("rms_norm_eps", 1e300)),
+        (theta, "0", top(theta, 0.0)),
+        (theta, "-1", top(theta, -1.0)),
+        (theta, "1", top(theta, 1.0)),
+        ("rotary_dim", "0", top("partial_rotary_factor", 0.0)),
+        ("rotary_dim", "0", top("partial_rotary_factor", -1.0)),
+        ("rope_parameters.rope_theta", "0", modern),
+        (&format!("{scaling}factor"), "0", with_rope(json!({"rope_type": "linear", "factor": 0}))),
+        (&format!("{scaling}factor"), "0", llama3("factor", json!(0))),
+        (&format!("{scaling}low_freq_factor"), "-1", llama3("low_freq_factor", json!(-1))),
+        (&format!("{scaling}high_freq_factor"), "1", llama3("high_freq_factor", json!(1.0))),
+        (
+            &format!("{scaling}original_max_position_embeddings"),
+            "0",
+            llama3("original_max_position_embeddings", json!(0)),
+        ),
+        (&format!("{scaling}factor"), "-2", yarn("factor", -2.0)),
+        (&format!("{scaling}beta_fast"), "0", yarn("beta_fast", 0.0)),
+        (&format!("{scaling}beta_slow"), "0", yarn("beta_slow", 0.0)),
+        (&format!("{scaling}attention_factor"), "0", yarn("attention_factor", 0.0)),
+        (&format!("{scaling}mscale"), "-1", yarn("mscale", -1.0)),
+        (&format!("{scaling}mscale_all_dim"), "-1", yarn("mscale_all_dim", -1.0)),
+    ] {
+        let what = format!("a config whose {key} is {value}");
+        let got = ModelConfig::from_hf_json(&config);
+        judge::fails_with!(what, got, ConfigError::BadValue { key: k, value: v, .. } if k == key && v == value);
+    }
+    // f32, in which frequencies are computed, has neither of them.
+    for (factor, text) in [(1e-60, "1e-60"), (1e60, "1e60")] {
+        let config = with_rope(json!({"rope_type": "linear", "factor": factor}));
+        let got = ModelConfig::from_hf_json(&config);
+        judge::fails_with!(factor, got, ConfigError::BadValue { value, .. } if value == text);
+    }
+    judge::works("an eps of 0", ModelConfig::from_hf_json(&top("rms_norm_eps", 0.0)));
+}
+
+/// A key that is read must not count as absent because Python wrote a number that JSON has not.
+#[test]
+fn a_number_that_json_has_not_is_refused_where_a_number_is_needed_and_ignored_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let read = |key: &str, word: &str| {
+        let mut config = with_rope(json!({"rope_type": "linear", "factor": 2.0}));
+        let at = if key == "factor" { &mut config["rope_scaling"] } else { &mut config };
+        at[key] = "WORD".into();
+        std::fs::write(&path, config.to_string().replace("\"WORD\"", word)).unwrap();
+        ModelConfig::from_hf_file(&path)
+    };
+    for key in ["rms_norm_eps", "rope_theta", "factor", "hidden_size", "sliding_window"] {
+        for word in ["NaN", "Infinity", "-Infinity"] {
+            let what = format!("{key} of {word}");
+            let error = judge::refused(&what, "BadValue", read(key, word)).to_string();
+            assert!(error.contains(&format!("{key}` is \"{word}\": must be")), "{what}: {error}");
+        }
+    }
+    judge::works("a key that is not read", read("attention_dropout", "NaN"));
+}
+
+proptest! {
+    /// The config and the table of frequencies have the same rules: what is read can be computed.
+    #[test]
+    fn whatever_rotary_embedding_is_read_has_finite_frequencies(
+        theta in prop_oneof![Just(0.0), Just(1.0), Just(f64::MAX), any::<f64>(), 0.5..1e7],
+        kind in prop_oneof![Just("default"), Just("linear"), Just("llama3"), Just("yarn")],
+        numbers in proptest::collection::vec(prop_oneof![Just(0.0), any::<f64>(), -1.0..64.0, 0.5..2.0], 7),
+    ) {
+        let mut scaling = json!({"rope_type": kind, "original_max_position_embeddings": numbers[6]});
+        let keys = ["factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor"];
+        for (key, number) in keys.iter().zip(&numbers) {
+            scaling[key] = json!(number);
+        }
+        let mut config = with_rope(scaling);
+        config["rope_theta"] = json!(theta);
+        if let Ok(config) = ModelConfig::from_hf_json(&config) {
+            let rope = config.rope;
+            let table = RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling);
+            let table = table.unwrap_or_else(|e| panic!("{e}"));
+            prop_assert!(table.inv_freq().iter().all(|f| f.is_finite()), "{:?}", table.inv_freq());
+            prop_assert!(table.attention_scaling().is_finite());
+        }
+    }
 }

@@ -6,7 +6,7 @@ use l1_tensor::ops::RopeScaling;
 use super::hf::missing_parts;
 use super::{
     Activation, AttentionConfig, ConfigError, MlpConfig, ModelConfig, Norm, RopeConfig,
-    llama_like_layer,
+    llama_like_layer, numbers,
 };
 use crate::checkpoint::gguf::Metadata;
 use crate::checkpoint::{GgufError, GgufFile, StoredType, quant};
@@ -55,7 +55,9 @@ impl ModelConfig {
                 why: format!("values of {value_dim} beside keys of {head_dim} are not supported"),
             });
         }
-        let eps = keys.float("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-6);
+        let eps_key = "attention.layer_norm_rms_epsilon";
+        let eps = keys.float(eps_key)?.unwrap_or(1e-6);
+        numbers::check_norm(&keys.name(eps_key), Norm::Rms { eps })?;
         let intermediate = keys.size("feed_forward_length")?;
         let window = keys.u64("attention.sliding_window")?.filter(|w| *w > 0);
         let has = |name: &str| file.tensor(name).is_some();
@@ -180,7 +182,24 @@ impl Keys<'_, '_> {
                 return Err(ConfigError::Unsupported { key, why });
             }
         };
-        Ok(RopeConfig { theta, rotary_dim, scaling })
+        let rope = RopeConfig { theta, rotary_dim, scaling };
+        numbers::check_rope(&rope, |parameter| self.rope_key(parameter))?;
+        Ok(rope)
+    }
+
+    /// The key for a parameter of Hugging Face's name.
+    fn rope_key(&self, parameter: &str) -> String {
+        let scaling = |key: &str| self.name(&format!("rope.scaling.{key}"));
+        match parameter {
+            "rope_theta" => self.name("rope.freq_base"),
+            "factor" if self.meta.get(&scaling("factor")).is_none() => {
+                self.name("rope.scale_linear")
+            }
+            "original_max_position_embeddings" => scaling("original_context_length"),
+            "beta_fast" | "beta_slow" => scaling(&format!("yarn_{parameter}")),
+            "rope_freqs.weight" => parameter.into(),
+            _ => scaling(parameter),
+        }
     }
 
     /// `rope_freqs.weight`: divisor of each frequency.

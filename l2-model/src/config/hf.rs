@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Activation, AttentionConfig, ConfigError, MlpConfig, ModelConfig, Norm, RopeConfig,
-    llama_like_layer, quantization,
+    llama_like_layer, numbers, quantization,
 };
 
 type Result<T> = std::result::Result<T, ConfigError>;
@@ -48,7 +48,7 @@ fn read_json(path: &Path) -> Result<Value> {
 }
 
 /// JSON as Python's `json` module writes it: `Infinity`, `-Infinity` and `NaN` may stand for
-/// numbers. They become null, which every key here reads as "not set".
+/// numbers. They become strings, so a key that needs a number refuses them by name.
 pub(crate) fn parse_python_json(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str(text).or_else(|first| {
         let mut out = String::with_capacity(text.len());
@@ -59,7 +59,7 @@ pub(crate) fn parse_python_json(text: &str) -> serde_json::Result<Value> {
                 let word =
                     ["-Infinity", "Infinity", "NaN"].into_iter().find(|w| rest.starts_with(w));
                 if let Some(word) = word {
-                    out.push_str("null");
+                    out.extend(["\"", word, "\""]);
                     rest = &rest[word.len()..];
                     continue;
                 }
@@ -244,7 +244,11 @@ impl<'a> Keys<'a> {
                 return Err(unsupported(&format!("{key}.rope_type"), why));
             }
         };
-        Ok(RopeConfig { theta, rotary_dim: (head_dim as f64 * partial) as usize, scaling })
+        let rope = RopeConfig { theta, rotary_dim: (head_dim as f64 * partial) as usize, scaling };
+        // What is not in the object is at the top, or a default.
+        let named = |p: &str| if set(p).is_some() { format!("{key}.{p}") } else { p.into() };
+        numbers::check_rope(&rope, named)?;
+        Ok(rope)
     }
 
     /// The sliding window of layer `i`.
@@ -377,11 +381,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn python_numbers_outside_of_strings_become_null_and_inside_stay() {
+    fn python_numbers_outside_of_strings_become_strings_and_inside_stay() {
         let v =
             parse_python_json(r#"{"a": Infinity, "b": [-Infinity, NaN], "c": "NaN \" Infinity"}"#)
                 .unwrap();
-        assert!(v["a"].is_null() && v["b"][0].is_null() && v["b"][1].is_null());
+        assert!(v["a"] == "Infinity" && v["b"][0] == "-Infinity" && v["b"][1] == "NaN");
         assert_eq!(v["c"], "NaN \" Infinity");
         assert!(parse_python_json("{\"a\": Infinit}").is_err());
     }

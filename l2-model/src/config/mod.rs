@@ -8,6 +8,7 @@
 
 mod gguf;
 mod hf;
+mod numbers;
 mod quantization;
 mod to_hf;
 
@@ -24,6 +25,9 @@ pub const SUPPORTED: [(&str, &str); 4] = [
     ("qwen2", "Qwen2ForCausalLM: Qwen2 and Qwen2.5; bias on q, k and v"),
     ("qwen3", "Qwen3ForCausalLM: dense Qwen3; q/k norm, head_dim of its own"),
 ];
+
+/// The key of the epsilon of every norm.
+const EPS: &str = "rms_norm_eps";
 
 /// A config that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -234,7 +238,7 @@ impl ModelConfig {
         // end of exercise
     }
 
-    /// Rejects impossible sizes before anything is allocated for them.
+    /// Rejects impossible sizes before anything is allocated for them, and norms that cannot be computed.
     pub(crate) fn check(self) -> Result<Self, ConfigError> {
         let bad = |key: &str, value: usize, why: &str| ConfigError::BadValue {
             key: key.into(),
@@ -251,7 +255,9 @@ impl ModelConfig {
         within("vocab_size", self.vocab, 1 << 24)?;
         within("max_position_embeddings", self.max_context, 1 << 30)?;
         within("num_hidden_layers", self.layers.len(), 4096)?;
+        numbers::check_norm(EPS, self.final_norm)?;
         for branch in self.layers.iter().flat_map(|l| &l.branches) {
+            numbers::check_norm(EPS, branch.norm)?;
             match &branch.op {
                 Op::Attention(a) => {
                     within("num_attention_heads", a.q_heads, 1 << 12)?;
@@ -261,10 +267,13 @@ impl ModelConfig {
                         let why = "must divide num_attention_heads";
                         return Err(bad("num_key_value_heads", a.kv_heads, why));
                     }
-                    if self.rope.rotary_dim > a.head_dim || !self.rope.rotary_dim.is_multiple_of(2)
-                    {
-                        let why = "the part of a head that rotates must be even and fit the head";
-                        return Err(bad("rotary_dim", self.rope.rotary_dim, why));
+                    let rotary = self.rope.rotary_dim;
+                    if rotary == 0 || rotary > a.head_dim || !rotary.is_multiple_of(2) {
+                        let why = "the part of a head that rotates must be even, at least 2, and fit the head";
+                        return Err(bad("rotary_dim", rotary, why));
+                    }
+                    if let Some(eps) = a.qk_norm {
+                        numbers::check_norm(EPS, Norm::Rms { eps })?;
                     }
                     if a.window == Some(0) {
                         return Err(bad("sliding_window", 0, "must be at least 1, or null"));

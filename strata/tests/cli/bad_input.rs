@@ -310,6 +310,34 @@ fn configs_of_models_that_cannot_be() {
     }
 }
 
+/// A command that computes nothing with these numbers refuses them too: what it writes could not run either.
+#[test]
+fn every_command_refuses_a_config_that_nothing_can_be_computed_with() {
+    let dir = copy_of("tiny-llama-yarn");
+    let (model, file) = (arg(&dir), dir.path().join("config.json"));
+    let out = dir.path().join("out");
+    let good = json_of(&file);
+    for (key, value, part) in [
+        ("rms_norm_eps", "-1", "config key `rms_norm_eps` is -1: must be a number, at least 0"),
+        ("rms_norm_eps", "NaN", "config key `rms_norm_eps` is \"NaN\": must be a number"),
+        (
+            "rope_theta",
+            "0",
+            "config key `rope_parameters.rope_theta` is 0: must be a number above 1",
+        ),
+        ("factor", "0", "config key `rope_parameters.factor` is 0: must be a number above 0"),
+    ] {
+        let mut json = good.clone();
+        let at = if key == "rms_norm_eps" { &mut json } else { &mut json["rope_parameters"] };
+        at[key] = "WORD".into();
+        fs::write(&file, json.to_string().replace("\"WORD\"", value)).unwrap();
+        fails(&["generate", "-m", &model, "x"], part);
+        fails(&["logits", "-m", &model, "--tokens", "1"], part);
+        fails(&["quantize", &model, "--to", "nvfp4", "-o", &arg(&out)], part);
+        assert!(!out.exists(), "{key}");
+    }
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_that_cannot_be_read() {

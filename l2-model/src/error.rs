@@ -26,6 +26,18 @@ pub enum Error {
         /// What is wrong with it, as a predicate.
         why: String,
     },
+    /// A number of a checkpoint that is infinite or not a number.
+    #[error(
+        "tensor `{tensor}` has {value} at {at:?}: the checkpoint is damaged; fetch the model again, or convert it again"
+    )]
+    NotFinite {
+        /// The tensor, by its name in the file.
+        tensor: String,
+        /// Its indices in the file: row and column of a matrix.
+        at: Vec<usize>,
+        /// The number, as the model has it: one that is too large for bf16 is infinite.
+        value: f32,
+    },
     /// An error of the model's config.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -3,9 +3,7 @@
 mod checkpoint_support;
 mod judge;
 
-use std::path::Path;
-
-use checkpoint_support::{GgufBuilder, fixture};
+use checkpoint_support::{GgufBuilder, damaged, fixture};
 use l1_tensor::{Runtime, RuntimeOptions, e4m3};
 use l2_model::ModelFiles;
 use l2_model::checkpoint::nvfp4::Nvfp4Problem;
@@ -236,29 +234,14 @@ fn a_gguf_file_has_the_factor_of_a_weight_in_a_tensor_of_its_own() {
     ));
 }
 
-/// Copies a tiny model, with one byte of a tensor changed.
-fn broken(model: &str, tensor: &str, byte: u8, dir: &Path) -> ModelFiles {
-    for entry in std::fs::read_dir(fixture(model)).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
-    }
-    let path = dir.join("model.safetensors");
-    let mut file = std::fs::read(&path).unwrap();
-    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-    let parsed: serde_json::Value = serde_json::from_slice(&file[8..8 + header]).unwrap();
-    let begin = parsed[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
-    file[8 + header + begin] = byte;
-    std::fs::write(&path, file).unwrap();
-    ModelFiles::open(dir).unwrap()
-}
-
 #[test]
 fn a_model_with_a_scale_that_is_not_a_number_is_refused_and_the_weight_is_named() {
     let rt = Runtime::new(RuntimeOptions { threads: Some(1), ..RuntimeOptions::cpu() }).unwrap();
     let weight = "model.layers.1.self_attn.k_proj.weight";
     for model in ["tiny-llama-nvfp4", "tiny-qwen3-modelopt-nvfp4"] {
         let dir = tempfile::tempdir().unwrap();
-        let files = broken(model, &format!("{weight}_scale"), 0x7f, dir.path());
+        damaged(model, dir.path(), &format!("{weight}_scale"), 0, &[0x7f]);
+        let files = ModelFiles::open(dir.path()).unwrap();
         judge::refused("a NaN scale", weight, files.decoder(&rt));
     }
 }

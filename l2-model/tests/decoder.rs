@@ -1,10 +1,10 @@
 //! The decoder's own behaviour: branches, batches that cannot be, state, and the tool that names
 //! the first wrong layer.
 
+mod checkpoint_support;
 mod judge;
 
-use std::path::{Path, PathBuf};
-
+use checkpoint_support::{damaged, fixture};
 use l1_tensor::{
     DType, Device, DeviceRequest, Precision, PrecisionRequest, Runtime, RuntimeOptions,
 };
@@ -13,10 +13,6 @@ use l2_model::{
     Batch, BatchError, BranchMode, ContiguousState, Decoder, Error, ModelConfig, ModelFiles, Norm,
     Op, SequenceState, Session, Tap, Workspace, WorkspaceSpec,
 };
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
-}
 
 fn runtime() -> Runtime {
     Runtime::new(RuntimeOptions {
@@ -261,5 +257,30 @@ fn tensors_that_do_not_fit_the_config_are_all_listed_at_once() {
         ["model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight", "model.layers.2."]
     {
         assert!(error.contains(name), "{error}");
+    }
+}
+
+/// Small tensors are checked when they are read; a matrix is not, since that would be a pass over all weights.
+#[test]
+fn a_norm_or_bias_that_is_not_finite_is_refused_and_named() {
+    let rt = runtime();
+    for (model, name, element, bits) in [
+        ("tiny-llama", "model.norm.weight", 95, 0x7fc0u16),
+        ("tiny-llama", "model.layers.1.input_layernorm.weight", 0, 0x7f80),
+        ("tiny-qwen2", "model.layers.0.self_attn.k_proj.bias", 2, 0x7fc0),
+        ("tiny-qwen2", "model.layers.1.self_attn.v_proj.bias", 1, 0xff80),
+        ("tiny-qwen3", "model.layers.0.self_attn.q_norm.weight", 5, 0x7fc0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        damaged(model, dir.path(), name, 2 * element, &bits.to_le_bytes());
+        let got = ModelFiles::open(dir.path()).unwrap().decoder(&rt).map(drop);
+        let what = format!("{name} of {model}, damaged");
+        let error = judge::fails_with!(
+            what,
+            got,
+            Error::NotFinite { tensor, at, .. } if tensor == name && *at == [element]
+        );
+        let text = error.to_string();
+        assert!(text.contains(name) && text.contains("fetch the model again"), "{text}");
     }
 }

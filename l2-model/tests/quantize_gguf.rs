@@ -6,6 +6,8 @@ mod golden;
 mod judge;
 #[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
+#[path = "support/quantize.rs"]
+mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,11 @@ use l2_model::chat_template::Message;
 use l2_model::checkpoint::{Checkpoint, StoredType};
 use l2_model::quantize::{QuantizeError, QuantizeOptions, QuantizeReport, to_nvfp4};
 use l2_model::{
-    Batch, ContiguousState, Error, ModelConfig, ModelFiles, Workspace, WorkspaceSpec, chat_template,
+    Batch, ContiguousState, ModelConfig, ModelFiles, Workspace, WorkspaceSpec, chat_template,
 };
 use runtime::runtime;
 use serde_json::{Map, Value, json};
+use support::{not_finite, refused};
 
 /// The tiny GGUF files.
 fn files() -> Vec<PathBuf> {
@@ -241,20 +244,13 @@ fn patched(dir: &Path, file: &str, at: &[u8], after: usize, bytes: &[u8]) -> Pat
     path
 }
 
-fn refused(input: &Path, output: &Path) -> QuantizeError {
-    match to_nvfp4(input, output, QuantizeOptions { lm_head: false, force: true }) {
-        Err(Error::Quantize(error)) => error,
-        other => panic!("{}: {other:?}", input.display()),
-    }
-}
-
 #[test]
 fn what_a_hugging_face_directory_cannot_say_is_refused_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let key = b"llama.rope.dimension_count";
     let partial = patched(dir.path(), "llama-f16", key, key.len() + 4, &8u32.to_le_bytes());
-    let error = refused(&partial, &out);
+    let error = refused(&partial, &out, true);
     let named = error.to_string().contains("rope.dimension_count");
     assert!(matches!(error, QuantizeError::ConfigNotWritten { .. }) && named, "{error}");
 
@@ -262,19 +258,19 @@ fn what_a_hugging_face_directory_cannot_say_is_refused_and_nothing_is_written() 
     let freqs = Checkpoint::open(&gguf("llama3-f16")).unwrap();
     let freqs = freqs.get("rope_freqs.weight").unwrap().bytes.to_vec();
     let odd = patched(dir.path(), "llama3-f16", &freqs, 0, &2f32.to_le_bytes());
-    let error = refused(&odd, &out);
+    let error = refused(&odd, &out, true);
     let named = error.to_string().contains("rope_freqs.weight");
     assert!(matches!(error, QuantizeError::ConfigNotWritten { .. }) && named, "{error}");
 
     let unknown = patched(dir.path(), "llama-f16", b"smollm", 0, b"smolxx");
-    let error = refused(&unknown, &out);
+    let error = refused(&unknown, &out, true);
     let named = error.to_string().contains("smolxx");
     assert!(matches!(error, QuantizeError::TokenizerNotWritten { .. }) && named, "{error}");
 
     fs::create_dir(&out).unwrap();
     let inside = out.join("model.gguf");
     fs::copy(gguf("llama-f16"), &inside).unwrap();
-    let error = refused(&inside, &out);
+    let error = refused(&inside, &out, true);
     assert!(matches!(error, QuantizeError::InputInOutput { .. }), "{error}");
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "the file alone");
 }
@@ -291,16 +287,41 @@ fn a_file_without_a_tokenizer_is_a_model_of_token_ids() {
 }
 
 #[test]
-fn a_weight_that_is_not_a_number_is_named_as_in_the_file_with_its_row() {
-    let dir = tempfile::tempdir().unwrap();
-    let checkpoint = Checkpoint::open(&gguf("llama-f16")).unwrap();
-    let stored = checkpoint.get("model.layers.1.self_attn.k_proj.weight").unwrap();
-    let (bytes, row) = (stored.bytes.to_vec(), stored.row(3).unwrap().len());
-    let file = patched(dir.path(), "llama-f16", &bytes, 3 * row, &0x7e00u16.to_le_bytes());
-    match refused(&file, &dir.path().join("out")) {
-        QuantizeError::NotFinite { weight, row } => {
-            assert_eq!((weight.as_str(), row), ("blk.1.attn_k.weight", 3));
-        }
-        error => panic!("another error: {error}"),
+fn a_number_that_is_not_finite_is_named_as_in_the_file_with_its_indices_there() {
+    for (file, hf, at, byte, bytes, expected) in [
+        // Rows of q and k are in llama.cpp's order: the indices are those of the file.
+        (
+            "llama-f16",
+            "model.layers.1.self_attn.k_proj.weight",
+            vec![3, 0],
+            3 * 64 * 2,
+            &0x7e00u16.to_le_bytes()[..],
+            ("blk.1.attn_k.weight", f32::NAN),
+        ),
+        // Norms are in f32. A number that bf16 cannot hold becomes infinite in the directory.
+        (
+            "llama-f16",
+            "model.layers.1.input_layernorm.weight",
+            vec![2],
+            8,
+            &f32::MAX.to_le_bytes(),
+            ("blk.1.attn_norm.weight", f32::INFINITY),
+        ),
+        (
+            "qwen3-bf16",
+            "model.layers.0.self_attn.q_norm.weight",
+            vec![1],
+            4,
+            &f32::NAN.to_le_bytes(),
+            ("blk.0.attn_q_norm.weight", f32::NAN),
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::open(&gguf(file)).unwrap();
+        let stored = checkpoint.get(hf).unwrap().bytes.to_vec();
+        let file = patched(dir.path(), file, &stored, byte, bytes);
+        let got = not_finite(&file, &dir.path().join("out"));
+        assert_eq!((&got.0[..], got.1), (expected.0, at));
+        assert!(got.2.total_cmp(&expected.1).is_eq(), "{} in place of {}", got.2, expected.1);
     }
 }

@@ -237,12 +237,19 @@ impl Loader<'_> {
         Ok(self.checkpoint.stored(name)?.ok_or_else(|| missing(name))?)
     }
 
-    /// A small tensor, as f32.
+    /// A small tensor, as f32: a norm or a bias. One number that is not finite would make every logit NaN, so all are
+    /// checked. Matrices are not: that would be a pass over all weights.
     fn vector(&self, name: &str) -> Result<Vec<f32>> {
         let stored = self.stored(name)?;
         let mut out = vec![0.0; stored.len()];
         stored.dequantize_row(0, &mut out)?;
-        Ok(out)
+        match out.iter().position(|x| !x.is_finite()) {
+            None => Ok(out),
+            Some(i) => {
+                let (tensor, value) = (stored.name.into(), out[i]);
+                Err(Error::NotFinite { tensor, at: vec![i], value })
+            }
+        }
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor> {

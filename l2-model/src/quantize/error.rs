@@ -88,16 +88,6 @@ pub enum QuantizeError {
         /// The output directory.
         path: PathBuf,
     },
-    /// A weight is infinite or not a number.
-    #[error(
-        "{weight} has a value that is infinite or not a number in row {row}: it cannot be quantised"
-    )]
-    NotFinite {
-        /// The tensor.
-        weight: String,
-        /// The row.
-        row: usize,
-    },
     /// A file cannot be read or written.
     #[error("{}: {reason}", path.display())]
     Io {

@@ -1,9 +1,9 @@
-//! The two passes over a matrix, on all threads: its largest magnitude, then codes and scales.
+//! The two passes over a tensor, on all threads: its largest magnitude, then codes and scales.
 
+use super::nvfp4;
 use super::source::SourceTensor;
-use super::{QuantizeError, nvfp4};
-use crate::Result;
 use crate::checkpoint::nvfp4::GROUP;
+use crate::{Error, Result};
 
 /// Rows that a thread takes, for a number of rows.
 fn share(rows: usize) -> usize {
@@ -11,20 +11,22 @@ fn share(rows: usize) -> usize {
     rows.div_ceil(threads).max(1)
 }
 
-/// Largest magnitude of a matrix.
-pub(super) fn matrix_amax(tensor: &SourceTensor<'_>) -> Result<f32> {
+/// Largest magnitude of a tensor.
+///
+/// # Errors
+/// [`Error::NotFinite`] for a number that is infinite or not a number.
+pub(super) fn amax(tensor: &SourceTensor<'_>) -> Result<f32> {
     let stored = &tensor.stored;
     let rows = stored.n_rows();
     let of = &|from: usize, to: usize| -> Result<f32> {
         let (mut values, mut largest) = (vec![0.0; stored.row_len()], 0.0f32);
         for row in from..to {
             tensor.row(row, &mut values)?;
-            let amax = nvfp4::amax(&values);
-            if !amax.is_finite() {
-                let (weight, row) = (stored.name.into(), tensor.stored_row(row));
-                return Err(QuantizeError::NotFinite { weight, row }.into());
+            if let Some(column) = values.iter().position(|x| !x.is_finite()) {
+                let (name, at) = (stored.name.into(), tensor.stored_index(row, column));
+                return Err(Error::NotFinite { tensor: name, at, value: values[column] });
             }
-            largest = largest.max(amax);
+            largest = largest.max(nvfp4::amax(&values));
         }
         Ok(largest)
     };

@@ -77,7 +77,8 @@ pub struct QuantizeReport {
 /// `config.json` is written last, so a directory that an error left behind is no model.
 ///
 /// # Errors
-/// [`QuantizeError`] (as [`Error::Quantize`](crate::Error::Quantize)), or what opening the input reports.
+/// [`QuantizeError`] (as [`Error::Quantize`](crate::Error::Quantize)), [`Error::NotFinite`](crate::Error::NotFinite)
+/// for a number of any tensor, copied ones included, or what opening the input reports.
 pub fn to_nvfp4(input: &Path, output: &Path, options: QuantizeOptions) -> Result<QuantizeReport> {
     // Before the weights are read.
     if output.exists() && !output.is_dir() {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::matrix::{matrix_amax, quantize};
+use super::matrix::{amax, quantize};
 use super::output::{io, remove, write_json};
 use super::source::{Source, SourceTensor};
 use super::writer::{self, Entry};
@@ -166,14 +166,13 @@ impl Plan {
         })
     }
 
-    /// Global scale of each group.
+    /// Global scale of each group. Reads all tensors: those that are copied must be finite too.
     pub(super) fn globals(&self, source: Source<'_>) -> Result<BTreeMap<&str, f32>> {
         let mut largest: BTreeMap<&str, f32> = BTreeMap::new();
         for item in &self.items {
-            let (Some(group), Some(tensor)) = (&item.group, source.tensor(&item.from)) else {
-                continue;
-            };
-            let amax = matrix_amax(&tensor)?;
+            let Some(tensor) = source.tensor(&item.from) else { continue };
+            let amax = amax(&tensor)?;
+            let Some(group) = &item.group else { continue };
             let of_group = largest.entry(group).or_default();
             *of_group = of_group.max(amax);
         }

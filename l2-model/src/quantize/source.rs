@@ -67,12 +67,26 @@ impl SourceTensor<'_> {
         if self.expand { self.stored.len() * size_of::<bf16>() } else { self.stored.bytes.len() }
     }
 
-    /// Index in the file of row `i` of a matrix.
-    pub(super) fn stored_row(&self, i: usize) -> usize {
+    fn is_vector(&self) -> bool {
+        self.stored.shape.len() < 2
+    }
+
+    /// Index in the file of row `i`; of a vector, of element `i`.
+    fn in_file(&self, i: usize) -> usize {
         self.order.get(i).copied().unwrap_or(i)
     }
 
-    /// Row `i` of a matrix, as f32.
+    /// Index in the file of row `i` of a matrix, and of the one row of a vector.
+    fn stored_row(&self, i: usize) -> usize {
+        if self.is_vector() { i } else { self.in_file(i) }
+    }
+
+    /// Indices in the file of a number of [`row`](Self::row).
+    pub(super) fn stored_index(&self, row: usize, column: usize) -> Vec<usize> {
+        if self.is_vector() { vec![column] } else { vec![self.stored_row(row), column] }
+    }
+
+    /// Row `i` of a matrix, as f32; of a vector, the one row, in the order of the file.
     pub(super) fn row(&self, i: usize, out: &mut [f32]) -> Result<()> {
         self.stored.dequantize_row(self.stored_row(i), out)?;
         if self.expand {
@@ -89,14 +103,12 @@ impl SourceTensor<'_> {
         let mut row = vec![bf16::ZERO; self.stored.row_len()];
         let mut bytes = Vec::with_capacity(row.len() * size_of::<bf16>());
         for i in 0..self.stored.n_rows() {
-            let vector = self.stored.shape.len() < 2;
-            let stored_row = if vector { i } else { self.stored_row(i) };
-            self.stored.dequantize_row_bf16(stored_row, &mut row)?;
+            self.stored.dequantize_row_bf16(self.stored_row(i), &mut row)?;
             bytes.clear();
-            match vector {
+            match self.is_vector() {
                 true => bytes.extend(
                     (0..row.len())
-                        .filter_map(|i| row.get(self.stored_row(i)))
+                        .filter_map(|i| row.get(self.in_file(i)))
                         .flat_map(|x| x.to_le_bytes()),
                 ),
                 false => bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),

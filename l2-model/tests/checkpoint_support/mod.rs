@@ -6,11 +6,27 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A path under `fixtures/`.
 pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures")).join(name)
+}
+
+/// Copies a tiny model of one file of weights to a directory, with `bytes` in place of those of a tensor from its byte
+/// `at` on.
+pub fn damaged(model: &str, dir: &Path, tensor: &str, at: usize, bytes: &[u8]) {
+    for entry in std::fs::read_dir(fixture(model)).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = dir.join("model.safetensors");
+    let mut file = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let parsed: serde_json::Value = serde_json::from_slice(&file[8..8 + header]).unwrap();
+    let begin = parsed[tensor]["data_offsets"][0].as_u64().unwrap() as usize + at;
+    file[8 + header + begin..][..bytes.len()].copy_from_slice(bytes);
+    std::fs::write(&path, file).unwrap();
 }
 
 /// The numbers of GGUF value types.

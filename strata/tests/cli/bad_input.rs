@@ -339,6 +339,22 @@ fn every_command_refuses_a_config_that_nothing_can_be_computed_with() {
 }
 
 #[test]
+fn every_command_refuses_a_norm_that_is_not_a_number() {
+    let dir = copy_of("tiny-llama");
+    let (model, file) = (arg(&dir), dir.path().join("model.safetensors"));
+    let mut bytes = fs::read(&file).unwrap();
+    // The last tensor in the file is the final norm.
+    let at = bytes.len() - 2;
+    bytes[at..].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    let out = dir.path().join("out");
+    let part = "tensor `model.norm.weight` has NaN at [95]: the checkpoint is damaged; fetch the model again";
+    fails(&["generate", "-m", &model, "x"], part);
+    fails(&["quantize", &model, "--to", "nvfp4", "-o", &arg(&out)], part);
+    assert!(!out.exists());
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn a_file_that_cannot_be_read() {
     // Its owner may open it, and reading at 0 fails: also for root, whom permissions do not stop.

@@ -4,7 +4,7 @@ mod checkpoint_support;
 mod judge;
 
 use checkpoint_support::value_type::*;
-use checkpoint_support::{GgufBuilder, array, fixture, sample_gguf, string};
+use checkpoint_support::{GgufBuilder, array, sample_gguf, string, tiny_ggufs};
 use half::bf16;
 use l2_model::checkpoint::gguf::{Metadata, Value, ValueType};
 use l2_model::checkpoint::{Checkpoint, CheckpointError, GgufError, GgufFile, StoredType};
@@ -363,11 +363,7 @@ fn unsupported_tensor_types_are_refused_by_their_ggml_name() {
 #[test]
 fn embeddings_of_the_tiny_ggufs_are_those_of_the_reference() {
     let mut types = std::collections::HashSet::new();
-    for entry in std::fs::read_dir(fixture("tiny-gguf")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|e| e != "gguf") {
-            continue;
-        }
+    for path in tiny_ggufs() {
         let checkpoint = judge::works(path.display(), Checkpoint::open(&path));
         let weight = checkpoint.get("model.embed_tokens.weight").unwrap();
         types.insert(weight.ty);

@@ -1,16 +1,14 @@
 //! The identity of a model: what changes it, and what does not.
 
+mod checkpoint_support;
 #[path = "judge/mod.rs"]
 mod judge;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use checkpoint_support::{fixture, tiny_ggufs};
 use l2_model::{ModelDigest, ModelFiles};
 use tempfile::TempDir;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name)
-}
 
 fn digest(path: &Path) -> ModelDigest {
     judge::works(format!("opening {}", path.display()), ModelFiles::open(path)).digest()
@@ -92,12 +90,7 @@ fn all_models_of_the_fixtures_have_different_digests() {
             all.push(digest(&path));
         }
     }
-    for entry in std::fs::read_dir(fixture("tiny-gguf")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|e| e == "gguf") {
-            all.push(digest(&path));
-        }
-    }
+    all.extend(tiny_ggufs().iter().map(|path| digest(path)));
     let count = all.len();
     assert!(count >= 15, "only {count} models");
     all.sort();

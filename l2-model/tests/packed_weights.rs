@@ -3,6 +3,8 @@
 
 mod checkpoint_support;
 mod judge;
+#[path = "support/logits.rs"]
+mod logits;
 
 use checkpoint_support::fixture;
 use l1_tensor::cpu::Isa;
@@ -11,9 +13,10 @@ use l1_tensor::{
     BlockFormat, BlockPart, DType, Device, Error, PackedBlocks, RowOrder, Runtime, RuntimeOptions,
     StoredRow, Tensor, Weight, WeightStorage, bf16,
 };
+use l2_model::ModelFiles;
 use l2_model::checkpoint::Checkpoint;
 use l2_model::checkpoint::quant::{StoredType, dequantize};
-use l2_model::{Batch, ContiguousState, ModelFiles, Workspace, WorkspaceSpec};
+use logits::all_logits;
 
 fn runtime(isa: Isa) -> Runtime {
     runtime_of(isa, 2)
@@ -532,21 +535,7 @@ fn models_of_blocks_take_their_files_size_and_give_the_logits_of_expanded_ones()
         for weights in [WeightStorage::Packed, WeightStorage::Bf16] {
             let rt = Runtime::new(RuntimeOptions { weights, ..RuntimeOptions::cpu() }).unwrap();
             let decoder = files.decoder(&rt).unwrap();
-            let spec = WorkspaceSpec { max_tokens: 32, max_rows: 32, max_context: 32 };
-            let mut ws = Workspace::new(&rt, decoder.config(), spec).unwrap();
-            let mut state =
-                ContiguousState::new(decoder.config(), 1, 32, rt.activation_dtype()).unwrap();
-            let n = tokens.len() as i32;
-            let batch = Batch {
-                tokens: &tokens,
-                positions: &(0..n).collect::<Vec<_>>(),
-                cu_seqlens_q: &[0, n],
-                state_slots: &[0],
-                logit_rows: &(0..n as u32).collect::<Vec<_>>(),
-                ..Batch::default()
-            };
-            let rows = decoder.forward(&batch, &mut state, &mut ws).unwrap();
-            logits.push(rows.to_vec_f32().unwrap());
+            logits.push(all_logits(&rt, &decoder, &tokens));
             bytes.push(decoder.weight_bytes());
         }
         judge::same_bits(&format!("logits of {name}"), &[logits[0].len()], &logits[0], &logits[1]);

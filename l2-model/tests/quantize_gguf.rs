@@ -4,6 +4,8 @@ mod checkpoint_support;
 #[path = "support/golden.rs"]
 mod golden;
 mod judge;
+#[path = "support/logits.rs"]
+mod logits;
 #[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 #[path = "support/quantize.rs"]
@@ -12,7 +14,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use checkpoint_support::{fixture, safetensors};
+use checkpoint_support::{fixture, safetensors, tiny_ggufs};
 use golden::Golden;
 use half::bf16;
 use l1_tensor::Precision;
@@ -20,21 +22,11 @@ use l1_tensor::ops::RopeScaling;
 use l2_model::chat_template::Message;
 use l2_model::checkpoint::{Checkpoint, StoredType};
 use l2_model::quantize::{QuantizeError, QuantizeOptions, QuantizeReport, to_nvfp4};
-use l2_model::{
-    Batch, ContiguousState, ModelConfig, ModelFiles, Workspace, WorkspaceSpec, chat_template,
-};
+use l2_model::{ModelConfig, ModelFiles, chat_template};
+use logits::all_logits;
 use runtime::runtime;
 use serde_json::{Map, Value, json};
 use support::{not_finite, refused};
-
-/// The tiny GGUF files.
-fn files() -> Vec<PathBuf> {
-    let all = fs::read_dir(fixture("tiny-gguf")).unwrap().map(|entry| entry.unwrap().path());
-    let mut all: Vec<_> = all.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
-    all.sort();
-    assert!(all.len() >= 12, "{all:?}");
-    all
-}
 
 fn name(path: &Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
@@ -85,27 +77,13 @@ fn twin(gguf: &Path, dir: &Path) {
 fn logits(model: &Path, tokens: &[u32]) -> Vec<f32> {
     let rt = runtime(Precision::F32, 2);
     let decoder = judge::works(model.display(), ModelFiles::open(model).unwrap().decoder(&rt));
-    let t = tokens.len();
-    let spec = WorkspaceSpec { max_tokens: t, max_rows: t, max_context: t };
-    let mut ws = Workspace::new(&rt, decoder.config(), spec).unwrap();
-    let mut state = ContiguousState::new(decoder.config(), 1, t, rt.activation_dtype()).unwrap();
-    let positions: Vec<i32> = (0..t as i32).collect();
-    let rows: Vec<u32> = (0..t as u32).collect();
-    let batch = Batch {
-        tokens,
-        positions: &positions,
-        cu_seqlens_q: &[0, t as i32],
-        state_slots: &[0],
-        logit_rows: &rows,
-        ..Batch::default()
-    };
-    decoder.forward(&batch, &mut state, &mut ws).unwrap().to_vec_f32().unwrap()
+    all_logits(&rt, &decoder, tokens)
 }
 
 /// Order of rows, biases, norms and config: transformers computed the goldens.
 #[test]
 fn a_file_is_quantised_as_the_directory_with_its_weights_in_bf16() {
-    for file in files() {
+    for file in tiny_ggufs() {
         let dir = tempfile::tempdir().unwrap();
         let [hf, of_hf, of_gguf] = ["hf", "of-hf", "of-gguf"].map(|name| dir.path().join(name));
         twin(&file, &hf);
@@ -131,7 +109,7 @@ fn a_file_is_quantised_as_the_directory_with_its_weights_in_bf16() {
 
 #[test]
 fn the_config_is_that_of_the_file_and_llama_3s_factors_become_its_rule() {
-    for file in files() {
+    for file in tiny_ggufs() {
         let dir = tempfile::tempdir().unwrap();
         quantize(&file, dir.path());
         let (old, new) = (ModelFiles::open(&file).unwrap(), ModelFiles::open(dir.path()).unwrap());
@@ -166,7 +144,7 @@ fn the_config_is_that_of_the_file_and_llama_3s_factors_become_its_rule() {
 fn the_tokenizer_and_the_chat_template_are_those_of_the_file() {
     let text = fs::read_to_string(fixture("perplexity/glossary.txt")).unwrap();
     let text = format!("{text} 2024 <|im_start|>user\nhi<|im_end|><s></s><tool_call> \u{1f600}é\0");
-    for file in files() {
+    for file in tiny_ggufs() {
         let dir = tempfile::tempdir().unwrap();
         assert!(quantize(&file, dir.path()).has_tokenizer);
         let [old, new] = [&file, dir.path()].map(|path: &Path| {

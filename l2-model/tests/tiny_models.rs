@@ -5,6 +5,8 @@
 #[path = "support/golden.rs"]
 mod golden;
 mod judge;
+#[path = "support/logits.rs"]
+mod logits;
 #[path = "../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 
@@ -17,6 +19,7 @@ use l2_model::{
     Batch, ContiguousState, Decoder, GenerateOptions, ModelFiles, SequenceState, Session,
     Workspace, WorkspaceSpec, generate,
 };
+use logits::{all_logits, logits_of};
 use runtime::runtime;
 
 fn fixtures() -> PathBuf {
@@ -50,28 +53,6 @@ fn models() -> Vec<(String, PathBuf, PathBuf)> {
 
 fn load(path: &Path, rt: &Runtime) -> Decoder {
     ModelFiles::open(path).unwrap().decoder(rt).unwrap()
-}
-
-fn all_logits(rt: &Runtime, decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
-    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-    logits_of(rt, decoder, tokens, &rows)
-}
-
-fn logits_of(rt: &Runtime, decoder: &Decoder, tokens: &[u32], rows: &[u32]) -> Vec<f32> {
-    let t = tokens.len();
-    let spec = WorkspaceSpec { max_tokens: t, max_rows: t, max_context: t };
-    let mut ws = Workspace::new(rt, decoder.config(), spec).unwrap();
-    let mut state = ContiguousState::new(decoder.config(), 1, t, rt.activation_dtype()).unwrap();
-    let positions: Vec<i32> = (0..t as i32).collect();
-    let batch = Batch {
-        tokens,
-        positions: &positions,
-        cu_seqlens_q: &[0, t as i32],
-        state_slots: &[0],
-        logit_rows: rows,
-        ..Batch::default()
-    };
-    decoder.forward(&batch, &mut state, &mut ws).unwrap().to_vec_f32().unwrap()
 }
 
 #[test]

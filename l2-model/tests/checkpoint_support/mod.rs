@@ -13,6 +13,15 @@ pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures")).join(name)
 }
 
+/// The tiny GGUF files, by name. Each has a golden beside it.
+pub fn tiny_ggufs() -> Vec<PathBuf> {
+    let all = std::fs::read_dir(fixture("tiny-gguf")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = all.filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    all.sort();
+    assert!(all.len() >= 12, "{all:?}");
+    all
+}
+
 /// Copies a tiny model of one file of weights to a directory, with `bytes` in place of those of a tensor from its byte
 /// `at` on.
 pub fn damaged(model: &str, dir: &Path, tensor: &str, at: usize, bytes: &[u8]) {

@@ -1,6 +1,8 @@
 //! Writing to stdout, where every failure is an error value: `println!` would panic on a closed pipe.
 
+use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write, stdout};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -67,6 +69,23 @@ pub fn json_line(value: &impl Serialize) -> Result<(), CliError> {
     out.json(value)?;
     out.text("\n")?;
     out.finish()
+}
+
+/// Writes a report as text; with a path also as JSON, to that file, or to stdout in place of the text if it is `-`.
+///
+/// # Errors
+/// [`CliError::Stdout`] or [`CliError::Output`]; a report that is no JSON.
+pub fn report(report: &(impl Serialize + Display), json: Option<&Path>) -> anyhow::Result<()> {
+    match json {
+        Some(path) if path.as_os_str() == "-" => return Ok(json_line(report)?),
+        Some(path) => {
+            let text = format!("{}\n", serde_json::to_string(report)?);
+            let written = std::fs::write(path, text);
+            written.map_err(|reason| CliError::Output { path: path.into(), reason })?;
+        }
+        None => {}
+    }
+    Ok(text(&report.to_string())?)
 }
 
 /// Writes text unchanged, and flushes.

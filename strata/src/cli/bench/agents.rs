@@ -23,7 +23,6 @@ use super::span::Span;
 use super::speculation::{DraftTotals, SpeculationReport};
 use super::{at_least_one, positive, serve};
 use crate::cli::context::Context;
-use crate::cli::error::CliError;
 use crate::cli::out;
 use crate::words::count;
 use conversation::Form;
@@ -142,7 +141,7 @@ async fn measure(args: &AgentsBenchArgs, context: &Context) -> anyhow::Result<()
     let subject =
         Subject { url, model_id: model, request_rate: args.request_rate, seed: args.seed, number };
     let report = Report::new(subject, records, speculation);
-    args.print(&report)?;
+    out::report(&report, args.output.as_deref())?;
     if report.interrupted() > 0 {
         bail!("interrupted: {} did not finish", count(report.interrupted(), "job"));
     }
@@ -170,18 +169,5 @@ impl AgentsBenchArgs {
             }
         }
         Ok(jobs)
-    }
-
-    fn print(&self, report: &Report) -> anyhow::Result<()> {
-        match &self.output {
-            Some(path) if path.as_os_str() == "-" => return Ok(out::json_line(report)?),
-            Some(path) => {
-                let text = format!("{}\n", serde_json::to_string(report)?);
-                let written = std::fs::write(path, text);
-                written.map_err(|reason| CliError::Output { path: path.clone(), reason })?;
-            }
-            None => {}
-        }
-        Ok(out::text(&report.to_string())?)
     }
 }

@@ -294,15 +294,6 @@ impl ServeBenchArgs {
         if let Some(path) = &self.plot {
             plot::write(path, report, &driven.records)?;
         }
-        match &self.json {
-            Some(path) if path.as_os_str() == "-" => return Ok(out::json_line(report)?),
-            Some(path) => {
-                let text = format!("{}\n", serde_json::to_string(report)?);
-                let written = std::fs::write(path, text);
-                written.map_err(|reason| CliError::Output { path: path.clone(), reason })?;
-            }
-            None => {}
-        }
-        Ok(out::text(&report.to_string())?)
+        out::report(report, self.json.as_deref())
     }
 }

@@ -1,12 +1,13 @@
 //! `strata bench agents` against a server of ours, and against one that tells of leases.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
+use crate::scripted::read_request;
 use crate::served::{Served, command};
 
 fn bench(url: &str, args: &[&str]) -> Output {
@@ -173,20 +174,7 @@ impl Server {
 }
 
 fn answer(mut stream: TcpStream, asked: &Mutex<Vec<Value>>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut first, mut length) = (String::new(), 0);
-    reader.read_line(&mut first).ok();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).unwrap_or(0) == 0 || line == "\r\n" {
-            break;
-        }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok();
+    let (first, body) = read_request(&mut BufReader::new(stream.try_clone().unwrap()));
     let text = if first.contains("/metrics") {
         let asked = asked.lock().unwrap();
         let last = asked.last().is_some_and(|body| body["is_last_step"] == true);

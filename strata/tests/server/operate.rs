@@ -42,23 +42,8 @@ fn served(head: &str, args: &[&str], stderr: Stdio) -> Served {
     })
 }
 
-fn send(server: &Served, path: &str, body: Option<&Value>) -> Response {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let key = ("authorization", "Bearer secret");
-    let sent = match body {
-        None => agent.get(server.url(path)).header(key.0, key.1).call(),
-        Some(body) => agent
-            .post(server.url(path))
-            .header(key.0, key.1)
-            .header("content-type", "application/json")
-            .send(body.to_string().as_bytes()),
-    };
-    Response::of(sent)
-}
-
 fn post(server: &Served, path: &str, body: Value) -> Response {
-    send(server, path, Some(&body))
+    server.with_key(path, Some(&body))
 }
 
 fn chat(more: Value) -> Value {
@@ -172,7 +157,7 @@ fn what_an_operator_set_survives_a_restart_with_a_state_directory() {
     std::fs::write(&file, more.to_string()).unwrap();
     let mut server = served("", &keep, Stdio::piped());
     let mut log = BufReader::new(server.stderr()).lines().map(|line| line.unwrap());
-    let after = send(&server, "/strata/lanes", None).json();
+    let after = server.with_key("/strata/lanes", None).json();
     assert_eq!(after["escalation"], before["escalation"]);
     for field in ["/breaker/mode", "/breaker/state", "/role", "/overrides"] {
         let of = |state: &Value| state["lanes"][0].pointer(field).cloned().unwrap();
@@ -201,7 +186,7 @@ fn a_chat_is_tokenized_with_the_system_prompt_of_its_specialist() {
 #[test]
 fn a_snapshot_names_the_lane_that_it_is_of() {
     let server = served("", &[], Stdio::inherit());
-    let get = |query: &str| send(&server, &format!("/strata/state{query}"), None);
+    let get = |query: &str| server.with_key(&format!("/strata/state{query}"), None);
     for (query, name) in [("", "one"), ("?model=pair", "one"), ("?model=two", "two")] {
         let state = get(query).json();
         assert_eq!(

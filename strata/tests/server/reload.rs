@@ -63,29 +63,13 @@ impl Reloadable {
         std::fs::write(&self.file, text(parts)).unwrap();
     }
 
-    fn send(&self, path: &str, body: Option<&Value>) -> ureq::http::Response<ureq::Body> {
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-        let (url, key) = (self.server.url(path), "Bearer secret");
-        let sent = match body {
-            None => agent.get(url).header("authorization", key).call(),
-            Some(body) => agent
-                .post(url)
-                .header("authorization", key)
-                .header("content-type", "application/json")
-                .send(body.to_string().as_bytes()),
-        };
-        sent.unwrap()
-    }
-
     fn get(&self, path: &str) -> Value {
-        serde_json::from_str(&self.send(path, None).into_body().read_to_string().unwrap()).unwrap()
+        self.server.with_key(path, None).value()
     }
 
     fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let response = self.send(path, Some(body));
-        let status = response.status().as_u16();
-        let text = response.into_body().read_to_string().unwrap();
-        (status, serde_json::from_str(&text).unwrap())
+        let response = self.server.with_key(path, Some(body));
+        (response.status, response.value())
     }
 
     fn reload(&self) -> (u16, Value) {
@@ -109,8 +93,8 @@ impl Reloadable {
     fn routed(&self, more: Value) -> (String, String) {
         let mut body = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let response = self.send(CHAT, Some(&body));
-        let header = |name| response.headers().get(name).unwrap().to_str().unwrap().to_owned();
+        let response = self.server.with_key(CHAT, Some(&body));
+        let header = |name| response.header(name).unwrap().to_owned();
         (header("x-strata-specialist"), header("x-strata-route"))
     }
 
@@ -141,9 +125,9 @@ fn sighup_loads_the_file_again_and_loses_no_stream() {
     let ask = |specialist: &str| {
         let body = json!({"prompt": "int main() {", "max_tokens": 200, "ignore_eos": true, "seed": 1,
             "temperature": 0.8, "stream": true, "specialist": specialist});
-        let response = own.send(COMPLETIONS, Some(&body));
-        assert_eq!(response.status().as_u16(), 200);
-        text_of(&response.into_body().read_to_string().unwrap())
+        let response = own.server.with_key(COMPLETIONS, Some(&body));
+        assert_eq!(response.status, 200);
+        text_of(response.text())
     };
     let expected = ["one", "two"].map(ask);
     let version = std::thread::scope(|scope| {

@@ -79,9 +79,8 @@ impl Scripted {
     }
 }
 
-/// Answers one request. Returns the connection of a completion.
-fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) -> Option<TcpStream> {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
+/// First line and body of a request. What is missing of it is empty.
+pub fn read_request(reader: &mut impl BufRead) -> (String, Vec<u8>) {
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first).ok();
     loop {
@@ -96,6 +95,13 @@ fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) -> Opti
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok();
+    (first, body)
+}
+
+/// Answers one request. Returns the connection of a completion.
+fn answer(mut stream: TcpStream, bytes: &str, then: Then, asked: &Asked) -> Option<TcpStream> {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (first, body) = read_request(&mut reader);
     if first.starts_with("GET") {
         if then != Then::Sicken || asked.lock().unwrap().is_empty() {
             let ok = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";

@@ -102,6 +102,20 @@ impl Served {
         Response::of(request.send(body))
     }
 
+    /// With the API key `secret`: a POST if there is a body.
+    pub fn with_key(&self, path: &str, body: Option<&Value>) -> Response {
+        let key = ("authorization", "Bearer secret");
+        let sent = match body {
+            None => agent().get(self.url(path)).header(key.0, key.1).call(),
+            Some(body) => agent()
+                .post(self.url(path))
+                .header(key.0, key.1)
+                .header("content-type", "application/json")
+                .send(body.to_string().as_bytes()),
+        };
+        Response::of(sent)
+    }
+
     /// Send a signal, as `kill` names it.
     pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();

@@ -40,23 +40,8 @@ fn served(head: &str, two: &str, args: &[&str]) -> Served {
 /// Shadows of demoted lanes only, and all of them.
 const ONLY_DEMOTED: &str = "[shadow]\ndemoted_fraction = 1.0\nfresh_fraction = 0.0";
 
-fn send(server: &Served, path: &str, body: Option<&Value>) -> Response {
-    let agent: ureq::Agent =
-        ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let key = ("authorization", "Bearer secret");
-    let sent = match body {
-        None => agent.get(server.url(path)).header(key.0, key.1).call(),
-        Some(body) => agent
-            .post(server.url(path))
-            .header(key.0, key.1)
-            .header("content-type", "application/json")
-            .send(body.to_string().as_bytes()),
-    };
-    Response::of(sent)
-}
-
 fn post(server: &Served, path: &str, body: &Value) -> Response {
-    send(server, path, Some(body))
+    server.with_key(path, Some(body))
 }
 
 /// Changes a lane, or the escalation.
@@ -66,7 +51,7 @@ fn change(server: &Served, body: &Value) {
 }
 
 fn lanes(server: &Served) -> Value {
-    send(server, "/strata/lanes", None).json()
+    server.with_key("/strata/lanes", None).json()
 }
 
 fn chat(text: &str, more: &Value) -> Value {
@@ -78,7 +63,7 @@ fn chat(text: &str, more: &Value) -> Value {
 
 /// Value of the series of `/metrics` that has all these parts; 0 if there is none.
 fn metric(server: &Served, parts: &[&str]) -> u64 {
-    let metrics = send(server, "/metrics", None);
+    let metrics = server.with_key("/metrics", None);
     let text = metrics.text();
     let mut lines = text.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
     let value = lines.next().and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
@@ -173,7 +158,7 @@ fn a_request_of_an_unsure_route_has_a_shadow_that_its_client_does_not_notice() {
         assert_eq!(metric(&server, &[family, two]), 0, "{family} counts clients' requests");
     }
     assert!(metric(&server, &["strata:steps_total{", two]) > 0, "the shadows ran");
-    let slo = send(&server, "/strata/slo", None).json();
+    let slo = server.with_key("/strata/slo", None).json();
     assert_eq!(
         (&slo[1]["ttft_ms"]["count"], &slo[1]["preempted_once"]["total"]),
         (&json!(0), &json!(0))

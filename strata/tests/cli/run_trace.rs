@@ -179,10 +179,10 @@ addEventListener("load", () => {
 });
 </script>"#;
 
-pub const WATCH: &str = r#"<script>window.failures = []; addEventListener("error", (e) => failures.push(e.message));</script>"#;
+const WATCH: &str = r#"<script>window.failures = []; addEventListener("error", (e) => failures.push(e.message));</script>"#;
 
 /// A browser: the one that `STRATA_BROWSER` names, or the first of Chromium's names that is there.
-pub fn browser() -> Option<OsString> {
+fn browser() -> Option<OsString> {
     if let Some(named) = std::env::var_os("STRATA_BROWSER").filter(|name| !name.is_empty()) {
         return Some(named);
     }
@@ -194,7 +194,7 @@ pub fn browser() -> Option<OsString> {
 }
 
 /// The page after a visit.
-pub fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
+fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
     command.args(["--no-first-run", "--window-size=1200,900", "--dump-dom"]);
@@ -203,6 +203,31 @@ pub fn visited(browser: &OsString, html: &Path, profile: &Path) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a visitor's script sees of a page in a browser. No script failed, and all that is to be painted is. `None`
+/// where there is no browser, which is said.
+pub fn seen(page: &str, visitor: &str) -> Option<Value> {
+    let Some(browser) = browser() else {
+        eprintln!(
+            "there is no Chromium on this machine (STRATA_BROWSER can name one): the page was not opened"
+        );
+        return None;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    let html = page.replacen("<head>", &format!("<head>{WATCH}"), 1);
+    fs::write(&file, html.replace("</body>", &format!("{visitor}</body>"))).unwrap();
+    let dom = visited(&browser, &file, &dir.path().join("profile"));
+    let (_, rest) =
+        dom.split_once("<pre id=\"seen\">").expect("the page's scripts ran to their end");
+    let seen = rest.split_once("</pre>").unwrap().0.replace("&lt;", "<").replace("&amp;", "&");
+    let seen: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen["errors"], serde_json::json!([]), "errors of scripts");
+    for (what, pixels) in seen["painted"].as_object().unwrap() {
+        assert!(pixels.as_u64().unwrap() >= 10, "{what}: {pixels} pixels");
+    }
+    Some(seen)
 }
 
 #[test]
@@ -223,26 +248,7 @@ fn a_browser_shows_the_drafts_of_a_step() {
 /// Without a browser on this machine it says so, and passes; `STRATA_BROWSER` names one that must work.
 #[test]
 fn a_browser_shows_the_page_and_follows_the_keys() {
-    let Some(browser) = browser() else {
-        eprintln!(
-            "there is no Chromium on this machine (STRATA_BROWSER can name one): the page was not opened"
-        );
-        return;
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("page.html");
-    let html = page(RECORDING).replacen("<head>", &format!("<head>{WATCH}"), 1);
-    fs::write(&file, html.replace("</body>", &format!("{VISITOR}</body>"))).unwrap();
-    let dom = visited(&browser, &file, &dir.path().join("profile"));
-    let (_, rest) =
-        dom.split_once("<pre id=\"seen\">").expect("the page's scripts ran to their end");
-    let seen = rest.split_once("</pre>").unwrap().0.replace("&lt;", "<").replace("&amp;", "&");
-    let seen: Value = serde_json::from_str(&seen).unwrap();
-
-    assert_eq!(seen["errors"], serde_json::json!([]), "errors of scripts");
-    for (what, pixels) in seen["painted"].as_object().unwrap() {
-        assert!(pixels.as_u64().unwrap() >= 10, "{what}: {pixels} pixels");
-    }
+    let Some(seen) = seen(&page(RECORDING), VISITOR) else { return };
     let says = |what: &str, parts: &[&str]| {
         let text = seen[what].as_str().unwrap();
         for part in parts {

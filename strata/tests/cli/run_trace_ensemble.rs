@@ -1,10 +1,8 @@
 //! `strata trace` of an ensemble's recording: the page in a browser, the figures, and Perfetto's events.
 
-use std::fs;
-
 use serde_json::Value;
 
-use crate::run_trace::{WATCH, browser, visited};
+use crate::run_trace::seen;
 use crate::strata::strata_reading;
 
 /// Request 0 is sent to `one` by a rule, and has a shadow in `two`. Request 1 is refused by `one` and spills to `two`.
@@ -145,25 +143,7 @@ addEventListener("load", () => setTimeout(() => {
 /// Without a browser on this machine it says so, and passes; `STRATA_BROWSER` names one that must work.
 #[test]
 fn a_browser_shows_a_request_from_the_router_to_its_steps() {
-    let Some(browser) = browser() else {
-        eprintln!(
-            "there is no Chromium on this machine (STRATA_BROWSER can name one): the page was not opened"
-        );
-        return;
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("page.html");
-    let html = page().replacen("<head>", &format!("<head>{WATCH}"), 1);
-    fs::write(&file, html.replace("</body>", &format!("{VISITOR}</body>"))).unwrap();
-    let dom = visited(&browser, &file, &dir.path().join("profile"));
-    let (_, rest) =
-        dom.split_once("<pre id=\"seen\">").expect("the page's scripts ran to their end");
-    let seen = rest.split_once("</pre>").unwrap().0.replace("&lt;", "<").replace("&amp;", "&");
-    let seen: Value = serde_json::from_str(&seen).unwrap();
-    assert_eq!(seen["errors"], serde_json::json!([]), "errors of scripts");
-    for (what, pixels) in seen["painted"].as_object().unwrap() {
-        assert!(pixels.as_u64().unwrap() >= 10, "{what}: {pixels} pixels");
-    }
+    let Some(seen) = seen(&page(), VISITOR) else { return };
     let says = |what: &str, parts: &[&str]| {
         let text = seen[what].to_string();
         for part in parts {

@@ -12,4 +12,6 @@ mod refusals;
 #[path = "../../../l1-tensor/tests/support/runtime.rs"]
 mod runtime;
 mod support;
+#[path = "../support/tiny.rs"]
+mod tiny;
 mod work;

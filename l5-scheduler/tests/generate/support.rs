@@ -1,11 +1,8 @@
 //! Tiny models with a generator, and the naive loop beside it.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use l1_tensor::{Precision, Runtime};
 use l2_model::tokenizer::Tokenizer;
-use l2_model::{Decoder, ModelFiles};
 use l4_sampler::SamplingParams;
 use l4_sampler::guide::{GuideSpec, Guides};
 use l4_sampler::stop::{StopReason, StopRules};
@@ -14,7 +11,7 @@ use l5_scheduler::generate::{Choice, GenerateRequest, Generation, Generator};
 use l5_scheduler::{EngineRequest, SchedulerConfig};
 
 use crate::naive::{Naive, NaiveChoice};
-use crate::runtime::runtime;
+pub use crate::tiny::{Tiny, on, tiny};
 
 /// The longest sequence.
 pub const MAX_LEN: usize = 400;
@@ -24,26 +21,6 @@ pub const PROMPT: [u32; 10] = [5, 17, 100, 3, 64, 200, 9, 33, 71, 150];
 
 /// Tokens a block; the last holds a whole sequence, as `--state contiguous` does.
 pub const BLOCKS: [usize; 4] = [1, 4, 16, 512];
-
-/// A tiny model with all that belongs to it.
-pub struct Tiny {
-    pub rt: Runtime,
-    pub decoder: Arc<Decoder>,
-    pub tokenizer: Tokenizer,
-    pub ends: Vec<u32>,
-}
-
-pub fn tiny(name: &str) -> Tiny {
-    on(name, runtime(Precision::F32, 2))
-}
-
-pub fn on(name: &str, rt: Runtime) -> Tiny {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(name);
-    let files = ModelFiles::open(&path).unwrap();
-    let (decoder, tokenizer) = files.decoder_and_tokenizer(&rt);
-    let (decoder, tokenizer) = (Arc::new(decoder.unwrap()), tokenizer.unwrap());
-    Tiny { rt, decoder, tokenizer, ends: files.stop_tokens().to_vec() }
-}
 
 /// A request as tests write it.
 #[derive(Clone)]

@@ -17,3 +17,5 @@ mod runtime;
 mod sample;
 mod step;
 mod support;
+#[path = "../support/tiny.rs"]
+mod tiny;

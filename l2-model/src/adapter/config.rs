@@ -47,7 +47,10 @@ impl LoraConfig {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(file(e.to_string())),
             opened => opened.ok().flatten(),
         };
-        let opened = opened.ok_or_else(|| AdapterError::NoConfig { path: dir.into() })?;
+        let opened = opened.ok_or_else(|| match dir.try_exists() {
+            Ok(false) => AdapterError::NoDirectory { path: dir.into() },
+            _ => AdapterError::NoConfig { path: dir.into() },
+        })?;
         let mut text = String::new();
         opened.take(MAX_CONFIG + 1).read_to_string(&mut text).map_err(|e| file(e.to_string()))?;
         if text.len() as u64 > MAX_CONFIG {

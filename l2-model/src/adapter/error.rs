@@ -5,6 +5,12 @@ use std::path::PathBuf;
 /// An adapter that cannot be loaded, or that does not fit its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdapterError {
+    /// There is no such directory.
+    #[error("{} does not exist: pass the directory of a LoRA adapter as PEFT writes it", path.display())]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory has no `adapter_config.json`.
     #[error("{} has no adapter_config.json: pass the directory of a LoRA adapter as PEFT writes it", path.display())]
     NoConfig {

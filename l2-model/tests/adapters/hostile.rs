@@ -396,7 +396,8 @@ fn directories_without_an_adapter_say_what_belongs_there() {
     let open = |dir: &Path| LoraAdapter::open(&rt, dir, decoder.config(), RANK);
     let dir = tempfile::tempdir().unwrap();
     let no_config = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoConfig { .. }));
-    judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_config(e));
+    let no_directory = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoDirectory { .. }));
+    judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_directory(e));
     judge::fails_with!("an empty directory", open(dir.path()), e if no_config(e));
     judge::fails_with!("a model", open(&fixtures().join("tiny-llama")), e if no_config(e));
     std::fs::write(dir.path().join(CONFIG), Files::new().config.to_string()).unwrap();

@@ -87,6 +87,20 @@ pub enum AdapterFailure {
     },
 }
 
+impl RegistryError {
+    /// Whether what was asked for is wrong, and nothing of this process or its disks.
+    pub(super) fn is_of_the_call(&self) -> bool {
+        match self {
+            Self::Name { .. }
+            | Self::AlreadyLoaded { .. }
+            | Self::TooMany { .. }
+            | Self::NotFound { .. }
+            | Self::Load { .. } => true,
+            Self::Full { .. } | Self::TimedOut { .. } | Self::Changed { .. } => false,
+        }
+    }
+}
+
 impl AdapterFailure {
     pub(crate) fn not_finite(name: String) -> Self {
         Self::NotFinite { name }

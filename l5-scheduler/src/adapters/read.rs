@@ -122,11 +122,14 @@ impl AdapterRead {
         let read = self.read_quietly();
         let (name, path, loads) = (&self.name, &self.path, self.digest.is_none());
         match &read {
-            Ok(own) if loads => {
+            Ok((own, replaced)) if loads => {
                 let (rank, digest) = (own.weights.rank(), own.weights.digest_hex());
+                let replaces =
+                    replaced.as_ref().map(|old| format!("; it replaces that of sha256 {old}"));
+                let replaces = replaces.unwrap_or_default();
                 tracing::info!(
                     target: LOG,
-                    "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}"
+                    "LoRA adapter `{name}` loaded from {path:?}: rank {rank}, sha256 {digest}{replaces}"
                 );
             }
             Ok(_) => tracing::info!(target: LOG, "LoRA adapter `{name}` read again for a request"),
@@ -135,22 +138,28 @@ impl AdapterRead {
                 tracing::warn!(target: LOG, "LoRA adapter not read again: {}", log_text(why));
             }
         }
-        read
+        read.map(|(own, _)| own)
     }
 
-    fn read_quietly(&self) -> Result<RequestAdapter, RegistryError> {
+    /// Returns the digest of the adapter that a load replaced, too.
+    fn read_quietly(&self) -> Result<(RequestAdapter, Option<String>), RegistryError> {
         let (shared, name, path) = (&*self.shared, &self.name, &self.path);
         let weights = shared.open(name, path)?;
         if self.digest.as_ref().is_some_and(|known| *known != weights.digest_hex()) {
             return Err(RegistryError::Changed { name: name.clone(), path: path.clone() });
         }
         let mut state = self.commit()?;
+        let mut replaced = None;
         let old = match &self.digest {
             None => {
                 // Others may have been loaded meanwhile.
                 shared.check_count(&state, name)?;
                 let entry = self.entry(&weights, state.tick());
-                let old = state.entries.insert(name.clone(), entry).and_then(|old| old.weights);
+                let old = state.entries.insert(name.clone(), entry);
+                let old = old.and_then(|old| {
+                    replaced = Some(old.digest);
+                    old.weights
+                });
                 state.retire(old)
             }
             Some(_) => {
@@ -164,7 +173,7 @@ impl AdapterRead {
         drop(state);
         drop(old);
         drop_evicted(evicted, name);
-        Ok(RequestAdapter { name: name.clone(), weights })
+        Ok((RequestAdapter { name: name.clone(), weights }, replaced))
     }
 
     fn entry(&self, weights: &Arc<LoraAdapter>, last_use: u64) -> Entry {
@@ -222,7 +231,11 @@ pub(super) fn drop_evicted(evicted: Evicted, own: &str) {
     }
 }
 
+/// A warning, unless whoever asked for it is to change what was asked for.
 pub(super) fn log_not_loaded(path: &Path, why: &RegistryError) {
-    let (path, why) = (log_text(&path.display()), log_text(why));
-    tracing::warn!(target: LOG, "LoRA adapter not loaded from \"{path}\": {why}");
+    let (path, text) = (log_text(&path.display()), log_text(why));
+    match why.is_of_the_call() {
+        true => tracing::info!(target: LOG, "LoRA adapter not loaded from \"{path}\": {text}"),
+        false => tracing::warn!(target: LOG, "LoRA adapter not loaded from \"{path}\": {text}"),
+    }
 }

@@ -430,6 +430,7 @@ fn loads_failures_and_evictions_are_logged_and_the_access_log_has_the_names() {
     assert_eq!(load(&server, "b", &adapter("gate"), false).status, 200);
     assert_eq!(load(&server, "c", Path::new("/no/such/adapter"), false).status, 400);
     generated(&server, "b");
+    assert_eq!(load(&server, "b", &adapter("rslora"), true).status, 200);
     put("rslora", changed.path());
     assert_eq!(server.post(COMPLETIONS, &prompt("a")).status, 503);
     assert_eq!(unload(&server, "b").status, 200);
@@ -440,7 +441,8 @@ fn loads_failures_and_evictions_are_logged_and_the_access_log_has_the_names() {
     for line in [
         "LoRA adapter `a` loaded from",
         "LoRA adapter `a` evicted from memory for `b`",
-        "LoRA adapter not loaded from \"/no/such/adapter\": the LoRA adapter `c` cannot be loaded",
+        " INFO strata: LoRA adapter not loaded from \"/no/such/adapter\": the LoRA adapter `c` cannot be loaded",
+        "; it replaces that of sha256 ",
         "LoRA adapter not read again: the LoRA adapter `a` has changed on disk",
         "LoRA adapter `b` unloaded",
     ] {
@@ -453,7 +455,16 @@ fn loads_failures_and_evictions_are_logged_and_the_access_log_has_the_names() {
         .filter(|line| line["method"] == "POST")
         .map(|line| (line["model"].as_str().unwrap_or_default(), line["status"].as_u64().unwrap()))
         .collect();
-    let want = [("a", 200), ("b", 200), ("c", 400), ("b", 200), ("a", 503), ("b", 200), ("d", 404)];
+    let want = [
+        ("a", 200),
+        ("b", 200),
+        ("c", 400),
+        ("b", 200),
+        ("b", 200),
+        ("a", 503),
+        ("b", 200),
+        ("d", 404),
+    ];
     assert_eq!(named, want);
 }
 

@@ -11,11 +11,6 @@ mod connection;
 mod connections;
 mod disconnect;
 mod signals;
-/// `1 request`, `2 requests`.
-fn counted(requests: usize) -> String {
-    if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") }
-}
-
 #[cfg(test)]
 mod tests;
 pub mod watchdog;
@@ -191,6 +186,11 @@ async fn reload_on(hangups: Option<Hangups>, reloader: Option<Reloader>) {
         // It has logged what came of it.
         let _ = reloader.reload("SIGHUP").await;
     }
+}
+
+/// `1 request`, `2 requests`.
+fn counted(requests: usize) -> String {
+    if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") }
 }
 
 /// Rejects new requests, and waits for those in flight. Returns when there are none, or when the grace period is over

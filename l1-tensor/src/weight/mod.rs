@@ -8,6 +8,7 @@
 mod blocks;
 mod device;
 mod device_nvfp4;
+mod memory;
 mod packed;
 mod panels;
 mod scaled;

@@ -22,6 +22,7 @@
 
 use std::sync::Mutex;
 
+use super::memory::LineMemory;
 use super::panels::{fill_panels, lock, reserve};
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
@@ -38,11 +39,6 @@ pub(crate) const PANEL: usize = 2 * LANES;
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line(pub(crate) [u32; LANES]);
-
-impl Line {
-    /// Zero weights.
-    pub(super) const ZERO: Self = Self([0; LANES]);
-}
 
 /// Assignment of the logical rows of a packed matrix to panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +59,7 @@ pub struct PackedBf16 {
     n: usize,
     k: usize,
     order: RowOrder,
-    lines: Vec<Line>,
+    lines: LineMemory,
 }
 
 impl PackedBf16 {
@@ -140,7 +136,7 @@ impl PackedBf16 {
 
     /// Number of bytes of memory held, padding included.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.lines.as_slice())
+        size_of_val(&*self.lines)
     }
 
     /// Reads logical row `i` back into `out` (`[k]`), as f32. So a tied matrix serves as both the

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use super::memory::LineMemory;
 use super::packed::Line;
 use crate::cpu::ThreadPool;
 use crate::{Error, Result};
@@ -16,10 +17,10 @@ pub(super) fn fill_panels<E: Send + From<Error>>(
     pool: &ThreadPool,
     sizes: impl Iterator<Item = usize> + Clone,
     fill: &(dyn Fn(usize, usize, &mut [Line]) -> std::result::Result<(), E> + Sync),
-) -> std::result::Result<Vec<Line>, E> {
+) -> std::result::Result<LineMemory, E> {
     let count = sizes.clone().sum();
-    let mut all: Vec<Line> = reserve(count)?;
-    let mut rest = &mut all.spare_capacity_mut()[..count];
+    let mut all = LineMemory::zeroed(count)?;
+    let mut rest = &mut all[..];
     // One lock for each panel. It is never contended; it only gives `&mut` to the thread.
     let mut panels = Vec::new();
     for size in sizes {
@@ -28,19 +29,8 @@ pub(super) fn fill_panels<E: Send + From<Error>>(
         rest = after;
     }
     assert!(rest.is_empty(), "the sizes of panels changed between two passes");
-    pool.try_run(panels.len(), &|panel, worker| {
-        let mut lines = lock(&panels[panel]);
-        // Here, so that the threads that pack touch the pages first, in parallel.
-        lines.iter_mut().for_each(|line| {
-            line.write(Line::ZERO);
-        });
-        // SAFETY: all of them have just been written.
-        fill(panel, worker, unsafe { lines.assume_init_mut() })
-    })?;
+    pool.try_run(panels.len(), &|panel, worker| fill(panel, worker, &mut lock(&panels[panel])))?;
     drop(panels);
-    // SAFETY: the capacity is at least `count`, and the panels are all of it, as was asserted. Without a failure each
-    // of them has been filled with zeros.
-    unsafe { all.set_len(count) };
     Ok(all)
 }
 

@@ -221,15 +221,27 @@ unsafe fn dequantize_inputs<L: Lanes>(
     n: usize,
     out: *mut Line,
 ) {
-    let first = from / shape.group;
-    for i in 0..n / shape.group {
-        let (unit, group) = ((first + i) / shape.groups, (first + i) % shape.groups);
-        // SAFETY: the caller's promise: the unit is readable, and `i` counts groups of the lines of `out`.
-        unsafe {
-            let unit = panel.add(unit * shape.unit_lines()).cast::<u8>();
-            dequantize_group::<L>(shape, unit, group, out.add(i * shape.group));
-        }
+    for (unit, group, out) in groups(shape, panel, from, n, out) {
+        // SAFETY: the caller's promise for the unit and for the lines.
+        unsafe { dequantize_group::<L>(shape, unit, group, out) };
     }
+}
+
+/// The groups of inputs `from..from + n` of a panel: the unit of each, its index there, and its first line at `out`.
+#[inline(always)]
+fn groups(
+    shape: Shape,
+    panel: *const Line,
+    from: usize,
+    n: usize,
+    out: *mut Line,
+) -> impl Iterator<Item = (*const u8, usize, *mut Line)> {
+    let first = from / shape.group;
+    (0..n / shape.group).map(move |i| {
+        let (unit, group) = ((first + i) / shape.groups, (first + i) % shape.groups);
+        let unit = panel.wrapping_add(unit * shape.unit_lines());
+        (unit.cast(), group, out.wrapping_add(i * shape.group))
+    })
 }
 
 /// Dequantizes a group of a unit.

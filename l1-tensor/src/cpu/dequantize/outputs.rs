@@ -16,7 +16,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::avx512::{Avx512, numbers};
-use super::{Inputs, Lanes, PIECE, code_lines, scales};
+use super::{Inputs, Lanes, PIECE, code_lines, groups, scales};
 use crate::weight::{BlockFormat, Line, PANEL, STEP, Shape};
 
 /// Lanes of all functions here.
@@ -39,7 +39,7 @@ pub(super) fn with_vbmi(format: BlockFormat) -> Option<Inputs> {
                     unsafe fn inputs(panel: *const Line, from: usize, n: usize, out: *mut Line) {
                         let shape = const {
                             let shape = BlockFormat::$of.shape();
-                            assert!(shape.bits == 4 && shape.group == PIECE);
+                            assert!(shape.bits == 4 && shape.group == PIECE && PIECE == PANEL);
                             shape
                         };
                         // SAFETY: the caller's promise.
@@ -85,14 +85,9 @@ unsafe fn dequantize_inputs(
     n: usize,
     out: *mut Line,
 ) {
-    let first = from / shape.group;
-    for i in 0..n / shape.group {
-        let (unit, group) = ((first + i) / shape.groups, (first + i) % shape.groups);
-        // SAFETY: the caller's promise: the unit is readable, and `i` counts groups of the lines of `out`.
-        unsafe {
-            let unit = panel.add(unit * shape.unit_lines()).cast::<u8>();
-            dequantize_group(shape, unit, group, out.add(i * PANEL));
-        }
+    for (unit, group, out) in groups(shape, panel, from, n, out) {
+        // SAFETY: the caller's promise for the unit and for the lines: as many as a group has inputs.
+        unsafe { dequantize_group(shape, unit, group, out) };
     }
 }
 

@@ -36,6 +36,7 @@ pub use stored::StoredRow;
 
 use stored::Block;
 
+use super::memory::LineMemory;
 use super::packed::{LANES, Line, PANEL, RowOrder, logical_row, panel_count, panel_of};
 use super::panels::fill_panels;
 use crate::cpu::ThreadPool;
@@ -70,7 +71,7 @@ pub struct PackedBlocks {
     k: usize,
     order: RowOrder,
     runs: Vec<Run>,
-    lines: Vec<Line>,
+    lines: LineMemory,
 }
 
 /// Panels of one format.
@@ -159,7 +160,7 @@ impl PackedBlocks {
 
     /// Number of bytes of memory held, padding included.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.lines.as_slice())
+        size_of_val(&*self.lines)
     }
 
     /// Formats of the panels, from the first panel on.

@@ -15,7 +15,8 @@ use l5_scheduler::{
 };
 
 use crate::device;
-use crate::support::{Ask, Ear, Rows, Tiny, ask, drawn, on, penalised, prompt, rated, run};
+use crate::support::{Ask, Ear, Rows, ask, drawn, penalised, prompt, rated, run};
+use crate::tiny::{Tiny, on};
 
 const WIDTHS: [usize; 3] = [1, 2, 4];
 

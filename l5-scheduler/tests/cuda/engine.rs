@@ -9,7 +9,8 @@ use l5_scheduler::engine::{EngineModel, Startup};
 use l5_scheduler::{Engine, EngineOptions, EngineRequest, FinishReason};
 
 use crate::device;
-use crate::support::{on, prompt};
+use crate::support::prompt;
+use crate::tiny::on;
 
 fn start(eager: bool) -> Engine {
     let tiny = on("tiny-llama", device(Precision::F32, false));

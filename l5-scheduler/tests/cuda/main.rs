@@ -11,6 +11,9 @@ mod runtime;
 #[path = "../runner/support.rs"]
 #[allow(dead_code)]
 mod support;
+#[path = "../support/tiny.rs"]
+#[allow(dead_code)]
+mod tiny;
 
 mod capture;
 mod engine;

@@ -7,7 +7,8 @@ use l4_sampler::{
 };
 
 use crate::runtime::runtime;
-use crate::support::{BLOCKS, MAX_LEN, PROMPT, Request, answers, on, same, tiny};
+use crate::support::{BLOCKS, MAX_LEN, PROMPT, Request, answers, same};
+use crate::tiny::{on, tiny};
 
 /// Something of everything that looks at what an answer has said.
 fn params(of: LogprobsOf) -> SamplingParams {

@@ -2,7 +2,8 @@
 
 use l4_sampler::SamplingParams;
 
-use crate::support::{MAX_LEN, PROMPT, Request, answers, empty, generate, same, tiny};
+use crate::support::{MAX_LEN, PROMPT, Request, answers, empty, generate, same};
+use crate::tiny::tiny;
 
 #[test]
 fn a_prompt_that_goes_on_costs_what_lies_behind_its_full_blocks() {

@@ -3,7 +3,8 @@
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::{StopReason, StopRules};
 
-use crate::support::{MAX_LEN, PROMPT, Request, answers, reason, tiny};
+use crate::support::{MAX_LEN, PROMPT, Request, answers, reason};
+use crate::tiny::tiny;
 
 #[test]
 fn an_answer_of_no_tokens_is_one() {

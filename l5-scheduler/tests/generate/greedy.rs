@@ -5,7 +5,8 @@ use l2_model::{GenerateOptions, Session};
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::{StopReason, StopRules};
 
-use crate::support::{BLOCKS, MAX_LEN, PROMPT, Request, answers, reason, tiny};
+use crate::support::{BLOCKS, MAX_LEN, PROMPT, Request, answers, reason};
+use crate::tiny::tiny;
 
 const MODELS: [&str; 4] = ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"];
 

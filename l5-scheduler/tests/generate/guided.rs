@@ -5,7 +5,8 @@ use l4_sampler::stop::{StopReason, StopRules};
 use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 use serde_json::{Value, json};
 
-use crate::support::{BLOCKS, PROMPT, Request, Tiny, answers, generate, reason, same, tiny};
+use crate::support::{BLOCKS, PROMPT, Request, answers, generate, reason, same};
+use crate::tiny::{Tiny, tiny};
 
 const MODELS: [&str; 3] = ["tiny-llama", "tiny-mistral", "tiny-qwen2"];
 

@@ -5,7 +5,8 @@ use l4_sampler::{LogprobsOf, LogprobsRequest, SamplingParams};
 
 use l5_scheduler::generate::{Choice, GenerateError, mean_logprob};
 
-use crate::support::{PROMPT, Request, answers, generate, tiny};
+use crate::support::{PROMPT, Request, answers, generate};
+use crate::tiny::tiny;
 
 /// Mean of what raw log probabilities say.
 fn mean(choice: &Choice) -> f64 {

@@ -3,7 +3,8 @@
 use l4_sampler::SamplingParams;
 use l4_sampler::stop::StopRules;
 
-use crate::support::{MAX_LEN, PROMPT, Request, empty, tiny};
+use crate::support::{MAX_LEN, PROMPT, Request, empty};
+use crate::tiny::tiny;
 
 #[test]
 fn invalid_requests() {

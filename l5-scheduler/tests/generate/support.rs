@@ -11,7 +11,7 @@ use l5_scheduler::generate::{Choice, GenerateRequest, Generation, Generator};
 use l5_scheduler::{EngineRequest, SchedulerConfig};
 
 use crate::naive::{Naive, NaiveChoice};
-pub use crate::tiny::{Tiny, on, tiny};
+use crate::tiny::Tiny;
 
 /// The longest sequence.
 pub const MAX_LEN: usize = 400;

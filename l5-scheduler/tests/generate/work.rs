@@ -7,7 +7,8 @@ use l5_scheduler::generate::{Generator, Work};
 use l5_scheduler::speculation::SpeculativeConfig;
 use l5_scheduler::{DraftCounts, Engine, Llm};
 
-use crate::support::{PROMPT, Request, answers, empty, generate, reason, tiny};
+use crate::support::{PROMPT, Request, answers, empty, generate, reason};
+use crate::tiny::tiny;
 
 #[test]
 fn full_blocks_of_the_prompt_are_computed_once() {

@@ -11,7 +11,8 @@ use l5_scheduler::{
     RequestView, Retain, Retention, Scheduler, SchedulerConfig, StepObserver, StepResult, StepView,
 };
 
-use crate::support::{Ask, Ear, Tiny, prompt, rated, run, tiny};
+use crate::support::{Ask, Ear, prompt, rated, run};
+use crate::tiny::{Tiny, tiny};
 
 /// Keeps the blocks of every step of a job.
 struct Keeps;

@@ -15,9 +15,8 @@ use proptest::prelude::*;
 
 use crate::equality::{Alone, alone, arrivals, asks, config, crowded, for_any, mixed_with};
 use crate::runtime::runtime;
-use crate::support::{
-    Apart, Ask, MAX_LEN, Tiny, ask, drawn, on, penalised, prompt, rated, run, tiny,
-};
+use crate::support::{Apart, Ask, MAX_LEN, ask, drawn, penalised, prompt, rated, run};
+use crate::tiny::{Tiny, on, tiny};
 
 /// What a drafter proposes.
 #[derive(Clone, Copy, Debug, PartialEq)]

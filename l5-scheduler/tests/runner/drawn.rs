@@ -9,7 +9,8 @@ use l5_scheduler::speculation::{DraftMethod, DraftSampleMethod, SpeculativeConfi
 use l5_scheduler::{EngineCore, ModelRunner, SchedulerStats};
 
 use crate::chi_square::check_draws;
-use crate::support::{Ask, Tiny, ask, drawn, prompt, run, tiny};
+use crate::support::{Ask, ask, drawn, prompt, run};
+use crate::tiny::{Tiny, tiny};
 
 /// Number of requests whose outputs are counted, and of the tokens of each.
 const REQUESTS: u64 = 6000;

@@ -3,7 +3,8 @@
 use l4_sampler::stop::{StopReason, StopRules};
 use l5_scheduler::{FinishReason, RequestId, SchedulerConfig};
 
-use crate::support::{Ask, MAX_LEN, ask, drawn, prompt, run, tiny};
+use crate::support::{Ask, MAX_LEN, ask, drawn, prompt, run};
+use crate::tiny::tiny;
 
 #[test]
 fn an_answer_ends_at_its_own_length_or_the_models() {

@@ -12,9 +12,8 @@ use l5_scheduler::{
 use proptest::prelude::*;
 
 use crate::runtime::runtime;
-use crate::support::{
-    Ask, Ear, MAX_LEN, Tiny, Told, ask, drawn, on, penalised, prompt, rated, run, tiny,
-};
+use crate::support::{Ask, Ear, MAX_LEN, Told, ask, drawn, penalised, prompt, rated, run};
+use crate::tiny::{Tiny, on, tiny};
 
 /// Every tiny model: grouped heads, windows, norms of heads, biases, stretched contexts.
 const MODELS: [&str; 7] = [

@@ -8,7 +8,8 @@ use l5_scheduler::{
     SchedulerConfig,
 };
 
-use crate::support::{Ask, Ear, MAX_LEN, ask, drawn, prompt, run, tiny};
+use crate::support::{Ask, Ear, MAX_LEN, ask, drawn, prompt, run};
+use crate::tiny::tiny;
 
 #[test]
 fn a_job_that_cannot_be_meant_is_refused_by_name() {

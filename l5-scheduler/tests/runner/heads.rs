@@ -14,7 +14,8 @@ use l5_scheduler::speculation::{DraftMethod, SpeculativeConfig, WindowMode};
 use crate::drafts::{Kind, Knowing, run_drafted, various};
 use crate::equality::{Alone, alone, asks, crowded, mixed_with};
 use crate::runtime::runtime;
-use crate::support::{MAX_LEN, Tiny, tiny};
+use crate::support::MAX_LEN;
+use crate::tiny::{Tiny, tiny};
 
 /// Text of a request, prompt and output, and its hidden rows, `[T, H]` at each tap.
 type Text = (Vec<u32>, Vec<Vec<Vec<f32>>>);

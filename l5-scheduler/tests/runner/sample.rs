@@ -6,7 +6,8 @@ use l4_sampler::{LogprobsOf, SamplingParams};
 use l5_scheduler::FinishReason;
 
 use crate::naive::NaiveChoice;
-use crate::support::{Apart, Ask, MAX_LEN, Told, drawn, penalised, prompt, rated, tiny};
+use crate::support::{Apart, Ask, MAX_LEN, Told, drawn, penalised, prompt, rated};
+use crate::tiny::tiny;
 
 /// What everybody of `asks` is told when all come at once, and what each is told by the layer below.
 fn together(asks: &[Ask], blocks: usize) -> Vec<(Told, NaiveChoice)> {

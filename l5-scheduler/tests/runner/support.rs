@@ -13,7 +13,7 @@ use l5_scheduler::{
 };
 
 use crate::naive::{Naive, NaiveChoice};
-pub use crate::tiny::{Tiny, on, tiny};
+use crate::tiny::Tiny;
 
 /// The longest sequence, unless a test says otherwise.
 pub const MAX_LEN: usize = 96;

@@ -146,7 +146,9 @@ pub fn sentence(refusal: &clap::Error) -> String {
     let mut paragraphs = text.split("\n\n");
     let line = one_line(paragraphs.next().unwrap_or_default());
     let mut line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
-    let tips = paragraphs.filter(|p| p.trim_start().starts_with("tip:"));
+    // That an unknown flag could be meant as a value is never of use here.
+    let tips =
+        paragraphs.filter(|p| p.trim_start().starts_with("tip:") && !p.contains("as a value"));
     for tip in tips.filter(|_| !suggests_another(refusal)) {
         line = format!("{line}; {}", one_line(tip));
     }
@@ -197,6 +199,13 @@ mod tests {
         let two = invalid(&["`a` is missing", "`b` is unknown"]);
         assert_eq!(two.to_string(), "x.toml has 2 problems:\n  `a` is missing\n  `b` is unknown");
         assert!(is_usage(&two.into()));
+    }
+
+    #[test]
+    fn an_unknown_flag_is_not_taken_for_a_value() {
+        let command = clap::Command::new("x").arg(clap::Arg::new("model"));
+        let said = sentence(&command.try_get_matches_from(["x", "--adaptor"]).unwrap_err());
+        assert_eq!(said, "unexpected argument '--adaptor' found");
     }
 
     #[test]

@@ -17,32 +17,66 @@ use memmap2::{MmapMut, MmapRaw};
 
 use super::packed::Line;
 use super::panels::lock;
+use crate::storage::AlignedBytes;
 use crate::{Error, Result};
 
 /// Size of a huge page, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Minimum size of a region, in bytes. What is not used of it takes no memory, but for its last huge page.
+/// Size of a region, in bytes, unless a weight needs more. What is not used of it takes no memory, but for its last huge
+/// page.
 const REGION: usize = 64 << 20;
 
-/// Where the lines of all weights of this process are.
+/// Where the lines of the weights of this process are that share regions.
 static REGIONS: Regions = Regions::new();
 
-/// Lines of one weight. Their pages go back to the system when this is dropped.
-pub(super) struct LineMemory {
-    region: Arc<Region>,
-    /// The bytes of the region that are this weight's.
-    own: Range<usize>,
+/// Where lines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a region, behind the weight that was loaded before: read faster. Most of it is only free again when the last
+    /// weight of the region is dropped.
+    Region,
+    /// In memory of the allocator, free again when the weight is dropped.
+    Own,
+}
+
+/// Lines of one weight.
+pub(super) struct LineMemory(Memory);
+
+enum Memory {
+    Shared(SharedLines),
+    Own(AlignedBytes),
 }
 
 impl LineMemory {
-    /// Takes memory for `count` lines of zeros. No page of it has been touched yet, so the threads that write the lines
-    /// make the pages, in parallel.
+    /// Takes memory for `count` lines of zeros. No page of it has been touched, but perhaps the first and the last, so
+    /// the threads that write the lines make the pages, in parallel.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn zeroed(count: usize) -> Result<Self> {
-        REGIONS.take(count)
+    pub(super) fn zeroed(place: Place, count: usize) -> Result<Self> {
+        let oom = Error::OutOfMemory { bytes: usize::MAX };
+        let bytes = count.checked_mul(size_of::<Line>()).ok_or(oom)?;
+        Ok(Self(match place {
+            Place::Region => Memory::Shared(REGIONS.take(bytes)?),
+            Place::Own => Memory::Own(AlignedBytes::zeroed(bytes)?),
+        }))
+    }
+
+    /// The first byte, and the number of bytes.
+    fn bytes(&self) -> (*const u8, usize) {
+        match &self.0 {
+            Memory::Shared(lines) => (lines.region.at(lines.own.start), lines.own.len()),
+            Memory::Own(bytes) => (bytes.as_slice().as_ptr(), bytes.as_slice().len()),
+        }
+    }
+
+    /// As [`bytes`](Self::bytes), to write.
+    fn bytes_mut(&mut self) -> (*mut u8, usize) {
+        match &mut self.0 {
+            Memory::Shared(lines) => (lines.region.at(lines.own.start), lines.own.len()),
+            Memory::Own(bytes) => (bytes.as_mut_slice().as_mut_ptr(), bytes.as_slice().len()),
+        }
     }
 }
 
@@ -50,31 +84,40 @@ impl Deref for LineMemory {
     type Target = [Line];
 
     fn deref(&self) -> &[Line] {
-        let (first, len) = (self.region.at(self.own.start), self.own.len() / size_of::<Line>());
-        // SAFETY: `own` is inside of the region, which lives as long as this, and begins at a multiple of a line's size
-        // behind the bound of a page. No other memory has these bytes, and they were zeros at first: any bytes are
-        // valid lines.
-        unsafe { slice::from_raw_parts(first.cast(), len) }
+        let (first, bytes) = self.bytes();
+        // SAFETY: the bytes are this weight's alone, whole lines, initialised, and at a multiple of a line's size. Any
+        // bytes are valid lines.
+        unsafe { slice::from_raw_parts(first.cast(), bytes / size_of::<Line>()) }
     }
 }
 
 impl DerefMut for LineMemory {
     fn deref_mut(&mut self) -> &mut [Line] {
-        let (first, len) = (self.region.at(self.own.start), self.own.len() / size_of::<Line>());
+        let (first, bytes) = self.bytes_mut();
         // SAFETY: as above, and `&mut self` makes this the only reference.
-        unsafe { slice::from_raw_parts_mut(first.cast(), len) }
-    }
-}
-
-impl Drop for LineMemory {
-    fn drop(&mut self) {
-        self.region.release(self.own.clone());
+        unsafe { slice::from_raw_parts_mut(first.cast(), bytes / size_of::<Line>()) }
     }
 }
 
 impl fmt::Debug for LineMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} lines", self.len())
+    }
+}
+
+/// The bytes of one weight in a region.
+struct SharedLines {
+    region: Arc<Region>,
+    /// Offsets in the region, multiples of a line's size.
+    own: Range<usize>,
+}
+
+impl Drop for SharedLines {
+    fn drop(&mut self) {
+        // The last weight unmaps the region.
+        if Arc::strong_count(&self.region) > 1 {
+            self.region.release(self.own.clone());
+        }
     }
 }
 
@@ -93,23 +136,23 @@ impl Regions {
         Self(Mutex::new(Latest { region: Weak::new(), used: 0 }))
     }
 
-    fn take(&self, count: usize) -> Result<LineMemory> {
-        let bytes =
-            count.checked_mul(size_of::<Line>()).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+    fn take(&self, bytes: usize) -> Result<SharedLines> {
         let mut latest = lock(&self.0);
         let used = latest.used;
         let roomy = latest.region.upgrade().filter(|region| bytes <= region.size() - used);
         let region = match roomy {
             Some(region) => region,
             None => {
-                let region = Arc::new(Region::new(bytes.max(REGION))?);
+                // Where there are no addresses for a whole region, the weight may still have its own.
+                let new = Region::new(bytes.max(REGION)).or_else(|_| Region::new(bytes))?;
+                let region = Arc::new(new);
                 *latest = Latest { region: Arc::downgrade(&region), used: 0 };
                 region
             }
         };
         let own = latest.used..latest.used + bytes;
         latest.used = own.end;
-        Ok(LineMemory { region, own })
+        Ok(SharedLines { region, own })
     }
 }
 
@@ -144,16 +187,16 @@ impl Region {
         self.map.as_mut_ptr().wrapping_add(self.skip + offset)
     }
 
-    /// Gives back the pages that are wholly in a range which nothing reads any more. So an adapter that is evicted
-    /// frees its memory, though others in its region stay.
+    /// Gives back the huge pages that are wholly in a range which nothing reads any more. (Of a huge page that others
+    /// read too, Linux would soon make a whole one again, with zeros for what was given back.)
     fn release(&self, range: Range<usize>) {
-        /// The largest size of an ordinary page.
-        const PAGE: usize = 64 << 10;
-        let (first, end) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+        let (first, end) =
+            (range.start.next_multiple_of(HUGE_PAGE), range.end / HUGE_PAGE * HUGE_PAGE);
         #[cfg(unix)]
         if first < end {
             let dont_need = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: no other memory has bytes of these pages, and these are given out once.
+            // SAFETY: no other memory has bytes of these pages, which no page of the system exceeds, and they are given
+            // out once.
             let _ = unsafe {
                 self.map.unchecked_advise_range(dont_need, self.skip + first, end - first)
             };
@@ -167,13 +210,21 @@ impl Region {
 mod tests {
     use super::*;
 
-    /// Number of lines of a page of any size.
-    const PAGE_LINES: usize = (64 << 10) / size_of::<Line>();
+    fn take(regions: &Regions, count: usize) -> LineMemory {
+        LineMemory(Memory::Shared(regions.take(count * size_of::<Line>()).unwrap()))
+    }
+
+    fn region(memory: &LineMemory) -> &Arc<Region> {
+        match &memory.0 {
+            Memory::Shared(lines) => &lines.region,
+            Memory::Own(_) => panic!("it has no region"),
+        }
+    }
 
     #[test]
     fn weights_lie_one_behind_the_other_and_begin_with_a_huge_page() {
         let regions = Regions::new();
-        let (mut a, mut b) = (regions.take(3).unwrap(), regions.take(5).unwrap());
+        let (mut a, mut b) = (take(&regions, 3), take(&regions, 5));
         assert_eq!((a.len(), b.len()), (3, 5));
         assert!(a.as_ptr().addr().is_multiple_of(HUGE_PAGE));
         assert_eq!(a.as_ptr_range().end, b.as_ptr());
@@ -188,42 +239,41 @@ mod tests {
     fn what_does_not_fit_begins_a_region_and_an_empty_region_is_unmapped() {
         let regions = Regions::new();
         let most = REGION / size_of::<Line>();
-        let small = regions.take(1).unwrap();
-        let large = regions.take(2 * most).unwrap();
+        let (small, large) = (take(&regions, 1), take(&regions, 2 * most));
         assert!(large.as_ptr().addr().is_multiple_of(HUGE_PAGE));
-        let region = Arc::downgrade(&large.region);
-        assert!(!Arc::ptr_eq(&small.region, &large.region));
+        assert!(!Arc::ptr_eq(region(&small), region(&large)));
+        let gone = Arc::downgrade(region(&large));
         drop(large);
-        assert!(region.upgrade().is_none());
-        assert_eq!(regions.take(0).unwrap().len(), 0);
+        assert!(gone.upgrade().is_none());
+        assert_eq!(take(&regions, 0).len(), 0);
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_weight_that_is_dropped_gives_its_pages_back_and_nothing_of_its_neighbours() {
-        let regions = Regions::new();
-        let mut all = [3, 4 * PAGE_LINES, 3].map(|count| regions.take(count).unwrap());
-        for memory in &mut all {
+    fn a_weight_that_is_dropped_gives_its_huge_pages_back_and_nothing_of_its_neighbours() {
+        let (regions, page) = (Regions::new(), HUGE_PAGE / size_of::<Line>());
+        let [mut before, mut dropped, mut after] =
+            [3, 3 * page, 3].map(|count| take(&regions, count));
+        for memory in [&mut before, &mut dropped, &mut after] {
             memory.fill(Line([7; 16]));
         }
-        let [before, dropped, after] = all;
-        let (region, own) = (Arc::clone(&before.region), dropped.own.clone());
+        let (region, first) = (Arc::clone(region(&before)), dropped.as_ptr());
         drop(dropped);
         // SAFETY: the region is alive, and nothing else reads or writes these bytes.
-        let left =
-            unsafe { slice::from_raw_parts(region.at(own.start).cast::<Line>(), 4 * PAGE_LINES) };
+        let left = unsafe { slice::from_raw_parts(first, 3 * page) };
         let kept = left.iter().filter(|line| line.0 == [7; 16]).count();
-        assert!(kept <= PAGE_LINES, "{kept} lines: more than the edges");
+        assert_eq!(kept, page, "the ends, which share huge pages");
         assert!(before.iter().chain(after.iter()).all(|line| line.0 == [7; 16]));
+        drop(region);
     }
 
     #[test]
     fn what_no_machine_has_is_an_error() {
-        for count in [usize::MAX, usize::MAX / size_of::<Line>(), 1 << 55] {
-            assert!(
-                matches!(Regions::new().take(count), Err(Error::OutOfMemory { .. })),
-                "{count}"
-            );
+        for place in [Place::Region, Place::Own] {
+            for count in [usize::MAX, usize::MAX / size_of::<Line>(), 1 << 55] {
+                let refused = LineMemory::zeroed(place, count);
+                assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{place:?} {count}");
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ pub use scaled::ScaledWeight;
 use std::sync::Arc;
 
 use kernels::{Gpu, Weights};
+use memory::Place;
 
 use crate::storage::Storage;
 use crate::{Device, Error, Layout, Result, Runtime};
@@ -85,9 +86,30 @@ impl Weight {
         E: Send + From<Error>,
     {
         Ok(match rt.gpu() {
-            None => Self::Bf16(PackedBf16::pack(rt.pool(), n, k, order, row)?),
+            None => Self::Bf16(PackedBf16::pack_at(Place::Region, rt.pool(), n, k, order, row)?),
             Some(_) => Self::Device(DeviceWeight::upload(rt, n, k, order, row)?),
         })
+    }
+
+    /// As [`Weight::load`], in plain order and in memory that is free again when the weight is dropped: for what comes
+    /// and goes beside weights that stay, as an adapter. The weights of a model share memory, which is read faster.
+    ///
+    /// # Errors
+    /// As [`Weight::load`].
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub fn load_apart<E>(
+        rt: &Runtime,
+        n: usize,
+        k: usize,
+        row: &(dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
+        match rt.gpu() {
+            None => Ok(Self::Bf16(PackedBf16::pack(rt.pool(), n, k, RowOrder::Plain, row)?)),
+            Some(_) => Self::load(rt, n, k, RowOrder::Plain, row),
+        }
     }
 
     /// Number of outputs: logical rows.

@@ -22,7 +22,7 @@
 
 use std::sync::Mutex;
 
-use super::memory::LineMemory;
+use super::memory::{LineMemory, Place};
 use super::panels::{fill_panels, lock, reserve};
 use crate::cpu::ThreadPool;
 use crate::cpu::lanes::round_bf16;
@@ -83,6 +83,25 @@ impl PackedBf16 {
     where
         E: Send + From<Error>,
     {
+        Self::pack_at(Place::Own, pool, n, k, order, row)
+    }
+
+    /// As [`pack`](Self::pack), in memory of this place.
+    ///
+    /// # Errors
+    /// As [`pack`](Self::pack).
+    #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
+    pub(super) fn pack_at<E>(
+        place: Place,
+        pool: &ThreadPool,
+        n: usize,
+        k: usize,
+        order: RowOrder,
+        row: &(dyn Fn(usize, &mut [f32]) -> std::result::Result<(), E> + Sync),
+    ) -> std::result::Result<Self, E>
+    where
+        E: Send + From<Error>,
+    {
         if order == RowOrder::GateUp && !n.is_multiple_of(2) {
             let why = format!("gates and ups come in pairs, but there are {n} rows");
             return Err(Error::BadParameter { op: "pack", why }.into());
@@ -102,7 +121,7 @@ impl PackedBf16 {
             scratch.push(Mutex::new(rows));
         }
         let sizes = std::iter::repeat_n(panel_lines, panels);
-        let lines = fill_panels::<E>(pool, sizes, &|panel, worker, lines| {
+        let lines = fill_panels::<E>(place, pool, sizes, &|panel, worker, lines| {
             let mut rows = lock(&scratch[worker]);
             for vector in 0..2 {
                 for lane in 0..LANES {

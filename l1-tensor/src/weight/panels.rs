@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::memory::LineMemory;
+use super::memory::{LineMemory, Place};
 use super::packed::Line;
 use crate::cpu::ThreadPool;
 use crate::{Error, Result};
@@ -14,12 +14,13 @@ use crate::{Error, Result};
 /// The first error `fill` returns; [`Error::OutOfMemory`].
 #[allow(clippy::type_complexity)] // an alias would hide what the caller has to write
 pub(super) fn fill_panels<E: Send + From<Error>>(
+    place: Place,
     pool: &ThreadPool,
     sizes: impl Iterator<Item = usize> + Clone,
     fill: &(dyn Fn(usize, usize, &mut [Line]) -> std::result::Result<(), E> + Sync),
 ) -> std::result::Result<LineMemory, E> {
     let count = sizes.clone().sum();
-    let mut all = LineMemory::zeroed(count)?;
+    let mut all = LineMemory::zeroed(place, count)?;
     let mut rest = &mut all[..];
     // One lock for each panel. It is never contended; it only gives `&mut` to the thread.
     let mut panels = Vec::new();

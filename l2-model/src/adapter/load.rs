@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use l1_tensor::{LowRank, RowOrder, Runtime, Weight};
+use l1_tensor::{LowRank, Runtime, Weight};
 use sha2::{Digest, Sha256};
 
 use super::config::LoraConfig;
@@ -183,7 +183,7 @@ impl Load<'_> {
 
     fn matrix(&self, tensor: &StoredTensor<'_>) -> Result<Weight> {
         let (n, k) = (tensor.n_rows(), tensor.row_len());
-        let weight = Weight::load(self.rt, n, k, RowOrder::Plain, &|row, out| {
+        let weight = Weight::load_apart(self.rt, n, k, &|row, out| {
             tensor.dequantize_row(row, out)?;
             match out.iter().find(|x| !half::bf16::from_f32(**x).is_finite()) {
                 None => Ok::<_, Error>(()),

@@ -36,7 +36,7 @@ pub use stored::StoredRow;
 
 use stored::Block;
 
-use super::memory::LineMemory;
+use super::memory::{LineMemory, Place};
 use super::packed::{LANES, Line, PANEL, RowOrder, logical_row, panel_count, panel_of};
 use super::panels::fill_panels;
 use crate::cpu::ThreadPool;
@@ -130,7 +130,7 @@ impl PackedBlocks {
     {
         let Plan { n, runs } = Plan::of(k, order, parts)?;
         let sizes = runs.iter().flat_map(|run| std::iter::repeat_n(run.panel_lines(k), run.panels));
-        let lines = fill_panels::<E>(pool, sizes, &|panel, _, lines| {
+        let lines = fill_panels::<E>(Place::Region, pool, sizes, &|panel, _, lines| {
             let format = run_of(&runs, panel).format;
             for output in 0..PANEL {
                 let at = logical_row(n, order, panel, output / LANES, output % LANES);

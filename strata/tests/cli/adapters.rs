@@ -56,7 +56,7 @@ fn an_adapter_that_cannot_be_applied_is_one_line_that_says_why() {
             (adapter("tiny-llama-all"), &["--max-lora-rank", "2"][..], "--max-lora-rank"),
             (adapter("tiny-mistral-up"), &[], "for this model"),
             (fixture("tiny-llama"), &[], "adapter_config.json"),
-            (fixture("no-such-directory"), &[], "adapter_config.json"),
+            (fixture("no-such-directory"), &[], "does not exist"),
         ] {
             let ran = ran(&[&["--adapter", dir.as_str()][..], more].concat());
             assert_eq!(ran.code, 1, "{ran:?}");

@@ -54,6 +54,7 @@ pub mod sse;
 pub mod state_file;
 pub mod tokenise;
 pub mod verdicts;
+pub mod words;
 
 /// Target of log events about a server's start and end. The default filter shows them, unlike others of level
 /// `info`.

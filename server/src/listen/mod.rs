@@ -37,6 +37,7 @@ use super::lifecycle::State;
 use super::middleware::access_log::AccessLogger;
 use super::reload::Reloader;
 use super::routes::router;
+use super::words::count;
 use accept::Acceptor;
 use signals::{Hangups, Signals};
 
@@ -136,7 +137,7 @@ impl Server {
         let reloads = tokio::spawn(reload_on(hangups, app.reloader.clone()));
         let outcome = tokio::select! {
             signal = signals.next() => {
-                let requests = counted(app.lifecycle.requests().now());
+                let requests = count(app.lifecycle.requests().now(), "request");
                 let grace = app.options.shutdown_grace.as_secs_f64();
                 tracing::info!(
                     target: LOG,
@@ -188,11 +189,6 @@ async fn reload_on(hangups: Option<Hangups>, reloader: Option<Reloader>) {
     }
 }
 
-/// `1 request`, `2 requests`.
-fn counted(requests: usize) -> String {
-    if requests == 1 { "1 request".to_owned() } else { format!("{requests} requests") }
-}
-
 /// Rejects new requests, and waits for those in flight. Returns when there are none, or when the grace period is over
 /// and the rest have been aborted.
 async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
@@ -207,7 +203,10 @@ async fn drain(app: &App, ended: &mut oneshot::Receiver<EngineError>) {
         () = sleep(app.options.shutdown_grace) => {}
         _ = ended => {}
     }
-    tracing::warn!("server: {} did not end in time", counted(app.lifecycle.requests().now()));
+    tracing::warn!(
+        "server: {} did not end in time",
+        count(app.lifecycle.requests().now(), "request")
+    );
     // All responses end with their replica. A step that never ends must not delay the other replicas: each shutdown has
     // a thread, which is not joined.
     for (_, replica) in app.lanes.now().iter().flat_map(|served| served.lane.replicas()) {

@@ -8,7 +8,7 @@ use l5_scheduler::RequestAdapter;
 
 use super::context::Context;
 use super::options::values::count;
-use crate::words::size;
+use server::words::size;
 
 /// A LoRA adapter, and the maximum rank.
 #[derive(Debug, Clone, clap::Args)]

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::context::Context;
 use super::options::{BlockOptions, KvMemoryOptions, SpeculationOptions, defaults_to};
-use crate::words::count;
+use server::words::count;
 
 /// Options of the KV cache.
 #[derive(Debug, Clone, clap::Args)]

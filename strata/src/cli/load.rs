@@ -10,7 +10,7 @@ use l2_model::{Decoder, ModelConfig, ModelDigest, ModelFiles, open_tokenizer};
 use super::args::{ModelArgs, RuntimeArgs};
 use super::context::Context;
 use crate::hub;
-use crate::words::size;
+use server::words::size;
 
 /// A model in memory.
 pub struct Loaded {

@@ -23,7 +23,7 @@ use super::options::values::count;
 use super::out;
 use super::progress;
 use super::prompt::text_of;
-use crate::words;
+use server::words;
 
 /// Measure how well a model predicts a text: its perplexity
 ///

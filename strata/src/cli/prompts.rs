@@ -22,8 +22,8 @@ use super::load::Loaded;
 use super::out::Out;
 use super::response::{EngineChoice, EngineResponse, ResponseLine};
 use super::serving::{Demand, Parts, Serving};
-use crate::words::count;
 use line::{Line, Text};
+use server::words::count;
 
 /// Options of the generation for one prompt.
 #[derive(Debug, Clone)]

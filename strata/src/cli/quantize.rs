@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::context::{Context, warn};
 use super::out;
 use crate::hub::{self, HubError};
-use crate::words::{count, size};
+use server::words::{count, size};
 
 /// Quantise a checkpoint: a Hugging Face directory or a GGUF file
 ///

@@ -25,7 +25,7 @@ use super::options::{
     BlockOptions, GivenOptions, PrefixCachingOptions, SchedulerOptions, defaults_to, values,
 };
 use super::out;
-use crate::words::count;
+use server::words::count;
 
 const EXAMPLES: &str = "\
 Examples:

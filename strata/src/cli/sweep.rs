@@ -22,9 +22,9 @@ use super::context::Context;
 use super::error::CliError;
 use super::options::values;
 use super::{out, progress, simulate};
-use crate::words::count;
 use grid::{Grid, Jobs, Machine, Outcome, Variant};
 use plot::Kind;
+use server::words::count;
 use summary::{Cells, Row};
 use traffic::{Load, Traffic};
 

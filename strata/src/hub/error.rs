@@ -1,6 +1,6 @@
 //! Errors of finding and downloading models; each says what to do.
 
-use crate::words::size;
+use server::words::size;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Options;
-use crate::words::size;
+use server::words::size;
 
 /// Progress of a download; erased when dropped, so that the output starts on a clean line.
 pub(super) struct Meter {

@@ -24,11 +24,11 @@ use super::speculation::{DraftTotals, SpeculationReport};
 use super::{at_least_one, positive, serve};
 use crate::cli::context::Context;
 use crate::cli::out;
-use crate::words::count;
 use conversation::Form;
 use drive::{Run, drive};
 use jobs::AgentJob;
 use report::{Report, Subject};
+use server::words::count;
 
 /// Default number of jobs.
 const JOBS: usize = 20;

@@ -20,7 +20,7 @@ use crate::cli::error::CliError;
 use crate::cli::kv::KvArgs;
 use crate::cli::load::Loaded;
 use crate::cli::out;
-use crate::words::count;
+use server::words::count;
 
 /// Numbers of concurrent requests and of tokens of their prompts.
 const GRID: [(usize, usize); 10] = [

@@ -13,7 +13,7 @@ use super::by_op::{ByOp, ByOps};
 use super::measure::Timings;
 use super::subject::Subject;
 use crate::cli::kv::Kv;
-use crate::words::{count, size};
+use server::words::{count, size};
 
 /// What the machine can do at most, measured at the start.
 #[derive(Clone, Debug)]

@@ -32,7 +32,6 @@ use super::{at_least_one, positive};
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::out;
-use crate::words::count;
 use arrivals::{Load, moments};
 use client::Client;
 use dataset::{BenchRequest, Endpoint, Form, Format, Shape};
@@ -40,6 +39,7 @@ use drive::{Driven, drive};
 use goodput::Bounds;
 use progress::Progress;
 use report::{Report, Subject};
+use server::words::count;
 
 /// Default number of synthetic requests.
 const REQUESTS: usize = 100;

@@ -29,9 +29,9 @@ use crate::cli::load::Loaded;
 use crate::cli::options::SpeculationOptions;
 use crate::cli::out;
 use crate::cli::serving::{Demand, Parts, SchedulerArgs, Serving};
-use crate::words::count;
 use meter::{Meter, Tally};
 use report::{Report, Static, median};
+use server::words::count;
 use workload::{Arriving, draw};
 
 /// Decode steps of the static batch and repetitions of the measurement, of which the median is reported.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::serve::client::Client;
 use crate::cli::context::warn;
-use crate::words::count;
+use server::words::count;
 
 /// Counts of drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::super::context::{Context, warn};
 use super::super::error::CliError;
 use super::super::out;
 use super::super::serve::ensemble;
-use crate::words::count;
+use server::words::count;
 
 /// The workload of `strata ensemble simulate demo`.
 const DEMO_WORKLOAD: &str = include_str!("../../../../deploy/ensemble-workload.toml");

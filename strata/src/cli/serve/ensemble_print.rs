@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::flags::Flags;
-use crate::words::count;
+use server::words::count;
 
 /// Maximum number of characters of a system prompt in the text.
 const PROMPT: usize = 60;

@@ -5,7 +5,7 @@ use l6_ensemble::{EnsembleConfig, SpecialistConfig};
 use server::model::GenerationDefaults;
 
 use super::start::{LOG, log_sampling};
-use crate::words::count;
+use server::words::count;
 
 /// Phases of an engine's start that are about the model, not about one engine of it.
 const OF_THE_MODEL: [&str; 4] = ["device", "runner", "weights", "kv"];

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::summary::{Cell, Cells, Metric, Ratios};
-use crate::words::count;
+use server::words::count;
 
 /// What a sweep was run on, as a line above its tables.
 pub(super) fn table(subject: &str, cells: &Cells, unfinished: usize) -> String {

@@ -4,7 +4,7 @@ use l3_paged_kv::trace::{BlockOp, Ending, PoolState};
 use l3_paged_kv::{BlockId, SeqId};
 
 use super::recording::list;
-use crate::words::count;
+use server::words::count;
 
 /// The changes of a frame, sorted by what they mean to a reader.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use l3_paged_kv::BlockId;
 
 use super::page::{Delta, Frame, Page};
 use super::recording::list;
-use crate::words::count;
+use server::words::count;
 
 type Tables = BTreeMap<String, Vec<BlockId>>;
 

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::goodput::Bounds;
 use super::measure::{Latencies, Sample, peak};
 use crate::cli::bench::speculation::SpeculationReport;
-use crate::words::count;
+use server::words::count;
 
 /// Delay of sending, in milliseconds, above which the client may be what was measured.
 const LATE: f64 = 20.0;

@@ -11,7 +11,7 @@ use super::Served;
 use super::meter::Tally;
 use crate::cli::bench;
 use crate::cli::bench::speculation::SpeculationReport;
-use crate::words::count;
+use server::words::count;
 
 /// The whole object of `--json`.
 #[derive(Debug, Serialize)]

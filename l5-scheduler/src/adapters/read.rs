@@ -231,7 +231,7 @@ pub(super) fn drop_evicted(evicted: Evicted, own: &str) {
     }
 }
 
-/// A warning, unless whoever asked for it is to change what was asked for.
+/// Logs a failed load: information if its name, path or files are wrong, a warning if this process has no room or time.
 pub(super) fn log_not_loaded(path: &Path, why: &RegistryError) {
     let (path, text) = (log_text(&path.display()), log_text(why));
     match why.is_of_the_call() {

@@ -1,5 +1,5 @@
-//! The angles of rotary embedding: one frequency for each pair of elements, and the ways in which checkpoints
-//! stretch frequencies beyond the context of their first training.
+//! The angles of rotary embedding: one frequency for each pair of elements, stretched as a checkpoint's
+//! [`RopeScaling`] says.
 //!
 //! ```text
 //! inv_freq[i] = theta^(-2 i / rotary_dim)        i < rotary_dim / 2
@@ -13,60 +13,12 @@
 //! included: a model was trained with them, and at position 131,071 one ulp of a frequency is a
 //! hundredth of a radian.
 
+use super::RopeScaling;
 use super::rows::{Dst, for_rows};
 use crate::gpu::rope::Frequencies;
 use crate::{Error, Index, OpKind, Result, Runtime, TensorMut, Work};
 
 const OP: &str = "rope";
-
-/// Method of stretching frequencies.
-#[derive(Clone, Debug, PartialEq, Default)]
-pub enum RopeScaling {
-    /// No stretching.
-    #[default]
-    None,
-    /// All frequencies slower by one factor: positions are interpolated. Chen et al., "Extending Context
-    /// Window of Large Language Models via Positional Interpolation" (2023).
-    Linear {
-        /// Factor by which the context becomes longer.
-        factor: f64,
-    },
-    /// Llama 3.1: wavelengths above `original_max_position / low_freq_factor` are stretched by `factor`,
-    /// those below `original_max_position / high_freq_factor` are kept, and those between are blended.
-    Llama3 {
-        /// Factor by which the low frequencies become slower.
-        factor: f64,
-        /// Turns within the original context below which a pair counts as slow.
-        low_freq_factor: f64,
-        /// Turns within the original context above which a pair counts as fast.
-        high_freq_factor: f64,
-        /// Maximum context of the first training.
-        original_max_position: usize,
-    },
-    /// YaRN: as above with a linear ramp over the pair's index, and with sharper attention. Peng et al.,
-    /// "YaRN: Efficient Context Window Extension of Large Language Models" (2023).
-    Yarn {
-        /// Factor by which the low frequencies become slower.
-        factor: f64,
-        /// Turns within the original context from which on a pair is kept (32 by default).
-        beta_fast: f64,
-        /// Turns within the original context up to which a pair is stretched in full (1).
-        beta_slow: f64,
-        /// Maximum context of the first training.
-        original_max_position: usize,
-        /// Factor of cos and sin; `None` derives it from `factor`.
-        attention_factor: Option<f64>,
-        /// With `mscale_all_dim`: numerator of the derived attention factor (DeepSeek).
-        mscale: Option<f64>,
-        /// With `mscale`: denominator of the derived attention factor.
-        mscale_all_dim: Option<f64>,
-        /// Whether the ends of the ramp are rounded outwards to whole pairs (true by default).
-        truncate: bool,
-    },
-    /// Any of the above as a finished table: the divisor of each pair's frequency. GGUF files store Llama 3's
-    /// scaling in this form.
-    Factors(Vec<f32>),
-}
 
 /// The frequencies of one model.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,9 +38,7 @@ impl RopeTable {
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > 1 << 16 {
             return Err(bad(format!("rotary_dim must be even, 2 to 65536, but is {rotary_dim}")));
         }
-        if !(theta.is_finite() && theta > 1.0) {
-            return Err(bad(format!("rope theta must be a number above 1, but is {theta}")));
-        }
+        scaling.check(theta).map_err(|why| bad(why.to_string()))?;
         let base = wavelengths(rotary_dim, theta);
         let plain = base.iter().map(|b| 1.0 / b);
         let (inv_freq, attention_scaling) = match *scaling {
@@ -101,30 +51,15 @@ impl RopeTable {
                         base.len()
                     )));
                 }
-                for f in factors {
-                    positive("a frequency factor", f64::from(*f))?;
-                }
                 (plain.zip(factors).map(|(f, by)| f / by).collect(), 1.0)
             }
-            RopeScaling::Linear { factor } => {
-                positive("factor", factor)?;
-                (plain.map(|f| f / factor as f32).collect(), 1.0)
-            }
+            RopeScaling::Linear { factor } => (plain.map(|f| f / factor as f32).collect(), 1.0),
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
                 original_max_position,
             } => {
-                positive("factor", factor)?;
-                positive("low_freq_factor", low_freq_factor)?;
-                positive("high_freq_factor", high_freq_factor)?;
-                positive("original_max_position", original_max_position as f64)?;
-                if high_freq_factor <= low_freq_factor {
-                    return Err(bad(format!(
-                        "high_freq_factor ({high_freq_factor}) must exceed low_freq_factor ({low_freq_factor})"
-                    )));
-                }
                 let context = original_max_position as f64;
                 let stretch =
                     |f| llama3_frequency(f, factor, low_freq_factor, high_freq_factor, context);
@@ -140,10 +75,6 @@ impl RopeTable {
                 mscale_all_dim,
                 truncate,
             } => {
-                positive("factor", factor)?;
-                positive("beta_fast", beta_fast)?;
-                positive("beta_slow", beta_slow)?;
-                positive("original_max_position", original_max_position as f64)?;
                 let context = original_max_position as f64;
                 let ramp =
                     YarnRamp::new(rotary_dim, theta, beta_fast, beta_slow, context, truncate);
@@ -155,7 +86,9 @@ impl RopeTable {
                     }
                     _ => yarn_mscale(factor, 1.0),
                 };
-                positive("attention_factor", sharper)?;
+                if !(sharper as f32).is_normal() {
+                    return Err(bad(format!("mscale makes the attention factor {sharper}")));
+                }
                 (base.iter().enumerate().map(blend).collect(), sharper as f32)
             }
         };
@@ -233,13 +166,6 @@ impl RopeTable {
 
 fn bad(why: String) -> Error {
     Error::BadParameter { op: OP, why }
-}
-
-fn positive(name: &str, v: f64) -> Result<()> {
-    if v.is_finite() && v > 0.0 {
-        return Ok(());
-    }
-    Err(bad(format!("{name} must be a positive number, but is {v}")))
 }
 
 /// Positions per radian of each pair, `theta^(2 i / rotary_dim)`: the inverse of its frequency.

@@ -237,8 +237,7 @@ impl Loader<'_> {
         Ok(self.checkpoint.stored(name)?.ok_or_else(|| missing(name))?)
     }
 
-    /// A small tensor, as f32: a norm or a bias. One number that is not finite would make every logit NaN, so all are
-    /// checked. Matrices are not: that would be a pass over all weights.
+    /// A small tensor, as f32: a norm or a bias. One number that is not finite would make every logit NaN.
     fn vector(&self, name: &str) -> Result<Vec<f32>> {
         let stored = self.stored(name)?;
         let mut out = vec![0.0; stored.len()];
@@ -311,7 +310,8 @@ impl Loader<'_> {
             })?,
             None => Weight::load(self.rt, n, k, order, &|i, out| {
                 let (part, row) = find(i)?;
-                Ok::<_, Error>(part.stored.dequantize_row(row, out)?)
+                part.stored.dequantize_row(row, out)?;
+                check_row(part, row, out)
             })?,
         };
         for tensor in parts.iter().flat_map(|part| part.stored.tensors()) {
@@ -329,6 +329,20 @@ impl Loader<'_> {
         let blocks: Vec<_> = parts.iter().map(block).collect::<Option<_>>()?;
         Weight::keeps_blocks(self.rt, k, order, &blocks).then_some(blocks)
     }
+}
+
+/// Fails if a number of a row of a matrix is not finite: a single one makes logits NaN. (The row was just computed, so
+/// this reads the cache. The blocks of a packed matrix are not looked at number by number: their scales are checked.)
+fn check_row(part: &Part<'_>, row: usize, values: &[f32]) -> Result<()> {
+    let magnitude = |x: &f32| x.to_bits() & !(1 << 31);
+    // A maximum of integers takes lanes side by side, a search that may end early does not.
+    if values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits() {
+        return Ok(());
+    }
+    let bad = values.iter().enumerate().find(|(_, x)| !x.is_finite());
+    let (i, value) = bad.map_or((0, f32::NAN), |(i, x)| (i, *x));
+    let tensor = part.stored.name().into();
+    Err(Error::NotFinite { tensor, at: vec![row, i], value })
 }
 
 /// Names the tensor and its row that cannot be packed.

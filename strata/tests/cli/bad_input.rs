@@ -339,19 +339,27 @@ fn every_command_refuses_a_config_that_nothing_can_be_computed_with() {
 }
 
 #[test]
-fn every_command_refuses_a_norm_that_is_not_a_number() {
+fn every_command_refuses_a_weight_that_is_not_a_number() {
     let dir = copy_of("tiny-llama");
     let (model, file) = (arg(&dir), dir.path().join("model.safetensors"));
-    let mut bytes = fs::read(&file).unwrap();
-    // The last tensor in the file is the final norm.
-    let at = bytes.len() - 2;
-    bytes[at..].copy_from_slice(&0x7fc0u16.to_le_bytes());
-    fs::write(&file, bytes).unwrap();
+    let good = fs::read(&file).unwrap();
+    let (length, _) = good.split_first_chunk().unwrap();
+    let first = 8 + u64::from_le_bytes(*length) as usize;
     let out = dir.path().join("out");
-    let part = "tensor `model.norm.weight` has NaN at [95]: the checkpoint is damaged; fetch the model again";
-    fails(&["generate", "-m", &model, "x"], part);
-    fails(&["quantize", &model, "--to", "nvfp4", "-o", &arg(&out)], part);
-    assert!(!out.exists());
+    // The first tensor in the file is a matrix of 96 columns, the last one the final norm.
+    let end = "the checkpoint is damaged; fetch the model again";
+    for (at, bits, part) in [
+        (good.len() - 2, 0x7fc0u16, "`model.norm.weight` has NaN at [95]"),
+        (first + 2 * (96 + 3), 0xff80, "`model.embed_tokens.weight` has -inf at [1, 3]"),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+        fs::write(&file, bytes).unwrap();
+        let part = format!("tensor {part}: {end}");
+        fails(&["generate", "-m", &model, "x"], &part);
+        fails(&["quantize", &model, "--to", "nvfp4", "-o", &arg(&out)], &part);
+        assert!(!out.exists());
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The error of this crate: each module has its own error, [`Error`] contains them.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::batch::BatchError;
@@ -89,6 +90,19 @@ pub enum Error {
         /// Maximum number of tokens of a sequence.
         context: usize,
     },
+}
+
+impl Error {
+    /// Whether the process had no memory for what was read: the same call may succeed later.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Tensor(l1_tensor::Error::OutOfMemory { .. }) => true,
+            Self::Checkpoint(CheckpointError::Io { reason, .. }) => {
+                reason.kind() == ErrorKind::OutOfMemory
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<l1_tensor::cuda::Error> for Error {

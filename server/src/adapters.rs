@@ -295,6 +295,7 @@ fn load_error(why: &RegistryError) -> ApiError {
         }
         RegistryError::Full { .. } => unavailable(message, "adapters_busy"),
         RegistryError::TimedOut { .. } => unavailable(message, "adapter_timeout"),
+        RegistryError::OutOfMemory { .. } => unavailable(message, "out_of_memory"),
     }
 }
 
@@ -304,6 +305,7 @@ fn use_error(why: &RegistryError) -> ApiError {
     match why {
         RegistryError::Full { .. } => unavailable(message, "adapters_busy"),
         RegistryError::TimedOut { .. } => unavailable(message, "adapter_timeout"),
+        RegistryError::OutOfMemory { .. } => unavailable(message, "out_of_memory"),
         // An operator has to load it again. Nothing is wrong with the request.
         RegistryError::Load { .. } | RegistryError::Changed { .. } => {
             ApiError { retry_after: None, ..unavailable(message, "adapter_unavailable") }

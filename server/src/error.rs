@@ -78,7 +78,7 @@ pub struct ErrorBody {
     /// `invalid_configuration` (400), a file was not loaded again; `no_api_keys` (403) and `no_ensemble` (404).
     ///
     /// Of LoRA adapters: `invalid_adapter`, `adapter_already_loaded` and `too_many_adapters` (400), `adapter_not_found`
-    /// and `lora_disabled` (404), `adapters_busy`, `adapter_unavailable` and `adapter_timeout` (503).
+    /// and `lora_disabled` (404), `adapters_busy`, `adapter_unavailable`, `adapter_timeout` and `out_of_memory` (503).
     ///
     /// Of replicas on other servers: `not_relayed` (400), they do not support a field; `remote_failed` and
     /// `remote_unreachable` (503).

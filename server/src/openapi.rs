@@ -157,7 +157,8 @@ impl IntoResponses for AdapterErrors {
             (
                 503,
                 "The server is shutting down, or has too many connections; or there is no room for another adapter in \
-                 time (code `adapters_busy`), or the files are not read in time (code `adapter_timeout`). \
+                 time (code `adapters_busy`) or in memory (code `out_of_memory`), or the files are not read in time \
+                 (code `adapter_timeout`). \
                  `Retry-After` says when to retry.",
             ),
         ]));

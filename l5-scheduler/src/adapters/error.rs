@@ -63,6 +63,15 @@ pub enum RegistryError {
         /// What is wrong with it.
         why: l2_model::Error,
     },
+    /// The process has no memory for the adapter.
+    #[error(
+        "there is no memory for the LoRA adapter `{name}`: try again later, lower --max-cpu-loras, or give the server \
+         more memory"
+    )]
+    OutOfMemory {
+        /// Name of the adapter.
+        name: String,
+    },
     /// An evicted adapter had to be read again, and its files are not those that were loaded.
     #[error("the LoRA adapter `{name}` has changed on disk ({}): load it again, with `load_inplace`", path.display())]
     Changed {
@@ -88,6 +97,15 @@ pub enum AdapterFailure {
 }
 
 impl RegistryError {
+    /// Error of a load that failed with `why`.
+    pub(super) fn load(name: &str, why: l2_model::Error) -> Self {
+        let name = name.to_owned();
+        match why.is_out_of_memory() {
+            true => Self::OutOfMemory { name },
+            false => Self::Load { name, why },
+        }
+    }
+
     /// Whether what was asked for is wrong, and nothing of this process or its disks.
     pub(super) fn is_of_the_call(&self) -> bool {
         match self {
@@ -96,7 +114,10 @@ impl RegistryError {
             | Self::TooMany { .. }
             | Self::NotFound { .. }
             | Self::Load { .. } => true,
-            Self::Full { .. } | Self::TimedOut { .. } | Self::Changed { .. } => false,
+            Self::Full { .. }
+            | Self::TimedOut { .. }
+            | Self::OutOfMemory { .. }
+            | Self::Changed { .. } => false,
         }
     }
 }
@@ -129,7 +150,19 @@ pub(super) fn log_text(text: &impl Display) -> String {
 
 #[cfg(test)]
 mod tests {
+    use l2_model::adapter::AdapterError;
+
     use super::*;
+
+    #[test]
+    fn a_load_without_memory_is_no_error_of_the_call() {
+        let memory = l1_tensor::Error::OutOfMemory { bytes: 4096 };
+        let why = RegistryError::load("sql", memory.into());
+        assert!(matches!(why, RegistryError::OutOfMemory { .. }), "{why}");
+        assert!(!why.is_of_the_call());
+        let other = RegistryError::load("sql", AdapterError::OtherModel.into());
+        assert!(matches!(other, RegistryError::Load { .. }) && other.is_of_the_call(), "{other}");
+    }
 
     #[test]
     fn a_text_in_the_log_is_one_bounded_line() {

@@ -141,7 +141,7 @@ impl Shared {
 
     pub fn open(&self, name: &str, path: &Path) -> Result<Arc<LoraAdapter>, RegistryError> {
         let opened = (self.read)(path);
-        opened.map(Arc::new).map_err(|why| RegistryError::Load { name: name.to_owned(), why })
+        opened.map(Arc::new).map_err(|why| RegistryError::load(name, why))
     }
 
     pub fn check_name(&self, name: &str) -> Result<(), RegistryError> {

@@ -17,6 +17,8 @@ pub enum Directory {
     Fine,
     /// It fails.
     Bad,
+    /// It fails for want of memory.
+    NoMemory,
     /// It waits until the directory is another one.
     Stuck,
 }
@@ -57,6 +59,9 @@ impl Disk {
         let read = move |path: &Path| {
             let files = match disk.read(path) {
                 Directory::Bad => "no such adapter",
+                Directory::NoMemory => {
+                    return Err(l1_tensor::Error::OutOfMemory { bytes: 4096 }.into());
+                }
                 _ => "adapters/tiny-llama-all",
             };
             LoraAdapter::open(&rt, &fixtures.join(files), &config, 64)

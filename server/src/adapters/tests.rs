@@ -127,6 +127,23 @@ async fn a_shutdown_ends_what_waits_and_what_comes_later() {
     drop(b);
 }
 
+#[tokio::test]
+async fn want_of_memory_ends_a_load_and_a_request_as_something_that_may_pass() {
+    let (disk, long) = (Disk::default(), Duration::from_secs(60));
+    let adapters = adapters(&disk, 1, long, long);
+    adapters.loaded("a").await.unwrap();
+    adapters.loaded("b").await.unwrap();
+    disk.set("a", Directory::NoMemory);
+    let read_again = adapters.used("a").await.unwrap_err();
+    let loaded_again = adapters.loaded("a").await.unwrap_err();
+    for why in [read_again, loaded_again] {
+        assert_eq!((why.status.as_u16(), why.code), (503, Some("out_of_memory")));
+        assert!(why.retry_after.is_some() && why.message.contains("`a`"), "{}", why.message);
+    }
+    disk.set("a", Directory::Fine);
+    adapters.used("a").await.expect("it is read when there is memory");
+}
+
 /// A sequence of numbers that look random.
 struct Numbers(u64);
 

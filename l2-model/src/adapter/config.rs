@@ -44,6 +44,9 @@ impl LoraConfig {
         let path = dir.join("adapter_config.json");
         let file = |why: String| AdapterError::File { path: path.clone(), why };
         let opened = match open_regular(&path) {
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                return Err(AdapterError::NotADirectory { path: dir.into() });
+            }
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(file(e.to_string())),
             opened => opened.ok().flatten(),
         };
@@ -74,6 +77,13 @@ impl LoraConfig {
             // A regular expression, or `all-linear`: the stored tensors say which modules it is.
             _ => Vec::new(),
         };
+        let excludes = keys.get("exclude_modules").is_some();
+        let outside = |target: &&String| OUTSIDE.contains(&target.rsplit('.').next().unwrap_or(""));
+        if let Some(target) = targets.iter().find(outside).filter(|_| !excludes) {
+            let why = "adapters of the embedding or of the output projection are not supported: train without it";
+            let target = Value::String(target.clone());
+            return Err(unsupported("target_modules", &target, why.into()));
+        }
         Ok(Self {
             rank: keys.rank("r", 8)?,
             alpha: keys.number("lora_alpha", 8.0)?,
@@ -82,7 +92,7 @@ impl LoraConfig {
             alphas: keys.pattern("alpha_pattern")?,
             targets,
             chooses_layers: keys.get("layers_to_transform").is_some(),
-            excludes: keys.get("exclude_modules").is_some(),
+            excludes,
         })
     }
 
@@ -141,6 +151,9 @@ const HARMLESS: [&str; 6] = [
     "lora_ga_config",
     "runtime_config",
 ];
+
+/// Modules with weights that belong to no layer.
+const OUTSIDE: [&str; 2] = ["lm_head", "embed_tokens"];
 
 fn refuse_variants(map: &Map<String, Value>) -> Result<(), AdapterError> {
     let keys = Keys(map);

@@ -11,6 +11,15 @@ pub enum AdapterError {
         /// The directory.
         path: PathBuf,
     },
+    /// A file where the directory should be.
+    #[error(
+        "{} is a file: pass the directory with adapter_config.json and adapter_model.safetensors, as PEFT writes it",
+        path.display()
+    )]
+    NotADirectory {
+        /// The file.
+        path: PathBuf,
+    },
     /// The directory has no `adapter_config.json`.
     #[error("{} has no adapter_config.json: pass the directory of a LoRA adapter as PEFT writes it", path.display())]
     NoConfig {

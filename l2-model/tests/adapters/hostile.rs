@@ -114,6 +114,8 @@ fn variants_of_lora_that_are_not_supported_are_refused_by_key() {
         ("modules_to_save", json!(["lm_head"])),
         ("trainable_token_indices", json!([1, 2])),
         ("target_parameters", json!(["experts.gate_up_proj"])),
+        ("target_modules", json!(["q_proj", "lm_head"])),
+        ("target_modules", json!(["model.embed_tokens"])),
         ("layer_replication", json!([[0, 2], [1, 3]])),
         ("alora_invocation_tokens", json!([5])),
         ("use_qalora", json!(true)),
@@ -399,6 +401,9 @@ fn directories_without_an_adapter_say_what_belongs_there() {
     let no_directory = |e: &Error| matches!(e, Error::Adapter(AdapterError::NoDirectory { .. }));
     judge::fails_with!("nothing", open(&dir.path().join("absent")), e if no_directory(e));
     judge::fails_with!("an empty directory", open(dir.path()), e if no_config(e));
+    let file = |e: &Error| matches!(e, Error::Adapter(AdapterError::NotADirectory { .. }));
+    std::fs::write(dir.path().join("a_file"), "").unwrap();
+    judge::fails_with!("a file", open(&dir.path().join("a_file")), e if file(e));
     judge::fails_with!("a model", open(&fixtures().join("tiny-llama")), e if no_config(e));
     std::fs::write(dir.path().join(CONFIG), Files::new().config.to_string()).unwrap();
     std::fs::write(dir.path().join("adapter_model.bin"), "pickle").unwrap();

@@ -201,9 +201,9 @@ pub fn run(args: &BenchArgs, context: &Context) -> anyhow::Result<()> {
         reports.map(|(subject, plan)| Report::new(args, subject, limits.clone(), plan)).collect();
     for &batch in &args.batch {
         context.say(format_args!("measuring batch {batch}"));
-        let rounds = args.repeat * subjects.len();
-        let template = "[{wide_bar}] {pos}/{len} rounds {elapsed} of ~{duration}";
-        let bar = progress::bar(rounds, template, context);
+        let runs = args.repeat * subjects.len();
+        let template = "[{wide_bar}] {pos}/{len} runs {elapsed} of ~{duration}";
+        let bar = progress::bar(runs, template, context);
         measure(args, &subjects, batch, &mut reports, &bar)
             .with_context(|| format!("batch {batch}"))?;
     }
@@ -249,7 +249,7 @@ fn measure(
     reports: &mut [Report],
     bar: &ProgressBar,
 ) -> anyhow::Result<()> {
-    // Drawn before the first round, and after each: never while the clock runs.
+    // Drawn before the first run, and after each: never while the clock runs.
     bar.tick();
     let work = args.workload(batch);
     let mut runs = Vec::with_capacity(subjects.len());

@@ -47,6 +47,21 @@ pub enum HubError {
         ggufs: usize,
     },
 
+    /// The directory has a LoRA adapter, and no model.
+    #[error("{0} is a LoRA adapter and not a model; give the model that it was trained for, and the adapter with \
+        --adapter {0} (strata serve: --lora-modules NAME={0})", path.display())]
+    AdapterDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+
+    /// The file is empty.
+    #[error("{} is empty; download or copy the file again", path.display())]
+    EmptyFile {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// The file is not a GGUF file.
     #[error("{} is not a GGUF file (it does not begin with the bytes `GGUF`); for safetensors give the directory that \
         holds config.json", path.display())]

@@ -123,6 +123,9 @@ fn local(path: PathBuf) -> Result<ModelSource, HubError> {
             entries.map(|entry| entry.path()).filter(|p| has_gguf_name(p)).collect();
         return match (ggufs.pop(), ggufs.len()) {
             (Some(only), 0) => Ok(ModelSource::Gguf(only)),
+            (None, _) if path.join("adapter_config.json").is_file() => {
+                Err(HubError::AdapterDirectory { path })
+            }
             (last, others) => Err(HubError::NotAModelDirectory {
                 path,
                 ggufs: others + usize::from(last.is_some()),
@@ -138,10 +141,10 @@ fn local(path: PathBuf) -> Result<ModelSource, HubError> {
     File::open(&path)
         .and_then(|file| file.take(4).read_to_end(&mut magic))
         .map_err(|e| HubError::io("read", &path, e))?;
-    if magic == b"GGUF" {
-        Ok(ModelSource::Gguf(path))
-    } else {
-        Err(HubError::NotAModelFile { path })
+    match &magic[..] {
+        b"GGUF" => Ok(ModelSource::Gguf(path)),
+        b"" => Err(HubError::EmptyFile { path }),
+        _ => Err(HubError::NotAModelFile { path }),
     }
 }
 

@@ -36,12 +36,16 @@ fn a_file_that_is_not_a_model_and_a_missing_one_have_different_errors() {
     fs::write(at("notes.gguf"), "hello").unwrap();
     fs::write(at("empty.gguf"), "").unwrap();
     fs::create_dir(at("empty")).unwrap();
-    for name in ["notes.gguf", "empty.gguf"] {
-        let error = resolve(&at(name), &o).unwrap_err();
-        assert!(matches!(error, HubError::NotAModelFile { .. }), "{error}");
-    }
+    let error = resolve(&at("notes.gguf"), &o).unwrap_err();
+    assert!(matches!(error, HubError::NotAModelFile { .. }), "{error}");
+    let error = resolve(&at("empty.gguf"), &o).unwrap_err();
+    assert!(matches!(error, HubError::EmptyFile { .. }), "{error}");
     let error = resolve(&at("empty"), &o).unwrap_err();
     assert!(matches!(error, HubError::NotAModelDirectory { ggufs: 0, .. }), "{error}");
+    fs::create_dir(at("adapter")).unwrap();
+    fs::write(at("adapter/adapter_config.json"), "{}").unwrap();
+    let error = resolve(&at("adapter"), &o).unwrap_err();
+    assert!(matches!(error, HubError::AdapterDirectory { .. }), "{error}");
     let error = resolve(&at("missing.gguf"), &o).unwrap_err();
     assert!(matches!(error, HubError::PathNotFound { .. }), "{error}");
     let error = resolve("some-word", &o).unwrap_err();

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use axum::http::StatusCode;
 use l5_scheduler::adapters::{AdapterInfo, RegistryError};
 use l5_scheduler::{AdapterFailure, AdapterRegistry, RequestAdapter};
+use l6_ensemble::admission::RefusalCode;
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
@@ -193,7 +194,7 @@ impl Adapters {
         granted.map_err(|why| match why {
             Refusal::Registry(why) => error(&why),
             Refusal::NoTurn(within) => no_turn(within),
-            Refusal::QueueFull { waiting } => queue_full(waiting),
+            Refusal::QueueFull { waiting, own } => queue_full(waiting, own.then_some(name)),
         })
     }
 
@@ -217,7 +218,8 @@ impl Adapters {
             queue.poll(now());
             done.map_err(|why| match why {
                 LoadError::TimedOut => too_slow(&own, within),
-                LoadError::Panicked(why) => ApiError::internal(why),
+                LoadError::NoThread(why) => no_thread(&own, &why),
+                LoadError::Panicked => ApiError::internal("the read of an adapter panicked"),
             })
         });
         task.await.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))?
@@ -326,6 +328,15 @@ fn too_slow(name: &str, within: Duration) -> ApiError {
     use_error(&RegistryError::TimedOut { name: name.to_owned(), seconds })
 }
 
+/// Error of a read for which the system has no thread.
+fn no_thread(name: &str, why: &std::io::Error) -> ApiError {
+    let message = format!(
+        "The system has no thread to read the LoRA adapter `{name}` with ({why}). Try again later, or give the server \
+         more memory or threads."
+    );
+    unavailable(message, "out_of_memory")
+}
+
 /// Error of what waits behind reads of other adapters.
 fn no_turn(within: Duration) -> ApiError {
     let seconds = within.as_secs_f64();
@@ -335,12 +346,25 @@ fn no_turn(within: Duration) -> ApiError {
     unavailable(message, "adapters_busy")
 }
 
-/// Error of what finds no place in the queue.
-fn queue_full(waiting: usize) -> ApiError {
+/// Error of what finds no place in the queue: of this adapter, or of all.
+fn queue_full(waiting: usize, adapter: Option<&str>) -> ApiError {
+    let what = adapter.map_or("LoRA adapters".into(), |name| format!("the LoRA adapter `{name}`"));
     let message = format!(
-        "{waiting} requests and loads wait for LoRA adapters, and no more may. Try again later."
+        "{waiting} requests and loads wait for {what}, which is the maximum. Try again later."
     );
     unavailable(message, "adapters_busy")
+}
+
+impl ApiError {
+    /// The refusal of a request whose deadline passed while it waited for its adapter.
+    pub fn late_for_adapter(self) -> Self {
+        if self.code != Some(RefusalCode::DeadlineUnreachable.name()) {
+            return self;
+        }
+        let message = "The deadline passed while the request waited for its LoRA adapter. Please retry later, or \
+                       allow more time.";
+        Self { message: message.into(), ..self }
+    }
 }
 
 /// Error of whatever waits for an adapter when the server shuts down.

@@ -5,13 +5,14 @@
 //! Long tasks have a seat of their own: a prompt of five kilobytes does not queue behind bodies of megabytes.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::error::ApiError;
+use super::error::{ApiError, unavailable};
 
 /// Maximum number of bytes of input that are processed without the background: well below a millisecond.
 pub const MAX_SHORT_BYTES: usize = 4 << 10;
@@ -37,7 +38,7 @@ const LOAD_MARGIN: Duration = Duration::from_secs(1);
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
-/// Runs slow work on blocking threads. Clones share the seats.
+/// Runs slow work on threads that it starts. Clones share the seats.
 #[derive(Clone, Debug)]
 pub struct Background {
     medium: Arc<Semaphore>,
@@ -55,8 +56,10 @@ pub struct LoadSeat(OwnedSemaphorePermit);
 pub enum LoadError {
     /// It takes too long. It goes on, and what it returns is dropped.
     TimedOut,
-    /// It panicked.
-    Panicked(String),
+    /// The system has no memory for a thread.
+    NoThread(std::io::Error),
+    /// It panicked, which has been reported on stderr.
+    Panicked,
 }
 
 impl Default for Background {
@@ -74,7 +77,7 @@ impl Background {
     /// Runs slow work over `bytes` of input, once there is a seat. Dropped while it waits, the work is never begun.
     ///
     /// # Errors
-    /// [`ApiError`] if the work panicked.
+    /// [`ApiError`] if the work panicked, or if the system has no thread for it.
     pub async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -101,14 +104,9 @@ impl Background {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, LoadError> {
         let seat = Arc::new(Mutex::new(seat.0));
-        let own = seat.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let _seat = own;
-            lower_priority();
-            work()
-        });
+        let done = on_a_thread(seat.clone(), work).map_err(LoadError::NoThread)?;
         match timeout(within + LOAD_MARGIN, done).await {
-            Ok(done) => done.map_err(|why| LoadError::Panicked(format!("slow work failed: {why}"))),
+            Ok(done) => done.ok().and_then(Result::ok).ok_or(LoadError::Panicked),
             Err(_) => {
                 if let Ok(other) = self.abandoned.clone().try_acquire_owned() {
                     // The seat of the read is another one until the read ends.
@@ -124,14 +122,37 @@ impl Background {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let seat = seats.clone().acquire_owned().await;
-        let done = tokio::task::spawn_blocking(move || {
-            // Held until the work is done, also if its client has disconnected.
-            let _seat = seat;
-            lower_priority();
-            work()
-        });
-        done.await.map_err(|why| ApiError::internal(format!("slow work failed: {why}")))
+        // The thread holds the seat until the work is done, also if its client has disconnected.
+        let done = on_a_thread(seat, work).map_err(|why| no_thread(&why))?;
+        let panicked = || ApiError::internal("slow work panicked");
+        done.await.ok().and_then(Result::ok).ok_or_else(panicked)
     }
+}
+
+/// Starts a thread for some work. `seat` is given back before the result is there, also if the work panics. The runtime
+/// has threads for this too, but panics if the system has none left.
+///
+/// # Errors
+/// The system has no more threads, or no memory for one.
+fn on_a_thread<S: Send + 'static, T: Send + 'static>(
+    seat: S,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<oneshot::Receiver<std::thread::Result<T>>> {
+    let (end, done) = oneshot::channel();
+    let body = move || {
+        lower_priority();
+        let done = catch_unwind(AssertUnwindSafe(work));
+        drop(seat);
+        let _ = end.send(done);
+    };
+    std::thread::Builder::new().name("strata-slow".into()).spawn(body)?;
+    Ok(done)
+}
+
+/// Error of a request for whose slow work the system has no thread.
+fn no_thread(why: &std::io::Error) -> ApiError {
+    let message = format!("The system has no thread for this request ({why}). Try again later.");
+    unavailable(message, "out_of_memory")
 }
 
 /// Lowers this thread's priority, once. Threads that it starts inherit it.
@@ -155,6 +176,20 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error_and_gives_its_seat_back() {
+        let background = Background::default();
+        for _ in 0..2 * LOAD_SEATS {
+            let seat = background.try_load_seat().expect("a seat is free when the result is there");
+            let long = Duration::from_secs(60);
+            let read = background.load(seat, long, || panic!("a test"));
+            assert!(matches!(read.await, Err::<(), _>(LoadError::Panicked)));
+            let run: Result<(), _> = background.run(1, || panic!("a test")).await;
+            assert_eq!(run.expect_err("it panicked").status.as_u16(), 500);
+            assert!(matches!(background.run(1, || 7).await, Ok(7)));
+        }
+    }
 
     #[tokio::test]
     async fn reads_that_do_not_end_lose_their_seats_to_others_up_to_a_few_of_them() {

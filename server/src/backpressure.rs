@@ -172,9 +172,10 @@ impl Admission {
             let (adapter, waited) = match adapter.obtain(own, until).await {
                 Ok(obtained) => obtained,
                 Err(why) if due.is_some_and(|due| due <= Instant::now()) => {
-                    // The door refuses what has no time left, and says so.
+                    // The door refuses what has no time left. It does not know where the time went.
                     let choice = self.lane.choose(&requests);
-                    return Err(self.pass(&choice, &mut requests, arrived).err().unwrap_or(why));
+                    let late = self.pass(&choice, &mut requests, arrived).err();
+                    return Err(late.map_or(why, ApiError::late_for_adapter));
                 }
                 Err(why) => return Err(why),
             };

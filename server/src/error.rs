@@ -78,7 +78,9 @@ pub struct ErrorBody {
     /// `invalid_configuration` (400), a file was not loaded again; `no_api_keys` (403) and `no_ensemble` (404).
     ///
     /// Of LoRA adapters: `invalid_adapter`, `adapter_already_loaded` and `too_many_adapters` (400), `adapter_not_found`
-    /// and `lora_disabled` (404), `adapters_busy`, `adapter_unavailable`, `adapter_timeout` and `out_of_memory` (503).
+    /// and `lora_disabled` (404), `adapters_busy`, `adapter_unavailable` and `adapter_timeout` (503).
+    ///
+    /// `out_of_memory` (503): an adapter, or a thread for a long text or an adapter, does not fit in memory.
     ///
     /// Of replicas on other servers: `not_relayed` (400), they do not support a field; `remote_failed` and
     /// `remote_unreachable` (503).

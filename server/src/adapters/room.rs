@@ -81,8 +81,8 @@ pub(super) enum Refusal {
     Registry(RegistryError),
     /// Others had all turns to read for this time.
     NoTurn(Duration),
-    /// So many wait, for this adapter or for any.
-    QueueFull { waiting: usize },
+    /// So many wait, for this adapter alone or for any.
+    QueueFull { waiting: usize, own: bool },
 }
 
 /// What one waits for.
@@ -180,7 +180,8 @@ impl RoomQueue {
             _ => (MAX_WAITING_FOR_ONE, MAX_WAITING),
         };
         if own >= own_max || all >= max {
-            return Err(Refusal::QueueFull { waiting: if own >= own_max { own } else { all } });
+            let (waiting, own) = if own >= own_max { (own, true) } else { (all, false) };
+            return Err(Refusal::QueueFull { waiting, own });
         }
         let (grant, granted) = oneshot::channel();
         state.entered += 1;

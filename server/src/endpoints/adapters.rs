@@ -1,6 +1,6 @@
 //! `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::extract::State;
 
@@ -41,7 +41,8 @@ pub async fn load(
     }
     check_path(&lora_path)?;
     let path = PathBuf::from(&lora_path);
-    adapters.load(lora_name.clone(), path, load_inplace == Some(true)).await?;
+    let loaded = adapters.load(lora_name.clone(), path.clone(), load_inplace == Some(true)).await;
+    loaded.map_err(|why| said_where(why, &path))?;
     Ok(format!("Success: LoRA adapter '{lora_name}' added successfully."))
 }
 
@@ -66,6 +67,17 @@ pub async fn unload(
     Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
 }
 
+/// Adds to an error about a relative path where it begins: a client does not know that.
+fn said_where(mut why: ApiError, path: &Path) -> ApiError {
+    if why.param.as_deref() == Some("lora_path")
+        && path.is_relative()
+        && let Ok(from) = std::env::current_dir()
+    {
+        why.message = format!("{} (`lora_path` is relative to {}.)", why.message, from.display());
+    }
+    why
+}
+
 /// Refuses paths that no directory has, before anything reads or logs them.
 fn check_path(path: &str) -> Result<(), ApiError> {
     let why = if path.len() > MAX_PATH_BYTES {
@@ -86,6 +98,14 @@ fn adapters(lanes: &Lanes) -> Result<&Adapters, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_about_a_relative_path_says_where_that_begins() {
+        let of = |param, path| said_where(ApiError::param(param, "No."), Path::new(path)).message;
+        assert!(of("lora_path", "sql").starts_with("No. (`lora_path` is relative to /"));
+        assert_eq!(of("lora_path", "/sql"), "No.");
+        assert_eq!(of("lora_name", "sql"), "No.");
+    }
 
     #[test]
     fn paths_that_are_too_long_or_have_control_characters_are_refused() {

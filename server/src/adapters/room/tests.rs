@@ -209,14 +209,14 @@ fn what_nothing_takes_is_given_back_and_the_queue_is_bounded() {
     let mut waiting: Vec<_> =
         (0..MAX_WAITING_FOR_ONE).map(|_| queue.waits("a", Wanted::Use, t)).collect();
     let full = |name, wanted| match queue.enter(name, wanted, t) {
-        Err(Refusal::QueueFull { waiting }) => Some(waiting),
+        Err(Refusal::QueueFull { waiting, own }) => Some((waiting, own)),
         Err(other) => panic!("{other:?}"),
         Ok(_) => None,
     };
-    assert_eq!(full("a", Wanted::Use), Some(MAX_WAITING_FOR_ONE));
+    assert_eq!(full("a", Wanted::Use), Some((MAX_WAITING_FOR_ONE, true)));
     assert_eq!(full("c", load("c")), None, "others have places");
     waiting.extend((waiting.len()..MAX_WAITING).map(|_| queue.waits("c", load("c"), t)));
-    assert_eq!(full("d", load("d")), Some(MAX_WAITING));
+    assert_eq!(full("d", load("d")), Some((MAX_WAITING, false)));
     // It needs no room.
     assert!(matches!(queue.gets("b", Wanted::Unload, t), Grant::Name(_)));
     waiting.truncate(1);

@@ -1,6 +1,6 @@
 //! A progress bar on stderr, or one plain line if it is not a terminal.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -60,6 +60,6 @@ pub(super) fn note(options: &Options, line: &str) {
         false if tracing::dispatcher::has_been_set() => {
             tracing::info!(target: server::LOG, "{line}");
         }
-        false => eprintln!("strata: {line}"),
+        false => _ = writeln!(stderr(), "strata: {line}"),
     }
 }

@@ -411,6 +411,23 @@ fn an_adapter_whose_logits_are_not_finite_is_named_and_other_requests_are_served
     assert_eq!(generated(&server, "tiny").0, base);
 }
 
+/// The reader of the log may end first: `strata serve .. 2>&1 | head`.
+#[test]
+fn a_log_that_cannot_be_written_fails_no_load_and_no_request() {
+    let mut command = command();
+    command.args(["serve", "--port", "0", "--enable-lora", "--max-cpu-loras", "1", "--model"]);
+    command.arg(fixture("tiny-llama")).stderr(Stdio::piped());
+    let mut server = Served::run(command);
+    drop(server.stderr());
+    assert_eq!(load(&server, "a", &adapter("all"), false).status, 200);
+    assert_eq!(load(&server, "b", &adapter("gate"), false).status, 200);
+    assert_eq!(load(&server, "c", Path::new("/no/such/adapter"), false).status, 400);
+    generated(&server, "a");
+    assert_eq!(unload(&server, "b").status, 200);
+    server.signal("TERM");
+    assert_eq!(server.ended(Duration::from_secs(60)).code(), Some(0));
+}
+
 #[test]
 fn loads_failures_and_evictions_are_logged_and_the_access_log_has_the_names() {
     let dir = tempfile::tempdir().unwrap();

@@ -178,10 +178,13 @@ fn free(address: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Sets up the log on stderr: warnings, events about the server's start and end, and what RUST_LOG selects. With
-/// --quiet, the server's own events are warnings and errors only.
+/// --quiet, the server's own events are warnings and errors only. A line that cannot be written (its reader has ended, a
+/// disk is full) is lost: what was to be logged goes on.
 fn log(context: &Context) {
     let directives = std::env::var("RUST_LOG").unwrap_or_default();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
+    // Otherwise the error would be printed to stderr, and a thread that cannot print panics.
+    let log = log.log_internal_errors(false);
     // An error means that a log is already set.
     let _ = log.with_env_filter(filter(&directives, context.quiet)).try_init();
 }

@@ -10,7 +10,8 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::error::{AdapterError, shortened};
-use crate::checkpoint::open_regular;
+use super::load::is_target;
+use crate::checkpoint::{CheckpointError, open_regular};
 
 /// Maximum length of a config, in bytes. Real ones have one or two thousand.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -31,8 +32,27 @@ pub(super) struct LoraConfig {
     pub(super) targets: Vec<String>,
     /// Whether only some layers have the modules of `targets`.
     pub(super) chooses_layers: bool,
-    /// Whether some of the modules of `targets` are left out.
-    pub(super) excludes: bool,
+    /// Modules of `targets` that are left out.
+    pub(super) excluded: Excluded,
+}
+
+/// The value of `exclude_modules`.
+#[derive(Debug)]
+pub(super) enum Excluded {
+    /// These, as in `target_modules`.
+    Listed(Vec<String>),
+    /// Those that an expression matches, or a value that is not known: it says nothing of a single module.
+    Unknown,
+}
+
+impl Excluded {
+    /// Whether this module may be excluded.
+    pub(super) fn may_have(&self, module: &str) -> bool {
+        match self {
+            Self::Listed(all) => all.iter().any(|one| is_target(one, module)),
+            Self::Unknown => true,
+        }
+    }
 }
 
 /// Values of modules whose names match a regular expression, in the order of the file: the first match counts.
@@ -40,14 +60,15 @@ type Pattern = Vec<(Regex, f64)>;
 
 impl LoraConfig {
     /// Reads the config in a directory. Returns its bytes too, for the digest.
-    pub(super) fn read(dir: &Path) -> Result<(Self, Vec<u8>), AdapterError> {
+    pub(super) fn read(dir: &Path) -> crate::Result<(Self, Vec<u8>)> {
         let path = dir.join("adapter_config.json");
         let file = |why: String| AdapterError::File { path: path.clone(), why };
+        let io = |reason| CheckpointError::Io { path: path.clone(), reason };
         let opened = match open_regular(&path) {
             Err(e) if e.kind() == ErrorKind::NotADirectory => {
-                return Err(AdapterError::NotADirectory { path: dir.into() });
+                return Err(AdapterError::NotADirectory { path: dir.into() }.into());
             }
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(file(e.to_string())),
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e).into()),
             opened => opened.ok().flatten(),
         };
         let opened = opened.ok_or_else(|| match dir.try_exists() {
@@ -55,34 +76,46 @@ impl LoraConfig {
             _ => AdapterError::NoConfig { path: dir.into() },
         })?;
         let mut text = String::new();
-        opened.take(MAX_CONFIG + 1).read_to_string(&mut text).map_err(|e| file(e.to_string()))?;
+        opened.take(MAX_CONFIG + 1).read_to_string(&mut text).map_err(io)?;
         if text.len() as u64 > MAX_CONFIG {
             let why = format!("an adapter_config.json has at most {MAX_CONFIG} bytes");
-            return Err(file(why));
+            return Err(file(why).into());
         }
         // Strictly: NaN as Python writes it would have to be an error in any case.
         let value =
             serde_json::from_str(&text).map_err(|e| file(format!("not valid JSON: {e}")))?;
-        let Value::Object(map) = value else { return Err(file("it must be an object".into())) };
+        let Value::Object(map) = value else {
+            return Err(file("it must be an object".into()).into());
+        };
         Ok((Self::parse(&map)?, text.into_bytes()))
     }
 
     fn parse(map: &Map<String, Value>) -> Result<Self, AdapterError> {
         refuse_variants(map)?;
         let keys = Keys(map);
+        let list = |names: &Vec<Value>| -> Vec<String> {
+            names.iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
+        };
         let targets = match keys.get("target_modules") {
-            Some(Value::Array(names)) => {
-                names.iter().filter_map(|name| Some(name.as_str()?.to_string())).collect()
-            }
+            Some(Value::Array(names)) => list(names),
             // A regular expression, or `all-linear`: the stored tensors say which modules it is.
             _ => Vec::new(),
         };
-        let excludes = keys.get("exclude_modules").is_some();
-        let outside = |target: &&String| OUTSIDE.contains(&target.rsplit('.').next().unwrap_or(""));
-        if let Some(target) = targets.iter().find(outside).filter(|_| !excludes) {
+        let excluded = match keys.get("exclude_modules") {
+            None => Excluded::Listed(Vec::new()),
+            Some(Value::Array(names)) => Excluded::Listed(list(names)),
+            Some(Value::String(expression)) if expression.is_empty() => {
+                Excluded::Listed(Vec::new())
+            }
+            Some(_) => Excluded::Unknown,
+        };
+        let outside = |target: &&String| {
+            OUTSIDE.contains(&target.rsplit('.').next().unwrap_or("")) && !excluded.may_have(target)
+        };
+        if let Some(target) = targets.iter().find(outside) {
             let why = "adapters of the embedding or of the output projection are not supported: train without it";
-            let target = Value::String(target.clone());
-            return Err(unsupported("target_modules", &target, why.into()));
+            let value = keys.get("target_modules").unwrap_or(&Value::Null);
+            return Err(unsupported("target_modules", value, format!("`{target}`: {why}")));
         }
         Ok(Self {
             rank: keys.rank("r", 8)?,
@@ -92,7 +125,7 @@ impl LoraConfig {
             alphas: keys.pattern("alpha_pattern")?,
             targets,
             chooses_layers: keys.get("layers_to_transform").is_some(),
-            excludes,
+            excluded,
         })
     }
 

@@ -127,7 +127,9 @@ pub enum AdapterError {
     #[error("the adapter was loaded for another model: load it for the model that uses it")]
     OtherModel,
     /// A number that is not finite, or that bf16 cannot hold.
-    #[error("tensor `{tensor}` has {value} in row {row}: the weights of an adapter must be finite")]
+    #[error(
+        "tensor `{tensor}` has {value} in row {row}: the weights of an adapter must be finite in bf16, below 3.4e38"
+    )]
     NotFinite {
         /// The tensor.
         tensor: String,

@@ -28,6 +28,10 @@ impl LoraAdapter {
     /// incomplete, or has a rank above `max_rank`; [`Error::Checkpoint`] for a file that is not a safetensors file, or
     /// is larger than an adapter of that rank can be.
     pub fn open(rt: &Runtime, dir: &Path, model: &ModelConfig, max_rank: usize) -> Result<Self> {
+        // The path may be a link that is pointed elsewhere meanwhile, or the directory exchanged: config and weights are
+        // to be those of one adapter.
+        let dir = &dir.canonicalize().unwrap_or_else(|_| dir.into());
+        let opened = identity(dir);
         let (config, bytes) = LoraConfig::read(dir)?;
         let path = dir.join(FILE);
         if !path.is_file() {
@@ -37,8 +41,13 @@ impl LoraAdapter {
         // shorter ends the process.
         let file =
             SafetensorsDir::read_file(&path, max_file_bytes(model, max_rank)).map_err(typed)?;
+        if identity(dir) != opened {
+            let why = "another directory took its place while it was read: load it again".into();
+            return Err(AdapterError::File { path: dir.clone(), why }.into());
+        }
         let stored = by_role(&file, model.layers.len())?;
-        let load = Load { rt, config: &config, model, max_rank };
+        check_modules(&config, &file, max_rank)?;
+        let load = Load { rt, config: &config, model };
         let layer = |(i, sides): (usize, &Layer<'_>)| load.layer(i, sides);
         let layers: Vec<_> = stored.iter().enumerate().map(layer).collect::<Result<_>>()?;
         // After the shapes: of another model's adapter they say more than what is missing.
@@ -47,6 +56,21 @@ impl LoraAdapter {
         let rank = ranks.max().unwrap_or(0);
         let digest = digest(&bytes, &file);
         Ok(Self { layers, model: model.clone(), rank, digest })
+    }
+}
+
+/// What tells a directory from another one of its name.
+fn identity(dir: &Path) -> Option<(u64, u64)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let found = dir.metadata().ok()?;
+        Some((found.dev(), found.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = dir;
+        None
     }
 }
 
@@ -88,20 +112,36 @@ fn by_role(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
     Ok(stored)
 }
 
-/// Fails if the config lists a projection that is not stored: in every layer, or in any if the config chooses layers. A
-/// config that excludes modules says nothing of single ones.
-fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
-    if config.excludes {
-        return Ok(());
+/// Fails for a tensor whose module the config does not list, which PEFT ignores, and for a rank above `max`.
+fn check_modules(config: &LoraConfig, file: &SafetensorsDir, max: usize) -> Result<()> {
+    let listed = |module: &str| {
+        config.targets.is_empty() || config.targets.iter().any(|target| is_target(target, module))
+    };
+    let outside = file.tensors().find(|tensor| !listed(names::module(tensor.name)));
+    if let Some(tensor) = outside {
+        let why = "`target_modules` does not list its module: pass the adapter_config.json that was saved with this file";
+        let tensor = shortened(tensor.name);
+        return Err(AdapterError::Tensor { tensor, why: why.into() }.into());
     }
+    let modules = file.tensors().map(|tensor| names::module(tensor.name));
+    let largest = modules.map(|module| (config.rank(module), module)).max();
+    match largest.filter(|(rank, _)| *rank > max) {
+        None => Ok(()),
+        Some((rank, module)) => {
+            Err(AdapterError::RankTooLarge { module: shortened(module), rank, max }.into())
+        }
+    }
+}
+
+/// Fails if the config lists a projection that is not stored: in every layer, or in any if the config chooses layers.
+fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
     for projection in Projection::ALL {
         let module = projection.module();
-        let names = |layer: usize, target: &String| {
+        let listed = |layer: usize| {
             let name = format!("model.layers.{layer}.{module}");
-            let rest = name.strip_suffix(target.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            config.targets.iter().any(|target| is_target(target, &name))
+                && !config.excluded.may_have(&name)
         };
-        let listed = |layer: usize| config.targets.iter().any(|target| names(layer, target));
         let has = |layer: &Layer<'_>| layer[projection as usize].iter().any(Option::is_some);
         let lacks = |layer: &usize| listed(*layer) && !has(&stored[*layer]);
         let enough = config.chooses_layers && stored.iter().any(has);
@@ -113,11 +153,17 @@ fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
     Ok(())
 }
 
+/// Whether an entry of `target_modules` or `exclude_modules` is a module: it is the module's name, or the end of it from
+/// behind a dot.
+pub(super) fn is_target(target: &str, module: &str) -> bool {
+    let rest = module.strip_suffix(target);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
 struct Load<'a> {
     rt: &'a Runtime,
     config: &'a LoraConfig,
     model: &'a ModelConfig,
-    max_rank: usize,
 }
 
 impl Load<'_> {
@@ -164,14 +210,6 @@ impl Load<'_> {
                 let expected = expected.to_vec();
                 return Err(AdapterError::Shape { tensor, got, expected, rank }.into());
             }
-        }
-        if rank > self.max_rank {
-            return Err(AdapterError::RankTooLarge {
-                module: module.into(),
-                rank,
-                max: self.max_rank,
-            }
-            .into());
         }
         let scale = self.config.scale(module);
         if !scale.is_finite() {

@@ -303,6 +303,9 @@ fn ranks_and_shapes_must_be_those_of_config_and_model() {
         LoraAdapter::open(&rt, &dir, decoder.config(), 7),
         Error::Adapter(AdapterError::RankTooLarge { rank: 8, max: 7, .. })
     );
+    let one = LoraAdapter::open(&rt, &dir, decoder.config(), 1);
+    let why = judge::refused("a maximum of 1", "RankTooLarge", one).to_string();
+    assert!(why.contains("to at least 8"), "the largest of all ranks: {why}");
     let mut files = Files::new();
     let transposed = files.named("layers.0.self_attn.q_proj.lora_A");
     transposed.1.reverse();
@@ -319,6 +322,30 @@ fn ranks_and_shapes_must_be_those_of_config_and_model() {
         files.open(&rt, &decoder),
         Error::Adapter(AdapterError::Shape { .. })
     );
+}
+
+#[test]
+fn a_tensor_whose_module_the_config_does_not_list_is_refused() {
+    let (rt, decoder) = llama();
+    let mut files = Files::new();
+    for (targets, lists_v) in [
+        (json!(["down_proj", "q_proj"]), false),
+        (json!(["down_proj", "q_proj", "_proj"]), false),
+        (json!(["down_proj", "q_proj", "self_attn.v_proj"]), true),
+        (json!("all-linear"), true),
+    ] {
+        files.config["target_modules"] = targets.clone();
+        match files.open(&rt, &decoder) {
+            Ok(_) => assert!(lists_v, "{targets}"),
+            Err(why) => {
+                let Error::Adapter(AdapterError::Tensor { tensor, why }) = why else {
+                    panic!("{targets}: {why}")
+                };
+                assert!(!lists_v && tensor.contains("v_proj"), "{targets}: {tensor}");
+                assert!(why.contains("target_modules"), "{why}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -342,11 +369,16 @@ fn incomplete_adapters_name_what_is_missing() {
     judge::works("two of three layers", files.open(&rt, &decoder));
     files.tensors.retain(|t| !t.0.contains("down_proj"));
     assert_eq!(missing(&files), "model.layers.0.mlp.down_proj.lora_A.weight");
+    for nothing in [json!([]), json!(""), json!(["foo"])] {
+        files.config["exclude_modules"] = nothing;
+        assert_eq!(missing(&files), "model.layers.0.mlp.down_proj.lora_A.weight");
+    }
     files.config["exclude_modules"] = json!(["down_proj"]);
     judge::works("down_proj excluded", files.open(&rt, &decoder));
     // A whole name in the list.
     let mut files = Files::new();
-    files.config["target_modules"] = json!(["model.layers.1.mlp.up_proj"]);
+    let targets = json!(["down_proj", "q_proj", "v_proj", "model.layers.1.mlp.up_proj"]);
+    files.config["target_modules"] = targets;
     assert_eq!(missing(&files), "model.layers.1.mlp.up_proj.lora_A.weight");
     let mut files = Files::new();
     files.tensors.clear();

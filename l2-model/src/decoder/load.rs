@@ -331,18 +331,30 @@ impl Loader<'_> {
     }
 }
 
-/// Fails if a number of a row of a matrix is not finite: a single one makes logits NaN. (The row was just computed, so
-/// this reads the cache. The blocks of a packed matrix are not looked at number by number: their scales are checked.)
+/// Fails if a number of a row of a matrix is not finite in bf16: a single one makes logits NaN. (The row was just
+/// computed, so this reads the cache. The blocks of a packed matrix are not looked at number by number: their scales are
+/// checked.)
 fn check_row(part: &Part<'_>, row: usize, values: &[f32]) -> Result<()> {
+    match first_not_finite(values) {
+        None => Ok(()),
+        Some((i, value)) => {
+            let tensor = part.stored.name().into();
+            Err(Error::NotFinite { tensor, at: vec![row, i], value })
+        }
+    }
+}
+
+/// Index and value in bf16 of the first number that is not finite there.
+fn first_not_finite(values: &[f32]) -> Option<(usize, f32)> {
+    /// Bits of the smallest f32 that bf16 rounds to infinity.
+    const TOO_LARGE: u32 = 0x7f7f_8000;
     let magnitude = |x: &f32| x.to_bits() & !(1 << 31);
     // A maximum of integers takes lanes side by side, a search that may end early does not.
-    if values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits() {
-        return Ok(());
+    if values.iter().map(magnitude).fold(0, u32::max) < TOO_LARGE {
+        return None;
     }
-    let bad = values.iter().enumerate().find(|(_, x)| !x.is_finite());
-    let (i, value) = bad.map_or((0, f32::NAN), |(i, x)| (i, *x));
-    let tensor = part.stored.name().into();
-    Err(Error::NotFinite { tensor, at: vec![row, i], value })
+    let i = values.iter().position(|x| magnitude(x) >= TOO_LARGE)?;
+    Some((i, half::bf16::from_f32(values[i]).to_f32()))
 }
 
 /// Names the tensor and its row that cannot be packed.

@@ -14,7 +14,7 @@ fn share(rows: usize) -> usize {
 /// Largest magnitude of a tensor.
 ///
 /// # Errors
-/// [`Error::NotFinite`] for a number that is infinite or not a number.
+/// [`Error::NotFinite`] for a number that is not finite in bf16.
 pub(super) fn amax(tensor: &SourceTensor<'_>) -> Result<f32> {
     let stored = &tensor.stored;
     let rows = stored.n_rows();
@@ -22,9 +22,11 @@ pub(super) fn amax(tensor: &SourceTensor<'_>) -> Result<f32> {
         let (mut values, mut largest) = (vec![0.0; stored.row_len()], 0.0f32);
         for row in from..to {
             tensor.row(row, &mut values)?;
-            if let Some(column) = values.iter().position(|x| !x.is_finite()) {
+            let in_bf16 = |x: &f32| half::bf16::from_f32(*x);
+            if let Some(column) = values.iter().position(|x| !in_bf16(x).is_finite()) {
                 let (name, at) = (stored.name.into(), tensor.stored_index(row, column));
-                return Err(Error::NotFinite { tensor: name, at, value: values[column] });
+                let value = in_bf16(&values[column]).to_f32();
+                return Err(Error::NotFinite { tensor: name, at, value });
             }
             largest = largest.max(nvfp4::amax(&values));
         }

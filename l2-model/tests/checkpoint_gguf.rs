@@ -6,6 +6,7 @@ mod judge;
 use checkpoint_support::value_type::*;
 use checkpoint_support::{GgufBuilder, array, sample_gguf, string, tiny_ggufs};
 use half::bf16;
+use l1_tensor::ops::RopeScaling;
 use l2_model::checkpoint::gguf::{Metadata, Value, ValueType};
 use l2_model::checkpoint::{Checkpoint, CheckpointError, GgufError, GgufFile, StoredType};
 use l2_model::{ConfigError, ModelConfig};
@@ -440,6 +441,12 @@ fn numbers_that_no_norm_or_angle_can_be_computed_with_are_refused_by_the_key_of_
     judge::works("the file", ModelConfig::from_gguf(&read(&whole().build())));
     let factor = "llama.rope.scaling.factor";
     let yarn = || float(scaled("yarn"), factor, 4.0);
+    // llama.cpp's default for a file with a factor and without a type.
+    let linear = ModelConfig::from_gguf(&read(&float(whole(), factor, 4.0).build())).unwrap();
+    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 4.0 });
+    let attn_factor = float(yarn(), "llama.rope.scaling.attn_factor", 2.0);
+    let got = ModelConfig::from_gguf(&read(&attn_factor.build()));
+    judge::fails_with!("another attn_factor", got, ConfigError::Unsupported { .. });
     let eps = "llama.attention.layer_norm_rms_epsilon";
     for (key, value, file) in [
         (eps, "-1", float(whole(), eps, -1.0)),

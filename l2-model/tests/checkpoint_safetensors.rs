@@ -144,6 +144,8 @@ fn bad_headers_are_refused() {
         let what = format!("a header that claims {len} bytes");
         refused!(what, &bytes, SafetensorsError::HeaderTooLong { len: l } if *l == len);
     }
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n";
+    refused!("a pointer of Git LFS", &pointer[..], SafetensorsError::LfsPointer);
     let deep = "[".repeat(100_000);
     for header in [
         "",

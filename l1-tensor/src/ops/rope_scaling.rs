@@ -82,7 +82,11 @@ impl RopeScaling {
     /// ```
     pub fn check(&self, theta: f64) -> Result<(), InvalidRope> {
         if !(theta > 1.0 && (theta as f32).is_finite()) {
-            return Err(invalid("rope_theta", theta, "must be a number above 1"));
+            return Err(invalid(
+                "rope_theta",
+                theta,
+                "must be a number above 1, in the range of f32",
+            ));
         }
         match *self {
             Self::None => Ok(()),
@@ -141,7 +145,7 @@ fn at_least_zero(parameter: &'static str, value: f64) -> Result<(), InvalidRope>
     if (value as f32).is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(invalid(parameter, value, "must be a number, at least 0"))
+    Err(invalid(parameter, value, "must be a number of at least 0, in the range of f32"))
 }
 
 fn invalid(parameter: &'static str, value: f64, rule: &str) -> InvalidRope {

@@ -28,6 +28,8 @@ const METADATA: &str = "__metadata__";
 const LENGTH: usize = 8;
 /// Maximum length of a header, in bytes; the same bound as in the `safetensors` crate.
 const MAX_HEADER: u64 = 100_000_000;
+/// First bytes of what Git keeps in place of a large file.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
 /// Maximum number of dimensions of a tensor. Model weights have two, images four.
 const MAX_DIMS: usize = 8;
 
@@ -44,6 +46,11 @@ pub enum SafetensorsError {
         /// Bytes of the header, its length field included.
         need: u64,
     },
+    /// What Git has in place of a large file.
+    #[error(
+        "the file is a pointer of Git LFS: fetch the file itself with `git lfs pull`, or download it again"
+    )]
+    LfsPointer,
     /// A header longer than any real one.
     #[error(
         "the header length is {len} bytes, the maximum is {MAX_HEADER}: this is not a safetensors file"
@@ -137,6 +144,9 @@ pub(super) struct Info {
 
 /// Reads and checks a whole file; the result is sorted by name.
 pub(super) fn read(file: &[u8]) -> Result<Vec<Info>, SafetensorsError> {
+    if file.starts_with(LFS_POINTER) {
+        return Err(SafetensorsError::LfsPointer);
+    }
     let (json, data_start) = header(file)?;
     let bad_json =
         |error: serde_json::Error| SafetensorsError::Header { message: error.to_string() };

@@ -146,24 +146,27 @@ impl Keys<'_, '_> {
         let rotary_dim = self.u64("rope.dimension_count")?.unwrap_or(head_dim);
         let key = self.name("rope.scaling.type");
         let kind = self.meta.optional(&key, Metadata::str).map_err(gguf_error)?;
-        let factor = || -> Result<f64> {
-            let factor = match self.float("rope.scaling.factor")? {
-                // Older files have a key of their own for linear scaling.
-                None => self.float("rope.scale_linear")?,
-                some => some,
-            };
+        let given = match self.float("rope.scaling.factor")? {
+            // Older files have a key of their own for linear scaling.
+            None => self.float("rope.scale_linear")?,
+            some => some,
+        };
+        let factor = || {
             let why = "this kind of rope scaling needs it";
-            factor
-                .map(f64::from)
-                .ok_or_else(|| ConfigError::Missing { key: self.name("rope.scaling.factor"), why })
+            let missing = || ConfigError::Missing { key: self.name("rope.scaling.factor"), why };
+            given.map(f64::from).ok_or_else(missing)
         };
         let scaling = match kind {
             _ if self.file.tensor("rope_freqs.weight").is_some() => self.factors(rotary_dim)?,
-            None if self.float("rope.scale_linear")?.is_some_and(|f| f != 1.0) => {
-                RopeScaling::Linear { factor: factor()? }
-            }
+            // llama.cpp takes linear for the default of a factor.
+            None if given.is_some_and(|f| f != 1.0) => RopeScaling::Linear { factor: factor()? },
             None | Some("none") => RopeScaling::None,
             Some("linear") => RopeScaling::Linear { factor: factor()? },
+            Some("yarn") if self.float("rope.scaling.attn_factor")?.is_some_and(|f| f != 1.0) => {
+                let (key, why) =
+                    (self.name("rope.scaling.attn_factor"), "only 1 is supported".into());
+                return Err(ConfigError::Unsupported { key, why });
+            }
             Some("yarn") => RopeScaling::Yarn {
                 factor: factor()?,
                 beta_fast: self.float("rope.scaling.yarn_beta_fast")?.map_or(32.0, f64::from),

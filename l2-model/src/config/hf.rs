@@ -213,12 +213,29 @@ impl<'a> Keys<'a> {
             Some(_) => number("partial_rotary_factor", None)?,
             None => self.number_or("partial_rotary_factor", 1.0)?,
         };
-        let original = match optional("original_max_position_embeddings")? {
-            Some(n) => n as usize,
-            None => self.size_or("original_max_position_embeddings", max_context)?,
+        if !(partial > 0.0 && partial <= 1.0) {
+            let why = "must be a number above 0, and at most 1".into();
+            let (key, value) = ("partial_rotary_factor".into(), partial.to_string());
+            return Err(ConfigError::BadValue { key, value, why });
+        }
+        let length = "original_max_position_embeddings";
+        let original = match set(length) {
+            Some(n) => {
+                let whole = n.as_f64().filter(|n| n.fract() == 0.0 && (1.0..1e15).contains(n));
+                let bad =
+                    || bad(&format!("{key}.{length}"), n, "must be a whole number of at least 1");
+                whole.ok_or_else(bad)? as usize
+            }
+            None => self.size_or(length, max_context)?,
         };
-        let kind = set("rope_type").or_else(|| set("type")).and_then(Value::as_str);
-        let scaling = match kind.unwrap_or("default") {
+        let named = ["rope_type", "type"].into_iter().find_map(|name| Some((name, set(name)?)));
+        let kind = match named {
+            None => "default",
+            Some((name, v)) => {
+                v.as_str().ok_or_else(|| bad(&format!("{key}.{name}"), v, "must be a string"))?
+            }
+        };
+        let scaling = match kind {
             "default" => RopeScaling::None,
             "linear" => RopeScaling::Linear { factor: number("factor", None)? },
             "llama3" => RopeScaling::Llama3 {
@@ -235,7 +252,12 @@ impl<'a> Keys<'a> {
                 attention_factor: optional("attention_factor")?,
                 mscale: optional("mscale")?,
                 mscale_all_dim: optional("mscale_all_dim")?,
-                truncate: set("truncate").and_then(Value::as_bool).unwrap_or(true),
+                truncate: match set("truncate") {
+                    None => true,
+                    Some(v) => v.as_bool().ok_or_else(|| {
+                        bad(&format!("{key}.truncate"), v, "must be true or false")
+                    })?,
+                },
             },
             other => {
                 let why = format!(

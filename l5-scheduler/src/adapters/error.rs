@@ -31,7 +31,7 @@ pub enum RegistryError {
         max: usize,
     },
     /// No adapter has this name.
-    #[error("the LoRA adapter `{name}` does not exist: load it first")]
+    #[error("the LoRA adapter `{name}` does not exist: check the name, or load it")]
     NotFound {
         /// The name.
         name: String,

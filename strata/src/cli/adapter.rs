@@ -38,7 +38,7 @@ impl AdapterArgs {
     /// Loads the adapter, if one is given, and reports what it is.
     ///
     /// # Errors
-    /// What [`RequestAdapter::open`] reports.
+    /// What [`RequestAdapter::open`] reports, with the directory.
     pub fn open(
         &self,
         rt: &Runtime,
@@ -46,7 +46,14 @@ impl AdapterArgs {
         context: &Context,
     ) -> anyhow::Result<Option<RequestAdapter>> {
         let Some(path) = &self.adapter else { return Ok(None) };
-        let adapter = RequestAdapter::open(rt, path, model, self.rank.max_lora_rank)?;
+        let opened = RequestAdapter::open(rt, path, model, self.rank.max_lora_rank);
+        let adapter = opened.map_err(|why| {
+            let (shown, why) = (path.display().to_string(), anyhow::Error::from(why));
+            match why.to_string().contains(&shown) {
+                true => why,
+                false => why.context(shown),
+            }
+        })?;
         context.say(format_args!(
             "{}: LoRA adapter of rank {}, {}",
             path.display(),

@@ -152,8 +152,19 @@ pub fn sentence(refusal: &clap::Error) -> String {
     for tip in tips.filter(|_| !suggests_another(refusal)) {
         line = format!("{line}; {}", one_line(tip));
     }
+    if let Some(ContextValue::String(flag)) = refusal.get(ContextKind::InvalidArg)
+        && let Some((_, why)) = NOT_NEEDED.iter().find(|(name, _)| name == flag)
+    {
+        line = format!("{line}: {why}");
+    }
     line
 }
+
+/// Flags of vLLM for what has no limit or no choice here, and what there is in place of them.
+const NOT_NEEDED: [(&str, &str); 2] = [
+    ("--max-loras", "a step takes any number of adapters; --max-cpu-loras limits those in memory"),
+    ("--lora-dtype", "adapters are kept in bf16"),
+];
 
 /// Whether clap takes an unknown flag for a misspelling of one that is something else: it looks at letters, and so
 /// suggests `--max-lora-wait` for `--max-lora`.
@@ -224,9 +235,19 @@ mod tests {
             let said = told(given);
             assert!(said.ends_with(&format!("a similar argument exists: '{meant}'")), "{said}");
         }
-        for given in ["--max-lora", "--max-loras"] {
-            assert_eq!(told(given), format!("unexpected argument '{given}' found"));
-        }
+        assert_eq!(told("--max-lora"), "unexpected argument '--max-lora' found");
+    }
+
+    #[test]
+    fn a_flag_of_vllm_that_is_not_needed_is_refused_with_the_reason() {
+        let command = clap::Command::new("x").arg(clap::Arg::new("model"));
+        let said = sentence(&command.try_get_matches_from(["x", "--max-loras", "4"]).unwrap_err());
+        assert!(
+            said.ends_with(
+                "found: a step takes any number of adapters; --max-cpu-loras limits those in memory"
+            ),
+            "{said}"
+        );
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub enum HubError {
     },
 
     /// The directory has a LoRA adapter, and no model.
-    #[error("{0} is a LoRA adapter and not a model; give the model that it was trained for, and the adapter with \
-        --adapter {0} (strata serve: --lora-modules NAME={0})", path.display())]
+    #[error("{} is a LoRA adapter and not a model; give the model that it was trained for. Adapters are given with \
+        --adapter, to `strata serve` with --lora-modules", path.display())]
     AdapterDirectory {
         /// The directory.
         path: PathBuf,

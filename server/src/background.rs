@@ -117,7 +117,11 @@ impl Background {
         }
     }
 
-    async fn seated<T: Send + 'static>(
+    /// Runs slow work once one of these seats is free. Dropped while it waits, the work is never begun.
+    ///
+    /// # Errors
+    /// As [`Background::run`].
+    pub async fn seated<T: Send + 'static>(
         seats: &Arc<Semaphore>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::adapters::{NamedAdapter, Waits};
-use super::background::{Background, lower_priority};
+use super::background::Background;
 use super::door::{Door, DoorRequest, Pass, Refused};
 use super::error::{ApiError, DoorRefusal};
 use super::failover::FailoverPlan;
@@ -310,18 +310,10 @@ impl Admission {
         if let Some(guide) = known {
             return within_memory(guide, choices);
         }
-        let compiled = timeout(GUIDE_TIMEOUT, async {
-            // The semaphore is never closed. A client that goes while it waits here has its guide never compiled.
-            let seat = self.compiling.seats.clone().acquire_owned().await;
-            let lane = self.lane.clone();
-            let compiled = tokio::task::spawn_blocking(move || {
-                let _seat = seat;
-                lower_priority();
-                lane.compile_guide(&spec, &scope)
-            });
-            compiled.await.map_err(|why| ApiError::internal(why.to_string()))
-        });
-        match compiled.await {
+        let lane = self.lane.clone();
+        let compiled =
+            Background::seated(&self.compiling.seats, move || lane.compile_guide(&spec, &scope));
+        match timeout(GUIDE_TIMEOUT, compiled).await {
             Ok(compiled) => {
                 let guide = compiled?.map_err(|why| self.refused(choices, why))?;
                 within_memory(guide, choices)

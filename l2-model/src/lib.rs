@@ -23,6 +23,7 @@ mod decoder;
 mod digest;
 pub mod draft_head;
 mod error;
+mod finite;
 pub mod generate;
 #[cfg(test)]
 #[path = "../tests/judge/mod.rs"]

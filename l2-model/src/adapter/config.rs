@@ -10,7 +10,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::error::{AdapterError, shortened};
-use super::load::is_target;
+use super::names::any_is;
 use crate::checkpoint::{CheckpointError, open_regular};
 
 /// Maximum length of a config, in bytes. Real ones have one or two thousand.
@@ -29,7 +29,7 @@ pub(super) struct LoraConfig {
     ranks: Pattern,
     alphas: Pattern,
     /// Names of the adapted modules, where the config lists them.
-    pub(super) targets: Vec<String>,
+    targets: Vec<String>,
     /// Whether only some layers have the modules of `targets`.
     pub(super) chooses_layers: bool,
     /// Modules of `targets` that are left out.
@@ -49,7 +49,7 @@ impl Excluded {
     /// Whether this module may be excluded.
     pub(super) fn may_have(&self, module: &str) -> bool {
         match self {
-            Self::Listed(all) => all.iter().any(|one| is_target(one, module)),
+            Self::Listed(all) => any_is(all, module),
             Self::Unknown => true,
         }
     }
@@ -127,6 +127,16 @@ impl LoraConfig {
             chooses_layers: keys.get("layers_to_transform").is_some(),
             excluded,
         })
+    }
+
+    /// Whether the config lists names of modules.
+    pub(super) fn lists_targets(&self) -> bool {
+        !self.targets.is_empty()
+    }
+
+    /// Whether the config lists this module.
+    pub(super) fn targets(&self, module: &str) -> bool {
+        any_is(&self.targets, module)
     }
 
     /// Rank of a module, by its name in the model: `model.layers.0.mlp.up_proj`.

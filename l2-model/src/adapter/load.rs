@@ -14,6 +14,7 @@ use crate::checkpoint::{
 };
 use crate::config::Op;
 use crate::digest::field;
+use crate::finite::first_not_finite;
 use crate::{Error, ModelConfig, Result};
 
 /// The weights, as PEFT saves them.
@@ -114,11 +115,8 @@ fn by_role(file: &SafetensorsDir, layers: usize) -> Result<Vec<Layer<'_>>> {
 
 /// Fails for a tensor whose module the config does not list, which PEFT ignores, and for a rank above `max`.
 fn check_modules(config: &LoraConfig, file: &SafetensorsDir, max: usize) -> Result<()> {
-    let listed = |module: &str| {
-        config.targets.is_empty() || config.targets.iter().any(|target| is_target(target, module))
-    };
-    let outside = file.tensors().find(|tensor| !listed(names::module(tensor.name)));
-    if let Some(tensor) = outside {
+    let outside = |tensor: &StoredTensor<'_>| !config.targets(names::module(tensor.name));
+    if let Some(tensor) = file.tensors().find(outside).filter(|_| config.lists_targets()) {
         let why = "`target_modules` does not list its module: pass the adapter_config.json that was saved with this file";
         let tensor = shortened(tensor.name);
         return Err(AdapterError::Tensor { tensor, why: why.into() }.into());
@@ -139,8 +137,7 @@ fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
         let module = projection.module();
         let listed = |layer: usize| {
             let name = format!("model.layers.{layer}.{module}");
-            config.targets.iter().any(|target| is_target(target, &name))
-                && !config.excluded.may_have(&name)
+            config.targets(&name) && !config.excluded.may_have(&name)
         };
         let has = |layer: &Layer<'_>| layer[projection as usize].iter().any(Option::is_some);
         let lacks = |layer: &usize| listed(*layer) && !has(&stored[*layer]);
@@ -151,13 +148,6 @@ fn check_targets(config: &LoraConfig, stored: &[Layer<'_>]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether an entry of `target_modules` or `exclude_modules` is a module: it is the module's name, or the end of it from
-/// behind a dot.
-pub(super) fn is_target(target: &str, module: &str) -> bool {
-    let rest = module.strip_suffix(target);
-    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 struct Load<'a> {
@@ -223,10 +213,10 @@ impl Load<'_> {
         let (n, k) = (tensor.n_rows(), tensor.row_len());
         let weight = Weight::load_apart(self.rt, n, k, &|row, out| {
             tensor.dequantize_row(row, out)?;
-            match out.iter().find(|x| !half::bf16::from_f32(**x).is_finite()) {
+            match first_not_finite(out) {
                 None => Ok::<_, Error>(()),
-                Some(x) => {
-                    let (tensor, value) = (tensor.name.into(), x.to_string());
+                Some((i, _)) => {
+                    let (tensor, value) = (tensor.name.into(), out[i].to_string());
                     Err(AdapterError::NotFinite { tensor, row, value }.into())
                 }
             }

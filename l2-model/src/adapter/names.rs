@@ -33,6 +33,14 @@ pub(super) fn module(tensor: &str) -> &str {
     name.split_once(".lora_").map_or(name, |(module, _)| module)
 }
 
+/// Whether an entry of `target_modules` or `exclude_modules` is this module: it is the module's name, or the end of it
+/// from behind a dot.
+pub(super) fn any_is(entries: &[String], module: &str) -> bool {
+    let rest = |entry: &String| module.strip_suffix(entry.as_str());
+    let is = |entry| rest(entry).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    entries.iter().any(is)
+}
+
 /// Role of the tensor of this name.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use super::{Attention, Branch, Decoder, Layer, Mlp, NormWeights, OpWeights};
 use crate::checkpoint::names::unpermute_rows;
 use crate::checkpoint::{Checkpoint, Stored, StoredTensor, TensorSetError};
 use crate::config::{self, Activation, AttentionConfig, Norm, Op};
+use crate::finite::first_not_finite;
 use crate::{Error, ModelConfig, Result};
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -342,19 +343,6 @@ fn check_row(part: &Part<'_>, row: usize, values: &[f32]) -> Result<()> {
             Err(Error::NotFinite { tensor, at: vec![row, i], value })
         }
     }
-}
-
-/// Index and value in bf16 of the first number that is not finite there.
-fn first_not_finite(values: &[f32]) -> Option<(usize, f32)> {
-    /// Bits of the smallest f32 that bf16 rounds to infinity.
-    const TOO_LARGE: u32 = 0x7f7f_8000;
-    let magnitude = |x: &f32| x.to_bits() & !(1 << 31);
-    // A maximum of integers takes lanes side by side, a search that may end early does not.
-    if values.iter().map(magnitude).fold(0, u32::max) < TOO_LARGE {
-        return None;
-    }
-    let i = values.iter().position(|x| magnitude(x) >= TOO_LARGE)?;
-    Some((i, half::bf16::from_f32(values[i]).to_f32()))
 }
 
 /// Names the tensor and its row that cannot be packed.

@@ -3,6 +3,7 @@
 use super::nvfp4;
 use super::source::SourceTensor;
 use crate::checkpoint::nvfp4::GROUP;
+use crate::finite::first_not_finite;
 use crate::{Error, Result};
 
 /// Rows that a thread takes, for a number of rows.
@@ -22,10 +23,8 @@ pub(super) fn amax(tensor: &SourceTensor<'_>) -> Result<f32> {
         let (mut values, mut largest) = (vec![0.0; stored.row_len()], 0.0f32);
         for row in from..to {
             tensor.row(row, &mut values)?;
-            let in_bf16 = |x: &f32| half::bf16::from_f32(*x);
-            if let Some(column) = values.iter().position(|x| !in_bf16(x).is_finite()) {
+            if let Some((column, value)) = first_not_finite(&values) {
                 let (name, at) = (stored.name.into(), tensor.stored_index(row, column));
-                let value = in_bf16(&values[column]).to_f32();
                 return Err(Error::NotFinite { tensor: name, at, value });
             }
             largest = largest.max(nvfp4::amax(&values));

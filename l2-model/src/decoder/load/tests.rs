@@ -156,19 +156,3 @@ fn biases_are_in_the_order_of_their_rows() {
         assert!(scores.attention(0).qkv_bias.is_none(), "a llama without attention_bias has none");
     }
 }
-
-#[test]
-fn a_number_is_finite_if_it_is_so_in_bf16() {
-    let max = half::bf16::MAX.to_f32();
-    // Half way to the next power of two, which is no bf16 any more.
-    let half_way = f32::from_bits(0x7f7f_8000);
-    for x in [0.0, -0.0, 1.0, f32::MIN_POSITIVE / 2.0, max, -max, half_way.next_down()] {
-        assert_eq!(first_not_finite(&[1.0, x]), None, "{x}");
-    }
-    for x in [half_way, f32::MAX, f32::INFINITY] {
-        assert_eq!(first_not_finite(&[0.0, x, x]), Some((1, f32::INFINITY)), "{x}");
-        assert_eq!(first_not_finite(&[-x]), Some((0, f32::NEG_INFINITY)), "-{x}");
-    }
-    let (i, nan) = first_not_finite(&[3.0, 4.0, f32::NAN]).expect("a NaN is found");
-    assert!(i == 2 && nan.is_nan());
-}
